@@ -1,0 +1,20 @@
+# `cmake --install` gives the attention library: headers, archives and the package `headrace`.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(layers base batch pool kernels attention)
+foreach(layer IN LISTS layers)
+  if(NOT TARGET headrace_${layer})
+    continue()
+  endif()
+  install(TARGETS headrace_${layer} EXPORT headraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT attention)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/headrace/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace
+          COMPONENT attention FILES_MATCHING PATTERN "*.h" PATTERN "cpu" EXCLUDE PATTERN "reference" EXCLUDE)
+endforeach()
+install(EXPORT headraceTargets NAMESPACE headrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT attention)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headraceConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/headraceConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/headraceConfig.cmake ${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT attention)

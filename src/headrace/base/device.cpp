@@ -1,0 +1,47 @@
+#include "headrace/base/device.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+namespace {
+
+constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20;
+
+size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+class CpuRuntime final : public DeviceRuntime {
+ public:
+  Device device() const override { return {}; }
+
+  void* allocate(size_t bytes) override {
+    const bool huge = bytes >= kHugeThreshold;
+    const size_t alignment = huge ? kHugePage : kAlignment;
+    void* memory = std::aligned_alloc(alignment, round_up(bytes == 0 ? 1 : bytes, alignment));
+    HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu: could not allocate ", bytes, " bytes");
+    if (huge) madvise(memory, round_up(bytes, kHugePage), MADV_HUGEPAGE);  // a hint: failure costs speed alone
+    return memory;
+  }
+  void release(void* memory, size_t) noexcept override { std::free(memory); }
+  void fill_zero(void* memory, size_t bytes) override { std::memset(memory, 0, bytes); }
+  void copy_to_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void synchronize() override {}
+};
+
+}  // namespace
+
+std::string to_string(Device device) {
+  return device.type == DeviceType::kCPU ? std::string("cpu") : str("cuda:", device.index);
+}
+
+DeviceRuntime& cpu_runtime() {
+  static CpuRuntime runtime;
+  return runtime;
+}
+
+}  // namespace headrace

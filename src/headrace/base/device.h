@@ -1,0 +1,37 @@
+// Where memory lives and who allocates it. The CPU's runtime is built in; a CUDA module brings its own.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+
+enum class DeviceType : uint8_t { kCPU, kCUDA };
+
+struct Device {
+  DeviceType type = DeviceType::kCPU;
+  int32_t index = 0;
+  bool operator==(const Device&) const = default;
+};
+std::string to_string(Device device);  // "cpu", "cuda:0"
+
+// Allocates and copies on one device. Thread-safe. Lives at least as long as every Tensor made with it.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+  virtual Device device() const = 0;
+  // `bytes` of memory aligned to 64 bytes, contents unspecified; throws Error kOutOfMemory.
+  // Allocations of 4 MiB and more are asked for as huge pages on a CPU.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory, size_t bytes) noexcept = 0;
+  virtual void fill_zero(void* memory, size_t bytes) = 0;
+  virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
+  virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;
+  virtual void synchronize() = 0;
+};
+
+// The CPU's runtime: stateless, so one object serves the process.
+DeviceRuntime& cpu_runtime();
+
+}  // namespace headrace
