@@ -1,0 +1,45 @@
+// What attention needs to know of a batch besides q, k and v. Kernels read this and never learn a strategy.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "headrace/base/tensor.h"
+#include "headrace/batch/key_span.h"
+#include "headrace/batch/token_merge.h"
+
+namespace headrace {
+
+inline constexpr int64_t kDoNotStore = -1;  // write slot of a token whose K and V are not stored
+inline constexpr int32_t kNoState = -1;     // read: start from zeros; write: keep nothing
+
+// Where a request's recurrent state is read from and written to. Both may be the same slot.
+struct StateSlots {
+  int32_t read = kNoState, write = kNoState;
+};
+
+// A copy of a request's state after its first `num_tokens` new tokens, written to `slot`.
+struct StateSnapshot {
+  int32_t request = 0;     // index into AttnMetadata::spans
+  int32_t num_tokens = 0;  // 1 .. q_len
+  int32_t slot = 0;
+};
+
+// One value per batch; owned by ForwardBatch. Views refer to memory of the engine (or of a test) that outlives
+// the forward pass.
+struct AttnMetadata {
+  std::vector<KeySpan> spans;             // one per request; rows are packed in this order without gaps
+  TensorView page_table;                  // int32 [rows, pages]: physical page of each logical page
+  TensorView write_slots;                 // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
+  std::vector<StateSlots> state_slots;    // one per request; empty when the model has no GDN layers
+  std::vector<StateSnapshot> snapshots;   // sorted by request, then num_tokens
+  std::optional<TokenMerge> token_merge;  // embedding blend of strategies that carry soft tokens
+
+  int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }
+  int64_t num_tokens() const { return spans.empty() ? 0 : spans.back().q_off + spans.back().q_len; }
+
+  // Checks that the rows are packed, every span obeys its kind, and tables are large enough; Error
+  // kInvalidArgument names the request. `page_size` is the pool's; 0 skips the page-table checks.
+  void validate(int32_t page_size) const;
+};
+
+}  // namespace headrace

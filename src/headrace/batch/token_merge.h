@@ -1,0 +1,17 @@
+// Soft tokens: rows whose input embedding is a blend of candidates and the mask embedding.
+#pragma once
+#include "headrace/base/tensor.h"
+
+namespace headrace {
+
+// embedding[t] = sum_j probs[t, j] * E[ids[t, j]] + residual[t] * E[mask_token_id] for rows with mask[t] != 0.
+// Source: Diffulex, token merge of the DMax strategy.
+struct TokenMerge {
+  TensorView mask;      // uint8 [num_tokens]
+  TensorView ids;       // int64 [num_tokens, k]
+  TensorView probs;     // float32 [num_tokens, k]
+  TensorView residual;  // float32 [num_tokens]
+  int32_t mask_token_id = 0;
+};
+
+}  // namespace headrace

@@ -1,0 +1,12 @@
+// What this processor and operating system can run.
+#pragma once
+
+namespace headrace::cpu {
+
+bool has_avx2();    // with FMA and F16C
+bool has_avx512();  // F, BW, DQ, VL
+// AVX-512 with BF16, and AMX tiles with bf16. Asks the kernel for the tile state once per process: without that
+// permission the first tile instruction would end the process.
+bool has_amx();
+
+}  // namespace headrace::cpu

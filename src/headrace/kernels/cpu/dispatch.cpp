@@ -1,0 +1,59 @@
+#include "headrace/kernels/cpu/dispatch.h"
+
+#include <array>
+#include <string>
+
+#include "headrace/kernels/cpu/cpu_features.h"
+#include "headrace/kernels/cpu/store_kv.h"
+#include "headrace/kernels/reference/reference_ops.h"
+
+namespace headrace::cpu {
+namespace {
+
+// Check, early return, params, run: what every op of every set does.
+template <void (*kKernel)(const StoreKVParams&)>
+void run_store_kv(const StoreKVArgs& args, const OpContext& context) {
+  check(args);
+  if (args.k.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+#define HR_OP_SET(isa)                                                             \
+  constexpr OpSet k_##isa = {.name = #isa,                                         \
+                             .store_kv = run_store_kv<isa::store_kv>,              \
+                             .paged_attention = reference::paged_attention,        \
+                             .causal_conv1d = reference::causal_conv1d,            \
+                             .gated_delta_rule = reference::gated_delta_rule}
+
+HR_OP_SET(portable);
+#ifdef HR_HAVE_AVX2
+HR_OP_SET(avx2);
+HR_OP_SET(avx512);
+HR_OP_SET(amx);
+#endif
+
+bool always() { return true; }
+
+constexpr std::array kSets = {
+#ifdef HR_HAVE_AVX2
+    KernelSet{&k_amx, has_amx},       KernelSet{&k_avx512, has_avx512}, KernelSet{&k_avx2, has_avx2},
+#endif
+    KernelSet{&k_portable, always},
+};
+
+}  // namespace
+
+std::span<const KernelSet> kernel_sets() { return kSets; }
+
+const OpSet& select_kernel_set(std::optional<std::string_view> name) {
+  std::string runnable;
+  for (const KernelSet& set : kSets) {
+    if (!set.runs_here()) continue;
+    if (!name || *name == set.ops->name) return *set.ops;
+    runnable += (runnable.empty() ? "" : ", ") + std::string(set.ops->name);
+  }
+  throw Error(ErrorCode::kUnsupported,
+              str("cpu kernels: set '", *name, "' is not built or does not run on this machine; these do: ", runnable));
+}
+
+}  // namespace headrace::cpu

@@ -1,0 +1,20 @@
+// What the params_of functions share.
+#pragma once
+#include "headrace/base/tensor.h"
+#include "headrace/kernels/cpu/float_type.h"
+
+namespace headrace::cpu {
+
+// Error kUnsupported for a dtype that CPU kernels do not read.
+inline FloatType float_type(const TensorView& tensor) {
+  switch (tensor.dtype()) {
+    case DType::kF32: return FloatType::kF32;
+    case DType::kBF16: return FloatType::kBF16;
+    case DType::kF16: return FloatType::kF16;
+    default: break;
+  }
+  throw Error(ErrorCode::kUnsupported, str("cpu kernels: dtype ", name_of(tensor.dtype()),
+                                           " is not built; built are float32, bfloat16 and float16"));
+}
+
+}  // namespace headrace::cpu

@@ -1,0 +1,32 @@
+#include "headrace/kernels/cpu/params.h"
+#include "headrace/kernels/cpu/store_kv.h"
+
+namespace headrace::cpu {
+namespace {
+
+StoreRows rows_of(const TensorView& from, const TensorView& pool) {
+  return {.from = from.data(),
+          .pool = pool.data(),
+          .from_token_stride = from.stride(0),
+          .from_head_stride = from.stride(1),
+          .page_stride = pool.stride(0),
+          .head_stride = pool.stride(1),
+          .slot_stride = pool.stride(2),
+          .dim = pool.dim(3)};
+}
+
+}  // namespace
+
+StoreKVParams params_of(const StoreKVArgs& a, const OpContext& context) {
+  return {.k = rows_of(a.k, a.kv.k),
+          .v = rows_of(a.v, a.kv.v),
+          .slots = static_cast<const long*>(a.slots.data()),
+          .num_tokens = a.k.dim(0),
+          .num_heads = a.kv.num_kv_heads(),
+          .page_size = a.kv.page_size(),
+          .from_type = float_type(a.k),
+          .pool_type = float_type(a.kv.k),
+          .threads = context.threads};
+}
+
+}  // namespace headrace::cpu

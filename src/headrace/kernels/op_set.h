@@ -1,0 +1,23 @@
+// The ops of one implementation: a table of functions, filled in by reference/, by each instruction set of cpu/
+// and by the CUDA module.
+#pragma once
+#include <string_view>
+
+#include "headrace/kernels/causal_conv1d.h"
+#include "headrace/kernels/gated_delta_rule.h"
+#include "headrace/kernels/paged_attention.h"
+#include "headrace/kernels/store_kv.h"
+
+namespace headrace {
+
+// Every function checks its Args first (Error kInvalidArgument), returns early on empty work and writes its
+// outputs in full. Immutable; callable from any thread.
+struct OpSet {
+  std::string_view name;  // what a run report says: "reference", "portable", "avx2", "avx512", "amx"
+  void (*store_kv)(const StoreKVArgs&, const OpContext&);
+  void (*paged_attention)(const PagedAttentionArgs&, const OpContext&);
+  void (*causal_conv1d)(const CausalConv1dArgs&, const OpContext&);
+  void (*gated_delta_rule)(const GatedDeltaRuleArgs&, const OpContext&);
+};
+
+}  // namespace headrace

@@ -1,0 +1,34 @@
+// Any element of any float view as a double: slow, and right for every dtype and stride.
+#pragma once
+#include "headrace/base/tensor.h"
+
+namespace headrace::reference {
+
+template <class... Index>
+double get(const TensorView& view, Index... index) {
+  const TensorView at = view;
+  int64_t offset = 0;
+  int i = 0;
+  ((offset += static_cast<int64_t>(index) * at.stride(i++)), ...);
+  return element_as_double({static_cast<char*>(at.data()) + offset * size_of(at.dtype()), at.dtype(), Shape{1}}, 0);
+}
+
+template <class... Index>
+void set(const TensorView& view, double value, Index... index) {
+  int64_t offset = 0;
+  int i = 0;
+  ((offset += static_cast<int64_t>(index) * view.stride(i++)), ...);
+  set_element({static_cast<char*>(view.data()) + offset * size_of(view.dtype()), view.dtype(), Shape{1}}, 0, value);
+}
+
+// `value` as it comes back after being stored as `dtype`.
+inline double rounded_to(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kBF16: return static_cast<float>(BF16(static_cast<float>(value)));
+    case DType::kF16: return static_cast<float>(F16(static_cast<float>(value)));
+    case DType::kF32: return static_cast<float>(value);
+    default: return value;
+  }
+}
+
+}  // namespace headrace::reference

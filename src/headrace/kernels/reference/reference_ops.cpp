@@ -1,0 +1,14 @@
+#include "headrace/kernels/reference/reference_ops.h"
+
+namespace headrace::reference {
+
+const OpSet& ops() {
+  static constexpr OpSet kOps = {.name = "reference",
+                                 .store_kv = store_kv,
+                                 .paged_attention = paged_attention,
+                                 .causal_conv1d = causal_conv1d,
+                                 .gated_delta_rule = gated_delta_rule};
+  return kOps;
+}
+
+}  // namespace headrace::reference

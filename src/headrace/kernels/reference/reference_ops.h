@@ -1,0 +1,14 @@
+// The oracle: every op in double, naive and complete. No other kernel may be the oracle.
+#pragma once
+#include "headrace/kernels/op_set.h"
+
+namespace headrace::reference {
+
+void store_kv(const StoreKVArgs& args, const OpContext& context);
+void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
+void causal_conv1d(const CausalConv1dArgs& args, const OpContext& context);
+void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
+
+const OpSet& ops();
+
+}  // namespace headrace::reference

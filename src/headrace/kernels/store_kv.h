@@ -1,0 +1,21 @@
+// Writes new keys and values to their slots of the paged pool.
+#pragma once
+#include "headrace/kernels/op_context.h"
+#include "headrace/pool/kv_pool.h"
+
+namespace headrace {
+
+// For every token t with slots[t] != kDoNotStore and every kv head h:
+//   kv.k[slots[t] / page_size, h, slots[t] % page_size, :] = k[t, h, :], rounded to the pool's dtype; v likewise.
+// Slots of one call are distinct. Inputs may be strided in their first two dimensions.
+struct StoreKVArgs {
+  TensorView k;      // [num_tokens, num_kv_heads, head_dim] float32, bfloat16 or float16
+  TensorView v;      // [num_tokens, num_kv_heads, v_head_dim], dtype of k
+  TensorView slots;  // int64 [num_tokens]
+  KVLayerView kv;    // written
+};
+
+// Error kInvalidArgument when shapes or dtypes disagree, or a slot is outside the pool.
+void check(const StoreKVArgs& args);
+
+}  // namespace headrace

@@ -1,0 +1,75 @@
+#include "headrace/pool/kv_pool.h"
+
+#include <algorithm>
+#include <array>
+
+namespace headrace {
+namespace {
+
+constexpr std::array<int32_t, 6> kPageSizes = {1, 16, 32, 64, 128, 256};
+
+void check(const KVPoolConfig& config) {
+  HR_REQUIRE(std::ranges::find(kPageSizes, config.page_size) != kPageSizes.end(), ErrorCode::kInvalidArgument,
+             "kv pool: page size is ", config.page_size, ", expected 1, 16, 32, 64, 128 or 256");
+  HR_REQUIRE(config.dtype == DType::kF32 || config.dtype == DType::kBF16 || config.dtype == DType::kF16,
+             ErrorCode::kInvalidArgument, "kv pool: dtype is ", name_of(config.dtype),
+             ", expected float32, bfloat16 or float16");
+  HR_REQUIRE(config.num_pages >= 0, ErrorCode::kInvalidArgument, "kv pool: ", config.num_pages,
+             " pages, expected 0 or more");
+  for (const KVLayerGroup& group : config.groups) {
+    const KVLayerShape& shape = group.shape;
+    HR_REQUIRE(shape.num_kv_heads > 0 && shape.head_dim > 0 && shape.v_head_dim > 0, ErrorCode::kInvalidArgument,
+               "kv pool: ", shape.num_kv_heads, " heads of ", shape.head_dim, " and ", shape.v_head_dim,
+               ", expected positive numbers");
+  }
+}
+
+}  // namespace
+
+KVPool::KVPool(const KVPoolConfig& config, DeviceRuntime& runtime)
+    : page_size_(config.page_size), num_pages_(config.num_pages), dtype_(config.dtype) {
+  check(config);
+  for (const KVLayerGroup& group : config.groups) {
+    const int64_t pages = int64_t{num_pages_} + 1;
+    const KVLayerShape& s = group.shape;
+    for (const int32_t id : group.layer_ids) {
+      layers_.push_back({id, nullptr, Tensor::zeros(dtype_, {pages, s.num_kv_heads, page_size_, s.head_dim}, runtime),
+                         Tensor::zeros(dtype_, {pages, s.num_kv_heads, page_size_, s.v_head_dim}, runtime)});
+    }
+  }
+  for (const auto& shared : config.shared_layers) layers_.push_back({shared.layer_id, nullptr, {}, {}});
+  std::ranges::sort(layers_, {}, &Layer::layer_id);
+  for (size_t i = 1; i < layers_.size(); ++i) {
+    HR_REQUIRE(layers_[i - 1].layer_id != layers_[i].layer_id, ErrorCode::kInvalidArgument, "kv pool: layer ",
+               layers_[i].layer_id, " is listed twice");
+  }
+  for (const auto& shared : config.shared_layers) {
+    const Layer* source = find(shared.source_layer_id);
+    HR_REQUIRE(source != nullptr && source->k, ErrorCode::kInvalidArgument, "kv pool: layer ", shared.layer_id,
+               " shares layer ", shared.source_layer_id, ", which has no cache of its own");
+    const_cast<Layer*>(find(shared.layer_id))->source = source;
+  }
+}
+
+int64_t KVPool::mem_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    if (layer.k) bytes += layer.k.bytes() + layer.v.bytes();
+  }
+  return bytes;
+}
+
+KVLayerView KVPool::layer(int32_t layer_id) const {
+  const Layer* layer = find(layer_id);
+  HR_REQUIRE(layer != nullptr, ErrorCode::kInvalidArgument, "kv pool: layer ", layer_id,
+             " has no keys and values; it is not an attention layer of this model");
+  const Layer& owner = layer->source != nullptr ? *layer->source : *layer;
+  return {.k = owner.k, .v = owner.v};
+}
+
+const KVPool::Layer* KVPool::find(int32_t layer_id) const {
+  const auto at = std::ranges::lower_bound(layers_, layer_id, {}, &Layer::layer_id);
+  return at != layers_.end() && at->layer_id == layer_id ? &*at : nullptr;
+}
+
+}  // namespace headrace
