@@ -1,0 +1,94 @@
+#include "headrace/text/bpe.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "headrace/base/error.h"
+#include "headrace/text/byte_level.h"
+
+namespace headrace {
+namespace {
+
+int32_t required_id(const Vocabulary& vocabulary, const std::string& token, size_t rank, const char* role) {
+  const std::optional<int32_t> id = vocabulary.id_of(token);
+  HR_REQUIRE(id, ErrorCode::kModelFile, "model.merges[", rank, "]: its ", role, " '", token, "' is not in the vocabulary");
+  return *id;
+}
+
+// For std::push_heap, whose top is the greatest: the lowest rank, then the leftmost.
+bool merges_later(const Bpe::Candidate& a, const Bpe::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
+}
+
+}  // namespace
+
+Bpe::Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges& merges, WholeWords whole_words)
+    : vocabulary_(&vocabulary), may_make_(std::move(may_make)), merges_(merges.size()), whole_words_(whole_words) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string spelling = spelled(std::string(1, static_cast<char>(byte)));
+    const std::optional<int32_t> id = vocabulary.id_of(spelling);
+    HR_REQUIRE(id, ErrorCode::kModelFile, "model.vocab lacks '", spelling, "', the spelling of byte ", byte,
+               "; a byte-level vocabulary has all 256");
+    HR_REQUIRE(may_make_[static_cast<size_t>(*id)], ErrorCode::kModelFile, "added_tokens: '", spelling,
+               "' is special, but it is the spelling of byte ", byte, ", which any text may hold");
+    byte_ids_[static_cast<size_t>(byte)] = *id;
+  }
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    const MergeTable::Merge merge{.left = required_id(vocabulary, left, rank, "left side"),
+                                  .right = required_id(vocabulary, right, rank, "right side"),
+                                  .rank = static_cast<int32_t>(rank),
+                                  .merged = required_id(vocabulary, left + right, rank, "result")};
+    if (may_make_[static_cast<size_t>(merge.merged)]) merges_.insert(merge);
+  }
+}
+
+void Bpe::push_candidate(Scratch& s, int32_t left) const {
+  const Symbol& symbol = s.symbols[static_cast<size_t>(left)];
+  if (symbol.next == kNone) return;
+  const MergeTable::Merge* merge = merges_.find(symbol.id, s.symbols[static_cast<size_t>(symbol.next)].id);
+  if (merge == nullptr) return;
+  s.heap.push_back({merge->rank, left, merge->merged});
+  std::push_heap(s.heap.begin(), s.heap.end(), merges_later);
+}
+
+void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) const {
+  HR_REQUIRE(word.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
+             "text: a word of ", word.size(), " bytes, expected less than 2^31");
+  if (whole_words_ == WholeWords::kTakeFirst) {
+    const std::optional<int32_t> id = vocabulary_->id_of(spelled(word));
+    if (id && may_make_[static_cast<size_t>(*id)]) return ids.push_back(*id);
+  }
+  const auto size = static_cast<int32_t>(word.size());
+  s.symbols.clear();
+  s.heap.clear();
+  for (int32_t i = 0; i < size; ++i) {
+    const auto byte = static_cast<uint8_t>(word[static_cast<size_t>(i)]);
+    s.symbols.push_back({.id = byte_ids_[byte], .previous = i - 1, .next = i + 1 < size ? i + 1 : kNone,
+                         .merged_away = false});
+  }
+  for (int32_t i = 0; i < size; ++i) push_candidate(s, i);
+  while (!s.heap.empty()) {
+    std::pop_heap(s.heap.begin(), s.heap.end(), merges_later);
+    const Candidate top = s.heap.back();
+    s.heap.pop_back();
+    Symbol& left = s.symbols[static_cast<size_t>(top.left)];
+    if (left.merged_away || left.next == kNone) continue;
+    Symbol& right = s.symbols[static_cast<size_t>(left.next)];
+    // A candidate is stale when a neighbour has grown since it was pushed.
+    const MergeTable::Merge* merge = merges_.find(left.id, right.id);
+    if (merge == nullptr || merge->merged != top.merged) continue;
+    left.id = top.merged;
+    right.merged_away = true;
+    left.next = right.next;
+    if (left.next != kNone) s.symbols[static_cast<size_t>(left.next)].previous = top.left;
+    push_candidate(s, top.left);
+    if (left.previous != kNone) push_candidate(s, left.previous);
+  }
+  for (int32_t i = size == 0 ? kNone : 0; i != kNone; i = s.symbols[static_cast<size_t>(i)].next) {
+    ids.push_back(s.symbols[static_cast<size_t>(i)].id);
+  }
+}
+
+}  // namespace headrace

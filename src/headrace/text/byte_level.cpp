@@ -1,0 +1,67 @@
+#include "headrace/text/byte_level.h"
+
+#include <array>
+
+#include "headrace/text/utf8.h"
+
+namespace headrace {
+namespace {
+
+constexpr char32_t kFirstMoved = 0x100;  // the spelling of byte 0
+constexpr size_t kNumMoved = 68;
+
+constexpr bool stands_for_itself(int byte) {
+  return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+struct Alphabet {
+  std::array<char32_t, 256> of_byte{};
+  std::array<uint8_t, kNumMoved> moved{};
+};
+
+constexpr Alphabet make_alphabet() {
+  Alphabet alphabet;
+  size_t num_moved = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto i = static_cast<size_t>(byte);
+    if (stands_for_itself(byte)) {
+      alphabet.of_byte[i] = static_cast<char32_t>(byte);
+    } else {
+      alphabet.of_byte[i] = kFirstMoved + static_cast<char32_t>(num_moved);
+      alphabet.moved[num_moved++] = static_cast<uint8_t>(byte);
+    }
+  }
+  return alphabet;
+}
+
+constexpr Alphabet kAlphabet = make_alphabet();
+static_assert(kAlphabet.of_byte[' '] == 0x120 && kAlphabet.of_byte[0xAD] == kFirstMoved + kNumMoved - 1);
+
+}  // namespace
+
+char32_t spelling_of_byte(uint8_t byte) { return kAlphabet.of_byte[byte]; }
+
+std::string spelled(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (const char byte : bytes) append_utf8(spelling_of_byte(static_cast<uint8_t>(byte)), out);
+  return out;
+}
+
+std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
+  std::string out;
+  out.reserve(spelling.size());
+  for (size_t at = 0; at < spelling.size();) {
+    const char32_t c = next_code_point(spelling, at);
+    if (c < 0x100 && stands_for_itself(static_cast<int>(c))) {
+      out += static_cast<char>(c);
+    } else if (c >= kFirstMoved && c < kFirstMoved + kNumMoved) {
+      out += static_cast<char>(kAlphabet.moved[c - kFirstMoved]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+}  // namespace headrace

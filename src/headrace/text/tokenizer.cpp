@@ -1,0 +1,225 @@
+#include "headrace/text/tokenizer.h"
+
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "headrace/base/error.h"
+#include "headrace/text/bpe.h"
+#include "headrace/text/byte_level.h"
+#include "headrace/text/normalizer.h"
+#include "headrace/text/pattern.h"
+#include "headrace/text/tokenizer_file.h"
+#include "headrace/text/utf8.h"
+#include "headrace/text/vocabulary.h"
+
+namespace headrace {
+namespace {
+
+// The pattern of ByteLevel's use_regex, which files do not spell out (GPT-2's encoder).
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::vector<Vocabulary::Entry> all_entries(const TokenizerFile& file) {
+  std::vector<Vocabulary::Entry> entries = file.vocab;
+  for (const AddedToken& token : file.added_tokens) entries.push_back({token.content, token.id});
+  return entries;
+}
+
+enum class MatchedIn : uint8_t { kRawText, kNormalizedText };
+
+AddedTokenMatcher matcher_of(const TokenizerFile& file, MatchedIn text) {
+  std::vector<AddedToken> tokens;
+  for (const AddedToken& token : file.added_tokens) {
+    if (token.normalized != (text == MatchedIn::kNormalizedText)) continue;
+    tokens.push_back(token);
+    if (token.normalized && file.nfc) tokens.back().content = nfc(token.content);
+  }
+  return AddedTokenMatcher(std::move(tokens));
+}
+
+std::vector<Pattern> patterns_of(const TokenizerFile& file) {
+  std::vector<Pattern> patterns;
+  for (const std::string& regex : file.patterns) patterns.emplace_back(regex);
+  return patterns;
+}
+
+// A token that holds a character that spells no byte, such as a space, stands for itself: an added token.
+std::string bytes_of_token(std::string_view token) { return bytes_of_spelling(token).value_or(std::string(token)); }
+
+std::vector<std::string> bytes_by_id(const TokenizerFile& file, const Vocabulary& vocabulary) {
+  std::vector<std::string> bytes;
+  for (int32_t id = 0; id < vocabulary.size(); ++id) bytes.push_back(bytes_of_token(vocabulary.token(id)));
+  for (const AddedToken& token : file.added_tokens)  // decoded as it was matched, as in tokenizers 0.23
+    if (token.normalized && file.nfc) bytes[static_cast<size_t>(token.id)] = bytes_of_token(nfc(token.content));
+  return bytes;
+}
+
+// The ids that merging may give: an added token that the model does not know is matched, never merged.
+std::vector<bool> may_make_by_id(const TokenizerFile& file, int32_t size) {
+  std::vector<bool> may_make(static_cast<size_t>(size), false);
+  for (const Vocabulary::Entry& entry : file.vocab) may_make[static_cast<size_t>(entry.id)] = true;
+  for (const AddedToken& token : file.added_tokens)
+    if (token.special) may_make[static_cast<size_t>(token.id)] = false;
+  return may_make;
+}
+
+std::vector<bool> special_by_id(const TokenizerFile& file, int32_t size) {
+  std::vector<bool> special(static_cast<size_t>(size), false);
+  for (const AddedToken& token : file.added_tokens)
+    if (token.special) special[static_cast<size_t>(token.id)] = true;
+  return special;
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  explicit Parts(const TokenizerFile& file)
+      : vocabulary(all_entries(file)),
+        bpe(vocabulary, may_make_by_id(file, vocabulary.size()), file.merges, file.whole_words),
+        raw_matcher(matcher_of(file, MatchedIn::kRawText)),
+        normalized_matcher(matcher_of(file, MatchedIn::kNormalizedText)),
+        uses_nfc(file.nfc),
+        patterns(patterns_of(file)),
+        adds_prefix_space(file.add_prefix_space),
+        prefix_ids(file.prefix_ids),
+        suffix_ids(file.suffix_ids),
+        bytes(bytes_by_id(file, vocabulary)),
+        special(special_by_id(file, vocabulary.size())) {
+    if (file.byte_level_regex) gpt2_pattern.emplace(kGpt2Pattern);
+    for (const auto* ids : {&prefix_ids, &suffix_ids})
+      for (const int32_t id : *ids)
+        HR_REQUIRE(!vocabulary.token(id).empty(), ErrorCode::kModelFile, "post_processor adds id ", id,
+                   ", which no token has");
+  }
+
+  void encode_valid(std::string_view text, SpecialTokens special_tokens, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_piece(std::string_view piece, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const;
+
+  Vocabulary vocabulary;
+  Bpe bpe;  // refers to vocabulary
+  AddedTokenMatcher raw_matcher, normalized_matcher;
+  bool uses_nfc;
+  std::vector<Pattern> patterns;
+  bool adds_prefix_space;
+  std::optional<Pattern> gpt2_pattern;
+  std::vector<int32_t> prefix_ids, suffix_ids;
+  std::vector<std::string> bytes;  // by id
+  std::vector<bool> special;       // by id
+};
+
+void Tokenizer::Parts::encode_valid(std::string_view text, SpecialTokens special_tokens,
+                                    std::vector<int32_t>& ids) const {
+  Bpe::Scratch scratch;
+  for (const auto& raw : raw_matcher.split(text, special_tokens)) {
+    if (raw.id) {
+      ids.push_back(*raw.id);
+      continue;
+    }
+    const std::string normalized = uses_nfc ? nfc(raw.text) : std::string();
+    for (const auto& segment : normalized_matcher.split(uses_nfc ? normalized : raw.text, special_tokens)) {
+      if (segment.id) {
+        ids.push_back(*segment.id);
+      } else {
+        encode_plain(segment.text, scratch, ids);
+      }
+    }
+  }
+}
+
+void Tokenizer::Parts::encode_plain(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const {
+  std::vector<std::string_view> pieces{text}, split;
+  for (const Pattern& pattern : patterns) {
+    split.clear();
+    for (const std::string_view piece : pieces) pattern.split(piece, split);
+    pieces.swap(split);
+  }
+  for (const std::string_view piece : pieces) {
+    if (adds_prefix_space && piece.front() != ' ') {
+      encode_piece(std::string(" ").append(piece), scratch, ids);
+    } else {
+      encode_piece(piece, scratch, ids);
+    }
+  }
+}
+
+void Tokenizer::Parts::encode_piece(std::string_view piece, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const {
+  if (!gpt2_pattern) return bpe.encode(piece, scratch, ids);
+  std::vector<std::string_view> words;
+  gpt2_pattern->split(piece, words);
+  for (const std::string_view word : words) bpe.encode(word, scratch, ids);
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+namespace {
+
+// `build()`, with `origin` before the message of an Error.
+template <class Build>
+auto named(const std::string& origin, Build&& build) {
+  try {
+    return build();
+  } catch (const Error& e) {
+    throw Error(e.code(), str(origin, ": ", e.what()));
+  }
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::from_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
+  const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  HR_REQUIRE(!in.bad(), ErrorCode::kIo, path, ": cannot be read");
+  return named(path, [&] { return Tokenizer(std::make_unique<const Parts>(parse_tokenizer_file(json))); });
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json) {
+  return named("tokenizer.json", [&] { return Tokenizer(std::make_unique<const Parts>(parse_tokenizer_file(json))); });
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  HR_REQUIRE(text.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
+             "text has ", text.size(), " bytes, expected less than 2^31 - 1");
+  const bool adds = options.add_special_tokens == AddSpecialTokens::kYes;
+  std::vector<int32_t> ids;
+  if (adds) ids = parts_->prefix_ids;
+  if (is_valid_utf8(text)) {
+    parts_->encode_valid(text, options.special_tokens, ids);
+  } else {
+    parts_->encode_valid(repaired(text), options.special_tokens, ids);
+  }
+  if (adds) ids.insert(ids.end(), parts_->suffix_ids.begin(), parts_->suffix_ids.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, SpecialText special) const {
+  std::string bytes;
+  for (const int32_t id : ids)
+    if (special == SpecialText::kKeep || !is_special(id)) bytes += bytes_of(id);
+  return repaired(bytes);
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const { return parts_->vocabulary.id_of(token); }
+
+std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
+  const std::string_view token = parts_->vocabulary.token(id);
+  if (token.empty()) return std::nullopt;
+  return std::string(token);
+}
+
+int32_t Tokenizer::vocab_size() const { return parts_->vocabulary.size(); }
+
+std::string_view Tokenizer::bytes_of(int32_t id) const {
+  return id >= 0 && id < vocab_size() ? std::string_view(parts_->bytes[static_cast<size_t>(id)]) : std::string_view();
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && parts_->special[static_cast<size_t>(id)];
+}
+
+}  // namespace headrace

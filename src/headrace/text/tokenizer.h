@@ -1,0 +1,65 @@
+// Text to token ids and back, as a model's tokenizer.json says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2).
+// The frontend encodes prompts with it, the Detokenizer and the samplers read tokens from it. Ids equal those of the
+// `tokenizers` package. Const methods are thread-safe.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headrace/text/added_tokens.h"
+
+namespace headrace {
+
+// Whether encode() adds what the post-processor adds, such as the <|begin_of_text|> of Llama 3.
+enum class AddSpecialTokens : uint8_t { kYes, kNo };
+
+// Whether decoded text shows special tokens.
+enum class SpecialText : uint8_t { kKeep, kSkip };
+
+struct EncodeOptions {
+  SpecialTokens special_tokens = SpecialTokens::kAsText;
+  AddSpecialTokens add_special_tokens = AddSpecialTokens::kYes;
+};
+
+class Tokenizer {
+ public:
+  // Throws Error: kIo (the file cannot be read), kModelFile (not a tokenizer.json, or one that contradicts itself),
+  // kUnsupported (a part that is not built, by name). Messages start with `path`.
+  static Tokenizer from_file(const std::string& path);
+  // The same for the file's text; messages start with "tokenizer.json".
+  static Tokenizer from_json(std::string_view json);
+
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // The ids of `text`. Bytes that are not UTF-8 count as U+FFFD, one for each maximal ill-formed part, as if Python's
+  // bytes.decode("utf-8", "replace") had read them. Time is n log n. Throws Error(kInvalidArgument) for 2 GiB or more.
+  std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // The text of `ids`, always valid UTF-8: what their bytes spell, with U+FFFD for ill-formed parts. An id without a
+  // token (the padding rows of a model's output matrix) spells nothing, as in the `tokenizers` package.
+  std::string decode(std::span<const int32_t> ids, SpecialText special = SpecialText::kKeep) const;
+
+  // Tokens are named as tokenizer.json spells them: "<|im_end|>", "Ġthe".
+  std::optional<int32_t> token_to_id(std::string_view token) const;
+  std::optional<std::string> id_to_token(int32_t id) const;
+
+  int32_t vocab_size() const;  // one past the largest id, added tokens included
+  // What `id` adds to decoded bytes; empty for an id without a token. Owned by this tokenizer, and stays where it is
+  // when the tokenizer is moved.
+  std::string_view bytes_of(int32_t id) const;
+  bool is_special(int32_t id) const;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace headrace

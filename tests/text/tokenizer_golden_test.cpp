@@ -1,0 +1,129 @@
+// 20,000 strings per family against the ids of the `tokenizers` package; tools/golden/make_tokenizers.py makes the files.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "headrace/base/error.h"
+#include "headrace/text/detokenizer.h"
+#include "headrace/text/tokenizer.h"
+
+namespace headrace {
+namespace {
+
+constexpr size_t kNumStrings = 20000, kNumRandomLists = 2000;
+constexpr uint16_t kAsTextFollows = 0x8000;
+
+std::string fixture(const std::string& name) { return HEADRACE_SOURCE_DIR "/tests/golden/tokenizers/" + name; }
+
+// Little-endian values of a fixture, in order.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
+    data_.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  }
+
+  std::string bytes(size_t count) {
+    HR_REQUIRE(at_ + count <= data_.size(), ErrorCode::kIo, "fixture ends at ", data_.size());
+    at_ += count;
+    return data_.substr(at_ - count, count);
+  }
+
+  uint32_t integer(size_t size) {
+    uint32_t value = 0;
+    const std::string raw = bytes(size);
+    for (size_t i = size; i-- > 0;) value = value << 8 | static_cast<uint8_t>(raw[i]);
+    return value;
+  }
+
+  uint16_t u16() { return static_cast<uint16_t>(integer(2)); }
+  uint32_t u32() { return integer(4); }
+
+  std::vector<int32_t> ids(size_t count) {
+    std::vector<int32_t> out;
+    for (size_t i = 0; i < count; ++i) out.push_back(u16());
+    return out;
+  }
+
+  bool at_end() const { return at_ == data_.size(); }
+
+ private:
+  std::string data_;
+  size_t at_ = 0;
+};
+
+uint32_t fnv1a(std::string_view text) {
+  uint32_t hash = 0x811C9DC5;
+  for (const char byte : text) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x01000193;
+  return hash;
+}
+
+std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, SpecialText special) {
+  Detokenizer detokenizer(tokenizer, special);
+  std::string text;
+  for (const int32_t id : ids) text += detokenizer.push(id);
+  return text + detokenizer.flush();
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c) : str("\\x", "0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
+  }
+  return out;
+}
+
+std::string joined(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  std::string out;
+  for (const int32_t id : ids) out += str(id, "=", tokenizer.id_to_token(id).value_or("?"), " ");
+  return out;
+}
+
+class TokenizerGolden : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_text(const std::vector<int32_t>& ids, const std::string& what) {
+    for (const SpecialText special : {SpecialText::kKeep, SpecialText::kSkip}) {
+      const std::string text = tokenizer_.decode(ids, special);
+      const bool good = fnv1a(text) == golden_.u32() && text == streamed(tokenizer_, ids, special);
+      if (!good && ++failures_ <= 10) ADD_FAILURE() << what << ": decodes to \"" << printable(text) << '"';
+    }
+  }
+
+  void expect_ids(const std::string& text, SpecialTokens special, const std::vector<int32_t>& want) {
+    const std::vector<int32_t> got = tokenizer_.encode(text, {.special_tokens = special});
+    if (got != want && ++failures_ <= 10)
+      ADD_FAILURE() << '"' << printable(text) << "\"\n got " << joined(tokenizer_, got) << "\nwant " << joined(tokenizer_, want);
+  }
+
+  const Tokenizer tokenizer_ = Tokenizer::from_file(fixture(GetParam() + ".json"));
+  Reader golden_{fixture(GetParam() + ".bin")};
+  int failures_ = 0;  // only the first ten are printed
+};
+
+TEST_P(TokenizerGolden, MatchesThePackage) {
+  Reader strings(fixture("strings.bin"));
+  for (size_t i = 0; i < kNumStrings; ++i) {
+    const std::string text = strings.bytes(strings.u16());
+    const uint16_t count = golden_.u16();
+    const std::vector<int32_t> ids = golden_.ids(count & ~kAsTextFollows);
+    expect_ids(text, SpecialTokens::kParse, ids);
+    expect_ids(text, SpecialTokens::kAsText, (count & kAsTextFollows) != 0 ? golden_.ids(golden_.u16()) : ids);
+    expect_text(ids, str("string ", i));
+  }
+  EXPECT_TRUE(strings.at_end());
+  for (size_t i = 0; i < kNumRandomLists; ++i) expect_text(golden_.ids(golden_.u16()), str("random ids ", i));
+  EXPECT_TRUE(golden_.at_end());
+  EXPECT_EQ(failures_, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden, testing::Values("qwen2", "qwen3_5", "llama3", "gpt2"),
+                         [](const auto& family) { return family.param; });
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Makes the fixtures of the tokenizer tests: tiny tokenizers, strings, and the ids that the `tokenizers` package gives.
+
+  pip install tokenizers==0.23.3
+  tools/golden/make_tokenizers.py --books DIR --out tests/golden/tokenizers
+
+Per family a byte-level BPE of about 2,300 tokens is trained with the normalizer, pattern and post-processor of the
+released models. Files (little endian):
+  <family>.json   tokenizer.json
+  strings.bin     per string: u16 length, raw bytes; they need not be UTF-8
+  <family>.bin    per string: u16 count of ids | 0x8000 if the next list is present, u16 ids...; [u16 count, u16 ids...:
+                  the ids with special tokens read as text, where they differ]; u32 FNV-1a of the decoded text;
+                  u32 FNV-1a of it without special tokens
+                  then kRandomLists times: u16 count, u16 ids..., u32, u32: ids at random, which need not be UTF-8
+The package sees a string as bytes.decode("utf-8", "replace"), which is what the C++ tokenizer promises.
+"""
+import argparse
+import json
+import pathlib
+import random
+import struct
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+NUM_STRINGS, NUM_RANDOM_LISTS, VOCAB = 20000, 2000, 2300
+TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+QWEN2 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL
+QWEN3_5 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + TAIL
+LLAMA3 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL
+
+WORDS = {
+    "thai": "สวัสดี ภาษาไทย น้ำ ที่นี่ กำลัง ผู้หญิง เด็ก ก็ ไม่ ได้ เปลี่ยน ๑๒๓",
+    "devanagari": "नमस्ते दुनिया हिन्दी क्षेत्र प्रार्थना कृष्ण ज्ञान स्त्री अँधेरा १२३ ड़ क़",
+    "arabic": "مرحبا بالعالم العربية مُحَمَّدٌ السَّلامُ عَلَيْكُم كِتَابٌ ٱلْحَمْدُ لا ١٢٣",
+    "hebrew": "שלום עולם בְּרֵאשִׁית עִבְרִית",
+    "cjk": "你好 世界 人工智能 注意力 機械学習 日本語 ひらがな カタカナ ﾊﾝｶｸ 豈 著 \u2f800 龍 、 。 「引用」 ー",
+    "hangul": "안녕 세계 한국어 \u1112\u1161\u11ab\u1100\u116e\u11a8 가각 \u1100\u1161",
+    "cyrillic": "привет мир ёлка й и\u0306 Ёж Їжак",
+    "greek": "γειά κόσμε άνθρωπος ἄνθρωπος ᾧ Ω \u2126 σς",
+    "vietnamese": "tiếng Việt được người Việt e\u0302\u0301 o\u031b\u0323",
+    "latin": "café naïve Ångström \u212b cafe\u0301 n\u0303 a\u0328\u0301 q\u0307\u0323 q\u0323\u0307 \u017fſ ß ﬁ ﬆ İ ı ǆ",
+    "tamil": "வணக்கம் தமிழ் கொ க\u0bc6\u0bbe",
+    "misc": "Ω≈ç√∫ ½ ² Ⅷ ① ٣ 𝟙𝟚 𝐀𝐁 𝒳 € £ → ☃ № ™ … — – ‘quote’ “q” «g» ‚ ‹ \u00ad \u200b \u200d \ufeff \u180e \u2060",
+}
+EMOJI = ["😀", "👍🏽", "👨\u200d👩\u200d👧\u200d👦", "🏳️\u200d🌈", "🇩🇪🇫🇷", "❤️", "☺️", "1️⃣", "👩🏾\u200d🚀", "🧑\u200d🤝\u200d🧑", "🫠", "©️"]
+MARKS = [chr(c) for c in list(range(0x300, 0x340)) + [0x345, 0x35c, 0x360, 0x5b0, 0x64b, 0x651, 0x93c, 0x94d, 0xe48, 0x20d0, 0x302a, 0x3099]]
+SPACES = [" ", " ", "  ", "\n", "\r\n", "\t", "\r", "\u00a0", "\u3000", "\u2003", "\u2028", "\u0085", "\u000b", "\f", "\n\n", "   ", "\u202f", "\u1680", "\u200b"]
+CODE = ["def f(x):\n    return x\n", "{\"a\": [1, 2.5e-3]}", "a+=b--;", "//==//", "x_1", "https://a.b/c?d=e&f", "I'm you'LL they'Ve 's 'Re don't 'ſ", "1234567", "3.14159", "0x1F", "#!$%^&*", "'''", "...", "``", "a\\b", "<<", ">>>", "|>", "<|"]
+ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "<|begin_of_text|>", "<mask>", "<sep>", "word", "<|im_", "<think><b>", "<b>", "<e\u0301>", "<\u00e9>", "A\u030a", "sub word", "[x]"]
+
+
+def added_tokens(family):
+    """One list for all: the real ones, and one for every flag. Special first, then `special: false`."""
+    def token(content, special, **flags):
+        return AddedToken(content, special=special, normalized=flags.pop("normalized", False), **flags)
+    bos = [token("<|begin_of_text|>", True)] if family == "llama3" else []
+    return bos + [
+        token("<|endoftext|>", True, normalized=family == "gpt2"), token("<|im_start|>", True), token("<|im_end|>", True),
+        token("<mask>", True, lstrip=True), token("<sep>", True, rstrip=True, normalized=family == "qwen2"),
+        token("<think>", False), token("</think>", False), token("<tool_call>", False), token("<think><b>", False),
+        token("<e\u0301>", False, normalized=True), token("[x]", False, single_word=True, lstrip=True, rstrip=True),
+        token("word", False, single_word=True, normalized=family != "llama3"), token("sub word", True, single_word=True)]
+
+
+def build(family, files):
+    tok = Tokenizer(models.BPE(ignore_merges=family == "llama3"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if family == "gpt2":
+        tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+    else:
+        pattern = {"qwen2": QWEN2, "qwen3_5": QWEN3_5, "llama3": LLAMA3}[family]
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
+        tok.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    if family.startswith("qwen"):
+        tok.normalizer = normalizers.NFC()
+    tok.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tok.train_from_iterator(files, trainer)
+    added = added_tokens(family)
+    tok.add_special_tokens([t for t in added if t.special])
+    tok.add_tokens([t for t in added if not t.special])
+    tok.post_processor = processors.ByteLevel(trim_offsets=False)
+    if family == "llama3":
+        bos = "<|begin_of_text|>"
+        template = processors.TemplateProcessing(single=bos + " $A", pair=f"{bos} $A {bos}:1 $B:1",
+                                                 special_tokens=[(bos, tok.token_to_id(bos))])
+        tok.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tok
+
+
+def training_text(books, rng):
+    text = [p.read_text(encoding="utf-8")[20000:220000] for p in sorted(books.glob("*.txt"))]
+    lines = [line for t in text for line in t.split("\n\n")]
+    for words in WORDS.values():
+        choices = words.split(" ")
+        lines += [" ".join(rng.choices(choices, k=8)) for _ in range(60)]
+    return lines + CODE * 20 + EMOJI * 10
+
+
+def random_char(rng):
+    while True:
+        c = rng.choice([rng.randrange(0x80), rng.randrange(0x3000), rng.randrange(0x10000), rng.randrange(0x110000)])
+        if not 0xD800 <= c < 0xE000:
+            return chr(c)
+
+
+def make_string(rng, book):
+    def snippet(longest):
+        at = rng.randrange(len(book) - longest)
+        return book[at:at + rng.randint(1, longest)]
+
+    def words():
+        choices = rng.choice(list(WORDS.values())).split(" ")
+        return rng.choice([" ", "", " "]).join(rng.choices(choices, k=rng.randint(1, 3)))
+
+    pieces = {
+        "book": lambda: snippet(24), "words": words, "emoji": lambda: rng.choice(EMOJI), "code": lambda: rng.choice(CODE),
+        "spaces": lambda: "".join(rng.choices(SPACES, k=rng.randint(1, 4))), "added": lambda: rng.choice(ADDED),
+        "marks": lambda: rng.choice("aeoqสก가ا1 .") + "".join(rng.choices(MARKS, k=rng.randint(1, 4))),
+        "chars": lambda: "".join(random_char(rng) for _ in range(rng.randint(1, 5))),
+        "digits": lambda: str(rng.randrange(10 ** rng.randint(1, 9))),
+        "bytes": lambda: rng.randbytes(rng.randint(1, 8)),
+        "cut": lambda: words().encode()[:-1],
+        "surrogate": lambda: rng.choice([b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"\xf0\x9f\x98", b"\xe0\x80\x80", b"\xff"]),
+    }
+    weights = [8, 8, 3, 3, 5, 5, 4, 3, 2, 1, 0.5, 0.5]
+    count = rng.choices([1, 2, 3, 4, 60], weights=[30, 30, 20, 10, 0.15])[0]
+    out = b""
+    for kind in rng.choices(list(pieces), weights=weights, k=count):
+        piece = pieces[kind]()
+        out += piece if isinstance(piece, bytes) else piece.encode("utf-8")
+    return out
+
+
+def fnv1a(text):
+    h = 0x811C9DC5
+    for byte in text.encode("utf-8"):
+        h = (h ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return h
+
+
+def pack_ids(ids, flag=0):
+    return struct.pack(f"<H{len(ids)}H", len(ids) | flag, *ids)
+
+
+def decoded(tok, ids):
+    return b"".join(struct.pack("<I", fnv1a(tok.decode(ids, skip_special_tokens=skip))) for skip in (False, True))
+
+
+def golden(tok, strings, rng):
+    out = []
+    texts = [s.decode("utf-8", "replace") for s in strings]
+    tok.encode_special_tokens = True
+    plain = [e.ids for e in tok.encode_batch(texts)]
+    tok.encode_special_tokens = False
+    for encoding, as_text in zip(tok.encode_batch(texts), plain):
+        ids = encoding.ids
+        out.append(pack_ids(ids, 0x8000 if as_text != ids else 0))
+        if as_text != ids:
+            out.append(pack_ids(as_text))
+        out.append(decoded(tok, ids))
+    size = tok.get_vocab_size()
+    for _ in range(NUM_RANDOM_LISTS):
+        ids = [rng.randrange(256 if rng.random() < 0.5 else size) for _ in range(rng.randint(1, 12))]
+        out += [pack_ids(ids), decoded(tok, ids)]
+    return b"".join(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--books", type=pathlib.Path, required=True, help="a folder of .txt files")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    rng = random.Random(1)
+    lines = training_text(args.books, rng)
+    book = (args.books / "Grimms-Fairy-Tales.txt").read_text(encoding="utf-8")[5000:300000]
+    fixed = [b"", b" ", b"\n", b"a" * 3000, b" " * 700 + b"x", "é".encode() * 300, "e\u0301".encode() * 300, b"\r\n" * 99]
+    strings = fixed + [make_string(rng, book) for _ in range(NUM_STRINGS - len(fixed))]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "strings.bin").write_bytes(b"".join(struct.pack("<H", len(s)) + s for s in strings))
+    for family in ("qwen2", "qwen3_5", "llama3", "gpt2"):
+        tok = build(family, lines)
+        (args.out / f"{family}.json").write_text(json.dumps(json.loads(tok.to_str()), ensure_ascii=False, separators=(",", ":")),
+                                                 encoding="utf-8")
+        (args.out / f"{family}.bin").write_bytes(golden(tok, strings, rng))
+        print(family, tok.get_vocab_size())
+
+
+if __name__ == "__main__":
+    main()
