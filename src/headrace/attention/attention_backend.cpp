@@ -1,0 +1,80 @@
+#include "headrace/attention/attention_backend.h"
+
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+void write_zeros(const TensorView& out) {
+  HR_REQUIRE(out.is_contiguous() && out.device().type == DeviceType::kCPU, ErrorCode::kUnsupported,
+             "idle batch: out must be dense and on the CPU");
+  if (out.bytes() > 0) std::memset(out.data(), 0, static_cast<size_t>(out.bytes()));
+}
+
+void check_heads(const RadixAttention& layer, const char* name, const TensorView& x, int64_t heads, int64_t dim) {
+  HR_REQUIRE(x.rank() == 3 && x.dim(1) == heads && x.dim(2) == dim, ErrorCode::kInvalidArgument, "attention layer ",
+             layer.layer_id(), ": ", name, " has shape ", x.shape(), ", expected [rows, ", heads, ", ", dim, "]");
+}
+
+void check_inputs(const RadixAttention& layer, const AttnInputs& in, const TensorView& out) {
+  const RadixAttentionOptions& o = in.options;
+  const int64_t rope = o.q_rope ? o.q_rope.dim(2) : 0, head_dim = layer.qk_head_dim() - rope;
+  HR_REQUIRE(static_cast<bool>(in.k) == static_cast<bool>(in.v), ErrorCode::kInvalidArgument, "attention layer ",
+             layer.layer_id(), in.k ? ": k is given without v" : ": v is given without k");
+  HR_REQUIRE(static_cast<bool>(o.q_rope) == static_cast<bool>(o.k_rope) || !in.k, ErrorCode::kInvalidArgument,
+             "attention layer ", layer.layer_id(), ": q_rope and k_rope go together");
+  check_heads(layer, "q", in.q, layer.tp_q_head_num(), head_dim);
+  if (in.k) check_heads(layer, "k", in.k, layer.tp_k_head_num(), head_dim);
+  if (in.v) check_heads(layer, "v", in.v, layer.tp_v_head_num(), layer.v_head_dim());
+  check_heads(layer, "out", out, layer.tp_q_head_num(), layer.v_head_dim());
+  if (o.q_rope) check_heads(layer, "q_rope", o.q_rope, layer.tp_q_head_num(), rope);
+  if (o.k_rope) check_heads(layer, "k_rope", o.k_rope, layer.tp_k_head_num(), rope);
+}
+
+}  // namespace
+
+void AttentionBackend::init_forward_metadata(const ForwardBatch& batch) {
+  planned_ = nullptr;
+  batch.attn.validate(0);
+  plan(batch);
+  planned_ = &batch;
+}
+
+void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                               const TensorView& out) {
+  check_inputs(layer, in, out);
+  if (batch.mode == ForwardMode::kIdle) {
+    write_zeros(out);
+    return;
+  }
+  HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(), ": backend '",
+             name(), "' has no plan for this batch; call init_forward_metadata first");
+  HR_REQUIRE(in.q.dim(0) == batch.num_tokens() && out.dim(0) == batch.num_tokens(), ErrorCode::kInvalidArgument,
+             "attention layer ", layer.layer_id(), ": q has ", in.q.dim(0), " rows and out ", out.dim(0),
+             ", the batch has ", batch.num_tokens(), " tokens");
+  if (batch.num_tokens() == 0) return;
+  if (batch.mode == ForwardMode::kDecode) {
+    forward_decode(layer, in, batch, out);
+  } else {
+    forward_extend(layer, in, batch, out);
+  }
+}
+
+void AttentionBackend::forward_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                                   const TensorView& out) {
+  if (batch.mode == ForwardMode::kIdle) {
+    write_zeros(out);
+    return;
+  }
+  HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "gdn layer ", layer.config().layer_id, ": backend '",
+             name(), "' has no plan for this batch; call init_forward_metadata first");
+  run_gdn(layer, in, batch, out);
+}
+
+void AttentionBackend::run_gdn(const RadixLinearAttention& layer, const GDNInputs&, const ForwardBatch&,
+                               const TensorView&) {
+  throw Error(ErrorCode::kUnsupported, str("gdn layer ", layer.config().layer_id, ": backend '", name(),
+                                           "' runs full attention only; use HybridAttnBackend with a GDNAttnBackend"));
+}
+
+}  // namespace headrace

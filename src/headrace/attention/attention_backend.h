@@ -1,0 +1,67 @@
+// Attention over one ragged batch. The engine picks a backend once; layers reach it through the batch and never
+// name one.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "headrace/attention/radix_attention.h"
+#include "headrace/attention/radix_linear_attention.h"
+
+namespace headrace {
+
+class CudaGraphSupport;
+
+struct AttnInputs {
+  TensorView q;        // [num_tokens, num_heads, head_dim]
+  TensorView k, v;     // [rows, num_kv_heads, head_dim or v_head_dim], or both null
+  RadixAttentionOptions options;
+};
+
+struct GDNInputs {
+  TensorView mixed_qkv;  // [num_tokens, conv_dim]
+  TensorView a, b;       // [num_tokens, num_v_heads]
+};
+
+// Not thread-safe: one backend serves one engine and one device stream.
+class AttentionBackend {
+ public:
+  AttentionBackend() = default;
+  AttentionBackend(const AttentionBackend&) = delete;
+  AttentionBackend& operator=(const AttentionBackend&) = delete;
+  virtual ~AttentionBackend() = default;
+
+  virtual std::string_view name() const = 0;        // "reference", "cpu", "cuda", "hybrid"
+  virtual std::string describe() const = 0;         // one line for run reports: which kernels run
+  virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
+
+  // Plans `batch`; once per batch, before its first forward(). The batch must stay alive and unchanged until its
+  // last. Error kInvalidArgument as AttnMetadata::validate.
+  void init_forward_metadata(const ForwardBatch& batch);
+
+  // out[t] = softmax(scaling * q[t] K^T) V over the keys that the batch's spans and the layer's window show to
+  // token t. K and V of stored rows are written to the pool first. out: [num_tokens, num_heads, v_head_dim], dtype
+  // of q; zeros when the batch is idle, and then nothing is stored.
+  // Error kInvalidArgument (shape, dtype, a batch that was not planned, a layer without a cache), kUnsupported
+  // (this backend cannot run the layer).
+  void forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch, const TensorView& out);
+
+  // The gated delta rule of one layer; states are updated in place. out: [num_tokens, num_v_heads, head_v_dim];
+  // zeros when the batch is idle. Error kUnsupported on every backend but HybridAttnBackend.
+  void forward_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                   const TensorView& out);
+
+ private:
+  virtual void plan(const ForwardBatch& batch) = 0;
+  // forward() has checked the plan, the shapes and the mode before these run.
+  virtual void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                              const TensorView& out) = 0;
+  virtual void forward_decode(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                              const TensorView& out) = 0;
+  virtual void run_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                       const TensorView& out);
+
+  friend class HybridAttnBackend;  // delegates to the private half of the backends that it owns
+  const ForwardBatch* planned_ = nullptr;  // not owned
+};
+
+}  // namespace headrace

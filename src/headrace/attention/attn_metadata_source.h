@@ -1,0 +1,46 @@
+// Where a strategies' layer finds the metadata of the current step.
+#pragma once
+#include <functional>
+#include <utility>
+
+#include "headrace/base/error.h"
+#include "headrace/batch/attn_metadata.h"
+
+namespace headrace {
+
+// One per engine (the origin's was a process-wide global): a strategy's runner installs the fetch function, and
+// Attention reads through it. Not thread-safe: it belongs to the engine's thread.
+class AttnMetadataSource {
+ public:
+  using FetchFn = std::function<const AttnMetadata&()>;
+
+  void set_fetch_fn_for_attn_metadata(FetchFn fetch) { fetch_ = std::move(fetch); }
+  // Error kInvalidArgument when no fetch function is installed. The value lives until the step is over.
+  const AttnMetadata& fetch_attn_metadata() const {
+    HR_REQUIRE(fetch_ != nullptr, ErrorCode::kInvalidArgument, "attention metadata: no fetch function is installed");
+    return fetch_();
+  }
+
+  // While warming up, nothing is stored for good, published or counted, and over-long lengths are accepted.
+  void set_warming_up() { warming_up_ = true; }
+  bool is_warming_up() const { return warming_up_; }
+  void reset_warming_up() { warming_up_ = false; }
+
+ private:
+  FetchFn fetch_;
+  bool warming_up_ = false;
+};
+
+// Warm-up for as long as this lives.
+class WarmupScope {
+ public:
+  explicit WarmupScope(AttnMetadataSource& source) : source_(source) { source_.set_warming_up(); }
+  WarmupScope(const WarmupScope&) = delete;
+  WarmupScope& operator=(const WarmupScope&) = delete;
+  ~WarmupScope() { source_.reset_warming_up(); }
+
+ private:
+  AttnMetadataSource& source_;
+};
+
+}  // namespace headrace

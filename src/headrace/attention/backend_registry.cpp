@@ -1,0 +1,55 @@
+#include "headrace/attention/backend_registry.h"
+
+#include <array>
+
+#include "headrace/attention/cpu/cpu_backend.h"
+#include "headrace/attention/gdn_attn_backend.h"
+#include "headrace/attention/hybrid_attn_backend.h"
+#include "headrace/attention/reference/reference_backend.h"
+
+namespace headrace {
+namespace {
+
+struct Row {
+  std::string_view name;
+  DeviceType device;
+  const OpSet& (*ops)(const BackendConfig&);
+  std::unique_ptr<AttentionBackend> (*make)(const OpSet&, const BackendConfig&);
+};
+
+// Best first. A new backend is one folder and one row.
+constexpr std::array kBackends = {
+    Row{"cpu", DeviceType::kCPU, cpu::backend_ops, cpu::make_cpu_backend},
+    Row{"reference", DeviceType::kCPU, reference::backend_ops, reference::make_reference_backend},
+};
+
+const Row& find(std::string_view name, Device device) {
+  std::string built;
+  for (const Row& row : kBackends) {
+    if (row.device == device.type && (name == "auto" || name == row.name)) return row;
+    built += (built.empty() ? "" : ", ") + std::string(row.name);
+  }
+  throw Error(ErrorCode::kUnsupported, str("attention backend '", name, "' is not built for device ",
+                                           to_string(device), "; built are: ", built));
+}
+
+}  // namespace
+
+std::vector<std::string_view> backend_names() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kBackends) names.push_back(row.name);
+  return names;
+}
+
+std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config) {
+  const Row& row = find(name, device);
+  HR_REQUIRE(config.kv_pool != nullptr, ErrorCode::kInvalidArgument, "attention backend '", row.name,
+             "': a KV pool is needed");
+  const OpSet& ops = row.ops(config);
+  auto full = row.make(ops, config);
+  if (config.gdn_pool == nullptr) return full;
+  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens);
+  return std::make_unique<HybridAttnBackend>(std::move(full), std::move(gdn), config.full_attn_layer_ids);
+}
+
+}  // namespace headrace

@@ -1,0 +1,34 @@
+// The attention backends by name.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headrace/attention/attention_backend.h"
+#include "headrace/kernels/op_context.h"
+#include "headrace/pool/gdn_pool.h"
+#include "headrace/pool/kv_pool.h"
+
+namespace headrace {
+
+// What a backend is built from. Pools are not owned and outlive the backend.
+struct BackendConfig {
+  const KVPool* kv_pool = nullptr;
+  const GDNPool* gdn_pool = nullptr;         // given: the result is a HybridAttnBackend
+  std::vector<int32_t> full_attn_layer_ids;  // of a hybrid
+  int64_t max_tokens = 8192;                 // of one batch
+  OpContext context;
+  std::optional<std::string> kernel_set;     // a CPU kernel set by name; absent: the best that runs here
+};
+
+// The backends that are built, best first for each device.
+std::vector<std::string_view> backend_names();
+
+// The backend called `name`, or for "auto" the best one of `device`; name() and describe() say which it is.
+// Error kUnsupported for a name that is not built (the text lists those that are) or does not run on the device;
+// kInvalidArgument without a KV pool.
+std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config);
+
+}  // namespace headrace

@@ -1,0 +1,17 @@
+#include "headrace/attention/cpu/cpu_backend.h"
+
+#include "headrace/attention/op_set_backend.h"
+#include "headrace/kernels/cpu/dispatch.h"
+
+namespace headrace::cpu {
+
+const OpSet& backend_ops(const BackendConfig& config) {
+  if (!config.kernel_set) return select_kernel_set();
+  return select_kernel_set(*config.kernel_set);
+}
+
+std::unique_ptr<AttentionBackend> make_cpu_backend(const OpSet& ops, const BackendConfig& config) {
+  return std::make_unique<OpSetBackend>("cpu", ops, *config.kv_pool, config.context);
+}
+
+}  // namespace headrace::cpu

@@ -1,0 +1,30 @@
+// What a backend needs to be captured in a CUDA graph and replayed with other lengths.
+#pragma once
+#include "headrace/batch/forward_batch.h"
+
+namespace headrace {
+
+// Implemented by backends for which graphs mean something; AttentionBackend::cuda_graph_support() is null for the
+// others. Addresses that a graph reads stay fixed from init_cuda_graph_state() on.
+class CudaGraphSupport {
+ public:
+  virtual ~CudaGraphSupport() = default;
+
+  // Value of padded rows' seq_lens: 1, since a length of 0 would divide by zero.
+  virtual int32_t get_cuda_graph_seq_len_fill_value() const { return 1; }
+  // Allocates the buffers of all captures once.
+  virtual void init_cuda_graph_state(int32_t max_bs, int32_t max_num_tokens) = 0;
+  // Binds the plan of `batch` to the fixed buffers of the capture for `bucket` requests.
+  virtual void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
+  // Refreshes those buffers; rows past the batch are padded with kDoNotStore and kNoState.
+  virtual void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
+
+  // The origin's argument lists, for decode batches: each becomes a ForwardBatch of causal one-token spans and
+  // calls the form above. req_pool_indices and seq_lens are int32 [bs] on the host.
+  void init_forward_metadata_capture_cuda_graph(int32_t bs, int32_t num_tokens, const TensorView& req_pool_indices,
+                                                const TensorView& seq_lens, ForwardMode mode);
+  void init_forward_metadata_replay_cuda_graph(int32_t bs, const TensorView& req_pool_indices,
+                                               const TensorView& seq_lens, int64_t seq_lens_sum, ForwardMode mode);
+};
+
+}  // namespace headrace

@@ -1,0 +1,56 @@
+#include "headrace/attention/gdn_attn_backend.h"
+
+namespace headrace {
+
+GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens)
+    : pool_(pool),
+      ops_(ops),
+      context_(context),
+      max_tokens_(max_tokens),
+      workspace_((max_tokens * pool.config().conv_dim() + 16) * size_of(DType::kF32)) {}
+
+std::string GDNAttnBackend::describe() const { return str("causal_conv1d and gated_delta_rule ", ops_.name); }
+
+void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
+  if (batch.mode == ForwardMode::kIdle) return;
+  HR_REQUIRE(batch.num_tokens() <= max_tokens_, ErrorCode::kInvalidArgument, "gdn backend: the batch has ",
+             batch.num_tokens(), " tokens, the backend was built for ", max_tokens_);
+  HR_REQUIRE(batch.attn.state_slots.size() == batch.attn.spans.size(), ErrorCode::kInvalidArgument,
+             "gdn backend: the batch has ", batch.attn.state_slots.size(), " state slots for ",
+             batch.attn.spans.size(), " requests");
+  metadata_ = {};
+  for (const StateSlots& slots : batch.attn.state_slots) metadata_.cache_indices.push_back(slots.write);
+  if (!is_extend(batch.mode)) return;
+  for (const KeySpan& span : batch.attn.spans) metadata_.cu_seqlens.push_back(span.q_off);
+  metadata_.cu_seqlens.push_back(batch.num_tokens());
+}
+
+void GDNAttnBackend::forward(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                             const TensorView& out) {
+  const RadixLinearAttentionConfig& c = layer.config();
+  const GDNLayerView state = pool_.layer(c.gdn_layer_idx);
+  workspace_.reset();
+  const TensorView convolved = workspace_.take(in.mixed_qkv.dtype(), in.mixed_qkv.shape());
+  ops_.causal_conv1d({.x = in.mixed_qkv,
+                      .weight = c.conv_weight,
+                      .state = state.conv,
+                      .spans = batch.attn.spans,
+                      .slots = batch.attn.state_slots,
+                      .snapshots = batch.attn.snapshots,
+                      .out = convolved},
+                     context_);
+  ops_.gated_delta_rule({.qkv = convolved,
+                         .a = in.a,
+                         .b = in.b,
+                         .a_log = c.a_log,
+                         .dt_bias = c.dt_bias,
+                         .state = state.recurrent,
+                         .num_k_heads = c.num_k_heads,
+                         .spans = batch.attn.spans,
+                         .slots = batch.attn.state_slots,
+                         .snapshots = batch.attn.snapshots,
+                         .out = out},
+                        context_);
+}
+
+}  // namespace headrace

@@ -1,0 +1,41 @@
+// Gated DeltaNet over pooled states. Never used alone: HybridAttnBackend owns one beside a full-attention backend.
+#pragma once
+#include <vector>
+
+#include "headrace/attention/attention_backend.h"
+#include "headrace/base/workspace.h"
+#include "headrace/kernels/op_set.h"
+#include "headrace/pool/gdn_pool.h"
+
+namespace headrace {
+
+struct GDNForwardMetadata {
+  std::vector<int64_t> cache_indices;  // [requests]: the state slot that each request writes
+  std::vector<int64_t> cu_seqlens;     // [requests + 1]: first row of each request; empty for a decode batch
+};
+
+// Not thread-safe, as AttentionBackend.
+class GDNAttnBackend {
+ public:
+  // `ops` and `pool` are not owned and outlive the backend. `max_tokens` sizes the workspace.
+  GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens);
+
+  std::string describe() const;
+  // Error kInvalidArgument when the batch has more than max_tokens, or no state slots.
+  void init_forward_metadata(const ForwardBatch& batch);
+  const GDNForwardMetadata& forward_metadata() const { return metadata_; }
+
+  // As AttentionBackend::forward_gdn.
+  void forward(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+               const TensorView& out);
+
+ private:
+  const GDNPool& pool_;
+  const OpSet& ops_;
+  OpContext context_;
+  int64_t max_tokens_;
+  Workspace workspace_;  // the convolution's output
+  GDNForwardMetadata metadata_;
+};
+
+}  // namespace headrace

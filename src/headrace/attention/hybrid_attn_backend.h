@@ -1,0 +1,39 @@
+// Routes each layer of a hybrid model: full attention to one backend, Gated DeltaNet to the other.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "headrace/attention/attention_backend.h"
+#include "headrace/attention/gdn_attn_backend.h"
+
+namespace headrace {
+
+// Owns both backends. A layer id that belongs to the other kind is refused. Threads as AttentionBackend.
+class HybridAttnBackend final : public AttentionBackend {
+ public:
+  // `full_attn_layer_ids`: global ids of the layers that attend in full.
+  HybridAttnBackend(std::unique_ptr<AttentionBackend> full_attn_backend, std::unique_ptr<GDNAttnBackend> gdn_backend,
+                    std::vector<int32_t> full_attn_layer_ids);
+
+  std::string_view name() const override { return "hybrid"; }
+  std::string describe() const override;
+  CudaGraphSupport* cuda_graph_support() override { return full_->cuda_graph_support(); }
+  const AttentionBackend& full_attn_backend() const { return *full_; }
+  const GDNAttnBackend& gdn_backend() const { return *gdn_; }
+
+ private:
+  void plan(const ForwardBatch& batch) override;
+  void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                      const TensorView& out) override;
+  void forward_decode(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                      const TensorView& out) override;
+  void run_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+               const TensorView& out) override;
+  bool is_full(int32_t layer_id) const;
+
+  std::unique_ptr<AttentionBackend> full_;
+  std::unique_ptr<GDNAttnBackend> gdn_;
+  std::vector<int32_t> full_attn_layer_ids_;  // sorted
+};
+
+}  // namespace headrace

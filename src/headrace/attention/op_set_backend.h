@@ -1,0 +1,34 @@
+// An attention backend made of one OpSet: what the reference and the cpu backend have in common.
+#pragma once
+#include "headrace/attention/attention_backend.h"
+#include "headrace/kernels/op_set.h"
+#include "headrace/pool/kv_pool.h"
+
+namespace headrace {
+
+// Stores new keys and attends, over the layers of one KVPool. Threads as AttentionBackend.
+class OpSetBackend : public AttentionBackend {
+ public:
+  // `ops` and `pool` are not owned and outlive the backend.
+  OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context)
+      : name_(name), ops_(ops), pool_(pool), context_(context) {}
+
+  std::string_view name() const override { return name_; }
+  std::string describe() const override;
+
+ private:
+  void plan(const ForwardBatch& batch) override;
+  void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                      const TensorView& out) override;
+  void forward_decode(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                      const TensorView& out) override {
+    forward_extend(layer, in, batch, out);  // a decode row is an extend of one token
+  }
+
+  std::string_view name_;
+  const OpSet& ops_;
+  const KVPool& pool_;
+  OpContext context_;
+};
+
+}  // namespace headrace

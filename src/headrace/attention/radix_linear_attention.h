@@ -1,0 +1,37 @@
+// One Gated DeltaNet layer's mixer: shapes and views of its small weights, no state of its own.
+#pragma once
+#include "headrace/base/tensor.h"
+#include "headrace/batch/forward_batch.h"
+
+namespace headrace {
+
+struct RadixLinearAttentionConfig {
+  int32_t layer_id = 0;       // global
+  int32_t gdn_layer_idx = 0;  // 0-based among the GDN layers: indexes the GDN pool
+  int32_t num_k_heads = 0, num_v_heads = 0, head_k_dim = 0, head_v_dim = 0;
+  // Not owned; alive as long as the layer.
+  TensorView conv_weight;  // [conv_dim, kernel], any float dtype; the last column multiplies the newest token
+  TensorView a_log;        // float32 [num_v_heads]
+  TensorView dt_bias;      // float32 [num_v_heads]
+
+  int32_t conv_dim() const { return 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim; }
+};
+
+// Immutable; callable from any thread. Error kInvalidArgument from the constructor names the field.
+class RadixLinearAttention {
+ public:
+  explicit RadixLinearAttention(const RadixLinearAttentionConfig& config);
+
+  // out = conv1d + SiLU, L2 norm and the gated delta rule, by batch.attn_backend->forward_gdn.
+  //   mixed_qkv [num_tokens, conv_dim]: q | k | v as projected;  a, b [num_tokens, num_v_heads]
+  //   out       [num_tokens, num_v_heads * head_v_dim] or 3-D; written in full, zeros when the batch is idle
+  void forward(const ForwardBatch& batch, const TensorView& mixed_qkv, const TensorView& a, const TensorView& b,
+               const TensorView& out) const;
+
+  const RadixLinearAttentionConfig& config() const { return config_; }
+
+ private:
+  RadixLinearAttentionConfig config_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,18 @@
+#include "headrace/attention/reference/reference_backend.h"
+
+#include "headrace/attention/op_set_backend.h"
+#include "headrace/kernels/reference/reference_ops.h"
+
+namespace headrace::reference {
+
+const OpSet& backend_ops(const BackendConfig& config) {
+  HR_REQUIRE(!config.kernel_set, ErrorCode::kUnsupported, "attention backend 'reference' has no kernel sets; '",
+             *config.kernel_set, "' was asked for");
+  return ops();
+}
+
+std::unique_ptr<AttentionBackend> make_reference_backend(const OpSet& op_set, const BackendConfig& config) {
+  return std::make_unique<OpSetBackend>("reference", op_set, *config.kv_pool, config.context);
+}
+
+}  // namespace headrace::reference

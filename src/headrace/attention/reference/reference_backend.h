@@ -1,0 +1,13 @@
+// The oracle as a backend: every op in double. Slow, complete, and right.
+#pragma once
+#include <memory>
+
+#include "headrace/attention/backend_registry.h"
+#include "headrace/kernels/op_set.h"
+
+namespace headrace::reference {
+
+const OpSet& backend_ops(const BackendConfig& config);
+std::unique_ptr<AttentionBackend> make_reference_backend(const OpSet& ops, const BackendConfig& config);
+
+}  // namespace headrace::reference
