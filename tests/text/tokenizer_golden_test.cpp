@@ -1,4 +1,5 @@
-// 20,000 strings per family against the ids of the `tokenizers` package; tools/golden/make_tokenizers.py makes the files.
+// 20,000 strings per family against the ids of the `tokenizers` package; tools/golden/make_tokenizers.py makes the
+// files.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -74,7 +75,8 @@ std::string printable(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<uint8_t>(c);
-    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c) : str("\\x", "0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
+    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c)
+                                       : str("\\x", "0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]);
   }
   return out;
 }
@@ -98,7 +100,8 @@ class TokenizerGolden : public testing::TestWithParam<std::string> {
   void expect_ids(const std::string& text, SpecialTokens special, const std::vector<int32_t>& want) {
     const std::vector<int32_t> got = tokenizer_.encode(text, {.special_tokens = special});
     if (got != want && ++failures_ <= 10)
-      ADD_FAILURE() << '"' << printable(text) << "\"\n got " << joined(tokenizer_, got) << "\nwant " << joined(tokenizer_, want);
+      ADD_FAILURE() << '"' << printable(text) << "\"\n got " << joined(tokenizer_, got) << "\nwant "
+                    << joined(tokenizer_, want);
   }
 
   const Tokenizer tokenizer_ = Tokenizer::from_file(fixture(GetParam() + ".json"));

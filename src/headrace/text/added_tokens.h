@@ -35,8 +35,8 @@ class AddedTokenMatcher {
     std::string_view text;      // refers into the text that was split
     std::optional<int32_t> id;  // the token it is; nullopt: text to encode
   };
-  // The segments of `text`, which is valid UTF-8. None is empty. A match that its flags (or kAsText) forbid is text, and
-  // is not searched again, as in the `tokenizers` package.
+  // The segments of `text`, which is valid UTF-8. None is empty. A match that its flags (or kAsText) forbid is text,
+  // and is not searched again, as in the `tokenizers` package.
   std::vector<Segment> split(std::string_view text, SpecialTokens special) const;
 
  private:

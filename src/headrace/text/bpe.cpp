@@ -12,7 +12,8 @@ namespace {
 
 int32_t required_id(const Vocabulary& vocabulary, const std::string& token, size_t rank, const char* role) {
   const std::optional<int32_t> id = vocabulary.id_of(token);
-  HR_REQUIRE(id, ErrorCode::kModelFile, "model.merges[", rank, "]: its ", role, " '", token, "' is not in the vocabulary");
+  HR_REQUIRE(id, ErrorCode::kModelFile, "model.merges[", rank, "]: its ", role, " '", token,
+             "' is not in the vocabulary");
   return *id;
 }
 
@@ -65,8 +66,8 @@ void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) c
   s.heap.clear();
   for (int32_t i = 0; i < size; ++i) {
     const auto byte = static_cast<uint8_t>(word[static_cast<size_t>(i)]);
-    s.symbols.push_back({.id = byte_ids_[byte], .previous = i - 1, .next = i + 1 < size ? i + 1 : kNone,
-                         .merged_away = false});
+    s.symbols.push_back(
+        {.id = byte_ids_[byte], .previous = i - 1, .next = i + 1 < size ? i + 1 : kNone, .merged_away = false});
   }
   for (int32_t i = 0; i < size; ++i) push_candidate(s, i);
   while (!s.heap.empty()) {

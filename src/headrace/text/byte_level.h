@@ -13,7 +13,8 @@ char32_t spelling_of_byte(uint8_t byte);
 // `bytes` as tokenizer.json spells them; UTF-8.
 std::string spelled(std::string_view bytes);
 
-// The bytes that a token's spelling stands for; nullopt if a character of it stands for no byte. `spelling` is valid UTF-8.
+// The bytes that a token's spelling stands for; nullopt if a character of it stands for no byte. `spelling` is valid
+// UTF-8.
 std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
 }  // namespace headrace

@@ -9,7 +9,8 @@ MergeTable::MergeTable(size_t num_merges)
 
 void MergeTable::insert(const Merge& merge) {
   size_t i = home(merge.left, merge.right);
-  while (slots_[i].left != kEmpty && (slots_[i].left != merge.left || slots_[i].right != merge.right)) i = (i + 1) & mask_;
+  while (slots_[i].left != kEmpty && (slots_[i].left != merge.left || slots_[i].right != merge.right))
+    i = (i + 1) & mask_;
   slots_[i] = merge;
 }
 

@@ -1,4 +1,5 @@
-// The merges of a byte-level BPE: (left, right) -> (rank, merged). Built once, then read; const methods are thread-safe.
+// The merges of a byte-level BPE: (left, right) -> (rank, merged). Built once, then read; const methods are
+// thread-safe.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,8 @@ class MergeTable {
 
   explicit MergeTable(size_t num_merges);
 
-  // A pair that is listed twice keeps its last rank, as in the `tokenizers` package. At most num_merges different pairs.
+  // A pair that is listed twice keeps its last rank, as in the `tokenizers` package. At most num_merges different
+  // pairs.
   void insert(const Merge& merge);
 
   // nullptr if the two do not merge. Owned by the table.

@@ -46,8 +46,11 @@ class Translator {
       case 'S': return replace(2, R"(\P{White_Space})");
       case 'd': return replace(2, R"(\p{Nd})");
       case 'D': return replace(2, R"(\P{Nd})");
-      case 'r': case 'n': case 't': return copy(2);
-      case 'p': case 'P': return category();
+      case 'r':
+      case 'n':
+      case 't': return copy(2);
+      case 'p':
+      case 'P': return category();
       default: break;
     }
     const bool punctuation = std::ispunct(static_cast<unsigned char>(next)) != 0;
@@ -72,7 +75,8 @@ class Translator {
 
   void character() {
     switch (regex_[at_]) {
-      case '^': case '$': refuse(regex_.substr(at_, 1));
+      case '^':
+      case '$': refuse(regex_.substr(at_, 1));
       case '[': return open_class();
       case '(': return open_group();
       case '{': return counted_quantifier();

@@ -33,8 +33,8 @@ bool flag_of(const Node& node) { return get<bool>(node, "true or false"); }
 
 int32_t id_of(const Node& node) {
   const auto value = get<int64_t>(node, "an integer");
-  HR_REQUIRE(value >= 0 && value <= std::numeric_limits<int32_t>::max(), ErrorCode::kModelFile, node.where, " is ", value,
-             ", expected an id from 0 to 2^31 - 1");
+  HR_REQUIRE(value >= 0 && value <= std::numeric_limits<int32_t>::max(), ErrorCode::kModelFile, node.where, " is ",
+             value, ", expected an id from 0 to 2^31 - 1");
   return static_cast<int32_t>(value);
 }
 
@@ -234,7 +234,8 @@ TokenizerFile parse_tokenizer_file(std::string_view json) {
   const simdjson::padded_string padded(json);
   Node root;
   const simdjson::error_code error = parser.parse(padded).get(root.value);
-  HR_REQUIRE(error == simdjson::SUCCESS, ErrorCode::kModelFile, "the file is no JSON: ", simdjson::error_message(error));
+  HR_REQUIRE(error == simdjson::SUCCESS, ErrorCode::kModelFile,
+             "the file is no JSON: ", simdjson::error_message(error));
   HR_REQUIRE(root.value.is_object(), ErrorCode::kModelFile, "the file is not a JSON object");
   allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                     "decoder", "model"});

@@ -16,14 +16,15 @@ struct TokenizerFile {
   WholeWords whole_words = WholeWords::kMerge;
   std::vector<AddedToken> added_tokens;
   bool nfc = false;
-  std::vector<std::string> patterns;  // each splits the pieces of the one before
-  bool add_prefix_space = false;      // then: a space before a piece that does not start with one
-  bool byte_level_regex = false;      // then: GPT-2's pattern
+  std::vector<std::string> patterns;            // each splits the pieces of the one before
+  bool add_prefix_space = false;                // then: a space before a piece that does not start with one
+  bool byte_level_regex = false;                // then: GPT-2's pattern
   std::vector<int32_t> prefix_ids, suffix_ids;  // of the post-processor
 };
 
-// Reads the Hugging Face format, for byte-level BPE. Throws Error: kModelFile (no JSON, a field that is missing or has the
-// wrong type, a contradiction), kUnsupported (a component, or a value of one, that is not built), each naming the place.
+// Reads the Hugging Face format, for byte-level BPE. Throws Error: kModelFile (no JSON, a field that is missing or has
+// the wrong type, a contradiction), kUnsupported (a component, or a value of one, that is not built), each naming the
+// place.
 TokenizerFile parse_tokenizer_file(std::string_view json);
 
 }  // namespace headrace

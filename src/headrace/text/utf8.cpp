@@ -13,7 +13,8 @@ struct Part {
   State state;
 };
 
-// The length that a lead byte announces, and the range of the byte after it (Unicode, table 3-7); length 0: no lead byte.
+// The length that a lead byte announces, and the range of the byte after it (Unicode, table 3-7); length 0: no lead
+// byte.
 struct Lead {
   size_t size;
   uint8_t low, high;
@@ -106,8 +107,8 @@ void append_utf8(char32_t c, std::string& out) {
 }
 
 bool is_white_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 }  // namespace headrace

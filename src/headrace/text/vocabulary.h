@@ -16,7 +16,8 @@ class Vocabulary {
     int32_t id;         // not negative
   };
 
-  // Throws Error(kModelFile) for a token or an id that two different entries claim, and for ids far beyond their number.
+  // Throws Error(kModelFile) for a token or an id that two different entries claim, and for ids far beyond their
+  // number.
   explicit Vocabulary(std::vector<Entry> entries);
   Vocabulary(Vocabulary&&) = default;
   Vocabulary(const Vocabulary&) = delete;  // by_token_ refers into tokens_

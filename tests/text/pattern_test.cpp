@@ -1,0 +1,70 @@
+#include "headrace/text/pattern.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/base/error.h"
+#include "headrace/text/pattern_syntax.h"
+
+namespace headrace {
+namespace {
+
+using Pieces = std::vector<std::string_view>;
+
+Pieces split(std::string_view regex, std::string_view text) {
+  Pieces pieces;
+  Pattern(regex).split(text, pieces);
+  return pieces;
+}
+
+TEST(Pattern, KeepsMatchesAndWhatIsBetween) {
+  EXPECT_EQ(split(R"(\p{L}+)", "ab12cd "), (Pieces{"ab", "12", "cd", " "}));
+  EXPECT_EQ(split("x", ""), Pieces{});
+  EXPECT_EQ(split("x", "abc"), (Pieces{"abc"}));
+}
+
+TEST(Pattern, EmptyMatchesSplitAndEnd) { EXPECT_EQ(split("x*", "axé"), (Pieces{"a", "x", "é"})); }
+
+TEST(Pattern, SpaceIsUnicodeWhiteSpaceInAndOutOfClasses) {
+  for (const char* space : {"\u00a0", "\u3000", "\u0085", "\u2028", "\u1680", "\x0B", "\x1F"}) {
+    const bool is_space = std::string_view(space) != "\x1F";
+    const std::string text = std::string("a") + space + "b";
+    const Pieces apart{"a", space, "b"}, whole{text};
+    EXPECT_EQ(split(R"(\s+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split(R"([\s]+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split(R"([^\s]+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split(R"(\S+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split(R"([\S]+)", text), is_space ? apart : whole);
+  }
+  EXPECT_EQ(split(R"(\s+)", "a\u180eb\u200bc"), (Pieces{"a\u180eb\u200bc"}));
+}
+
+TEST(Pattern, CaselessGroupsFoldTheLongS) { EXPECT_EQ(split("(?i:'s)", "a'\u017fb"), (Pieces{"a", "'\u017f", "b"})); }
+
+TEST(Pattern, RefusesWhatTheTwoLanguagesReadDifferently) {
+  for (const char* regex :
+       {R"(\w)", R"(\b)",   R"(\h)",  R"(\v)",      R"(\x41)",   R"([[a]])", "[a&&b]",  "[[:alpha:]]",
+        "[]a]",  "(?<n>a)", "(*UTF)", "(?i)a",      "(?>a)",     "^a",       "a$",      "a{,3}",
+        "a{2}+", "a{2}?",   "a{",     R"(\p{Han})", R"(\p{^L})", R"(\pL)",   R"(\p{L)", "\\"}) {
+    try {
+      Pattern pattern(regex);
+      ADD_FAILURE() << regex << " is accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << regex;
+    }
+  }
+}
+
+TEST(Pattern, StopsAHostilePattern) {
+  const Pattern pattern("(?:a|aa|a)+[bc]");
+  Pieces pieces;
+  try {
+    pattern.split(std::string(200, 'a') + "d", pieces);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("match limit"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,138 @@
+// Every way in which a tokenizer.json is turned away: one change to a good file, one sentence.
+#include "headrace/text/tokenizer_file.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/text/tokenizer.h"
+#include "text/tiny_tokenizer.h"
+
+namespace headrace {
+namespace {
+
+struct Reject {
+  std::string name;
+  std::string from, to;  // the change to TinyTokenizer's file
+  ErrorCode code;
+  std::string message;  // what() contains it
+};
+
+std::ostream& operator<<(std::ostream& out, const Reject& reject) { return out << reject.name; }
+
+constexpr auto kBad = ErrorCode::kModelFile, kNo = ErrorCode::kUnsupported;
+
+const std::vector<Reject> kRejects = {
+    {"no_json", R"({"version")", R"({version")", kBad, "the file is no JSON"},
+    {"invalid_utf8", "hello", "hell\xFF", kBad, "the file is no JSON"},
+    {"unknown_key", R"("padding":null)", R"("pad":null)", kNo, "the file has 'pad', which is not supported"},
+    {"version", R"("1.0")", R"("2.0")", kNo, "version is '2.0'"},
+    {"no_version", R"("version":"1.0",)", "", kBad, "the file has no 'version'"},
+    {"truncation", R"("truncation":null)", R"("truncation":{"max_length":8})", kNo, "truncation is set"},
+    {"padding", R"("padding":null)", R"("padding":{"strategy":"x"})", kNo, "padding is set"},
+    {"normalizer", R"("normalizer":null)", R"("normalizer":{"type":"Lowercase"})", kNo,
+     "normalizer is 'Lowercase', which is not supported; built is NFC, Sequence"},
+    {"inner_normalizer", R"("normalizer":null)", R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"}]})",
+     kNo, "normalizer.normalizers[0] is 'NFKC'"},
+    {"normalizer_type", R"("normalizer":null)", R"("normalizer":{})", kBad, "normalizer has no 'type'"},
+    {"no_pre_tokenizer", R"("pre_tokenizer":)", R"("pre_tokenizer":null,"normalizer":)", kBad,
+     "the file has no 'pre_tokenizer'"},
+    {"pre_tokenizer", R"("type":"Split")", R"("type":"Digits")", kNo, "pre_tokenizer.pretokenizers[0] is 'Digits'"},
+    {"behavior", "Isolated", "Removed", kNo, "pre_tokenizer.pretokenizers[0].behavior is 'Removed'"},
+    {"invert", R"("invert":false)", R"("invert":true)", kNo, "invert is set"},
+    {"pattern_string", R"("Regex")", R"("String")", kNo, "pattern has 'String'"},
+    {"pattern_syntax", R"(|\\s+")", R"(|\\w+")", kNo, R"('\w' at byte)"},
+    {"pattern_compile", R"(|\\s+")", R"(|(\\s+")", kBad, "does not compile"},
+    {"no_byte_level", R"("type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false)",
+     R"("type":"Sequence","pretokenizers":[])", kNo, "pre_tokenizer does not end in ByteLevel"},
+    {"after_byte_level", R"("use_regex":false})", R"("use_regex":false},{"type":"Split"})", kNo,
+     "pre_tokenizer.pretokenizers[2] follows ByteLevel"},
+    {"post_processor", R"("post_processor":null)", R"("post_processor":{"type":"BertProcessing"})", kNo,
+     "post_processor is 'BertProcessing'"},
+    {"template_without_text", R"("post_processor":null)",
+     R"("post_processor":{"type":"TemplateProcessing","single":[]})", kBad,
+     "post_processor.single has 0 sequences, expected 1"},
+    {"template_token", R"("post_processor":null)",
+     R"("post_processor":{"type":"TemplateProcessing","special_tokens":{},"single":[{"SpecialToken":{"id":"x"}}]})",
+     kBad, "post_processor.special_tokens has no 'x'"},
+    {"template_id", R"("post_processor":null)",
+     R"("post_processor":{"type":"TemplateProcessing","special_tokens":{"x":{"ids":[290]}},
+        "single":[{"SpecialToken":{"id":"x"}},{"Sequence":{"id":"A"}}]})",
+     kBad, "post_processor adds id 290"},
+    {"decoder", R"("decoder":{"type":"ByteLevel"})", R"("decoder":{"type":"Fuse"})", kNo, "decoder is 'Fuse'"},
+    {"no_decoder", R"("decoder":{"type":"ByteLevel"})", R"("decoder":null)", kBad, "the file has no 'decoder'"},
+    {"model_type", R"("type":"BPE")", R"("type":"Unigram")", kNo,
+     "model.type is 'Unigram', which is not supported; built is BPE"},
+    {"model_key", R"("fuse_unk":false)", R"("foo":false)", kNo, "model has 'foo'"},
+    {"dropout", R"("dropout":null)", R"("dropout":0.1)", kNo, "model.dropout is set"},
+    {"unk_token", R"("unk_token":null)", R"("unk_token":"<unk>")", kNo, "model.unk_token is set"},
+    {"prefix", R"("continuing_subword_prefix":null)", R"("continuing_subword_prefix":"##")", kNo,
+     "model.continuing_subword_prefix is set"},
+    {"suffix", R"("end_of_word_suffix":null)", R"("end_of_word_suffix":"</w>")", kNo,
+     "model.end_of_word_suffix is set"},
+    {"byte_fallback", R"("byte_fallback":false)", R"("byte_fallback":true)", kNo, "model.byte_fallback is set"},
+    {"ignore_merges", R"("ignore_merges":false)", R"("ignore_merges":1)", kBad,
+     "model.ignore_merges is not true or false"},
+    {"vocab_id", R"("hello":259)", R"("hello":"259")", kBad, "model.vocab['hello'] is no id"},
+    {"negative_id", R"("hello":259)", R"("hello":-1)", kBad, "model.vocab['hello'] is no id"},
+    {"absurd_id", R"("hello":259)", R"("hello":2000000000)", kBad, "token 'hello' has id 2000000000, expected 0 to"},
+    {"id_twice", R"("hello":259)", R"("hello":258)", kBad, "tokens 'hell' and 'hello' both have id 258"},
+    {"token_twice", R"("hello":259)", R"("hello":259,"hello":261)", kBad, "token 'hello' has ids 259 and 261"},
+    {"empty_token", R"("hello":259)", R"("":259)", kBad, "model.vocab has an empty token"},
+    {"missing_byte", R"("Ġ":32,)", "", kBad, "model.vocab lacks 'Ġ', the spelling of byte 32"},
+    {"merges", R"("merges":[)", R"("merges":{)", kBad, "the file is no JSON"},
+    {"merge_of_three", R"("h e")", R"("h e l")", kBad, "model.merges[0] is no merge"},
+    {"merge_of_one", R"("l l")", R"(["l"])", kBad, "model.merges[1] is no merge"},
+    {"merge_side", R"("h e")", R"("h éé")", kBad, "model.merges[0]: its right side 'éé' is not in the vocabulary"},
+    {"merge_result", R"("h e")", R"("h x")", kBad, "model.merges[0]: its result 'hx' is not in the vocabulary"},
+    {"added_flag", R"("lstrip":false,)", "", kBad, "added_tokens[0] has no 'lstrip'"},
+    {"added_key", R"("lstrip":false,)", R"("strip":false,)", kNo, "added_tokens[0] has 'strip'"},
+    {"added_empty", R"("content":"<think>")", R"("content":"")", kBad, "added_tokens[1].content is empty"},
+    {"added_id", R"({"id":301)", R"({"id":300)", kBad, "tokens '<|end|>' and '<think>' both have id 300"},
+    {"added_elsewhere", R"("content":"<think>")", R"("content":"hello")", kBad, "token 'hello' has ids 259 and 301"},
+    {"special_byte", R"({"id":300,"content":"<|end|>")", R"({"id":33,"content":"!")", kBad, "'!' is special"},
+};
+
+class TokenizerFileRejects : public testing::TestWithParam<Reject> {};
+
+TEST_P(TokenizerFileRejects, InOneSentence) {
+  const Reject& reject = GetParam();
+  std::string json = TinyTokenizer{}.json();
+  const size_t at = json.find(reject.from);
+  ASSERT_NE(at, json.npos) << reject.from;
+  json.replace(at, reject.from.size(), reject.to);
+  try {
+    Tokenizer::from_json(json);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_EQ(error.code(), reject.code) << what;
+    EXPECT_TRUE(what.starts_with("tokenizer.json: ")) << what;
+    EXPECT_NE(what.find(reject.message), what.npos) << what;
+    EXPECT_EQ(what.find('\n'), what.npos) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, TokenizerFileRejects, testing::ValuesIn(kRejects),
+                         [](const auto& row) { return row.param.name; });
+
+TEST(TokenizerFile, AcceptsTheFileThatTheTableChanges) {
+  EXPECT_NO_THROW(Tokenizer::from_json(TinyTokenizer{}.json()));
+}
+
+TEST(TokenizerFile, NamesTheFileThatIsMissing) {
+  try {
+    Tokenizer::from_file("/nowhere/tokenizer.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_STREQ(error.what(), "/nowhere/tokenizer.json: cannot be opened");
+  }
+}
+
+TEST(TokenizerFile, CutAnywhereIsRefused) {
+  const std::string json = TinyTokenizer{}.json();
+  for (size_t size = 0; size < json.size(); size += 37)
+    EXPECT_THROW(Tokenizer::from_json(json.substr(0, size)), Error) << size;
+}
+
+}  // namespace
+}  // namespace headrace
