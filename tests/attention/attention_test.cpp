@@ -1,0 +1,73 @@
+#include "headrace/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include "conformance/attention_problem.h"
+#include "support/all_close.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using namespace testing_support;
+
+TEST(AttnMetadataSource, TwoSourcesDoNotSeeEachOther) {
+  AttnMetadataSource a, b;
+  AttnMetadata step;
+  a.set_fetch_fn_for_attn_metadata([&]() -> const AttnMetadata& { return step; });
+  EXPECT_EQ(&a.fetch_attn_metadata(), &step);
+  EXPECT_THROW(static_cast<void>(b.fetch_attn_metadata()), Error);
+  const WarmupScope warm_up(a);
+  EXPECT_TRUE(a.is_warming_up());
+  EXPECT_FALSE(b.is_warming_up());
+}
+
+TEST(AttnMetadataSource, AScopeEndsTheWarmUp) {
+  AttnMetadataSource source;
+  { const WarmupScope warm_up(source); }
+  EXPECT_FALSE(source.is_warming_up());
+}
+
+// Runs one step of a problem through Attention and says whether the pool changed.
+bool stores(AttnImpl impl, bool warming_up) {
+  AttentionProblem problem({.name = "warm", .requests = {{.prefix = 2, .new_tokens = 3}}}, 1);
+  AttnMetadataSource source;
+  source.set_fetch_fn_for_attn_metadata([&]() -> const AttnMetadata& { return problem.batch().attn; });
+  if (warming_up) source.set_warming_up();
+  Attention attention({.num_heads = 4, .head_dim = 64, .scale = 0.1f, .num_kv_heads = 2, .attn_impl = impl}, source);
+  attention.bind_kv_cache(problem.pool().layer(3));
+  const AttnInputs in = problem.inputs();
+  const Tensor out(DType::kF32, in.q.shape()), before = problem.pool_copy();
+  attention.forward(in.q, in.k, in.v, out);
+  return !static_cast<bool>(bit_equal(problem.pool_copy(), before));
+}
+
+TEST(Attention, StoresNothingWhileWarmingUp) {
+  for (const AttnImpl impl : {AttnImpl::kReference, AttnImpl::kOptimized, AttnImpl::kGrouped}) {
+    EXPECT_TRUE(stores(impl, false)) << name_of(impl);
+    EXPECT_FALSE(stores(impl, true)) << name_of(impl);
+  }
+}
+
+TEST(Attention, NamesTheKernelThatRuns) {
+  const AttnMetadataSource source;
+  const Attention attention({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1}, source);
+  EXPECT_EQ(attention.kernel_name().find("grouped "), 0u);
+  EXPECT_EQ(attn_impl_from("triton"), AttnImpl::kOptimized);
+  EXPECT_EQ(attn_impl_from("naive"), AttnImpl::kReference);
+  EXPECT_THROW(attn_impl_from("cudnn"), Error);
+}
+
+TEST(Attention, RefusesTheDistinctLayoutByName) {
+  const AttnMetadataSource source;
+  try {
+    const Attention attention({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .kv_cache_layout = "distinct"}, source);
+    FAIL() << "the distinct layout was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_STREQ(e.what(), "attention: kv cache layout 'distinct' is not built; built is: unified");
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,60 @@
+#include "headrace/attention/backend_registry.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/kernels/cpu/dispatch.h"
+
+namespace headrace {
+namespace {
+
+const KVPoolConfig kPool{.groups = {{{1, 4, 4}, {0}}}, .num_pages = 1, .page_size = 1, .dtype = DType::kF32};
+
+TEST(BackendRegistry, AutoPicksTheBestAndSaysWhich) {
+  const KVPool pool(kPool);
+  const auto backend = make_backend("auto", {}, {.kv_pool = &pool});
+  EXPECT_EQ(backend->name(), "cpu");
+  EXPECT_NE(backend->describe().find(cpu::select_kernel_set().name), std::string::npos);
+  EXPECT_EQ(backend->cuda_graph_support(), nullptr);
+}
+
+TEST(BackendRegistry, ABackendThatIsNotBuiltIsAnErrorThatNamesThoseThatAre) {
+  const KVPool pool(kPool);
+  try {
+    make_backend("flashinfer", {}, {.kv_pool = &pool});
+    FAIL() << "a backend that is not built was made";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_STREQ(e.what(), "attention backend 'flashinfer' is not built for device cpu; built are: cpu, reference");
+  }
+}
+
+TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
+  const KVPool pool(kPool);
+  const auto backend = make_backend("cpu", {}, {.kv_pool = &pool, .kernel_set = "portable"});
+  EXPECT_EQ(backend->describe(), "cpu: paged_attention portable (grouped)");
+  EXPECT_THROW(make_backend("cpu", {}, {.kv_pool = &pool, .kernel_set = "sse"}), Error);
+  EXPECT_THROW(make_backend("reference", {}, {.kv_pool = &pool, .kernel_set = "portable"}), Error);
+  EXPECT_THROW(make_backend("cpu", {}, {}), Error);
+}
+
+TEST(BackendRegistry, GDNOnAPlainBackendNamesTheHybrid) {
+  const KVPool pool(kPool);
+  const auto backend = make_backend("cpu", {}, {.kv_pool = &pool});
+  const Tensor vector = Tensor::zeros(DType::kF32, {1}), conv = Tensor::zeros(DType::kF32, {6, 4});
+  const RadixLinearAttention layer({.layer_id = 2, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 2, .head_v_dim = 2,
+                                    .conv_weight = conv, .a_log = vector, .dt_bias = vector});
+  ForwardBatch batch{.mode = ForwardMode::kDecode, .attn_backend = backend.get()};
+  batch.attn.spans = {{}};
+  backend->init_forward_metadata(batch);
+  try {
+    layer.forward(batch, Tensor::zeros(DType::kF32, {1, 6}), vector.view().reshape({1, 1}), vector.view().reshape({1, 1}),
+                  Tensor::zeros(DType::kF32, {1, 2}));
+    FAIL() << "a plain backend ran a GDN layer";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("HybridAttnBackend"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,169 @@
+// A hybrid backend over both pools: routing, modes, padding, splits.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "headrace/attention/backend_registry.h"
+#include "headrace/attention/hybrid_attn_backend.h"
+#include "support/all_close.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using namespace testing_support;
+
+constexpr int32_t kKHeads = 2, kVHeads = 4, kKDim = 16, kVDim = 8, kConvDim = 2 * kKHeads * kKDim + kVHeads * kVDim;
+constexpr int32_t kMaxTokens = 200;
+
+// One GDN layer (id 0) beside one full-attention layer (id 1), and inputs for `kMaxTokens` tokens.
+class Hybrid {
+ public:
+  explicit Hybrid(std::string_view backend, Determinism determinism = Determinism::kFast)
+      : kv_({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 2, .page_size = 16, .dtype = DType::kF32}),
+        gdn_({.num_layers = 1, .num_slots = 6, .num_k_heads = kKHeads, .num_v_heads = kVHeads, .head_k_dim = kKDim,
+              .head_v_dim = kVDim, .conv_dtype = DType::kF32}),
+        layer_({.layer_id = 0, .num_k_heads = kKHeads, .num_v_heads = kVHeads, .head_k_dim = kKDim, .head_v_dim = kVDim,
+                .conv_weight = conv_weight_, .a_log = a_log_, .dt_bias = dt_bias_}),
+        backend_(make_backend(backend, {},
+                              {.kv_pool = &kv_, .gdn_pool = &gdn_, .full_attn_layer_ids = {1}, .max_tokens = kMaxTokens,
+                               .context = {.threads = 2, .determinism = determinism}})) {}
+
+  struct Part {
+    int32_t tokens, from;  // rows [from, from + tokens) of the inputs
+    StateSlots slots;
+  };
+  // Runs the parts as one batch; the result has their rows one after the other.
+  Tensor run(const std::vector<Part>& parts, ForwardMode mode) {
+    ForwardBatch batch{.mode = mode, .attn_backend = backend_.get()};
+    int32_t rows = 0;
+    for (const Part& part : parts) {
+      batch.attn.spans.push_back({.q_off = rows, .q_len = part.tokens});
+      batch.attn.state_slots.push_back(part.slots);
+      rows += part.tokens;
+    }
+    Tensor qkv(DType::kF32, {rows, kConvDim}), a(DType::kF32, {rows, kVHeads}), b(DType::kF32, {rows, kVHeads});
+    Tensor out(DType::kF32, {rows, kVHeads, kVDim});
+    poison(out);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      copy_rows(qkv_, qkv, parts[i], batch.attn.spans[i].q_off);
+      copy_rows(a_, a, parts[i], batch.attn.spans[i].q_off);
+      copy_rows(b_, b, parts[i], batch.attn.spans[i].q_off);
+    }
+    backend_->init_forward_metadata(batch);
+    layer_.forward(batch, qkv, a, b, out);
+    return out;
+  }
+  TensorView state(int32_t slot) const { return gdn_.layer(0).recurrent.select(slot); }
+  TensorView conv_state(int32_t slot) const { return gdn_.layer(0).conv.select(slot); }
+  AttentionBackend& backend() { return *backend_; }
+  const RadixLinearAttention& layer() const { return layer_; }
+
+ private:
+  static void copy_rows(const TensorView& from, const TensorView& to, const Part& part, int32_t at) {
+    const int64_t width = from.dim(1);
+    for (int64_t i = 0; i < part.tokens * width; ++i) {
+      set_element(to, at * width + i, element_as_double(from, part.from * width + i));
+    }
+  }
+
+  Random random_{11};
+  Tensor conv_weight_ = random_tensor(random_, DType::kF32, {kConvDim, 4}, 0.5);
+  Tensor a_log_ = random_tensor(random_, DType::kF32, {kVHeads}, 0.5);
+  Tensor dt_bias_ = random_tensor(random_, DType::kF32, {kVHeads}, 0.5);
+  Tensor qkv_ = random_tensor(random_, DType::kF32, {kMaxTokens, kConvDim});
+  Tensor a_ = random_tensor(random_, DType::kF32, {kMaxTokens, kVHeads});
+  Tensor b_ = random_tensor(random_, DType::kF32, {kMaxTokens, kVHeads});
+  KVPool kv_;
+  GDNPool gdn_;
+  RadixLinearAttention layer_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+constexpr Tolerance kGDN{.abs = 3e-5, .rel = 3e-5};  // float32 sums; the chunked form orders them otherwise
+
+class HybridBackend : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(HybridBackend, W13_AnIdleBatchYieldsZerosOnGDNLayersToo) {
+  Hybrid hybrid(GetParam());
+  const Tensor out = hybrid.run({{3, 0, {kNoState, 1}}}, ForwardMode::kIdle);
+  EXPECT_TRUE(all_close(out, Tensor::zeros(DType::kF32, out.shape()), {}));
+  EXPECT_TRUE(all_close(hybrid.state(1), Tensor::zeros(DType::kF32, hybrid.state(1).shape()), {}));
+}
+
+TEST_P(HybridBackend, MixedEqualsItsPartsRunApart) {
+  Hybrid together(GetParam()), apart(GetParam());
+  for (Hybrid* h : {&together, &apart}) h->run({{20, 0, {kNoState, 1}}}, ForwardMode::kExtend);
+  const Tensor mixed = together.run({{1, 20, {1, 1}}, {90, 40, {kNoState, 2}}}, ForwardMode::kMixed);
+  const Tensor decode = apart.run({{1, 20, {1, 1}}}, ForwardMode::kDecode);
+  const Tensor extend = apart.run({{90, 40, {kNoState, 2}}}, ForwardMode::kExtend);
+  EXPECT_TRUE(bit_equal(mixed.view().slice(0, 1), decode));
+  EXPECT_TRUE(bit_equal(mixed.view().slice(1, 91), extend));
+  EXPECT_TRUE(bit_equal(together.state(1), apart.state(1)));
+  EXPECT_TRUE(bit_equal(together.state(2), apart.state(2)));
+}
+
+void expect_splits_agree(std::string_view backend, Determinism determinism) {
+  constexpr int32_t kTokens = 140;
+  Hybrid whole(backend, determinism);
+  const Tensor want = whole.run({{kTokens, 0, {kNoState, 1}}}, ForwardMode::kExtend);
+  for (const int32_t cut : {1, 2, 63, 64, 65, 100, 139}) {
+    SCOPED_TRACE(cut);
+    Hybrid split(backend, determinism);
+    const Tensor head = split.run({{cut, 0, {kNoState, 1}}}, ForwardMode::kExtend);
+    const Tensor tail = split.run({{kTokens - cut, cut, {1, 1}}}, ForwardMode::kExtend);
+    const auto same = [&](const TensorView& got, const TensorView& expected) {
+      return determinism == Determinism::kStrict ? bit_equal(got, expected) : all_close(got, expected, kGDN);
+    };
+    EXPECT_TRUE(same(head, want.view().slice(0, cut)));
+    EXPECT_TRUE(same(tail, want.view().slice(cut, kTokens)));
+    EXPECT_TRUE(same(split.state(1), whole.state(1)));
+    EXPECT_TRUE(bit_equal(split.conv_state(1), whole.conv_state(1)));
+  }
+}
+
+TEST_P(HybridBackend, AnExtendSplitAnywhereEqualsOneRun) { expect_splits_agree(GetParam(), Determinism::kFast); }
+
+TEST_P(HybridBackend, TokenByTokenDecodeEqualsOneExtend) {
+  Hybrid extend(GetParam()), decode(GetParam());
+  const Tensor want = extend.run({{70, 0, {kNoState, 1}}}, ForwardMode::kExtend);
+  for (int32_t t = 0; t < 70; ++t) {
+    const Tensor got = decode.run({{1, t, {t == 0 ? kNoState : 1, 1}}}, ForwardMode::kDecode);
+    ASSERT_TRUE(all_close(got, want.view().slice(t, t + 1), kGDN)) << "token " << t;
+  }
+}
+
+TEST_P(HybridBackend, W02_PaddingWritesNoState) {
+  Hybrid hybrid(GetParam());
+  poison(hybrid.state(0));
+  hybrid.run({{1, 0, {kNoState, 1}}, {1, 1, {kNoState, kNoState}}}, ForwardMode::kDecode);
+  EXPECT_TRUE(std::isnan(element_as_double(hybrid.state(0), 0)));
+  EXPECT_TRUE(all_close(hybrid.state(2), Tensor::zeros(DType::kF32, hybrid.state(2).shape()), {}));
+}
+
+TEST_P(HybridBackend, AReadSlotStaysAsItIsWhenAnotherIsWritten) {
+  Hybrid hybrid(GetParam());
+  hybrid.run({{30, 0, {kNoState, 1}}}, ForwardMode::kExtend);
+  const Tensor before = copy_of(hybrid.state(1));
+  const Tensor forked = hybrid.run({{5, 30, {1, 2}}}, ForwardMode::kExtend);
+  EXPECT_TRUE(bit_equal(hybrid.state(1), before));
+  EXPECT_TRUE(all_close(forked, hybrid.run({{5, 30, {1, 1}}}, ForwardMode::kExtend), {}));
+  EXPECT_TRUE(bit_equal(hybrid.state(1), hybrid.state(2)));
+}
+
+TEST_P(HybridBackend, RefusesALayerOfTheOtherKind) {
+  Hybrid hybrid(GetParam());
+  const RadixAttention wrong({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .layer_id = 0});
+  ForwardBatch batch{.mode = ForwardMode::kDecode, .attn_backend = &hybrid.backend()};
+  batch.attn.spans = {{}};
+  batch.attn.state_slots = {{}};
+  hybrid.backend().init_forward_metadata(batch);
+  const Tensor x = Tensor::zeros(DType::kF32, {1, 8});
+  EXPECT_THROW(wrong.forward(x, x, x, batch, x), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HybridBackend, testing::ValuesIn(backend_names()),
+                         [](const auto& backend) { return std::string(backend.param); });
+
+}  // namespace
+}  // namespace headrace

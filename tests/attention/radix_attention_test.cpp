@@ -1,0 +1,160 @@
+#include "headrace/attention/radix_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "conformance/attention_problem.h"
+#include "headrace/attention/cuda_graph_support.h"
+#include "support/random.h"
+#include "support/tolerances.h"
+
+namespace headrace {
+namespace {
+
+using namespace testing_support;
+
+// Spec 24: one head, scale 2^-1/2, query (1, 0.5) at position 3, four keys and values.
+class Spec24 {
+ public:
+  Spec24() : pool_({.groups = {{{1, 2, 2}, {0}}}, .num_pages = 4, .page_size = 1, .dtype = DType::kF32}) {
+    const double keys[4][2] = {{0.2, 0.1}, {1, -1}, {0.3, 0.9}, {2, 0}}, values[4][2] = {{1, 0}, {0, 1}, {2, 2}, {-1, 0.5}};
+    for (int32_t p = 0; p < 4; ++p) {
+      for (int64_t d = 0; d < 2; ++d) {
+        set_element(pool_.layer(0).k.select(p + 1).select(0).select(0), d, keys[p][d]);
+        set_element(pool_.layer(0).v.select(p + 1).select(0).select(0), d, values[p][d]);
+      }
+      table_.data_as<int32_t>()[p] = p + 1;
+    }
+    set_element(q_, 0, 1);
+    set_element(q_, 1, 0.5);
+  }
+
+  void expect(std::string_view backend, RadixAttentionConfig config, double o0, double o1, std::optional<double> lse) {
+    config.num_heads = config.num_kv_heads = 1;
+    config.head_dim = 2;
+    config.scaling = std::sqrt(0.5f);
+    const auto attention = make_backend(backend, {}, {.kv_pool = &pool_});
+    ForwardBatch batch{.mode = ForwardMode::kDecode, .attn_backend = attention.get()};
+    batch.attn = {.spans = {{.ctx_len = 3, .phys0 = 3}}, .page_table = table_};
+    attention->init_forward_metadata(batch);
+    const Tensor out = Tensor::zeros(DType::kF32, {1, 2}), got_lse = Tensor::zeros(DType::kF32, {1, 1});
+    RadixAttention(config).forward(q_, {}, {}, batch, out, {.lse = got_lse});
+    EXPECT_NEAR(element_as_double(out, 0), o0, 2e-6) << backend;
+    EXPECT_NEAR(element_as_double(out, 1), o1, 2e-6) << backend;
+    if (lse) {
+      EXPECT_NEAR(element_as_double(got_lse, 0), *lse, 2e-6) << backend;
+    }
+  }
+
+ private:
+  KVPool pool_;
+  Tensor table_ = Tensor::zeros(DType::kI32, {1, 4}), q_ = Tensor::zeros(DType::kF32, {1, 2});
+};
+
+TEST(RadixAttention, ReproducesTheVectorsOfTheSpecification) {
+  for (const std::string_view backend : backend_names()) {
+    Spec24 spec;
+    spec.expect(backend, {}, 0.056831, 0.816079, 2.131824);
+    spec.expect(backend, {.sliding_window_size = 2}, -0.122879, 0.938561, 1.760053);
+    spec.expect(backend, {.logit_cap = 2}, 0.152730, 0.843099, std::nullopt);
+  }
+}
+
+TEST(RadixAttention, RefusesBadFieldsByName) {
+  const auto refusal = [](const RadixAttentionConfig& c) {
+    try {
+      const RadixAttention layer(c);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  const RadixAttentionConfig good{.num_heads = 4, .head_dim = 8, .num_kv_heads = 2, .layer_id = 1};
+  RadixAttentionConfig c = good;
+  c.sliding_window_size = 0;
+  EXPECT_EQ(refusal(c),
+            "attention layer 1: sliding_window_size is 0, expected 1 or more (it counts the query's own key), or absent");
+  c = good;
+  c.num_kv_heads = 3;
+  EXPECT_EQ(refusal(c), "attention layer 1: num_kv_heads is 3, expected a divisor of num_heads");
+  c = good;
+  c.logit_cap = -1;
+  EXPECT_EQ(refusal(c), "attention layer 1: logit_cap is -1, expected 0 (none) or more");
+}
+
+TEST(RadixAttention, DescribesItselfInOneLine) {
+  const RadixAttention layer({.num_heads = 8, .head_dim = 64, .scaling = 0.125f, .num_kv_heads = 2, .layer_id = 3,
+                              .logit_cap = 30, .v_head_dim = 48, .sliding_window_size = 512});
+  EXPECT_EQ(layer.extra_repr(), "layer 3: 8/2 heads of 64 (v 48), scaling 0.125, cap 30, window 512");
+  EXPECT_EQ(layer.tp_q_head_num(), 8);
+  EXPECT_EQ(layer.tp_k_head_num(), 2);
+  EXPECT_EQ(layer.tp_v_head_num(), 2);
+  EXPECT_EQ(layer.qk_head_dim(), 64);
+}
+
+TEST(RadixAttention, FlatAndThreeDimensionalInputsAreTheSame) {
+  AttentionProblem problem({.name = "flat", .requests = {{.prefix = 4, .new_tokens = 3}}}, 3);
+  const Tensor want = std::move(problem.run("reference").out);
+  const auto backend = make_backend("reference", {}, {.kv_pool = &problem.pool()});
+  problem.batch().attn_backend = backend.get();
+  backend->init_forward_metadata(problem.batch());
+  const AttnInputs in = problem.inputs();
+  const Tensor out(DType::kF32, {3, 4 * 64});
+  const auto flat = [](const TensorView& x) { return x.reshape({x.dim(0), x.dim(1) * x.dim(2)}); };
+  problem.layer().forward(flat(in.q), flat(in.k), flat(in.v), problem.batch(), out);
+  EXPECT_TRUE(bit_equal(out.view().reshape({3, 4, 64}), want));
+}
+
+TEST(RadixAttention, ARopePartIsAnAddedScoreTerm) {
+  AttentionProblem problem({.name = "rope", .requests = {{.prefix = 4, .new_tokens = 3}}}, 3);
+  const Tensor want = std::move(problem.run("reference").out);
+  for (const std::string_view name : backend_names()) {
+    problem.restore_pool();
+    const auto backend = make_backend(name, {}, {.kv_pool = &problem.pool()});
+    problem.batch().attn_backend = backend.get();
+    backend->init_forward_metadata(problem.batch());
+    const AttnInputs in = problem.inputs();
+    const Tensor out(DType::kF32, {3, 4, 64});
+    problem.layer().forward(in.q.narrow(2, 0, 48), in.k.narrow(2, 0, 48), in.v, problem.batch(), out,
+                            {.q_rope = in.q.narrow(2, 48, 64), .k_rope = in.k.narrow(2, 48, 64)});
+    EXPECT_TRUE(all_close(out, want, attention_tolerance(DType::kF32)));
+  }
+}
+
+TEST(RadixAttention, ABatchThatWasNotPlannedIsRefused) {
+  AttentionProblem problem({.name = "unplanned"}, 3);
+  const auto backend = make_backend("cpu", {}, {.kv_pool = &problem.pool()});
+  problem.batch().attn_backend = backend.get();
+  const AttnInputs in = problem.inputs();
+  const Tensor out(DType::kF32, {1, 4, 64});
+  EXPECT_THROW(problem.layer().forward(in.q, in.k, in.v, problem.batch(), out), Error);
+}
+
+class RecordingGraphs final : public CudaGraphSupport {
+ public:
+  using CudaGraphSupport::init_forward_metadata_capture_cuda_graph;
+  using CudaGraphSupport::init_forward_metadata_replay_cuda_graph;
+  void init_cuda_graph_state(int32_t, int32_t) override {}
+  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t) override { spans = batch.attn.spans; }
+  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override { spans = batch.attn.spans; }
+  std::vector<KeySpan> spans;
+};
+
+TEST(CudaGraphSupport, TheOriginsArgumentsBecomeDecodeSpans) {
+  RecordingGraphs graphs;
+  const Tensor rows = Tensor::zeros(DType::kI32, {2}), lens = Tensor::zeros(DType::kI32, {2});
+  set_element(rows, 1, 5);
+  set_element(lens, 0, 1);
+  set_element(lens, 1, 9);
+  graphs.init_forward_metadata_replay_cuda_graph(2, rows, lens, 10, ForwardMode::kDecode);
+  ASSERT_EQ(graphs.spans.size(), 2u);
+  EXPECT_EQ(graphs.spans[1].ctx_len, 8);
+  EXPECT_EQ(graphs.spans[1].page_row, 5);
+  EXPECT_THROW(graphs.init_forward_metadata_replay_cuda_graph(2, rows, lens, 11, ForwardMode::kDecode), Error);
+  EXPECT_THROW(graphs.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, ForwardMode::kExtend), Error);
+  EXPECT_EQ(graphs.get_cuda_graph_seq_len_fill_value(), 1);
+}
+
+}  // namespace
+}  // namespace headrace

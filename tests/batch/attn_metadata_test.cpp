@@ -1,0 +1,49 @@
+#include "headrace/batch/attn_metadata.h"
+
+#include <gtest/gtest.h>
+
+namespace headrace {
+namespace {
+
+std::string refusal_of(const AttnMetadata& m, int32_t page_size = 0) {
+  try {
+    m.validate(page_size);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(AttnMetadata, RefusesSpansThatContradictThemselves) {
+  const struct {
+    KeySpan span;
+    const char* message;
+  } kRows[] = {
+      {{.q_off = 1}, "request 0: rows start at 1, expected 0 (rows are packed without gaps)"},
+      {{.q_len = -1}, "request 0: q_len is -1, expected 0 or more"},
+      {{.ctx_len = -2}, "request 0: ctx_len is -2, expected 0 or more"},
+      {{.hole_begin = 3, .hole_end = 1}, "request 0: hole_begin is 3, expected at least 0 and at most hole_end"},
+      {{.block_size = 0}, "request 0: block_size is 0, expected 1 or more"},
+      {{.ctx_len = 4, .kind = KeySpan::Kind::kPrefixFull},
+       "request 0: ctx_len is 4, expected 0: a prompt under a prefix-full mask is never chunked"},
+      {{.kind = KeySpan::Kind::kPrefixFull, .prompt_len = 5, .padded_prompt_len = 4},
+       "request 0: prompt_len is 5, expected at most padded_prompt_len"},
+  };
+  for (const auto& row : kRows) EXPECT_EQ(refusal_of({.spans = {row.span}}), row.message);
+}
+
+TEST(AttnMetadata, RefusesTablesThatAreTooSmall) {
+  const Tensor table = Tensor::zeros(DType::kI32, {2, 3});
+  AttnMetadata m{.spans = {{.ctx_len = 48, .page_row = 1}}, .page_table = table};
+  EXPECT_EQ(refusal_of(m, 16), "");
+  m.spans[0].ctx_len = 49;
+  EXPECT_EQ(refusal_of(m, 16), "request 0: row 1 and 4 pages of cache are outside the page table [2, 3]");
+  const Tensor slots = Tensor::zeros(DType::kI64, {2});
+  EXPECT_EQ(refusal_of({.spans = {{}}, .write_slots = slots}), "batch: 2 write slots, expected one for each of 1 tokens");
+  EXPECT_EQ(refusal_of({.spans = {{}}, .state_slots = {{}, {}}}),
+            "batch: 2 state slots, expected one for each of 1 requests");
+}
+
+}  // namespace
+}  // namespace headrace

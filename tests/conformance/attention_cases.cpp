@@ -1,0 +1,176 @@
+#include "conformance/attention_cases.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <tuple>
+
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+using Kind = KeySpan::Kind;
+
+// The axes. A choice is one index per axis.
+enum Axis { kKind, kHole, kWindow, kCap, kGroup, kHeadDim, kVDim, kPage, kPrefix, kNew, kDType, kPool, kNumAxes };
+constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 4, 2, 6, 3, 3, 3, 2};
+using Choice = std::array<int, kNumAxes>;
+
+constexpr std::array kKinds = {Kind::kCausal, Kind::kBlock, Kind::kFull, Kind::kPrefixFull, Kind::kNone};
+constexpr std::array kGroups = {1, 2, 4, 5, 7, 8};
+constexpr std::array kHeadDims = {64, 80, 128, 256};
+constexpr std::array kPages = {1, 16, 32, 64, 128, 256};
+constexpr std::array kPrefixes = {0, 1, 45};
+constexpr std::array kNews = {1, 2, 11};
+constexpr std::array kDTypes = {DType::kF32, DType::kBF16, DType::kF16};
+
+RequestCase request_of(const Choice& c, int32_t prefix, int32_t new_tokens) {
+  RequestCase r{.prefix = prefix, .new_tokens = new_tokens, .kind = kKinds[static_cast<size_t>(c[kKind])]};
+  if (r.kind == Kind::kPrefixFull) {
+    r.prefix = 0;
+    r.prompt_len = std::max(1, new_tokens - 5);
+    r.padded_prompt_len = std::max(r.prompt_len, new_tokens - 3);
+  }
+  if (r.kind == Kind::kNone) r.prefix = std::max(r.prefix, new_tokens);
+  if (c[kHole] == 1 && r.prefix > 8 && r.kind != Kind::kNone) {
+    r.hole_begin = 5;
+    r.hole_end = r.log_shift = 8;
+    r.log_shift -= r.hole_begin;
+  }
+  if (c[kWindow] == 3) r.window_from = KeySpan::WindowFrom::kSegment;
+  return r;
+}
+
+AttentionCase case_of(const Choice& c, std::string name) {
+  AttentionCase a{.name = std::move(name)};
+  const int32_t prefix = kPrefixes[static_cast<size_t>(c[kPrefix])], fresh = kNews[static_cast<size_t>(c[kNew])];
+  a.requests = {request_of(c, prefix, fresh), request_of(c, 3, 1), request_of(c, prefix, 2)};
+  a.num_kv_heads = 2;
+  a.num_heads = 2 * kGroups[static_cast<size_t>(c[kGroup])];
+  a.head_dim = kHeadDims[static_cast<size_t>(c[kHeadDim])];
+  if (c[kVDim] == 1) a.v_head_dim = 48;
+  a.page_size = kPages[static_cast<size_t>(c[kPage])];
+  constexpr std::array<int32_t, 4> kWindows = {0, 3, 20, 7};
+  if (c[kWindow] > 0) a.window = kWindows[static_cast<size_t>(c[kWindow])];
+  a.logit_cap = c[kCap] == 1 ? 2.5f : 0.0f;
+  a.dtype = kDTypes[static_cast<size_t>(c[kDType])];
+  a.pool_dtype = c[kPool] == 0 ? a.dtype : DType::kBF16;
+  return a;
+}
+
+Choice random_choice(Random& random) {
+  Choice c{};
+  for (int axis = 0; axis < kNumAxes; ++axis) {
+    c[static_cast<size_t>(axis)] = static_cast<int>(random.below(kSizes[static_cast<size_t>(axis)]));
+  }
+  return c;
+}
+
+using Pair = std::tuple<int, int, int, int>;  // axis, value, axis, value
+
+std::vector<Pair> pairs_of(const Choice& c) {
+  std::vector<Pair> pairs;
+  for (int i = 0; i < kNumAxes; ++i) {
+    for (int j = i + 1; j < kNumAxes; ++j) {
+      pairs.emplace_back(i, c[static_cast<size_t>(i)], j, c[static_cast<size_t>(j)]);
+    }
+  }
+  return pairs;
+}
+
+std::set<Pair> all_pairs() {
+  std::set<Pair> pairs;
+  for (int i = 0; i < kNumAxes; ++i) {
+    for (int j = i + 1; j < kNumAxes; ++j) {
+      for (int x = 0; x < kSizes[static_cast<size_t>(i)]; ++x) {
+        for (int y = 0; y < kSizes[static_cast<size_t>(j)]; ++y) pairs.emplace(i, x, j, y);
+      }
+    }
+  }
+  return pairs;
+}
+
+}  // namespace
+
+std::vector<AttentionCase> pairwise_attention_cases() {
+  constexpr int kCandidates = 30;  // greedy: the random candidate that covers most of what is left
+  Random random(2024);
+  std::set<Pair> left = all_pairs();
+  std::vector<AttentionCase> cases;
+  while (!left.empty()) {
+    Choice best{};
+    int64_t best_count = -1;
+    for (int i = 0; i < kCandidates; ++i) {
+      Choice choice = random_choice(random);
+      const auto& [a, x, b, y] = *left.begin();  // so that every round covers at least this one
+      choice[static_cast<size_t>(a)] = x;
+      choice[static_cast<size_t>(b)] = y;
+      const auto pairs = pairs_of(choice);
+      const int64_t count = std::ranges::count_if(pairs, [&](const Pair& p) { return left.contains(p); });
+      if (count > best_count) {
+        best = choice;
+        best_count = count;
+      }
+    }
+    for (const Pair& pair : pairs_of(best)) left.erase(pair);
+    cases.push_back(case_of(best, "pair_" + std::to_string(cases.size())));
+  }
+  return cases;
+}
+
+std::vector<AttentionCase> sampled_attention_cases(uint64_t seed, int count) {
+  Random random(seed);
+  std::vector<AttentionCase> cases;
+  for (int i = 0; i < count; ++i) cases.push_back(case_of(random_choice(random), "sample_" + std::to_string(i)));
+  return cases;
+}
+
+std::vector<AttentionCase> named_attention_cases() {
+  using NewKeys = AttentionCase::NewKeys;
+  const auto segment = KeySpan::WindowFrom::kSegment;
+  const auto cross = RadixAttentionConfig::KeySource::kCrossAttention;
+  return {
+      {.name = "causal", .requests = {{.new_tokens = 9}}},
+      {.name = "decode", .requests = {{.prefix = 70}, {.prefix = 1}, {.prefix = 33}}},
+      {.name = "one_token_nothing_cached", .requests = {{}}},
+      {.name = "B09_group_5", .requests = {{.prefix = 20, .new_tokens = 3}}, .num_heads = 5, .num_kv_heads = 1},
+      {.name = "B09_group_7", .requests = {{.prefix = 20, .new_tokens = 3}}, .num_heads = 28, .num_kv_heads = 4},
+      {.name = "B10_first_tile_masked", .requests = {{.prefix = 300, .new_tokens = 2}}, .window = 4},
+      {.name = "B10_window_counts_logical_positions",
+       .requests = {{.prefix = 24, .new_tokens = 8, .kind = Kind::kFull, .hole_begin = 5, .hole_end = 8, .log_shift = 3}},
+       .window = 26},
+      {.name = "B11_prefix_full",
+       .requests = {{.new_tokens = 12, .kind = Kind::kPrefixFull, .prompt_len = 6, .padded_prompt_len = 8}}},
+      {.name = "block_decode_two_blocks", .requests = {{.prefix = 4, .new_tokens = 8, .kind = Kind::kBlock}}},
+      {.name = "cache_only_refine", .requests = {{.prefix = 64, .new_tokens = 8, .kind = Kind::kNone}}, .page_size = 32},
+      {.name = "canvas_segment_window",
+       .requests = {{.prefix = 40, .new_tokens = 16, .kind = Kind::kFull, .window_from = segment}},
+       .window = 8},
+      {.name = "dual_cache_hole",
+       .requests = {{.prefix = 48, .new_tokens = 8, .kind = Kind::kFull, .hole_begin = 16, .hole_end = 24}}},
+      {.name = "cross_attention",
+       .requests = {{.new_tokens = 3, .encoder_len = 21}, {.new_tokens = 1, .encoder_len = 0}},
+       .source = cross},
+      {.name = "bidirectional",
+       .requests = {{.prefix = 5, .new_tokens = 7}},
+       .type = AttentionType::kDecoderBidirectional},
+      {.name = "encoder_only", .requests = {{.prefix = 5, .new_tokens = 7}}, .type = AttentionType::kEncoderOnly},
+      {.name = "keys_in_the_pool", .requests = {{.prefix = 5, .new_tokens = 7}}, .new_keys = NewKeys::kInPool},
+      {.name = "not_saved", .requests = {{.prefix = 5, .new_tokens = 1}}, .save = SaveKV::kNo},
+      {.name = "mixed_kinds",
+       .requests = {{.prefix = 33, .new_tokens = 1},
+                    {.new_tokens = 17},
+                    {.prefix = 8, .new_tokens = 4, .kind = Kind::kBlock},
+                    {.prefix = 12, .new_tokens = 4, .kind = Kind::kNone},
+                    {.prefix = 9, .new_tokens = 5, .kind = Kind::kFull}}},
+      {.name = "empty_request_between", .requests = {{.prefix = 7}, {.prefix = 9, .new_tokens = 0}, {.prefix = 3}}},
+      {.name = "long_context", .requests = {{.prefix = 1500}, {.prefix = 700, .new_tokens = 3}}, .page_size = 64},
+      {.name = "pool_narrower_than_inputs",
+       .requests = {{.prefix = 10, .new_tokens = 6}},
+       .dtype = DType::kF32,
+       .pool_dtype = DType::kF16},
+  };
+}
+
+}  // namespace headrace::testing_support

@@ -1,0 +1,84 @@
+// Every registered backend, kernel set and Attention implementation against the double-precision oracle.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "conformance/attention_cases.h"
+#include "headrace/kernels/cpu/dispatch.h"
+#include "support/random.h"
+#include "support/tolerances.h"
+
+namespace headrace::testing_support {
+
+void PrintTo(const AttentionCase& c, std::ostream* out) { *out << c.name; }  // found by name lookup
+
+namespace {
+
+std::string case_name(const testing::TestParamInfo<AttentionCase>& info) { return info.param.name; }
+
+// --exhaustive gives a seed here; CI runs the pairs alone.
+std::vector<AttentionCase> sampled_cases() {
+  const char* seed = std::getenv("HEADRACE_EXHAUSTIVE");
+  return seed == nullptr ? std::vector<AttentionCase>{} : sampled_attention_cases(std::strtoull(seed, nullptr, 10), 3000);
+}
+
+class AttentionConformance : public testing::TestWithParam<AttentionCase> {};
+
+TEST_P(AttentionConformance, EveryKernelSetMatchesTheOracle) {
+  AttentionProblem problem(GetParam(), 1);
+  const auto want = problem.run("reference");
+  const Tensor want_pool = problem.pool_copy();
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!set.runs_here()) continue;
+    SCOPED_TRACE(set.ops->name);
+    const auto got = problem.run("cpu", std::string(set.ops->name), {.threads = 2});
+    EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
+    EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(want.out.dtype())));
+    EXPECT_TRUE(bit_equal(problem.pool_copy(), want_pool));
+  }
+}
+
+TEST_P(AttentionConformance, TheThreeImplementationsMatch) {
+  AttentionCase c = GetParam();
+  c.logit_cap = 0;  // Attention has none
+  if (c.type != AttentionType::kDecoder || c.save == SaveKV::kNo ||
+      c.source != RadixAttentionConfig::KeySource::kSelf) {
+    GTEST_SKIP() << "Attention has no such setting";
+  }
+  AttentionProblem problem(c, 2);
+  const auto want = problem.run(AttnImpl::kReference);
+  for (const AttnImpl impl : {AttnImpl::kOptimized, AttnImpl::kGrouped}) {
+    SCOPED_TRACE(name_of(impl));
+    EXPECT_TRUE(all_close(problem.run(impl).out, want.out, attention_tolerance(want.out.dtype())));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Named, AttentionConformance, testing::ValuesIn(named_attention_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Pairs, AttentionConformance, testing::ValuesIn(pairwise_attention_cases()), case_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionConformance);
+INSTANTIATE_TEST_SUITE_P(Sampled, AttentionConformance, testing::ValuesIn(sampled_cases()), case_name);
+
+class KernelSet : public testing::TestWithParam<std::string_view> {};
+
+// A set that this machine lacks is skipped by its name, never passed.
+TEST_P(KernelSet, RunsHere) {
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (set.ops->name != GetParam()) continue;
+    if (!set.runs_here()) GTEST_SKIP() << "this machine cannot run the kernel set " << GetParam();
+    EXPECT_EQ(cpu::select_kernel_set(GetParam()).name, GetParam());
+    return;
+  }
+  FAIL() << "no kernel set is called " << GetParam();
+}
+
+std::vector<std::string_view> set_names() {
+  std::vector<std::string_view> names;
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) names.push_back(set.ops->name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelSet, testing::ValuesIn(set_names()),
+                         [](const auto& set) { return std::string(set.param); });
+
+}  // namespace
+}  // namespace headrace::testing_support

@@ -1,0 +1,76 @@
+// One attention problem: a ragged batch, its pool and its inputs, made from a short description and a seed.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "headrace/attention/attention.h"
+#include "headrace/attention/backend_registry.h"
+#include "headrace/pool/kv_pool.h"
+#include "headrace/pool/req_to_token_pool.h"
+
+namespace headrace::testing_support {
+
+// A request of a problem: how much is cached, how much is new, who sees what.
+struct RequestCase {
+  int32_t prefix = 0, new_tokens = 1;
+  KeySpan::Kind kind = KeySpan::Kind::kCausal;
+  int32_t block_size = 4;
+  int32_t hole_begin = 0, hole_end = 0;
+  int32_t prompt_len = 0, padded_prompt_len = 0;
+  int32_t log_shift = 0;
+  KeySpan::WindowFrom window_from = KeySpan::WindowFrom::kRow;
+  int32_t encoder_len = 0;
+};
+
+struct AttentionCase {
+  std::string name;
+  std::vector<RequestCase> requests = {{}};
+  int32_t num_heads = 4, num_kv_heads = 2, head_dim = 64;
+  std::optional<int32_t> v_head_dim;
+  int32_t page_size = 16;
+  std::optional<int32_t> window;
+  float logit_cap = 0;
+  DType dtype = DType::kF32;       // of q, k, v and out
+  DType pool_dtype = DType::kF32;
+  AttentionType type = AttentionType::kDecoder;
+  RadixAttentionConfig::KeySource source = RadixAttentionConfig::KeySource::kSelf;
+  SaveKV save = SaveKV::kYes;
+  enum class NewKeys : uint8_t { kGiven, kInPool } new_keys = NewKeys::kGiven;  // kInPool: k = v = null
+};
+
+// Owns everything that a forward pass reads. Every pool slot that no row may read, page 0 included, is NaN.
+class AttentionProblem {
+ public:
+  AttentionProblem(const AttentionCase& c, uint64_t seed);
+
+  struct Result {
+    Tensor out, lse;
+  };
+  // By backend name and kernel set, through RadixAttention. The pool is put back as it was before each run.
+  Result run(std::string_view backend, std::optional<std::string> kernel_set = std::nullopt, OpContext context = {});
+  // Through Attention and its source.
+  Result run(AttnImpl impl);
+
+  const KVPool& pool() const { return *pool_; }
+  ForwardBatch& batch() { return batch_; }
+  const RadixAttention& layer() const { return layer_; }
+  AttnInputs inputs() const;
+  Tensor pool_copy() const;  // K and V side by side, to compare bits
+  void restore_pool();
+
+ private:
+  void add_request(const AttentionCase& c, const RequestCase& r, class Random& random);
+  void fill_slot(int64_t slot, class Random& random);
+
+  AttentionCase case_;
+  RadixAttention layer_;
+  std::unique_ptr<KVPool> pool_;
+  SlotAllocator pages_;
+  std::unique_ptr<ReqToTokenPool> table_;
+  std::vector<int64_t> write_slots_;
+  Tensor q_, k_, v_, pristine_k_, pristine_v_;
+  ForwardBatch batch_;
+};
+
+}  // namespace headrace::testing_support

@@ -1,0 +1,45 @@
+#include "headrace/pool/kv_pool.h"
+
+#include <gtest/gtest.h>
+
+namespace headrace {
+namespace {
+
+TEST(KVPool, W08_OnlyAttentionLayersHaveKeysAndValues) {
+  const KVPool pool({.groups = {{{2, 8, 8}, {3, 7}}}, .num_pages = 4, .page_size = 16, .dtype = DType::kF32});
+  EXPECT_TRUE(pool.has_layer(3));
+  EXPECT_FALSE(pool.has_layer(0));
+  EXPECT_EQ(pool.mem_bytes(), 2 * 2 * 5 * 2 * 16 * 8 * 4);  // layers, K and V, pages, heads, slots, dim, bytes
+  EXPECT_THROW(pool.layer(0), Error);
+}
+
+TEST(KVPool, W29_EverySlotOfEveryPageIsInsideThePool) {
+  for (const int32_t page_size : {1, 16, 32, 64, 128, 256}) {
+    const KVPool pool({.groups = {{{1, 4, 4}, {0}}}, .num_pages = 4, .page_size = page_size, .dtype = DType::kBF16});
+    const int64_t last_slot = int64_t{pool.num_pages()} * page_size + page_size - 1;
+    EXPECT_LT(last_slot, pool.layer(0).num_pages() * page_size);
+  }
+}
+
+TEST(KVPool, LayersOfUnlikeShapeLiveSideBySide) {
+  const KVPool pool({.groups = {{{8, 256, 256}, {0, 1}}, {{2, 512, 128}, {2}}}, .num_pages = 1, .page_size = 1});
+  EXPECT_EQ(pool.layer(1).head_dim(), 256);
+  EXPECT_EQ(pool.layer(2).k.shape(), (Shape{2, 2, 1, 512}));
+  EXPECT_EQ(pool.layer(2).v.shape(), (Shape{2, 2, 1, 128}));
+}
+
+TEST(KVPool, ASharingLayerReadsItsSource) {
+  const KVPool pool({.groups = {{{1, 4, 4}, {0}}}, .num_pages = 1, .page_size = 1, .shared_layers = {{5, 0}}});
+  EXPECT_EQ(pool.layer(5).k.data(), pool.layer(0).k.data());
+  EXPECT_THROW(KVPool({.groups = {{{1, 4, 4}, {0}}}, .shared_layers = {{5, 9}}}), Error);
+}
+
+TEST(KVPool, RefusesWhatItCannotHold) {
+  EXPECT_THROW(KVPool({.page_size = 8}), Error);
+  EXPECT_THROW(KVPool({.dtype = DType::kI32}), Error);
+  EXPECT_THROW(KVPool({.groups = {{{0, 4, 4}, {0}}}}), Error);
+  EXPECT_THROW(KVPool({.groups = {{{1, 4, 4}, {0, 0}}}}), Error);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,24 @@
+// The one table of tolerances: what a kernel may differ from the double-precision oracle, element by element.
+#pragma once
+#include "headrace/base/error.h"
+#include "support/all_close.h"
+
+namespace headrace::testing_support {
+
+// Attention outputs are averages of values of size about 1. The pool's dtype costs nothing here: the oracle reads
+// the same rounded keys and values.
+inline Tolerance attention_tolerance(DType out) {
+  switch (out) {
+    case DType::kF32: return {.abs = 2e-5, .rel = 2e-5};   // sums of up to some hundred products in float32
+    case DType::kBF16: return {.abs = 8e-3, .rel = 8e-3};  // output rounding 2^-9, and probabilities in bf16 (AMX)
+    case DType::kF16: return {.abs = 1e-3, .rel = 1e-3};   // output rounding 2^-12, sums in float32
+    default: throw Error(ErrorCode::kInternal, "no attention tolerance for this dtype");
+  }
+}
+
+// Log-sum-exp of scores in float32; with bf16 inputs a tensor-core product may round the scaled query.
+inline Tolerance lse_tolerance(DType in) {
+  return in == DType::kF32 ? Tolerance{.abs = 3e-5, .rel = 1e-5} : Tolerance{.abs = 4e-3, .rel = 2e-3};
+}
+
+}  // namespace headrace::testing_support
