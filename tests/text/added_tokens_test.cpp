@@ -47,7 +47,8 @@ TEST(AddedTokens, whitespace_token_after_rstrip) {
 TEST(AddedTokens, SingleWordStandsAlone) {
   const std::vector<AddedToken> tokens = {{.id = 1, .content = "cat", .single_word = true}};
   EXPECT_EQ(split(tokens, "cat, cat"), "[1]cat|, |[1]cat");
-  for (const char* word : {"cats", "_cat", "1cat", "cat\u0301", "écat", "\u24b6cat", "cat\u0e01", "cat\u200d", "Ⅷcat"})
+  for (const char* word :
+       {"cats", "_cat", "1cat", "cat\u0301", "écat", "\u24b6cat", "cat\u0e01", "cat\u200d", "Ⅷcat", "\U0002ebf0cat"})
     EXPECT_EQ(split(tokens, word), word);
   EXPECT_EQ(split(tokens, "½cat"), "½|[1]cat");
 }

@@ -38,6 +38,15 @@ TEST(Pattern, SpaceIsUnicodeWhiteSpaceInAndOutOfClasses) {
   EXPECT_EQ(split(R"(\s+)", "a\u180eb\u200bc"), (Pieces{"a\u180eb\u200bc"}));
 }
 
+TEST(Pattern, CategoriesAreThoseOfUnicode16) {
+  const std::string text = "1\U0002ebf0\U00031350a";  // CJK extensions I (Unicode 15.1) and H (Unicode 15)
+  const Pieces apart{"1", std::string_view(text).substr(1)};
+  for (const char* regex : {R"(\p{L}+)", R"([\p{L}]+)", R"([^\p{N}]+)", R"(\P{N}+)", R"(\p{N})", R"(\P{L})"})
+    EXPECT_EQ(split(regex, text), apart) << regex;
+  EXPECT_EQ(split(R"(\p{M}+)", "a\U0001e08fb"), (Pieces{"a", "\U0001e08f", "b"}));
+  EXPECT_THROW(Pattern(R"([\P{L}])"), Error);
+}
+
 TEST(Pattern, CaselessGroupsFoldTheLongS) { EXPECT_EQ(split("(?i:'s)", "a'\u017fb"), (Pieces{"a", "'\u017f", "b"})); }
 
 TEST(Pattern, RefusesWhatTheTwoLanguagesReadDifferently) {

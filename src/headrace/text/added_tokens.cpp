@@ -4,10 +4,18 @@
 
 #include <algorithm>
 
+#include "headrace/text/unicode_16.h"
 #include "headrace/text/utf8.h"
 
 namespace headrace {
 namespace {
+
+bool is_added_word_character(char32_t c) {
+  for (const char category : {'L', 'M', 'N'})
+    for (const auto [first, last] : added_to_category(category))
+      if (c >= first && c <= last) return true;
+  return false;
+}
 
 // \w of Unicode TS 18: Alphabetic, marks, decimal digits, connectors, joiners. Alphabetic beyond the letters, Nl and
 // marks is the circled letters, all of category So.
@@ -28,6 +36,7 @@ bool is_word_character(char32_t c) {
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC: return true;
+    case UTF8PROC_CATEGORY_CN: return is_added_word_character(c);  // unassigned, as far as it knows
     default: return false;
   }
 }

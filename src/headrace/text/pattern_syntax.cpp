@@ -2,14 +2,26 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <sstream>
 
 #include "headrace/base/error.h"
+#include "headrace/text/unicode_16.h"
 
 namespace headrace {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// For a character class of PCRE2.
+std::string added_ranges(char category) {
+  std::ostringstream out;
+  out << std::hex;
+  for (const auto [first, last] : added_to_category(category))
+    out << R"(\x{)" << static_cast<uint32_t>(first) << R"(}-\x{)" << static_cast<uint32_t>(last) << '}';
+  return std::move(out).str();
+}
 
 class Translator {
  public:
@@ -64,7 +76,13 @@ class Translator {
     const std::string_view whole = regex_.substr(at_, close + 1 - at_);
     const bool short_name = whole.size() == 5 || whole.size() == 6;  // \p{L}, \p{Lu}
     if (!short_name || whole[2] != '{' || !std::all_of(whole.begin() + 3, whole.end() - 1, is_letter)) refuse(whole);
-    copy(whole.size());
+    const std::string added = whole.size() == 5 ? added_ranges(whole[3]) : std::string();
+    const bool negated = whole[1] == 'P';
+    if (in_class_ && negated && !added.empty()) refuse(whole);  // no class can hold its complement
+    if (!in_class_ && !added.empty()) out_ += negated ? "[^" : "[";
+    out_ += added.empty() ? whole : str(R"(\p)", whole.substr(2), added);
+    if (!in_class_ && !added.empty()) out_ += ']';
+    at_ += whole.size();
   }
 
   void class_character() {
