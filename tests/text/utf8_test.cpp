@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/base/error.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/normalizer.h"
 
@@ -76,6 +77,15 @@ TEST(Nfc, ComposesOrdersAndKeeps) {
   EXPECT_EQ(nfc("\u0958"), "\u0915\u093c");  // excluded from composition
   EXPECT_EQ(nfc("\ufb01\u00bd"), "\ufb01\u00bd");
   EXPECT_EQ(nfc(std::string("a\0e\u0301", 5)), std::string("a\0\u00e9", 4));
+}
+
+// As in the `tokenizers` package: Unicode itself would sort U+0C3C (class 7) and U+1E4EC (232) among their neighbours.
+TEST(Nfc, LeavesMarksThatAreNewerThanUnicode9WhereTheyAre) {
+  for (const char* mark : {"\u0c3c", "\u1df6", "\U0001e4ec"}) {
+    const std::string text = str("x\u0345", mark, "\u0323\u0301");
+    EXPECT_EQ(nfc(text), text);
+    EXPECT_EQ(nfc(str("e\u0301\u0323", mark, "e\u0301")), str("\u1eb9\u0301", mark, "\u00e9"));
+  }
 }
 
 }  // namespace

@@ -11,10 +11,7 @@ namespace headrace {
 namespace {
 
 bool is_added_word_character(char32_t c) {
-  for (const char category : {'L', 'M', 'N'})
-    for (const auto [first, last] : added_to_category(category))
-      if (c >= first && c <= last) return true;
-  return false;
+  return contains(kAddedLetters, c) || contains(kAddedMarks, c) || contains(kAddedNumbers, c);
 }
 
 // \w of Unicode TS 18: Alphabetic, marks, decimal digits, connectors, joiners. Alphabetic beyond the letters, Nl and

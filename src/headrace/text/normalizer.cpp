@@ -7,10 +7,28 @@
 #include <vector>
 
 #include "headrace/base/error.h"
+#include "headrace/text/unicode_16.h"
 #include "headrace/text/utf8.h"
 
 namespace headrace {
 namespace {
+
+// Marks, and the two halves of a letter with its whole, that Unicode 10 to 14 added. The tables of the `tokenizers`
+// package end with Unicode 9.
+constexpr CodePointRange kAddedSinceUnicode9[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930},
+    {0x11935, 0x11935}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97}, {0x16FF0, 0x16FF1}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}};
+
+// Whether NFC leaves `c` alone and moves nothing across it: it is newer than the tables that models were trained with.
+bool is_inert(char32_t c) {
+  return c >= kAddedSinceUnicode9[0].first &&
+         (contains(kAddedSinceUnicode9, c) || contains(kAddedMarks, c) || contains(kAddedLetters, c));
+}
 
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -42,18 +60,34 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-}  // namespace
-
-std::string nfc(std::string_view text) {
-  if (is_ascii(text)) return std::string(text);
+// Appends the NFC of a text without inert code points.
+void append_nfc(std::string_view text, std::string& out) {
+  if (is_ascii(text)) {
+    out += text;
+    return;
+  }
   std::vector<utf8proc_int32_t> points = decomposed(text);
   order_marks(points);
   const auto count = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   HR_ASSERT(count >= 0);
+  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(static_cast<char32_t>(points[static_cast<size_t>(i)]), out);
+}
+
+}  // namespace
+
+std::string nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(static_cast<char32_t>(points[static_cast<size_t>(i)]), out);
+  size_t done = 0;  // text before it is in `out`
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    if (!is_inert(next_code_point(text, at))) continue;
+    append_nfc(text.substr(done, begin - done), out);
+    out += text.substr(begin, at - begin);
+    done = at;
+  }
+  append_nfc(text.substr(done), out);
   return out;
 }
 

@@ -2,6 +2,8 @@
 // 15, the `tokenizers` package Unicode 16. Extensions H and I of the CJK ideographs are the bulk. Newer libraries know
 // these code points themselves; then the ranges change nothing.
 #pragma once
+#include <algorithm>
+#include <iterator>
 #include <span>
 
 namespace headrace {
@@ -36,6 +38,13 @@ constexpr std::span<const CodePointRange> added_to_category(char category) {
     case 'N': return kAddedNumbers;
     default: return {};
   }
+}
+
+// Whether one of `ranges`, which ascend, holds `c`.
+constexpr bool contains(std::span<const CodePointRange> ranges, char32_t c) {
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), c,
+                                      [](char32_t point, CodePointRange range) { return point < range.first; });
+  return after != ranges.begin() && c <= std::prev(after)->last;
 }
 
 }  // namespace headrace
