@@ -21,4 +21,24 @@ inline Tolerance lse_tolerance(DType in) {
   return in == DType::kF32 ? Tolerance{.abs = 3e-5, .rel = 1e-5} : Tolerance{.abs = 4e-3, .rel = 2e-3};
 }
 
+// Outputs and states of the gated delta rule, of size about 1; float32 is for states too.
+inline Tolerance gdn_tolerance(DType out) {
+  switch (out) {
+    case DType::kF32: return {.abs = 2e-5, .rel = 1e-4};   // float32 sums, carried over some hundred tokens
+    case DType::kBF16: return {.abs = 2e-4, .rel = 4e-3};  // output rounding 2^-9 on top
+    case DType::kF16: return {.abs = 5e-5, .rel = 6e-4};   // output rounding 2^-12 on top
+    default: throw Error(ErrorCode::kInternal, "no gated delta rule tolerance for this dtype");
+  }
+}
+
+// The short convolution sums at most eight products of size about 1.
+inline Tolerance conv_tolerance(DType out) {
+  switch (out) {
+    case DType::kF32: return {.abs = 2e-6, .rel = 2e-6};   // float32 sums and exp
+    case DType::kBF16: return {.abs = 1e-5, .rel = 4e-3};  // output rounding 2^-9
+    case DType::kF16: return {.abs = 1e-5, .rel = 6e-4};   // output rounding 2^-12
+    default: throw Error(ErrorCode::kInternal, "no convolution tolerance for this dtype");
+  }
+}
+
 }  // namespace headrace::testing_support

@@ -3,7 +3,9 @@
 #include <array>
 #include <string>
 
+#include "headrace/kernels/cpu/causal_conv1d.h"
 #include "headrace/kernels/cpu/cpu_features.h"
+#include "headrace/kernels/cpu/gated_delta_rule.h"
 #include "headrace/kernels/cpu/store_kv.h"
 #include "headrace/kernels/reference/reference_ops.h"
 
@@ -18,12 +20,26 @@ void run_store_kv(const StoreKVArgs& args, const OpContext& context) {
   kKernel(params_of(args, context));
 }
 
+template <void (*kKernel)(const CausalConv1dParams&)>
+void run_causal_conv1d(const CausalConv1dArgs& args, const OpContext& context) {
+  check(args);
+  if (args.x.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const GatedDeltaRuleParams&)>
+void run_gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context) {
+  check(args);
+  if (args.out.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
 #define HR_OP_SET(isa)                                                             \
   constexpr OpSet k_##isa = {.name = #isa,                                         \
                              .store_kv = run_store_kv<isa::store_kv>,              \
                              .paged_attention = reference::paged_attention,        \
-                             .causal_conv1d = reference::causal_conv1d,            \
-                             .gated_delta_rule = reference::gated_delta_rule}
+                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,   \
+                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>}
 
 HR_OP_SET(portable);
 #ifdef HR_HAVE_AVX2

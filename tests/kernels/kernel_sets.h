@@ -1,0 +1,32 @@
+// Test parameter: the name of a CPU kernel set, or "reference". A test of a set that this machine cannot run is skipped
+// by name.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/reference/reference_ops.h"
+
+namespace headrace::testing_support {
+
+class KernelSetTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+      if (set.ops->name == GetParam() && set.runs_here()) ops_ = set.ops;
+    }
+    if (GetParam() == "reference") ops_ = &reference::ops();
+    if (ops_ == nullptr) GTEST_SKIP() << "kernel set '" << GetParam() << "' is not built or does not run here";
+  }
+  const OpSet& ops() const { return *ops_; }
+
+ private:
+  const OpSet* ops_ = nullptr;  // not owned
+};
+
+#define HR_INSTANTIATE_KERNEL_SETS(Fixture)                                                     \
+  INSTANTIATE_TEST_SUITE_P(Sets, Fixture, testing::Values("portable", "avx2", "avx512", "amx"), \
+                           [](const auto& set) { return set.param; })
+
+}  // namespace headrace::testing_support
