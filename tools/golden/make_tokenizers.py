@@ -14,6 +14,7 @@ released models. Files (little endian):
                   then kRandomLists times: u16 count, u16 ids..., u32, u32: ids at random, which need not be UTF-8
 The package sees a string as bytes.decode("utf-8", "replace"), which is what the C++ tokenizer promises.
 """
+
 import argparse
 import json
 import pathlib
@@ -43,24 +44,111 @@ WORDS = {
     "tamil": "வணக்கம் தமிழ் கொ க\u0bc6\u0bbe",
     "misc": "Ω≈ç√∫ ½ ² Ⅷ ① ٣ 𝟙𝟚 𝐀𝐁 𝒳 € £ → ☃ № ™ … — – ‘quote’ “q” «g» ‚ ‹ \u00ad \u200b \u200d \ufeff \u180e \u2060",
 }
-EMOJI = ["😀", "👍🏽", "👨\u200d👩\u200d👧\u200d👦", "🏳️\u200d🌈", "🇩🇪🇫🇷", "❤️", "☺️", "1️⃣", "👩🏾\u200d🚀", "🧑\u200d🤝\u200d🧑", "🫠", "©️"]
-MARKS = [chr(c) for c in list(range(0x300, 0x340)) + [0x345, 0x35c, 0x360, 0x5b0, 0x64b, 0x651, 0x93c, 0x94d, 0xe48, 0x20d0, 0x302a, 0x3099]]
-SPACES = [" ", " ", "  ", "\n", "\r\n", "\t", "\r", "\u00a0", "\u3000", "\u2003", "\u2028", "\u0085", "\u000b", "\f", "\n\n", "   ", "\u202f", "\u1680", "\u200b"]
-CODE = ["def f(x):\n    return x\n", "{\"a\": [1, 2.5e-3]}", "a+=b--;", "//==//", "x_1", "https://a.b/c?d=e&f", "I'm you'LL they'Ve 's 'Re don't 'ſ", "1234567", "3.14159", "0x1F", "#!$%^&*", "'''", "...", "``", "a\\b", "<<", ">>>", "|>", "<|"]
-ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "<|begin_of_text|>", "<mask>", "<sep>", "word", "<|im_", "<think><b>", "<b>", "<e\u0301>", "<\u00e9>", "A\u030a", "sub word", "[x]"]
+EMOJI = [
+    "😀",
+    "👍🏽",
+    "👨\u200d👩\u200d👧\u200d👦",
+    "🏳️\u200d🌈",
+    "🇩🇪🇫🇷",
+    "❤️",
+    "☺️",
+    "1️⃣",
+    "👩🏾\u200d🚀",
+    "🧑\u200d🤝\u200d🧑",
+    "🫠",
+    "©️",
+]
+MARKS = [
+    chr(c)
+    for c in list(range(0x300, 0x340))
+    + [0x345, 0x35C, 0x360, 0x5B0, 0x64B, 0x651, 0x93C, 0x94D, 0xE48, 0x20D0, 0x302A, 0x3099]
+]
+SPACES = [
+    " ",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "\r",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u2028",
+    "\u0085",
+    "\u000b",
+    "\f",
+    "\n\n",
+    "   ",
+    "\u202f",
+    "\u1680",
+    "\u200b",
+]
+CODE = [
+    "def f(x):\n    return x\n",
+    "{\"a\": [1, 2.5e-3]}",
+    "a+=b--;",
+    "//==//",
+    "x_1",
+    "https://a.b/c?d=e&f",
+    "I'm you'LL they'Ve 's 'Re don't 'ſ",
+    "1234567",
+    "3.14159",
+    "0x1F",
+    "#!$%^&*",
+    "'''",
+    "...",
+    "``",
+    "a\\b",
+    "<<",
+    ">>>",
+    "|>",
+    "<|",
+]
+ADDED = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "<|begin_of_text|>",
+    "<mask>",
+    "<sep>",
+    "word",
+    "<|im_",
+    "<think><b>",
+    "<b>",
+    "<e\u0301>",
+    "<\u00e9>",
+    "A\u030a",
+    "sub word",
+    "[x]",
+]
 
 
 def added_tokens(family):
     """One list for all: the real ones, and one for every flag. Special first, then `special: false`."""
+
     def token(content, special, **flags):
         return AddedToken(content, special=special, normalized=flags.pop("normalized", False), **flags)
+
     bos = [token("<|begin_of_text|>", True)] if family == "llama3" else []
     return bos + [
-        token("<|endoftext|>", True, normalized=family == "gpt2"), token("<|im_start|>", True), token("<|im_end|>", True),
-        token("<mask>", True, lstrip=True), token("<sep>", True, rstrip=True, normalized=family == "qwen2"),
-        token("<think>", False), token("</think>", False), token("<tool_call>", False), token("<think><b>", False),
-        token("<e\u0301>", False, normalized=True), token("[x]", False, single_word=True, lstrip=True, rstrip=True),
-        token("word", False, single_word=True, normalized=family != "llama3"), token("sub word", True, single_word=True)]
+        token("<|endoftext|>", True, normalized=family == "gpt2"),
+        token("<|im_start|>", True),
+        token("<|im_end|>", True),
+        token("<mask>", True, lstrip=True),
+        token("<sep>", True, rstrip=True, normalized=family == "qwen2"),
+        token("<think>", False),
+        token("</think>", False),
+        token("<tool_call>", False),
+        token("<think><b>", False),
+        token("<e\u0301>", False, normalized=True),
+        token("[x]", False, single_word=True, lstrip=True, rstrip=True),
+        token("word", False, single_word=True, normalized=family != "llama3"),
+        token("sub word", True, single_word=True),
+    ]
 
 
 def build(family, files):
@@ -75,7 +163,9 @@ def build(family, files):
     if family.startswith("qwen"):
         tok.normalizer = normalizers.NFC()
     tok.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     tok.train_from_iterator(files, trainer)
     added = added_tokens(family)
     tok.add_special_tokens([t for t in added if t.special])
@@ -83,8 +173,9 @@ def build(family, files):
     tok.post_processor = processors.ByteLevel(trim_offsets=False)
     if family == "llama3":
         bos = "<|begin_of_text|>"
-        template = processors.TemplateProcessing(single=bos + " $A", pair=f"{bos} $A {bos}:1 $B:1",
-                                                 special_tokens=[(bos, tok.token_to_id(bos))])
+        template = processors.TemplateProcessing(
+            single=bos + " $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tok.token_to_id(bos))]
+        )
         tok.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
     return tok
 
@@ -108,22 +199,30 @@ def random_char(rng):
 def make_string(rng, book):
     def snippet(longest):
         at = rng.randrange(len(book) - longest)
-        return book[at:at + rng.randint(1, longest)]
+        return book[at : at + rng.randint(1, longest)]
 
     def words():
         choices = rng.choice(list(WORDS.values())).split(" ")
         return rng.choice([" ", "", " "]).join(rng.choices(choices, k=rng.randint(1, 3)))
 
     pieces = {
-        "book": lambda: snippet(24), "words": words, "emoji": lambda: rng.choice(EMOJI), "code": lambda: rng.choice(CODE),
-        "spaces": lambda: "".join(rng.choices(SPACES, k=rng.randint(1, 4))), "added": lambda: rng.choice(ADDED),
+        "book": lambda: snippet(24),
+        "words": words,
+        "emoji": lambda: rng.choice(EMOJI),
+        "code": lambda: rng.choice(CODE),
+        "spaces": lambda: "".join(rng.choices(SPACES, k=rng.randint(1, 4))),
+        "added": lambda: rng.choice(ADDED),
         "marks": lambda: rng.choice("aeoqสก가ا1 .") + "".join(rng.choices(MARKS, k=rng.randint(1, 4))),
         "chars": lambda: "".join(random_char(rng) for _ in range(rng.randint(1, 5))),
-        "new": lambda: "".join(rng.choices("\U0002ebf0\U00031350\U0001e030\U000105c0\U00010d40\U00016d70\U000116d0", k=rng.randint(1, 3))),
+        "new": lambda: "".join(
+            rng.choices("\U0002ebf0\U00031350\U0001e030\U000105c0\U00010d40\U00016d70\U000116d0", k=rng.randint(1, 3))
+        ),
         "digits": lambda: str(rng.randrange(10 ** rng.randint(1, 9))),
         "bytes": lambda: rng.randbytes(rng.randint(1, 8)),
         "cut": lambda: words().encode()[:-1],
-        "surrogate": lambda: rng.choice([b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"\xf0\x9f\x98", b"\xe0\x80\x80", b"\xff"]),
+        "surrogate": lambda: rng.choice(
+            [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"\xf0\x9f\x98", b"\xe0\x80\x80", b"\xff"]
+        ),
     }
     weights = [8, 8, 3, 3, 5, 5, 4, 3, 0.3, 2, 1, 0.5, 0.5]
     count = rng.choices([1, 2, 3, 4, 60], weights=[30, 30, 20, 10, 0.15])[0]
@@ -176,7 +275,16 @@ def main():
     rng = random.Random(1)
     lines = training_text(args.books, rng)
     book = (args.books / "Grimms-Fairy-Tales.txt").read_text(encoding="utf-8")[5000:300000]
-    fixed = [b"", b" ", b"\n", b"a" * 3000, b" " * 700 + b"x", "é".encode() * 300, "e\u0301".encode() * 300, b"\r\n" * 99]
+    fixed = [
+        b"",
+        b" ",
+        b"\n",
+        b"a" * 3000,
+        b" " * 700 + b"x",
+        "é".encode() * 300,
+        "e\u0301".encode() * 300,
+        b"\r\n" * 99,
+    ]
     strings = fixed + [make_string(rng, book) for _ in range(NUM_STRINGS - len(fixed))]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "strings.bin").write_bytes(b"".join(struct.pack("<H", len(s)) + s for s in strings))
@@ -185,7 +293,9 @@ def main():
         file = json.loads(tok.to_str())
         if family == "gpt2":  # the older spelling of merges
             file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
-        (args.out / f"{family}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+        (args.out / f"{family}.json").write_text(
+            json.dumps(file, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+        )
         (args.out / f"{family}.bin").write_bytes(golden(tok, strings, rng))
         print(family, tok.get_vocab_size())
 

@@ -54,13 +54,7 @@ void Bpe::push_candidate(Scratch& s, int32_t left) const {
   std::push_heap(s.heap.begin(), s.heap.end(), merges_later);
 }
 
-void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) const {
-  HR_REQUIRE(word.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
-             "text: a word of ", word.size(), " bytes, expected less than 2^31");
-  if (whole_words_ == WholeWords::kTakeFirst) {
-    const std::optional<int32_t> id = vocabulary_->id_of(spelled(word));
-    if (id && may_make_[static_cast<size_t>(*id)]) return ids.push_back(*id);
-  }
+void Bpe::start_word(std::string_view word, Scratch& s) const {
   const auto size = static_cast<int32_t>(word.size());
   s.symbols.clear();
   s.heap.clear();
@@ -70,6 +64,9 @@ void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) c
         {.id = byte_ids_[byte], .previous = i - 1, .next = i + 1 < size ? i + 1 : kNone, .merged_away = false});
   }
   for (int32_t i = 0; i < size; ++i) push_candidate(s, i);
+}
+
+void Bpe::merge_all(Scratch& s) const {
   while (!s.heap.empty()) {
     std::pop_heap(s.heap.begin(), s.heap.end(), merges_later);
     const Candidate top = s.heap.back();
@@ -87,7 +84,18 @@ void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) c
     push_candidate(s, top.left);
     if (left.previous != kNone) push_candidate(s, left.previous);
   }
-  for (int32_t i = size == 0 ? kNone : 0; i != kNone; i = s.symbols[static_cast<size_t>(i)].next) {
+}
+
+void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) const {
+  HR_REQUIRE(word.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
+             "text: a word of ", word.size(), " bytes, expected less than 2^31");
+  if (whole_words_ == WholeWords::kTakeFirst) {
+    const std::optional<int32_t> id = vocabulary_->id_of(spelled(word));
+    if (id && may_make_[static_cast<size_t>(*id)]) return ids.push_back(*id);
+  }
+  start_word(word, s);
+  merge_all(s);
+  for (int32_t i = word.empty() ? kNone : 0; i != kNone; i = s.symbols[static_cast<size_t>(i)].next) {
     ids.push_back(s.symbols[static_cast<size_t>(i)].id);
   }
 }

@@ -50,6 +50,8 @@ class Bpe {
  private:
   static constexpr int32_t kNone = -1;
 
+  void start_word(std::string_view word, Scratch& scratch) const;  // one symbol per byte, and what merges at first
+  void merge_all(Scratch& scratch) const;
   void push_candidate(Scratch& scratch, int32_t left) const;
 
   const Vocabulary* vocabulary_;  // not owned

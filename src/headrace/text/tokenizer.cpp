@@ -49,6 +49,7 @@ std::string bytes_of_token(std::string_view token) { return bytes_of_spelling(to
 
 std::vector<std::string> bytes_by_id(const TokenizerFile& file, const Vocabulary& vocabulary) {
   std::vector<std::string> bytes;
+  bytes.reserve(static_cast<size_t>(vocabulary.size()));
   for (int32_t id = 0; id < vocabulary.size(); ++id) bytes.push_back(bytes_of_token(vocabulary.token(id)));
   for (const AddedToken& token : file.added_tokens)  // decoded as it was matched, as in tokenizers 0.23
     if (token.normalized && file.nfc) bytes[static_cast<size_t>(token.id)] = bytes_of_token(nfc(token.content));
