@@ -1,0 +1,139 @@
+#include "headrace/weights/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "headrace/weights/checkpoint_files.h"
+
+namespace headrace {
+
+struct Checkpoint::State {
+  struct Stored {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+  struct RandomSource {
+    uint64_t seed;
+    int threads;
+  };
+
+  std::vector<SafetensorsFile> files;
+  std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
+  std::optional<RandomSource> random;
+  std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
+  std::set<std::string, std::less<>> used;
+
+  const Stored& at(std::string_view name) const {
+    const auto found = stored.find(name);
+    HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? "checkpoint" : files.front().name(),
+               ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
+    return found->second;
+  }
+};
+
+namespace {
+
+Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  std::vector<int64_t> dims;
+  for (const uint64_t dim : entry.shape) {
+    HR_REQUIRE(dim <= uint64_t{std::numeric_limits<int64_t>::max()}, ErrorCode::kModelFile, file.name(), ": tensor '",
+               printable(entry.name), "': a dimension of ", dim, " is beyond 2^63 - 1");
+    dims.push_back(static_cast<int64_t>(dim));
+  }
+  return Shape(std::span<const int64_t>(dims));
+}
+
+bool is_skipped(std::string_view name, const std::vector<std::string>& prefixes) {
+  return name.ends_with("rotary_emb.inv_freq") ||
+         std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::open(const std::filesystem::path& directory, const CheckpointOptions& options) {
+  auto state = std::make_unique<State>();
+  state->files = open_checkpoint_files(directory, options);
+  for (const SafetensorsFile& file : state->files)
+    for (const SafetensorsEntry& entry : file.entries())
+      HR_ASSERT(state->stored.emplace(entry.name, State::Stored{&file, &entry}).second);
+  return Checkpoint(std::move(state));
+}
+
+Checkpoint Checkpoint::random(uint64_t seed, int threads) {
+  auto state = std::make_unique<State>();
+  state->random = State::RandomSource{seed, threads};
+  return Checkpoint(std::move(state));
+}
+
+bool Checkpoint::is_random() const { return state_->random.has_value(); }
+bool Checkpoint::has(std::string_view name) const { return state_->stored.contains(name); }
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, stored] : state_->stored) out.emplace_back(name);
+  return out;
+}
+
+int64_t Checkpoint::stored_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [name, stored] : state_->stored) sum += stored.entry->end - stored.entry->begin;
+  return static_cast<int64_t>(sum);
+}
+
+Shape Checkpoint::shape_of(std::string_view name) const {
+  HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' has no stored shape");
+  const State::Stored& found = state_->at(name);
+  return shape_of_entry(*found.file, *found.entry);
+}
+
+TensorView Checkpoint::tensor(std::string_view name, const Shape& expected, const RandomValues& random) {
+  const auto owned = state_->owned.find(name);
+  if (is_random()) {
+    if (owned == state_->owned.end()) {
+      Tensor made = random_weight(state_->random->seed, name, expected, random, state_->random->threads);
+      return state_->owned.emplace(name, std::move(made)).first->second;
+    }
+    HR_REQUIRE(owned->second.shape() == expected, ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' is ",
+               owned->second.shape(), " already, asked for as ", expected);
+    return owned->second;
+  }
+  const auto [file, entry] = state_->at(name);
+  const Shape shape = shape_of_entry(*file, *entry);
+  HR_REQUIRE(shape == expected, ErrorCode::kModelFile, file->name(), ": tensor '", printable(name), "' has shape ",
+             shape, ", expected ", expected);
+  HR_REQUIRE(entry->dtype->dtype, ErrorCode::kUnsupported, file->name(), ": tensor '", printable(name), "' has dtype ",
+             entry->dtype->name, ", which is not supported; supported are F32, BF16, F16, F64, I32, I64, U8");
+  state_->used.emplace(name);
+  if (owned != state_->owned.end()) return owned->second;
+  const unsigned char* data = file->data(*entry);
+  const DType dtype = *entry->dtype->dtype;
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) == 0)
+    return TensorView(const_cast<unsigned char*>(data), dtype, shape);  // views are untyped; the pages are read-only
+  Tensor copy(dtype, shape);
+  std::memcpy(copy.data(), data, entry->end - entry->begin);
+  return state_->owned.emplace(name, std::move(copy)).first->second;
+}
+
+void Checkpoint::require_all_used(const std::vector<std::string>& skipped_prefixes) const {
+  const State::Stored* first = nullptr;
+  int64_t count = 0;
+  for (const auto& [name, stored] : state_->stored) {
+    if (state_->used.contains(name) || is_skipped(name, skipped_prefixes)) continue;
+    if (!first) first = &stored;
+    ++count;
+  }
+  HR_REQUIRE(!first, ErrorCode::kModelFile, first->file->name(), ": tensor '", printable(first->entry->name),
+             "' is unknown to this model", count > 1 ? str(", and ", count - 1, " more") : "");
+}
+
+}  // namespace headrace

@@ -1,0 +1,61 @@
+// The tensors of a model directory, by name.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headrace/base/log.h"
+#include "headrace/base/tensor.h"
+#include "headrace/weights/random_tensor.h"
+
+namespace headrace {
+
+class SigbusGuard;
+
+struct CheckpointOptions {
+  ProgressCallback progress;     // after each file is validated and mapped: its name, files done, files in all
+  SigbusGuard* guard = nullptr;  // not owned, outlives the checkpoint; null: a file that shrinks is a SIGBUS
+};
+
+// Tensors from `model.safetensors`, from the shards of `model.safetensors.index.json`, or made up from a seed. Owns the
+// mapping: views that it hands out live as long as it (moves included) and are read-only memory. Not thread-safe.
+class Checkpoint {
+ public:
+  // Every header and the index are validated before this returns. Error kModelFile: one line naming file, tensor and
+  // rule; Error kUnsupported for formats that are known and not built: GGUF, pickle, quantised weights.
+  static Checkpoint open(const std::filesystem::path& directory, const CheckpointOptions& options = {});
+
+  // Every tensor that is asked for exists, in bf16, with values that follow from seed and name alone; has() and names()
+  // answer as for an empty directory, so optional tensors are left out.
+  static Checkpoint random(uint64_t seed, int threads);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  bool is_random() const;
+  bool has(std::string_view name) const;
+  std::vector<std::string> names() const;  // sorted
+  int64_t stored_bytes() const;            // of all tensors in the files
+
+  // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
+  Shape shape_of(std::string_view name) const;
+
+  // The tensor, checked to have `expected` as its shape; counts as used. `random` spreads a made-up one. Data that are
+  // not aligned to their element are copied once. Error kModelFile: missing, or another shape, naming file, tensor and
+  // both shapes; kUnsupported: a dtype that headrace does not compute with.
+  TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {});
+
+  // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
+  // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest.
+  void require_all_used(const std::vector<std::string>& skipped_prefixes = {"model.visual.", "visual.", "mtp."}) const;
+
+ private:
+  struct State;
+  explicit Checkpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace headrace

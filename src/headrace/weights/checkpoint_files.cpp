@@ -1,0 +1,129 @@
+#include "headrace/weights/checkpoint_files.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "headrace/base/error.h"
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kSupported = "; supported are safetensors files in F32, BF16 and F16";
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+using WeightMap = std::unordered_map<std::string, std::string>;  // tensor -> shard
+
+bool is_present(const fs::path& path) {
+  std::error_code ignored;
+  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+}
+
+// The directory has no weights that can be read: says what it holds instead.
+[[noreturn]] void refuse_directory(const fs::path& directory) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string extension = entry.path().extension().string();
+    const bool gguf = extension == ".gguf";
+    const bool pickle = extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
+    HR_REQUIRE(!gguf && !pickle, ErrorCode::kUnsupported, entry.path().string(), ": ", gguf ? "GGUF" : "pickle",
+               " weights are not supported", kSupported);
+  }
+  throw Error(ErrorCode::kModelFile, str(directory.string(), ": ", error ? error.message() + ": " : "", "has neither ",
+                                         kSingleFile, " nor ", kIndexFile));
+}
+
+void refuse_quantised_config(const fs::path& directory) {
+  if (!is_present(directory / "config.json")) return;
+  const JsonValue config = read_json_file(directory / "config.json");
+  const JsonValue* text = config.find("text_config");
+  const JsonValue* found = config.find("quantization_config");
+  if (!found && text) found = text->find("quantization_config");
+  if (!found) return;
+  throw Error(ErrorCode::kUnsupported,
+              str(found->where(), ": weights quantised by '", printable(found->string_or("quant_method", "unknown")),
+                  "' are not supported", kSupported));
+}
+
+void refuse_quantised_tensors(const SafetensorsFile& file) {
+  for (const SafetensorsEntry& entry : file.entries())
+    for (const std::string_view suffix : {"weight_packed", "qweight", "qzeros", "weight_scale", "weight_scale_inv"}) {
+      const bool quantised = entry.name == suffix || entry.name.ends_with(str(".", suffix));
+      HR_REQUIRE(!quantised, ErrorCode::kUnsupported, file.name(), ": tensor '", printable(entry.name),
+                 "' belongs to quantised weights, which are not supported", kSupported);
+    }
+}
+
+void check_shard_name(const std::string& index, const std::string& shard) {
+  const bool plain = !shard.empty() && shard != "." && shard.find("..") == std::string::npos &&
+                     shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+  HR_REQUIRE(plain, ErrorCode::kModelFile, index, ": the shard name '", printable(shard),
+             "' is no plain file name in this directory");
+}
+
+WeightMap read_weight_map(const fs::path& index_path) {
+  const JsonValue index = read_json_file(index_path);
+  WeightMap map;
+  for (const auto& [tensor, shard] : index.at("weight_map").as_object()) {
+    check_shard_name(index_path.string(), shard.as_string());
+    map.emplace(tensor, shard.as_string());
+  }
+  HR_REQUIRE(!map.empty(), ErrorCode::kModelFile, index_path.string(), ": weight_map is empty");
+  return map;
+}
+
+// Every tensor of the shard is mapped to it. What is left in `missing` was listed and not found.
+void check_shard(const fs::path& index, const WeightMap& map, const std::string& shard, const SafetensorsFile& file,
+                 std::set<std::string_view>& missing) {
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const auto found = map.find(entry.name);
+    HR_REQUIRE(found != map.end(), ErrorCode::kModelFile, file.name(), ": tensor '", printable(entry.name),
+               "' is not in the weight_map of ", index.filename().string());
+    HR_REQUIRE(found->second == shard, ErrorCode::kModelFile, file.name(), ": tensor '", printable(entry.name),
+               "' is mapped to another shard, ", printable(found->second));
+    missing.erase(found->first);
+  }
+}
+
+std::vector<SafetensorsFile> open_shards(const fs::path& directory, const CheckpointOptions& options) {
+  const fs::path index = directory / kIndexFile;
+  const WeightMap map = read_weight_map(index);
+  std::set<std::string> shards;
+  std::set<std::string_view> missing;
+  for (const auto& [tensor, shard] : map) shards.insert(shard), missing.insert(tensor);
+  std::vector<SafetensorsFile> files;
+  for (const std::string& shard : shards) {
+    files.emplace_back(directory / shard, options.guard);
+    check_shard(index, map, shard, files.back(), missing);
+    if (options.progress)
+      options.progress(shard, static_cast<int64_t>(files.size()), static_cast<int64_t>(shards.size()));
+  }
+  if (missing.empty()) return files;
+  const std::string tensor(*missing.begin());
+  throw Error(ErrorCode::kModelFile, str((directory / map.at(tensor)).string(), ": tensor '", printable(tensor),
+                                         "' is listed in ", kIndexFile, " and not in the file"));
+}
+
+}  // namespace
+
+std::vector<SafetensorsFile> open_checkpoint_files(const fs::path& directory, const CheckpointOptions& options) {
+  std::error_code error;
+  HR_REQUIRE(fs::is_directory(directory, error), ErrorCode::kModelFile, directory.string(),
+             ": is no directory that can be read");
+  refuse_quantised_config(directory);
+  std::vector<SafetensorsFile> files;
+  if (is_present(directory / kSingleFile)) {
+    files.emplace_back(directory / kSingleFile, options.guard);
+    if (options.progress) options.progress(kSingleFile, 1, 1);
+  } else if (is_present(directory / kIndexFile)) {
+    files = open_shards(directory, options);
+  } else {
+    refuse_directory(directory);
+  }
+  for (const SafetensorsFile& file : files) refuse_quantised_tensors(file);
+  return files;
+}
+
+}  // namespace headrace

@@ -1,0 +1,44 @@
+// Names relative to a place in a checkpoint, as modules see them.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "headrace/weights/checkpoint.h"
+
+namespace headrace {
+
+// A checkpoint and a prefix. Layers take one and ask for "weight"; the model hands out scope("layers.3.mlp").
+// Cheap to copy. Refers to the checkpoint, which stays where it is and outlives the scope.
+class WeightScope {
+ public:
+  explicit WeightScope(Checkpoint& checkpoint, std::string prefix = "")  // "" or ends in '.'
+      : checkpoint_(&checkpoint), prefix_(std::move(prefix)) {}
+
+  const std::string& prefix() const { return prefix_; }
+  bool is_random() const { return checkpoint_->is_random(); }
+  std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
+
+  WeightScope scope(std::string_view name) const { return WeightScope(*checkpoint_, full_name(name) + "."); }
+  bool has(std::string_view name) const { return checkpoint_->has(full_name(name)); }
+  Shape shape_of(std::string_view name) const { return checkpoint_->shape_of(full_name(name)); }
+  // As Checkpoint::tensor.
+  TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
+    return checkpoint_->tensor(full_name(name), expected, random);
+  }
+
+ private:
+  Checkpoint* checkpoint_;  // not owned
+  std::string prefix_;
+};
+
+// Where the text model's tensors are, fixed once for the whole checkpoint so that two layouts never mix.
+struct TextWeights {
+  WeightScope body;  // embed_tokens, layers.N, norm
+  WeightScope head;  // lm_head
+};
+
+// Looks for `embed_tokens.weight` under "model.", "model.language_model." and "language_model.model."; random weights
+// use the first. Error kModelFile when none or more than one of them is there.
+TextWeights find_text_weights(Checkpoint& checkpoint);
+
+}  // namespace headrace

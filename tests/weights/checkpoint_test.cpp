@@ -1,0 +1,177 @@
+// A model directory: one file, shards, and what is turned away.
+#include "headrace/weights/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "support/safetensors_writer.h"
+
+namespace headrace {
+namespace {
+
+using test::TempDir;
+using test::write_file;
+using test::write_safetensors;
+
+void expect_error(ErrorCode code, std::string_view expected, const std::function<void()>& body) {
+  try {
+    body();
+    ADD_FAILURE() << "no error, expected: " << expected;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+  }
+}
+
+Tensor counted(DType dtype, const Shape& shape) {
+  Tensor out(dtype, shape);
+  for (int64_t i = 0; i < out.numel(); ++i) set_element(out, i, static_cast<double>(i + 1));
+  return out;
+}
+
+TEST(Checkpoint, HandsOutTensorsOfEveryDType) {
+  const TempDir dir;
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64, DType::kU8}) {
+    write_safetensors(dir / "model.safetensors", {{"w", counted(dtype, {2, 3}).view()}});
+    Checkpoint checkpoint = Checkpoint::open(dir.path());
+    const TensorView w = checkpoint.tensor("w", {2, 3});
+    EXPECT_TRUE(w.dtype() == dtype);
+    for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(element_as_double(w, i), static_cast<double>(i + 1));
+  }
+}
+
+TEST(Checkpoint, DataStartThatIsNotAlignedIsCopied) {
+  const TempDir dir;
+  const Tensor w = counted(DType::kF32, {3});
+  for (int padding = 0; padding < 4; ++padding) {
+    write_safetensors(dir / "model.safetensors", {{"w", w}}, padding);
+    Checkpoint checkpoint = Checkpoint::open(dir.path());
+    const TensorView view = checkpoint.tensor("w", {3});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data()) % 4, 0u);
+    EXPECT_EQ(checkpoint.tensor("w", {3}).data(), view.data());
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(element_as_double(view, i), static_cast<double>(i + 1));
+  }
+}
+
+TEST(Checkpoint, MissingShapeAndDTypeErrorsNameFileAndTensor) {
+  const TempDir dir;
+  write_file(dir / "model.safetensors",
+             test::safetensors_bytes(R"({"w":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})", "xx"));
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  expect_error(ErrorCode::kModelFile, "model.safetensors: tensor 'v' is missing", [&] { checkpoint.tensor("v", {2}); });
+  expect_error(ErrorCode::kModelFile, "model.safetensors: tensor 'w' has shape [2], expected [3]",
+               [&] { checkpoint.tensor("w", {3}); });
+  expect_error(ErrorCode::kUnsupported, "model.safetensors: tensor 'w' has dtype F8_E4M3",
+               [&] { checkpoint.tensor("w", {2}); });
+}
+
+TEST(Checkpoint, UnusedTensorsAreAnErrorUnlessSkippedByName) {
+  const TempDir dir;
+  const Tensor w = counted(DType::kF32, {1});
+  write_safetensors(dir / "model.safetensors", {{"a", w},
+                                                {"b", w},
+                                                {"c", w},
+                                                {"mtp.fc.weight", w},
+                                                {"model.visual.x", w},
+                                                {"model.layers.0.rotary_emb.inv_freq", w}});
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  checkpoint.tensor("a", {1});
+  expect_error(ErrorCode::kModelFile, "model.safetensors: tensor 'b' is unknown to this model, and 1 more",
+               [&] { checkpoint.require_all_used(); });
+  checkpoint.tensor("b", {1}), checkpoint.tensor("c", {1});
+  EXPECT_NO_THROW(checkpoint.require_all_used());
+  expect_error(ErrorCode::kModelFile, "and 1 more", [&] { checkpoint.require_all_used({}); });
+}
+
+// Two shards, "a" in one.safetensors and "b" in two.safetensors; the index is the row's.
+class Shards : public testing::Test {
+ protected:
+  Shards() {
+    write_safetensors(dir_ / "one.safetensors", {{"a", a_}});
+    write_safetensors(dir_ / "two.safetensors", {{"b", a_}});
+  }
+  void index(std::string_view map) {
+    write_file(dir_ / "model.safetensors.index.json", str(R"({"metadata":{},"weight_map":)", map, "}"));
+  }
+  void expect_refused(std::string_view map, std::string_view expected) {
+    index(map);
+    expect_error(ErrorCode::kModelFile, expected, [&] { Checkpoint::open(dir_.path()); });
+  }
+
+  TempDir dir_;
+  Tensor a_ = counted(DType::kF32, {2});
+};
+
+TEST_F(Shards, AreReadAsOne) {
+  index(R"({"a":"one.safetensors","b":"two.safetensors"})");
+  std::string progress;
+  Checkpoint checkpoint =
+      Checkpoint::open(dir_.path(), {.progress = [&](std::string_view what, int64_t done, int64_t total) {
+                         progress += str(what, " ", done, "/", total, ";");
+                       }});
+  EXPECT_EQ(progress, "one.safetensors 1/2;two.safetensors 2/2;");
+  EXPECT_EQ(checkpoint.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(checkpoint.stored_bytes(), 16);
+  Checkpoint moved = std::move(checkpoint);
+  EXPECT_EQ(element_as_double(moved.tensor("b", {2}), 1), 2.0);
+  EXPECT_EQ(moved.shape_of("a"), Shape({2}));
+}
+
+TEST_F(Shards, ShardNamesStayInTheDirectory) {
+  for (const char* name :
+       {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", ".", "", "a\\u0000b", "a\\\\b"})
+    expect_refused(str(R"({"a":")", name, "\"}"), "is no plain file name in this directory");
+}
+
+TEST_F(Shards, ContradictionsAreErrors) {
+  expect_refused(R"({"a":"one.safetensors","b":"absent.safetensors"})", "absent.safetensors: cannot be opened");
+  expect_refused(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})",
+                 "two.safetensors: tensor 'c' is listed in model.safetensors.index.json and not in the file");
+  expect_refused(R"({"a":"one.safetensors","x":"two.safetensors"})",
+                 "two.safetensors: tensor 'b' is not in the weight_map");
+  expect_refused(R"({"a":"one.safetensors","a":"two.safetensors"})", "has the key 'a' twice");
+  expect_refused("{}", "weight_map is empty");
+  expect_refused("[]", "weight_map is an array, expected an object");
+  expect_refused(R"({"a":1})", "weight_map.a is an integer, expected a string");
+  write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"a", a_}});
+  expect_refused(R"({"a":"one.safetensors","b":"two.safetensors"})",
+                 "two.safetensors: tensor 'a' is mapped to another shard, one.safetensors");
+}
+
+TEST(Checkpoint, OtherFormatsAreRefusedByName) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"model-q4.gguf", "GGUF weights are not supported"},
+                                                                  {"pytorch_model.bin", "pickle weights are not"},
+                                                                  {"consolidated.pt", "pickle weights are not"}};
+  for (const auto& [name, expected] : cases) {
+    const TempDir dir;
+    write_file(dir / name, "x");
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+  }
+  const TempDir dir;
+  expect_error(ErrorCode::kModelFile, "has neither model.safetensors nor", [&] { Checkpoint::open(dir.path()); });
+  expect_error(ErrorCode::kModelFile, "is no directory", [&] { Checkpoint::open(dir / "absent"); });
+}
+
+TEST(Checkpoint, QuantisedWeightsAreRefusedByName) {
+  const TempDir dir;
+  const Tensor w = counted(DType::kF32, {1});
+  for (const char* name : {"l.weight_packed", "l.qweight", "l.qzeros", "l.weight_scale", "l.weight_scale_inv"}) {
+    write_safetensors(dir / "model.safetensors", {{name, w}});
+    expect_error(ErrorCode::kUnsupported, str("tensor '", name, "' belongs to quantised weights"),
+                 [&] { Checkpoint::open(dir.path()); });
+  }
+  write_safetensors(dir / "model.safetensors", {{"w", w}});
+  for (const char* config : {R"({"quantization_config":{"quant_method":"awq"}})",
+                             R"({"text_config":{"quantization_config":{"quant_method":"awq"}}})"}) {
+    write_file(dir / "config.json", config);
+    expect_error(ErrorCode::kUnsupported, "weights quantised by 'awq' are not supported",
+                 [&] { Checkpoint::open(dir.path()); });
+  }
+  write_file(dir / "config.json", R"({"quantization_config":null})");
+  EXPECT_NO_THROW(Checkpoint::open(dir.path()));
+}
+
+}  // namespace
+}  // namespace headrace
