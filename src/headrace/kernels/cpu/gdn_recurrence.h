@@ -49,46 +49,44 @@ inline void load_normalised(const GatedDeltaRuleParams& p, float* x, long token,
   for (long i = 0; i < padded; i += kLanes) store(x + i, load(x + i) * factor);
 }
 
-// kRows rows of the state at once: their sums are independent, which hides the latency of each.
-template <int kRows>
-inline void step_rows(const GDNToken& token, const float* from, float* to, float* out, long dk, long row) {
-  Vec sk[kRows] = {}, sq[kRows] = {};
-  float tail_k[kRows] = {}, tail_q[kRows] = {};
+// One row of the state times k and q. Reading a row from its begin to its end, and the rows in order, is what
+// lets the hardware's stream prefetch follow; several rows at once would not.
+struct RowProducts {
+  float k, q;
+};
+
+[[gnu::always_inline]] inline RowProducts multiply_row(const GDNToken& token, const float* row, long dk) {
+  Vec k = {}, q = {};
+  float tail_k = 0, tail_q = 0;
   const long whole = dk / kLanes * kLanes;
   for (long i = 0; i < whole; i += kLanes) {
-    const Vec k = load(token.k + i), q = load(token.q + i);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec s = load(from + r * dk + i);
-      sk[r] += s * k;
-      sq[r] += s * q;
-    }
+    const Vec s = load(row + i);
+    k += s * load(token.k + i);
+    q += s * load(token.q + i);
   }
   for (long i = whole; i < dk; ++i) {
-    for (int r = 0; r < kRows; ++r) {
-      tail_k[r] += from[r * dk + i] * token.k[i];
-      tail_q[r] += from[r * dk + i] * token.q[i];
-    }
+    tail_k += row[i] * token.k[i];
+    tail_q += row[i] * token.q[i];
   }
-  float d[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    d[r] = token.beta * (token.v[row + r] - token.decay * (sum(sk[r]) + tail_k[r]));
-    out[row + r] = token.decay * (sum(sq[r]) + tail_q[r]) + d[r] * token.kq;
-  }
-  for (long i = 0; i < whole; i += kLanes) {
-    const Vec k = load(token.k + i);
-    for (int r = 0; r < kRows; ++r) store(to + r * dk + i, token.decay * load(from + r * dk + i) + d[r] * k);
-  }
-  for (long i = whole; i < dk; ++i) {
-    for (int r = 0; r < kRows; ++r) to[r * dk + i] = token.decay * from[r * dk + i] + d[r] * token.k[i];
-  }
+  return {sum(k) + tail_k, sum(q) + tail_q};
 }
 
 // to = the state after `token`, from = the one before it (may be the same memory); out [dv].
+[[gnu::always_inline]] inline void step_rows(const GDNToken& token, const float* from, float* to, float* out, long dk,
+                                             long dv) {
+  const long whole = dk / kLanes * kLanes;
+  for (long row = 0; row < dv; ++row, from += dk, to += dk) {
+    const RowProducts s = multiply_row(token, from, dk);
+    const float d = token.beta * (token.v[row] - token.decay * s.k);
+    out[row] = token.decay * s.q + d * token.kq;
+    for (long i = 0; i < whole; i += kLanes) store(to + i, token.decay * load(from + i) + d * load(token.k + i));
+    for (long i = whole; i < dk; ++i) to[i] = token.decay * from[i] + d * token.k[i];
+  }
+}
+
+// With 128 as a constant, loops unroll and k and q stay in registers.
 inline void step(const GDNToken& token, const float* from, float* to, float* out, long dk, long dv) {
-  constexpr int kRows = 4;
-  long row = 0;
-  for (; row + kRows <= dv; row += kRows) step_rows<kRows>(token, from + row * dk, to + row * dk, out, dk, row);
-  for (; row < dv; ++row) step_rows<1>(token, from + row * dk, to + row * dk, out, dk, row);
+  dk == 128 ? step_rows(token, from, to, out, 128, dv) : step_rows(token, from, to, out, dk, dv);
 }
 
 // Copies the state after `tokens` tokens to the snapshots that ask for it.
