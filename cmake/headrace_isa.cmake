@@ -3,10 +3,11 @@
 # that its entry points live in (headrace::cpu::HR_ISA), and HR_ISA_<NAME> = 1.
 set(HEADRACE_ISA_FLAGS_portable "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(HEADRACE_ISAS portable avx2 avx512 amx)
+  set(HEADRACE_ISAS portable avx2 avx512 avx512bf16 amx)
   set(HEADRACE_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
   set(HEADRACE_ISA_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
-  set(HEADRACE_ISA_FLAGS_amx ${HEADRACE_ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+  set(HEADRACE_ISA_FLAGS_avx512bf16 ${HEADRACE_ISA_FLAGS_avx512} -mavx512bf16)
+  set(HEADRACE_ISA_FLAGS_amx ${HEADRACE_ISA_FLAGS_avx512bf16} -mamx-tile -mamx-bf16)
 else()
   set(HEADRACE_ISAS portable)
 endif()

@@ -26,7 +26,7 @@ class KernelSetTest : public testing::TestWithParam<std::string> {
 };
 
 #define HR_INSTANTIATE_KERNEL_SETS(Fixture)                                                     \
-  INSTANTIATE_TEST_SUITE_P(Sets, Fixture, testing::Values("portable", "avx2", "avx512", "amx"), \
+  INSTANTIATE_TEST_SUITE_P(Sets, Fixture, testing::Values("portable", "avx2", "avx512", "avx512bf16", "amx"), \
                            [](const auto& set) { return set.param; })
 
 }  // namespace headrace::testing_support

@@ -13,7 +13,7 @@ namespace headrace {
 // Every function checks its Args first (Error kInvalidArgument), returns early on empty work and writes its
 // outputs in full. Immutable; callable from any thread.
 struct OpSet {
-  std::string_view name;  // what a run report says: "reference", "portable", "avx2", "avx512", "amx"
+  std::string_view name;  // what a run report says: "reference", "portable", "avx2", "avx512", "avx512bf16", "amx"
   void (*store_kv)(const StoreKVArgs&, const OpContext&);
   void (*paged_attention)(const PagedAttentionArgs&, const OpContext&);
   void (*causal_conv1d)(const CausalConv1dArgs&, const OpContext&);

@@ -34,13 +34,16 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
 bool has_amx() {
-  static const bool granted = has_avx512() && __builtin_cpu_supports("avx512bf16") && cpu_has_amx_bf16() && tile_state_granted();
+  static const bool granted = has_avx512_bf16() && cpu_has_amx_bf16() && tile_state_granted();
   return granted;
 }
 #else
 bool has_avx2() { return false; }
 bool has_avx512() { return false; }
+bool has_avx512_bf16() { return false; }
 bool has_amx() { return false; }
 #endif
 

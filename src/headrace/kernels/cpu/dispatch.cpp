@@ -6,8 +6,8 @@
 #include "headrace/kernels/cpu/causal_conv1d.h"
 #include "headrace/kernels/cpu/cpu_features.h"
 #include "headrace/kernels/cpu/gated_delta_rule.h"
+#include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cpu/store_kv.h"
-#include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace::cpu {
 namespace {
@@ -18,6 +18,14 @@ void run_store_kv(const StoreKVArgs& args, const OpContext& context) {
   check(args);
   if (args.k.numel() == 0) return;
   kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const PagedAttentionParams&)>
+void run_paged_attention(const PagedAttentionArgs& args, const OpContext& context) {
+  check(args);
+  if (args.q.dim(0) == 0 || args.q.dim(1) == 0) return;
+  const PagedAttentionPlan plan(args, context);
+  kKernel(plan.params());
 }
 
 template <void (*kKernel)(const CausalConv1dParams&)>
@@ -37,7 +45,7 @@ void run_gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& conte
 #define HR_OP_SET(isa)                                                             \
   constexpr OpSet k_##isa = {.name = #isa,                                         \
                              .store_kv = run_store_kv<isa::store_kv>,              \
-                             .paged_attention = reference::paged_attention,        \
+                             .paged_attention = run_paged_attention<isa::paged_attention>, \
                              .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,   \
                              .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>}
 
@@ -45,6 +53,7 @@ HR_OP_SET(portable);
 #ifdef HR_HAVE_AVX2
 HR_OP_SET(avx2);
 HR_OP_SET(avx512);
+HR_OP_SET(avx512bf16);
 HR_OP_SET(amx);
 #endif
 
@@ -52,7 +61,8 @@ bool always() { return true; }
 
 constexpr std::array kSets = {
 #ifdef HR_HAVE_AVX2
-    KernelSet{&k_amx, has_amx},       KernelSet{&k_avx512, has_avx512}, KernelSet{&k_avx2, has_avx2},
+    KernelSet{&k_amx, has_amx},       KernelSet{&k_avx512bf16, has_avx512_bf16},
+    KernelSet{&k_avx512, has_avx512}, KernelSet{&k_avx2, has_avx2},
 #endif
     KernelSet{&k_portable, always},
 };

@@ -13,7 +13,7 @@ struct KernelSet {
   bool (*runs_here)();       // this processor and operating system can run it
 };
 
-// Every set that is built, best first: amx, avx512, avx2, portable. portable runs everywhere.
+// Every set that is built, best first: amx, avx512bf16, avx512, avx2, portable. portable runs everywhere.
 std::span<const KernelSet> kernel_sets();
 
 // The best set that runs here, or the one asked for. Error kUnsupported when `name` is not built or does not

@@ -9,4 +9,5 @@
   namespace portable { declaration; }    \
   namespace avx2 { declaration; }        \
   namespace avx512 { declaration; }      \
+  namespace avx512bf16 { declaration; }  \
   namespace amx { declaration; }

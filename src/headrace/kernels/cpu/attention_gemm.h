@@ -1,0 +1,166 @@
+// Small matrix products of attention: c[rows, n] (+)= a[rows, depth] b[depth, n], in float32 or from bf16 pairs. Every
+// element sums over depth in ascending order whatever rows stand beside it, so no result depends on the blocking.
+// For kernel sources only: internal linkage in every build of a source.
+#pragma once
+#include "headrace/kernels/cpu/simd.h"
+
+namespace headrace::cpu {
+namespace {
+
+// c and b have n columns, a multiple of kAttentionPad; strides count elements.
+struct Product {
+  long rows, depth, n;
+  long a_stride, b_stride, c_stride;
+};
+
+enum class Into { kOverwrite, kAdd };
+
+constexpr int kRowsInRegisters = 6;
+#if defined(__AVX512F__)
+constexpr int kVecsInRegisters = 4;
+#else
+constexpr int kVecsInRegisters = 2;
+#endif
+
+template <int kRows, int kVecs, Into kInto>
+[[gnu::always_inline]] inline void multiply_block(const float* a, const float* b, float* c, const Product& s) {
+  Vec sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = kInto == Into::kAdd ? load(c + r * s.c_stride + v * kLanes) : Vec{};
+  }
+  for (long k = 0; k < s.depth; ++k) {
+    Vec right[kVecs];
+    for (int v = 0; v < kVecs; ++v) right[v] = load(b + k * s.b_stride + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const float left = a[r * s.a_stride + k];
+      for (int v = 0; v < kVecs; ++v) sum[r][v] += left * right[v];
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) store(c + r * s.c_stride + v * kLanes, sum[r][v]);
+  }
+}
+
+#ifdef __AVX512BF16__
+// a holds bf16, b pairs of bf16 [depth / 2, n]: the low half belongs to the even index of depth.
+template <int kRows, int kVecs, Into kInto>
+[[gnu::always_inline]] inline void multiply_block(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+  __m512 sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) {
+      sum[r][v] = kInto == Into::kAdd ? reinterpret_cast<__m512>(load(c + r * s.c_stride + v * kLanes)) : __m512{};
+    }
+  }
+  for (long k = 0; k < s.depth / 2; ++k) {
+    __m512bh right[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      right[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + k * s.b_stride + v * kLanes));
+    }
+    for (int r = 0; r < kRows; ++r) {
+      int pair;
+      __builtin_memcpy(&pair, a + r * s.a_stride + 2 * k, sizeof(pair));
+      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], left, right[v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) store(c + r * s.c_stride + v * kLanes, reinterpret_cast<Vec>(sum[r][v]));
+  }
+}
+#endif
+
+template <int kVecs, Into kInto, class A, class B>
+inline void multiply_columns(const A* a, const B* b, float* c, const Product& s) {
+  long r = 0;
+  for (; r + kRowsInRegisters <= s.rows; r += kRowsInRegisters) {
+    multiply_block<kRowsInRegisters, kVecs, kInto>(a + r * s.a_stride, b, c + r * s.c_stride, s);
+  }
+  a += r * s.a_stride;
+  c += r * s.c_stride;
+  switch (s.rows - r) {
+    case 1: return multiply_block<1, kVecs, kInto>(a, b, c, s);
+    case 2: return multiply_block<2, kVecs, kInto>(a, b, c, s);
+    case 3: return multiply_block<3, kVecs, kInto>(a, b, c, s);
+    case 4: return multiply_block<4, kVecs, kInto>(a, b, c, s);
+    case 5: return multiply_block<5, kVecs, kInto>(a, b, c, s);
+    default: return;
+  }
+}
+
+template <Into kInto, class A, class B>
+inline void multiply(const A* a, const B* b, float* c, const Product& s) {
+  long n = 0;
+  for (; n + kVecsInRegisters * kLanes <= s.n; n += kVecsInRegisters * kLanes) {
+    multiply_columns<kVecsInRegisters, kInto>(a, b + n, c + n, s);
+  }
+  for (; n < s.n; n += 2 * kLanes) multiply_columns<2, kInto>(a, b + n, c + n, s);
+}
+
+#ifdef __AMX_BF16__
+// Tiles 0 to 3 hold c, 4 and 5 a, 6 and 7 b: 16 rows of 64 bytes each.
+struct TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Once per worker. GCC 12's intrinsic declares 8 bytes of the operand, so stores to the others would be dropped.
+inline void configure_tiles() {
+  const TileConfig config;
+  asm volatile("ldtilecfg %0" : : "m"(config));
+}
+inline void release_tiles() { _tile_release(); }
+
+// 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows.
+template <int kTileRows, Into kInto>
+[[gnu::always_inline]] inline void multiply_tiles(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+  const long a_bytes = s.a_stride * 2, b_bytes = s.b_stride * 4, c_bytes = s.c_stride * 4;
+  asm volatile("" ::: "memory");  // _tile_loadd does not say that it reads memory
+  if (kInto == Into::kAdd) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + 16, c_bytes);
+    if (kTileRows == 2) _tile_loadd(2, c + 16 * s.c_stride, c_bytes);
+    if (kTileRows == 2) _tile_loadd(3, c + 16 * s.c_stride + 16, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (kTileRows == 2) _tile_zero(2);
+    if (kTileRows == 2) _tile_zero(3);
+  }
+  for (long k = 0; k < s.depth; k += 32, a += 32, b += 16 * s.b_stride) {
+    _tile_loadd(6, b, b_bytes);
+    _tile_loadd(7, b + 16, b_bytes);
+    _tile_loadd(4, a, a_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (kTileRows == 2) {
+      _tile_loadd(5, a + 16 * s.a_stride, a_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + 16, c_bytes);
+  if (kTileRows == 2) _tile_stored(2, c + 16 * s.c_stride, c_bytes);
+  if (kTileRows == 2) _tile_stored(3, c + 16 * s.c_stride + 16, c_bytes);
+}
+
+template <Into kInto>
+inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+  for (long n = 0; n < s.n; n += 32) {
+    for (long r = 0; r < s.rows; r += 32) {
+      if (s.rows - r > 16) {
+        multiply_tiles<2, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s);
+      } else {
+        multiply_tiles<1, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s);
+      }
+    }
+  }
+}
+#else
+inline void configure_tiles() {}
+inline void release_tiles() {}
+#endif
+
+}  // namespace
+}  // namespace headrace::cpu

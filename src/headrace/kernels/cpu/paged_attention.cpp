@@ -1,0 +1,280 @@
+// Online softmax over tiles of 64 key positions. A task is a block of query rows of one request, some kv heads and a
+// range of keys; every K and V tile is packed once and serves all rows of its unit. Tiles lie at absolute positions, and
+// a tile of which a row sees nothing leaves that row's state as it is, so a row's bits depend on its own keys only
+// (and on where they are split, for requests of few rows). Requests of few rows are split over their keys, and the
+// partial results merged in order. bf16 queries over bf16 keys go through pair products where the set has them, with
+// probabilities rounded to bf16; all else is float32.
+// Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention), algorithm 1.
+#include "headrace/kernels/cpu/paged_attention.h"
+
+#include "headrace/base/parallel.h"
+#include "headrace/kernels/cpu/attention_gemm.h"
+#include "headrace/kernels/cpu/attention_softmax.h"
+#include "headrace/kernels/cpu/attention_tile.h"
+#include "headrace/kernels/cpu/parallel_scratch.h"
+
+namespace headrace::cpu::HR_ISA {
+namespace {
+
+// A worker's memory and the task it is at. Rows of a unit are ordered [head, token].
+struct Block {
+  const PagedAttentionParams* p;
+  const AttentionTask* task;
+  const KeySpan* span;
+  long tokens, rows, rows_padded, d, dv;  // d and dv padded
+  bool pairs;                             // bf16 pair products
+  Reach reach;                            // of all rows together
+  Reach* token_reach;                     // [tokens]
+  float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
+  float *scores, *probabilities;          // [rows, 64] each; bf16 in the second
+  float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
+};
+
+#ifdef __AVX512BF16__
+constexpr bool kHasPairs = true;
+#else
+constexpr bool kHasPairs = false;
+#endif
+
+bool uses_pairs(const PagedAttentionParams& p) {
+  return kHasPairs && p.q.type == FloatType::kBF16 && p.key_type == FloatType::kBF16;
+}
+
+Block block_in(const PagedAttentionParams& p, float* scratch) {
+  Block b = {.p = &p, .d = padded(p.head_dim), .dv = padded(p.v_head_dim), .pairs = uses_pairs(p)};
+  const long rows = padded(p.max_rows);
+  const long wide = b.d > b.dv ? b.d : b.dv;
+  b.q = scratch;
+  b.out = b.q + p.max_units * rows * b.d;
+  b.scores = b.out + p.max_units * rows * b.dv;
+  b.probabilities = b.scores + rows * kKeyTile;
+  b.k = b.probabilities + rows * kKeyTile;
+  b.v = b.k + kKeyTile * b.d;
+  b.staged = b.v + kKeyTile * b.dv;
+  b.row = b.staged + kKeyTile * wide;
+  b.largest = b.row + wide;
+  b.sum = b.largest + p.max_units * rows;
+  b.token_reach = reinterpret_cast<Reach*>(b.sum + p.max_units * rows);
+  return b;
+}
+
+long least(long a, long b) { return a < b ? a : b; }
+long most(long a, long b) { return a > b ? a : b; }
+
+void find_reach(Block& b) {
+  const KeySpan& span = *b.span;
+  const long base = most(span.phys0, span.ctx_len);
+  for (long t = 0; t < b.tokens; ++t) {
+    const int row = static_cast<int>(b.task->t0 + t);
+    Reach& r = b.token_reach[t];
+    r = {.cached_from = span.first_cached(row, b.p->window), .cached_to = span.ctx_len,
+         .hole_begin = span.hole_begin, .hole_end = span.hole_end,
+         .new_from = base + span.first_new(row, b.p->window), .new_to = base + span.new_keys(row)};
+    if (t == 0) {
+      b.reach = r;
+      continue;
+    }
+    b.reach.cached_from = least(b.reach.cached_from, r.cached_from);
+    b.reach.new_from = least(b.reach.new_from, r.new_from);
+    b.reach.new_to = most(b.reach.new_to, r.new_to);
+  }
+}
+
+long query_head(const Block& b, long unit, long row) { return unit * b.p->heads_per_unit + row / b.tokens; }
+
+void load_queries(const Block& b, long unit, long local) {
+  const AttentionRows& from = b.p->q;
+  const long head_dim = b.p->head_dim;
+  float* const floats = b.q + local * b.rows_padded * b.d;
+  auto* const halves = reinterpret_cast<uint16_t*>(floats);
+  for (long r = 0; r < b.rows_padded; ++r) {
+    float* const row = b.pairs ? b.row : floats + r * b.d;
+    long d = 0;
+    if (r < b.rows) {
+      const long token = b.span->q_off + b.task->t0 + r % b.tokens;
+      load_row(row, from.data, token * from.token_stride + query_head(b, unit, r) * from.head_stride, head_dim, from.type);
+      d = head_dim;
+    }
+    for (; d < b.d; ++d) row[d] = 0;
+    if (b.pairs) store_row(halves + r * b.d, 0, row, b.d, FloatType::kBF16);
+  }
+}
+
+void begin(Block& b, const AttentionTask& task) {
+  b.task = &task;
+  b.span = b.p->spans + task.request;
+  b.tokens = task.t1 - task.t0;
+  b.rows = b.tokens * b.p->heads_per_unit;
+  b.rows_padded = padded(b.rows);
+  find_reach(b);
+  for (long unit = task.u0; unit < task.u1; ++unit) {
+    const long local = unit - task.u0;
+    load_queries(b, unit, local);
+    float* const out = b.out + local * b.rows_padded * b.dv;
+    for (long i = 0; i < b.rows_padded * b.dv; ++i) out[i] = 0;
+    for (long r = 0; r < b.rows_padded; ++r) {
+      b.largest[local * b.rows_padded + r] = -__builtin_inff();
+      b.sum[local * b.rows_padded + r] = 0;
+    }
+  }
+}
+
+void pack(const Block& b, const TileKeys& keys, long kv_head) {
+  const TileRows k = k_rows(*b.p, keys, kv_head), v = v_rows(*b.p, keys, kv_head);
+  const void* row[kKeyTile];
+#ifdef __AVX512BF16__
+  if (b.pairs) {
+    auto* const staged = reinterpret_cast<uint16_t*>(b.staged);
+    gather_bf16(k, b.d, staged, b.row, row);
+    transpose(row, b.d / 2, b.k);
+    gather_bf16(v, b.dv, staged, b.row, row);
+    pair_keys(row, b.dv, reinterpret_cast<uint32_t*>(b.v));
+    return;
+  }
+#endif
+  stage(k, b.staged, b.d);
+  for (long i = 0; i < kKeyTile; ++i) row[i] = b.staged + i * b.d;
+  transpose(row, b.d, b.k);
+  stage(v, b.v, b.dv);
+}
+
+void multiply_scores(const Block& b, long local) {
+  const float* const q = b.q + local * b.rows_padded * b.d;
+  const Product shape = {.rows = b.rows, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile,
+                         .c_stride = kKeyTile};
+#ifdef __AVX512BF16__
+  if (b.pairs) {
+    return multiply<Into::kOverwrite>(reinterpret_cast<const uint16_t*>(q), reinterpret_cast<const uint32_t*>(b.k),
+                                      b.scores, shape);
+  }
+#endif
+  multiply<Into::kOverwrite>(q, b.k, b.scores, shape);
+}
+
+void add_values(const Block& b, long local) {
+  float* const out = b.out + local * b.rows_padded * b.dv;
+  const Product shape = {.rows = b.rows, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv,
+                         .c_stride = b.dv};
+#ifdef __AVX512BF16__
+  if (b.pairs) {
+    return multiply<Into::kAdd>(reinterpret_cast<const uint16_t*>(b.probabilities),
+                                reinterpret_cast<const uint32_t*>(b.v), out, shape);
+  }
+#endif
+  multiply<Into::kAdd>(b.probabilities, b.v, out, shape);
+}
+
+void soften(const Block& b, long local, long tile) {
+  const SoftmaxRule rule = {.scale = b.p->scale, .logit_cap = b.p->logit_cap};
+  for (long r = 0; r < b.rows; ++r) {
+    const long at = local * b.rows_padded + r;
+    const uint64_t visible = visible_bits(b.token_reach[r % b.tokens], tile);
+    float kept = 1;
+    const RowState state = {.largest = b.largest + at, .sum = b.sum + at, .kept = &kept};
+    if (b.pairs) {
+      soften_row(b.scores + r * kKeyTile, visible, rule, state,
+                 reinterpret_cast<uint16_t*>(b.probabilities) + r * kKeyTile);
+    } else {
+      soften_row(b.scores + r * kKeyTile, visible, rule, state, b.probabilities + r * kKeyTile);
+    }
+    if (kept == 1) continue;
+    float* const out = b.out + at * b.dv;
+    for (long d = 0; d < b.dv; d += kLanes) store(out + d, load(out + d) * kept);
+  }
+}
+
+void attend(const Block& b) {
+  const AttentionTask& task = *b.task;
+  TileKeys keys;
+  for (long tile = task.k0; tile < task.k1; tile += kKeyTile) {
+    if (visible_bits(b.reach, tile) == 0) continue;
+    locate(*b.p, *b.span, b.reach, tile, keys);
+    for (long unit = task.u0; unit < task.u1; ++unit) {
+      pack(b, keys, unit / b.p->units_per_kv_head);
+      multiply_scores(b, unit - task.u0);
+      soften(b, unit - task.u0, tile);
+      add_values(b, unit - task.u0);
+    }
+  }
+}
+
+// out = row / sum; zeros and -inf when nothing was seen. `row` is used up.
+void write_row(const PagedAttentionParams& p, float* row, float largest, float sum, long token, long head) {
+  const float factor = sum == 0 ? 0.0f : 1.0f / sum;
+  for (long d = 0; d < p.v_head_dim; ++d) row[d] *= factor;
+  store_row(p.out.data, token * p.out.token_stride + head * p.out.head_stride, row, p.v_head_dim, p.out.type);
+  if (p.lse == nullptr) return;
+  const float lse = sum == 0 ? -__builtin_inff() : largest + __builtin_logf(sum);
+  p.lse[token * p.lse_token_stride + head * p.lse_head_stride] = lse;
+}
+
+void finish(const Block& b) {
+  const AttentionTask& task = *b.task;
+  for (long unit = task.u0; unit < task.u1; ++unit) {
+    for (long r = 0; r < b.rows; ++r) {
+      const long at = (unit - task.u0) * b.rows_padded + r;
+      float* const out = b.out + at * b.dv;
+      if (task.partial == kNoPartial) {
+        const long token = b.span->q_off + task.t0 + r % b.tokens;
+        write_row(*b.p, out, b.largest[at], b.sum[at], token, query_head(b, unit, r));
+        continue;
+      }
+      float* const to = b.p->partials + task.partial + (unit * b.rows + r) * (b.dv + 2);
+      for (long d = 0; d < b.dv; d += kLanes) store(to + d, load(out + d));
+      to[b.dv] = b.largest[at];
+      to[b.dv + 1] = b.sum[at];
+    }
+  }
+}
+
+void run_worker(void* context, long, float* scratch) {
+  const auto& p = *static_cast<const PagedAttentionParams*>(context);
+  Block b = block_in(p, scratch);
+  configure_tiles();
+  for (long i; (i = __atomic_fetch_add(p.next_task, 1, __ATOMIC_RELAXED)) < p.num_tasks;) {
+    begin(b, p.tasks[i]);
+    attend(b);
+    finish(b);
+  }
+  release_tiles();
+}
+
+// Merges one query row's partial results into the first, and writes it out.
+void merge_row(const PagedAttentionParams& p, const AttentionMerge& m, long unit, long r) {
+  const long dv = padded(p.v_head_dim), rows = m.num_tokens * p.heads_per_unit;
+  const long split_floats = p.num_units * rows * (dv + 2);
+  float* const first = p.partials + m.partial + (unit * rows + r) * (dv + 2);
+  float largest = -__builtin_inff();
+  for (long s = 0; s < m.num_splits; ++s) {
+    const float other = first[s * split_floats + dv];
+    largest = largest > other ? largest : other;
+  }
+  float sum = 0;
+  for (long s = 0; s < m.num_splits; ++s) {
+    const float* const part = first + s * split_floats;
+    const float weight = part[dv + 1] == 0 ? 0.0f : exp(Vec{} + (part[dv] - largest))[0];
+    sum += weight * part[dv + 1];
+    for (long d = 0; d < dv; d += kLanes) {
+      store(first + d, s == 0 ? load(part + d) * weight : load(first + d) + load(part + d) * weight);
+    }
+  }
+  const long token = p.spans[m.request].q_off + r % m.num_tokens;
+  write_row(p, first, largest, sum, token, unit * p.heads_per_unit + r / m.num_tokens);
+}
+
+void merge_unit(void* context, long i) {
+  const auto& p = *static_cast<const PagedAttentionParams*>(context);
+  const AttentionMerge& m = p.merges[i / p.num_units];
+  for (long r = 0; r < m.num_tokens * p.heads_per_unit; ++r) merge_row(p, m, i % p.num_units, r);
+}
+
+}  // namespace
+
+void paged_attention(const PagedAttentionParams& params) {
+  auto* const context = const_cast<PagedAttentionParams*>(&params);
+  const long workers = least(params.threads, params.num_tasks);
+  parallel_for_with_scratch(params.threads, workers, params.scratch_floats, run_worker, context);
+  headrace::parallel_for(params.threads, params.num_merges * params.num_units, merge_unit, context);
+}
+
+}  // namespace headrace::cpu::HR_ISA
