@@ -17,6 +17,15 @@ using testing_support::GDNCase;
 using testing_support::GDNProblem;
 using testing_support::KernelSetTest;
 
+double relative_rms(const TensorView& got, const TensorView& want) {
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < want.numel(); ++i) {
+    const double w = element_as_double(want, i), e = element_as_double(got, i) - w;
+    error += e * e, size += w * w;
+  }
+  return std::sqrt(error / size);
+}
+
 class CpuGDN : public KernelSetTest {
  protected:
   // Outputs and written slots equal the oracle's; all other slots keep their bits.
@@ -25,12 +34,12 @@ class CpuGDN : public KernelSetTest {
     want.snapshots = got.snapshots = snapshots;
     want.run(reference::ops());
     got.run(ops(), {.threads = 2});
-    EXPECT_TRUE(all_close(got.out(), want.out(), gdn_tolerance(c.out)));
+    EXPECT_TRUE(all_close(got.out(), want.out(), gdn_tolerance(c.out, c.in)));
     for (int64_t slot = 0; slot < want.state().dim(0); ++slot) {
       if (std::isnan(element_as_double(want.slot(slot), 0))) {
         EXPECT_TRUE(bit_equal(got.slot(slot), want.slot(slot))) << "slot " << slot;
       } else {
-        EXPECT_TRUE(all_close(got.slot(slot), want.slot(slot), gdn_tolerance(DType::kF32))) << "slot " << slot;
+        EXPECT_TRUE(all_close(got.slot(slot), want.slot(slot), gdn_tolerance(DType::kF32, c.in))) << "slot " << slot;
       }
     }
   }
@@ -68,6 +77,28 @@ TEST_P(CpuGDN, MatchesReferenceForEveryDType) {
       expect_matches_reference({.lens = {1, 100}, .in = in, .out = out});
     }
   }
+}
+
+TEST_P(CpuGDN, Bfloat16IsWithinFiveThousandthsOfTheOracle) {
+  for (const double mean_g : {-0.02, -0.5}) {
+    const GDNCase c = {.dk = 128, .dv = 128, .lens = {200, 64}, .mean_g = mean_g, .key_spread = 1, .in = DType::kBF16};
+    GDNProblem want(c), got(c);
+    want.run(reference::ops());
+    got.run(ops(), {.threads = 2});
+    EXPECT_LT(relative_rms(got.out(), want.out()), 5e-3);
+    for (const int64_t slot : {2, 4}) EXPECT_LT(relative_rms(got.slot(slot), want.slot(slot)), 5e-3);
+    GDNProblem again(c);
+    again.run(ops(), {.threads = 1});
+    EXPECT_TRUE(bit_equal(again.out(), got.out()));
+  }
+}
+
+TEST_P(CpuGDN, Bfloat16SnapshotsAndSplitsMatchReference) {
+  const GDNCase c = {.dk = 64, .dv = 32, .lens = {150, 20}, .in = DType::kBF16, .out = DType::kBF16};
+  const int32_t spare = GDNProblem(c).first_spare();
+  expect_matches_reference(c, {{.request = 0, .num_tokens = 64, .slot = spare},
+                               {.request = 0, .num_tokens = 101, .slot = spare + 1},
+                               {.request = 1, .num_tokens = 20, .slot = spare + 2}});
 }
 
 TEST_P(CpuGDN, RaggedBatchMatchesReference) {

@@ -2,11 +2,42 @@
 // The split over tasks depends on the problem only.
 #include "headrace/kernels/cpu/gated_delta_rule.h"
 
+#ifdef __AMX_BF16__
+#include "headrace/kernels/cpu/gdn_chunk_amx.h"
+#else
 #include "headrace/kernels/cpu/gdn_chunk.h"
+#endif
 #include "headrace/kernels/cpu/parallel_scratch.h"
 
 namespace headrace::cpu::HR_ISA {
 namespace {
+
+void run_key_head(const GatedDeltaRuleParams& p, long request, long key_head, float* scratch) {
+  ChunkScratch places;
+  const long used = place(p, scratch, places);
+#ifdef __AMX_BF16__
+  if (amx_fits(p)) {
+    AmxScratch amx;
+    place(p, scratch + used, amx);
+    configure_tiles();
+    run_chunks(p, request, key_head, AmxProducts{p, places, amx});
+    release_tiles();
+    return;
+  }
+#endif
+  static_cast<void>(used);
+  run_chunks(p, request, key_head, FloatProducts{p, places});
+}
+
+long chunk_floats(const GatedDeltaRuleParams& p) {
+  ChunkScratch places;
+  long floats = place(p, nullptr, places);
+#ifdef __AMX_BF16__
+  AmxScratch amx;
+  if (amx_fits(p)) floats += place(p, nullptr, amx);
+#endif
+  return floats;
+}
 
 // The recurrence takes a value head per task; chunks take a key head, at the task of its first value head.
 void run_head(void* context, long task, float* scratch) {
@@ -17,7 +48,7 @@ void run_head(void* context, long task, float* scratch) {
   if (tokens < p.chunked_from) {
     run_recurrence(p, request, head, scratch);
   } else if (head % group == 0) {
-    run_chunks(p, request, head / group, scratch);
+    run_key_head(p, request, head / group, scratch);
   }
 }
 
@@ -29,9 +60,8 @@ long scratch_floats(const GatedDeltaRuleParams& p) {
     unkept = unkept || p.slots[r].write == kNoState;
   }
   if (unkept) floats += p.dk * p.dv;
-  ChunkScratch places;
-  const long chunk_floats = chunked ? place(p, nullptr, places) : 0;
-  return floats > chunk_floats ? floats : chunk_floats;
+  const long chunks = chunked ? chunk_floats(p) : 0;
+  return floats > chunks ? floats : chunks;
 }
 
 }  // namespace

@@ -78,8 +78,9 @@ inline void load_gates(const GatedDeltaRuleParams& p, const Chunk& chunk, long h
   gates.last = expf(g);
 }
 
-// kq, kt and gram of one key head.
-inline void load_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head, const ChunkScratch& s) {
+// kq of one key head.
+inline void load_normalised_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head,
+                                 const ChunkScratch& s) {
   const long dkp = round_up_to_lanes(p.dk);
   for (long t = 0; t < kChunk; ++t) {
     float* const k = s.kq + t * dkp;
@@ -92,6 +93,12 @@ inline void load_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long ke
       memset(q, 0, static_cast<unsigned long>(dkp) * sizeof(float));
     }
   }
+}
+
+// kq, kt and gram of one key head.
+inline void load_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head, const ChunkScratch& s) {
+  const long dkp = round_up_to_lanes(p.dk);
+  load_normalised_keys(p, chunk, key_head, s);
   transpose(s.kq, dkp, kChunk, dkp, s.kt, kChunk);
   for (long half = 0; half < 2; ++half) {
     for (long row = 0; row < chunk.rows(); row += kTileRows) {
@@ -246,17 +253,27 @@ inline long chunk_length(const GatedDeltaRuleParams& p, long request, long done)
   return length;
 }
 
-// All tokens of one request, and of the value heads that share a key head.
-inline void run_chunks(const GatedDeltaRuleParams& p, long request, long key_head, float* memory) {
+// The products in float32.
+struct FloatProducts {
+  const GatedDeltaRuleParams& p;
+  ChunkScratch scratch;
+
+  void load_keys(const Chunk& chunk, long key_head) const { cpu::load_keys(p, chunk, key_head, scratch); }
+  void run_chunk(const Chunk& chunk, long head, float* state) const { cpu::run_chunk(p, chunk, head, scratch, state); }
+};
+
+// All tokens of one request, and of the value heads that share a key head. products.load_keys(chunk, key_head) comes
+// before products.run_chunk(chunk, head, state) of each head.
+template <class Products>
+inline void run_chunks(const GatedDeltaRuleParams& p, long request, long key_head, const Products& products) {
   const KeySpan& span = p.spans[request];
   const long state_size = round_up_to_lanes(p.dk) * round_up_to_lanes(p.dv), group = p.num_v_heads / p.num_k_heads;
-  ChunkScratch s;
-  place(p, memory, s);
+  const ChunkScratch& s = products.scratch;
   load_states(p, p.slots[request].read, key_head, s.states);
   for (long done = 0; done < span.q_len;) {
     const Chunk chunk = {.first = span.q_off + done, .count = chunk_length(p, request, done)};
-    load_keys(p, chunk, key_head, s);
-    for (long i = 0; i < group; ++i) run_chunk(p, chunk, key_head * group + i, s, s.states + i * state_size);
+    products.load_keys(chunk, key_head);
+    for (long i = 0; i < group; ++i) products.run_chunk(chunk, key_head * group + i, s.states + i * state_size);
     done += chunk.count;
     for (long i = 0; i < p.num_snapshots; ++i) {
       const StateSnapshot& shot = p.snapshots[i];

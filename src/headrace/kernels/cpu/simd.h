@@ -89,10 +89,14 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
 [[gnu::always_inline]] inline void store_halves(uint16_t* to, Vec value, FloatType type) {
   HalfVec halves;
   if (type == FloatType::kBF16) {
+#if defined(__AVX512BF16__)
+    halves = reinterpret_cast<HalfVec>(_mm512_cvtneps_pbh(reinterpret_cast<__m512>(value)));
+#else
     const BitsVec u = reinterpret_cast<BitsVec>(value);
     const BitsVec rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const BitsVec quiet = (u >> 16) | 0x40u;
     halves = __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, HalfVec);
+#endif
   } else {
 #if defined(__AVX512F__)
     halves = reinterpret_cast<HalfVec>(
