@@ -4,8 +4,13 @@
 #include <string_view>
 
 #include "headrace/kernels/causal_conv1d.h"
+#include "headrace/kernels/embedding.h"
 #include "headrace/kernels/gated_delta_rule.h"
+#include "headrace/kernels/linear.h"
 #include "headrace/kernels/paged_attention.h"
+#include "headrace/kernels/pointwise.h"
+#include "headrace/kernels/rms_norm.h"
+#include "headrace/kernels/rotary_embedding.h"
 #include "headrace/kernels/store_kv.h"
 
 namespace headrace {
@@ -18,6 +23,11 @@ struct OpSet {
   void (*paged_attention)(const PagedAttentionArgs&, const OpContext&);
   void (*causal_conv1d)(const CausalConv1dArgs&, const OpContext&);
   void (*gated_delta_rule)(const GatedDeltaRuleArgs&, const OpContext&);
+  void (*linear)(const LinearArgs&, const OpContext&);
+  void (*rms_norm)(const RMSNormArgs&, const OpContext&);
+  void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
+  void (*pointwise)(const PointwiseArgs&, const OpContext&);
+  void (*embedding)(const EmbeddingArgs&, const OpContext&);
 };
 
 }  // namespace headrace

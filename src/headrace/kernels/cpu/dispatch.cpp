@@ -6,7 +6,9 @@
 #include "headrace/kernels/cpu/causal_conv1d.h"
 #include "headrace/kernels/cpu/cpu_features.h"
 #include "headrace/kernels/cpu/gated_delta_rule.h"
+#include "headrace/kernels/cpu/linear.h"
 #include "headrace/kernels/cpu/paged_attention_plan.h"
+#include "headrace/kernels/cpu/rows.h"
 #include "headrace/kernels/cpu/store_kv.h"
 
 namespace headrace::cpu {
@@ -42,12 +44,52 @@ void run_gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& conte
   kKernel(params_of(args, context));
 }
 
+template <void (*kKernel)(const LinearParams&)>
+void run_linear(const LinearArgs& args, const OpContext& context) {
+  check(args);
+  if (args.y.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const RMSNormParams&)>
+void run_rms_norm(const RMSNormArgs& args, const OpContext& context) {
+  check(args);
+  if (args.out.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const RotaryEmbeddingParams&)>
+void run_rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context) {
+  check(args);
+  if (args.x.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const PointwiseParams&)>
+void run_pointwise(const PointwiseArgs& args, const OpContext& context) {
+  check(args);
+  if (args.out.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
+template <void (*kKernel)(const EmbeddingParams&)>
+void run_embedding(const EmbeddingArgs& args, const OpContext& context) {
+  check(args);
+  if (args.out.numel() == 0) return;
+  kKernel(params_of(args, context));
+}
+
 #define HR_OP_SET(isa)                                                             \
   constexpr OpSet k_##isa = {.name = #isa,                                         \
                              .store_kv = run_store_kv<isa::store_kv>,              \
                              .paged_attention = run_paged_attention<isa::paged_attention>, \
                              .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,   \
-                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>}
+                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
+                             .linear = run_linear<isa::linear>,                       \
+                             .rms_norm = run_rms_norm<isa::rms_norm>,                 \
+                             .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
+                             .pointwise = run_pointwise<isa::pointwise>,              \
+                             .embedding = run_embedding<isa::embedding>}
 
 HR_OP_SET(portable);
 #ifdef HR_HAVE_AVX2

@@ -5,7 +5,7 @@
 
 namespace headrace::cpu {
 
-// Error kUnsupported for a dtype that CPU kernels do not read.
+// float32 for a null view. Error kUnsupported for a dtype that CPU kernels do not read.
 inline FloatType float_type(const TensorView& tensor) {
   switch (tensor.dtype()) {
     case DType::kF32: return FloatType::kF32;

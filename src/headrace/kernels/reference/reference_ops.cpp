@@ -7,7 +7,12 @@ const OpSet& ops() {
                                  .store_kv = store_kv,
                                  .paged_attention = paged_attention,
                                  .causal_conv1d = causal_conv1d,
-                                 .gated_delta_rule = gated_delta_rule};
+                                 .gated_delta_rule = gated_delta_rule,
+                                 .linear = linear,
+                                 .rms_norm = rms_norm,
+                                 .rotary_embedding = rotary_embedding,
+                                 .pointwise = pointwise,
+                                 .embedding = embedding};
   return kOps;
 }
 

@@ -1,0 +1,97 @@
+// y = x W^T: every task is a block of rows times a block of outputs. Within it, each weight is read and widened once
+// for up to four rows; for one row the kernel is bound by reading W once. A dot product is two running vectors over
+// the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks.
+#include "headrace/kernels/cpu/linear.h"
+
+#include "headrace/kernels/cpu/parallel_scratch.h"
+#include "headrace/kernels/cpu/simd.h"
+
+namespace headrace::cpu::HR_ISA {
+namespace {
+
+constexpr long kRowBlock = 64, kOutBlock = 64;
+constexpr int kMaxRows = 4, kMaxOuts = 4;
+
+template <FloatType kType>
+[[gnu::always_inline]] inline Vec load_as(const void* from, long i) {
+  if constexpr (kType == FloatType::kF32) return load(static_cast<const float*>(from) + i);
+  return load_halves(static_cast<const uint16_t*>(from) + i, kType);
+}
+
+// Dot products of kRows rows of x (float32, `in` apart) with kOuts rows of W.
+template <FloatType kType, int kRows, int kOuts>
+void dots(const LinearParams& p, const float* x, long out, float (&result)[kMaxRows][kMaxOuts]) {
+  Vec acc[kRows][kOuts][2] = {};
+  long k = 0;
+  for (; k + 2 * kLanes <= p.in; k += 2 * kLanes) {
+    for (int o = 0; o < kOuts; ++o) {
+      const long at = (out + o) * p.weight_stride + k;
+      const Vec w0 = load_as<kType>(p.weight, at), w1 = load_as<kType>(p.weight, at + kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][o][0] += load(x + r * p.in + k) * w0;
+        acc[r][o][1] += load(x + r * p.in + k + kLanes) * w1;
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kOuts; ++o) {
+      float tail = 0;
+      for (long j = k; j < p.in; ++j) {
+        tail = __builtin_fmaf(x[r * p.in + j], load_float(p.weight, (out + o) * p.weight_stride + j, kType), tail);
+      }
+      result[r][o] = sum(acc[r][o][0] + acc[r][o][1]) + tail;
+    }
+  }
+}
+
+template <FloatType kType, int kRows, int kOuts>
+void tile(const LinearParams& p, const float* x, long row, long out) {
+  float result[kMaxRows][kMaxOuts];
+  dots<kType, kRows, kOuts>(p, x, out, result);
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kOuts; ++o) {
+      const float bias = p.bias == nullptr ? 0.0f : load_float(p.bias, out + o, p.bias_type);
+      store_float(p.y, (row + r) * p.y_stride + out + o, p.y_type, result[r][o] + bias);
+    }
+  }
+}
+
+template <FloatType kType, int kRows>
+void rows_by_outs(const LinearParams& p, const float* x, long row, long out, long out_end) {
+  constexpr int kOuts = kRows == 1 ? 4 : 2;
+  for (; out + kOuts <= out_end; out += kOuts) tile<kType, kRows, kOuts>(p, x, row, out);
+  for (; out < out_end; ++out) tile<kType, kRows, 1>(p, x, row, out);
+}
+
+template <FloatType kType>
+void block(const LinearParams& p, const float* x, long row, long row_end, long out, long out_end) {
+  for (; row + kMaxRows <= row_end; row += kMaxRows, x += kMaxRows * p.in) {
+    rows_by_outs<kType, kMaxRows>(p, x, row, out, out_end);
+  }
+  for (; row < row_end; ++row, x += p.in) rows_by_outs<kType, 1>(p, x, row, out, out_end);
+}
+
+void run_task(void* context, long task, float* scratch) {
+  const auto& p = *static_cast<const LinearParams*>(context);
+  const long out_blocks = (p.out + kOutBlock - 1) / kOutBlock;
+  const long row = task / out_blocks * kRowBlock, out = task % out_blocks * kOutBlock;
+  const long row_end = row + kRowBlock < p.rows ? row + kRowBlock : p.rows;
+  const long out_end = out + kOutBlock < p.out ? out + kOutBlock : p.out;
+  for (long r = row; r < row_end; ++r) load_row(scratch + (r - row) * p.in, p.x, r * p.x_stride, p.in, p.x_type);
+  switch (p.weight_type) {
+    case FloatType::kF32: return block<FloatType::kF32>(p, scratch, row, row_end, out, out_end);
+    case FloatType::kBF16: return block<FloatType::kBF16>(p, scratch, row, row_end, out, out_end);
+    case FloatType::kF16: return block<FloatType::kF16>(p, scratch, row, row_end, out, out_end);
+  }
+}
+
+}  // namespace
+
+void linear(const LinearParams& params) {
+  const long row_blocks = (params.rows + kRowBlock - 1) / kRowBlock, out_blocks = (params.out + kOutBlock - 1) / kOutBlock;
+  const long rows = params.rows < kRowBlock ? params.rows : kRowBlock;
+  parallel_for_with_scratch(params.threads, row_blocks * out_blocks, rows * params.in + kLanes, run_task,
+                            const_cast<LinearParams*>(&params));
+}
+
+}  // namespace headrace::cpu::HR_ISA

@@ -1,0 +1,130 @@
+// The dense ops of every kernel set against the oracle, element by element.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "support/all_close.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+// Relative to values of size about 1: sums in float32, then one rounding to the output's dtype.
+Tolerance tolerance_of(DType out) {
+  if (out == DType::kF32) return {.abs = 2e-5, .rel = 2e-5};
+  return out == DType::kBF16 ? Tolerance{.abs = 2e-3, .rel = 8e-3} : Tolerance{.abs = 2e-4, .rel = 1e-3};
+}
+
+class DenseOps : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+      if (set.ops->name != GetParam()) continue;
+      if (!set.runs_here()) GTEST_SKIP() << "this machine cannot run the kernel set " << GetParam();
+      ops_ = set.ops;
+    }
+  }
+  const OpSet* ops_ = nullptr;
+  Random random_{3};
+};
+
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+TEST_P(DenseOps, LinearMatchesTheOracle) {
+  for (const DType weight : kFloats) {
+    for (const auto& [rows, in, out] : {std::array{1, 5, 3}, {1, 96, 70}, {3, 33, 65}, {7, 64, 130}, {66, 40, 9}}) {
+      const DType type = rows == 3 ? DType::kBF16 : DType::kF32;
+      const Tensor x = random_tensor(random_, type, {rows, in}), w = random_tensor(random_, weight, {out, in}, 0.2);
+      const Tensor bias = random_tensor(random_, weight, {out});
+      const Tensor want(type, {rows, out}), got(type, {rows, out});
+      poison(got);
+      const TensorView b = rows == 7 ? TensorView() : bias.view();
+      reference::linear({.x = x, .weight = w, .bias = b, .y = want}, {});
+      ops_->linear({.x = x, .weight = w, .bias = b, .y = got}, {.threads = 2});
+      EXPECT_TRUE(all_close(got, want, tolerance_of(type))) << name_of(weight) << " " << rows << "x" << in << "x" << out;
+    }
+  }
+}
+
+TEST_P(DenseOps, ARowsProductDoesNotDependOnTheOtherRowsOrTheThreads) {
+  const Tensor x = random_tensor(random_, DType::kBF16, {70, 75}), w = random_tensor(random_, DType::kBF16, {66, 75});
+  const Tensor all(DType::kF32, {70, 66}), one(DType::kF32, {1, 66});
+  ops_->linear({.x = x, .weight = w, .y = all}, {.threads = 2});
+  for (const int64_t row : {0, 3, 63, 69}) {
+    ops_->linear({.x = x.view().slice(row, row + 1), .weight = w, .y = one}, {.threads = 1});
+    EXPECT_TRUE(bit_equal(one, all.view().slice(row, row + 1))) << "row " << row;
+  }
+}
+
+TEST_P(DenseOps, RMSNormMatchesTheOracleOnStridedHeads) {
+  for (const DType type : kFloats) {
+    for (const WeightForm form : {WeightForm::kPlain, WeightForm::kPlusOne}) {
+      const Tensor fused = random_tensor(random_, type, {19, 100}), gate = random_tensor(random_, type, {19, 2, 35});
+      const Tensor weight = random_tensor(random_, DType::kBF16, {35});
+      const TensorView x = fused.view().narrow(1, 10, 80).reshape({19, 2, 35});
+      for (const TensorView& z : {TensorView(), gate.view()}) {
+        const Tensor want(type, {19, 2, 35}), got(type, {19, 2, 35});
+        poison(got);
+        const RMSNormArgs args{.x = x, .weight = weight, .gate = z, .weight_form = form, .out = want};
+        RMSNormArgs ours = args;
+        ours.out = got;
+        reference::rms_norm(args, {});
+        ops_->rms_norm(ours, {.threads = 2});
+        EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+      }
+    }
+  }
+}
+
+TEST_P(DenseOps, RotaryEmbeddingTurnsTheFirstElementsAlone) {
+  for (const DType type : kFloats) {
+    const Tensor x = random_tensor(random_, type, {21, 3, 20});
+    const Tensor want = copy_of(x), got = copy_of(x);
+    const Tensor positions(DType::kI32, {21}), frequencies(DType::kF32, {5});
+    for (int64_t t = 0; t < 21; ++t) set_element(positions, t, static_cast<double>(37 * t));
+    for (int64_t i = 0; i < 5; ++i) set_element(frequencies, i, 1.0 / static_cast<double>(1 + i * i));
+    reference::rotary_embedding({.x = want, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f}, {});
+    ops_->rotary_embedding({.x = got, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f}, {.threads = 2});
+    EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+    EXPECT_TRUE(bit_equal(got.view().narrow(2, 10, 20), x.view().narrow(2, 10, 20)));
+  }
+}
+
+TEST_P(DenseOps, PointwiseMatchesTheOracle) {
+  for (const DType type : kFloats) {
+    for (const PointwiseKind kind : {PointwiseKind::kAdd, PointwiseKind::kSiluMul, PointwiseKind::kSigmoidMul}) {
+      for (const int64_t x_dim : {300, 1}) {
+        const Tensor x = random_tensor(random_, type, {18, x_dim}, 3), y = random_tensor(random_, type, {18, 300});
+        const Tensor want(type, {18, 300}), got = copy_of(y);
+        reference::pointwise({.kind = kind, .x = x, .y = y, .out = want}, {});
+        ops_->pointwise({.kind = kind, .x = x, .y = got, .out = got}, {.threads = 2});  // in place
+        EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+      }
+    }
+  }
+}
+
+TEST_P(DenseOps, EmbeddingGathersRowsAndRefusesForeignIds) {
+  const Tensor table = random_tensor(random_, DType::kBF16, {7, 33}), ids = Tensor::zeros(DType::kI32, {3});
+  set_element(ids, 1, 6);
+  const Tensor want(DType::kF32, {3, 33}), got(DType::kF32, {3, 33});
+  reference::embedding({.ids = ids, .table = table, .out = want}, {});
+  ops_->embedding({.ids = ids, .table = table, .out = got}, {});
+  EXPECT_TRUE(bit_equal(got, want));
+  set_element(ids, 2, 7);
+  EXPECT_THROW(ops_->embedding({.ids = ids, .table = table, .out = got}, {}), Error);
+}
+
+std::vector<std::string_view> set_names() {
+  std::vector<std::string_view> names;
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) names.push_back(set.ops->name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, DenseOps, testing::ValuesIn(set_names()),
+                         [](const auto& set) { return std::string(set.param); });
+
+}  // namespace
+}  // namespace headrace::testing_support
