@@ -1,0 +1,78 @@
+#include "headrace/layers/gated_delta_net.h"
+
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+Tensor as_float(const TensorView& x) {
+  Tensor copy(DType::kF32, x.shape());
+  for (int64_t i = 0; i < x.numel(); ++i) set_element(copy, i, element_as_double(x, i));
+  return copy;
+}
+
+// Appends rows [from, from + count) of `source` at row `at` of `target`.
+void copy_rows(const TensorView& source, int64_t from, int64_t count, const Tensor& target, int64_t at) {
+  const TensorView rows = source.slice(from, from + count);
+  std::memcpy(target.view().slice(at, at + count).data(), rows.data(), static_cast<size_t>(rows.bytes()));
+}
+
+Linear projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t out, int64_t in) {
+  return copy ? Linear(copy, {}) : Linear(scope, name, out, in);
+}
+
+}  // namespace
+
+// Rows of key head g: [q | k | v of its value heads | z of the same], and [b | a] of its value heads.
+GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, const GatedDeltaNetConfig& c) {
+  if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) return {};
+  const int64_t dk = c.head_k_dim, r = c.num_v_heads / c.num_k_heads, dv = r * c.head_v_dim;
+  const TensorView qkvz = scope.scope("in_proj_qkvz").tensor("weight", {c.conv_dim() + c.value_dim(), c.hidden});
+  const TensorView ba = scope.scope("in_proj_ba").tensor("weight", {2 * c.num_v_heads, c.hidden});
+  Projections p{Tensor(qkvz.dtype(), {c.conv_dim(), c.hidden}), Tensor(qkvz.dtype(), {c.value_dim(), c.hidden}),
+                Tensor(ba.dtype(), {c.num_v_heads, c.hidden}), Tensor(ba.dtype(), {c.num_v_heads, c.hidden})};
+  for (int64_t g = 0; g < c.num_k_heads; ++g) {
+    const int64_t row = g * (2 * dk + 2 * dv);
+    copy_rows(qkvz, row, dk, p.qkv, g * dk);
+    copy_rows(qkvz, row + dk, dk, p.qkv, c.key_dim() + g * dk);
+    copy_rows(qkvz, row + 2 * dk, dv, p.qkv, 2 * c.key_dim() + g * dv);
+    copy_rows(qkvz, row + 2 * dk + dv, dv, p.z, g * dv);
+    copy_rows(ba, g * 2 * r, r, p.b, g * r);
+    copy_rows(ba, g * 2 * r + r, r, p.a, g * r);
+  }
+  return p;
+}
+
+GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& c)
+    : config_(c),
+      copies_(reorder(scope, c)),
+      qkv_(projection(scope, "in_proj_qkv", copies_.qkv, c.conv_dim(), c.hidden)),
+      z_(projection(scope, "in_proj_z", copies_.z, c.value_dim(), c.hidden)),
+      b_(projection(scope, "in_proj_b", copies_.b, c.num_v_heads, c.hidden)),
+      a_(projection(scope, "in_proj_a", copies_.a, c.num_v_heads, c.hidden)),
+      out_proj_(scope, "out_proj", c.hidden, c.value_dim()),
+      a_log_(as_float(scope.tensor("A_log", {c.num_v_heads}))),
+      dt_bias_(as_float(scope.tensor("dt_bias", {c.num_v_heads}))),
+      norm_(scope, "norm", c.head_v_dim, c.eps, WeightForm::kPlain),
+      attention_({.layer_id = c.layer_id,
+                  .gdn_layer_idx = c.gdn_layer_idx,
+                  .num_k_heads = c.num_k_heads,
+                  .num_v_heads = c.num_v_heads,
+                  .head_k_dim = c.head_k_dim,
+                  .head_v_dim = c.head_v_dim,
+                  .conv_weight = scope.scope("conv1d")
+                                     .tensor("weight", {c.conv_dim(), 1, c.conv_kernel}, {.stddev = 0.3})
+                                     .reshape({c.conv_dim(), c.conv_kernel}),
+                  .a_log = a_log_,
+                  .dt_bias = dt_bias_}) {}
+
+Tensor GatedDeltaNet::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
+  const int64_t tokens = x.dim(0);
+  const Tensor mixed = qkv_(context, x), z = z_(context, x), b = b_(context, x), a = a_(context, x);
+  const Tensor out(context.dtype, {tokens, config_.num_v_heads, config_.head_v_dim});
+  attention_.forward(batch, mixed, a, b, out);
+  norm_.forward(context, out, out, z.view().reshape({tokens, config_.num_v_heads, config_.head_v_dim}));
+  return out_proj_(context, out.view().reshape({tokens, config_.value_dim()}));
+}
+
+}  // namespace headrace

@@ -1,0 +1,30 @@
+// y = x W^T (+ b) with the weights of a checkpoint, used where they lie.
+#pragma once
+#include <string_view>
+
+#include "headrace/layers/layer_context.h"
+#include "headrace/weights/weight_scope.h"
+
+namespace headrace {
+
+enum class HasBias : uint8_t { kNo, kYes };
+
+// Refers to weights that somebody else owns (the checkpoint, or a tensor of the model). Callable from any thread.
+class Linear {
+ public:
+  Linear() = default;
+  Linear(const TensorView& weight, const TensorView& bias) : weight_(weight), bias_(bias) {}
+  // "<name>.weight" [out, in] and, when asked for, "<name>.bias" [out]. Errors as Checkpoint::tensor.
+  Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias = HasBias::kNo);
+
+  int64_t out_features() const { return weight_.dim(0); }
+  // Writes y [tokens, out], any float dtype, from x [tokens, in].
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
+  // The same into a new tensor of the context's dtype.
+  Tensor operator()(const LayerContext& context, const TensorView& x) const;
+
+ private:
+  TensorView weight_, bias_;  // not owned
+};
+
+}  // namespace headrace

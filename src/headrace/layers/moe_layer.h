@@ -1,0 +1,42 @@
+// Mixture of experts: softmax over all, the best k, and optionally a shared expert behind a sigmoid gate.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "headrace/layers/gated_mlp.h"
+
+namespace headrace {
+
+struct MoEConfig {
+  int64_t hidden = 0, num_experts = 0, experts_per_token = 0, intermediate = 0;
+  int64_t shared_intermediate = 0;  // 0: no shared expert
+  enum class Renormalise : uint8_t { kNo, kYes } norm_topk_prob = Renormalise::kYes;
+};
+
+// Accepts both layouts of experts: "experts.N.gate_proj.weight" and so on, and stacked "experts.gate_up_proj"
+// [experts, 2 * intermediate, hidden] with "experts.down_proj". Only tokens that chose an expert run through it.
+// Source: Qwen3-MoE; ties between experts go to the lower index. Callable from any thread.
+class MoELayer {
+ public:
+  MoELayer(const WeightScope& scope, const MoEConfig& config);
+
+  // Writes y [tokens, hidden] of the context's dtype. A token's result does not depend on the other tokens.
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
+
+ private:
+  struct Choice {
+    int32_t expert = 0;
+    float weight = 0;
+  };
+  std::vector<Choice> route(const LayerContext& context, const TensorView& x) const;  // [tokens * k]
+  void run_expert(const LayerContext& context, int64_t expert, const TensorView& x, const std::vector<Choice>& choices,
+                  const TensorView& results) const;
+
+  MoEConfig config_;
+  Linear router_;
+  std::vector<GatedMLP> experts_;
+  std::optional<GatedMLP> shared_;
+  Linear shared_gate_;
+};
+
+}  // namespace headrace

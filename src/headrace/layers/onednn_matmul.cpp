@@ -1,0 +1,73 @@
+#include "headrace/layers/onednn_matmul.h"
+
+#ifdef HEADRACE_JTHREAD_PARALLEL
+namespace headrace {
+
+// Built without oneDNN: its threads are OpenMP's, about which ThreadSanitizer reports races that are none.
+bool onednn_supports(const LinearArgs&) { return false; }
+void onednn_matmul(const LinearArgs&, const OpContext&) {
+  throw Error(ErrorCode::kUnsupported, "linear: oneDNN is not built");
+}
+
+}  // namespace headrace
+#else
+#include <omp.h>
+
+#include <dnnl.hpp>
+
+namespace headrace {
+namespace {
+
+using Memory = dnnl::memory;
+
+Memory::data_type type_of(const TensorView& x) {
+  return x.dtype() == DType::kBF16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+}
+
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);  // immutable: a handle of the library's own state
+  return engine;
+}
+
+// oneDNN runs on as many OpenMP threads as the calling thread would start.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+  ~ThreadCount() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+bool onednn_supports(const LinearArgs& a) {
+  const DType type = a.x.dtype();
+  return !a.bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
+         (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
+}
+
+void onednn_matmul(const LinearArgs& a, const OpContext& context) {
+  check(a);
+  const int64_t m = a.x.dim(0), k = a.x.dim(1), n = a.weight.dim(0);
+  if (m == 0 || n == 0) return;
+  const ThreadCount threads(context.threads);
+  try {
+    const Memory::desc x({m, k}, type_of(a.x), Memory::dims{a.x.stride(0), 1});
+    const Memory::desc w({k, n}, type_of(a.weight), Memory::dims{1, a.weight.stride(0)});
+    const Memory::desc y({m, n}, type_of(a.y), Memory::dims{a.y.stride(0), 1});
+    const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(x, w, y), cpu_engine());  // cached by oneDNN
+    dnnl::stream stream(cpu_engine());
+    dnnl::matmul(plan).execute(stream, {{DNNL_ARG_SRC, Memory(x, cpu_engine(), a.x.data())},
+                                        {DNNL_ARG_WEIGHTS, Memory(w, cpu_engine(), a.weight.data())},
+                                        {DNNL_ARG_DST, Memory(y, cpu_engine(), a.y.data())}});
+    stream.wait();
+  } catch (const dnnl::error& e) {
+    throw Error(ErrorCode::kInternal, str("linear: oneDNN refused ", m, "x", k, "x", n, ": ", e.what()));
+  }
+}
+
+}  // namespace headrace
+#endif

@@ -1,0 +1,14 @@
+// Dense matrix products of many rows through oneDNN. The only file that names it.
+#pragma once
+#include "headrace/kernels/linear.h"
+
+namespace headrace {
+
+// Whether oneDNN is built in and runs these dtypes: x and weight both float32 or both bfloat16, no bias.
+bool onednn_supports(const LinearArgs& args);
+
+// As linear. Weights are read as stored: packing them would keep a second copy of the model. Sums are float32 in an
+// order that depends on the number of rows. Error kInternal when oneDNN refuses.
+void onednn_matmul(const LinearArgs& args, const OpContext& context);
+
+}  // namespace headrace

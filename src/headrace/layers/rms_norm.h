@@ -1,0 +1,36 @@
+// Root-mean-square norm with the weight of a checkpoint.
+#pragma once
+#include "headrace/layers/layer_context.h"
+#include "headrace/weights/weight_scope.h"
+
+namespace headrace {
+
+// Refers to its weight. Callable from any thread.
+class RMSNorm {
+ public:
+  RMSNorm() = default;
+  // "<name>.weight" [dim].
+  RMSNorm(const WeightScope& scope, std::string_view name, int64_t dim, float eps, WeightForm form)
+      : weight_(scope.scope(name).tensor("weight", {dim}, {.mean = form == WeightForm::kPlain ? 1.0 : 0.0})),
+        eps_(eps),
+        form_(form) {}
+
+  // out may be x; `gate` is null or multiplies by silu(gate) after the norm.
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& out,
+               const TensorView& gate = {}) const {
+    context.ops->rms_norm({.x = x, .weight = weight_, .gate = gate, .eps = eps_, .weight_form = form_, .out = out},
+                          context.op);
+  }
+  Tensor operator()(const LayerContext& context, const TensorView& x) const {
+    Tensor out(context.dtype, x.shape());
+    forward(context, x, out);
+    return out;
+  }
+
+ private:
+  TensorView weight_;  // not owned
+  float eps_ = 1e-6f;
+  WeightForm form_ = WeightForm::kPlain;
+};
+
+}  // namespace headrace

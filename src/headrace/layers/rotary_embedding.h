@@ -1,0 +1,41 @@
+// Rotary position embedding: the frequencies of a model, computed once.
+#pragma once
+#include <string>
+
+#include "headrace/layers/layer_context.h"
+
+namespace headrace {
+
+// As config.json states it. Types: "default", "linear", "llama3", "yarn".
+struct RotaryConfig {
+  std::string type = "default";
+  double theta = 0;  // 0: not stated, which is refused: the reference's silent 10000 is right for no released model
+  double partial_rotary_factor = 1;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double original_max_position = 0;                  // llama3, yarn
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1
+};
+
+// Immutable; callable from any thread.
+class RotaryEmbedding {
+ public:
+  RotaryEmbedding() = default;
+  // Error kModelFile for a missing theta or a size that is not even; kUnsupported for another type, by name.
+  RotaryEmbedding(const RotaryConfig& config, int64_t head_dim);
+
+  // Rotates x [tokens, heads, head_dim] in place.
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& positions) const {
+    context.ops->rotary_embedding({.x = x, .positions = positions, .inv_freq = inv_freq_, .magnitude = magnitude_},
+                                  context.op);
+  }
+  TensorView inv_freq() const { return inv_freq_; }
+  float magnitude() const { return magnitude_; }
+
+ private:
+  Tensor inv_freq_;  // float32 [R / 2]
+  float magnitude_ = 1;
+};
+
+}  // namespace headrace

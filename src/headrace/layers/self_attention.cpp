@@ -1,0 +1,51 @@
+#include "headrace/layers/self_attention.h"
+
+#include <cmath>
+
+namespace headrace {
+
+SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig& c, const RotaryEmbedding& rotary)
+    : config_(c),
+      q_proj_(scope, "q_proj", int64_t{c.num_heads} * c.head_dim * (c.output_gate == SelfAttentionConfig::OutputGate::kYes ? 2 : 1),
+              c.hidden, c.qkv_bias),
+      k_proj_(scope, "k_proj", int64_t{c.num_kv_heads} * c.head_dim, c.hidden, c.qkv_bias),
+      v_proj_(scope, "v_proj", int64_t{c.num_kv_heads} * c.head_dim, c.hidden, c.qkv_bias),
+      o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim, c.o_bias),
+      rotary_(&rotary),
+      attention_({.num_heads = c.num_heads,
+                  .head_dim = c.head_dim,
+                  .scaling = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+                  .num_kv_heads = c.num_kv_heads,
+                  .layer_id = c.layer_id,
+                  .sliding_window_size = c.sliding_window}) {
+  if (c.qk_norm == SelfAttentionConfig::QKNorm::kNo) return;
+  q_norm_.emplace(scope, "q_norm", c.head_dim, c.eps, c.norm_form);
+  k_norm_.emplace(scope, "k_norm", c.head_dim, c.eps, c.norm_form);
+}
+
+Tensor SelfAttention::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
+  const int64_t tokens = x.dim(0), heads = config_.num_heads, dim = config_.head_dim;
+  const bool gated = config_.output_gate == SelfAttentionConfig::OutputGate::kYes;
+  const Tensor queries = q_proj_(context, x), keys = k_proj_(context, x), v = v_proj_(context, x);
+  const TensorView per_head = queries.view().reshape({tokens, heads, gated ? 2 * dim : dim});
+  const TensorView q = per_head.narrow(2, 0, dim), k = keys.view().reshape({tokens, config_.num_kv_heads, dim});
+  if (q_norm_) {
+    q_norm_->forward(context, q, q);
+    k_norm_->forward(context, k, k);
+  }
+  rotary_->forward(context, q, batch.positions);
+  rotary_->forward(context, k, batch.positions);
+  const Tensor out(context.dtype, {tokens, heads * dim});
+  attention_.forward(q, k, v, batch, out);
+  if (gated && tokens > 0) {
+    const TensorView rows = out.view().reshape({tokens * heads, dim});
+    context.ops->pointwise({.kind = PointwiseKind::kSigmoidMul,
+                            .x = per_head.narrow(2, dim, 2 * dim).reshape({tokens * heads, dim}),
+                            .y = rows,
+                            .out = rows},
+                           context.op);
+  }
+  return o_proj_(context, out);
+}
+
+}  // namespace headrace
