@@ -1,0 +1,115 @@
+#include "headrace/models/causal_lm.h"
+
+#include <cstring>
+#include <utility>
+
+namespace headrace {
+namespace {
+
+ModelInfo info_of(const ModelConfig& c, const LayerContext& context) {
+  ModelInfo info{.architecture = c.architecture,
+                 .vocab_size = static_cast<int32_t>(c.vocab),
+                 .context_length = c.context_length,
+                 .num_layers = c.num_layers,
+                 .eos_ids = c.eos_ids,
+                 .dtype = context.dtype};
+  for (int32_t i = 0; i < c.num_layers; ++i) {
+    if (c.layer_types[static_cast<size_t>(i)] == LayerType::kFullAttention) {
+      info.full_attn_layer_ids.push_back(i);
+    } else {
+      ++info.num_gdn_layers;
+    }
+  }
+  info.kv_groups = {{{c.attention.num_kv_heads, c.attention.head_dim, c.attention.head_dim}, info.full_attn_layer_ids}};
+  info.gdn = {.num_layers = info.num_gdn_layers,
+              .num_k_heads = c.gdn.num_k_heads,
+              .num_v_heads = c.gdn.num_v_heads,
+              .head_k_dim = c.gdn.head_k_dim,
+              .head_v_dim = c.gdn.head_v_dim,
+              .conv_kernel_size = c.gdn.conv_kernel,
+              .conv_dtype = context.dtype};
+  return info;
+}
+
+}  // namespace
+
+CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerContext& context)
+    : checkpoint_(std::move(checkpoint)),
+      context_(context),
+      info_(info_of(c, context)),
+      rotary_(c.rotary, c.attention.head_dim) {
+  const TextWeights weights = find_text_weights(checkpoint_);
+  embedding_ = weights.body.scope("embed_tokens").tensor("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
+  blocks_.reserve(static_cast<size_t>(c.num_layers));
+  for (int32_t i = 0; i < c.num_layers; ++i) add_block(weights.body.scope(str("layers.", i)), c, i);
+  norm_ = RMSNorm(weights.body, "norm", c.hidden, c.eps, c.norm_form);
+  // A tied model may store the head as well: then it is read, so that it counts as known, and the embedding is used.
+  const WeightScope lm_head = weights.head.scope("lm_head");
+  const TensorView head =
+      lm_head.has("weight") || !c.tied_head ? lm_head.tensor("weight", {c.vocab, c.hidden}) : embedding_;
+  head_ = Linear(c.tied_head ? embedding_ : head, {});
+  if (!checkpoint_.is_random()) {
+    checkpoint_.require_all_used();
+    info_.weight_bytes = checkpoint_.stored_bytes();
+  }
+}
+
+void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t layer) {
+  Block block;
+  block.input_norm = RMSNorm(scope, "input_layernorm", c.hidden, c.eps, c.norm_form);
+  block.post_norm = RMSNorm(scope, "post_attention_layernorm", c.hidden, c.eps, c.norm_form);
+  if (c.layer_types[static_cast<size_t>(layer)] == LayerType::kFullAttention) {
+    SelfAttentionConfig attention = c.attention;
+    attention.layer_id = layer;
+    block.attention.emplace(scope.scope("self_attn"), attention, rotary_);
+  } else {
+    GatedDeltaNetConfig gdn = c.gdn;
+    gdn.layer_id = layer;
+    for (const Block& before : blocks_) gdn.gdn_layer_idx += before.gdn ? 1 : 0;
+    block.gdn.emplace(scope.scope("linear_attn"), gdn);
+  }
+  if (!c.moe_layers.empty() && c.moe_layers[static_cast<size_t>(layer)]) {
+    block.moe.emplace(scope.scope("mlp"), c.moe);
+  } else {
+    block.mlp.emplace(scope.scope("mlp"), c.hidden, c.intermediate);
+  }
+  blocks_.push_back(std::move(block));
+}
+
+void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
+  const auto add = [this, &x](const TensorView& y) {
+    context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
+  };
+  const Tensor normed = block.input_norm(context_, x);
+  add(block.attention ? block.attention->forward(context_, normed, batch) : block.gdn->forward(context_, normed, batch));
+  block.post_norm.forward(context_, x, normed);
+  const Tensor y(context_.dtype, x.shape());
+  if (block.moe) {
+    block.moe->forward(context_, normed, y);
+  } else {
+    block.mlp->forward(context_, normed, y);
+  }
+  add(y);
+}
+
+Tensor CausalLM::logits(const TensorView& x, const std::vector<int32_t>& rows) const {
+  const auto count = static_cast<int64_t>(rows.size());
+  const Tensor wanted(context_.dtype, {count, x.dim(1)});
+  for (int64_t i = 0; i < count; ++i) {
+    const TensorView from = x.select(rows[static_cast<size_t>(i)]);
+    std::memcpy(wanted.view().select(i).data(), from.data(), static_cast<size_t>(from.bytes()));
+  }
+  norm_.forward(context_, wanted, wanted);
+  Tensor out(DType::kF32, {count, info_.vocab_size});
+  head_.forward(context_, wanted, out);
+  return out;
+}
+
+Tensor CausalLM::forward(const ForwardBatch& batch) const {
+  const Tensor x(context_.dtype, {batch.num_tokens(), embedding_.dim(1)});
+  context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
+  for (const Block& block : blocks_) run_block(block, x, batch);
+  return logits(x, batch.logits_rows);
+}
+
+}  // namespace headrace

@@ -1,0 +1,43 @@
+// The shared decoder of every causal family: pre-norm blocks whose parts are chosen by ModelConfig.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "headrace/models/model.h"
+#include "headrace/models/model_config.h"
+#include "headrace/weights/checkpoint.h"
+
+namespace headrace {
+
+class CausalLM final : public Model {
+ public:
+  // Loads every tensor; a missing one, one of another shape and an unknown one are Error kModelFile.
+  CausalLM(const ModelConfig& config, Checkpoint checkpoint, const LayerContext& context);
+
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override;
+
+ private:
+  // x += mixer(norm(x)); x += mlp(norm(x))
+  struct Block {
+    RMSNorm input_norm, post_norm;
+    std::optional<SelfAttention> attention;  // one of these two
+    std::optional<GatedDeltaNet> gdn;
+    std::optional<GatedMLP> mlp;  // one of these two
+    std::optional<MoELayer> moe;
+  };
+  void add_block(const WeightScope& scope, const ModelConfig& config, int32_t layer);
+  void run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
+  Tensor logits(const TensorView& x, const std::vector<int32_t>& rows) const;
+
+  Checkpoint checkpoint_;  // owns the memory behind every weight
+  LayerContext context_;
+  ModelInfo info_;
+  RotaryEmbedding rotary_;
+  TensorView embedding_;
+  std::vector<Block> blocks_;
+  RMSNorm norm_;
+  Linear head_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,18 @@
+// Each family's reading of config.json: a function from the file to flags of the shared decoder.
+#pragma once
+#include "headrace/models/model_config.h"
+
+namespace headrace {
+
+ModelConfig llama_config(const JsonValue& root);       // llama.cpp
+ModelConfig qwen2_config(const JsonValue& root);       // qwen2.cpp
+ModelConfig qwen3_config(const JsonValue& root);       // qwen3.cpp
+ModelConfig qwen3_moe_config(const JsonValue& root);   // qwen3_moe.cpp
+ModelConfig qwen3_next_config(const JsonValue& root);  // qwen3_next.cpp
+ModelConfig qwen3_5_config(const JsonValue& root);     // qwen3_5.cpp; dense, and MoE when it states experts
+
+// Fields that families with experts and hybrids share.
+void read_moe(const JsonValue& text, ModelConfig& config);
+void read_gdn(const JsonValue& text, ModelConfig& config);
+
+}  // namespace headrace

@@ -1,0 +1,15 @@
+// Llama 3: grouped query heads, rotary positions with the llama3 frequency scaling, no norms of q and k.
+// Source: The Llama 3 Herd of Models.
+#include "headrace/models/families.h"
+
+namespace headrace {
+
+ModelConfig llama_config(const JsonValue& root) {
+  ModelConfig c = common_config(root);
+  if (text_config_of(root).bool_or("attention_bias", false)) c.attention.qkv_bias = c.attention.o_bias = HasBias::kYes;
+  HR_REQUIRE(!text_config_of(root).bool_or("mlp_bias", false), ErrorCode::kUnsupported, root.where(),
+             " has mlp_bias, which is not built");
+  return c;
+}
+
+}  // namespace headrace

@@ -1,0 +1,36 @@
+// A language model as the engine sees it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "headrace/base/tensor.h"
+#include "headrace/batch/forward_batch.h"
+#include "headrace/pool/gdn_pool.h"
+#include "headrace/pool/kv_pool.h"
+
+namespace headrace {
+
+// What the engine needs to know of a model to build its pools.
+struct ModelInfo {
+  std::string architecture;
+  int32_t vocab_size = 0, context_length = 0, num_layers = 0;
+  std::vector<int32_t> eos_ids;
+  std::vector<KVLayerGroup> kv_groups;         // full-attention layers only
+  std::vector<int32_t> full_attn_layer_ids;
+  int32_t num_gdn_layers = 0;
+  GDNPoolConfig gdn;                           // num_slots is the engine's to choose
+  int64_t weight_bytes = 0;                    // as stored; 0 for random weights
+  DType dtype = DType::kF32;                   // of activations
+};
+
+// Owns its weights. Not thread-safe: one engine runs it.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelInfo& info() const = 0;
+  // Runs the batch, which its backend has planned. Returns float32 [logits_rows, vocab]; the head runs on those rows
+  // alone.
+  virtual Tensor forward(const ForwardBatch& batch) const = 0;
+};
+
+}  // namespace headrace

@@ -1,0 +1,110 @@
+#include "headrace/models/model_config.h"
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096;
+
+RotaryConfig rotary_of(const JsonValue& text) {
+  // v5 files keep everything in rope_parameters; v4 files have rope_theta beside a rope_scaling that may be null.
+  const JsonValue* v5 = text.find("rope_parameters");
+  const JsonValue* scaling = v5 != nullptr ? v5 : text.find("rope_scaling");
+  RotaryConfig c;
+  c.theta = v5 != nullptr ? v5->float_or("rope_theta", text.float_or("rope_theta", 0)) : text.float_or("rope_theta", 0);
+  c.partial_rotary_factor = text.float_or("partial_rotary_factor", 1);
+  if (scaling == nullptr) return c;
+  c.type = scaling->string_or("rope_type", scaling->string_or("type", "default"));
+  c.partial_rotary_factor = scaling->float_or("partial_rotary_factor", c.partial_rotary_factor);
+  c.factor = scaling->float_or("factor", 1);
+  c.low_freq_factor = scaling->float_or("low_freq_factor", 1);
+  c.high_freq_factor = scaling->float_or("high_freq_factor", 4);
+  c.original_max_position = scaling->float_or("original_max_position_embeddings", 0);
+  c.beta_fast = scaling->float_or("beta_fast", 32);
+  c.beta_slow = scaling->float_or("beta_slow", 1);
+  c.attention_factor = scaling->float_or("attention_factor", 0);
+  HR_REQUIRE((c.type != "llama3" && c.type != "yarn") || c.original_max_position > 0, ErrorCode::kModelFile,
+             scaling->where(), " has no original_max_position_embeddings, which rope type ", c.type, " needs");
+  return c;
+}
+
+std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
+  std::vector<LayerType> types(static_cast<size_t>(layers), LayerType::kFullAttention);
+  const JsonValue* listed = text.find("layer_types");
+  if (listed == nullptr) return types;
+  const std::vector<std::string> names = listed->as_strings();
+  HR_REQUIRE(names.size() == types.size(), ErrorCode::kModelFile, listed->where(), " has ", names.size(),
+             " entries, expected one for each of ", layers, " layers");
+  for (size_t i = 0; i < names.size(); ++i) {
+    HR_REQUIRE(names[i] == "full_attention" || names[i] == "linear_attention", ErrorCode::kUnsupported,
+               listed->where(), " names '", names[i], "'; built are: full_attention, linear_attention");
+    if (names[i] == "linear_attention") types[i] = LayerType::kLinearAttention;
+  }
+  return types;
+}
+
+DType dtype_of(const JsonValue& root, const JsonValue& text) {
+  const std::string name = text.string_or("dtype", text.string_or("torch_dtype",
+                           root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  throw Error(ErrorCode::kModelFile, str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
+}
+
+void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids) {
+  const JsonValue* eos = owner.find("eos_token_id");
+  if (eos == nullptr) return;
+  const auto found = eos->is_array() ? eos->as_ints(0, vocab - 1) : std::vector<int64_t>{eos->as_int(0, vocab - 1)};
+  for (const int64_t id : found) ids.push_back(static_cast<int32_t>(id));
+}
+
+}  // namespace
+
+const JsonValue& text_config_of(const JsonValue& root) {
+  const JsonValue* text = root.find("text_config");
+  return text != nullptr ? *text : root;
+}
+
+ModelConfig common_config(const JsonValue& root) {
+  const JsonValue& text = text_config_of(root);
+  ModelConfig c;
+  c.hidden = text.at("hidden_size").as_int(1, kMaxDim);
+  c.vocab = text.at("vocab_size").as_int(1, kMaxDim);
+  c.num_layers = static_cast<int32_t>(text.at("num_hidden_layers").as_int(1, kMaxLayers));
+  c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 4096, 1, int64_t{1} << 30));
+  c.intermediate = text.int_or("intermediate_size", 0, 0, kMaxDim);
+  c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
+  c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", false));
+  const auto heads = static_cast<int32_t>(text.at("num_attention_heads").as_int(1, 1 << 16));
+  const auto kv_heads = static_cast<int32_t>(text.int_or("num_key_value_heads", heads, 1, 1 << 16));
+  HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, text.at("num_attention_heads").where(), " is ", heads,
+             ", expected a multiple of num_key_value_heads ", kv_heads);
+  HR_REQUIRE(text.find("head_dim") != nullptr || c.hidden % heads == 0, ErrorCode::kModelFile,
+             text.at("hidden_size").where(), " is ", c.hidden, ", expected a multiple of ", heads, " heads");
+  c.attention = {.hidden = c.hidden,
+                 .num_heads = heads,
+                 .num_kv_heads = kv_heads,
+                 .head_dim = static_cast<int32_t>(text.int_or("head_dim", c.hidden / heads, 1, 1 << 16)),
+                 .eps = c.eps};
+  HR_REQUIRE(!text.bool_or("use_sliding_window", false), ErrorCode::kUnsupported, text.at("use_sliding_window").where(),
+             " is true; sliding-window layers of this family are not built");
+  c.layer_types = layer_types_of(text, c.num_layers);
+  c.rotary = rotary_of(text);
+  c.stored_dtype = dtype_of(root, text);
+  return c;
+}
+
+std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab) {
+  std::vector<int32_t> ids;
+  append_eos(root, vocab, ids);
+  if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, ids);
+  const std::filesystem::path generation = directory / "generation_config.json";
+  if (std::filesystem::exists(generation)) append_eos(read_json_file(generation), vocab, ids);
+  std::ranges::sort(ids);
+  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  return ids;
+}
+
+}  // namespace headrace

@@ -1,0 +1,42 @@
+// What config.json says of a causal decoder, whatever its family.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "headrace/layers/gated_delta_net.h"
+#include "headrace/layers/moe_layer.h"
+#include "headrace/layers/rotary_embedding.h"
+#include "headrace/layers/self_attention.h"
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+
+enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
+
+struct ModelConfig {
+  std::string architecture;
+  int64_t hidden = 0, intermediate = 0, vocab = 0;
+  int32_t num_layers = 0, context_length = 0;
+  bool tied_head = false;
+  float eps = 1e-6f;
+  WeightForm norm_form = WeightForm::kPlain;
+  std::vector<LayerType> layer_types;     // [num_layers]
+  std::vector<bool> moe_layers;           // [num_layers]; empty: none
+  SelfAttentionConfig attention;          // layer_id is set per layer
+  RotaryConfig rotary;
+  GatedDeltaNetConfig gdn;                // ids are set per layer
+  MoEConfig moe;
+  std::vector<int32_t> eos_ids;
+  DType stored_dtype = DType::kBF16;      // what config.json states
+};
+
+// The fields that all families share, from the text part of `root` (text_config, or root itself). Every number is
+// range-checked. Error kModelFile names the key.
+ModelConfig common_config(const JsonValue& root);
+const JsonValue& text_config_of(const JsonValue& root);
+
+// eos ids of config.json and generation_config.json together. Error kModelFile for ids outside the vocabulary.
+std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab);
+
+}  // namespace headrace

@@ -1,0 +1,70 @@
+#include "headrace/models/model_registry.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/models/causal_lm.h"
+#include "headrace/models/families.h"
+
+namespace headrace {
+namespace {
+
+struct Row {
+  std::string_view architecture;
+  ModelConfig (*config)(const JsonValue&);
+};
+
+// A new family is one file and one row.
+constexpr std::array kModels = {
+    Row{"LlamaForCausalLM", llama_config},
+    Row{"Qwen2ForCausalLM", qwen2_config},
+    Row{"Qwen3ForCausalLM", qwen3_config},
+    Row{"Qwen3MoeForCausalLM", qwen3_moe_config},
+    Row{"Qwen3NextForCausalLM", qwen3_next_config},
+    Row{"Qwen3_5ForCausalLM", qwen3_5_config},
+    Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
+    Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
+    Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
+};
+
+const Row& find(const JsonValue& root) {
+  const std::vector<std::string> names = root.at("architectures").as_strings();
+  std::string built, asked;
+  for (const std::string& name : names) {
+    for (const Row& row : kModels) {
+      if (row.architecture == name) return row;
+    }
+    asked += (asked.empty() ? "" : ", ") + name;
+  }
+  for (const Row& row : kModels) built += (built.empty() ? "" : ", ") + std::string(row.architecture);
+  throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
+}
+
+}  // namespace
+
+std::vector<std::string_view> architecture_names() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kModels) names.push_back(row.architecture);
+  return names;
+}
+
+std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
+  const JsonValue root = read_json_file(directory / "config.json");
+  const Row& row = find(root);
+  ModelConfig config = row.config(root);
+  config.architecture = row.architecture;
+  config.eos_ids = eos_ids_of(root, directory, config.vocab);
+  const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
+  const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
+                             .op = options.context,
+                             .dtype = options.dtype.value_or(stored)};
+  Checkpoint checkpoint =
+      options.random_weights
+          ? Checkpoint::random(*options.random_weights, options.context.threads)
+          : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
+  return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
+}
+
+}  // namespace headrace

@@ -1,0 +1,31 @@
+// Models by the architecture that config.json names.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "headrace/base/log.h"
+#include "headrace/kernels/op_set.h"
+#include "headrace/models/model.h"
+
+namespace headrace {
+
+class SigbusGuard;
+
+struct ModelOptions {
+  std::optional<DType> dtype;             // of activations; absent: the checkpoint's, float32 for float16
+  const OpSet* ops = nullptr;             // not owned; null: the best CPU kernel set that runs here
+  OpContext context;
+  std::optional<uint64_t> random_weights;  // a seed: only config.json is read
+  ProgressCallback progress;
+  SigbusGuard* guard = nullptr;           // not owned
+};
+
+std::vector<std::string_view> architecture_names();
+
+// The model in `directory`. Error kModelFile or kUnsupported, one sentence.
+std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options);
+
+}  // namespace headrace

@@ -1,0 +1,44 @@
+// Qwen3-MoE: Qwen3 attention; experts in every layer but those that config.json leaves out.
+// Source: Qwen3 technical report.
+#include <algorithm>
+
+#include "headrace/models/families.h"
+
+namespace headrace {
+
+namespace {
+
+// Files that transformers 5 saved call it num_local_experts; released ones num_experts.
+int64_t num_experts_of(const JsonValue& text) {
+  return text.at(text.find("num_experts") != nullptr ? "num_experts" : "num_local_experts").as_int(1, 1 << 16);
+}
+
+}  // namespace
+
+void read_moe(const JsonValue& text, ModelConfig& c) {
+  c.moe = {.hidden = c.hidden,
+           .num_experts = num_experts_of(text),
+           .experts_per_token = text.at("num_experts_per_tok").as_int(1, 1 << 16),
+           .intermediate = text.at("moe_intermediate_size").as_int(1, 1 << 24),
+           .shared_intermediate = text.int_or("shared_expert_intermediate_size", 0, 0, 1 << 24)};
+  HR_REQUIRE(c.moe.experts_per_token <= c.moe.num_experts, ErrorCode::kModelFile,
+             text.at("num_experts_per_tok").where(), " is ", c.moe.experts_per_token, ", expected at most ",
+             c.moe.num_experts, " experts");
+  const int64_t step = text.int_or("decoder_sparse_step", 1, 1);
+  const JsonValue* dense = text.find("mlp_only_layers");
+  const std::vector<int64_t> dense_layers = dense != nullptr ? dense->as_ints() : std::vector<int64_t>();
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    c.moe_layers.push_back((i + 1) % step == 0 && std::ranges::find(dense_layers, i) == dense_layers.end());
+  }
+}
+
+ModelConfig qwen3_moe_config(const JsonValue& root) {
+  ModelConfig c = qwen3_config(root);
+  read_moe(text_config_of(root), c);
+  const bool renormalise = text_config_of(root).bool_or("norm_topk_prob", false);
+  c.moe.norm_topk_prob = renormalise ? MoEConfig::Renormalise::kYes : MoEConfig::Renormalise::kNo;
+  c.moe.shared_intermediate = 0;
+  return c;
+}
+
+}  // namespace headrace
