@@ -25,7 +25,7 @@ class KernelSetTest : public testing::TestWithParam<std::string> {
   const OpSet* ops_ = nullptr;  // not owned
 };
 
-#define HR_INSTANTIATE_KERNEL_SETS(Fixture)                                                     \
+#define HR_INSTANTIATE_KERNEL_SETS(Fixture)                                                                   \
   INSTANTIATE_TEST_SUITE_P(Sets, Fixture, testing::Values("portable", "avx2", "avx512", "avx512bf16", "amx"), \
                            [](const auto& set) { return set.param; })
 

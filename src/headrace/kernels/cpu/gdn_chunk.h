@@ -48,9 +48,16 @@ inline long place(const GatedDeltaRuleParams& p, float* memory, ChunkScratch& s)
   return used;
 }
 
-// Tokens [first, first + count) of the packed batch.
+// Rows of tokens lie far apart: the hardware does not see them coming. `first` and `n` in channels of qkv.
+inline void prefetch_row(const GatedDeltaRuleParams& p, long token, long first, long n) {
+  const long size = p.qkv_type == FloatType::kF32 ? 4 : 2;
+  const char* const row = static_cast<const char*>(p.qkv) + (token * p.qkv_stride + first) * size;
+  for (long i = 0; i < n * size; i += 64) __builtin_prefetch(row + i, 0, 2);
+}
+
+// Tokens [first, first + count) of the packed batch; its request ends before token `end`.
 struct Chunk {
-  long first, count;
+  long first, count, end;
   long rows() const { return (count + kTileRows - 1) / kTileRows * kTileRows; }
 };
 
@@ -88,6 +95,11 @@ inline void load_normalised_keys(const GatedDeltaRuleParams& p, const Chunk& chu
     if (t < chunk.count) {
       load_normalised(p, k, chunk.first + t, (p.num_k_heads + key_head) * p.dk, 1);
       load_normalised(p, q, chunk.first + t, key_head * p.dk, 1 / sqrtf(static_cast<float>(p.dk)));
+      const long later = chunk.first + chunk.count + t;
+      if (later < chunk.end) {
+        prefetch_row(p, later, key_head * p.dk, p.dk);
+        prefetch_row(p, later, (p.num_k_heads + key_head) * p.dk, p.dk);
+      }
     } else {
       memset(k, 0, static_cast<unsigned long>(dkp) * sizeof(float));
       memset(q, 0, static_cast<unsigned long>(dkp) * sizeof(float));
@@ -140,6 +152,7 @@ inline void load_values(const GatedDeltaRuleParams& p, const Chunk& chunk, long 
     float* const n = s.n + t * dvp;
     for (long i = t < chunk.count ? p.dv : 0; i < dvp; ++i) n[i] = 0;
     if (t < chunk.count) load_row(n, p.qkv, (chunk.first + t) * p.qkv_stride + first, p.dv, p.qkv_type);
+    if (chunk.first + chunk.count + t < chunk.end) prefetch_row(p, chunk.first + chunk.count + t, first, p.dv);
     const float beta = gates.beta[t], decay = gates.decay[t];
     for (long i = 0; i < dvp; i += kLanes) store(n + i, beta * (load(n + i) - decay * load(s.x + t * dvp + i)));
   }
@@ -271,7 +284,8 @@ inline void run_chunks(const GatedDeltaRuleParams& p, long request, long key_hea
   const ChunkScratch& s = products.scratch;
   load_states(p, p.slots[request].read, key_head, s.states);
   for (long done = 0; done < span.q_len;) {
-    const Chunk chunk = {.first = span.q_off + done, .count = chunk_length(p, request, done)};
+    const Chunk chunk = {
+        .first = span.q_off + done, .count = chunk_length(p, request, done), .end = span.q_off + span.q_len};
     products.load_keys(chunk, key_head);
     for (long i = 0; i < group; ++i) products.run_chunk(chunk, key_head * group + i, s.states + i * state_size);
     done += chunk.count;

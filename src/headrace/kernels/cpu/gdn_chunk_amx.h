@@ -50,6 +50,10 @@ inline long place(const GatedDeltaRuleParams& p, float* memory, AmxScratch& s) {
   *reinterpret_cast<BitsInMemory*>(to) = bf16_bits(low) | (bf16_bits(high) << 16);
 }
 
+[[gnu::always_inline]] inline void store_bits(uint16_t* to, BitsVec bits) {
+  *reinterpret_cast<HalfVecInMemory*>(to) = __builtin_convertvector(bits, HalfVec);
+}
+
 // Rounds kq to bfloat16 and lays out the two transposes; then gram.
 inline void load_keys_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head, const ChunkScratch& s,
                           const AmxScratch& m) {
@@ -58,10 +62,10 @@ inline void load_keys_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, lon
   transpose(reinterpret_cast<const float*>(m.kq), p.dk / 2, kChunk, p.dk / 2, reinterpret_cast<float*>(m.k_pairs),
             kChunk);
   for (long i = 0; i < p.dk / 2; ++i) {
-    for (long t = 0; t < kChunk; ++t) {
-      const uint32_t pair = m.k_pairs[i * kChunk + t];
-      m.kt[2 * i * kChunk + t] = static_cast<uint16_t>(pair);
-      m.kt[(2 * i + 1) * kChunk + t] = static_cast<uint16_t>(pair >> 16);
+    for (long t = 0; t < kChunk; t += kLanes) {
+      const auto pairs = reinterpret_cast<BitsVec>(load(reinterpret_cast<const float*>(m.k_pairs) + i * kChunk + t));
+      store_bits(m.kt + 2 * i * kChunk + t, pairs & 0xffffu);
+      store_bits(m.kt + (2 * i + 1) * kChunk + t, pairs >> 16);
     }
   }
   for (long row = 0; row < 2 * kChunk; row += 32) {

@@ -80,13 +80,46 @@ inline void multiply(const Product& m) {
   });
 }
 
-// to[j * to_stride + i] = from[i * from_stride + j] for i < rows, j < columns; by blocks that share cache lines.
+// Exchanges bit kBit of the row number with that of the lane number.
+template <int kBit>
+[[gnu::always_inline]] inline void exchange_rows_and_lanes(Vec (&rows)[kLanes]) {
+  IntVec upper, lower;
+  for (int l = 0; l < kLanes; ++l) {
+    upper[l] = (l & kBit) == 0 ? l : kLanes + l - kBit;
+    lower[l] = (l & kBit) == 0 ? l + kBit : kLanes + l;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kBit) != 0) continue;
+    const Vec a = rows[i], b = rows[i + kBit];
+    rows[i] = __builtin_shuffle(a, b, upper);
+    rows[i + kBit] = __builtin_shuffle(a, b, lower);
+  }
+}
+
+[[gnu::always_inline]] inline void transpose_block(const float* from, long from_stride, float* to, long to_stride) {
+  Vec rows[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_stride);
+  exchange_rows_and_lanes<1>(rows);
+  exchange_rows_and_lanes<2>(rows);
+  if constexpr (kLanes > 4) exchange_rows_and_lanes<4 % kLanes>(rows);
+  if constexpr (kLanes > 8) exchange_rows_and_lanes<8 % kLanes>(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(to + i * to_stride, rows[i]);
+}
+
+// to[j * to_stride + i] = from[i * from_stride + j] for i < rows, j < columns.
 inline void transpose(const float* from, long from_stride, long rows, long columns, float* to, long to_stride) {
-  constexpr long kBlock = 16;
-  for (long i0 = 0; i0 < rows; i0 += kBlock) {
-    const long i1 = i0 + kBlock < rows ? i0 + kBlock : rows;
-    for (long j = 0; j < columns; ++j) {
-      for (long i = i0; i < i1; ++i) to[j * to_stride + i] = from[i * from_stride + j];
+  for (long i = 0; i < rows; i += kLanes) {
+    for (long j = 0; j < columns; j += kLanes) {
+      if (i + kLanes <= rows && j + kLanes <= columns) {
+        transpose_block(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride);
+        continue;
+      }
+      for (long y = j; y < columns && y < j + kLanes; ++y) {
+        for (long x = i; x < rows && x < i + kLanes; ++x) to[y * to_stride + x] = from[x * from_stride + y];
+      }
     }
   }
 }
