@@ -1,6 +1,7 @@
 #include "measured_limits.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -21,6 +22,24 @@ double median_seconds(int runs, const std::function<void()>& call) {
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+double read_bandwidth(int threads) {
+  constexpr int64_t kParts = 64, kWords = int64_t{256} << 20;
+  const Tensor memory = Tensor::zeros(DType::kI64, {kWords});
+  const auto* const data = memory.data_as<const int64_t>();
+  std::vector<int64_t> sums(kParts);
+  const double seconds = median_seconds(5, [&] {
+    parallel_for(threads, kParts, [&](int64_t part) {
+      const int64_t* const from = data + part * (kWords / kParts);
+      std::array<int64_t, 16> sum{};
+      for (int64_t i = 0; i < kWords / kParts; i += 16) {
+        for (size_t j = 0; j < 16; ++j) sum[j] += from[i + static_cast<int64_t>(j)];
+      }
+      for (const int64_t s : sum) sums[static_cast<size_t>(part)] += s;
+    });
+  });
+  return static_cast<double>(memory.bytes()) / seconds;
 }
 
 double read_write_bandwidth(int threads) {

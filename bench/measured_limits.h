@@ -8,6 +8,9 @@ namespace headrace::bench {
 // Median seconds of `runs` calls after one that is not counted.
 double median_seconds(int runs, const std::function<void()>& call);
 
+// Bytes per second that `threads` threads read over 2 GiB.
+double read_bandwidth(int threads);
+
 // Bytes per second that `threads` threads read and write over 2 GiB, both counted.
 double read_write_bandwidth(int threads);
 

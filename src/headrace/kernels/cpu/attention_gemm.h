@@ -2,6 +2,7 @@
 // element sums over depth in ascending order whatever rows stand beside it, so no result depends on the blocking.
 // For kernel sources only: internal linkage in every build of a source.
 #pragma once
+#include "headrace/kernels/cpu/read_ahead.h"
 #include "headrace/kernels/cpu/simd.h"
 
 namespace headrace::cpu {
@@ -23,12 +24,15 @@ constexpr int kVecsInRegisters = 2;
 #endif
 
 template <int kRows, int kVecs, Into kInto>
-[[gnu::always_inline]] inline void multiply_block(const float* a, const float* b, float* c, const Product& s) {
+[[gnu::always_inline]] inline void multiply_block(const float* a, const float* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   Vec sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) sum[r][v] = kInto == Into::kAdd ? load(c + r * s.c_stride + v * kLanes) : Vec{};
   }
+  ReadAhead next = ahead;
   for (long k = 0; k < s.depth; ++k) {
+    if (k % 2 == 0) next.step();
     Vec right[kVecs];
     for (int v = 0; v < kVecs; ++v) right[v] = load(b + k * s.b_stride + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -36,6 +40,7 @@ template <int kRows, int kVecs, Into kInto>
       for (int v = 0; v < kVecs; ++v) sum[r][v] += left * right[v];
     }
   }
+  ahead = next;
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) store(c + r * s.c_stride + v * kLanes, sum[r][v]);
   }
@@ -44,14 +49,17 @@ template <int kRows, int kVecs, Into kInto>
 #ifdef __AVX512BF16__
 // a holds bf16, b pairs of bf16 [depth / 2, n]: the low half belongs to the even index of depth.
 template <int kRows, int kVecs, Into kInto>
-[[gnu::always_inline]] inline void multiply_block(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+[[gnu::always_inline]] inline void multiply_block(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   __m512 sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) {
       sum[r][v] = kInto == Into::kAdd ? reinterpret_cast<__m512>(load(c + r * s.c_stride + v * kLanes)) : __m512{};
     }
   }
+  ReadAhead next = ahead;
   for (long k = 0; k < s.depth / 2; ++k) {
+    next.step();
     __m512bh right[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       right[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + k * s.b_stride + v * kLanes));
@@ -63,6 +71,7 @@ template <int kRows, int kVecs, Into kInto>
       for (int v = 0; v < kVecs; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], left, right[v]);
     }
   }
+  ahead = next;
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) store(c + r * s.c_stride + v * kLanes, reinterpret_cast<Vec>(sum[r][v]));
   }
@@ -70,30 +79,32 @@ template <int kRows, int kVecs, Into kInto>
 #endif
 
 template <int kVecs, Into kInto, class A, class B>
-inline void multiply_columns(const A* a, const B* b, float* c, const Product& s) {
+inline void multiply_columns(const A* a, const B* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   long r = 0;
   for (; r + kRowsInRegisters <= s.rows; r += kRowsInRegisters) {
-    multiply_block<kRowsInRegisters, kVecs, kInto>(a + r * s.a_stride, b, c + r * s.c_stride, s);
+    multiply_block<kRowsInRegisters, kVecs, kInto>(a + r * s.a_stride, b, c + r * s.c_stride, s, ahead);
   }
   a += r * s.a_stride;
   c += r * s.c_stride;
   switch (s.rows - r) {
-    case 1: return multiply_block<1, kVecs, kInto>(a, b, c, s);
-    case 2: return multiply_block<2, kVecs, kInto>(a, b, c, s);
-    case 3: return multiply_block<3, kVecs, kInto>(a, b, c, s);
-    case 4: return multiply_block<4, kVecs, kInto>(a, b, c, s);
-    case 5: return multiply_block<5, kVecs, kInto>(a, b, c, s);
+    case 1: return multiply_block<1, kVecs, kInto>(a, b, c, s, ahead);
+    case 2: return multiply_block<2, kVecs, kInto>(a, b, c, s, ahead);
+    case 3: return multiply_block<3, kVecs, kInto>(a, b, c, s, ahead);
+    case 4: return multiply_block<4, kVecs, kInto>(a, b, c, s, ahead);
+    case 5: return multiply_block<5, kVecs, kInto>(a, b, c, s, ahead);
     default: return;
   }
 }
 
 template <Into kInto, class A, class B>
-inline void multiply(const A* a, const B* b, float* c, const Product& s) {
+inline void multiply(const A* a, const B* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   long n = 0;
   for (; n + kVecsInRegisters * kLanes <= s.n; n += kVecsInRegisters * kLanes) {
-    multiply_columns<kVecsInRegisters, kInto>(a, b + n, c + n, s);
+    multiply_columns<kVecsInRegisters, kInto>(a, b + n, c + n, s, ahead);
   }
-  for (; n < s.n; n += 2 * kLanes) multiply_columns<2, kInto>(a, b + n, c + n, s);
+  for (; n < s.n; n += 2 * kLanes) multiply_columns<2, kInto>(a, b + n, c + n, s, ahead);
 }
 
 #ifdef __AMX_BF16__
@@ -113,7 +124,8 @@ inline void release_tiles() { _tile_release(); }
 
 // 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows.
 template <int kTileRows, Into kInto>
-[[gnu::always_inline]] inline void multiply_tiles(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+[[gnu::always_inline]] inline void multiply_tiles(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   const long a_bytes = s.a_stride * 2, b_bytes = s.b_stride * 4, c_bytes = s.c_stride * 4;
   asm volatile("" ::: "memory");  // _tile_loadd does not say that it reads memory
   if (kInto == Into::kAdd) {
@@ -128,6 +140,7 @@ template <int kTileRows, Into kInto>
     if (kTileRows == 2) _tile_zero(3);
   }
   for (long k = 0; k < s.depth; k += 32, a += 32, b += 16 * s.b_stride) {
+    for (int i = 0; i < 8; ++i) ahead.step();
     _tile_loadd(6, b, b_bytes);
     _tile_loadd(7, b + 16, b_bytes);
     _tile_loadd(4, a, a_bytes);
@@ -146,13 +159,14 @@ template <int kTileRows, Into kInto>
 }
 
 template <Into kInto>
-inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Product& s) {
+inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
+                 ReadAhead& ahead) {
   for (long n = 0; n < s.n; n += 32) {
     for (long r = 0; r < s.rows; r += 32) {
       if (s.rows - r > 16) {
-        multiply_tiles<2, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s);
+        multiply_tiles<2, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
       } else {
-        multiply_tiles<1, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s);
+        multiply_tiles<1, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
       }
     }
   }

@@ -1,6 +1,7 @@
 // A tile of keys: where each comes from, and K and V packed as the products read them. For kernel sources only.
 #pragma once
 #include "headrace/kernels/cpu/paged_attention.h"
+#include "headrace/kernels/cpu/read_ahead.h"
 #include "headrace/kernels/cpu/simd.h"
 
 namespace headrace::cpu {
@@ -38,6 +39,9 @@ inline void locate(const PagedAttentionParams& p, const KeySpan& span, const Rea
   const long new_base = span.phys0 > span.ctx_len ? span.phys0 : span.ctx_len;
   keys.present = visible_bits(reach, tile);
   keys.fresh = 0;
+  if (keys.present != ~uint64_t{0}) {
+    for (int i = 0; i < kKeyTile; ++i) keys.k[i] = keys.v[i] = nullptr;
+  }
   for (uint64_t left = keys.present; left != 0; left &= left - 1) {
     const int i = __builtin_ctzll(left);
     long position = tile + i;
@@ -78,8 +82,9 @@ struct TileRows {
 }
 
 // to[64, stride] in float32, new keys rounded to the pool's dtype; zeros where a key is absent and beyond dim.
-inline void stage(const TileRows& rows, float* to, long stride) {
+inline void stage(const TileRows& rows, float* to, long stride, ReadAhead& ahead) {
   for (int i = 0; i < kKeyTile; ++i, to += stride) {
+    ahead.step();
     const bool present = (rows.present >> i & 1) != 0, fresh = (rows.fresh >> i & 1) != 0;
     long d = 0;
     if (present) {
@@ -101,8 +106,9 @@ inline void stage(const TileRows& rows, float* to, long stride) {
 // to[d, 64] = from[64, d] of 32-bit words, for the d of one step.
 #if defined(__AVX512F__)
 constexpr int kTransposeStep = 16;
-[[gnu::always_inline]] inline void transpose_step(const void* const* from, long byte, void* to) {
+[[gnu::always_inline]] inline void transpose_step(const void* const* from, long byte, void* to, ReadAhead& ahead) {
   for (int block = 0; block < kKeyTile; block += 16) {
+    for (int i = 0; i < 4; ++i) ahead.step();
     __m512i a[16], b[16];
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(static_cast<const char*>(from[block + i]) + byte);
     for (int i = 0; i < 16; i += 2) {
@@ -130,7 +136,8 @@ constexpr int kTransposeStep = 16;
 }
 #else
 constexpr int kTransposeStep = 4;
-[[gnu::always_inline]] inline void transpose_step(const void* const* from, long byte, void* to) {
+[[gnu::always_inline]] inline void transpose_step(const void* const* from, long byte, void* to, ReadAhead& ahead) {
+  ahead.step();
   typedef uint32_t Vec4 __attribute__((vector_size(16), aligned(4), may_alias));
   for (int block = 0; block < kKeyTile; block += 4) {
     Vec4 a[4];
@@ -149,9 +156,9 @@ constexpr int kTransposeStep = 4;
 #endif
 
 // to[words, 64] = the 64 rows of `words` 32-bit words, a multiple of kAttentionPad / 2.
-inline void transpose(const void* const* from, long words, void* to) {
+inline void transpose(const void* const* from, long words, void* to, ReadAhead& ahead) {
   for (long w = 0; w < words; w += kTransposeStep) {
-    transpose_step(from, w * 4, static_cast<uint32_t*>(to) + w * kKeyTile);
+    transpose_step(from, w * 4, static_cast<uint32_t*>(to) + w * kKeyTile, ahead);
   }
 }
 
@@ -177,8 +184,9 @@ inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, flo
 }
 
 // to[32, dim] pairs the keys 2 i and 2 i + 1 of rows of `dim` bf16, a multiple of 32.
-inline void pair_keys(const void* const* row, long dim, uint32_t* to) {
+inline void pair_keys(const void* const* row, long dim, uint32_t* to, ReadAhead& ahead) {
   for (int i = 0; i < kKeyTile; i += 2, to += dim) {
+    for (int j = 0; j < 2; ++j) ahead.step();
     for (long d = 0; d < dim; d += 16) {
       const auto* const even = reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(row[i]) + d);
       const auto* const odd = reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(row[i + 1]) + d);

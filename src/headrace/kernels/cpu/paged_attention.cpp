@@ -119,49 +119,49 @@ void begin(Block& b, const AttentionTask& task) {
   }
 }
 
-void pack(const Block& b, const TileKeys& keys, long kv_head) {
+void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
   const TileRows k = k_rows(*b.p, keys, kv_head), v = v_rows(*b.p, keys, kv_head);
   const void* row[kKeyTile];
 #ifdef __AVX512BF16__
   if (b.pairs) {
     auto* const staged = reinterpret_cast<uint16_t*>(b.staged);
     gather_bf16(k, b.d, staged, b.row, row);
-    transpose(row, b.d / 2, b.k);
+    transpose(row, b.d / 2, b.k, ahead);
     gather_bf16(v, b.dv, staged, b.row, row);
-    pair_keys(row, b.dv, reinterpret_cast<uint32_t*>(b.v));
+    pair_keys(row, b.dv, reinterpret_cast<uint32_t*>(b.v), ahead);
     return;
   }
 #endif
-  stage(k, b.staged, b.d);
+  stage(k, b.staged, b.d, ahead);
   for (long i = 0; i < kKeyTile; ++i) row[i] = b.staged + i * b.d;
-  transpose(row, b.d, b.k);
-  stage(v, b.v, b.dv);
+  transpose(row, b.d, b.k, ahead);
+  stage(v, b.v, b.dv, ahead);
 }
 
-void multiply_scores(const Block& b, long local) {
+void multiply_scores(const Block& b, long local, ReadAhead& ahead) {
   const float* const q = b.q + local * b.rows_padded * b.d;
   const Product shape = {.rows = b.rows, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile,
                          .c_stride = kKeyTile};
 #ifdef __AVX512BF16__
   if (b.pairs) {
     return multiply<Into::kOverwrite>(reinterpret_cast<const uint16_t*>(q), reinterpret_cast<const uint32_t*>(b.k),
-                                      b.scores, shape);
+                                      b.scores, shape, ahead);
   }
 #endif
-  multiply<Into::kOverwrite>(q, b.k, b.scores, shape);
+  multiply<Into::kOverwrite>(q, b.k, b.scores, shape, ahead);
 }
 
-void add_values(const Block& b, long local) {
+void add_values(const Block& b, long local, ReadAhead& ahead) {
   float* const out = b.out + local * b.rows_padded * b.dv;
   const Product shape = {.rows = b.rows, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv,
                          .c_stride = b.dv};
 #ifdef __AVX512BF16__
   if (b.pairs) {
     return multiply<Into::kAdd>(reinterpret_cast<const uint16_t*>(b.probabilities),
-                                reinterpret_cast<const uint32_t*>(b.v), out, shape);
+                                reinterpret_cast<const uint32_t*>(b.v), out, shape, ahead);
   }
 #endif
-  multiply<Into::kAdd>(b.probabilities, b.v, out, shape);
+  multiply<Into::kAdd>(b.probabilities, b.v, out, shape, ahead);
 }
 
 void soften(const Block& b, long local, long tile) {
@@ -183,18 +183,41 @@ void soften(const Block& b, long local, long tile) {
   }
 }
 
+// The first tile from `tile` on that some row sees, or one past the last.
+long next_tile(const Block& b, long tile) {
+  while (tile < b.task->k1 && visible_bits(b.reach, tile) == 0) tile += kKeyTile;
+  return tile;
+}
+
+ReadAhead ahead_of(const PagedAttentionParams& p, const TileKeys& keys, long kv_head) {
+  const TileRows k = k_rows(p, keys, kv_head), v = v_rows(p, keys, kv_head);
+  return {.row = keys.k, .second = keys.v,
+          .offset = k.pool_offset, .bytes = k.dim * size_of(k.pool_type),
+          .second_offset = v.pool_offset, .second_bytes = v.dim * size_of(v.pool_type), .num_rows = kKeyTile};
+}
+
 void attend(const Block& b) {
   const AttentionTask& task = *b.task;
-  TileKeys keys;
-  for (long tile = task.k0; tile < task.k1; tile += kKeyTile) {
-    if (visible_bits(b.reach, tile) == 0) continue;
-    locate(*b.p, *b.span, b.reach, tile, keys);
+  const PagedAttentionParams& p = *b.p;
+  TileKeys tiles[2];
+  long tile = next_tile(b, task.k0);
+  if (tile < task.k1) locate(p, *b.span, b.reach, tile, tiles[0]);
+  for (long turn = 0; tile < task.k1; turn ^= 1) {
+    const TileKeys& keys = tiles[turn];
+    TileKeys& next_keys = tiles[turn ^ 1];
+    const long next = next_tile(b, tile + kKeyTile);
+    if (next < task.k1) locate(p, *b.span, b.reach, next, next_keys);
     for (long unit = task.u0; unit < task.u1; ++unit) {
-      pack(b, keys, unit / b.p->units_per_kv_head);
-      multiply_scores(b, unit - task.u0);
+      const bool last = unit + 1 == task.u1;
+      ReadAhead ahead;
+      if (!last) ahead = ahead_of(p, keys, (unit + 1) / p.units_per_kv_head);
+      if (last && next < task.k1) ahead = ahead_of(p, next_keys, task.u0 / p.units_per_kv_head);
+      pack(b, keys, unit / p.units_per_kv_head, ahead);
+      multiply_scores(b, unit - task.u0, ahead);
       soften(b, unit - task.u0, tile);
-      add_values(b, unit - task.u0);
+      add_values(b, unit - task.u0, ahead);
     }
+    tile = next;
   }
 }
 
