@@ -49,11 +49,30 @@ template <class V>
   return larger(larger(v4[0], v4[1]), larger(v4[2], v4[3]));
 }
 
-[[gnu::always_inline]] inline Vec hide(Vec v, uint64_t visible) {
+[[gnu::always_inline]] inline Vec select(Vec v, uint64_t visible, float otherwise) {
   IntVec lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = 1 << i;
   const IntVec bits = IntVec{} + static_cast<int32_t>(visible & 0xffff);
-  return (bits & lane) != 0 ? v : Vec{} - __builtin_inff();
+  return (bits & lane) != 0 ? v : Vec{} + otherwise;
+}
+
+// exp(x) for x <= 0, relative error below 3e-7 + 1e-7 |x|; 2^-126 instead of less; NaN stays NaN.
+[[gnu::always_inline]] inline Vec exp_below_0(Vec x) {
+#if defined(__AVX512F__)
+  const __m512 t = reinterpret_cast<__m512>(x * 1.44269504f);
+  const __m512 bounded = _mm512_maskz_max_ps(0xffff, _mm512_set1_ps(-126.0f), t);  // the second operand when it is NaN
+  const __m512 n = _mm512_maskz_roundscale_ps(0xffff, bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec f = reinterpret_cast<Vec>(bounded) - reinterpret_cast<Vec>(n);
+  Vec p = f * 1.535336188e-4f + 1.339887440e-3f;  // 2^f on [-0.5, 0.5]: Cephes' exp2f
+  p = p * f + 9.618437358e-3f;
+  p = p * f + 5.550332471e-2f;
+  p = p * f + 2.402264791e-1f;
+  p = p * f + 6.931472029e-1f;
+  p = p * f + 1.0f;
+  return reinterpret_cast<Vec>(_mm512_maskz_scalef_ps(0xffff, reinterpret_cast<__m512>(p), n));
+#else
+  return exp(x);
+#endif
 }
 
 [[gnu::always_inline]] inline void store_probabilities(float* to, Vec v) { store(to, v); }
@@ -76,7 +95,7 @@ template <class Probability>
   for (int v = 0; v < kVecs; ++v) {
     s[v] = load(scores + v * kLanes) * rule.scale;
     if (rule.logit_cap > 0) s[v] = rule.logit_cap * tanh(s[v] / rule.logit_cap);
-    if (visible != ~uint64_t{0}) s[v] = hide(s[v], visible >> (v * kLanes));
+    if (visible != ~uint64_t{0}) s[v] = select(s[v], visible >> (v * kLanes), -__builtin_inff());
     high = high > s[v] ? high : s[v];
   }
   const float before = *row.largest, here = largest_of(high);
@@ -87,7 +106,8 @@ template <class Probability>
   }
   Vec total = {};
   for (int v = 0; v < kVecs; ++v) {
-    s[v] = exp(s[v] - largest);
+    s[v] = exp_below_0(s[v] - largest);
+    if (visible != ~uint64_t{0}) s[v] = select(s[v], visible >> (v * kLanes), 0);
     total += s[v];
     store_probabilities(to + v * kLanes, s[v]);
   }

@@ -26,7 +26,7 @@ struct Block {
   Reach reach;                            // of all rows together
   Reach* token_reach;                     // [tokens]
   float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
-  float *scores, *probabilities;          // [rows, 64] each; bf16 in the second
+  float *scores, *probabilities;          // [kScoreRows, 64] each; bf16 in the second
   float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
 };
 
@@ -47,8 +47,8 @@ Block block_in(const PagedAttentionParams& p, float* scratch) {
   b.q = scratch;
   b.out = b.q + p.max_units * rows * b.d;
   b.scores = b.out + p.max_units * rows * b.dv;
-  b.probabilities = b.scores + rows * kKeyTile;
-  b.k = b.probabilities + rows * kKeyTile;
+  b.probabilities = b.scores + kScoreRows * kKeyTile;
+  b.k = b.probabilities + kScoreRows * kKeyTile;
   b.v = b.k + kKeyTile * b.d;
   b.staged = b.v + kKeyTile * b.dv;
   b.row = b.staged + kKeyTile * wide;
@@ -138,22 +138,40 @@ void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) 
   stage(v, b.v, b.dv, ahead);
 }
 
-void multiply_scores(const Block& b, long local, ReadAhead& ahead) {
-  const float* const q = b.q + local * b.rows_padded * b.d;
-  const Product shape = {.rows = b.rows, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile,
-                         .c_stride = kKeyTile};
-#ifdef __AVX512BF16__
-  if (b.pairs) {
-    return multiply<Into::kOverwrite>(reinterpret_cast<const uint16_t*>(q), reinterpret_cast<const uint32_t*>(b.k),
-                                      b.scores, shape, ahead);
+// Rows [first, first + count) of a unit at a tile, and what each of them sees of it.
+struct Strip {
+  long local, first, count;
+  uint64_t visible[kScoreRows];
+};
+
+// False when none of the rows sees any of the tile.
+bool find_visible(const Block& b, long tile, Strip& s) {
+  uint64_t any = 0;
+  long token = s.first % b.tokens;
+  for (long r = 0; r < s.count; ++r) {
+    s.visible[r] = visible_bits(b.token_reach[token], tile);
+    any |= s.visible[r];
+    if (++token == b.tokens) token = 0;
   }
-#endif
-  multiply<Into::kOverwrite>(q, b.k, b.scores, shape, ahead);
+  return any != 0;
 }
 
-void add_values(const Block& b, long local, ReadAhead& ahead) {
-  float* const out = b.out + local * b.rows_padded * b.dv;
-  const Product shape = {.rows = b.rows, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv,
+void multiply_scores(const Block& b, const Strip& s, ReadAhead& ahead) {
+  const Product shape = {.rows = s.count, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile,
+                         .c_stride = kKeyTile};
+  const float* const q = b.q + s.local * b.rows_padded * b.d;
+#ifdef __AVX512BF16__
+  if (b.pairs) {
+    const auto* const halves = reinterpret_cast<const uint16_t*>(q) + s.first * b.d;
+    return multiply<Into::kOverwrite>(halves, reinterpret_cast<const uint32_t*>(b.k), b.scores, shape, ahead);
+  }
+#endif
+  multiply<Into::kOverwrite>(q + s.first * b.d, b.k, b.scores, shape, ahead);
+}
+
+void add_values(const Block& b, const Strip& s, ReadAhead& ahead) {
+  float* const out = b.out + (s.local * b.rows_padded + s.first) * b.dv;
+  const Product shape = {.rows = s.count, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv,
                          .c_stride = b.dv};
 #ifdef __AVX512BF16__
   if (b.pairs) {
@@ -164,22 +182,33 @@ void add_values(const Block& b, long local, ReadAhead& ahead) {
   multiply<Into::kAdd>(b.probabilities, b.v, out, shape, ahead);
 }
 
-void soften(const Block& b, long local, long tile) {
+void soften(const Block& b, const Strip& s) {
   const SoftmaxRule rule = {.scale = b.p->scale, .logit_cap = b.p->logit_cap};
-  for (long r = 0; r < b.rows; ++r) {
-    const long at = local * b.rows_padded + r;
-    const uint64_t visible = visible_bits(b.token_reach[r % b.tokens], tile);
+  for (long r = 0; r < s.count; ++r) {
+    const long at = s.local * b.rows_padded + s.first + r;
     float kept = 1;
     const RowState state = {.largest = b.largest + at, .sum = b.sum + at, .kept = &kept};
     if (b.pairs) {
-      soften_row(b.scores + r * kKeyTile, visible, rule, state,
+      soften_row(b.scores + r * kKeyTile, s.visible[r], rule, state,
                  reinterpret_cast<uint16_t*>(b.probabilities) + r * kKeyTile);
     } else {
-      soften_row(b.scores + r * kKeyTile, visible, rule, state, b.probabilities + r * kKeyTile);
+      soften_row(b.scores + r * kKeyTile, s.visible[r], rule, state, b.probabilities + r * kKeyTile);
     }
     if (kept == 1) continue;
     float* const out = b.out + at * b.dv;
     for (long d = 0; d < b.dv; d += kLanes) store(out + d, load(out + d) * kept);
+  }
+}
+
+void attend_unit(const Block& b, long local, long tile, ReadAhead& ahead) {
+  Strip strip;
+  strip.local = local;
+  for (strip.first = 0; strip.first < b.rows; strip.first += kScoreRows) {
+    strip.count = least(kScoreRows, b.rows - strip.first);
+    if (!find_visible(b, tile, strip)) continue;
+    multiply_scores(b, strip, ahead);
+    soften(b, strip);
+    add_values(b, strip, ahead);
   }
 }
 
@@ -213,9 +242,7 @@ void attend(const Block& b) {
       if (!last) ahead = ahead_of(p, keys, (unit + 1) / p.units_per_kv_head);
       if (last && next < task.k1) ahead = ahead_of(p, next_keys, task.u0 / p.units_per_kv_head);
       pack(b, keys, unit / p.units_per_kv_head, ahead);
-      multiply_scores(b, unit - task.u0, ahead);
-      soften(b, unit - task.u0, tile);
-      add_values(b, unit - task.u0, ahead);
+      attend_unit(b, unit - task.u0, tile, ahead);
     }
     tile = next;
   }

@@ -11,6 +11,9 @@ inline constexpr long kKeyTile = 64;
 // Matrices in scratch are padded to this: two AMX tiles, two AVX-512 vectors, one step of bf16 pairs.
 inline constexpr long kAttentionPad = 32;
 
+// Rows whose scores are made, softened and multiplied at a time: they stay in L1, and 96 is 16 times 6 and 3 times 32.
+inline constexpr long kScoreRows = 96;
+
 // Rows of the batch: [token, head, dim], the last dimension contiguous. Strides in elements.
 struct AttentionRows {
   void* data = nullptr;

@@ -7,7 +7,7 @@
 namespace headrace::cpu {
 namespace {
 
-constexpr long kRowsPerBlock = 128;    // query rows that share a K and V tile in prefill: Q, O and scores stay in L2
+constexpr long kRowsPerBlock = 512;    // query rows that share a packed K and V tile in prefill: Q and O stay in L2
 constexpr long kRowsToSplit = 32;      // requests of at most this many rows per kv head are split over their keys
 constexpr long kKeysPerSplit = 1024;   // a function of nothing: a row's splits depend on its own length only
 constexpr long kTasksPerThread = 4;
@@ -157,7 +157,7 @@ void PagedAttentionPlan::finish() {
   const long rows = padded(p.max_rows), d = padded(p.head_dim), dv = padded(p.v_head_dim);
   const long per_unit = rows * (d + dv + 2);
   // Scores and their bf16 copy, K and V packed, K and V staged, a row of zeros, a row.
-  const long per_tile = rows * kKeyTile * 2 + 2 * kKeyTile * (d + dv) + 2 * (d + dv);
+  const long per_tile = kScoreRows * kKeyTile * 2 + 2 * kKeyTile * (d + dv) + 2 * (d + dv);
   const long reach = rows * static_cast<long>(12);  // a Reach per token
   p.scratch_floats = p.max_units * per_unit + per_tile + reach;
 }
