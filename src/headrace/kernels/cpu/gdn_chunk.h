@@ -158,13 +158,14 @@ inline void load_values(const GatedDeltaRuleParams& p, const Chunk& chunk, long 
   }
 }
 
-// n = (I + a)^-1 n, a tile of rows at a time: the rows above by a product, the tile's own in registers.
-inline void solve(const Chunk& chunk, long dvp, const ChunkScratch& s) {
-  for (long row = 0; row < chunk.rows(); row += kTileRows) {
+// Rows [begin, end) of n = (I + a)^-1 n, where rows before `begin` are done and already subtracted; a tile of rows at
+// a time: the rows above by a product, the tile's own in registers.
+inline void solve(long begin, long end, long dvp, const ChunkScratch& s) {
+  for (long row = begin; row < end; row += kTileRows) {
     const float* const a = s.a + row * kChunk;
     for_each_panel(dvp, [&]<int kVecs>(long column) {
       Tile<kVecs> tile = {};
-      tile.multiply_add({a, kChunk, 1}, s.n + column, dvp, row);
+      tile.multiply_add({a + begin, kChunk, 1}, s.n + begin * dvp + column, dvp, row - begin);
       float* const n = s.n + row * dvp + column;
       for (int r = 0; r < kTileRows; ++r) {
         for (int v = 0; v < kVecs; ++v) {
@@ -221,7 +222,7 @@ inline void run_chunk(const GatedDeltaRuleParams& p, const Chunk& chunk, long he
   }
   weigh_gram(gates, chunk, s);
   load_values(p, chunk, head, gates, s);
-  solve(chunk, dvp, s);
+  solve(0, chunk.rows(), dvp, s);
   write_outputs(p, chunk, head, gates, s);
   for (long t = 0; t < chunk.rows(); ++t) {
     for (long i = 0; i < dvp; i += kLanes) store(s.n + t * dvp + i, load(s.n + t * dvp + i) * gates.to_end[t]);

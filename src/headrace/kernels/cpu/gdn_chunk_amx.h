@@ -106,18 +106,47 @@ inline void multiply_state(const GatedDeltaRuleParams& p, const ChunkGates& gate
                       .into = AmxProduct::Into::kZeros});
 }
 
-// n_pairs and n_to_end; rows without a token are zeros.
-inline void pack_values(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkGates& gates,
+// Rows [begin, end) of n_pairs and n_to_end.
+inline void pack_values(const GatedDeltaRuleParams& p, long begin, long end, const ChunkGates& gates,
                         const ChunkScratch& s, const AmxScratch& m) {
-  const long rows = chunk.rows();
-  memset(s.n + rows * p.dv, 0, static_cast<unsigned long>((kChunk - rows) * p.dv) * sizeof(float));
-  for (long t = 0; t < kChunk; t += 2) {
+  for (long t = begin; t < end; t += 2) {
     for (long j = 0; j < p.dv; j += kLanes) {
       const Vec a = load(s.n + t * p.dv + j), b = load(s.n + (t + 1) * p.dv + j);
       store_pairs(m.n_pairs + t / 2 * p.dv + j, a, b);
       store_pairs(m.n_to_end + t / 2 * p.dv + j, a * gates.to_end[t], b * gates.to_end[t + 1]);
     }
   }
+}
+
+// The solution n, packed: in two halves, so that the first half's part in the second is a product on tiles. Rows
+// without a token are zeros. Uses p.
+inline void solve_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkGates& gates, const ChunkScratch& s,
+                      const AmxScratch& m) {
+  constexpr long kHalf = kChunk / 2;
+  const long rows = chunk.rows();
+  memset(s.n + rows * p.dv, 0, static_cast<unsigned long>((kChunk - rows) * p.dv) * sizeof(float));
+  solve(0, rows < kHalf ? rows : kHalf, p.dv, s);
+  pack_values(p, 0, kHalf, gates, s, m);
+  if (rows > kHalf) {
+    float minus_a[kHalf];
+    memset(m.p, 0, kHalf * kHalf * sizeof(uint16_t));
+    for (long t = kHalf; t < rows; ++t) {
+      for (long j = 0; j < kHalf; j += kLanes) store(minus_a + j, -load(s.a + t * kChunk + j));
+      store_row(m.p, (t - kHalf) * kHalf, minus_a, kHalf, FloatType::kBF16);
+    }
+    multiply(AmxProduct{.a = m.p,
+                        .a_stride = kHalf,
+                        .b = m.n_pairs,
+                        .b_stride = p.dv,
+                        .c = s.n + kHalf * p.dv,
+                        .c_stride = p.dv,
+                        .rows = kHalf,
+                        .columns = p.dv,
+                        .depth = kHalf,
+                        .into = AmxProduct::Into::kSum});
+    solve(kHalf, rows, p.dv, s);
+  }
+  pack_values(p, kHalf, kChunk, gates, s, m);
 }
 
 // O = exp(g) Qn S^T + p n, in the second half of x, and to the output.
@@ -154,8 +183,7 @@ inline void run_chunk_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, lon
   multiply_state(p, gates, s, m, state);
   weigh_gram(gates, chunk, s);
   load_values(p, chunk, head, gates, s);
-  solve(chunk, p.dv, s);
-  pack_values(p, chunk, gates, s, m);
+  solve_amx(p, chunk, gates, s, m);
   write_outputs_amx(p, chunk, head, gates, s, m);
   multiply(AmxProduct{.a = m.kt,
                       .a_stride = kChunk,
