@@ -1,0 +1,197 @@
+// Every CPU kernel set's paged_attention against the oracle where the conformance suite does not reach: the bits under
+// strictness, splits over a long context, mixed dtypes, strided views, and the two head groupings.
+#include <algorithm>
+
+#include "headrace/kernels/reference/reference_ops.h"
+#include "kernels/kernel_sets.h"
+#include "support/all_close.h"
+#include "support/random.h"
+#include "support/tolerances.h"
+
+namespace headrace {
+namespace {
+
+using testing_support::all_close;
+using testing_support::attention_tolerance;
+using testing_support::bit_equal;
+using testing_support::copy_of;
+using testing_support::KernelSetTest;
+using testing_support::lse_tolerance;
+using testing_support::poison;
+using testing_support::Random;
+using testing_support::random_tensor;
+
+struct Problem {
+  int64_t heads = 4, kv_heads = 2, dim = 32, v_dim = 32, page_size = 16, tokens = 1, context = 0;
+  DType q_type = DType::kF32, new_type = DType::kF32, pool_type = DType::kF32;
+  float logit_cap = 0;
+  int32_t window = kNoWindow;
+  uint64_t seed = 1;
+};
+
+// One request whose keys, cached and new, all lie in the pool as well: row i of k is what the pool holds at
+// context + i, unless the dtypes differ. Pages are in descending order; the rest of the last page is NaN.
+class Request {
+ public:
+  explicit Request(const Problem& problem) : c(problem), random_(problem.seed) {
+    const int64_t total = c.context + c.tokens, pages = (total + c.page_size - 1) / c.page_size;
+    k_pool_ = Tensor(c.pool_type, {pages + 1, c.kv_heads, c.page_size, c.dim});
+    v_pool_ = Tensor(c.pool_type, {pages + 1, c.kv_heads, c.page_size, c.v_dim});
+    poison(k_pool_);
+    poison(v_pool_);
+    table_ = Tensor(DType::kI32, {1, pages});
+    for (int64_t i = 0; i < pages; ++i) table_.data_as<int32_t>()[i] = static_cast<int32_t>(pages - i);
+    q_ = random_tensor(random_, c.q_type, {c.tokens, c.heads, c.dim});
+    k_ = random_tensor(random_, c.new_type, {c.tokens, c.kv_heads, c.dim});
+    v_ = random_tensor(random_, c.new_type, {c.tokens, c.kv_heads, c.v_dim});
+    for (int64_t i = 0; i < c.context; ++i) {
+      fill(k_pool_, i, random_tensor(random_, c.pool_type, {c.kv_heads, c.dim}));
+      fill(v_pool_, i, random_tensor(random_, c.pool_type, {c.kv_heads, c.v_dim}));
+    }
+  }
+  // Puts the new keys into the pool too, as a split prompt or decoding reads them.
+  void store_new_keys() {
+    for (int64_t i = 0; i < c.tokens; ++i) {
+      fill(k_pool_, c.context + i, k_.view().select(i));
+      fill(v_pool_, c.context + i, v_.view().select(i));
+    }
+  }
+
+  struct Result {
+    Tensor out, lse;
+  };
+  // Rows [begin, end) alone, after the rows before them were stored.
+  Result run(const OpSet& ops, const OpContext& context, int64_t begin, int64_t end,
+             HeadGrouping grouping = HeadGrouping::kGrouped, bool keys_given = true) const {
+    Result result{Tensor(c.q_type, {end - begin, c.heads, c.v_dim}), Tensor(DType::kF32, {end - begin, c.heads})};
+    poison(result.out);
+    poison(result.lse);
+    const auto cached = static_cast<int32_t>(c.context + begin);
+    const KeySpan span = {.q_len = static_cast<int32_t>(end - begin), .ctx_len = cached, .phys0 = cached};
+    const TensorView none;
+    ops.paged_attention({.q = q_.view().slice(begin, end),
+                         .k_new = keys_given ? k_.view().slice(begin, end) : none,
+                         .v_new = keys_given ? v_.view().slice(begin, end) : none,
+                         .kv = {.k = k_pool_, .v = v_pool_},
+                         .spans = std::span(&span, 1),
+                         .page_table = table_,
+                         .scale = 0.2f,
+                         .logit_cap = c.logit_cap,
+                         .window = c.window,
+                         .grouping = grouping,
+                         .out = result.out,
+                         .lse = result.lse},
+                        context);
+    return result;
+  }
+
+  const Problem c;
+
+ private:
+  void fill(const TensorView& pool, int64_t position, const TensorView& row) {
+    const TensorView page = pool.select(table_.data_as<int32_t>()[position / c.page_size]);
+    for (int64_t h = 0; h < c.kv_heads; ++h) {
+      const TensorView to = page.select(h).select(position % c.page_size), from = row.select(h);
+      for (int64_t d = 0; d < to.dim(0); ++d) set_element(to, d, element_as_double(from, d));
+    }
+  }
+
+  Random random_;
+  Tensor q_, k_, v_, k_pool_, v_pool_, table_;
+};
+
+class CpuPagedAttention : public KernelSetTest {
+ protected:
+  void expect_matches_reference(const Problem& c) {
+    SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.dim << " and " << c.v_dim
+                                    << ", page " << c.page_size << ", " << c.context << " cached, " << c.tokens
+                                    << " new, " << name_of(c.q_type) << " " << name_of(c.new_type) << " "
+                                    << name_of(c.pool_type));
+    const Request request(c);
+    const Request::Result want = request.run(reference::ops(), {}, 0, c.tokens);
+    for (const HeadGrouping grouping : {HeadGrouping::kGrouped, HeadGrouping::kPerHead}) {
+      for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+        const auto got = request.run(ops(), {.threads = 2, .determinism = determinism}, 0, c.tokens, grouping);
+        EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(c.q_type)));
+        EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(c.q_type)));
+      }
+    }
+  }
+};
+
+TEST_P(CpuPagedAttention, EveryMixOfDTypesMatches) {
+  const std::vector<DType> types = {DType::kF32, DType::kBF16, DType::kF16};
+  for (const DType q : types) {
+    for (const DType fresh : types) {
+      for (const DType pool : types) {
+        expect_matches_reference({.tokens = 5, .context = 70, .q_type = q, .new_type = fresh, .pool_type = pool});
+      }
+    }
+  }
+}
+
+TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const int64_t group : {1, 5, 7, 33}) {
+      for (const auto& [dim, v_dim] : std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {20, 36}, {80, 64}}) {
+        expect_matches_reference({.heads = 2 * group, .dim = dim, .v_dim = v_dim, .tokens = 7, .context = 67,
+                                  .q_type = type, .new_type = type, .pool_type = type});
+      }
+    }
+  }
+}
+
+TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
+  for (const int64_t page_size : {1, 64, 256}) {
+    for (const int64_t context : {1023, 1024, 2500}) {
+      expect_matches_reference({.heads = 8, .page_size = page_size, .context = context});
+    }
+  }
+  expect_matches_reference({.context = 2500, .window = 100});  // splits that see nothing
+}
+
+TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {
+  expect_matches_reference({.heads = 8, .tokens = 300, .context = 5, .logit_cap = 3});
+  expect_matches_reference({.heads = 8, .tokens = 300, .context = 40, .q_type = DType::kBF16,
+                            .new_type = DType::kBF16, .pool_type = DType::kBF16, .window = 90});
+}
+
+TEST_P(CpuPagedAttention, ThreadsDoNotChangeTheBits) {
+  for (const int64_t tokens : {1, 200}) {
+    const Request request({.heads = 6, .tokens = tokens, .context = 1500});
+    const Request::Result one = request.run(ops(), {.threads = 1}, 0, tokens);
+    for (const int threads : {2, 3, 16}) {
+      EXPECT_TRUE(bit_equal(request.run(ops(), {.threads = threads}, 0, tokens).out, one.out));
+    }
+  }
+}
+
+TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Request request({.heads = 10, .tokens = 150, .context = 33, .q_type = type, .new_type = type, .pool_type = type});
+    const Request::Result whole = request.run(ops(), strict, 0, 150);
+    request.store_new_keys();
+    for (const int64_t size : {1, 7, 64, 149}) {
+      for (int64_t begin = 0; begin < 150; begin += size) {
+        const int64_t end = std::min<int64_t>(150, begin + size);
+        const Request::Result part = request.run(ops(), strict, begin, end);
+        EXPECT_TRUE(bit_equal(part.out, copy_of(whole.out.view().slice(begin, end)))) << begin << " to " << end;
+        EXPECT_TRUE(bit_equal(part.lse, copy_of(whole.lse.view().slice(begin, end))));
+      }
+    }
+    const auto from_pool = request.run(ops(), strict, 0, 150, HeadGrouping::kPerHead, /*keys_given=*/false);
+    EXPECT_TRUE(bit_equal(from_pool.out, whole.out)) << "new keys read from the pool, head by head";
+  }
+}
+
+TEST_P(CpuPagedAttention, EmptyRequestIsLeftAlone) {
+  const Request request({.tokens = 3, .context = 1100});
+  EXPECT_NO_THROW(request.run(ops(), {.threads = 2}, 1, 1));
+  EXPECT_NO_THROW(request.run(ops(), {.determinism = Determinism::kStrict}, 3, 3));
+}
+
+HR_INSTANTIATE_KERNEL_SETS(CpuPagedAttention);
+
+}  // namespace
+}  // namespace headrace
