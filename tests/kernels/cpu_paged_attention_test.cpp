@@ -1,6 +1,8 @@
 // Every CPU kernel set's paged_attention against the oracle where the conformance suite does not reach: the bits under
 // strictness, splits over a long context, mixed dtypes, strided views, and the two head groupings.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "headrace/kernels/reference/reference_ops.h"
 #include "kernels/kernel_sets.h"
@@ -132,9 +134,9 @@ TEST_P(CpuPagedAttention, EveryMixOfDTypesMatches) {
 
 TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
-    for (const int64_t group : {1, 5, 7, 33}) {
-      for (const auto& [dim, v_dim] : std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {20, 36}, {80, 64}}) {
-        expect_matches_reference({.heads = 2 * group, .dim = dim, .v_dim = v_dim, .tokens = 7, .context = 67,
+    for (const int64_t group : {5, 7, 33}) {
+      for (const auto& [dim, v_dim] : std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {80, 64}}) {
+        expect_matches_reference({.heads = 2 * group, .dim = dim, .v_dim = v_dim, .tokens = 3, .context = 67,
                                   .q_type = type, .new_type = type, .pool_type = type});
       }
     }
@@ -142,23 +144,23 @@ TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
 }
 
 TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
-  for (const int64_t page_size : {1, 64, 256}) {
-    for (const int64_t context : {1023, 1024, 2500}) {
-      expect_matches_reference({.heads = 8, .page_size = page_size, .context = context});
+  for (const int64_t page_size : {1, 64}) {
+    for (const int64_t context : {2047, 4500}) {
+      expect_matches_reference({.dim = 16, .v_dim = 16, .page_size = page_size, .context = context});
     }
   }
-  expect_matches_reference({.context = 2500, .window = 100});  // splits that see nothing
+  expect_matches_reference({.dim = 16, .v_dim = 16, .context = 4500, .window = 100});  // splits that see nothing
 }
 
 TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {
-  expect_matches_reference({.heads = 8, .tokens = 300, .context = 5, .logit_cap = 3});
-  expect_matches_reference({.heads = 8, .tokens = 300, .context = 40, .q_type = DType::kBF16,
+  expect_matches_reference({.heads = 4, .kv_heads = 1, .tokens = 132, .context = 5, .logit_cap = 3});
+  expect_matches_reference({.heads = 4, .kv_heads = 1, .tokens = 132, .context = 40, .q_type = DType::kBF16,
                             .new_type = DType::kBF16, .pool_type = DType::kBF16, .window = 90});
 }
 
 TEST_P(CpuPagedAttention, ThreadsDoNotChangeTheBits) {
   for (const int64_t tokens : {1, 200}) {
-    const Request request({.heads = 6, .tokens = tokens, .context = 1500});
+    const Request request({.heads = 6, .tokens = tokens, .context = 2300});
     const Request::Result one = request.run(ops(), {.threads = 1}, 0, tokens);
     for (const int threads : {2, 3, 16}) {
       EXPECT_TRUE(bit_equal(request.run(ops(), {.threads = threads}, 0, tokens).out, one.out));
@@ -186,7 +188,7 @@ TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
 }
 
 TEST_P(CpuPagedAttention, EmptyRequestIsLeftAlone) {
-  const Request request({.tokens = 3, .context = 1100});
+  const Request request({.tokens = 3, .context = 2100});
   EXPECT_NO_THROW(request.run(ops(), {.threads = 2}, 1, 1));
   EXPECT_NO_THROW(request.run(ops(), {.determinism = Determinism::kStrict}, 3, 3));
 }

@@ -105,7 +105,7 @@ void begin(Block& b, const AttentionTask& task) {
   b.span = b.p->spans + task.request;
   b.tokens = task.t1 - task.t0;
   b.rows = b.tokens * b.p->heads_per_unit;
-  b.rows_padded = padded(b.rows);
+  b.rows_padded = (b.rows + 15) / 16 * 16;  // an AMX tile
   find_reach(b);
   for (long unit = task.u0; unit < task.u1; ++unit) {
     const long local = unit - task.u0;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr long kRowsPerBlock = 512;    // query rows that share a packed K and V tile in prefill: Q and O stay in L2
 constexpr long kRowsToSplit = 32;      // requests of at most this many rows per kv head are split over their keys
-constexpr long kKeysPerSplit = 1024;   // a function of nothing: a row's splits depend on its own length only
+constexpr long kKeysPerSplit = 2048;   // a function of nothing: a row's splits depend on its own length only
 constexpr long kTasksPerThread = 4;
 
 void require_dense(const char* name, const TensorView& tensor) {
@@ -92,8 +92,7 @@ PagedAttentionPlan::PagedAttentionPlan(const PagedAttentionArgs& args, const OpC
     : params_(params_of(args, context)) {
   for (const KeySpan& request : args.spans) spans_.push_back(span_of(args, request));
   const auto requests = static_cast<long>(std::max<size_t>(1, spans_.size()));
-  const long tasks_per_request = (kTasksPerThread * params_.threads + requests - 1) / requests;
-  units_per_task_ = std::max(1L, params_.num_units / tasks_per_request);
+  tasks_per_request_ = (kTasksPerThread * params_.threads + requests - 1) / requests;
   for (size_t r = 0; r < spans_.size(); ++r) add_request(static_cast<long>(r), context);
   finish();
 }
@@ -113,7 +112,7 @@ void PagedAttentionPlan::add_request(long request, const OpContext& context) {
     const long t0 = (t1 - 1) / block * block;
     const AttentionTask task = {.request = request, .t0 = t0, .t1 = t1, .u0 = 0, .u1 = params_.num_units,
                                 .k0 = 0, .k1 = keys, .partial = kNoPartial};
-    add_tasks(task);
+    add_tasks(task, /*splits=*/1);
   }
 }
 
@@ -125,16 +124,17 @@ void PagedAttentionPlan::add_split_request(long request, long keys) {
   merges_.push_back({.request = request, .num_tokens = tokens, .partial = partial_floats_, .num_splits = splits});
   for (long s = 0; s < splits; ++s, partial_floats_ += floats) {
     add_tasks({.request = request, .t0 = 0, .t1 = tokens, .u0 = 0, .u1 = params_.num_units,
-               .k0 = s * kKeysPerSplit, .k1 = std::min(keys, (s + 1) * kKeysPerSplit), .partial = partial_floats_});
+               .k0 = s * kKeysPerSplit, .k1 = std::min(keys, (s + 1) * kKeysPerSplit), .partial = partial_floats_},
+              splits);
   }
 }
 
-// Prefill blocks take one unit each, so that their scratch stays small; few rows take several units, so that a page is
-// read whole before the next one.
-void PagedAttentionPlan::add_tasks(AttentionTask task) {
-  const long rows = (task.t1 - task.t0) * params_.heads_per_unit;
-  const long step = rows <= kRowsToSplit ? (task.partial == kNoPartial ? units_per_task_ : params_.num_units) : 1;
-  const long units = task.u1;
+// Prefill blocks take one unit each, so that their scratch stays small; few rows take as many units as leave tasks
+// enough, so that a page is read whole before the next one.
+void PagedAttentionPlan::add_tasks(AttentionTask task, long splits) {
+  const long rows = (task.t1 - task.t0) * params_.heads_per_unit, units = task.u1;
+  const long pieces = (tasks_per_request_ + splits - 1) / splits;
+  const long step = rows <= kRowsToSplit ? std::max(1L, units / pieces) : 1;
   for (long u = 0; u < units; u += step) {
     task.u0 = u;
     task.u1 = std::min(units, u + step);

@@ -21,7 +21,7 @@ class PagedAttentionPlan {
  private:
   void add_request(long request, const OpContext& context);
   void add_split_request(long request, long keys);
-  void add_tasks(AttentionTask task);
+  void add_tasks(AttentionTask task, long splits);
   void finish();
 
   PagedAttentionParams params_;
@@ -29,7 +29,7 @@ class PagedAttentionPlan {
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMerge> merges_;
   std::unique_ptr<float[]> partials_;
-  long partial_floats_ = 0, next_task_ = 0, units_per_task_ = 1;
+  long partial_floats_ = 0, next_task_ = 0, tasks_per_request_ = 1;
 };
 
 }  // namespace headrace::cpu
