@@ -136,6 +136,29 @@ TEST_P(ModelGolden, TheReferenceAgreesWithTransformers) {
   EXPECT_TRUE(all_close(runner.run_all(golden, {50, 27}), golden.logits, float32_tolerance(golden.logits)));
 }
 
+// What activations in bfloat16 may cost an element, as a share of the largest logit, over float32 weights. About twice
+// what was measured, set by set.
+double bfloat16_share(const std::string& family) {
+  const bool hybrid = family.starts_with("qwen3_5") || family == "qwen3_next";
+  const bool experts = family.find("moe") != std::string::npos;
+  if (hybrid && experts) return 1.0;  // both of the below; catches no more than NaN and logits of another sequence
+  if (experts) return 0.6;            // a token between two experts may choose the other one: a step, not a rounding
+  if (hybrid) return 0.4;             // the recurrence of random weights amplifies: transformers differs by 7 to 9 % RMS
+  return 0.03;                        // some ten roundings of 2^-9 in a row
+}
+
+TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
+  const Golden golden = golden_of(GetParam());
+  const double largest = float32_tolerance(golden.logits).abs * 1e4;
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!set.runs_here()) continue;
+    SCOPED_TRACE(set.ops->name);
+    Runner runner(GetParam(), *set.ops, DType::kBF16);
+    const Tensor got = runner.run_all(golden, {20, 1});
+    EXPECT_TRUE(all_close(got, golden.logits, {.abs = bfloat16_share(GetParam()) * largest}));
+  }
+}
+
 TEST_P(ModelGolden, StrictLogitsDoNotDependOnTheCut) {
   const Golden golden = golden_of(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

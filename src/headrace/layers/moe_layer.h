@@ -20,7 +20,8 @@ class MoELayer {
  public:
   MoELayer(const WeightScope& scope, const MoEConfig& config);
 
-  // Writes y [tokens, hidden] of the context's dtype. A token's result does not depend on the other tokens.
+  // Writes y [tokens, hidden] of the context's dtype. Under kStrict a token's result does not depend on the
+  // other tokens.
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
 
  private:

@@ -45,7 +45,8 @@ class ThreadCount {
 
 bool onednn_supports(const LinearArgs& a) {
   const DType type = a.x.dtype();
-  return !a.bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
+  const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
+  return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
          (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
 }
 
@@ -58,10 +59,13 @@ void onednn_matmul(const LinearArgs& a, const OpContext& context) {
     const Memory::desc x({m, k}, type_of(a.x), Memory::dims{a.x.stride(0), 1});
     const Memory::desc w({k, n}, type_of(a.weight), Memory::dims{1, a.weight.stride(0)});
     const Memory::desc y({m, n}, type_of(a.y), Memory::dims{a.y.stride(0), 1});
-    const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(x, w, y), cpu_engine());  // cached by oneDNN
+    const Memory::desc bias = a.bias ? Memory::desc({1, n}, type_of(a.bias), Memory::dims{n, 1}) : Memory::desc();
+    const dnnl::matmul::primitive_desc plan(
+        a.bias ? dnnl::matmul::desc(x, w, bias, y) : dnnl::matmul::desc(x, w, y), cpu_engine());  // cached by oneDNN
     dnnl::stream stream(cpu_engine());
     dnnl::matmul(plan).execute(stream, {{DNNL_ARG_SRC, Memory(x, cpu_engine(), a.x.data())},
                                         {DNNL_ARG_WEIGHTS, Memory(w, cpu_engine(), a.weight.data())},
+                                        {DNNL_ARG_BIAS, a.bias ? Memory(bias, cpu_engine(), a.bias.data()) : Memory()},
                                         {DNNL_ARG_DST, Memory(y, cpu_engine(), a.y.data())}});
     stream.wait();
   } catch (const dnnl::error& e) {

@@ -37,14 +37,31 @@ double scaled(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
               str("config.json: rope type '", c.type, "' is not built; built are: default, linear, llama3, yarn"));
 }
 
+void check_scaling(const RotaryConfig& c) {
+  HR_REQUIRE(c.type == "default" || c.factor > 0, ErrorCode::kModelFile, "config.json: rope factor is ", c.factor,
+             ", expected a number above 0");
+  if (c.type == "llama3") {
+    HR_REQUIRE(c.low_freq_factor > 0 && c.high_freq_factor > c.low_freq_factor, ErrorCode::kModelFile,
+               "config.json: rope low_freq_factor is ", c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor,
+               ", expected 0 < low < high");
+  }
+  if (c.type != "llama3" && c.type != "yarn") return;
+  HR_REQUIRE(c.original_max_position > 0, ErrorCode::kModelFile, "config.json: rope type ", c.type,
+             " has no original_max_position_embeddings above 0");
+}
+
 }  // namespace
 
 RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim) {
   HR_REQUIRE(std::isfinite(c.theta) && c.theta > 1, ErrorCode::kModelFile, "config.json: rope theta is ", c.theta,
              ", expected a number above 1 (rope_theta, or rope_parameters.rope_theta)");
-  const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * c.partial_rotary_factor);
+  const double partial = c.partial_rotary_factor.value_or(1);
+  HR_REQUIRE(partial > 0 && partial <= 1, ErrorCode::kModelFile, "config.json: partial_rotary_factor is ", partial,
+             ", expected a number in (0, 1]");
+  check_scaling(c);
+  const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
-             "config.json: partial_rotary_factor ", c.partial_rotary_factor, " rotates ", rotary_dim, " of ", head_dim,
+             "config.json: partial_rotary_factor ", partial, " rotates ", rotary_dim, " of ", head_dim,
              " elements, expected an even number of at least 2");
   inv_freq_ = Tensor(DType::kF32, {rotary_dim / 2});
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {

@@ -1,5 +1,6 @@
 // Rotary position embedding: the frequencies of a model, computed once.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "headrace/layers/layer_context.h"
@@ -10,7 +11,7 @@ namespace headrace {
 struct RotaryConfig {
   std::string type = "default";
   double theta = 0;  // 0: not stated, which is refused: the reference's silent 10000 is right for no released model
-  double partial_rotary_factor = 1;
+  std::optional<double> partial_rotary_factor;  // in (0, 1]; absent: the family's default, 1 unless it has another
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double original_max_position = 0;                  // llama3, yarn
@@ -22,7 +23,8 @@ struct RotaryConfig {
 class RotaryEmbedding {
  public:
   RotaryEmbedding() = default;
-  // Error kModelFile for a missing theta or a size that is not even; kUnsupported for another type, by name.
+  // Error kModelFile for a missing theta, a size that is not even or a factor that divides by zero; kUnsupported for
+  // another type, by name.
   RotaryEmbedding(const RotaryConfig& config, int64_t head_dim);
 
   // Rotates x [tokens, heads, head_dim] in place.

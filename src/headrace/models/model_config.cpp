@@ -13,10 +13,10 @@ RotaryConfig rotary_of(const JsonValue& text) {
   const JsonValue* scaling = v5 != nullptr ? v5 : text.find("rope_scaling");
   RotaryConfig c;
   c.theta = v5 != nullptr ? v5->float_or("rope_theta", text.float_or("rope_theta", 0)) : text.float_or("rope_theta", 0);
-  c.partial_rotary_factor = text.float_or("partial_rotary_factor", 1);
+  if (const JsonValue* stated = text.find("partial_rotary_factor")) c.partial_rotary_factor = stated->as_float();
   if (scaling == nullptr) return c;
   c.type = scaling->string_or("rope_type", scaling->string_or("type", "default"));
-  c.partial_rotary_factor = scaling->float_or("partial_rotary_factor", c.partial_rotary_factor);
+  if (const JsonValue* stated = scaling->find("partial_rotary_factor")) c.partial_rotary_factor = stated->as_float();
   c.factor = scaling->float_or("factor", 1);
   c.low_freq_factor = scaling->float_or("low_freq_factor", 1);
   c.high_freq_factor = scaling->float_or("high_freq_factor", 4);
@@ -24,8 +24,10 @@ RotaryConfig rotary_of(const JsonValue& text) {
   c.beta_fast = scaling->float_or("beta_fast", 32);
   c.beta_slow = scaling->float_or("beta_slow", 1);
   c.attention_factor = scaling->float_or("attention_factor", 0);
-  HR_REQUIRE((c.type != "llama3" && c.type != "yarn") || c.original_max_position > 0, ErrorCode::kModelFile,
-             scaling->where(), " has no original_max_position_embeddings, which rope type ", c.type, " needs");
+  for (const char* key : {"mscale", "mscale_all_dim", "truncate"}) {
+    HR_REQUIRE(c.type != "yarn" || scaling->find(key) == nullptr, ErrorCode::kUnsupported, scaling->where(), " has ",
+               key, ", which is not built");
+  }
   return c;
 }
 
@@ -88,12 +90,25 @@ ModelConfig common_config(const JsonValue& root) {
                  .num_kv_heads = kv_heads,
                  .head_dim = static_cast<int32_t>(text.int_or("head_dim", c.hidden / heads, 1, 1 << 16)),
                  .eps = c.eps};
+  const std::string activation = text.string_or("hidden_act", "silu");
+  HR_REQUIRE(activation == "silu" || activation == "swish", ErrorCode::kUnsupported, text.where(), " has hidden_act '",
+             activation, "'; built are: silu, swish");
   HR_REQUIRE(!text.bool_or("use_sliding_window", false), ErrorCode::kUnsupported, text.at("use_sliding_window").where(),
              " is true; sliding-window layers of this family are not built");
   c.layer_types = layer_types_of(text, c.num_layers);
   c.rotary = rotary_of(text);
   c.stored_dtype = dtype_of(root, text);
   return c;
+}
+
+void check(const ModelConfig& c) {
+  for (size_t i = 0; i < c.layer_types.size(); ++i) {
+    HR_REQUIRE(c.layer_types[i] == LayerType::kFullAttention || c.gdn.num_k_heads > 0, ErrorCode::kUnsupported,
+               "config.json: layer_types[", i, "] is linear_attention, which ", c.architecture, " does not have");
+    const bool moe = !c.moe_layers.empty() && c.moe_layers[i];
+    HR_REQUIRE(moe || c.intermediate > 0, ErrorCode::kModelFile, "config.json has no intermediate_size, which layer ",
+               i, " needs");
+  }
 }
 
 std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab) {

@@ -34,6 +34,8 @@ struct ModelConfig {
 // The fields that all families share, from the text part of `root` (text_config, or root itself). Every number is
 // range-checked. Error kModelFile names the key.
 ModelConfig common_config(const JsonValue& root);
+// Whether the parts fit together, once the family has filled them in. Error kModelFile or kUnsupported.
+void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
 
 // eos ids of config.json and generation_config.json together. Error kModelFile for ids outside the vocabulary.

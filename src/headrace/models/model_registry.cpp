@@ -55,6 +55,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   const Row& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
+  check(config);
   config.eos_ids = eos_ids_of(root, directory, config.vocab);
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),

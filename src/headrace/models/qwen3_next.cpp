@@ -24,6 +24,7 @@ void read_gdn(const JsonValue& text, ModelConfig& c) {
       c.layer_types[static_cast<size_t>(i)] = full ? LayerType::kFullAttention : LayerType::kLinearAttention;
     }
   }
+  if (!c.rotary.partial_rotary_factor) c.rotary.partial_rotary_factor = 0.25;  // the default of the family's files
   c.norm_form = c.attention.norm_form = WeightForm::kPlusOne;
   c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;
   c.attention.output_gate = SelfAttentionConfig::OutputGate::kYes;

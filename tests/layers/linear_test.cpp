@@ -1,0 +1,58 @@
+// The choice between our product and the matrix library's must not be seen in the results.
+#include "headrace/layers/linear.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/layers/onednn_matmul.h"
+#include "support/all_close.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+// Sums of 80 products of size 0.2 in float32; bfloat16 outputs round at 2^-9 on top.
+Tolerance tolerance_of(DType out) {
+  return out == DType::kF32 ? Tolerance{.abs = 2e-5, .rel = 2e-5} : Tolerance{.abs = 2e-3, .rel = 8e-3};
+}
+
+LayerContext context_of(DType dtype, Determinism determinism) {
+  return {.ops = &cpu::select_kernel_set(), .op = {.threads = 2, .determinism = determinism}, .dtype = dtype};
+}
+
+TEST(Linear, AgreesWithTheOracleForFewAndManyRowsWithAndWithoutBias) {
+  Random random(11);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t rows : {1, 15, 16, 77}) {
+      const Tensor x = random_tensor(random, dtype, {rows, 80}), w = random_tensor(random, dtype, {33, 80}, 0.2);
+      const Tensor stored_bias = random_tensor(random, dtype, {33});
+      for (const TensorView& bias : {TensorView(), stored_bias.view()}) {
+        const Tensor want(dtype, {rows, 33});
+        reference::linear({.x = x, .weight = w, .bias = bias, .y = want}, {});
+        const Tensor got = Linear(w, bias)(context_of(dtype, Determinism::kFast), x);
+        EXPECT_TRUE(all_close(got, want, tolerance_of(dtype))) << name_of(dtype) << " rows " << rows;
+      }
+    }
+  }
+}
+
+TEST(Linear, StrictRowsHaveTheSameBitsInAnyCompany) {
+  Random random(12);
+  const LayerContext context = context_of(DType::kBF16, Determinism::kStrict);
+  const Tensor x = random_tensor(random, DType::kBF16, {40, 80}), w = random_tensor(random, DType::kBF16, {33, 80});
+  const Tensor all = Linear(w, {})(context, x);
+  for (const int64_t row : {0, 17, 39}) {
+    EXPECT_TRUE(bit_equal(Linear(w, {})(context, x.view().slice(row, row + 1)), all.view().slice(row, row + 1)));
+  }
+}
+
+TEST(Linear, TheMatrixLibraryTakesBiasesOfTheWeightsDtypeAlone) {
+  const Tensor x(DType::kF32, {16, 8}), w(DType::kF32, {4, 8}), y(DType::kF32, {16, 4});
+  const Tensor same(DType::kF32, {4}), other(DType::kF16, {4});
+  EXPECT_EQ(onednn_supports({.x = x, .weight = w, .bias = same, .y = y}), onednn_supports({.x = x, .weight = w, .y = y}));
+  EXPECT_FALSE(onednn_supports({.x = x, .weight = w, .bias = other, .y = y}));
+}
+
+}  // namespace
+}  // namespace headrace::testing_support

@@ -1,0 +1,82 @@
+// Frequencies of every rope type against values worked out by hand, and what is refused.
+#include "headrace/layers/rotary_embedding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace headrace {
+namespace {
+
+double frequency(const RotaryEmbedding& rotary, int64_t i) { return element_as_double(rotary.inv_freq(), i); }
+
+ErrorCode code_of(const RotaryConfig& config, int64_t head_dim = 16) {
+  try {
+    const RotaryEmbedding rotary(config, head_dim);
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kInternal;  // nothing was refused
+}
+
+TEST(RotaryEmbedding, DefaultIsThePowersOfTheta) {
+  const RotaryEmbedding rotary({.theta = 10000}, 8);
+  ASSERT_EQ(rotary.inv_freq().dim(0), 4);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(frequency(rotary, i), std::pow(10.0, -static_cast<double>(i)), 1e-7);
+  EXPECT_EQ(rotary.magnitude(), 1.0f);
+}
+
+TEST(RotaryEmbedding, PartialTakesItsExponentsFromTheRotatedPart) {
+  const RotaryEmbedding rotary({.theta = 10000, .partial_rotary_factor = 0.25}, 32);
+  ASSERT_EQ(rotary.inv_freq().dim(0), 4);
+  EXPECT_NEAR(frequency(rotary, 1), 0.1, 1e-7);
+}
+
+TEST(RotaryEmbedding, LinearDividesEveryFrequency) {
+  const RotaryEmbedding rotary({.type = "linear", .theta = 10000, .factor = 8}, 8);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(frequency(rotary, i) * 8, std::pow(10.0, -static_cast<double>(i)), 1e-7);
+}
+
+// Wavelengths 6.3, 63, 628 and 6283 of an original context of 400, with borders at 100 and 400: the first two stay,
+// the last two are divided.
+TEST(RotaryEmbedding, Llama3KeepsShortWavesAndSlowsLongOnes) {
+  const RotaryEmbedding rotary(
+      {.type = "llama3", .theta = 10000, .factor = 8, .high_freq_factor = 4, .original_max_position = 400}, 8);
+  EXPECT_NEAR(frequency(rotary, 0), 1, 1e-7);
+  EXPECT_NEAR(frequency(rotary, 1), 0.1, 1e-7);
+  EXPECT_NEAR(frequency(rotary, 2), 0.01 / 8, 1e-8);
+  EXPECT_NEAR(frequency(rotary, 3), 0.001 / 8, 1e-9);
+}
+
+// Between the borders, here a wavelength of 62.83 with an original context of 100, low 1 and high 4: s = 0.1972.
+TEST(RotaryEmbedding, Llama3BlendsBetween) {
+  const RotaryEmbedding rotary(
+      {.type = "llama3", .theta = 10000, .factor = 8, .high_freq_factor = 4, .original_max_position = 100}, 8);
+  const double s = (100 / 62.831853 - 1) / 3;
+  EXPECT_NEAR(frequency(rotary, 1), (1 - s) * 0.1 / 8 + s * 0.1, 1e-7);
+}
+
+// With D = 8, theta = 1e4 and an original context of 1000, c(32) = 0.70 and c(1) = 2.20: the ramp runs from 0 to 3.
+TEST(RotaryEmbedding, YarnRampsAndMultiplies) {
+  const RotaryEmbedding rotary({.type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 1000}, 8);
+  for (int64_t i = 0; i < 4; ++i) {
+    const double w = std::pow(10.0, -static_cast<double>(i)), ramp = static_cast<double>(i) / 3;
+    EXPECT_NEAR(frequency(rotary, i), w / 4 * ramp + w * (1 - ramp), 1e-7);
+  }
+  EXPECT_NEAR(rotary.magnitude(), 0.1 * std::log(4.0) + 1, 1e-6);
+}
+
+TEST(RotaryEmbedding, RefusesWhatItCannotRotate) {
+  EXPECT_EQ(code_of({}), ErrorCode::kModelFile);  // no theta: 10000 would be wrong silently
+  EXPECT_EQ(code_of({.type = "longrope", .theta = 1e4}), ErrorCode::kUnsupported);
+  EXPECT_EQ(code_of({.theta = 1e4, .partial_rotary_factor = 1.5}), ErrorCode::kModelFile);
+  EXPECT_EQ(code_of({.theta = 1e4, .partial_rotary_factor = 1e300}), ErrorCode::kModelFile);
+  EXPECT_EQ(code_of({.theta = 1e4}, 15), ErrorCode::kModelFile);
+  EXPECT_EQ(code_of({.type = "linear", .theta = 1e4, .factor = 0}), ErrorCode::kModelFile);
+  EXPECT_EQ(code_of({.type = "yarn", .theta = 1e4, .factor = 4}), ErrorCode::kModelFile);
+  EXPECT_EQ(code_of({.type = "llama3", .theta = 1e4, .factor = 4, .low_freq_factor = 4, .original_max_position = 64}),
+            ErrorCode::kModelFile);
+}
+
+}  // namespace
+}  // namespace headrace

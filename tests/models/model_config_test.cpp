@@ -1,0 +1,116 @@
+// What config.json says, in its old and its new spelling, and what is refused before anything is loaded.
+#include "headrace/models/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/models/families.h"
+#include "support/safetensors_writer.h"
+
+namespace headrace {
+namespace {
+
+// A config with `more` members behind the required ones.
+JsonValue config_with(const std::string& more) {
+  return JsonValue::parse(R"({"hidden_size":96,"vocab_size":512,"num_hidden_layers":8,"num_attention_heads":4,)"
+                          R"("intermediate_size":160)" + (more.empty() ? "" : "," + more) + "}", "config.json");
+}
+
+std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(ModelConfig, RotaryIsReadFromTheOldAndTheNewSpelling) {
+  for (const char* form : {R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":8},"partial_rotary_factor":0.5)",
+                           R"("rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":8,"partial_rotary_factor":0.5})"}) {
+    const ModelConfig c = common_config(config_with(form));
+    EXPECT_EQ(c.rotary.theta, 5e5);
+    EXPECT_EQ(c.rotary.type, "linear");
+    EXPECT_EQ(c.rotary.factor, 8);
+    EXPECT_EQ(c.rotary.partial_rotary_factor, 0.5);
+  }
+  EXPECT_EQ(common_config(config_with(R"("rope_theta":1e6,"rope_scaling":null)")).rotary.type, "default");
+}
+
+TEST(ModelConfig, AThetaThatIsMissingStaysMissing) { EXPECT_EQ(common_config(config_with("")).rotary.theta, 0); }
+
+TEST(ModelConfig, HybridsRotateAQuarterOfEachHeadUnlessTheyState) {
+  const std::string experts = R"(,"num_experts":8,"num_experts_per_tok":3,"moe_intermediate_size":48)";
+  EXPECT_EQ(qwen3_5_config(config_with(R"("rope_theta":1e7)")).rotary.partial_rotary_factor, 0.25);
+  EXPECT_EQ(qwen3_next_config(config_with(R"("rope_theta":1e7)" + experts)).rotary.partial_rotary_factor, 0.25);
+  EXPECT_EQ(qwen3_5_config(config_with(R"("partial_rotary_factor":0.5)")).rotary.partial_rotary_factor, 0.5);
+  EXPECT_FALSE(qwen3_config(config_with(R"("rope_theta":1e6)")).rotary.partial_rotary_factor);
+}
+
+TEST(ModelConfig, HybridsHaveOneFullLayerInFourUnlessTheyState) {
+  const ModelConfig c = qwen3_5_config(config_with(""));
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(c.layer_types[i] == LayerType::kFullAttention, i % 4 == 3) << "layer " << i;
+  const ModelConfig every_second = qwen3_5_config(config_with(R"("full_attention_interval":2)"));
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(every_second.layer_types[i] == LayerType::kFullAttention, i % 2 == 1);
+}
+
+TEST(ModelConfig, HeadsMayBeWiderThanTheirShareOfHidden) {
+  EXPECT_EQ(common_config(config_with("")).attention.head_dim, 24);
+  EXPECT_EQ(common_config(config_with(R"("head_dim":null)")).attention.head_dim, 24);
+  EXPECT_EQ(common_config(config_with(R"("head_dim":32)")).attention.head_dim, 32);
+}
+
+TEST(ModelConfig, TheTextPartDecidesAboutATiedHeadThenTheTop) {
+  const std::string inner = R"("text_config":{"hidden_size":96,"vocab_size":512,"num_hidden_layers":1,"num_attention_heads":4)";
+  const auto tied = [](const std::string& text) { return common_config(JsonValue::parse(text, "config.json")).tied_head; };
+  EXPECT_TRUE(tied("{" + inner + R"(},"tie_word_embeddings":true})"));
+  EXPECT_FALSE(tied("{" + inner + R"(,"tie_word_embeddings":false},"tie_word_embeddings":true})"));
+  EXPECT_FALSE(tied("{" + inner + "}}"));
+}
+
+TEST(ModelConfig, ExpertsAreInEveryStepthLayerThatIsNotListedAsDense) {
+  const ModelConfig c = qwen3_moe_config(config_with(
+      R"("num_experts":8,"num_experts_per_tok":3,"moe_intermediate_size":48,"decoder_sparse_step":2,"mlp_only_layers":[3])"));
+  EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true, false, false, false, true, false, true}));
+  EXPECT_EQ(c.moe.norm_topk_prob, MoEConfig::Renormalise::kNo);  // the class default of Qwen3-MoE
+}
+
+TEST(ModelConfig, EndTokensOfBothFilesCount) {
+  const test::TempDir directory;
+  const JsonValue root = config_with(R"("eos_token_id":7)");
+  EXPECT_EQ(eos_ids_of(root, directory.path(), 512), std::vector<int32_t>{7});
+  test::write_file(directory / "generation_config.json", R"({"eos_token_id":[9,7]})");
+  EXPECT_EQ(eos_ids_of(root, directory.path(), 512), (std::vector<int32_t>{7, 9}));
+  EXPECT_TRUE(contains(refusal([&] { eos_ids_of(root, directory.path(), 8); }), "eos_token_id"));
+}
+
+TEST(ModelConfig, RefusalsNameTheKey) {
+  const auto refused = [](const std::string& more) {
+    return refusal([&] {
+      ModelConfig c = llama_config(config_with(more));
+      c.architecture = "LlamaForCausalLM";
+      check(c);
+    });
+  };
+  EXPECT_TRUE(contains(refused(R"("num_key_value_heads":3)"), "num_key_value_heads"));
+  EXPECT_TRUE(contains(refused(R"("hidden_act":"gelu")"), "hidden_act"));
+  EXPECT_TRUE(contains(refused(R"("use_sliding_window":true)"), "use_sliding_window"));
+  EXPECT_TRUE(contains(refused(R"("layer_types":["full_attention"])"), "layer_types"));
+  EXPECT_TRUE(contains(refused(R"("mlp_bias":true)"), "mlp_bias"));
+  EXPECT_TRUE(contains(refused(R"("dtype":"int8")"), "int8"));
+  EXPECT_TRUE(contains(refused(R"("rope_scaling":{"type":"yarn","mscale":1})"), "mscale"));
+  std::string linear = R"("layer_types":["linear_attention")";
+  for (int i = 0; i < 7; ++i) linear += R"(,"full_attention")";
+  EXPECT_TRUE(contains(refused(linear + "]"), "LlamaForCausalLM does not have"));
+  EXPECT_EQ(refused(""), "nothing was refused");
+}
+
+TEST(ModelConfig, ADenseLayerNeedsAnIntermediateSize) {
+  const JsonValue root = JsonValue::parse(
+      R"({"hidden_size":96,"vocab_size":512,"num_hidden_layers":1,"num_attention_heads":4})", "config.json");
+  EXPECT_TRUE(contains(refusal([&] { check(llama_config(root)); }), "intermediate_size"));
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,117 @@
+// Loading: which architectures are known, and that a checkpoint holds the model's tensors, all of them and no others.
+#include "headrace/models/model_registry.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "headrace/weights/config_file.h"
+#include "headrace/weights/safetensors_file.h"
+#include "support/safetensors_writer.h"
+
+namespace headrace {
+namespace {
+
+std::filesystem::path golden(const std::string& family) {
+  return std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / family;
+}
+
+// The tensors of a golden checkpoint, to be written again with changes.
+std::vector<test::NamedTensor> tensors_of(const SafetensorsFile& file, std::vector<Tensor>& owned) {
+  std::vector<test::NamedTensor> tensors;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    Tensor copy(*entry.dtype->dtype, Shape(std::vector<int64_t>(entry.shape.begin(), entry.shape.end())));
+    std::memcpy(copy.data(), file.data(entry), static_cast<size_t>(copy.bytes()));
+    tensors.push_back({entry.name, copy});
+    owned.push_back(std::move(copy));
+  }
+  return tensors;
+}
+
+std::string load_error(const std::string& family, const std::function<void(std::vector<test::NamedTensor>&)>& change) {
+  const test::TempDir directory;
+  std::filesystem::copy_file(golden(family) / "config.json", directory / "config.json");
+  const SafetensorsFile file(golden(family) / "model.safetensors");
+  std::vector<Tensor> owned;
+  std::vector<test::NamedTensor> tensors = tensors_of(file, owned);
+  change(tensors);
+  test::write_safetensors(directory / "model.safetensors", tensors);
+  try {
+    load_model(directory.path(), {});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelRegistry, AnUnknownArchitectureIsNamedWithThoseThatAreBuilt) {
+  const test::TempDir directory;
+  test::write_file(directory / "config.json", R"({"architectures":["MambaForCausalLM"]})");
+  try {
+    load_model(directory.path(), {});
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("MambaForCausalLM"), std::string::npos);
+    for (const std::string_view name : architecture_names()) {
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << name;
+    }
+  }
+}
+
+TEST(ModelRegistry, AnUntiedHeadMustBeStored) {
+  const auto drop_head = [](auto& tensors) { std::erase_if(tensors, [](auto& t) { return t.name == "lm_head.weight"; }); };
+  EXPECT_EQ(load_error("llama", [](auto&) {}), "");
+  EXPECT_NE(load_error("llama", drop_head).find("lm_head.weight"), std::string::npos);
+}
+
+TEST(ModelRegistry, EveryMissingTensorIsAnError) {
+  for (const char* family : {"qwen2", "qwen3_5"}) {
+    const SafetensorsFile file(golden(family) / "model.safetensors");
+    for (const SafetensorsEntry& entry : file.entries()) {
+      const auto drop = [&](auto& tensors) { std::erase_if(tensors, [&](auto& t) { return t.name == entry.name; }); };
+      EXPECT_NE(load_error(family, drop), "") << "without " << entry.name;
+    }
+  }
+}
+
+TEST(ModelRegistry, ATensorThatNoLayerReadsIsAnErrorUnlessItIsVisionOrMTP) {
+  const Tensor extra = Tensor::zeros(DType::kF32, {2});
+  const auto with = [&](const std::string& name) {
+    return load_error("qwen3_5", [&](auto& tensors) { tensors.push_back({name, extra}); });
+  };
+  EXPECT_NE(with("model.layers.0.mlp.extra.weight").find("model.layers.0.mlp.extra.weight"), std::string::npos);
+  EXPECT_EQ(with("mtp.norm.weight"), "");
+  EXPECT_EQ(with("model.visual.patch_embed.weight"), "");
+}
+
+TEST(ModelRegistry, AConfigThatDisagreesWithTheTensorsIsRefused) {
+  const auto narrow = [](std::vector<test::NamedTensor>& tensors) {
+    for (test::NamedTensor& t : tensors) {
+      if (t.name == "model.layers.1.mlp.up_proj.weight") t.tensor = t.tensor.slice(0, 159);
+    }
+  };
+  const std::string error = load_error("qwen3", narrow);
+  EXPECT_NE(error.find("model.layers.1.mlp.up_proj.weight"), std::string::npos) << error;
+  EXPECT_NE(error.find("159"), std::string::npos) << error;
+}
+
+TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
+  const std::unique_ptr<Model> model = load_model(golden("qwen3_5_moe_released"), {});
+  EXPECT_EQ(model->info().architecture, "Qwen3_5MoeForConditionalGeneration");
+  EXPECT_EQ(model->info().full_attn_layer_ids, std::vector<int32_t>{3});
+  EXPECT_EQ(model->info().num_gdn_layers, 3);
+  EXPECT_EQ(model->info().gdn.num_v_heads, 4);
+  EXPECT_EQ(model->info().vocab_size, 512);
+  EXPECT_EQ(model->info().dtype, DType::kF32);
+}
+
+TEST(ModelRegistry, RandomWeightsNeedNoFileButTheConfig) {
+  const test::TempDir directory;
+  std::filesystem::copy_file(golden("qwen3_moe") / "config.json", directory / "config.json");
+  EXPECT_EQ(load_model(directory.path(), {.random_weights = 1})->info().weight_bytes, 0);
+}
+
+}  // namespace
+}  // namespace headrace
