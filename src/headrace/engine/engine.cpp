@@ -1,0 +1,107 @@
+#include "headrace/engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace headrace {
+namespace {
+
+SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
+  return {.num_pages = c.runner.num_pages,
+          .page_size = c.runner.page_size,
+          .max_requests = c.max_requests,
+          .num_states = model.info().num_gdn_layers > 0 ? c.runner.num_states : 0,
+          .max_context_len = c.max_context_len,
+          .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens)};
+}
+
+}  // namespace
+
+Engine::Engine(const Model& model, const EngineConfig& config)
+    : model_(model),
+      config_(config),
+      strategy_(make_strategy(config.strategy)),
+      runner_(model, config.runner),
+      scheduler_(scheduler_config(model, config), *strategy_) {
+  if (config_.vocab == 0) config_.vocab = model.info().vocab_size;
+}
+
+int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
+  validate(params);
+  for (const int32_t id : prompt) {
+    HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
+               " is outside the vocabulary of ", model_.info().vocab_size);
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_;
+  sequence->params = params;
+  sequence->prompt_len = static_cast<int32_t>(prompt.size());
+  sequence->tokens = std::move(prompt);
+  scheduler_.add(*sequence);
+  sequences_.emplace(next_id_, std::move(sequence));
+  return next_id_++;
+}
+
+void Engine::abort(int64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  scheduler_.release(*found->second);
+  sequences_.erase(found);
+}
+
+std::vector<StepOutput> Engine::step() {
+  const std::vector<ScheduledStep> steps = scheduler_.next();
+  if (steps.empty()) return {};
+  const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
+  const Tensor logits = runner_.run(batch);
+  return commit(steps, logits);
+}
+
+std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, const Tensor& logits) {
+  std::vector<StepOutput> outputs;
+  const int64_t vocab = model_.info().vocab_size;
+  int64_t row = 0;
+  for (const ScheduledStep& step : steps) {
+    Sequence& s = *step.sequence;
+    std::vector<SampledToken> sampled;
+    for (int32_t p = step.plan.sample.begin; p < step.plan.sample.end; ++p, ++row) {
+      const std::span<float> values(logits.data_as<float>() + row * vocab, static_cast<size_t>(vocab));
+      sampled.push_back(sample(values, config_.vocab, s.params, s.tokens, p));
+    }
+    strategy_->commit(s, step.plan, sampled);
+    s.finish_reason = sampled.empty() ? std::nullopt : finish_reason_of(s);
+    for (const SampledToken& token : sampled) outputs.push_back({s.id, token, s.finish_reason});
+    if (s.finish_reason) abort(s.id);
+  }
+  return outputs;
+}
+
+std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s) const {
+  const auto& eos = model_.info().eos_ids;
+  if (s.params.end_of_text == SamplingParams::EndOfText::kStops && std::ranges::find(eos, s.tokens.back()) != eos.end()) {
+    return FinishReason::kStop;
+  }
+  const bool full = s.num_output() >= s.params.max_tokens || s.num_tokens() >= config_.max_context_len;
+  return full ? std::optional(FinishReason::kLength) : std::nullopt;
+}
+
+std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
+  HR_REQUIRE(idle(), ErrorCode::kInvalidArgument, "engine: score runs alone, but requests are queued");
+  const int64_t id = add(tokens, {.max_tokens = 1});
+  const auto steps = scheduler_.next();
+  const TokenRange all{0, static_cast<int32_t>(tokens.size())};
+  const ScheduledStep step{steps.front().sequence, {.tokens = all, .store = all, .sample = {0, all.end - 1}}};
+  const Tensor logits = runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
+  std::vector<float> scores;
+  for (int32_t i = 0; i + 1 < all.end; ++i) {
+    const float* row = logits.data_as<float>() + i * logits.dim(1);
+    const double largest = static_cast<double>(*std::max_element(row, row + config_.vocab));
+    double sum = 0;
+    for (int64_t v = 0; v < config_.vocab; ++v) sum += std::exp(static_cast<double>(row[v]) - largest);
+    scores.push_back(static_cast<float>(static_cast<double>(row[tokens[static_cast<size_t>(i + 1)]]) - largest - std::log(sum)));
+  }
+  abort(id);
+  return scores;
+}
+
+}  // namespace headrace

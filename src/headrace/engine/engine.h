@@ -1,0 +1,63 @@
+// Runs requests to their end, several at a time.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "headrace/engine/batch_builder.h"
+#include "headrace/engine/model_runner.h"
+#include "headrace/engine/scheduler.h"
+
+namespace headrace {
+
+struct EngineConfig {
+  RunnerConfig runner;
+  int32_t max_requests = 1;
+  int32_t max_context_len = 4096;
+  int32_t vocab = 0;  // ids that may be sampled: the tokenizer's; 0: the model's
+  std::string strategy = "autoregressive";
+};
+
+// A token that became final in a step.
+struct StepOutput {
+  int64_t sequence_id = 0;
+  SampledToken token;
+  std::optional<FinishReason> finish_reason;  // set with the last token
+};
+
+// Not thread-safe.
+class Engine {
+ public:
+  // `model` is not owned and outlives the engine. Errors as ModelRunner and make_strategy.
+  Engine(const Model& model, const EngineConfig& config);
+
+  // Queues a request and returns its id. Error kInvalidArgument, and nothing changes, for bad parameters, ids outside
+  // the vocabulary, or a request that could never run.
+  int64_t add(std::vector<int32_t> prompt, const SamplingParams& params);
+  void abort(int64_t id);  // frees what it holds; an unknown id is ignored
+  bool idle() const { return scheduler_.idle(); }
+
+  // One step of every sequence that fits: schedule, build, run, sample, commit.
+  std::vector<StepOutput> step();
+
+  // Natural-log probabilities of tokens[1..] given those before: one sequence, run at once and forgotten.
+  std::vector<float> score(const std::vector<int32_t>& tokens);
+
+  const Scheduler& scheduler() const { return scheduler_; }
+  ModelRunner& runner() { return runner_; }
+
+ private:
+  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, const Tensor& logits);
+  std::optional<FinishReason> finish_reason_of(const Sequence& sequence) const;
+
+  const Model& model_;
+  EngineConfig config_;
+  std::unique_ptr<DecodingStrategy> strategy_;
+  ModelRunner runner_;
+  Scheduler scheduler_;
+  BatchBuilder builder_;
+  std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
+  int64_t next_id_ = 1;
+};
+
+}  // namespace headrace

@@ -1,0 +1,67 @@
+#include "headrace/engine/scheduler.h"
+
+#include <algorithm>
+#include <array>
+
+namespace headrace {
+
+Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy)
+    : config_(config),
+      strategy_(strategy),
+      pages_("kv page", config.num_pages),
+      states_("recurrent state", config.num_states),
+      table_(config.max_requests, config.max_context_len, config.page_size) {}
+
+int32_t Scheduler::pages_needed(const Sequence& s) const {
+  const int64_t tokens = std::min<int64_t>(int64_t{s.prompt_len} + s.params.max_tokens, config_.max_context_len);
+  return static_cast<int32_t>((tokens + config_.page_size - 1) / config_.page_size);
+}
+
+void Scheduler::add(Sequence& s) {
+  HR_REQUIRE(s.prompt_len > 0, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt is empty");
+  HR_REQUIRE(s.prompt_len < config_.max_context_len, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt has ",
+             s.prompt_len, " tokens, the context holds ", config_.max_context_len, " with at least one new token");
+  HR_REQUIRE(pages_needed(s) <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
+             pages_needed(s), " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
+  waiting_.push_back(&s);
+}
+
+bool Scheduler::admit(Sequence& s) {
+  if (pages_needed(s) > pages_.available_size() || table_.available_size() == 0) return false;
+  if (config_.num_states > 0 && states_.available_size() == 0) return false;
+  s.pages = *pages_.alloc(pages_needed(s));
+  s.table_row = *table_.alloc();
+  table_.write(s.table_row, 0, s.pages);
+  if (config_.num_states > 0) {
+    s.state_slot = states_.alloc(1)->front();
+    table_.set_state_slot(s.table_row, s.state_slot);
+  }
+  running_.push_back(&s);
+  return true;
+}
+
+std::vector<ScheduledStep> Scheduler::next() {
+  while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
+  std::vector<Sequence*> order = running_;
+  std::ranges::stable_sort(order, {}, [](const Sequence* s) { return s->num_cached < s->prompt_len ? 1 : 0; });
+  std::vector<ScheduledStep> steps;
+  int32_t budget = config_.max_tokens_per_step;
+  for (Sequence* sequence : order) {
+    if (budget == 0) break;
+    steps.push_back({sequence, strategy_.plan(*sequence, budget)});
+    budget -= steps.back().plan.tokens.size();
+  }
+  return steps;
+}
+
+void Scheduler::release(Sequence& s) {
+  std::erase(waiting_, &s);
+  if (std::erase(running_, &s) == 0) return;
+  pages_.free(s.pages);
+  s.pages.clear();
+  table_.free(s.table_row);
+  if (s.state_slot != kNoState) states_.free(std::array{s.state_slot});
+  s.state_slot = kNoState;
+}
+
+}  // namespace headrace

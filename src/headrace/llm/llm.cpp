@@ -1,0 +1,88 @@
+#include "headrace/llm/llm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "headrace/attention/cpu/cpu_backend.h"
+#include "headrace/attention/reference/reference_backend.h"
+#include "headrace/llm/stop_filter.h"
+#include "headrace/text/detokenizer.h"
+
+namespace headrace {
+namespace {
+
+constexpr int32_t kDefaultContext = 8192, kTokensPerStep = 512;
+
+ModelOptions model_options(const LLMOptions& o) {
+  const BackendConfig config{.kernel_set = o.kernel_set};
+  return {.dtype = o.dtype,
+          .ops = o.backend == "reference" ? &reference::backend_ops(config) : &cpu::backend_ops(config),
+          .context = o.context,
+          .random_weights = o.random_weights,
+          .progress = o.progress,
+          .guard = o.guard};
+}
+
+EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, const LLMOptions& o) {
+  const int32_t context =
+      o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
+  return {.runner = {.backend = o.backend,
+                     .kernel_set = o.kernel_set,
+                     .context = o.context,
+                     .num_pages = (context + o.page_size - 1) / o.page_size,
+                     .page_size = o.page_size,
+                     .max_tokens = std::min(context, kTokensPerStep)},
+          .max_context_len = context,
+          .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size)};
+}
+
+}  // namespace
+
+LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
+    : tokenizer_(Tokenizer::from_file((model / "tokenizer.json").string())),
+      model_(load_model(model, model_options(options))),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, options))) {}
+
+Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text) {
+  Completion result{.prompt_ids = tokenizer_.encode(prompt)};
+  const int64_t id = engine_->add(result.prompt_ids, params);
+  Detokenizer detokenizer(tokenizer_);
+  StopFilter stops(params.stop);
+  const auto emit = [&](const std::string& piece) {
+    result.text += piece;
+    return piece.empty() ? StreamAction::kContinue : on_text(piece);
+  };
+  while (!engine_->idle()) {
+    for (const StepOutput& out : engine_->step()) {
+      result.ids.push_back(out.token.id);
+      std::string piece = stops.push(detokenizer.push(out.token.id));
+      if (out.finish_reason) {
+        result.finish_reason = *out.finish_reason;
+        piece += stops.push(detokenizer.flush()) + stops.flush();
+      }
+      const bool aborted = emit(piece) == StreamAction::kStop;
+      if (!aborted && !stops.stopped()) continue;
+      result.finish_reason = aborted ? FinishReason::kAborted : FinishReason::kStop;
+      engine_->abort(id);
+    }
+  }
+  return result;
+}
+
+LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window) {
+  const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
+  Perplexity total;
+  for (size_t at = 0; at + 1 < ids.size(); at += static_cast<size_t>(window)) {
+    const size_t end = std::min(ids.size(), at + static_cast<size_t>(window));
+    if (end - at < 2) break;
+    const std::vector<int32_t> part(ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
+    for (const float logprob : engine_->score(part)) total.bits -= static_cast<double>(logprob) / std::log(2.0);
+    for (size_t i = 1; i < part.size(); ++i) total.bytes += static_cast<int64_t>(tokenizer_.bytes_of(part[i]).size());
+    total.tokens += static_cast<int64_t>(part.size()) - 1;
+  }
+  HR_REQUIRE(total.bytes > 0, ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");
+  return total;
+}
+
+}  // namespace headrace

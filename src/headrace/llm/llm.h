@@ -1,0 +1,64 @@
+// Text in, text out: what the program, the server and the Python package call.
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "headrace/engine/engine.h"
+#include "headrace/models/model_registry.h"
+#include "headrace/text/tokenizer.h"
+
+namespace headrace {
+
+struct LLMOptions {
+  std::optional<DType> dtype;
+  std::string backend = "auto";
+  std::optional<std::string> kernel_set;
+  OpContext context;
+  int32_t page_size = 64;
+  int32_t max_model_len = 0;  // 0: the model's, at most 8192
+  std::optional<uint64_t> random_weights;
+  ProgressCallback progress;
+  SigbusGuard* guard = nullptr;  // not owned
+};
+
+struct Completion {
+  std::string text;
+  std::vector<int32_t> prompt_ids, ids;
+  FinishReason finish_reason = FinishReason::kLength;
+};
+
+enum class StreamAction : uint8_t { kContinue, kStop };
+
+// Not thread-safe.
+class LLM {
+ public:
+  // Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
+  LLM(const std::filesystem::path& model, const LLMOptions& options);
+
+  // Calls on_text with each piece of text as soon as it is certain; a stop text and what follows it never appear, and
+  // no piece ends inside a character. kStop ends the request as aborted. Errors as Engine::add.
+  using OnText = std::function<StreamAction(std::string_view piece)>;
+  Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text);
+
+  struct Perplexity {
+    double bits = 0;
+    int64_t bytes = 0, tokens = 0;
+    double bits_per_byte() const { return bits / static_cast<double>(bytes); }
+  };
+  // Windows of `window` tokens without overlap; in each, tokens 1.. are predicted and their bytes counted.
+  Perplexity perplexity(std::string_view text, int32_t window = 512);
+
+  const ModelInfo& model_info() const { return model_->info(); }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  Engine& engine() { return *engine_; }
+
+ private:
+  Tokenizer tokenizer_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace headrace

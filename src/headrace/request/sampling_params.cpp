@@ -1,0 +1,28 @@
+#include "headrace/request/sampling_params.h"
+
+#include <cmath>
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+
+void validate(const SamplingParams& p) {
+  const struct {
+    const char* name;
+    double value, least, most;
+  } kRanges[] = {{"max_tokens", static_cast<double>(p.max_tokens), 1, 1 << 30},
+                 {"temperature", static_cast<double>(p.temperature), 0, 100},
+                 {"top_k", static_cast<double>(p.top_k), 0, 1 << 30},
+                 {"top_p", static_cast<double>(p.top_p), 1e-6, 1},
+                 {"min_p", static_cast<double>(p.min_p), 0, 1},
+                 {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
+  for (const auto& range : kRanges) {
+    HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",
+               range.value, ", expected ", range.least, " to ", range.most);
+  }
+  for (const std::string& stop : p.stop) {
+    HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,23 @@
+// How a request's tokens are chosen and when it ends.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace headrace {
+
+struct SamplingParams {
+  int32_t max_tokens = 256;
+  float temperature = 1;         // 0: the most likely token
+  int32_t top_k = 0;             // 0: all
+  float top_p = 1, min_p = 0;    // shares of probability
+  float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
+  uint64_t seed = 0;
+  std::vector<std::string> stop;  // texts that end the output; they are not part of it
+  enum class EndOfText : uint8_t { kStops, kIgnored } end_of_text = EndOfText::kStops;
+};
+
+// Error kInvalidArgument: the field, what was found, what is expected.
+void validate(const SamplingParams& params);
+
+}  // namespace headrace

@@ -1,0 +1,16 @@
+// One token per step, left to right: the strategy of every causal language model.
+#pragma once
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace {
+
+class Autoregressive final : public DecodingStrategy {
+ public:
+  std::string_view name() const override { return "autoregressive"; }
+  // First the part of the prompt that is not cached, in chunks; then the newest token alone. Only the last row of a
+  // finished prompt, or the newest token, is sampled.
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
+  void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
+};
+
+}  // namespace headrace
