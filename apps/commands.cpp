@@ -1,0 +1,126 @@
+#include "commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "headrace/base/parallel.h"
+#include "headrace/llm/llm.h"
+#include "json.h"
+#include "model_path.h"
+
+namespace headrace::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kInterrupted = 130;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::atomic<bool> interrupted{false};
+extern "C" void on_interrupt(int) { interrupted = true; }
+
+// Writes all of it; false when the reader has gone.
+bool write_out(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::optional<DType> dtype_of(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return name == "float32" ? DType::kF32 : DType::kBF16;
+}
+
+LLMOptions options_of(const ModelFlags& f) {
+  LLMOptions options{.dtype = dtype_of(f.dtype), .backend = f.backend};
+  if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
+  options.context.threads = f.threads > 0 ? f.threads : available_cores();
+  options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
+  options.page_size = f.page_size;
+  options.max_model_len = f.max_model_len;
+  options.random_weights = f.random_weights;
+  options.guard = f.guard;
+  if (isatty(STDERR_FILENO) != 0) {
+    options.progress = [](std::string_view what, int64_t done, int64_t total) {
+      if (total > 2) fmt::print(stderr, "\rloading {} {}/{}{}", what, done, total, done == total ? "\n" : "");
+    };
+  }
+  return options;
+}
+
+struct Timings {
+  double load_s = 0, first_token_s = 0, total_s = 0;
+};
+
+std::string report_json(const Completion& c, const LLM& llm, const std::string& runs, const LLMOptions& o, const Timings& t) {
+  const double decode_s = t.total_s - t.first_token_s;
+  return fmt::format(
+      R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
+      R"("timings": {{"load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
+      R"("ran": {{"architecture": "{}", "device": "cpu", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
+      "\n",
+      json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(), t.load_s,
+      t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
+      llm.model_info().architecture, json_string(runs), name_of(llm.model_info().dtype), o.context.threads,
+      o.context.determinism == Determinism::kStrict);
+}
+
+}  // namespace
+
+int generate(const GenerateFlags& flags) {
+  const auto start = Clock::now();
+  const LLMOptions options = options_of(flags.model);
+  LLM llm(model_directory(flags.model.model), options);
+  Timings timings{.load_s = seconds_since(start)};
+  std::signal(SIGINT, on_interrupt);
+  bool reader_gone = flags.echo_prompt && !write_out(flags.prompt);
+  const Completion result = llm.generate(flags.prompt, flags.sampling, [&](std::string_view piece) {
+    if (timings.first_token_s == 0) timings.first_token_s = seconds_since(start);
+    if (!flags.json) reader_gone = reader_gone || !write_out(piece);
+    return reader_gone || interrupted ? StreamAction::kStop : StreamAction::kContinue;
+  });
+  timings.total_s = seconds_since(start);
+  if (reader_gone) return 0;  // a closed pipe is the reader's choice
+  if (flags.json) {
+    write_out(report_json(result, llm, llm.engine().runner().backend().describe(), options, timings));
+  } else {
+    write_out("\n");
+    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {
+      fmt::print(stderr, "[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}]\n", result.ids.size(),
+                 static_cast<double>(result.ids.size()) / (timings.total_s - timings.load_s), timings.first_token_s,
+                 llm.engine().runner().backend().describe());
+    }
+  }
+  return interrupted ? kInterrupted : 0;
+}
+
+int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
+  std::ifstream in(file, std::ios::binary);
+  HR_REQUIRE(in.good(), ErrorCode::kInvalidArgument, file, ": cannot be read");
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  LLM llm(model_directory(flags.model), options_of(flags));
+  const auto start = Clock::now();
+  const LLM::Perplexity p = llm.perplexity(text);
+  const double rate = static_cast<double>(p.tokens) / seconds_since(start);
+  if (output == Output::kJson) {
+    write_out(fmt::format("{{\"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}}}\n",
+                          p.bits_per_byte(), p.tokens, rate));
+  } else {
+    write_out(fmt::format("{:.4f} bits per byte over {} tokens, {:.0f} tokens/s\n", p.bits_per_byte(), p.tokens, rate));
+  }
+  return 0;
+}
+
+}  // namespace headrace::app

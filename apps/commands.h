@@ -1,0 +1,38 @@
+// The commands of the program; each returns the process's exit status.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "headrace/request/sampling_params.h"
+
+namespace headrace {
+class SigbusGuard;
+}
+
+namespace headrace::app {
+
+enum class Output : unsigned char { kText, kJson };
+
+// Flags that every command with a model takes.
+struct ModelFlags {
+  std::string model, dtype = "auto", device = "auto", backend = "auto", kernel_set;
+  int threads = 0, page_size = 64, max_model_len = 0;
+  bool deterministic = false;
+  std::optional<uint64_t> random_weights;
+  SigbusGuard* guard = nullptr;  // not owned
+};
+
+struct GenerateFlags {
+  ModelFlags model;
+  std::string prompt;
+  SamplingParams sampling;
+  bool json = false, echo_prompt = false;
+};
+
+int generate(const GenerateFlags& flags);
+int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
+int doctor(Output output);
+int bench(const std::string& what, const ModelFlags& flags);
+
+}  // namespace headrace::app

@@ -1,0 +1,127 @@
+// The headrace program: reads the command line, runs a command, turns failures into one sentence and a status.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <new>
+
+#include "commands.h"
+#include "headrace/base/error.h"
+#include "headrace/weights/sigbus_guard.h"
+
+namespace {
+
+using namespace headrace;
+using namespace headrace::app;
+
+// Exit statuses, as README lists them.
+constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported: return kUsage;
+    case ErrorCode::kModelFile:
+    case ErrorCode::kIo: return kModelFiles;
+    case ErrorCode::kOutOfMemory: return kMemory;
+    case ErrorCode::kNoDevice:
+    case ErrorCode::kCuda: return kDevice;
+    case ErrorCode::kInternal: return kBug;
+  }
+  return kBug;
+}
+
+void add_model_flags(CLI::App& app, ModelFlags& f) {
+  app.add_option("model", f.model, "model directory (default: the bundled demo)");
+  app.add_option("--dtype", f.dtype, "of activations")->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
+  app.add_option("--device", f.device, "where to run")->check(CLI::IsMember({"auto", "cpu"}))->capture_default_str();
+  app.add_option("--backend", f.backend, "attention backend: auto, cpu or reference")->capture_default_str();
+  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
+  app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
+  app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")->check(CLI::Range(2, 1 << 24));
+  app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
+  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json and tokenizer.json are read");
+}
+
+void add_sampling_flags(CLI::App& app, SamplingParams& s) {
+  app.add_option("-n,--max-tokens", s.max_tokens, "new tokens at most")->capture_default_str();
+  app.add_option("--temperature", s.temperature, "0: the most likely token")->capture_default_str();
+  app.add_option("--top-k", s.top_k, "0: all")->capture_default_str();
+  app.add_option("--top-p", s.top_p)->capture_default_str();
+  app.add_option("--min-p", s.min_p)->capture_default_str();
+  app.add_option("--repetition-penalty", s.repetition_penalty)->capture_default_str();
+  app.add_option("--seed", s.seed)->capture_default_str();
+  app.add_option("--stop", s.stop, "text that ends the output; may be given several times");
+  app.add_flag_callback("--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
+}
+
+int run(int argc, char** argv, SigbusGuard& guard) {
+  CLI::App app("headrace: attention runtime and LLM inference engine");
+  app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
+  app.require_subcommand(1);
+  GenerateFlags generate_flags, demo_flags;
+  ModelFlags eval_flags, bench_flags;
+  std::string eval_file, bench_what;
+  bool json = false;
+  int status = 0;
+  generate_flags.model.guard = demo_flags.model.guard = eval_flags.guard = &guard;
+
+  CLI::App* gen = app.add_subcommand("generate", "complete a prompt; text comes as it is made");
+  add_model_flags(*gen, generate_flags.model);
+  gen->add_option("-p,--prompt", generate_flags.prompt, "the text to complete")->required();
+  add_sampling_flags(*gen, generate_flags.sampling);
+  gen->add_flag("--json", generate_flags.json, "one JSON object: text, ids, usage, timings, what ran");
+  gen->callback([&] { status = generate(generate_flags); });
+
+  CLI::App* demo = app.add_subcommand("demo", "the bundled model writes a fairy tale");
+  demo_flags.prompt = "Once upon a time there was a king who had a golden bird";
+  demo_flags.echo_prompt = true;
+  demo_flags.sampling = {.max_tokens = 300, .temperature = 0.8f, .top_p = 0.95f, .seed = 3};
+  demo->add_option("-p,--prompt", demo_flags.prompt, "how it begins")->capture_default_str();
+  add_sampling_flags(*demo, demo_flags.sampling);
+  demo->callback([&] { status = generate(demo_flags); });
+
+  CLI::App* eval = app.add_subcommand("eval", "measure a model");
+  CLI::App* perplexity = eval->require_subcommand(1)->add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
+  add_model_flags(*perplexity, eval_flags);
+  perplexity->add_option("--file", eval_file, "UTF-8 text")->required();
+  perplexity->add_flag("--json", json);
+  perplexity->callback([&] { status = eval_perplexity(eval_flags, eval_file, json ? Output::kJson : Output::kText); });
+
+  CLI::App* check = app.add_subcommand("doctor", "what this machine can do and which kernels run");
+  check->add_flag("--json", json);
+  check->callback([&] { status = doctor(json ? Output::kJson : Output::kText); });
+
+  CLI::App* measure = app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
+  measure->add_option("what", bench_what)->required()->check(CLI::IsMember({"attention", "gdn", "model"}));
+  add_model_flags(*measure, bench_flags);
+  measure->callback([&] { status = bench(bench_what, bench_flags); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kUsage;
+  }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
+  try {
+    headrace::SigbusGuard guard;
+    return run(argc, argv, guard);
+  } catch (const headrace::Error& e) {
+    fmt::print(stderr, "headrace: {}\n", e.what());
+    return status_of(e.code());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "headrace: out of memory\n");
+    return kMemory;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "headrace: bug: {}\n", e.what());
+    return kBug;
+  }
+}

@@ -1,0 +1,12 @@
+// Where the bundled demo model is.
+#pragma once
+#include <filesystem>
+#include <string>
+
+namespace headrace::app {
+
+// `given`, or without one the demo: ../share/headrace/demo_models beside the program, else the source tree's.
+// Error kModelFile when there is no such directory.
+std::filesystem::path model_directory(const std::string& given);
+
+}  // namespace headrace::app
