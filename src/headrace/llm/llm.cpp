@@ -59,7 +59,8 @@ Completion LLM::generate(std::string_view prompt, const SamplingParams& params, 
       std::string piece = stops.push(detokenizer.push(out.token.id));
       if (out.finish_reason) {
         result.finish_reason = *out.finish_reason;
-        piece += stops.push(detokenizer.flush()) + stops.flush();
+        piece += stops.push(detokenizer.flush());
+        piece += stops.flush();
       }
       const bool aborted = emit(piece) == StreamAction::kStop;
       if (!aborted && !stops.stopped()) continue;

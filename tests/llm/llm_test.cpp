@@ -1,0 +1,69 @@
+// The bundled model through the whole engine, against tokens that transformers made.
+#include "headrace/llm/llm.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+namespace {
+
+const std::filesystem::path kRoot = HEADRACE_SOURCE_DIR;
+const std::filesystem::path kDemo = kRoot / "demo_models" / "fairy-hybrid";
+
+LLMOptions options(int threads, Determinism determinism = Determinism::kFast) {
+  return {.dtype = DType::kF32, .context = {.threads = threads, .determinism = determinism}, .max_model_len = 512};
+}
+
+Completion complete(LLM& llm, const std::string& prompt, SamplingParams params) {
+  params.end_of_text = SamplingParams::EndOfText::kIgnored;
+  std::string streamed;
+  Completion c = llm.generate(prompt, params, [&](std::string_view piece) {
+    streamed += piece;
+    return StreamAction::kContinue;
+  });
+  EXPECT_EQ(streamed, c.text);
+  return c;
+}
+
+TEST(FairyHybrid, TwoHundredGreedyTokensEqualTransformers) {
+  LLM llm(kDemo, options(2));
+  const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_hybrid_greedy.json");
+  for (const JsonValue& entry : golden.as_array()) {
+    const Completion c = complete(llm, entry.at("prompt").as_string(), {.max_tokens = 200, .temperature = 0});
+    const std::vector<int64_t> want = entry.at("ids").as_ints(), prompt = entry.at("prompt_ids").as_ints();
+    EXPECT_EQ(std::vector<int64_t>(c.prompt_ids.begin(), c.prompt_ids.end()), prompt);
+    EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
+  }
+}
+
+TEST(FairyHybrid, TheTextDoesNotDependOnTheThreads) {
+  for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+    LLM one(kDemo, options(1, determinism)), two(kDemo, options(2, determinism));
+    const SamplingParams params{.max_tokens = 40, .temperature = 0.9f, .seed = 11};
+    EXPECT_EQ(complete(one, "Once upon a time", params).ids, complete(two, "Once upon a time", params).ids);
+  }
+}
+
+TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {
+  LLM llm(kDemo, options(1));
+  const Completion whole = complete(llm, "Once upon a time", {.max_tokens = 40, .temperature = 0});
+  const std::string stop = whole.text.substr(20, 6);
+  const Completion cut = complete(llm, "Once upon a time", {.max_tokens = 40, .temperature = 0, .stop = {stop}});
+  EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(stop)));
+  EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
+  EXPECT_TRUE(llm.engine().idle());
+}
+
+TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {
+  LLM llm(kDemo, options(1));
+  const LLM::Perplexity p = llm.perplexity("Once upon a time there was a king.");
+  EXPECT_GT(p.bits_per_byte(), 0.3);
+  EXPECT_LT(p.bits_per_byte(), 2.0);
+  EXPECT_THROW(llm.perplexity(""), Error);
+}
+
+}  // namespace
+}  // namespace headrace

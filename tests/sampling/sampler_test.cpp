@@ -1,0 +1,95 @@
+#include "headrace/sampling/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+namespace {
+
+SampledToken pick(std::vector<float> logits, const SamplingParams& params, int64_t position = 0,
+                  std::vector<int32_t> history = {}) {
+  return sample(logits, static_cast<int32_t>(logits.size()), params, history, position);
+}
+
+std::map<int32_t, int> histogram(const std::vector<float>& logits, const SamplingParams& params) {
+  std::map<int32_t, int> counts;
+  for (int64_t position = 0; position < 4000; ++position) ++counts[pick(logits, params, position).id];
+  return counts;
+}
+
+TEST(Sampler, GreedyTiesGoToTheLowestId) { EXPECT_EQ(pick({1, 3, 3, 2}, {.temperature = 0}).id, 1); }
+
+TEST(Sampler, DescribesTheDistribution) {
+  const SampledToken t = pick({std::log(1.0f), std::log(2.0f), std::log(5.0f)}, {.temperature = 0});
+  EXPECT_EQ(t.id, 2);
+  EXPECT_NEAR(t.confidence, 0.625, 1e-6);
+  EXPECT_NEAR(t.logprob, std::log(0.625), 1e-6);
+  EXPECT_NEAR(t.margin, 0.375, 1e-6);
+  EXPECT_NEAR(t.entropy, -(0.625 * std::log(0.625) + 0.25 * std::log(0.25) + 0.125 * std::log(0.125)), 1e-6);
+}
+
+TEST(Sampler, DrawsInProportionAndFiltersCutTheTail) {
+  const std::vector<float> logits = {std::log(1.0f), std::log(2.0f), std::log(5.0f)};
+  const auto free = histogram(logits, {});
+  EXPECT_NEAR(free.at(2) / 4000.0, 0.625, 0.03);
+  EXPECT_NEAR(free.at(0) / 4000.0, 0.125, 0.03);
+  EXPECT_EQ(histogram(logits, {.top_k = 2}).count(0), 0u);
+  EXPECT_EQ(histogram(logits, {.top_p = 0.6f}).size(), 1u);
+  EXPECT_EQ(histogram(logits, {.top_p = 0.7f}).size(), 2u);
+  EXPECT_EQ(histogram(logits, {.min_p = 0.3f}).size(), 2u);
+}
+
+TEST(Sampler, TheSameSeedAndPositionGiveTheSameTokenAndOthersDoNot) {
+  const std::vector<float> logits(100, 0.0f);
+  int different = 0;
+  for (int64_t position = 0; position < 50; ++position) {
+    EXPECT_EQ(pick(logits, {.seed = 5}, position).id, pick(logits, {.seed = 5}, position).id);
+    different += pick(logits, {.seed = 5}, position).id != pick(logits, {.seed = 6}, position).id ? 1 : 0;
+  }
+  EXPECT_GT(different, 40);
+}
+
+TEST(Sampler, ThePenaltyLowersTokensThatOccurred) {
+  EXPECT_EQ(pick({2, 1.5f}, {.temperature = 0, .repetition_penalty = 2}, 0, {0, 0}).id, 1);
+  EXPECT_EQ(pick({-1, -1.5f}, {.temperature = 0, .repetition_penalty = 2}, 0, {0}).id, 1);
+}
+
+TEST(Sampler, PaddingRowsOfTheHeadAreNeverChosen) {
+  std::vector<float> logits = {0, 1, 9};
+  EXPECT_EQ(sample(logits, 2, {.temperature = 0}, {}, 0).id, 1);
+}
+
+TEST(Sampler, ANaNIsNamed) {
+  try {
+    pick({0, std::numeric_limits<float>::quiet_NaN()}, {});
+    FAIL() << "a NaN was sampled";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "sampler: the logit of token 1 is NaN");
+  }
+}
+
+TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
+  const auto refusal = [](const SamplingParams& p) {
+    try {
+      validate(p);
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_EQ(refusal({.temperature = -1}), "temperature is -1, expected 0 to 100");
+  EXPECT_EQ(refusal({.max_tokens = 0}), "max_tokens is 0, expected 1 to 1.07374e+09");
+  EXPECT_EQ(refusal({.top_p = 0}), "top_p is 0, expected 1e-06 to 1");
+  EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
+  EXPECT_EQ(refusal({.stop = {""}}), "stop: a stop text is empty");
+}
+
+}  // namespace
+}  // namespace headrace
