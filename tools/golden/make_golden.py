@@ -70,11 +70,14 @@ def to_disk(tensors):
 def save_golden(model, folder, ids):
     with torch.no_grad():
         logits = model(input_ids=ids[None]).logits[0]
-        step = model(input_ids=ids[None, :20], use_cache=True)
+        step, worst = model(input_ids=ids[None, :20], use_cache=True), 0.0
         for i in range(20, len(ids)):
             step = model(input_ids=ids[None, i:i + 1], past_key_values=step.past_key_values, use_cache=True)
-            difference = (step.logits[0, -1] - logits[i]).abs().max().item()
-            assert difference < 1e-3, f"{folder.name}: cached decode differs by {difference}"
+            worst = max(worst, (step.logits[0, -1] - logits[i]).abs().max().item())
+    print(f"{folder.name}: largest logit {logits.abs().max():.2f}, cached decode differs by {worst:.1e}", flush=True)
+    # Seen: at most 3e-5 of the largest logit, in Qwen3.5, whose gated delta nets amplify float32's rounding: against a
+    # float64 reference the stored logits and the cached decode alike are off by 2e-5 to 1.3e-4.
+    assert worst < 5e-5 * logits.abs().max(), f"{folder.name}: cached decode differs by {worst}"
     save_file(dict(input_ids=ids, logits=logits.contiguous()), folder / "golden.safetensors")
 
 
@@ -94,8 +97,10 @@ def released_layout(source, folder, architecture, model_type):
         stack = {part: torch.stack([by_index[i] for i in sorted(by_index)]) for part, by_index in parts.items()}
         tensors[f"{head}.mlp.experts.gate_up_proj"] = torch.cat([stack["gate_proj"], stack["up_proj"]], 1).contiguous()
         tensors[f"{head}.mlp.experts.down_proj"] = stack["down_proj"].contiguous()
-    tensors["model.visual.patch_embed.proj.weight"] = torch.zeros(4, 4, dtype=torch.bfloat16)
-    tensors["mtp.fc.weight"] = torch.zeros(4, 8, dtype=torch.bfloat16)
+    for name in ("model.visual.patch_embed.proj.weight", "model.visual.blocks.0.norm1.weight",
+                 "model.visual.merger.norm.weight", "mtp.fc.weight", "mtp.norm.weight",
+                 "mtp.layers.0.input_layernorm.weight", "mtp.layers.0.self_attn.q_proj.weight"):
+        tensors[name] = torch.zeros(4, dtype=torch.bfloat16)  # the loader skips them: neither shape nor value matters
     save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
     text = json.loads((source / "config.json").read_text())
     config = dict(architectures=[architecture], model_type=model_type, text_config=text,
