@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Finishes a trained demo model: samples and their measures, the loss curve, and the greedy golden of the tests.
+"""Finishes a trained demo model: samples and their measures, held-out bits per byte, the loss curve, the greedy golden.
 
   python3 tools/demo_models/finish.py --model DIR --books DIR --golden DIR
 """
 import argparse
+import hashlib
 import json
+import math
 import re
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from train import HELD_OUT, WINDOW, encode
 from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM
 
 PROMPTS = ["Once upon a time", "There was once a king who had three daughters", "In the middle of a great forest",
            "The old woman looked at the boy and said", "Far away, where the swallows fly in winter",
            "“Good evening,” said the fox", "A poor miller had"]
-HELD_OUT = "The-Wind-in-the-Willows.txt"
 
 
 @torch.no_grad()
@@ -48,6 +50,32 @@ def measures(samples, ids, books, tokenizer):
                 distinct_4grams=round(len(set(grams)) / len(grams), 4), copied_run_of_30_tokens=copied)
 
 
+RECIPE = ("tokens of the whole book cut into windows of 512 without overlap, the last one shorter; a window is run by "
+          "itself from position 0 and predicts its tokens 1 and on; bits = -log2 p summed over the predicted tokens, "
+          "bytes = UTF-8 bytes of the predicted tokens")
+
+
+@torch.no_grad()
+def held_out(model, tokenizer, book):
+    """Bits per byte in float32 on the CPU; the first windows come with their ids, to be checked without the book."""
+    text = book.read_text(encoding="utf-8")
+    ids, lengths = encode(tokenizer, text)
+    windows = []
+    for at in range(0, len(ids) - 1, WINDOW):
+        part = ids[at:at + WINDOW]
+        if len(part) < 2:
+            break
+        x = torch.tensor([part])
+        logits = model(input_ids=x, use_cache=False).logits
+        nats = torch.nn.functional.cross_entropy(logits[0, :-1].double(), x[0, 1:], reduction="sum").item()
+        windows.append(dict(bits=nats / math.log(2), bytes=sum(lengths[at + 1:at + len(part)]), ids=part))
+    bits, size = sum(w["bits"] for w in windows), sum(w["bytes"] for w in windows)
+    return dict(recipe=RECIPE, book=HELD_OUT, book_sha256=hashlib.sha256(text.encode()).hexdigest(),
+                book_bytes=len(text.encode()), tokens=len(ids), windows=len(windows),
+                predicted_tokens=sum(len(w["ids"]) - 1 for w in windows), predicted_bytes=size, bits=bits,
+                bits_per_byte=bits / size, first_windows=windows[:4])
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--model", type=Path, required=True)
@@ -78,6 +106,11 @@ def main():
     assert len(greedy) == 5, "fewer than five prompts with a safe margin"
     args.golden.mkdir(parents=True, exist_ok=True)
     (args.golden / "fairy_hybrid_greedy.json").write_text(json.dumps(greedy, ensure_ascii=False, indent=0) + "\n")
+    measured = held_out(model, tokenizer, args.books / HELD_OUT)
+    (args.golden / "fairy_hybrid_bpb.json").write_text(json.dumps(measured, indent=0) + "\n")
+    training["held_out_bpb"] = round(measured["bits_per_byte"], 4)
+    (args.model / "training.json").write_text(json.dumps(training, indent=1) + "\n")
+    print({k: v for k, v in measured.items() if k != "first_windows"}, flush=True)
     try:
         import matplotlib
         matplotlib.use("Agg")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains demo_models/fairy-hybrid: a small Qwen3.5 hybrid (3 GDN layers to 1 full) on public-domain fairy tales.
 
-  python3 tools/demo_models/train.py --books DIR --out demo_models/fairy-hybrid --epochs 12 --dropout 0.2
+  python3 tools/demo_models/train.py --books DIR --out demo_models/fairy-hybrid
 
 Needs PyTorch and transformers >= 5.17 and one GPU. One book is held out of both the tokenizer and the training.
 """
@@ -126,12 +126,12 @@ def main():
     ap.add_argument("--out", type=Path, default=Path("demo_models/fairy-hybrid"))
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--vocab", type=int, default=4096)
-    ap.add_argument("--epochs", type=float, default=12)
-    ap.add_argument("--dropout", type=float, default=0.2)
-    ap.add_argument("--lr", type=float, default=0.005)
-    ap.add_argument("--weight-decay", type=float, default=0.1)
+    ap.add_argument("--epochs", type=float, default=4.2)
+    ap.add_argument("--dropout", type=float, default=0.15)
+    ap.add_argument("--lr", type=float, default=0.008)
+    ap.add_argument("--weight-decay", type=float, default=0.3)
     ap.add_argument("--batch", type=int, default=32, help="windows of 512 tokens")
-    ap.add_argument("--minutes", type=float, default=30, help="stop the schedule's clock here")
+    ap.add_argument("--minutes", type=float, default=math.inf, help="end the schedule here at the latest")
     args = ap.parse_args()
     random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -150,16 +150,22 @@ def main():
     per_epoch = len(stream) // (WINDOW * args.batch)
     steps, start, curve = int(per_epoch * args.epochs), time.time(), []
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(stream)} tokens, {steps} steps", flush=True)
+
+    def watch(loss):
+        bpb = bits_per_byte(model, held_ids, held_lengths, device)
+        curve.append(dict(step=step, train_loss=round(loss.item(), 4), held_out_bpb=round(bpb, 4)))
+        print(f"step {step}/{steps} loss {loss.item():.3f} held-out {bpb:.4f} {time.time() - start:.0f} s", flush=True)
+
     model.train()
-    step, running = 0, 0.0
-    while step < steps:
+    step, ended = 0, False
+    while not ended:
         offset = random.randrange(WINDOW)  # another cut of the text in every epoch
         order = list(range(offset, len(stream) - WINDOW, WINDOW))
         random.shuffle(order)
         for at in range(0, len(order) - args.batch + 1, args.batch):
             frac = max(step / steps, (time.time() - start) / 60 / args.minutes)
-            if frac >= 1 or step >= steps:
-                step = steps
+            ended = frac >= 1
+            if ended:
                 break
             scale = min(1.0, (step + 1) / 100) * min(1.0, (1 - frac) / 0.6)
             for opt, base in zip(opts, (args.lr, args.lr * 0.6)):
@@ -179,11 +185,10 @@ def main():
                 for n, p in model.named_parameters():
                     ema[n].lerp_(p, 1 - decay)
             step += 1
-            if step % 100 == 0 or step == steps:
-                bpb = bits_per_byte(model, held_ids, held_lengths, device)
-                curve.append(dict(step=step, train_loss=round(loss.item(), 4), held_out_bpb=round(bpb, 4)))
-                print(f"step {step}/{steps} loss {loss.item():.3f} held-out {bpb:.4f} {time.time() - start:.0f} s",
-                      flush=True)
+            if step % 50 == 0:
+                watch(loss)
+    if step % 50 != 0:
+        watch(loss)
     raw = bits_per_byte(model, held_ids, held_lengths, device)
     backup = {n: p.detach().clone() for n, p in model.named_parameters()}
     with torch.no_grad():
@@ -197,6 +202,7 @@ def main():
     with torch.no_grad():  # what is stored: bf16, the recurrence's own vectors too
         for p in model.parameters():
             p.copy_(p.bfloat16().float())
+    torch.backends.cuda.matmul.allow_tf32 = False
     final = bits_per_byte(model, held_ids, held_lengths, device, autocast=False)
     print(f"raw {raw:.4f} averaged {averaged:.4f} stored in bf16 {final:.4f}", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -206,7 +212,8 @@ def main():
     (args.out / "training.json").write_text(json.dumps(dict(
         arguments={k: str(v) for k, v in vars(args).items() if k not in ("books", "out")}, held_out_bpb=round(final, 4),
         parameters=sum(p.numel() for p in model.parameters()), training_tokens=len(stream),
-        minutes=round((time.time() - start) / 60, 2), weights="average" if averaged <= raw else "last", curve=curve),
+        steps=step, epochs_run=round(step / per_epoch, 2), minutes=round((time.time() - start) / 60, 2),
+        weights="average" if averaged <= raw else "last", curve=curve),
         indent=1) + "\n")
 
 
