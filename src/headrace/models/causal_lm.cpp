@@ -48,10 +48,8 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
   const TensorView head =
       lm_head.has("weight") || !c.tied_head ? lm_head.tensor("weight", {c.vocab, c.hidden}) : embedding_;
   head_ = Linear(c.tied_head ? embedding_ : head, {});
-  if (!checkpoint_.is_random()) {
-    checkpoint_.require_all_used();
-    info_.weight_bytes = checkpoint_.stored_bytes();
-  }
+  if (!checkpoint_.is_random()) checkpoint_.require_all_used();
+  info_.weight_bytes = checkpoint_.stored_bytes();
 }
 
 void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t layer) {

@@ -19,7 +19,7 @@ struct ModelInfo {
   std::vector<int32_t> full_attn_layer_ids;
   int32_t num_gdn_layers = 0;
   GDNPoolConfig gdn;                           // num_slots is the engine's to choose
-  int64_t weight_bytes = 0;                    // as stored; 0 for random weights
+  int64_t weight_bytes = 0;                    // as stored, or as made up
   DType dtype = DType::kF32;                   // of activations
 };
 

@@ -87,6 +87,8 @@ std::vector<std::string> Checkpoint::names() const {
 int64_t Checkpoint::stored_bytes() const {
   uint64_t sum = 0;
   for (const auto& [name, stored] : state_->stored) sum += stored.entry->end - stored.entry->begin;
+  if (!is_random()) return static_cast<int64_t>(sum);
+  for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
 }
 

@@ -38,7 +38,7 @@ class Checkpoint {
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted
-  int64_t stored_bytes() const;            // of all tensors in the files
+  int64_t stored_bytes() const;            // of all tensors in the files; of random weights, those made so far
 
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;
