@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "headrace/weights/config_file.h"
@@ -14,7 +15,7 @@ const std::filesystem::path kRoot = HEADRACE_SOURCE_DIR;
 const std::filesystem::path kDemo = kRoot / "demo_models" / "fairy-hybrid";
 
 LLMOptions options(int threads, Determinism determinism = Determinism::kFast) {
-  return {.dtype = DType::kF32, .context = {.threads = threads, .determinism = determinism}, .max_model_len = 512};
+  return {.dtype = DType::kF32, .context = {.threads = threads, .determinism = determinism}, .max_model_len = 1024};
 }
 
 Completion complete(LLM& llm, const std::string& prompt, SamplingParams params) {
@@ -63,6 +64,18 @@ TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {
   EXPECT_GT(p.bits_per_byte(), 0.3);
   EXPECT_LT(p.bits_per_byte(), 2.0);
   EXPECT_THROW(llm.perplexity(""), Error);
+}
+
+TEST(FairyHybrid, BitsOfHeldOutWindowsEqualTransformers) {
+  LLM llm(kDemo, options(2));
+  const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_hybrid_bpb.json");
+  for (const JsonValue& window : golden.at("first_windows").as_array()) {
+    std::vector<int32_t> ids;
+    for (const int64_t id : window.at("ids").as_ints()) ids.push_back(static_cast<int32_t>(id));
+    double bits = 0;
+    for (const float logprob : llm.engine().score(ids)) bits -= static_cast<double>(logprob) / std::log(2.0);
+    EXPECT_NEAR(bits, window.at("bits").as_float(), 0.05);  // of about two thousand, summed over 511 tokens in float32
+  }
 }
 
 }  // namespace
