@@ -110,7 +110,7 @@ TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
 TEST(ModelRegistry, RandomWeightsNeedNoFileButTheConfig) {
   const test::TempDir directory;
   std::filesystem::copy_file(golden("qwen3_moe") / "config.json", directory / "config.json");
-  EXPECT_EQ(load_model(directory.path(), {.random_weights = 1})->info().weight_bytes, 0);
+  EXPECT_GT(load_model(directory.path(), {.random_weights = 1})->info().weight_bytes, 0);
 }
 
 }  // namespace
