@@ -37,7 +37,7 @@ TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
   EXPECT_THROW(make_backend("cpu", {}, {}), Error);
 }
 
-TEST(BackendRegistry, GDNOnAPlainBackendNamesTheHybrid) {
+TEST(BackendRegistry, W35_GDNOnAPlainBackendNamesTheHybrid) {
   const KVPool pool(kPool);
   const auto backend = make_backend("cpu", {}, {.kv_pool = &pool});
   const Tensor vector = Tensor::zeros(DType::kF32, {1}), conv = Tensor::zeros(DType::kF32, {6, 4});

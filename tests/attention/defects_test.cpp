@@ -100,6 +100,19 @@ TEST_P(Defects, W28_ATailPageIsReadUpToItsLastTokenOnly) {
   }
 }
 
+TEST_P(Defects, B09_GroupsThatAreNoPowerOfTwoMatch) {
+  for (const int32_t group : {3, 5, 6, 7, 12}) {
+    for (const int32_t new_tokens : {1, 9}) {
+      AttentionProblem problem({.name = "group",
+                                .requests = {{.prefix = 70, .new_tokens = new_tokens}, {.prefix = 3}},
+                                .num_heads = 2 * group},
+                               1);
+      const Tensor got = std::move(problem.run(GetParam()).out);
+      EXPECT_TRUE(all_close(got, problem.run("reference").out, attention_tolerance(DType::kF32))) << group;
+    }
+  }
+}
+
 TEST_P(Defects, B10_ARowThatSeesNoKeyYieldsZeros) {
   AttentionProblem problem({.name = "nothing",
                             .requests = {{.prefix = 4, .new_tokens = 2, .kind = KeySpan::Kind::kNone, .hole_end = 4}}},
