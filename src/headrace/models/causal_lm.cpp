@@ -12,7 +12,8 @@ ModelInfo info_of(const ModelConfig& c, const LayerContext& context) {
                  .context_length = c.context_length,
                  .num_layers = c.num_layers,
                  .eos_ids = c.eos_ids,
-                 .dtype = context.dtype};
+                 .dtype = context.dtype,
+                 .diffusion = c.diffusion};
   for (int32_t i = 0; i < c.num_layers; ++i) {
     if (c.layer_types[static_cast<size_t>(i)] == LayerType::kFullAttention) {
       info.full_attn_layer_ids.push_back(i);

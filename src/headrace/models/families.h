@@ -11,8 +11,16 @@ ModelConfig qwen3_moe_config(const JsonValue& root);   // qwen3_moe.cpp
 ModelConfig qwen3_next_config(const JsonValue& root);  // qwen3_next.cpp
 ModelConfig qwen3_5_config(const JsonValue& root);     // qwen3_5.cpp; dense, and MoE when it states experts
 
+ModelConfig sdar_config(const JsonValue& root);        // sdar.cpp
+ModelConfig sdar_moe_config(const JsonValue& root);    // sdar.cpp
+
 // Fields that families with experts and hybrids share.
 void read_moe(const JsonValue& text, ModelConfig& config);
 void read_gdn(const JsonValue& text, ModelConfig& config);
+
+// Fields of diffusion families, with the family's default where config.json is silent. Error kModelFile, naming the key,
+// for an id outside the vocabulary (the default too) and a block of none or more than 65536 tokens.
+int32_t read_mask_token_id(const JsonValue& root, int32_t fallback, int64_t vocab);
+int32_t read_block_size(const JsonValue& root, const char* key, int32_t fallback);
 
 }  // namespace headrace

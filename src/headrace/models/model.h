@@ -1,10 +1,12 @@
 // A language model as the engine sees it.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "headrace/base/tensor.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/models/diffusion_info.h"
 #include "headrace/pool/gdn_pool.h"
 #include "headrace/pool/kv_pool.h"
 
@@ -21,6 +23,7 @@ struct ModelInfo {
   GDNPoolConfig gdn;                           // num_slots is the engine's to choose
   int64_t weight_bytes = 0;                    // as stored, or as made up
   DType dtype = DType::kF32;                   // of activations
+  std::optional<DiffusionInfo> diffusion;      // absent: decoded token by token
 };
 
 // Owns its weights. Not thread-safe: one engine runs it.

@@ -1,6 +1,7 @@
 // What config.json says of a causal decoder, whatever its family.
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "headrace/layers/moe_layer.h"
 #include "headrace/layers/rotary_embedding.h"
 #include "headrace/layers/self_attention.h"
+#include "headrace/models/diffusion_info.h"
 #include "headrace/weights/config_file.h"
 
 namespace headrace {
@@ -28,6 +30,7 @@ struct ModelConfig {
   GatedDeltaNetConfig gdn;                // ids are set per layer
   MoEConfig moe;
   std::vector<int32_t> eos_ids;
+  std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
   DType stored_dtype = DType::kBF16;      // what config.json states
 };
 

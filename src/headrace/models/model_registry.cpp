@@ -27,6 +27,8 @@ constexpr std::array kModels = {
     Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
     Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
+    Row{"SDARForCausalLM", sdar_config},
+    Row{"SDARMoeForCausalLM", sdar_moe_config},
 };
 
 const Row& find(const JsonValue& root) {

@@ -1,0 +1,34 @@
+// How a diffusion language model was trained to be decoded. Strategies and samplers take their defaults from it, so that
+// none of them asks for a family.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+namespace headrace {
+
+// Filled in by the family from config.json and, where that is silent, from the family's published defaults.
+struct DiffusionInfo {
+  // What a position may see in one pass over a finished text.
+  enum class Attention : uint8_t {
+    kBlockCausal,  // its own block and those before it, blocks counted from position 0 (KeySpan::Kind::kBlock)
+    kFull,         // everything, so that no K or V outlives a change exactly (KeySpan::Kind::kFull)
+    kCanvas,       // causal text; behind it one canvas whose positions see the text and each other
+  };
+  // Which position's logits say the token of position i.
+  enum class LogitsOf : uint8_t {
+    kSame,    // those of i
+    kBefore,  // those of i - 1; position 0 is never predicted
+  };
+  // How a probability is held against the threshold.
+  enum class Acceptance : uint8_t { kAbove, kAtLeast };
+
+  std::optional<int32_t> mask_token_id;  // below vocab_size; absent: a canvas starts as uniform noise
+  int32_t block_size = 0;                // tokens that are denoised together
+  int32_t sub_block_size = 0;            // its parts, denoised left to right; block_size when it has none
+  Attention attention = Attention::kBlockCausal;
+  LogitsOf logits_of = LogitsOf::kSame;
+  float threshold = 0.9f;                // a position's token is kept when its probability passes
+  Acceptance acceptance = Acceptance::kAbove;
+};
+
+}  // namespace headrace

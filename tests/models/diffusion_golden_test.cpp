@@ -1,0 +1,100 @@
+// Diffusion families' logits against those of transformers' native classes under the family's mask, in float32.
+#include <gtest/gtest.h>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "models/golden_runner.h"
+
+namespace headrace {
+namespace {
+
+using Part = test::GoldenRunner::Part;
+using test::float32_tolerance;
+using test::golden_tensor;
+using test::GoldenRunner;
+using testing_support::all_close;
+
+// The best set that runs here, the portable one and the reference.
+std::vector<const OpSet*> op_sets() {
+  return {&cpu::select_kernel_set(), cpu::kernel_sets().back().ops, &reference::ops()};
+}
+
+struct Family {
+  std::string folder;
+  DiffusionInfo info;
+  friend std::ostream& operator<<(std::ostream& out, const Family& family) { return out << family.folder; }
+};
+
+class DiffusionGolden : public testing::TestWithParam<Family> {
+ protected:
+  bool blocks() const { return GetParam().info.attention == DiffusionInfo::Attention::kBlockCausal; }
+  Part part(int32_t begin, int32_t end, Part::Store store = Part::Store::kYes) const {
+    return {.begin = begin,
+            .end = end,
+            .kind = blocks() ? KeySpan::Kind::kBlock : KeySpan::Kind::kFull,
+            .block_size = GetParam().info.block_size,
+            .store = store};
+  }
+};
+
+TEST_P(DiffusionGolden, SaysHowTheFamilyIsDecoded) {
+  const auto model = load_model(test::golden_folder(GetParam().folder), {});
+  ASSERT_TRUE(model->info().diffusion);
+  const DiffusionInfo &got = *model->info().diffusion, &want = GetParam().info;
+  EXPECT_EQ(got.mask_token_id, want.mask_token_id);
+  EXPECT_EQ(got.block_size, want.block_size);
+  EXPECT_EQ(got.sub_block_size, want.sub_block_size);
+  EXPECT_EQ(got.attention, want.attention);
+  EXPECT_EQ(got.logits_of, want.logits_of);
+  EXPECT_EQ(got.threshold, want.threshold);
+  EXPECT_EQ(got.acceptance, want.acceptance);
+}
+
+TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
+  const Tensor ids = golden_tensor(GetParam().folder, "input_ids"), want = golden_tensor(GetParam().folder, "logits");
+  for (const OpSet* ops : op_sets()) {
+    SCOPED_TRACE(ops->name);
+    GoldenRunner runner(GetParam().folder, *ops, DType::kF32);
+    const Tensor got(DType::kF32, want.shape());
+    runner.run(ids, part(0, static_cast<int32_t>(ids.numel())), got);
+    EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
+  }
+}
+
+// A prompt of whole blocks, then block by block: the noisy block without storing it, then the clean one.
+TEST_P(DiffusionGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
+  if (!blocks()) GTEST_SKIP() << "full attention has no blocks that can be kept";
+  const std::string& folder = GetParam().folder;
+  const Tensor ids = golden_tensor(folder, "input_ids"), noisy_ids = golden_tensor(folder, "noisy_ids");
+  const Tensor want = golden_tensor(folder, "logits"), want_noisy = golden_tensor(folder, "noisy_logits");
+  const auto total = static_cast<int32_t>(ids.numel());
+  const int32_t block = GetParam().info.block_size;
+  for (const OpSet* ops : op_sets()) {
+    for (const int32_t prompt : {0, 2 * block}) {
+      if (prompt >= total) continue;
+      SCOPED_TRACE(str(ops->name, ", prompt of ", prompt));
+      GoldenRunner runner(folder, *ops, DType::kF32);
+      const Tensor got(DType::kF32, want.shape()), got_noisy(DType::kF32, want.shape());
+      if (prompt > 0) runner.run(ids, part(0, prompt), got);
+      for (int32_t at = prompt; at < total; at += block) {
+        const int32_t end = std::min(at + block, total);
+        runner.run(noisy_ids, part(at, end, Part::Store::kNo), got_noisy);
+        runner.run(ids, part(at, end), got);
+      }
+      EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
+      EXPECT_TRUE(all_close(got_noisy.view().slice(prompt, total), want_noisy.view().slice(prompt, total),
+                            float32_tolerance(want)));
+    }
+  }
+}
+
+const std::vector<Family> kFamilies = {
+    {"sdar", {.mask_token_id = 250, .block_size = 4, .sub_block_size = 4, .threshold = 0.85f}},
+    {"sdar_moe", {.mask_token_id = 250, .block_size = 8, .sub_block_size = 8, .threshold = 0.85f}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, DiffusionGolden, testing::ValuesIn(kFamilies),
+                         [](const auto& family) { return family.param.folder; });
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,47 @@
+// Runs golden checkpoints: a model with pools for one sequence, and the tensors beside it.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "headrace/attention/attention_backend.h"
+#include "headrace/models/model_registry.h"
+#include "headrace/pool/req_to_token_pool.h"
+#include "support/all_close.h"
+
+namespace headrace::test {
+
+std::filesystem::path golden_folder(const std::string& family);
+// A tensor of tests/golden/<family>/golden.safetensors: floats as float32, integers as int32.
+Tensor golden_tensor(const std::string& family, std::string_view name);
+// 1e-4 of the largest logit, or of 1.
+testing_support::Tolerance float32_tolerance(const Tensor& logits);
+
+// Holds at most 128 tokens.
+class GoldenRunner {
+ public:
+  GoldenRunner(const std::string& family, const OpSet& ops, DType dtype,
+               Determinism determinism = Determinism::kFast);
+  // The same for a checkpoint in any directory.
+  GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
+               Determinism determinism = Determinism::kFast);
+
+  struct Part {
+    int32_t begin = 0, end = 0;  // positions; those before it were run and stored
+    KeySpan::Kind kind = KeySpan::Kind::kCausal;
+    int32_t block_size = 1;
+    enum class Store : uint8_t { kYes, kNo } store = Store::kYes;
+  };
+  // Runs ids[part.begin, part.end) and writes the same rows of `logits` [text, vocab].
+  void run(const TensorView& ids, const Part& part, const TensorView& logits);
+  const ModelInfo& info() const { return model_->info(); }
+
+ private:
+  std::unique_ptr<Model> model_;
+  KVPool kv_;
+  std::unique_ptr<GDNPool> gdn_;
+  ReqToTokenPool table_;
+  std::unique_ptr<AttentionBackend> backend_;
+};
+
+}  // namespace headrace::test

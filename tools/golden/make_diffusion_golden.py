@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Tiny random checkpoints of diffusion families and their fp32 logits: tests/golden/<family>/.
+
+  python3 tools/golden/make_diffusion_golden.py --out tests/golden [--only sdar,...]
+
+transformers has no native classes for these families. Each network is that of a native class under another mask, which
+the class takes as a 4-D `attention_mask`; afterwards config.json and the tensors get the family's names. Every value is
+exact in bf16. golden.safetensors holds
+  input_ids [T], logits [T, V]              one pass over the text under the family's mask
+  noisy_ids [T], noisy_logits [T, V]        block-causal families only: row i of a pass in which i's block has masks and
+                                            all blocks before it are clean
+"""
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from make_golden import randomise, rope, to_disk
+
+BASE = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=256, num_hidden_layers=2, tie_word_embeddings=False)
+MOE = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32)
+MASK, LENGTH = 250, 45  # the last block is not whole
+
+# folder: native class, its fields, block size (None: full attention), architecture, fields of the written config.json
+FAMILIES = {
+    "sdar": ("Qwen3", dict(BASE, head_dim=32, rope_parameters=rope(1e6)), 4, "SDARForCausalLM",
+             dict(model_type="sdar", mask_token_id=MASK, block_size=4)),
+    "sdar_moe": ("Qwen3Moe", dict(BASE, **MOE, head_dim=32, norm_topk_prob=True, rope_parameters=rope(1e6)), 8,
+                 "SDARMoeForCausalLM", dict(model_type="sdar_moe", mask_token_id=MASK, block_size=8)),
+}
+
+
+def additive(visible):
+    return torch.where(visible, 0.0, torch.finfo(torch.float32).min)[None, None]
+
+
+def full_pass(model, ids, block):
+    position = torch.arange(len(ids))
+    visible = torch.ones(len(ids), len(ids), dtype=torch.bool)
+    if block is not None:
+        visible = position[:, None] // block >= position[None] // block
+    return model(input_ids=ids[None], attention_mask=additive(visible)).logits[0]
+
+
+def block_steps(model, ids, noisy, block):
+    """Block by block over the cache: the noisy block, whose K and V are dropped again, then the clean one."""
+    cache, clean_logits, noisy_logits = transformers.DynamicCache(), [], []
+    for begin in range(0, len(ids), block):
+        end = min(begin + block, len(ids))
+        mask = additive(torch.ones(end - begin, end, dtype=torch.bool))
+        position = torch.arange(begin, end)[None]
+        for tokens, out in ((noisy, noisy_logits), (ids, clean_logits)):
+            if cache.get_seq_length() > begin:
+                cache.crop(begin - cache.get_seq_length())
+            step = model(input_ids=tokens[None, begin:end], attention_mask=mask, position_ids=position,
+                         past_key_values=cache, use_cache=True)
+            out.append(step.logits[0])
+    return torch.cat(clean_logits), torch.cat(noisy_logits)
+
+
+def golden_of(model, ids, block):
+    generator = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        logits = full_pass(model, ids, block)
+        golden = dict(input_ids=ids, logits=logits.contiguous())
+        if block is None:
+            return golden
+        noisy = torch.where(torch.rand(len(ids), generator=generator) < 0.5, torch.tensor(MASK), ids)
+        clean, noisy_logits = block_steps(model, ids, noisy, block)
+        worst = (clean - logits).abs().max().item()
+        assert worst < 5e-5 * logits.abs().max(), f"block steps differ from one pass by {worst}"
+        print(f"  largest logit {logits.abs().max():.2f}, block steps differ by {worst:.1e}, "
+              f"masks change logits by {(noisy_logits - logits).abs().max():.2f}")
+        return dict(golden, noisy_ids=noisy, noisy_logits=noisy_logits.contiguous())
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--out", type=Path, default=Path("tests/golden"))
+    ap.add_argument("--only", default="")
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    ids = torch.randint(0, MASK, (LENGTH,), generator=torch.Generator().manual_seed(7))
+    for family in args.only.split(",") if args.only else FAMILIES:
+        cls, fields, block, architecture, written = FAMILIES[family]
+        config = getattr(transformers, cls + "Config")(**fields)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
+        randomise(model)
+        folder = args.out / family
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        save_file(to_disk(load_file(folder / "model.safetensors")), folder / "model.safetensors",
+                  metadata=dict(format="pt"))
+        stated = json.loads((folder / "config.json").read_text())
+        stated.update(written, architectures=[architecture])
+        (folder / "config.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n")
+        print(family, sum(p.numel() for p in model.parameters()), "parameters", flush=True)
+        save_file(golden_of(model, ids, block), folder / "golden.safetensors")
+
+
+if __name__ == "__main__":
+    main()
