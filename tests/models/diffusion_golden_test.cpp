@@ -62,8 +62,9 @@ TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
 }
 
 // A prompt of whole blocks, then block by block: the noisy block without storing it, then the clean one.
-TEST_P(DiffusionGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
-  if (!blocks()) GTEST_SKIP() << "full attention has no blocks that can be kept";
+class BlockGolden : public DiffusionGolden {};
+
+TEST_P(BlockGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
   const std::string& folder = GetParam().folder;
   const Tensor ids = golden_tensor(folder, "input_ids"), noisy_ids = golden_tensor(folder, "noisy_ids");
   const Tensor want = golden_tensor(folder, "logits"), want_noisy = golden_tensor(folder, "noisy_logits");
@@ -89,11 +90,41 @@ TEST_P(DiffusionGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
 }
 
 const std::vector<Family> kFamilies = {
+    {"dream",
+     {.mask_token_id = 250,
+      .block_size = 32,
+      .sub_block_size = 32,
+      .attention = DiffusionInfo::Attention::kFull,
+      .logits_of = DiffusionInfo::LogitsOf::kBefore,
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+    {"fast_dllm_v2",
+     {.mask_token_id = 250, .block_size = 16, .sub_block_size = 8, .logits_of = DiffusionInfo::LogitsOf::kBefore}},
+    {"llada",
+     {.mask_token_id = 250,
+      .block_size = 32,
+      .sub_block_size = 32,
+      .attention = DiffusionInfo::Attention::kFull,
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+    {"stable_diffcoder",
+     {.mask_token_id = 5,
+      .block_size = 4,
+      .sub_block_size = 4,
+      .threshold = 0.95f,
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
     {"sdar", {.mask_token_id = 250, .block_size = 4, .sub_block_size = 4, .threshold = 0.85f}},
     {"sdar_moe", {.mask_token_id = 250, .block_size = 8, .sub_block_size = 8, .threshold = 0.85f}},
 };
 
+// Full attention has no blocks that can be kept.
+std::vector<Family> families_of_blocks() {
+  std::vector<Family> families = kFamilies;
+  std::erase_if(families, [](const Family& f) { return f.info.attention != DiffusionInfo::Attention::kBlockCausal; });
+  return families;
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, DiffusionGolden, testing::ValuesIn(kFamilies),
+                         [](const auto& family) { return family.param.folder; });
+INSTANTIATE_TEST_SUITE_P(Families, BlockGolden, testing::ValuesIn(families_of_blocks()),
                          [](const auto& family) { return family.param.folder; });
 
 }  // namespace

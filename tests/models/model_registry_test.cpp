@@ -60,6 +60,30 @@ TEST(ModelRegistry, AnUnknownArchitectureIsNamedWithThoseThatAreBuilt) {
   }
 }
 
+TEST(ModelRegistry, AClassOfTheCheckpointsOwnCodeGoesBeforeTheArchitectureItDerivesFrom) {
+  const test::TempDir directory;
+  const auto architecture = [&](const std::string& more) {
+    test::write_file(directory / "config.json",
+                     R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,)"
+                     R"("num_attention_heads":4,"intermediate_size":96,"rope_theta":5e5)" + more + "}");
+    return load_model(directory.path(), {.random_weights = 1})->info().architecture;
+  };
+  EXPECT_EQ(architecture(""), "LlamaForCausalLM");
+  EXPECT_EQ(architecture(R"(,"auto_map":{"AutoModelForCausalLM":"modeling_x.StableDiffcoderForCausalLM"})"),
+            "StableDiffcoderForCausalLM");
+  EXPECT_EQ(architecture(R"(,"auto_map":{"AutoConfig":"configuration_x.XConfig","AutoModel":"modeling_x.MyLlama"})"),
+            "LlamaForCausalLM");
+}
+
+TEST(ModelRegistry, TheFamilysOwnEndTokensJoinThoseOfTheFiles) {
+  const test::TempDir directory;
+  test::write_file(directory / "config.json",
+                   R"({"architectures":["DreamModel"],"hidden_size":16,"vocab_size":152064,"num_hidden_layers":1,)"
+                   R"("num_attention_heads":4,"intermediate_size":16,"rope_theta":1e6,"eos_token_id":151643})");
+  const auto model = load_model(directory.path(), {.random_weights = 1});
+  EXPECT_EQ(model->info().eos_ids, (std::vector<int32_t>{151643, 151645}));
+}
+
 TEST(ModelRegistry, AnUntiedHeadMustBeStored) {
   const auto drop_head = [](auto& tensors) { std::erase_if(tensors, [](auto& t) { return t.name == "lm_head.weight"; }); };
   EXPECT_EQ(load_error("llama", [](auto&) {}), "");

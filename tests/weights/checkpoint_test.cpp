@@ -140,6 +140,28 @@ TEST_F(Shards, ContradictionsAreErrors) {
                  "two.safetensors: tensor 'a' is mapped to another shard, one.safetensors");
 }
 
+TEST(Checkpoint, RulesTurnCommonNamesIntoStoredOnes) {
+  static constexpr NameRule kRules[] = {
+      {"layers.", "blocks."}, {".self_attn.o_proj.", ".attn_out."}, {".self_attn.", "."}, {"head.", "blocks_out."}};
+  EXPECT_EQ(stored_name(kRules, "layers.2.self_attn.o_proj.weight"), "blocks.2.attn_out.weight");
+  EXPECT_EQ(stored_name(kRules, "layers.2.self_attn.q_proj.weight"), "blocks.2.q_proj.weight");
+  EXPECT_EQ(stored_name({}, "layers.2.w"), "layers.2.w");
+  const TempDir dir;
+  write_safetensors(dir / "model.safetensors", {{"blocks.0.w", Tensor::zeros(DType::kF32, {3})}});
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  checkpoint.rename(kRules);
+  EXPECT_TRUE(checkpoint.has("layers.0.w"));
+  EXPECT_EQ(checkpoint.shape_of("layers.0.w"), Shape({3}));
+  checkpoint.tensor("layers.0.w", {3});
+  checkpoint.require_all_used();
+  try {
+    checkpoint.tensor("layers.1.w", {3});
+    FAIL() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'blocks.1.w'"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Checkpoint, OtherFormatsAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"model-q4.gguf", "GGUF weights are not supported"},
                                                                   {"pytorch_model.bin", "pickle weights are not"},

@@ -29,9 +29,45 @@ MASK, LENGTH = 250, 45  # the last block is not whole
 FAMILIES = {
     "sdar": ("Qwen3", dict(BASE, head_dim=32, rope_parameters=rope(1e6)), 4, "SDARForCausalLM",
              dict(model_type="sdar", mask_token_id=MASK, block_size=4)),
+    "llada": ("Llama", dict(BASE, num_key_value_heads=4, rms_norm_eps=1e-5, rope_parameters=rope(5e5)), None,
+              "LLaDAModelLM", dict(model_type="llada", mask_token_id=MASK)),
+    "dream": ("Qwen2", dict(BASE, rope_parameters=rope(1e6)), None, "DreamModel",
+              dict(model_type="Dream", mask_token_id=MASK)),
+    "fast_dllm_v2": ("Qwen2", dict(BASE, tie_word_embeddings=True, rope_parameters=rope(1e6)), 16,
+                     "Fast_dLLM_QwenForCausalLM", dict(model_type="Fast_dLLM_Qwen", mask_token_id=MASK, bd_size=16)),
+    "stable_diffcoder": ("Llama", dict(BASE, rope_parameters=rope(5e5)), 4, "StableDiffcoderForCausalLM",
+                         dict(model_type="llama")),  # the family's mask, 5, is in the vocabulary
     "sdar_moe": ("Qwen3Moe", dict(BASE, **MOE, head_dim=32, norm_topk_prob=True, rope_parameters=rope(1e6)), 8,
                  "SDARMoeForCausalLM", dict(model_type="sdar_moe", mask_token_id=MASK, block_size=8)),
 }
+
+
+# How LLaDA spells the names of tensors and of config.json.
+LLADA_TENSORS = [("model.embed_tokens", "model.transformer.wte"), ("model.norm", "model.transformer.ln_f"),
+                 ("lm_head", "model.transformer.ff_out"), ("model.layers", "model.transformer.blocks"),
+                 (".input_layernorm", ".attn_norm"), (".post_attention_layernorm", ".ff_norm"),
+                 (".self_attn.o_proj", ".attn_out"), (".self_attn", ""), (".mlp.gate_proj", ".ff_proj"),
+                 (".mlp.up_proj", ".up_proj"), (".mlp.down_proj", ".ff_out")]
+LLADA_CONFIG = dict(d_model="hidden_size", n_layers="num_hidden_layers", n_heads="num_attention_heads",
+                    n_kv_heads="num_key_value_heads", mlp_hidden_size="intermediate_size", vocab_size="vocab_size",
+                    embedding_size="vocab_size", max_sequence_length="max_position_embeddings",
+                    rms_norm_eps="rms_norm_eps", weight_tying="tie_word_embeddings")
+
+
+def as_llada(config, tensors):
+    theta = config["rope_parameters"]["rope_theta"]
+    config = dict({new: config[old] for new, old in LLADA_CONFIG.items()}, rope_theta=theta, block_type="llama",
+                  activation_type="silu", layer_norm_type="rms", rope=True, include_bias=False, include_qkv_bias=False,
+                  block_group_size=1, torch_dtype="float32")
+    renamed = {}
+    for name, tensor in tensors.items():
+        for old, new in LLADA_TENSORS:
+            name = name.replace(old, new)
+        renamed[name] = tensor
+    return config, renamed
+
+
+SPELLINGS = {"llada": as_llada}
 
 
 def additive(visible):
@@ -94,9 +130,11 @@ def main():
         folder = args.out / family
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
-        save_file(to_disk(load_file(folder / "model.safetensors")), folder / "model.safetensors",
-                  metadata=dict(format="pt"))
+        tensors = to_disk(load_file(folder / "model.safetensors"))
         stated = json.loads((folder / "config.json").read_text())
+        if family in SPELLINGS:
+            stated, tensors = SPELLINGS[family](stated, tensors)
+        save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
         stated.update(written, architectures=[architecture])
         (folder / "config.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n")
         print(family, sum(p.numel() for p in model.parameters()), "parameters", flush=True)

@@ -11,6 +11,10 @@ ModelConfig qwen3_moe_config(const JsonValue& root);   // qwen3_moe.cpp
 ModelConfig qwen3_next_config(const JsonValue& root);  // qwen3_next.cpp
 ModelConfig qwen3_5_config(const JsonValue& root);     // qwen3_5.cpp; dense, and MoE when it states experts
 
+ModelConfig dream_config(const JsonValue& root);             // dream.cpp; DiffuCoder too
+ModelConfig fast_dllm_v2_config(const JsonValue& root);      // fast_dllm_v2.cpp
+ModelConfig llada_config(const JsonValue& root);             // llada.cpp
+ModelConfig stable_diffcoder_config(const JsonValue& root);  // stable_diffcoder.cpp
 ModelConfig sdar_config(const JsonValue& root);        // sdar.cpp
 ModelConfig sdar_moe_config(const JsonValue& root);    // sdar.cpp
 

@@ -46,15 +46,6 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
   return types;
 }
 
-DType dtype_of(const JsonValue& root, const JsonValue& text) {
-  const std::string name = text.string_or("dtype", text.string_or("torch_dtype",
-                           root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
-  if (name == "float32") return DType::kF32;
-  if (name == "bfloat16") return DType::kBF16;
-  if (name == "float16") return DType::kF16;
-  throw Error(ErrorCode::kModelFile, str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
-}
-
 void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids) {
   const JsonValue* eos = owner.find("eos_token_id");
   if (eos == nullptr) return;
@@ -67,6 +58,16 @@ void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids
 const JsonValue& text_config_of(const JsonValue& root) {
   const JsonValue* text = root.find("text_config");
   return text != nullptr ? *text : root;
+}
+
+DType stored_dtype_of(const JsonValue& root) {
+  const JsonValue& text = text_config_of(root);
+  const std::string name = text.string_or("dtype", text.string_or("torch_dtype",
+                           root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  throw Error(ErrorCode::kModelFile, str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
 }
 
 ModelConfig common_config(const JsonValue& root) {
@@ -97,7 +98,7 @@ ModelConfig common_config(const JsonValue& root) {
              " is true; sliding-window layers of this family are not built");
   c.layer_types = layer_types_of(text, c.num_layers);
   c.rotary = rotary_of(text);
-  c.stored_dtype = dtype_of(root, text);
+  c.stored_dtype = stored_dtype_of(root);
   return c;
 }
 
@@ -111,8 +112,8 @@ void check(const ModelConfig& c) {
   }
 }
 
-std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab) {
-  std::vector<int32_t> ids;
+std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
+                                std::vector<int32_t> ids) {
   append_eos(root, vocab, ids);
   if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, ids);
   const std::filesystem::path generation = directory / "generation_config.json";

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "headrace/layers/self_attention.h"
 #include "headrace/models/diffusion_info.h"
 #include "headrace/weights/config_file.h"
+#include "headrace/weights/name_rules.h"
 
 namespace headrace {
 
@@ -29,7 +31,8 @@ struct ModelConfig {
   RotaryConfig rotary;
   GatedDeltaNetConfig gdn;                // ids are set per layer
   MoEConfig moe;
-  std::vector<int32_t> eos_ids;
+  std::vector<int32_t> eos_ids;           // of the family, beside those that the files state
+  std::span<const NameRule> names;         // not owned: the family's table; empty: the common names
   std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
   DType stored_dtype = DType::kBF16;      // what config.json states
 };
@@ -40,8 +43,12 @@ ModelConfig common_config(const JsonValue& root);
 // Whether the parts fit together, once the family has filled them in. Error kModelFile or kUnsupported.
 void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
+// Of the weights, as stated: bfloat16 when it is not. Error kModelFile for another name than the three float dtypes.
+DType stored_dtype_of(const JsonValue& root);
 
-// eos ids of config.json and generation_config.json together. Error kModelFile for ids outside the vocabulary.
-std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab);
+// eos ids of config.json and generation_config.json together with the family's own, `ids`. Error kModelFile for ids
+// outside the vocabulary.
+std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
+                                std::vector<int32_t> ids = {});
 
 }  // namespace headrace

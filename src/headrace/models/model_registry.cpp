@@ -27,12 +27,31 @@ constexpr std::array kModels = {
     Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
     Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
+    Row{"DreamModel", dream_config},
+    Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
+    Row{"LLaDAModelLM", llada_config},
     Row{"SDARForCausalLM", sdar_config},
     Row{"SDARMoeForCausalLM", sdar_moe_config},
+    Row{"StableDiffcoderForCausalLM", stable_diffcoder_config},
 };
 
+// What config.json calls the model's class. Diffusion checkpoints bring their own code and some state the architecture
+// that it derives from: there the class that auto_map names goes first, or a Llama would be decoded causally.
+std::vector<std::string> class_names(const JsonValue& root) {
+  std::vector<std::string> names;
+  const JsonValue* own_code = root.find("auto_map");
+  for (const char* key : {"AutoModelForCausalLM", "AutoModel"}) {
+    const JsonValue* stated = own_code != nullptr ? own_code->find(key) : nullptr;
+    if (stated == nullptr || !stated->is_string()) continue;
+    const std::string& path = stated->as_string();  // module.Class
+    names.push_back(path.substr(path.rfind('.') + 1));
+  }
+  for (const std::string& name : root.at("architectures").as_strings()) names.push_back(name);
+  return names;
+}
+
 const Row& find(const JsonValue& root) {
-  const std::vector<std::string> names = root.at("architectures").as_strings();
+  const std::vector<std::string> names = class_names(root);
   std::string built, asked;
   for (const std::string& name : names) {
     for (const Row& row : kModels) {
@@ -58,7 +77,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
   check(config);
-  config.eos_ids = eos_ids_of(root, directory, config.vocab);
+  config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
                              .op = options.context,
@@ -67,6 +86,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
       options.random_weights
           ? Checkpoint::random(*options.random_weights, options.context.threads)
           : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
+  checkpoint.rename(config.names);
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }
 

@@ -24,6 +24,7 @@ struct Checkpoint::State {
   std::vector<SafetensorsFile> files;
   std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
   std::optional<RandomSource> random;
+  std::span<const NameRule> rules;  // not owned
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::set<std::string, std::less<>> used;
 
@@ -76,7 +77,8 @@ Checkpoint Checkpoint::random(uint64_t seed, int threads) {
 }
 
 bool Checkpoint::is_random() const { return state_->random.has_value(); }
-bool Checkpoint::has(std::string_view name) const { return state_->stored.contains(name); }
+bool Checkpoint::has(std::string_view name) const { return state_->stored.contains(stored_name(state_->rules, name)); }
+void Checkpoint::rename(std::span<const NameRule> rules) { state_->rules = rules; }
 
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> out;
@@ -94,11 +96,12 @@ int64_t Checkpoint::stored_bytes() const {
 
 Shape Checkpoint::shape_of(std::string_view name) const {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' has no stored shape");
-  const State::Stored& found = state_->at(name);
+  const State::Stored& found = state_->at(stored_name(state_->rules, name));
   return shape_of_entry(*found.file, *found.entry);
 }
 
-TensorView Checkpoint::tensor(std::string_view name, const Shape& expected, const RandomValues& random) {
+TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, const RandomValues& random) {
+  const std::string name = stored_name(state_->rules, asked);
   const auto owned = state_->owned.find(name);
   if (is_random()) {
     if (owned == state_->owned.end()) {

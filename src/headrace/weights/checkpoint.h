@@ -2,12 +2,14 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/base/log.h"
 #include "headrace/base/tensor.h"
+#include "headrace/weights/name_rules.h"
 #include "headrace/weights/random_tensor.h"
 
 namespace headrace {
@@ -35,6 +37,10 @@ class Checkpoint {
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
 
+  // From here on tensors are asked for by their common names. `rules` is not owned and outlives the checkpoint (a
+  // family's table). Errors and names() keep to what is stored.
+  void rename(std::span<const NameRule> rules);
+
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted
@@ -46,7 +52,7 @@ class Checkpoint {
   // The tensor, checked to have `expected` as its shape; counts as used. `random` spreads a made-up one. Data that are
   // not aligned to their element are copied once. Error kModelFile: missing, or another shape, naming file, tensor and
   // both shapes; kUnsupported: a dtype that headrace does not compute with.
-  TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {});
+  TensorView tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
   // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest.

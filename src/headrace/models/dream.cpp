@@ -1,0 +1,21 @@
+// Dream, Dream-Coder and DiffuCoder: Qwen2 whose tokens see every other one and whose logits keep the causal shift.
+// Source: Dream 7B; DiffuCoder (Apple). block_size is that of block-wise decoding (D2F, Fast-dLLM): the model has none.
+#include "headrace/models/families.h"
+
+namespace headrace {
+
+ModelConfig dream_config(const JsonValue& root) {
+  ModelConfig c = qwen2_config(root);
+  constexpr int64_t kReleasedVocab = 152064;
+  constexpr int32_t kTurnEnd = 151645;  // config.json states <|endoftext|> alone
+  if (c.vocab == kReleasedVocab) c.eos_ids.push_back(kTurnEnd);
+  c.diffusion = DiffusionInfo{.mask_token_id = read_mask_token_id(root, 151666, c.vocab),
+                              .block_size = 32,
+                              .sub_block_size = 32,
+                              .attention = DiffusionInfo::Attention::kFull,
+                              .logits_of = DiffusionInfo::LogitsOf::kBefore,
+                              .acceptance = DiffusionInfo::Acceptance::kAtLeast};
+  return c;
+}
+
+}  // namespace headrace
