@@ -13,8 +13,8 @@ namespace {
 using Kind = KeySpan::Kind;
 
 // The axes. A choice is one index per axis.
-enum Axis { kKind, kHole, kWindow, kCap, kGroup, kHeadDim, kVDim, kPage, kPrefix, kNew, kDType, kPool, kNumAxes };
-constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 4, 2, 6, 3, 3, 3, 2};
+enum Axis { kKind, kHole, kWindow, kCap, kGroup, kHeadDim, kVDim, kPage, kPrefix, kNew, kDType, kPool, kLayout, kRows, kValues, kNumAxes };
+constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 4, 2, 6, 3, 3, 3, 2, 2, 2, 2};
 using Choice = std::array<int, kNumAxes>;
 
 constexpr std::array kKinds = {Kind::kCausal, Kind::kBlock, Kind::kFull, Kind::kPrefixFull, Kind::kNone};
@@ -56,6 +56,9 @@ AttentionCase case_of(const Choice& c, std::string name) {
   a.logit_cap = c[kCap] == 1 ? 2.5f : 0.0f;
   a.dtype = kDTypes[static_cast<size_t>(c[kDType])];
   a.pool_dtype = c[kPool] == 0 ? a.dtype : DType::kBF16;
+  a.pool_layout = c[kLayout] == 0 ? KVLayout::kHeadMajor : KVLayout::kTokenMajor;
+  a.rows = c[kRows] == 0 ? AttentionCase::Rows::kDense : AttentionCase::Rows::kFused;
+  a.values = c[kValues] == 0 ? AttentionCase::Values::kFinite : AttentionCase::Values::kInfinite;
   return a;
 }
 
@@ -166,6 +169,22 @@ std::vector<AttentionCase> named_attention_cases() {
                     {.prefix = 9, .new_tokens = 5, .kind = Kind::kFull}}},
       {.name = "empty_request_between", .requests = {{.prefix = 7}, {.prefix = 9, .new_tokens = 0}, {.prefix = 3}}},
       {.name = "long_context", .requests = {{.prefix = 1500}, {.prefix = 700, .new_tokens = 3}}, .page_size = 64},
+      {.name = "infinite_value_that_later_rows_see",
+       .requests = {{.new_tokens = 5}, {.prefix = 30, .new_tokens = 3}, {.prefix = 9}},
+       .values = AttentionCase::Values::kInfinite},
+      {.name = "infinite_value_that_earlier_rows_see",
+       .requests = {{.prefix = 70, .new_tokens = 12}},
+       .window = 9,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16,
+       .values = AttentionCase::Values::kInfinite},
+      {.name = "fused_rows_and_a_token_major_pool",
+       .requests = {{.prefix = 40, .new_tokens = 20}, {.prefix = 7}},
+       .v_head_dim = 48,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16,
+       .pool_layout = KVLayout::kTokenMajor,
+       .rows = AttentionCase::Rows::kFused},
       {.name = "pool_narrower_than_inputs",
        .requests = {{.prefix = 10, .new_tokens = 6}},
        .dtype = DType::kF32,

@@ -38,6 +38,23 @@ TEST_P(AttentionConformance, EveryKernelSetMatchesTheOracle) {
   }
 }
 
+// A request's rows under strictness: the same bits in a batch of its own, on every kernel set.
+TEST_P(AttentionConformance, StrictRowsDoNotDependOnTheBatch) {
+  AttentionProblem problem(GetParam(), 3);
+  const std::vector<KeySpan> spans = problem.batch().attn.spans;
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!set.runs_here()) continue;
+    SCOPED_TRACE(set.ops->name);
+    const std::string name(set.ops->name);
+    const Tensor together = std::move(problem.run("cpu", name, strict).out);
+    for (size_t r = 0; r < spans.size(); ++r) {
+      const TensorView rows = together.view().slice(spans[r].q_off, spans[r].q_off + spans[r].q_len);
+      EXPECT_TRUE(bit_equal(problem.run_alone(r, "cpu", name, strict), rows)) << "request " << r;
+    }
+  }
+}
+
 TEST_P(AttentionConformance, TheThreeImplementationsMatch) {
   AttentionCase c = GetParam();
   c.logit_cap = 0;  // Attention has none

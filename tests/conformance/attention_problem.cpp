@@ -1,10 +1,13 @@
 #include "conformance/attention_problem.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
+#include "support/all_close.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -48,6 +51,14 @@ std::vector<int32_t> take_pages(SlotAllocator& allocator, int32_t count, Random&
   return pages;
 }
 
+// [tokens, heads, dim] in columns `at` on, with `gap` elements behind each head.
+TensorView heads_in(const Tensor& rows, int64_t at, int64_t heads, int64_t dim, int64_t gap) {
+  const TensorView columns = rows.view().narrow(1, at, at + heads * (dim + gap));
+  return columns.reshape({rows.dim(0), heads, dim + gap}).narrow(2, 0, dim);
+}
+
+constexpr int64_t kHeadGap = 2, kRowGap = 3;  // of fused rows: odd and even addresses both occur
+
 }  // namespace
 
 AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
@@ -57,21 +68,60 @@ AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
   pool_ = std::make_unique<KVPool>(KVPoolConfig{.groups = {{{c.num_kv_heads, c.head_dim, v_dim}, {kLayerId}}},
                                                 .num_pages = total_pages(c),
                                                 .page_size = c.page_size,
-                                                .dtype = c.pool_dtype});
+                                                .dtype = c.pool_dtype,
+                                                .layout = c.pool_layout});
   const auto rows = static_cast<int32_t>(2 * c.requests.size());
   table_ = std::make_unique<ReqToTokenPool>(rows, longest(c), c.page_size);
   poison(pool_->layer(kLayerId).k);
   poison(pool_->layer(kLayerId).v);
   for (const RequestCase& r : c.requests) add_request(c, r, random);
   const int64_t tokens = batch_.attn.num_tokens();
-  q_ = random_tensor(random, c.dtype, {tokens, c.num_heads, c.head_dim});
-  k_ = random_tensor(random, c.dtype, {tokens, c.num_kv_heads, c.head_dim});
-  v_ = random_tensor(random, c.dtype, {tokens, c.num_kv_heads, v_dim});
+  make_inputs(random);
   batch_.mode = ForwardMode::kExtend;
   batch_.attn.page_table = table_->page_table();
   batch_.attn.write_slots = TensorView(write_slots_.data(), DType::kI64, {tokens});
-  pristine_k_ = copy_of(pool_->layer(kLayerId).k);
-  pristine_v_ = copy_of(pool_->layer(kLayerId).v);
+  if (c.values == AttentionCase::Values::kInfinite) spoil_values();
+  pristine_ = pool_copy();
+}
+
+void AttentionProblem::make_inputs(Random& random) {
+  const int64_t tokens = batch_.attn.num_tokens();
+  const bool fused = case_.rows == AttentionCase::Rows::kFused;
+  const int64_t gap = fused ? kHeadGap : 0;
+  struct Part {
+    TensorView* view;
+    int64_t heads, dim;
+  };
+  const std::array<Part, 3> parts = {Part{&q_, case_.num_heads, case_.head_dim},
+                                     Part{&k_, case_.num_kv_heads, case_.head_dim},
+                                     Part{&v_, case_.num_kv_heads, layer_.v_head_dim()}};
+  int64_t width = kRowGap, at = kRowGap;
+  for (const Part& part : parts) width += part.heads * (part.dim + gap);
+  if (fused) poison(memory_.emplace_back(case_.dtype, Shape{tokens, width}));
+  for (const Part& part : parts) {
+    const int64_t columns = part.heads * (part.dim + gap);
+    if (!fused) memory_.emplace_back(case_.dtype, Shape{tokens, columns});
+    *part.view = heads_in(memory_.back(), fused ? at : 0, part.heads, part.dim, gap);
+    for (int64_t i = 0; i < part.view->numel(); ++i) set_element(*part.view, i, random.normal());
+    at += columns;
+  }
+}
+
+void AttentionProblem::spoil_values() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto in_pool = [&](int32_t row, int32_t position) {
+    const int64_t slot = table_->slot_of(row, position);
+    const TensorView page = pool_->layer(kLayerId).v.select(slot / case_.page_size);
+    for (int64_t h = 0; h < page.dim(0); ++h) set_element(page.select(h).select(slot % case_.page_size), 0, kInfinity);
+  };
+  for (const KeySpan& span : batch_.attn.spans) {
+    if (span.q_len == 0) continue;
+    const TensorView last = v_.select(span.q_off + span.q_len - 1);
+    for (int64_t h = 0; h < last.dim(0); ++h) set_element(last.select(h), 0, kInfinity);
+    if (case_.new_keys == AttentionCase::NewKeys::kInPool) in_pool(span.page_row, span.phys0 + span.q_len - 1);
+    const int32_t first = span.first_cached(0, layer_.window());
+    if (case_.window && first < span.ctx_len && span.sees_cached(first)) in_pool(span.page_row, first);
+  }
 }
 
 void AttentionProblem::fill_slot(int64_t slot, Random& random) {
@@ -121,15 +171,16 @@ void AttentionProblem::add_request(const AttentionCase& c, const RequestCase& r,
 AttnInputs AttentionProblem::inputs() const {
   const bool given = case_.new_keys == AttentionCase::NewKeys::kGiven &&
                      case_.source == RadixAttentionConfig::KeySource::kSelf;
-  AttnInputs in{.q = q_, .k = given ? k_.view() : TensorView(), .v = given ? v_.view() : TensorView()};
+  AttnInputs in{.q = q_, .k = given ? k_ : TensorView(), .v = given ? v_ : TensorView()};
   in.options.save_kv_cache = case_.save;
   return in;
 }
 
 void AttentionProblem::restore_pool() {
   const KVLayerView kv = pool_->layer(kLayerId);
-  std::memcpy(kv.k.data(), pristine_k_.data(), static_cast<size_t>(pristine_k_.bytes()));
-  std::memcpy(kv.v.data(), pristine_v_.data(), static_cast<size_t>(pristine_v_.bytes()));
+  const auto* bytes = pristine_.data_as<uint8_t>();
+  std::memcpy(kv.k.data(), bytes, static_cast<size_t>(kv.k.bytes()));
+  std::memcpy(kv.v.data(), bytes + kv.k.bytes(), static_cast<size_t>(kv.v.bytes()));
 }
 
 Tensor AttentionProblem::pool_copy() const {
@@ -141,21 +192,52 @@ Tensor AttentionProblem::pool_copy() const {
   return copy;
 }
 
+Tensor AttentionProblem::written_by(int64_t tokens, const std::function<void(const TensorView& out)>& run) const {
+  const bool fused = case_.rows == AttentionCase::Rows::kFused;
+  const int64_t gap = fused ? kHeadGap : 0, dim = layer_.v_head_dim();
+  const Tensor memory(case_.dtype, {tokens, case_.num_heads * (dim + gap) + (fused ? kRowGap : 0)});
+  poison(memory);
+  const TensorView out = heads_in(memory, 0, case_.num_heads, dim, gap);
+  run(out);
+  Tensor dense = copy_of(out);
+  poison(out);
+  int64_t written = 0;
+  for (int64_t i = 0; i < memory.numel(); ++i) written += std::isnan(element_as_double(memory, i)) ? 0 : 1;
+  EXPECT_EQ(written, 0) << "elements beside the rows of out were written";
+  return dense;
+}
+
+AttentionProblem::Result AttentionProblem::run_batch(ForwardBatch& batch, const AttnInputs& in, BackendConfig config,
+                                                     std::string_view backend) {
+  restore_pool();
+  config.kv_pool = pool_.get();
+  const auto attention = make_backend(backend, {}, config);
+  batch.attn_backend = attention.get();
+  attention->init_forward_metadata(batch);
+  Result result{{}, Tensor(DType::kF32, {batch.num_tokens(), case_.num_heads})};
+  poison(result.lse);
+  AttnInputs with_lse = in;
+  with_lse.options.lse = result.lse;
+  result.out = written_by(batch.num_tokens(), [&](const TensorView& out) { attention->forward(layer_, with_lse, batch, out); });
+  return result;
+}
+
 AttentionProblem::Result AttentionProblem::run(std::string_view backend, std::optional<std::string> kernel_set,
                                                OpContext context) {
-  restore_pool();
-  const auto attention = make_backend(
-      backend, {}, {.kv_pool = pool_.get(), .context = context, .kernel_set = std::move(kernel_set)});
-  batch_.attn_backend = attention.get();
-  attention->init_forward_metadata(batch_);
-  Result result{Tensor(case_.dtype, {batch_.num_tokens(), case_.num_heads, layer_.v_head_dim()}),
-                Tensor(DType::kF32, {batch_.num_tokens(), case_.num_heads})};
-  poison(result.out);
-  poison(result.lse);
-  AttnInputs in = inputs();
-  in.options.lse = result.lse;
-  attention->forward(layer_, in, batch_, result.out);
-  return result;
+  return run_batch(batch_, inputs(), {.context = context, .kernel_set = std::move(kernel_set)}, backend);
+}
+
+Tensor AttentionProblem::run_alone(size_t request, std::string_view backend, std::optional<std::string> kernel_set,
+                                   OpContext context) {
+  KeySpan span = batch_.attn.spans[request];
+  const int64_t begin = span.q_off, end = begin + span.q_len;
+  const auto rows = [&](const TensorView& x) { return x ? x.slice(begin, end) : x; };
+  span.q_off = 0;
+  ForwardBatch batch{.mode = batch_.mode};
+  batch.attn = {.spans = {span}, .page_table = batch_.attn.page_table, .write_slots = rows(batch_.attn.write_slots)};
+  const AttnInputs all = inputs();
+  const AttnInputs in{.q = rows(all.q), .k = rows(all.k), .v = rows(all.v), .options = all.options};
+  return std::move(run_batch(batch, in, {.context = context, .kernel_set = std::move(kernel_set)}, backend).out);
 }
 
 AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
@@ -170,11 +252,8 @@ AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
                        .sliding_window = case_.window},
                       source);
   attention.bind_kv_cache(pool_->layer(kLayerId));
-  Result result{Tensor(case_.dtype, {batch_.num_tokens(), case_.num_heads, layer_.v_head_dim()}), {}};
-  poison(result.out);
   const AttnInputs in = inputs();
-  attention.forward(in.q, in.k, in.v, result.out);
-  return result;
+  return {written_by(batch_.num_tokens(), [&](const TensorView& out) { attention.forward(in.q, in.k, in.v, out); }), {}};
 }
 
 }  // namespace headrace::testing_support

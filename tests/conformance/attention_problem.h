@@ -1,11 +1,13 @@
 // One attention problem: a ragged batch, its pool and its inputs, made from a short description and a seed.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "headrace/attention/attention.h"
 #include "headrace/attention/backend_registry.h"
+#include "headrace/batch/forward_batch.h"
 #include "headrace/pool/kv_pool.h"
 #include "headrace/pool/req_to_token_pool.h"
 
@@ -36,6 +38,12 @@ struct AttentionCase {
   AttentionType type = AttentionType::kDecoder;
   RadixAttentionConfig::KeySource source = RadixAttentionConfig::KeySource::kSelf;
   SaveKV save = SaveKV::kYes;
+  KVLayout pool_layout = KVLayout::kHeadMajor;
+  // kFused: q, k and v are parts of one row of a wider tensor, and so is out; what lies between is NaN and stays so.
+  enum class Rows : uint8_t { kDense, kFused } rows = Rows::kDense;
+  // kInfinite: element 0 of some values is infinite: of each request's last new key, and of the first key in row 0's
+  // window. Rows that see one are infinite there, the others finite.
+  enum class Values : uint8_t { kFinite, kInfinite } values = Values::kFinite;
   enum class NewKeys : uint8_t { kGiven, kInPool } new_keys = NewKeys::kGiven;  // kInPool: k = v = null
 };
 
@@ -45,10 +53,12 @@ class AttentionProblem {
   AttentionProblem(const AttentionCase& c, uint64_t seed);
 
   struct Result {
-    Tensor out, lse;
+    Tensor out, lse;  // dense
   };
   // By backend name and kernel set, through RadixAttention. The pool is put back as it was before each run.
   Result run(std::string_view backend, std::optional<std::string> kernel_set = std::nullopt, OpContext context = {});
+  // One request of it in a batch of its own: its rows of run(), [q_len, heads, v_head_dim].
+  Tensor run_alone(size_t request, std::string_view backend, std::optional<std::string> kernel_set, OpContext context);
   // Through Attention and its source.
   Result run(AttnImpl impl);
 
@@ -56,12 +66,17 @@ class AttentionProblem {
   ForwardBatch& batch() { return batch_; }
   const RadixAttention& layer() const { return layer_; }
   AttnInputs inputs() const;
-  Tensor pool_copy() const;  // K and V side by side, to compare bits
+  Tensor pool_copy() const;  // K and V side by side, as they lie in memory
   void restore_pool();
 
  private:
   void add_request(const AttentionCase& c, const RequestCase& r, class Random& random);
   void fill_slot(int64_t slot, class Random& random);
+  void make_inputs(class Random& random);
+  void spoil_values();
+  Result run_batch(ForwardBatch& batch, const AttnInputs& in, BackendConfig config, std::string_view backend);
+  // What `run` writes to an output of so many rows, dense. Fails the test when it writes beside it.
+  Tensor written_by(int64_t tokens, const std::function<void(const TensorView& out)>& run) const;
 
   AttentionCase case_;
   RadixAttention layer_;
@@ -69,7 +84,9 @@ class AttentionProblem {
   SlotAllocator pages_;
   std::unique_ptr<ReqToTokenPool> table_;
   std::vector<int64_t> write_slots_;
-  Tensor q_, k_, v_, pristine_k_, pristine_v_;
+  std::vector<Tensor> memory_;  // of q, k and v
+  TensorView q_, k_, v_;
+  Tensor pristine_;
   ForwardBatch batch_;
 };
 

@@ -1,6 +1,8 @@
 // Every CPU kernel set's paged_attention against the oracle where the conformance suite does not reach: the bits under
 // strictness, splits over a long context, mixed dtypes, strided views, and the two head groupings.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -57,6 +59,11 @@ class Request {
       fill(k_pool_, c.context + i, k_.view().select(i));
       fill(v_pool_, c.context + i, v_.view().select(i));
     }
+  }
+
+  // Element `d` of every head of a new key's value.
+  void set_new_value(int64_t token, int64_t d, double value) {
+    for (int64_t h = 0; h < c.kv_heads; ++h) set_element(v_.view().select(token).select(h), d, value);
   }
 
   struct Result {
@@ -184,6 +191,26 @@ TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
     }
     const auto from_pool = request.run(ops(), strict, 0, 150, HeadGrouping::kPerHead, /*keys_given=*/false);
     EXPECT_TRUE(bit_equal(from_pool.out, whole.out)) << "new keys read from the pool, head by head";
+  }
+}
+
+// 0 times NaN is NaN: a masked key's probability of 0 must not meet its value.
+TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
+  constexpr int64_t kTokens = 150, kSpoiled = 77, kElement = 5;
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Request request({.heads = 10, .tokens = kTokens, .context = 33, .q_type = type, .new_type = type, .pool_type = type});
+    const Request::Result clean = request.run(ops(), {.threads = 2}, 0, kTokens);
+    request.set_new_value(kSpoiled, kElement, std::numeric_limits<double>::quiet_NaN());
+    const Request::Result got = request.run(ops(), {.threads = 2}, 0, kTokens);
+    EXPECT_TRUE(bit_equal(copy_of(got.out.view().slice(0, kSpoiled)), copy_of(clean.out.view().slice(0, kSpoiled))));
+    EXPECT_TRUE(bit_equal(got.lse, clean.lse));
+    for (int64_t h = 0; h < 10; ++h) {
+      for (int64_t t = kSpoiled; t < kTokens; ++t) {
+        const TensorView row = got.out.view().select(t).select(h), before = clean.out.view().select(t).select(h);
+        EXPECT_TRUE(std::isnan(element_as_double(row, kElement))) << "row " << t << " sees it";
+        EXPECT_TRUE(bit_equal(copy_of(row.slice(kElement + 1, 32)), copy_of(before.slice(kElement + 1, 32))));
+      }
+    }
   }
 }
 

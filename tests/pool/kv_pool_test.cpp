@@ -34,6 +34,14 @@ TEST(KVPool, ASharingLayerReadsItsSource) {
   EXPECT_THROW(KVPool({.groups = {{{1, 4, 4}, {0}}}, .shared_layers = {{5, 9}}}), Error);
 }
 
+TEST(KVPool, ATokenMajorPoolHandsOutTheSameShapeWithOtherStrides) {
+  const KVPool pool({.groups = {{{3, 4, 8}, {0}}}, .num_pages = 2, .page_size = 16, .layout = KVLayout::kTokenMajor});
+  EXPECT_EQ(pool.layer(0).k.shape(), (Shape{3, 3, 16, 4}));
+  EXPECT_EQ(pool.layer(0).k.strides(), (Shape{16 * 3 * 4, 4, 3 * 4, 1}));
+  EXPECT_EQ(pool.layer(0).v.strides(), (Shape{16 * 3 * 8, 8, 3 * 8, 1}));
+  EXPECT_EQ(pool.layer(0).page_size(), 16);
+}
+
 TEST(KVPool, RefusesWhatItCannotHold) {
   EXPECT_THROW(KVPool({.page_size = 8}), Error);
   EXPECT_THROW(KVPool({.dtype = DType::kI32}), Error);

@@ -24,17 +24,30 @@ void check(const KVPoolConfig& config) {
   }
 }
 
+Shape stored_shape(KVLayout layout, int64_t pages, int64_t heads, int64_t slots, int64_t dim) {
+  return layout == KVLayout::kHeadMajor ? Shape{pages, heads, slots, dim} : Shape{pages, slots, heads, dim};
+}
+
+// [page, kv head, slot, dim] of memory in either order.
+TensorView head_major(KVLayout layout, const TensorView& stored) {
+  if (layout == KVLayout::kHeadMajor) return stored;
+  return TensorView(stored.data(), stored.dtype(), {stored.dim(0), stored.dim(2), stored.dim(1), stored.dim(3)},
+                    {stored.stride(0), stored.stride(2), stored.stride(1), stored.stride(3)}, stored.device());
+}
+
 }  // namespace
 
 KVPool::KVPool(const KVPoolConfig& config, DeviceRuntime& runtime)
-    : page_size_(config.page_size), num_pages_(config.num_pages), dtype_(config.dtype) {
+    : page_size_(config.page_size), num_pages_(config.num_pages), dtype_(config.dtype), layout_(config.layout) {
   check(config);
   for (const KVLayerGroup& group : config.groups) {
     const int64_t pages = int64_t{num_pages_} + 1;
     const KVLayerShape& s = group.shape;
     for (const int32_t id : group.layer_ids) {
-      layers_.push_back({id, nullptr, Tensor::zeros(dtype_, {pages, s.num_kv_heads, page_size_, s.head_dim}, runtime),
-                         Tensor::zeros(dtype_, {pages, s.num_kv_heads, page_size_, s.v_head_dim}, runtime)});
+      const auto side = [&](int32_t dim) {
+        return Tensor::zeros(dtype_, stored_shape(layout_, pages, s.num_kv_heads, page_size_, dim), runtime);
+      };
+      layers_.push_back({id, nullptr, side(s.head_dim), side(s.v_head_dim)});
     }
   }
   for (const auto& shared : config.shared_layers) layers_.push_back({shared.layer_id, nullptr, {}, {}});
@@ -64,7 +77,7 @@ KVLayerView KVPool::layer(int32_t layer_id) const {
   HR_REQUIRE(layer != nullptr, ErrorCode::kInvalidArgument, "kv pool: layer ", layer_id,
              " has no keys and values; it is not an attention layer of this model");
   const Layer& owner = layer->source != nullptr ? *layer->source : *layer;
-  return {.k = owner.k, .v = owner.v};
+  return {.k = head_major(layout_, owner.k), .v = head_major(layout_, owner.v)};
 }
 
 const KVPool::Layer* KVPool::find(int32_t layer_id) const {

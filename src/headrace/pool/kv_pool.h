@@ -35,11 +35,18 @@ struct KVLayerGroup {
   std::vector<int32_t> layer_ids;
 };
 
+// The order of a pool's memory; the views that it hands out have the same shape either way.
+enum class KVLayout : uint8_t {
+  kHeadMajor,   // [page, kv head, slot, dim]: a head's tokens lie together
+  kTokenMajor,  // [page, slot, kv head, dim]: as other engines keep them
+};
+
 struct KVPoolConfig {
   std::vector<KVLayerGroup> groups;
   int32_t num_pages = 0;  // usable pages; one more is reserved
   int32_t page_size = 64;  // tokens: 1, 16, 32, 64, 128 or 256
   DType dtype = DType::kBF16;
+  KVLayout layout = KVLayout::kHeadMajor;
   struct SharedLayer {
     int32_t layer_id = 0, source_layer_id = 0;
   };
@@ -69,12 +76,13 @@ class KVPool {
   struct Layer {
     int32_t layer_id = 0;
     const Layer* source = nullptr;  // not owned: another element of layers_, which does not grow after construction
-    Tensor k, v;
+    Tensor k, v;  // dense, in the order of layout_
   };
   const Layer* find(int32_t layer_id) const;
 
   int32_t page_size_, num_pages_;
   DType dtype_;
+  KVLayout layout_;
   std::vector<Layer> layers_;  // sorted by layer_id
 };
 

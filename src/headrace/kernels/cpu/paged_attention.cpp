@@ -11,6 +11,7 @@
 #include "headrace/kernels/cpu/attention_gemm.h"
 #include "headrace/kernels/cpu/attention_softmax.h"
 #include "headrace/kernels/cpu/attention_tile.h"
+#include "headrace/kernels/cpu/attention_values.h"
 #include "headrace/kernels/cpu/parallel_scratch.h"
 
 namespace headrace::cpu::HR_ISA {
@@ -142,15 +143,18 @@ void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) 
 struct Strip {
   long local, first, count;
   uint64_t visible[kScoreRows];
+  uint64_t seen_by_all;
 };
 
 // False when none of the rows sees any of the tile.
 bool find_visible(const Block& b, long tile, Strip& s) {
   uint64_t any = 0;
+  s.seen_by_all = ~uint64_t{0};
   long token = s.first % b.tokens;
   for (long r = 0; r < s.count; ++r) {
     s.visible[r] = visible_bits(b.token_reach[token], tile);
     any |= s.visible[r];
+    s.seen_by_all &= s.visible[r];
     if (++token == b.tokens) token = 0;
   }
   return any != 0;
@@ -200,7 +204,28 @@ void soften(const Block& b, const Strip& s) {
   }
 }
 
-void attend_unit(const Block& b, long local, long tile, ReadAhead& ahead) {
+uint64_t take_out_nonfinite(const Block& b) {
+  const auto from = [&b](auto* v) {
+    const uint64_t keys = nonfinite_keys(v, b.dv);
+    move_nonfinite(v, b.dv, keys, b.staged);  // free once K and V are packed
+    return keys;
+  };
+  return b.pairs ? from(reinterpret_cast<uint32_t*>(b.v)) : from(b.v);
+}
+
+void add_taken_out(const Block& b, const Strip& s, uint64_t keys) {
+  for (long r = 0; r < s.count; ++r) {
+    float* const out = b.out + (s.local * b.rows_padded + s.first + r) * b.dv;
+    const auto add = [&](const auto* all) {
+      add_moved(b.staged, b.dv, keys & s.visible[r], all + r * kKeyTile, out);
+    };
+    b.pairs ? add(reinterpret_cast<const uint16_t*>(b.probabilities)) : add(b.probabilities);
+  }
+}
+
+void attend_unit(const Block& b, const TileKeys& keys, long local, long tile, ReadAhead& ahead) {
+  bool searched = false;
+  uint64_t nonfinite = 0;  // keys whose infinities and NaNs are taken out
   Strip strip;
   strip.local = local;
   for (strip.first = 0; strip.first < b.rows; strip.first += kScoreRows) {
@@ -208,7 +233,12 @@ void attend_unit(const Block& b, long local, long tile, ReadAhead& ahead) {
     if (!find_visible(b, tile, strip)) continue;
     multiply_scores(b, strip, ahead);
     soften(b, strip);
+    if (!searched && strip.seen_by_all != keys.present) {  // rare: the first and last tiles that a row sees
+      nonfinite = take_out_nonfinite(b);
+      searched = true;
+    }
     add_values(b, strip, ahead);
+    if (nonfinite != 0) add_taken_out(b, strip, nonfinite);
   }
 }
 
@@ -242,7 +272,7 @@ void attend(const Block& b) {
       if (!last) ahead = ahead_of(p, keys, (unit + 1) / p.units_per_kv_head);
       if (last && next < task.k1) ahead = ahead_of(p, next_keys, task.u0 / p.units_per_kv_head);
       pack(b, keys, unit / p.units_per_kv_head, ahead);
-      attend_unit(b, unit - task.u0, tile, ahead);
+      attend_unit(b, keys, unit - task.u0, tile, ahead);
     }
     tile = next;
   }
