@@ -56,17 +56,19 @@ void GoldenBatches::step(const std::vector<Share>& shares) {
     Sequence& s = *sequences_[share.sequence];
     const TokenRange run{s.num_cached, std::min(s.num_tokens(), s.num_cached + share.count)};
     if (run.size() == 0) continue;
-    steps.push_back({&s, {.tokens = run, .store = run, .sample = {std::max(run.begin, run.end - share.wanted), run.end}}});
+    steps.push_back({&s, causal_step(run, {std::max(run.begin, run.end - share.wanted), run.end})});
   }
   const Tensor out = runner_.run(builder_.build(steps, table_, &runner_.backend()));
   const float* from = out.data_as<float>();
   for (const ScheduledStep& step : steps) {
     const Tensor& to = logits_[static_cast<size_t>(step.sequence->id)];
-    const TokenRange sampled = step.plan.sample;
-    const auto floats = static_cast<size_t>(sampled.size()) * kVocab;
-    std::memcpy(to.data_as<float>() + int64_t{sampled.begin} * kVocab, from, floats * sizeof(float));
-    from += floats;
-    step.sequence->num_cached = step.plan.tokens.end;
+    const StepPlan& plan = step.plan;
+    if (!plan.sample.empty()) {
+      const auto floats = plan.sample.size() * kVocab;
+      std::memcpy(to.data_as<float>() + int64_t{plan.sample.front().position - 1} * kVocab, from, floats * sizeof(float));
+      from += floats;
+    }
+    step.sequence->num_cached = plan.stored_end(step.sequence->num_cached);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 SampledToken pick(std::vector<float> logits, const SamplingParams& params, int64_t position = 0,
                   std::vector<int32_t> history = {}) {
-  return sample(logits, static_cast<int32_t>(logits.size()), params, history, position);
+  return sample(logits, params, history, {.vocab = static_cast<int32_t>(logits.size()), .position = position});
 }
 
 std::map<int32_t, int> histogram(const std::vector<float>& logits, const SamplingParams& params) {
@@ -62,7 +62,7 @@ TEST(Sampler, ThePenaltyLowersTokensThatOccurred) {
 
 TEST(Sampler, PaddingRowsOfTheHeadAreNeverChosen) {
   std::vector<float> logits = {0, 1, 9};
-  EXPECT_EQ(sample(logits, 2, {.temperature = 0}, {}, 0).id, 1);
+  EXPECT_EQ(sample(logits, {.temperature = 0}, {}, {.vocab = 2}).id, 1);
 }
 
 TEST(Sampler, ANaNIsNamed) {

@@ -2,27 +2,25 @@
 
 namespace headrace {
 
-void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
-  const Sequence& s = *step.sequence;
-  const StepPlan& plan = step.plan;
-  const auto row0 = static_cast<int32_t>(ids_.size());
-  for (int32_t p = plan.tokens.begin; p < plan.tokens.end; ++p) {
+void BatchBuilder::add_span(const Sequence& s, const PlannedSpan& planned, const ReqToTokenPool& table) {
+  KeySpan keys = planned.keys;
+  keys.q_off = static_cast<int32_t>(ids_.size());
+  keys.page_row = s.table_row;
+  for (int32_t p = keys.phys0; p < keys.phys0 + keys.q_len; ++p) {
     ids_.push_back(s.tokens[static_cast<size_t>(p)]);
-    positions_.push_back(p);
-    const bool stored = p >= plan.store.begin && p < plan.store.end;
-    write_slots_.push_back(stored ? table.slot_of(s.table_row, p) : kDoNotStore);
+    positions_.push_back(keys.logical(p));
+    write_slots_.push_back(planned.store.contains(p) ? table.slot_of(s.table_row, p) : kDoNotStore);
   }
-  for (int32_t p = plan.sample.begin; p < plan.sample.end; ++p) batch_.logits_rows.push_back(row0 + p - plan.tokens.begin);
-  batch_.attn.spans.push_back({.q_off = row0,
-                               .q_len = plan.tokens.size(),
-                               .ctx_len = plan.tokens.begin,
-                               .phys0 = plan.tokens.begin,
-                               .kind = plan.kind,
-                               .block_size = plan.block_size,
-                               .page_row = s.table_row});
+  batch_.attn.spans.push_back(keys);
   if (s.state_slot != kNoState) {  // a fresh sequence starts from zeros, whatever its slot held before
-    batch_.attn.state_slots.push_back({.read = plan.tokens.begin == 0 ? kNoState : s.state_slot, .write = s.state_slot});
+    batch_.attn.state_slots.push_back({.read = keys.phys0 == 0 ? kNoState : s.state_slot, .write = s.state_slot});
   }
+}
+
+void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
+  const auto row0 = static_cast<int32_t>(ids_.size());
+  for (const PlannedSpan& span : step.plan.spans) add_span(*step.sequence, span, table);
+  for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);
 }
 
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
@@ -31,12 +29,12 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
   positions_.clear();
   write_slots_.clear();
   batch_ = {};
+  for (const ScheduledStep& step : steps) add(step, table);
   bool any_decode = false, any_extend = false;
-  for (const ScheduledStep& step : steps) {
-    const bool decode = step.plan.tokens.size() == 1 && step.plan.tokens.begin > 0;
+  for (const KeySpan& span : batch_.attn.spans) {
+    const bool decode = span.q_len == 1 && span.phys0 > 0;
     any_decode |= decode;
     any_extend |= !decode;
-    add(step, table);
   }
   const auto tokens = static_cast<int64_t>(ids_.size());
   batch_.mode = steps.empty() ? ForwardMode::kIdle

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "headrace/sampling/sampler.h"
+
 namespace headrace {
 namespace {
 
@@ -15,12 +17,22 @@ SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
           .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens)};
 }
 
+std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineConfig& c) {
+  StrategyConfig config = c.decoding;
+  config.model = model.info().diffusion;
+  auto strategy = make_strategy(c.strategy, config);
+  HR_REQUIRE(strategy->runs_rows_once() || model.info().num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '",
+             c.strategy, "' runs rows more than once, which the recurrent layers of ", model.info().architecture,
+             " cannot take back");
+  return strategy;
+}
+
 }  // namespace
 
 Engine::Engine(const Model& model, const EngineConfig& config)
     : model_(model),
       config_(config),
-      strategy_(make_strategy(config.strategy)),
+      strategy_(strategy_of(model, config)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_) {
   if (config_.vocab == 0) config_.vocab = model.info().vocab_size;
@@ -36,8 +48,12 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   sequence->id = next_id_;
   sequence->params = params;
   sequence->prompt_len = static_cast<int32_t>(prompt.size());
+  sequence->num_published = sequence->prompt_len;
+  sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);
+  if (params.end_of_text == SamplingParams::EndOfText::kStops) sequence->eos_ids = model_.info().eos_ids;
   sequence->tokens = std::move(prompt);
   scheduler_.add(*sequence);
+  strategy_->start(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
   return next_id_++;
 }
@@ -52,6 +68,9 @@ void Engine::abort(int64_t id) {
 std::vector<StepOutput> Engine::step() {
   const std::vector<ScheduledStep> steps = scheduler_.next();
   if (steps.empty()) return {};
+  for (const ScheduledStep& step : steps) {
+    if (observer_) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
+  }
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
   const Tensor logits = runner_.run(batch);
   return commit(steps, logits);
@@ -64,24 +83,33 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
   for (const ScheduledStep& step : steps) {
     Sequence& s = *step.sequence;
     std::vector<SampledToken> sampled;
-    for (int32_t p = step.plan.sample.begin; p < step.plan.sample.end; ++p, ++row) {
-      const std::span<float> values(logits.data_as<float>() + row * vocab, static_cast<size_t>(vocab));
-      sampled.push_back(sample(values, config_.vocab, s.params, s.tokens, p));
+    for (const SampleRow& wanted : step.plan.sample) {
+      const std::span<float> values(logits.data_as<float>() + row++ * vocab, static_cast<size_t>(vocab));
+      // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
+      sampled.push_back(sample(values, s.params, s.tokens,
+                               {config_.vocab, wanted.position - 1, wanted.step, step.plan.excluded_id}));
     }
+    const KeySpan& last = step.plan.spans.back().keys;
+    if (!sampled.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
     strategy_->commit(s, step.plan, sampled);
-    s.finish_reason = sampled.empty() ? std::nullopt : finish_reason_of(s);
-    for (const SampledToken& token : sampled) outputs.push_back({s.id, token, s.finish_reason});
+    publish(s, outputs);
+    if (observer_) observer_(StepMoment::kCommitted, s, step.plan);
     if (s.finish_reason) abort(s.id);
   }
   return outputs;
 }
 
-std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s) const {
-  const auto& eos = model_.info().eos_ids;
-  if (s.params.end_of_text == SamplingParams::EndOfText::kStops && std::ranges::find(eos, s.tokens.back()) != eos.end()) {
-    return FinishReason::kStop;
+void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
+  while (s.num_published < s.num_final && !s.finish_reason) {
+    const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
+    s.finish_reason = finish_reason_of(s, token.id);
+    outputs.push_back({s.id, token, s.finish_reason});
   }
-  const bool full = s.num_output() >= s.params.max_tokens || s.num_tokens() >= config_.max_context_len;
+}
+
+std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s, int32_t token) const {
+  if (std::ranges::find(s.eos_ids, token) != s.eos_ids.end()) return FinishReason::kStop;
+  const bool full = s.num_output() >= s.params.max_tokens || s.num_published >= config_.max_context_len;
   return full ? std::optional(FinishReason::kLength) : std::nullopt;
 }
 
@@ -90,7 +118,7 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   const int64_t id = add(tokens, {.max_tokens = 1});
   const auto steps = scheduler_.next();
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
-  const ScheduledStep step{steps.front().sequence, {.tokens = all, .store = all, .sample = {0, all.end - 1}}};
+  const ScheduledStep step{steps.front().sequence, causal_step(all, {0, all.end - 1})};
   const Tensor logits = runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
   std::vector<float> scores;
   for (int32_t i = 0; i + 1 < all.end; ++i) {

@@ -1,7 +1,9 @@
 // Runs requests to their end, several at a time.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "headrace/engine/batch_builder.h"
@@ -16,7 +18,12 @@ struct EngineConfig {
   int32_t max_context_len = 4096;
   int32_t vocab = 0;  // ids that may be sampled: the tokenizer's; 0: the model's
   std::string strategy = "autoregressive";
+  StrategyConfig decoding;  // its `model` is the engine's to set
 };
+
+// Seen twice per sequence and step: as planned, and after the tokens of the step are in it.
+enum class StepMoment : uint8_t { kPlanned, kCommitted };
+using StepObserver = std::function<void(StepMoment moment, const Sequence& sequence, const StepPlan& plan)>;
 
 // A token that became final in a step.
 struct StepOutput {
@@ -40,6 +47,9 @@ class Engine {
   // One step of every sequence that fits: schedule, build, run, sample, commit.
   std::vector<StepOutput> step();
 
+  // Called within step(); an empty function stops it.
+  void observe(StepObserver observer) { observer_ = std::move(observer); }
+
   // Natural-log probabilities of tokens[1..] given those before: one sequence, run at once and forgotten.
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
@@ -48,7 +58,8 @@ class Engine {
 
  private:
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, const Tensor& logits);
-  std::optional<FinishReason> finish_reason_of(const Sequence& sequence) const;
+  void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
+  std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
 
   const Model& model_;
   EngineConfig config_;
@@ -56,6 +67,7 @@ class Engine {
   ModelRunner runner_;
   Scheduler scheduler_;
   BatchBuilder builder_;
+  StepObserver observer_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
 };

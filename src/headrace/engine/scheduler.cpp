@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace headrace {
 
@@ -13,8 +14,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& stra
       table_(config.max_requests, config.max_context_len, config.page_size) {}
 
 int32_t Scheduler::pages_needed(const Sequence& s) const {
-  const int64_t tokens = std::min<int64_t>(int64_t{s.prompt_len} + s.params.max_tokens, config_.max_context_len);
-  return static_cast<int32_t>((tokens + config_.page_size - 1) / config_.page_size);
+  return (strategy_.max_cached(s) + config_.page_size - 1) / config_.page_size;
 }
 
 void Scheduler::add(Sequence& s) {
@@ -23,6 +23,9 @@ void Scheduler::add(Sequence& s) {
              s.prompt_len, " tokens, the context holds ", config_.max_context_len, " with at least one new token");
   HR_REQUIRE(pages_needed(s) <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
              pages_needed(s), " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
+  HR_REQUIRE(strategy_.min_budget(s) <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
+             ": a step of strategy '", strategy_.name(), "' has up to ", strategy_.min_budget(s),
+             " rows, the engine runs at most ", config_.max_tokens_per_step);
   waiting_.push_back(&s);
 }
 
@@ -48,8 +51,10 @@ std::vector<ScheduledStep> Scheduler::next() {
   int32_t budget = config_.max_tokens_per_step;
   for (Sequence* sequence : order) {
     if (budget == 0) break;
-    steps.push_back({sequence, strategy_.plan(*sequence, budget)});
-    budget -= steps.back().plan.tokens.size();
+    StepPlan plan = strategy_.plan(*sequence, budget);
+    if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
+    budget -= plan.num_rows();
+    steps.push_back({sequence, std::move(plan)});
   }
   return steps;
 }

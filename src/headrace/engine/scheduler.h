@@ -29,7 +29,8 @@ class Scheduler {
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
 
   // Queues a sequence, which outlives its release. Error kInvalidArgument, and nothing is queued, for one that could
-  // never run: an empty prompt, one that fills the context, or more pages than the pool has.
+  // never run: an empty prompt, one that fills the context, more pages than the pool has, or steps of more rows than
+  // the engine runs.
   void add(Sequence& sequence);
   // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step.
   std::vector<ScheduledStep> next();

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "headrace/request/decoding_params.h"
+
 namespace headrace {
 
 struct SamplingParams {
@@ -14,6 +16,7 @@ struct SamplingParams {
   float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
   uint64_t seed = 0;
   std::vector<std::string> stop;  // texts that end the output; they are not part of it
+  DecodingParams decoding;        // of diffusion strategies
   enum class EndOfText : uint8_t { kStops, kIgnored } end_of_text = EndOfText::kStops;
 };
 

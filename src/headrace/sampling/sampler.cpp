@@ -10,9 +10,10 @@
 namespace headrace {
 namespace {
 
-// SplitMix64 of seed and position, as a number in [0, 1).
-double uniform(uint64_t seed, int64_t position) {
-  uint64_t z = seed + 0x9e3779b97f4a7c15u * (static_cast<uint64_t>(position) + 1);
+// SplitMix64 of seed, position and step, as a number in [0, 1).
+double uniform(uint64_t seed, const SampleSpot& spot) {
+  uint64_t z = seed + 0x9e3779b97f4a7c15u * (static_cast<uint64_t>(spot.position) + 1) +
+               0xd1342543de82ef95u * static_cast<uint64_t>(spot.step);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
@@ -88,18 +89,21 @@ SampledToken described(std::span<const float> logits, int32_t id, size_t best) {
 
 }  // namespace
 
-SampledToken sample(std::span<float> all, int32_t vocab, const SamplingParams& params, std::span<const int32_t> history,
-                    int64_t position) {
-  const std::span<float> logits = all.first(std::min(all.size(), static_cast<size_t>(vocab)));
+SampledToken sample(std::span<float> all, const SamplingParams& params, std::span<const int32_t> history,
+                    const SampleSpot& spot) {
+  const std::span<float> logits = all.first(std::min(all.size(), static_cast<size_t>(spot.vocab)));
   HR_REQUIRE(!logits.empty(), ErrorCode::kInvalidArgument, "sampler: there are no logits");
   for (size_t i = 0; i < logits.size(); ++i) {
     HR_REQUIRE(!std::isnan(logits[i]), ErrorCode::kInternal, "sampler: the logit of token ", i, " is NaN");
+  }
+  if (spot.excluded_id && static_cast<size_t>(*spot.excluded_id) < logits.size()) {
+    logits[static_cast<size_t>(*spot.excluded_id)] = -INFINITY;
   }
   penalise(logits, params.repetition_penalty, history);
   const auto best = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
   if (params.temperature == 0) return described(logits, static_cast<int32_t>(best), best);
   const auto candidates = filtered(logits, logits[best], params);
-  return described(logits, draw(candidates, uniform(params.seed, position)), best);
+  return described(logits, draw(candidates, uniform(params.seed, spot)), best);
 }
 
 }  // namespace headrace

@@ -7,6 +7,9 @@ namespace headrace {
 class Autoregressive final : public DecodingStrategy {
  public:
   std::string_view name() const override { return "autoregressive"; }
+  bool runs_rows_once() const override { return true; }
+  void start(Sequence& sequence) const override { sequence.num_final = sequence.prompt_len; }
+  int32_t min_budget(const Sequence&) const override { return 1; }
   // First the part of the prompt that is not cached, in chunks; then the newest token alone. Only the last row of a
   // finished prompt, or the newest token, is sampled.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

@@ -1,12 +1,13 @@
 // How a sequence is decoded: what runs in a step, and what the samples change.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "headrace/models/diffusion_info.h"
 #include "headrace/request/sequence.h"
-#include "headrace/sampling/sampler.h"
 
 namespace headrace {
 
@@ -14,15 +15,46 @@ namespace headrace {
 struct TokenRange {
   int32_t begin = 0, end = 0;
   int32_t size() const { return end - begin; }
+  bool contains(int32_t position) const { return begin <= position && position < end; }
+};
+
+// Consecutive rows of a sequence and who sees whom among them. keys.q_len rows run, from position keys.phys0 on; q_off
+// and page_row are the batch's to set.
+struct PlannedSpan {
+  KeySpan keys;
+  TokenRange store;  // of these positions, K and V are kept
+};
+
+// A row whose logits decide a position: the position's own, or for models that predict the next token the one before.
+struct SampleRow {
+  int32_t row = 0;       // counted from the plan's first
+  int32_t position = 0;  // that is decided
+  int32_t step = 0;      // of this position's denoising; the random number depends on it
 };
 
 // One sequence's share of a step. Strategies fill it; kernels never learn which one did.
 struct StepPlan {
-  TokenRange tokens;                             // run
-  KeySpan::Kind kind = KeySpan::Kind::kCausal;   // who sees whom among them
-  int32_t block_size = 1;
-  TokenRange store;                              // of these, K and V are kept
-  TokenRange sample;                             // logits of these are wanted
+  std::vector<PlannedSpan> spans;     // rows in this order; empty: nothing fits the budget
+  std::vector<SampleRow> sample;      // ascending in row, each row once; the model's head runs on these alone
+  std::optional<int32_t> excluded_id;  // never sampled: the mask token
+
+  int32_t num_rows() const;
+  // Where this sequence's cache ends after the step.
+  int32_t stored_end(int32_t num_cached) const;
+};
+
+// Runs and stores the positions of `run` under a causal mask; the rows of `sampled` decide what follows them.
+StepPlan causal_step(TokenRange run, TokenRange sampled);
+
+struct StrategyConfig {
+  // kParity, for tests: the origin's schedule with its idle passes. A block that waits for its store counts against
+  // the buffer, an aligned prompt decides nothing in its own pass, and blocks behind an end token are still finished.
+  enum class Pipeline : uint8_t { kTight, kParity };
+
+  std::optional<DiffusionInfo> model;  // what it was trained for; absent for a causal model
+  std::optional<int32_t> block_size, mask_token_id;  // in place of the model's
+  int32_t num_blocks = 1;              // that may be denoised at the same time
+  Pipeline pipeline = Pipeline::kTight;
 };
 
 // Stateless: all state is the sequence's. Callable from any thread.
@@ -30,14 +62,23 @@ class DecodingStrategy {
  public:
   virtual ~DecodingStrategy() = default;
   virtual std::string_view name() const = 0;
-  // The next step, with at most `budget` (>= 1) tokens.
+  // Whether each row that runs is stored at once and never runs again; recurrent states need it.
+  virtual bool runs_rows_once() const { return false; }
+  // Prepares a sequence that holds its prompt, parameters and limit.
+  virtual void start(Sequence& sequence) const = 0;
+  // Rows that every step fits in: with this budget, plan() always makes progress.
+  virtual int32_t min_budget(const Sequence& sequence) const = 0;
+  // Positions that may ever be stored; their pages are reserved when the sequence is admitted.
+  virtual int32_t max_cached(const Sequence& sequence) const { return sequence.limit; }
+  // The next step, with at most `budget` rows.
   virtual StepPlan plan(const Sequence& sequence, int32_t budget) const = 0;
-  // What a step that ran changes; one sample for each position of plan.sample.
+  // What a step that ran changes; one sample for each of plan.sample.
   virtual void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const = 0;
 };
 
 std::vector<std::string_view> strategy_names();
-// Error kUnsupported for a name that is not built; the text lists those that are.
-std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name);
+// Error kUnsupported for a name that is not built; the text lists those that are. Error kInvalidArgument for a
+// configuration that the strategy cannot run.
+std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config);
 
 }  // namespace headrace

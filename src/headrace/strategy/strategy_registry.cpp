@@ -1,20 +1,32 @@
 #include <array>
 #include <string>
+#include <type_traits>
 
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
+#include "headrace/strategy/multi_bd.h"
 
 namespace headrace {
 namespace {
 
 struct Row {
   std::string_view name;
-  std::unique_ptr<DecodingStrategy> (*make)();
+  std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
 };
+
+template <class Strategy>
+std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
+  if constexpr (std::is_default_constructible_v<Strategy>) {
+    return std::make_unique<Strategy>();
+  } else {
+    return std::make_unique<Strategy>(config);
+  }
+}
 
 // A new strategy is one file and one row.
 constexpr std::array kStrategies = {
-    Row{"autoregressive", []() -> std::unique_ptr<DecodingStrategy> { return std::make_unique<Autoregressive>(); }},
+    Row{"autoregressive", make<Autoregressive>},
+    Row{"multi_bd", make<MultiBD>},
 };
 
 }  // namespace
@@ -25,10 +37,10 @@ std::vector<std::string_view> strategy_names() {
   return names;
 }
 
-std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name) {
+std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
   std::string built;
   for (const Row& row : kStrategies) {
-    if (row.name == name) return row.make();
+    if (row.name == name) return row.make(config);
     built += (built.empty() ? "" : ", ") + std::string(row.name);
   }
   throw Error(ErrorCode::kUnsupported, str("strategy '", name, "' is not built; built are: ", built));

@@ -1,0 +1,15 @@
+// A row of logits, read.
+#pragma once
+#include <cstdint>
+
+namespace headrace {
+
+struct SampledToken {
+  int32_t id = 0;
+  float logprob = 0;     // natural log of its probability before temperature and filters
+  float confidence = 0;  // that probability
+  float margin = 0;      // best minus second-best probability
+  float entropy = 0;     // of that distribution, in nats
+};
+
+}  // namespace headrace

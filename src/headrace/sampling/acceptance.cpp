@@ -1,0 +1,65 @@
+#include "headrace/sampling/acceptance.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace headrace {
+namespace {
+
+using Rule = DecodingParams::Rule;
+
+// In ascending entropy, candidates whose predecessors' entropies add up to at most the bound.
+// Source: Ben-Hamu et al. 2025, entropy-bounded unmasking.
+std::vector<size_t> within_entropy_bound(std::span<const SampledToken> candidates, float bound) {
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return candidates[i].entropy; });
+  double before = 0;
+  size_t count = 0;
+  while (count < order.size() && before <= static_cast<double>(bound)) {
+    before += static_cast<double>(candidates[order[count++]].entropy);
+  }
+  order.resize(count);
+  std::ranges::sort(order);
+  return order;
+}
+
+bool passes(const SampledToken& candidate, const AcceptanceRule& rule) {
+  const float score = score_of(candidate, rule.rule);
+  if (rule.rule == Rule::kEntropy) return -score <= rule.threshold;
+  return rule.passes == DiffusionInfo::Acceptance::kAbove ? score > rule.threshold : score >= rule.threshold;
+}
+
+}  // namespace
+
+AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info) {
+  return {params.rule, params.threshold.value_or(info.threshold), info.acceptance};
+}
+
+float score_of(const SampledToken& candidate, Rule rule) {
+  switch (rule) {
+    case Rule::kConfidence: return candidate.confidence;
+    case Rule::kMargin: return candidate.margin;
+    case Rule::kEntropy:
+    case Rule::kEntropyBound: return -candidate.entropy;
+  }
+  return candidate.confidence;
+}
+
+std::vector<size_t> accepted(std::span<const SampledToken> candidates, const AcceptanceRule& rule, AtLeast least) {
+  std::vector<size_t> kept;
+  if (rule.rule == Rule::kEntropyBound) {
+    kept = within_entropy_bound(candidates, rule.threshold);
+  } else {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (passes(candidates[i], rule)) kept.push_back(i);
+    }
+  }
+  if (kept.empty() && least == AtLeast::kOne && !candidates.empty()) {
+    const auto better = [&](const SampledToken& a, const SampledToken& b) { return score_of(a, rule.rule) < score_of(b, rule.rule); };
+    kept.push_back(static_cast<size_t>(std::ranges::max_element(candidates, better) - candidates.begin()));
+  }
+  return kept;
+}
+
+}  // namespace headrace

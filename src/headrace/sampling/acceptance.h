@@ -1,0 +1,29 @@
+// Which candidates of a block become its tokens.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "headrace/models/diffusion_info.h"
+#include "headrace/request/decoding_params.h"
+#include "headrace/request/sampled_token.h"
+
+namespace headrace {
+
+struct AcceptanceRule {
+  DecodingParams::Rule rule = DecodingParams::Rule::kConfidence;
+  float threshold = 0.9f;
+  DiffusionInfo::Acceptance passes = DiffusionInfo::Acceptance::kAbove;  // of kConfidence and kMargin
+};
+
+// A request's rule, with the model's threshold where it states none.
+AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info);
+
+enum class AtLeast : uint8_t { kNone, kOne };
+
+// Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
+std::vector<size_t> accepted(std::span<const SampledToken> candidates, const AcceptanceRule& rule, AtLeast least);
+
+// What a candidate is ranked by: larger is better.
+float score_of(const SampledToken& candidate, DecodingParams::Rule rule);
+
+}  // namespace headrace

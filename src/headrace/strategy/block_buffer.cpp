@@ -1,0 +1,101 @@
+#include "headrace/strategy/block_buffer.h"
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+using Pipeline = StrategyConfig::Pipeline;
+
+// The first end token among the decided tokens of the output, or the number of tokens.
+int32_t first_end_token(const Sequence& s) {
+  for (const DecodingBlock& block : s.blocks) {
+    for (int32_t p = block.editable_begin(); p < block.valid_end(); ++p) {
+      const int32_t id = s.tokens[static_cast<size_t>(p)];
+      if (!block.masked(p) && std::ranges::find(s.eos_ids, id) != s.eos_ids.end()) return p;
+    }
+  }
+  return s.num_tokens();
+}
+
+int32_t decided_end(const Sequence& s) {
+  for (const DecodingBlock& block : s.blocks) {
+    if (!block.complete()) return block.decided_end();
+  }
+  return s.blocks.empty() ? s.num_tokens() : std::min(s.num_tokens(), s.blocks.back().valid_end());
+}
+
+void grow(Sequence& s, int32_t end, int32_t mask) {
+  s.tokens.resize(static_cast<size_t>(end), mask);
+  s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
+}
+
+}  // namespace
+
+int32_t storable_end(const Sequence& s) {
+  const auto active = std::ranges::find_if(s.blocks, &DecodingBlock::is_active);
+  return active == s.blocks.end() ? s.num_tokens() : active->begin();
+}
+
+void BlockBuffer::start(Sequence& s) const {
+  const int32_t whole = s.prompt_len / block_size * block_size;
+  if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
+  if (whole < s.prompt_len) {
+    s.blocks.emplace_back(whole, whole + block_size, s.prompt_len, s.limit);
+    grow(s, whole + block_size, mask_token_id);
+  }
+  s.num_final = s.prompt_len;
+  if (may_open(s)) open(s);
+}
+
+void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, const SampledToken& token) const {
+  block.decide(position);
+  s.tokens[static_cast<size_t>(position)] = token.id;
+  s.chosen[static_cast<size_t>(position - s.prompt_len)] = token;
+}
+
+bool BlockBuffer::may_open(const Sequence& s) const {
+  if (s.num_tokens() >= s.limit) return false;
+  const bool parity = pipeline == Pipeline::kParity;
+  if (parity && !s.blocks.empty() && s.blocks.back().is_prompt()) return false;
+  const auto in_flight = std::ranges::count_if(s.blocks, [parity](const DecodingBlock& block) {
+    return block.is_active() || (parity && !block.is_prompt());
+  });
+  if (in_flight >= num_blocks) return false;
+  return s.blocks.empty() || s.blocks.back().progress() >= s.params.decoding.add_block;
+}
+
+void BlockBuffer::open(Sequence& s) const {
+  const int32_t begin = s.num_tokens();
+  s.blocks.emplace_back(begin, begin + block_size, begin, s.limit);
+  grow(s, begin + block_size, mask_token_id);
+}
+
+void BlockBuffer::stop_at_end_token(Sequence& s) const {
+  const int32_t end = first_end_token(s);
+  if (end == s.num_tokens()) return;
+  if (pipeline == Pipeline::kParity) {
+    s.limit = std::min(s.limit, s.num_tokens());  // no new blocks; those in flight are finished
+    return;
+  }
+  s.limit = std::min(s.limit, end + 1);
+  std::erase_if(s.blocks, [&s](const DecodingBlock& block) { return block.begin() >= s.limit; });
+  for (DecodingBlock& block : s.blocks) block.clip(s.limit);
+  if (!s.blocks.empty()) grow(s, s.blocks.back().end(), mask_token_id);
+}
+
+void BlockBuffer::advance(Sequence& s, int32_t num_cached) const {
+  s.num_cached = num_cached;
+  std::erase_if(s.blocks, [num_cached](const DecodingBlock& block) { return block.end() <= num_cached; });
+  stop_at_end_token(s);
+  for (DecodingBlock& block : s.blocks) {
+    if (!block.complete()) break;
+    if (block.is_active()) block.commit();
+  }
+  const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
+  const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
+  if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));
+  if (may_open(s)) open(s);
+}
+
+}  // namespace headrace

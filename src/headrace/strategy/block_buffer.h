@@ -1,0 +1,35 @@
+// The blocks in flight of a sequence: what every block strategy does with them between two passes.
+#pragma once
+#include <span>
+
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace {
+
+struct BlockBuffer {
+  int32_t block_size = 1;
+  int32_t num_blocks = 1;     // that may be active at the same time
+  int32_t mask_token_id = 0;
+  StrategyConfig::Pipeline pipeline = StrategyConfig::Pipeline::kTight;
+
+  // The prompt's whole blocks, ready to be stored, its rest as an active block, and what may be opened behind it.
+  void start(Sequence& sequence) const;
+  // Writes a token; its position is decided from now on.
+  void decide(Sequence& sequence, DecodingBlock& block, int32_t position, const SampledToken& token) const;
+  // After the tokens of a pass: cached blocks leave, complete ones wait for their store, an end token drops what is
+  // behind it, and at most one block is opened. num_final grows to the first undecided position.
+  void advance(Sequence& sequence, int32_t num_cached) const;
+
+ private:
+  bool may_open(const Sequence& sequence) const;
+  void open(Sequence& sequence) const;
+  void stop_at_end_token(Sequence& sequence) const;
+};
+
+// The model's description with the configuration's values in its place. Error kInvalidArgument names what is missing.
+DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& config);
+
+// Positions that wait for nothing but their store: [num_cached, storable_end).
+int32_t storable_end(const Sequence& sequence);
+
+}  // namespace headrace

@@ -1,0 +1,21 @@
+#include <string>
+
+#include "headrace/base/error.h"
+#include "headrace/strategy/block_buffer.h"
+
+namespace headrace {
+
+DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& config) {
+  DiffusionInfo info = config.model.value_or(DiffusionInfo{});
+  if (config.mask_token_id) info.mask_token_id = config.mask_token_id;
+  if (config.block_size) info.block_size = info.sub_block_size = *config.block_size;
+  HR_REQUIRE(info.mask_token_id && *info.mask_token_id >= 0, ErrorCode::kInvalidArgument, "strategy '", strategy,
+             "': the model names no mask token; is it a diffusion model?");
+  HR_REQUIRE(info.block_size >= 1, ErrorCode::kInvalidArgument, "strategy '", strategy, "': the block size is ",
+             info.block_size, ", expected 1 or more");
+  HR_REQUIRE(config.num_blocks >= 1, ErrorCode::kInvalidArgument, "strategy '", strategy, "': it is to denoise ",
+             config.num_blocks, " blocks at a time, expected 1 or more");
+  return info;
+}
+
+}  // namespace headrace

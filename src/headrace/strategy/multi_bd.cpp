@@ -1,0 +1,81 @@
+#include "headrace/strategy/multi_bd.h"
+
+#include <algorithm>
+
+#include "headrace/base/error.h"
+#include "headrace/sampling/acceptance.h"
+
+namespace headrace {
+namespace {
+
+// Rows of masked positions, whose logits decide them; `first` is the position of row 0.
+std::vector<SampleRow> rows_of_masks(const Sequence& s, int32_t first, int32_t shift) {
+  std::vector<SampleRow> rows;
+  for (const DecodingBlock& block : s.blocks) {
+    for (const int32_t p : block.masked_positions()) rows.push_back({p - shift - first, p, block.num_steps()});
+  }
+  return rows;
+}
+
+// Rows from here on would change nothing: complete blocks behind the last one with masks, which wait for it.
+int32_t useful_end(const Sequence& s, int32_t stored) {
+  int32_t end = stored;
+  for (const DecodingBlock& block : s.blocks) end = block.complete() ? end : block.end();
+  return end;
+}
+
+}  // namespace
+
+MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
+  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
+}
+
+int32_t MultiBD::min_budget(const Sequence&) const {
+  // One block that is stored for each that is denoised, and the row before them.
+  return 2 * buffer_.num_blocks * buffer_.block_size + 1;
+}
+
+StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
+  const int32_t stored = storable_end(s), shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
+  // The row that decides position num_cached is in the cache already: it runs again, and is not stored.
+  const bool repeats = shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
+  const int32_t begin = s.num_cached - (repeats ? 1 : 0);
+  int32_t end = useful_end(s, stored);
+  StepPlan plan{.excluded_id = buffer_.mask_token_id};
+  if (end - begin > budget) {
+    end = std::min(stored, begin + budget / buffer_.block_size * buffer_.block_size);
+    if (end <= s.num_cached) return plan;
+  } else {
+    plan.sample = rows_of_masks(s, begin, shift);
+  }
+  plan.spans.push_back({.keys = {.q_len = end - begin,
+                                 .ctx_len = begin,
+                                 .phys0 = begin,
+                                 .kind = KeySpan::Kind::kBlock,
+                                 .block_size = buffer_.block_size},
+                        .store = {s.num_cached, std::min(end, stored)}});
+  return plan;
+}
+
+void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
+  const AcceptanceRule rule = acceptance_rule(s.params.decoding, info_);
+  auto next = plan.sample.begin();
+  float progress_before = 1;
+  for (DecodingBlock& block : s.blocks) {
+    const auto first = next;
+    while (next != plan.sample.end() && next->position < block.end()) ++next;
+    const float progress = block.progress();
+    if (first != next) {
+      const auto candidates = sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
+      const AtLeast least = progress_before >= s.params.decoding.semi_complete ? AtLeast::kOne : AtLeast::kNone;
+      for (const size_t i : accepted(candidates, rule, least)) {
+        buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);
+      }
+      block.count_step();
+    }
+    progress_before = progress;
+  }
+  buffer_.advance(s, plan.stored_end(s.num_cached));
+}
+
+}  // namespace headrace

@@ -1,0 +1,29 @@
+// Block-causal diffusion: up to num_blocks consecutive blocks are denoised at the same time, each seeing those before
+// it. Of SDAR, LLaDA2, Stable-DiffCoder and every model that was trained block-causally.
+// Source: Diffulex, strategy multi_bd.
+#pragma once
+#include "headrace/strategy/block_buffer.h"
+
+namespace headrace {
+
+class MultiBD final : public DecodingStrategy {
+ public:
+  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
+  explicit MultiBD(const StrategyConfig& config);
+
+  std::string_view name() const override { return "multi_bd"; }
+  void start(Sequence& sequence) const override { buffer_.start(sequence); }
+  int32_t min_budget(const Sequence& sequence) const override;
+  // Everything from the end of the cache on: blocks that are complete are stored by the same pass that denoises those
+  // behind them. A prompt that exceeds the budget runs in chunks of whole blocks first.
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
+  // In each block, keeps the candidates that pass the request's rule; in the first unfinished block, and in one behind
+  // a block that is nearly done, at least the best.
+  void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
+
+ private:
+  DiffusionInfo info_;
+  BlockBuffer buffer_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,26 @@
+#include <algorithm>
+
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace {
+
+int32_t StepPlan::num_rows() const {
+  int32_t rows = 0;
+  for (const PlannedSpan& span : spans) rows += span.keys.q_len;
+  return rows;
+}
+
+int32_t StepPlan::stored_end(int32_t num_cached) const {
+  for (const PlannedSpan& span : spans) {
+    if (span.store.size() > 0) num_cached = std::max(num_cached, span.store.end);
+  }
+  return num_cached;
+}
+
+StepPlan causal_step(TokenRange run, TokenRange sampled) {
+  StepPlan plan{.spans = {{.keys = {.q_len = run.size(), .ctx_len = run.begin, .phys0 = run.begin}, .store = run}}};
+  for (int32_t p = sampled.begin; p < sampled.end; ++p) plan.sample.push_back({.row = p - run.begin, .position = p + 1});
+  return plan;
+}
+
+}  // namespace headrace

@@ -1,0 +1,47 @@
+#include "toy_diffusion_model.h"
+
+#include "headrace/base/error.h"
+
+namespace headrace::testing {
+
+ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) {
+  info_ = {.architecture = "toy diffusion", .vocab_size = kVocab, .context_length = 256, .num_layers = 1, .eos_ids = {kEos},
+           .kv_groups = {{{1, 4, 4}, {0}}}, .full_attn_layer_ids = {0}, .dtype = DType::kF32};
+  info_.diffusion = DiffusionInfo{.mask_token_id = kMask, .block_size = script.block_size,
+                                  .sub_block_size = script.block_size, .logits_of = script.logits_of, .threshold = 0.9f};
+}
+
+void ToyDiffusionModel::write_logits(const Tensor& logits, int64_t at, const ForwardBatch& batch, const KeySpan& span,
+                                     int32_t row) const {
+  const auto ids = batch.input_ids.as<const int32_t, 1>("ids");
+  const int32_t shift = script_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
+  const int32_t decides = span.phys0 + row - span.q_off + shift, block_begin = decides / script_.block_size * script_.block_size;
+  int32_t masks_before = 0;
+  for (int32_t p = std::max(block_begin, span.phys0); p < decides; ++p) {
+    masks_before += ids(span.q_off + p - span.phys0) == kMask ? 1 : 0;
+  }
+  const int32_t token = decides == script_.eos_at ? kEos : token_at(decides);
+  // Later masks prefer the same token, less than any threshold and less the further they are.
+  const double sure = masks_before < script_.sure_masks ? 20.0 : 4.0 - 0.1 * masks_before;
+  set_element(logits, at * kVocab + token, sure);
+  set_element(logits, at * kVocab + kMask, 30.0);  // a model may want the mask; it must never get it
+}
+
+Tensor ToyDiffusionModel::forward(const ForwardBatch& batch) const {
+  batch.attn.validate(kPageSize);
+  Tensor logits = Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), kVocab});
+  int64_t at = 0;
+  for (const KeySpan& span : batch.attn.spans) {
+    for (; at < logits.dim(0); ++at) {
+      const int32_t row = batch.logits_rows[static_cast<size_t>(at)];
+      if (row >= span.q_off + span.q_len) break;
+      write_logits(logits, at, batch, span, row);
+    }
+  }
+  HR_REQUIRE(at == logits.dim(0), ErrorCode::kInternal, "toy model: ", logits.dim(0) - at, " logits rows belong to no span");
+  rows.push_back(batch.num_tokens());
+  logits_rows.push_back(logits.dim(0));
+  return logits;
+}
+
+}  // namespace headrace::testing
