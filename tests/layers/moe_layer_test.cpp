@@ -16,9 +16,10 @@ namespace headrace::testing_support {
 namespace {
 
 constexpr int64_t kHidden = 12, kExperts = 5, kChosen = 2, kIntermediate = 7, kTokens = 19;
-constexpr auto kRenormalise = MoEConfig::Renormalise::kYes;
+constexpr auto kRenormalise = ExpertRouterConfig::Renormalise::kYes;
 const MoEConfig kConfig = {
-    .hidden = kHidden, .num_experts = kExperts, .experts_per_token = kChosen, .intermediate = kIntermediate};
+    .intermediate = kIntermediate,
+    .router = {.hidden = kHidden, .num_experts = kExperts, .experts_per_token = kChosen}};
 
 struct Weights {
   Tensor router, gate_up, down;
@@ -70,7 +71,7 @@ std::vector<double> product(const TensorView& w, int64_t first_row, int64_t rows
 }
 
 // Softmax over all experts, then the best ones, then their sum.
-Tensor oracle(const Weights& w, MoEConfig::Renormalise renormalise, const TensorView& x) {
+Tensor oracle(const Weights& w, ExpertRouterConfig::Renormalise renormalise, const TensorView& x) {
   Tensor y = Tensor::zeros(DType::kF32, x.shape());
   for (int64_t t = 0; t < x.dim(0); ++t) {
     std::vector<double> row(kHidden), sum(kHidden);
@@ -104,9 +105,9 @@ TEST(MoELayer, AgreesWithTheDirectSumWhetherOrNotItRenormalises) {
   Checkpoint checkpoint = stacked(directory, w);
   Random random(22);
   const Tensor x = random_tensor(random, DType::kF32, {kTokens, kHidden});
-  for (const auto renormalise : {MoEConfig::Renormalise::kNo, MoEConfig::Renormalise::kYes}) {
+  for (const auto renormalise : {ExpertRouterConfig::Renormalise::kNo, ExpertRouterConfig::Renormalise::kYes}) {
     MoEConfig config = kConfig;
-    config.norm_topk_prob = renormalise;
+    config.router.norm_topk_prob = renormalise;
     EXPECT_TRUE(all_close(run(checkpoint, config, x), oracle(w, renormalise, x), kTolerance));
   }
 }

@@ -69,6 +69,58 @@ TEST(DiffusionConfig, AnotherGraphUnderLLaDAsNamesIsRefusedByKey) {
   EXPECT_NE(refusal(llada_config, gelu).find("activation_type"), std::string::npos);
 }
 
+const std::string kExperts = R"("num_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":24)";
+
+TEST(DiffusionConfig, LLaDA2HasALimitedRouterAndAHalfRotatedHead) {
+  const JsonValue root = JsonValue::parse(
+      R"({"hidden_size":96,"vocab_size":157184,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":160,)"
+      R"("rope_theta":6e5,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"first_k_dense_replace":1,)"
+      R"("num_shared_experts":2,)" + kExperts + "}", "config.json");
+  const ModelConfig c = llada2_config(root);
+  EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
+  EXPECT_EQ(c.moe.router.scores, ExpertRouterConfig::Scores::kSigmoid);
+  EXPECT_EQ(c.moe.router.num_groups, 4);
+  EXPECT_EQ(c.moe.router.groups_per_token, 2);
+  EXPECT_EQ(c.moe.router.weight_scale, 2.5f);
+  EXPECT_EQ(c.moe.shared_intermediate, 48);
+  EXPECT_EQ(c.moe.shared_gate, MoEConfig::SharedGate::kNone);
+  EXPECT_EQ(c.rotary.partial_rotary_factor, 0.5);
+  EXPECT_EQ(c.attention.o_bias, HasBias::kYes);  // the class's default; released files say false
+  EXPECT_EQ(c.attention.qkv_bias, HasBias::kNo);
+  EXPECT_EQ(c.diffusion->mask_token_id, 156895);
+  EXPECT_EQ(c.diffusion->block_size, 32);
+}
+
+TEST(DiffusionConfig, LLaDA2TakesItsRotaryShareAsANumberOfElementsToo) {
+  EXPECT_EQ(llada2_config(config_with(R"("mask_token_id":1,"rotary_dim":6,)" + kExperts)).rotary.partial_rotary_factor,
+            0.25);
+}
+
+TEST(DiffusionConfig, ImpossibleGroupsOfExpertsAreRefused) {
+  const auto refused = [](const std::string& more) {
+    return refusal(llada2_config, config_with(R"("mask_token_id":1,)" + kExperts + "," + more));
+  };
+  EXPECT_NE(refused(R"("n_group":5)").find("n_group 5"), std::string::npos);
+  EXPECT_NE(refused(R"("n_group":4,"topk_group":5)").find("topk_group 5"), std::string::npos);
+  EXPECT_NE(refused(R"("n_group":16,"topk_group":2)").find("num_experts_per_tok"), std::string::npos);
+  EXPECT_NE(refused(R"("score_function":"softmax")").find("score_function"), std::string::npos);
+}
+
+TEST(DiffusionConfig, LLaDAMoENeverRenormalisesWhateverItStates) {
+  const std::string experts = R"("mask_token_id":1,"num_experts":8,"num_experts_per_tok":3,"expert_intermediate_size":48)";
+  const ModelConfig c = llada_moe_config(config_with(experts + R"(,"norm_topk_prob":true,"moe_layer_freq":[0,1])"));
+  EXPECT_EQ(c.moe.router.norm_topk_prob, ExpertRouterConfig::Renormalise::kNo);
+  EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
+  EXPECT_EQ(c.moe.intermediate, 48);
+  EXPECT_FLOAT_EQ(c.eps, 1e-5f);
+  EXPECT_EQ(c.diffusion->attention, DiffusionInfo::Attention::kFull);
+  for (const char* more : {R"("clip_qkv":8)", R"("shared_expert_intermediate_size":32)",
+                           R"("moe_router_enable_expert_bias":true)", R"("moe_layer_freq":[1])"}) {
+    const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
+    EXPECT_NE(refusal(llada_moe_config, config_with(experts + "," + more)).find(key), std::string::npos) << more;
+  }
+}
+
 TEST(DiffusionConfig, DreamAndFastDLLMPredictFromThePositionBefore) {
   const ModelConfig dream = dream_config(config_with("")), fast = fast_dllm_v2_config(config_with(R"("bd_size":32)"));
   EXPECT_EQ(dream.diffusion->logits_of, DiffusionInfo::LogitsOf::kBefore);

@@ -73,7 +73,7 @@ TEST(ModelConfig, ExpertsAreInEveryStepthLayerThatIsNotListedAsDense) {
   const ModelConfig c = qwen3_moe_config(config_with(
       R"("num_experts":8,"num_experts_per_tok":3,"moe_intermediate_size":48,"decoder_sparse_step":2,"mlp_only_layers":[3])"));
   EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true, false, false, false, true, false, true}));
-  EXPECT_EQ(c.moe.norm_topk_prob, MoEConfig::Renormalise::kNo);  // the class default of Qwen3-MoE
+  EXPECT_EQ(c.moe.router.norm_topk_prob, ExpertRouterConfig::Renormalise::kNo);  // the class default of Qwen3-MoE
 }
 
 TEST(ModelConfig, EndTokensOfBothFilesCount) {

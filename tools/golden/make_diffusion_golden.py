@@ -37,6 +37,15 @@ FAMILIES = {
                      "Fast_dLLM_QwenForCausalLM", dict(model_type="Fast_dLLM_Qwen", mask_token_id=MASK, bd_size=16)),
     "stable_diffcoder": ("Llama", dict(BASE, rope_parameters=rope(5e5)), 4, "StableDiffcoderForCausalLM",
                          dict(model_type="llama")),  # the family's mask, 5, is in the vocabulary
+    "llada_moe": ("Qwen3Moe", dict(BASE, **MOE, num_key_value_heads=4, head_dim=16, norm_topk_prob=False,
+                                   rms_norm_eps=1e-5, rope_parameters=rope(5e4)), None, "LLaDAMoEModelLM",
+                  dict(model_type="llada_moe", mask_token_id=MASK)),
+    "llada2": ("Glm4Moe", dict(BASE, num_hidden_layers=3, head_dim=32, moe_intermediate_size=24, use_qk_norm=True,
+                               attention_bias=False, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=3,
+                               n_group=4, topk_group=2, first_k_dense_replace=1, norm_topk_prob=True,
+                               routed_scaling_factor=2.5, rms_norm_eps=1e-6,
+                               rope_parameters=rope(6e5, partial_rotary_factor=0.5)), 8, "LLaDA2MoeModelLM",
+               dict(model_type="llada2_moe", mask_token_id=MASK, block_size=8)),
     "sdar_moe": ("Qwen3Moe", dict(BASE, **MOE, head_dim=32, norm_topk_prob=True, rope_parameters=rope(1e6)), 8,
                  "SDARMoeForCausalLM", dict(model_type="sdar_moe", mask_token_id=MASK, block_size=8)),
 }
@@ -67,7 +76,38 @@ def as_llada(config, tensors):
     return config, renamed
 
 
-SPELLINGS = {"llada": as_llada}
+def as_llada_moe(config, tensors):
+    for key in ("norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size", "layer_types"):
+        config.pop(key, None)
+    experts = config.pop("num_local_experts", None) or config.pop("num_experts")
+    config.update(num_experts=experts, expert_intermediate_size=config.pop("moe_intermediate_size"),
+                  dense_intermediate_size=96, moe_layer_freq=[1, 1], qk_layernorm=True, norm_topk_prob=True,
+                  rope_theta=config.pop("rope_parameters")["rope_theta"])  # norm_topk_prob is not to be believed
+    return config, tensors
+
+
+def as_llada2(config, tensors):
+    names = [("model.embed_tokens", "model.word_embeddings"), (".self_attn.o_proj", ".attention.dense"),
+             (".self_attn.q_norm", ".attention.query_layernorm"), (".self_attn.k_norm", ".attention.key_layernorm"),
+             ("e_score_correction_bias", "expert_bias")]
+    renamed = {}
+    for name, tensor in tensors.items():
+        if ".self_attn.q_proj." in name:
+            parts = [tensors[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
+            renamed[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+        elif ".self_attn.k_proj." not in name and ".self_attn.v_proj." not in name:
+            for old, new in names:
+                name = name.replace(old, new)
+            renamed[name] = tensor
+    rotary = config.pop("rope_parameters")
+    config.pop("partial_rotary_factor", None)
+    config.update(num_experts=config.pop("n_routed_experts"), num_shared_experts=config.pop("n_shared_experts"),
+                  rope_theta=rotary["rope_theta"], partial_rotary_factor=0.5, use_qkv_bias=False, use_bias=False,
+                  score_function="sigmoid", moe_router_enable_expert_bias=True)
+    return config, renamed
+
+
+SPELLINGS = {"llada": as_llada, "llada_moe": as_llada_moe, "llada2": as_llada2}
 
 
 def additive(visible):
@@ -127,6 +167,9 @@ def main():
         config._attn_implementation = "eager"
         model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
         randomise(model)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # large enough to change what is chosen
+                buffer.copy_((torch.rand(buffer.shape, generator=torch.Generator().manual_seed(5)) * 0.5).bfloat16())
         folder = args.out / family
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)

@@ -1,16 +1,21 @@
-// Mixture of experts: softmax over all, the best k, and optionally a shared expert behind a sigmoid gate.
+// Mixture of experts: the router's k per token, and optionally a shared expert.
 #pragma once
 #include <optional>
 #include <vector>
 
+#include "headrace/layers/expert_router.h"
 #include "headrace/layers/gated_mlp.h"
 
 namespace headrace {
 
 struct MoEConfig {
-  int64_t hidden = 0, num_experts = 0, experts_per_token = 0, intermediate = 0;
+  int64_t intermediate = 0;
   int64_t shared_intermediate = 0;  // 0: no shared expert
-  enum class Renormalise : uint8_t { kNo, kYes } norm_topk_prob = Renormalise::kYes;
+  enum class SharedGate : uint8_t {
+    kSigmoid,  // of a projection of the token, "shared_expert_gate"
+    kNone,     // the shared expert counts in full
+  } shared_gate = SharedGate::kSigmoid;
+  ExpertRouterConfig router;
 };
 
 // Accepts both layouts of experts: "experts.N.gate_proj.weight" and so on, and stacked "experts.gate_up_proj"
@@ -25,16 +30,12 @@ class MoELayer {
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
 
  private:
-  struct Choice {
-    int32_t expert = 0;
-    float weight = 0;
-  };
-  std::vector<Choice> route(const LayerContext& context, const TensorView& x) const;  // [tokens * k]
+  using Choice = ExpertRouter::Choice;
   void run_expert(const LayerContext& context, int64_t expert, const TensorView& x, const std::vector<Choice>& choices,
                   const TensorView& results) const;
 
   MoEConfig config_;
-  Linear router_;
+  ExpertRouter router_;
   std::vector<GatedMLP> experts_;
   std::optional<GatedMLP> shared_;
   Linear shared_gate_;

@@ -3,13 +3,26 @@
 #include <cmath>
 
 namespace headrace {
+namespace {
+
+// One of q, k and v: a tensor of its own, or rows [at, at + rows) of the fused one.
+Linear projection(const WeightScope& scope, const char* name, const SelfAttentionConfig& c, int64_t at, int64_t rows) {
+  if (c.projections == SelfAttentionConfig::Projections::kSeparate) {
+    return Linear(scope, name, rows, c.hidden, c.qkv_bias);
+  }
+  const WeightScope fused = scope.scope("qkv_proj");
+  const int64_t all = c.q_rows() + 2 * c.kv_rows();
+  const TensorView bias = c.qkv_bias == HasBias::kYes ? fused.tensor("bias", {all}).slice(at, at + rows) : TensorView();
+  return Linear(fused.tensor("weight", {all, c.hidden}).slice(at, at + rows), bias);
+}
+
+}  // namespace
 
 SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(c),
-      q_proj_(scope, "q_proj", int64_t{c.num_heads} * c.head_dim * (c.output_gate == SelfAttentionConfig::OutputGate::kYes ? 2 : 1),
-              c.hidden, c.qkv_bias),
-      k_proj_(scope, "k_proj", int64_t{c.num_kv_heads} * c.head_dim, c.hidden, c.qkv_bias),
-      v_proj_(scope, "v_proj", int64_t{c.num_kv_heads} * c.head_dim, c.hidden, c.qkv_bias),
+      q_proj_(projection(scope, "q_proj", c, 0, c.q_rows())),
+      k_proj_(projection(scope, "k_proj", c, c.q_rows(), c.kv_rows())),
+      v_proj_(projection(scope, "v_proj", c, c.q_rows() + c.kv_rows(), c.kv_rows())),
       o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim, c.o_bias),
       rotary_(&rotary),
       attention_({.num_heads = c.num_heads,

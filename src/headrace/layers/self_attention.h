@@ -17,7 +17,14 @@ struct SelfAttentionConfig {
   HasBias qkv_bias = HasBias::kNo, o_bias = HasBias::kNo;
   enum class QKNorm : uint8_t { kNo, kYes } qk_norm = QKNorm::kNo;
   enum class OutputGate : uint8_t { kNo, kYes } output_gate = OutputGate::kNo;  // q_proj gives [query | gate] per head
+  enum class Projections : uint8_t {
+    kSeparate,  // q_proj, k_proj, v_proj
+    kFused,     // qkv_proj: rows of all query heads, then of all key heads, then of all value heads
+  } projections = Projections::kSeparate;
   std::optional<int32_t> sliding_window;
+
+  int64_t q_rows() const { return int64_t{num_heads} * head_dim * (output_gate == OutputGate::kYes ? 2 : 1); }
+  int64_t kv_rows() const { return int64_t{num_kv_heads} * head_dim; }
 };
 
 // Source: Qwen3 technical report; gate: Qwen3-Next. Callable from one thread at a time (its backend's).

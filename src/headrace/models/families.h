@@ -14,12 +14,16 @@ ModelConfig qwen3_5_config(const JsonValue& root);     // qwen3_5.cpp; dense, an
 ModelConfig dream_config(const JsonValue& root);             // dream.cpp; DiffuCoder too
 ModelConfig fast_dllm_v2_config(const JsonValue& root);      // fast_dllm_v2.cpp
 ModelConfig llada_config(const JsonValue& root);             // llada.cpp
+ModelConfig llada_moe_config(const JsonValue& root);         // llada_moe.cpp
+ModelConfig llada2_config(const JsonValue& root);            // llada2.cpp
 ModelConfig stable_diffcoder_config(const JsonValue& root);  // stable_diffcoder.cpp
 ModelConfig sdar_config(const JsonValue& root);        // sdar.cpp
 ModelConfig sdar_moe_config(const JsonValue& root);    // sdar.cpp
 
 // Fields that families with experts and hybrids share.
 void read_moe(const JsonValue& text, ModelConfig& config);
+// Error kModelFile when the router chooses more experts, or groups, than there are, or groups of unequal size.
+void check_router(const JsonValue& root, const ExpertRouterConfig& router);
 void read_gdn(const JsonValue& text, ModelConfig& config);
 
 // Fields of diffusion families, with the family's default where config.json is silent. Error kModelFile, naming the key,

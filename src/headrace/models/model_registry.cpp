@@ -30,6 +30,8 @@ constexpr std::array kModels = {
     Row{"DreamModel", dream_config},
     Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     Row{"LLaDAModelLM", llada_config},
+    Row{"LLaDAMoEModelLM", llada_moe_config},
+    Row{"LLaDA2MoeModelLM", llada2_config},
     Row{"SDARForCausalLM", sdar_config},
     Row{"SDARMoeForCausalLM", sdar_moe_config},
     Row{"StableDiffcoderForCausalLM", stable_diffcoder_config},

@@ -15,15 +15,23 @@ int64_t num_experts_of(const JsonValue& text) {
 
 }  // namespace
 
+void check_router(const JsonValue& text, const ExpertRouterConfig& c) {
+  HR_REQUIRE(c.num_experts % c.num_groups == 0, ErrorCode::kModelFile, text.where(), " has ", c.num_experts,
+             " experts, expected a multiple of n_group ", c.num_groups);
+  HR_REQUIRE(c.groups_per_token <= c.num_groups, ErrorCode::kModelFile, text.where(), " has topk_group ",
+             c.groups_per_token, ", expected at most n_group ", c.num_groups);
+  const int64_t eligible = c.num_experts / c.num_groups * c.groups_per_token;
+  HR_REQUIRE(c.experts_per_token <= eligible, ErrorCode::kModelFile, text.at("num_experts_per_tok").where(), " is ",
+             c.experts_per_token, ", expected at most ", eligible, " experts");
+}
+
 void read_moe(const JsonValue& text, ModelConfig& c) {
-  c.moe = {.hidden = c.hidden,
-           .num_experts = num_experts_of(text),
-           .experts_per_token = text.at("num_experts_per_tok").as_int(1, 1 << 16),
-           .intermediate = text.at("moe_intermediate_size").as_int(1, 1 << 24),
-           .shared_intermediate = text.int_or("shared_expert_intermediate_size", 0, 0, 1 << 24)};
-  HR_REQUIRE(c.moe.experts_per_token <= c.moe.num_experts, ErrorCode::kModelFile,
-             text.at("num_experts_per_tok").where(), " is ", c.moe.experts_per_token, ", expected at most ",
-             c.moe.num_experts, " experts");
+  c.moe = {.intermediate = text.at("moe_intermediate_size").as_int(1, 1 << 24),
+           .shared_intermediate = text.int_or("shared_expert_intermediate_size", 0, 0, 1 << 24),
+           .router = {.hidden = c.hidden,
+                      .num_experts = num_experts_of(text),
+                      .experts_per_token = text.at("num_experts_per_tok").as_int(1, 1 << 16)}};
+  check_router(text, c.moe.router);
   const int64_t step = text.int_or("decoder_sparse_step", 1, 1);
   const JsonValue* dense = text.find("mlp_only_layers");
   const std::vector<int64_t> dense_layers = dense != nullptr ? dense->as_ints() : std::vector<int64_t>();
@@ -36,7 +44,8 @@ ModelConfig qwen3_moe_config(const JsonValue& root) {
   ModelConfig c = qwen3_config(root);
   read_moe(text_config_of(root), c);
   const bool renormalise = text_config_of(root).bool_or("norm_topk_prob", false);
-  c.moe.norm_topk_prob = renormalise ? MoEConfig::Renormalise::kYes : MoEConfig::Renormalise::kNo;
+  c.moe.router.norm_topk_prob =
+      renormalise ? ExpertRouterConfig::Renormalise::kYes : ExpertRouterConfig::Renormalise::kNo;
   c.moe.shared_intermediate = 0;
   return c;
 }

@@ -39,7 +39,8 @@ ModelConfig qwen3_next_config(const JsonValue& root) {
   read_moe(text, c);
   c.gdn.layout = GatedDeltaNetConfig::Layout::kGrouped;
   const bool renormalise = text.bool_or("norm_topk_prob", true);
-  c.moe.norm_topk_prob = renormalise ? MoEConfig::Renormalise::kYes : MoEConfig::Renormalise::kNo;
+  c.moe.router.norm_topk_prob =
+      renormalise ? ExpertRouterConfig::Renormalise::kYes : ExpertRouterConfig::Renormalise::kNo;
   return c;
 }
 

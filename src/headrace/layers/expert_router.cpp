@@ -1,0 +1,90 @@
+#include "headrace/layers/expert_router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace headrace {
+namespace {
+
+using Config = ExpertRouterConfig;
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// The indices of the `count` largest, the best first; ties go to the lower index.
+std::vector<int32_t> best(const std::vector<float>& values, int64_t count) {
+  std::vector<int32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto goes_before = [&values](int32_t a, int32_t b) {
+    const float x = values[static_cast<size_t>(a)], y = values[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), goes_before);
+  order.resize(static_cast<size_t>(count));
+  return order;
+}
+
+std::vector<float> bias_of(const WeightScope& gate, int64_t experts) {
+  const TensorView stored =
+      gate.tensor(gate.has("e_score_correction_bias") ? "e_score_correction_bias" : "expert_bias", {experts});
+  std::vector<float> bias(static_cast<size_t>(experts));
+  for (int64_t e = 0; e < experts; ++e) bias[static_cast<size_t>(e)] = static_cast<float>(element_as_double(stored, e));
+  return bias;
+}
+
+double sigmoid(float x) { return 1 / (1 + std::exp(-static_cast<double>(x))); }
+
+}  // namespace
+
+ExpertRouter::ExpertRouter(const WeightScope& scope, const Config& c)
+    : config_(c), gate_(scope, "gate", c.num_experts, c.hidden) {
+  if (c.selection_bias == Config::SelectionBias::kYes) bias_ = bias_of(scope.scope("gate"), c.num_experts);
+}
+
+// Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
+void ExpertRouter::keep_best_groups(std::vector<float>& rank) const {
+  if (config_.groups_per_token >= config_.num_groups) return;
+  const int64_t size = config_.num_experts / config_.num_groups;
+  std::vector<float> scores;
+  for (int64_t g = 0; g < config_.num_groups; ++g) {
+    std::vector<float> group(rank.begin() + g * size, rank.begin() + (g + 1) * size);
+    std::ranges::sort(group, std::greater<>());
+    scores.push_back(size > 1 ? group[0] + group[1] : group[0]);
+  }
+  const std::vector<int32_t> kept = best(scores, config_.groups_per_token);
+  for (int64_t e = 0; e < config_.num_experts; ++e) {
+    if (std::ranges::find(kept, static_cast<int32_t>(e / size)) == kept.end()) rank[static_cast<size_t>(e)] = kNever;
+  }
+}
+
+void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) const {
+  const bool sigmoids = config_.scores == Config::Scores::kSigmoid;
+  std::vector<float> rank(logits, logits + config_.num_experts);  // a softmax keeps the order of its logits
+  if (sigmoids) std::ranges::transform(rank, rank.begin(), [](float x) { return static_cast<float>(sigmoid(x)); });
+  for (size_t e = 0; e < bias_.size(); ++e) rank[e] += bias_[e];
+  keep_best_groups(rank);
+  const std::vector<int32_t> chosen = best(rank, config_.experts_per_token);
+  const double largest = *std::max_element(logits, logits + config_.num_experts);
+  const auto score = [&](int64_t e) {
+    return sigmoids ? sigmoid(logits[e]) : std::exp(static_cast<double>(logits[e]) - largest);
+  };
+  double sum = 0;
+  if (config_.norm_topk_prob == Config::Renormalise::kYes) {
+    for (const int32_t e : chosen) sum += score(e);
+  } else if (!sigmoids) {
+    for (int64_t e = 0; e < config_.num_experts; ++e) sum += score(e);
+  }
+  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
+  for (const int32_t e : chosen) choices.push_back({e, static_cast<float>(score(e) / sum) * config_.weight_scale});
+}
+
+std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& context, const TensorView& x) const {
+  const Tensor logits(DType::kF32, {x.dim(0), config_.num_experts});
+  gate_.forward(context, x, logits);
+  std::vector<Choice> choices;
+  choices.reserve(static_cast<size_t>(x.dim(0) * config_.experts_per_token));
+  for (int64_t t = 0; t < x.dim(0); ++t) choose(logits.data_as<float>() + t * config_.num_experts, choices);
+  return choices;
+}
+
+}  // namespace headrace

@@ -1,0 +1,47 @@
+// Which experts a token goes to, and how much each of them counts.
+#pragma once
+#include <vector>
+
+#include "headrace/layers/linear.h"
+
+namespace headrace {
+
+struct ExpertRouterConfig {
+  int64_t hidden = 0, num_experts = 0, experts_per_token = 0;
+  enum class Scores : uint8_t {
+    kSoftmax,  // over all experts: Qwen3-MoE, LLaDA-MoE
+    kSigmoid,  // of each expert alone: LLaDA2
+  } scores = Scores::kSoftmax;
+  enum class Renormalise : uint8_t { kNo, kYes } norm_topk_prob = Renormalise::kYes;
+  // "gate.expert_bias" (or "gate.e_score_correction_bias") is added to the scores that select, never to the weights.
+  enum class SelectionBias : uint8_t { kNo, kYes } selection_bias = SelectionBias::kNo;
+  int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups, by the sum of a group's best two
+  float weight_scale = 1;                        // of every weight, after renormalising
+};
+
+// Scores and selection are float32, whatever the activations are; ties go to the lower expert, or group. Refers to its
+// weight. Callable from any thread.
+class ExpertRouter {
+ public:
+  struct Choice {
+    int32_t expert = 0;
+    float weight = 0;
+  };
+
+  ExpertRouter() = default;
+  // "gate.weight" [experts, hidden] and the bias [experts], if it has one.
+  ExpertRouter(const WeightScope& scope, const ExpertRouterConfig& config);
+
+  // [tokens * experts_per_token]: a token's choices behind each other, the best first.
+  std::vector<Choice> operator()(const LayerContext& context, const TensorView& x) const;
+
+ private:
+  void choose(const float* logits, std::vector<Choice>& choices) const;
+  void keep_best_groups(std::vector<float>& rank) const;
+
+  ExpertRouterConfig config_;
+  Linear gate_;
+  std::vector<float> bias_;  // [experts], or empty
+};
+
+}  // namespace headrace

@@ -1,0 +1,67 @@
+// LLaDA2.0 and LLaDA2.1: whole blocks of 32 are visible; half of each head rotates; a sigmoid router whose bias selects
+// and does not weigh, limited to the best groups of experts; a shared expert that counts in full.
+// Source: LLaDA2.0 (inclusionAI), on the Ling 2.0 architecture.
+#include "headrace/models/families.h"
+
+namespace headrace {
+namespace {
+
+constexpr NameRule kNames[] = {{"model.embed_tokens.", "model.word_embeddings."},
+                               {".self_attn.qkv_proj.", ".attention.query_key_value."},
+                               {".self_attn.o_proj.", ".attention.dense."},
+                               {".self_attn.q_norm.", ".attention.query_layernorm."},
+                               {".self_attn.k_norm.", ".attention.key_layernorm."},
+                               {".mlp.shared_expert.", ".mlp.shared_experts."}};
+
+ExpertRouterConfig router_of(const JsonValue& root, int64_t hidden) {
+  const std::string scores = root.string_or("score_function", "sigmoid");
+  HR_REQUIRE(scores == "sigmoid", ErrorCode::kUnsupported, root.where(), " has score_function '", scores,
+             "'; built are: sigmoid");
+  const bool bias = root.bool_or("moe_router_enable_expert_bias", true), norm = root.bool_or("norm_topk_prob", true);
+  using Router = ExpertRouterConfig;
+  const Router router{.hidden = hidden,
+                      .num_experts = root.at("num_experts").as_int(1, 1 << 16),
+                      .experts_per_token = root.at("num_experts_per_tok").as_int(1, 1 << 16),
+                      .scores = Router::Scores::kSigmoid,
+                      .norm_topk_prob = norm ? Router::Renormalise::kYes : Router::Renormalise::kNo,
+                      .selection_bias = bias ? Router::SelectionBias::kYes : Router::SelectionBias::kNo,
+                      .num_groups = root.int_or("n_group", 1, 1, 1 << 16),
+                      .groups_per_token = root.int_or("topk_group", 1, 1, 1 << 16),
+                      .weight_scale = static_cast<float>(root.float_or("routed_scaling_factor", 1))};
+  check_router(root, router);
+  return router;
+}
+
+// A factor, or a number of elements; half of the head when neither is stated.
+double partial_rotary_of(const JsonValue& root, const ModelConfig& c) {
+  if (c.rotary.partial_rotary_factor) return *c.rotary.partial_rotary_factor;
+  const int64_t dim = root.int_or("rotary_dim", c.attention.head_dim / 2, 1, c.attention.head_dim);
+  return static_cast<double>(dim) / c.attention.head_dim;
+}
+
+}  // namespace
+
+ModelConfig llada2_config(const JsonValue& root) {
+  ModelConfig c = common_config(root);
+  c.names = kNames;
+  c.rotary.partial_rotary_factor = partial_rotary_of(root, c);
+  c.attention.projections = SelfAttentionConfig::Projections::kFused;
+  c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;  // the reference applies it whatever use_qk_norm says
+  c.attention.qkv_bias = root.bool_or("use_qkv_bias", false) ? HasBias::kYes : HasBias::kNo;
+  c.attention.o_bias = root.bool_or("use_bias", true) ? HasBias::kYes : HasBias::kNo;  // the class's default is true
+  const int64_t dense = root.int_or("first_k_dense_replace", 0, 0, c.num_layers);
+  for (int64_t i = 0; i < c.num_layers; ++i) c.moe_layers.push_back(i >= dense);
+  const int64_t width = root.at("moe_intermediate_size").as_int(1, int64_t{1} << 24);
+  c.moe = {.intermediate = width,
+           .shared_intermediate = width * root.int_or("num_shared_experts", 0, 0, 64),
+           .shared_gate = MoEConfig::SharedGate::kNone,
+           .router = router_of(root, c.hidden)};
+  const int32_t block = read_block_size(root, "block_size", 32);
+  c.diffusion = DiffusionInfo{.mask_token_id = read_mask_token_id(root, 156895, c.vocab),
+                              .block_size = block,
+                              .sub_block_size = block,
+                              .threshold = 0.95f};
+  return c;
+}
+
+}  // namespace headrace
