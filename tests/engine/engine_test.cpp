@@ -33,9 +33,13 @@ class FakeModel final : public Model {
       set_element(logits, static_cast<int64_t>(r) * kVocab + (ids(row) + positions(row)) % kVocab, 5);
     }
     modes.push_back(batch.mode);
+    for (int64_t i = 0; i < batch.num_tokens(); ++i) {
+      stored_rows += batch.attn.write_slots.as<const int64_t, 1>("slots")(i) == kDoNotStore ? 0 : 1;
+    }
     return logits;
   }
   mutable std::vector<ForwardMode> modes;
+  mutable int64_t stored_rows = 0;
 
  private:
   ModelInfo info_;
@@ -111,6 +115,70 @@ TEST(Engine, TheContextLimitAndTheEndTokenFinish) {
   EXPECT_EQ(drain(engine).begin()->second.size(), 4u);
   engine.add({95, 95}, {.max_tokens = 50, .temperature = 0});  // 95 + 1 = the end token
   EXPECT_EQ(drain(engine).begin()->second, (std::vector<int32_t>{96}));
+}
+
+TEST(Engine, CountsWhatItDid) {
+  const FakeModel model;
+  Engine engine(model, config_of(16, 2, 8));
+  engine.add(std::vector<int32_t>(20, 7), {.max_tokens = 4, .temperature = 0});
+  drain(engine);
+  EXPECT_EQ(engine.counters().steps, 6);      // 8 + 8 + 4 rows of prompt, then one row each
+  EXPECT_EQ(engine.counters().rows, 20 + 3);  // the last token never runs
+  EXPECT_EQ(engine.counters().tokens, 4);
+}
+
+// A warm-up of a prompt three times as long as the context, and of a short one.
+class WarmUp : public testing::Test {
+ protected:
+  WarmUp() {
+    const WarmupScope scope(engine_.runner().metadata_source());
+    engine_.add(std::vector<int32_t>(200, 7), {.max_tokens = 3, .temperature = 0});
+    engine_.add({1, 2, 3}, {.max_tokens = 1});
+    while (!engine_.idle()) {
+      for (const StepOutput& out : engine_.step()) published_.push_back(out);
+      EXPECT_EQ(engine_.scheduler().free_pages(), 4);
+      EXPECT_EQ(engine_.scheduler().table().available_size(), 2);
+    }
+  }
+
+  const FakeModel model_;
+  Engine engine_{model_, config_of(4, 2, 32)};
+  std::vector<StepOutput> published_;
+};
+
+TEST_F(WarmUp, AcceptsOverLongPromptsAndRunsThemInFull) {
+  EXPECT_EQ(model_.modes.size(), 7u + 2u + 1u);  // 200 rows in chunks of 32, two single rows, the short prompt
+  EXPECT_EQ(model_.modes[7], ForwardMode::kDecode);
+  EXPECT_THROW(engine_.add(std::vector<int32_t>(200, 7), {}), Error) << "the warm-up is over";
+}
+
+TEST_F(WarmUp, StoresNothing) {
+  EXPECT_EQ(model_.stored_rows, 0);
+  engine_.add({1, 2, 3}, {.max_tokens = 1});
+  drain(engine_);
+  EXPECT_EQ(model_.stored_rows, 3) << "rows of a request are stored";
+}
+
+TEST_F(WarmUp, PublishesNothing) { EXPECT_TRUE(published_.empty()); }
+
+TEST_F(WarmUp, CountsNothing) {
+  EXPECT_EQ(engine_.counters().steps, 0);
+  EXPECT_EQ(engine_.counters().rows, 0);
+  EXPECT_EQ(engine_.counters().tokens, 0);
+}
+
+TEST_F(WarmUp, DoesNotMixWithRequests) {
+  AttnMetadataSource& source = engine_.runner().metadata_source();
+  const int64_t real = engine_.add({1}, {.max_tokens = 1});
+  source.set_warming_up();
+  EXPECT_THROW(engine_.add({1}, {}), Error);
+  engine_.abort(real);
+  const int64_t warm = engine_.add({1}, {});
+  source.reset_warming_up();
+  EXPECT_THROW(engine_.add({1}, {}), Error);
+  engine_.abort(warm);
+  EXPECT_TRUE(engine_.idle());
+  engine_.add({1}, {.max_tokens = 1});
 }
 
 TEST(Engine, ScoreRunsTheSequenceOnceAndForgetsIt) {

@@ -44,6 +44,14 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
                " is outside the vocabulary of ", model_.info().vocab_size);
   }
+  const bool warming_up = runner_.metadata_source().is_warming_up();
+  HR_REQUIRE(warming_up ? scheduler_.idle() : warm_up_.empty(), ErrorCode::kInvalidArgument, "request ", next_id_, ": ",
+             warming_up ? "a warm-up" : "it", " cannot start before the ", warming_up ? "requests" : "warm-up",
+             " that are queued have ended");
+  if (warming_up) {
+    warm_up_.add(next_id_, std::move(prompt), params.max_tokens);
+    return next_id_++;
+  }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_;
   sequence->params = params;
@@ -59,6 +67,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
 }
 
 void Engine::abort(int64_t id) {
+  warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   scheduler_.release(*found->second);
@@ -66,6 +75,10 @@ void Engine::abort(int64_t id) {
 }
 
 std::vector<StepOutput> Engine::step() {
+  if (!warm_up_.empty()) {
+    step_warm_up();
+    return {};
+  }
   const std::vector<ScheduledStep> steps = scheduler_.next();
   if (steps.empty()) return {};
   for (const ScheduledStep& step : steps) {
@@ -73,7 +86,17 @@ std::vector<StepOutput> Engine::step() {
   }
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
   const Tensor logits = runner_.run(batch);
-  return commit(steps, logits);
+  std::vector<StepOutput> outputs = commit(steps, logits);
+  ++counters_.steps;
+  counters_.rows += batch.num_tokens();
+  counters_.tokens += static_cast<int64_t>(outputs.size());
+  return outputs;
+}
+
+void Engine::step_warm_up() {
+  const auto states =
+      model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
+  runner_.run(warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, &runner_.backend()));
 }
 
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, const Tensor& logits) {

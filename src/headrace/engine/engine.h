@@ -9,6 +9,7 @@
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/model_runner.h"
 #include "headrace/engine/scheduler.h"
+#include "headrace/engine/warm_up.h"
 
 namespace headrace {
 
@@ -32,6 +33,13 @@ struct StepOutput {
   std::optional<FinishReason> finish_reason;  // set with the last token
 };
 
+// What the engine did so far; warm-up is not counted.
+struct EngineCounters {
+  int64_t steps = 0;
+  int64_t rows = 0;    // tokens that went through the model
+  int64_t tokens = 0;  // that were handed out
+};
+
 // Not thread-safe.
 class Engine {
  public:
@@ -39,12 +47,13 @@ class Engine {
   Engine(const Model& model, const EngineConfig& config);
 
   // Queues a request and returns its id. Error kInvalidArgument, and nothing changes, for bad parameters, ids outside
-  // the vocabulary, or a request that could never run.
+  // the vocabulary, or a request that could never run. While the runner's metadata source is warming up, requests of
+  // any length are accepted, run and forgotten: see WarmUpQueue. The two kinds do not mix: Error kInvalidArgument.
   int64_t add(std::vector<int32_t> prompt, const SamplingParams& params);
   void abort(int64_t id);  // frees what it holds; an unknown id is ignored
-  bool idle() const { return scheduler_.idle(); }
+  bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
-  // One step of every sequence that fits: schedule, build, run, sample, commit.
+  // One step of every sequence that fits: schedule, build, run, sample, commit. Nothing is handed out of a warm-up.
   std::vector<StepOutput> step();
 
   // Called within step(); an empty function stops it.
@@ -53,10 +62,12 @@ class Engine {
   // Natural-log probabilities of tokens[1..] given those before: one sequence, run at once and forgotten.
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
+  const EngineCounters& counters() const { return counters_; }
   const Scheduler& scheduler() const { return scheduler_; }
   ModelRunner& runner() { return runner_; }
 
  private:
+  void step_warm_up();
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, const Tensor& logits);
   void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
@@ -67,6 +78,8 @@ class Engine {
   ModelRunner runner_;
   Scheduler scheduler_;
   BatchBuilder builder_;
+  WarmUpQueue warm_up_;
+  EngineCounters counters_;
   StepObserver observer_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
