@@ -89,7 +89,7 @@ void prefill(const Run& run, double matrix) {
   const Tensor state = Tensor::zeros(DType::kF32, {1, kValueHeads, kDim, kDim});
   const Inputs in(DType::kBF16, 1, kTokens);
   const double seconds = median_seconds(5, [&] { run.ops.gated_delta_rule(in.args(state), run.context); });
-  const double flops = 10.5e6 * (kTokens / kGDNChunk) * kValueHeads;
+  const double flops = 10.5e6 * kTokens / kGDNChunk * kValueHeads;
   print(run, "gdn_prefill_4k", seconds, static_cast<double>(in.qkv.bytes() + in.out.bytes()), flops,
         flops / seconds / matrix);
 }

@@ -1,7 +1,8 @@
 #include "support/all_close.h"
 
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 
 namespace headrace::testing_support {
@@ -36,8 +37,9 @@ testing::AssertionResult bit_equal(const TensorView& got, const TensorView& want
   }
   for (int64_t i = 0; i < want.numel(); ++i) {
     const double g = element_as_double(got, i), w = element_as_double(want, i);
-    if (std::memcmp(&g, &w, sizeof g) != 0) {
-      return testing::AssertionFailure() << "element " << i << " of " << want.shape() << ": got " << g << ", want " << w;
+    if (std::bit_cast<uint64_t>(g) != std::bit_cast<uint64_t>(w)) {
+      return testing::AssertionFailure() << "element " << i << " of " << want.shape() << ": got " << g << ", want "
+                                         << w;
     }
   }
   return testing::AssertionSuccess();

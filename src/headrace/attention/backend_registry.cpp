@@ -29,14 +29,15 @@ const Row& find(std::string_view name, Device device) {
     if (row.device == device.type && (name == "auto" || name == row.name)) return row;
     built += (built.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw Error(ErrorCode::kUnsupported, str("attention backend '", name, "' is not built for device ",
-                                           to_string(device), "; built are: ", built));
+  throw Error(ErrorCode::kUnsupported, str("attention backend '", name, "' is not built for device ", to_string(device),
+                                           "; built are: ", built));
 }
 
 }  // namespace
 
 std::vector<std::string_view> backend_names() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kBackends));
   for (const Row& row : kBackends) names.push_back(row.name);
   return names;
 }

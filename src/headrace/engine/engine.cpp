@@ -109,8 +109,8 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     for (const SampleRow& wanted : step.plan.sample) {
       const std::span<float> values(logits.data_as<float>() + row++ * vocab, static_cast<size_t>(vocab));
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      sampled.push_back(sample(values, s.params, s.tokens,
-                               {config_.vocab, wanted.position - 1, wanted.step, step.plan.excluded_id}));
+      sampled.push_back(
+          sample(values, s.params, s.tokens, {config_.vocab, wanted.position - 1, wanted.step, step.plan.excluded_id}));
     }
     const KeySpan& last = step.plan.spans.back().keys;
     if (!sampled.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
@@ -149,7 +149,8 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     const double largest = static_cast<double>(*std::max_element(row, row + config_.vocab));
     double sum = 0;
     for (int64_t v = 0; v < config_.vocab; ++v) sum += std::exp(static_cast<double>(row[v]) - largest);
-    scores.push_back(static_cast<float>(static_cast<double>(row[tokens[static_cast<size_t>(i + 1)]]) - largest - std::log(sum)));
+    const auto chosen = static_cast<double>(row[tokens[static_cast<size_t>(i) + 1]]);
+    scores.push_back(static_cast<float>(chosen - largest - std::log(sum)));
   }
   abort(id);
   return scores;

@@ -12,7 +12,8 @@ void check(const GatedDeltaRuleArgs& a) {
   const int64_t tokens = a.qkv.dim(0), heads = a.num_v_heads();
   HR_REQUIRE(a.num_k_heads > 0 && heads % a.num_k_heads == 0, ErrorCode::kInvalidArgument, "gated_delta_rule: ", heads,
              " value heads are not a multiple of ", a.num_k_heads, " key heads");
-  check_shape("gated_delta_rule: qkv", a.qkv, {tokens, 2 * a.num_k_heads * a.head_k_dim() + heads * a.head_v_dim()});
+  check_shape("gated_delta_rule: qkv", a.qkv,
+              {tokens, int64_t{2} * a.num_k_heads * a.head_k_dim() + heads * a.head_v_dim()});
   check_shape("gated_delta_rule: a", a.a, {tokens, heads});
   check_shape("gated_delta_rule: b", a.b, {tokens, heads});
   check_shape("gated_delta_rule: a_log", a.a_log, {heads});

@@ -28,7 +28,7 @@ GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, cons
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) return {};
   const int64_t dk = c.head_k_dim, r = c.num_v_heads / c.num_k_heads, dv = r * c.head_v_dim;
   const TensorView qkvz = scope.scope("in_proj_qkvz").tensor("weight", {c.conv_dim() + c.value_dim(), c.hidden});
-  const TensorView ba = scope.scope("in_proj_ba").tensor("weight", {2 * c.num_v_heads, c.hidden});
+  const TensorView ba = scope.scope("in_proj_ba").tensor("weight", {int64_t{2} * c.num_v_heads, c.hidden});
   Projections p{Tensor(qkvz.dtype(), {c.conv_dim(), c.hidden}), Tensor(qkvz.dtype(), {c.value_dim(), c.hidden}),
                 Tensor(ba.dtype(), {c.num_v_heads, c.hidden}), Tensor(ba.dtype(), {c.num_v_heads, c.hidden})};
   for (int64_t g = 0; g < c.num_k_heads; ++g) {

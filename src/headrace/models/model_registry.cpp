@@ -69,6 +69,7 @@ const Row& find(const JsonValue& root) {
 
 std::vector<std::string_view> architecture_names() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kModels));
   for (const Row& row : kModels) names.push_back(row.architecture);
   return names;
 }
@@ -84,10 +85,9 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
                              .op = options.context,
                              .dtype = options.dtype.value_or(stored)};
-  Checkpoint checkpoint =
-      options.random_weights
-          ? Checkpoint::random(*options.random_weights, options.context.threads)
-          : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
+  Checkpoint checkpoint = options.random_weights
+                              ? Checkpoint::random(*options.random_weights, options.context.threads)
+                              : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
   checkpoint.rename(config.names);
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -40,7 +41,8 @@ std::vector<Candidate> filtered(std::span<const float> logits, float largest, co
   std::vector<Candidate> all(logits.size());
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    const double weight = std::exp((static_cast<double>(logits[i]) - static_cast<double>(largest)) / static_cast<double>(p.temperature));
+    const double weight =
+        std::exp((static_cast<double>(logits[i]) - static_cast<double>(largest)) / static_cast<double>(p.temperature));
     all[i] = {static_cast<int32_t>(i), weight};
     sum += weight;
   }
@@ -49,7 +51,8 @@ std::vector<Candidate> filtered(std::span<const float> logits, float largest, co
     return a.probability > b.probability || (a.probability == b.probability && a.id < b.id);
   });
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < all.size()) all.resize(static_cast<size_t>(p.top_k));
-  const double kept = std::accumulate(all.begin(), all.end(), 0.0, [](double s, const Candidate& c) { return s + c.probability; });
+  const double kept =
+      std::accumulate(all.begin(), all.end(), 0.0, [](double s, const Candidate& c) { return s + c.probability; });
   double cumulated = 0;
   size_t count = 0;
   while (count < all.size() && (count == 0 || cumulated < static_cast<double>(p.top_p) * kept) &&
@@ -72,7 +75,7 @@ int32_t draw(const std::vector<Candidate>& candidates, double u) {
 
 SampledToken described(std::span<const float> logits, int32_t id, size_t best) {
   const auto largest = static_cast<double>(logits[best]);
-  double sum = 0, weighted = 0, second = -INFINITY;
+  double sum = 0, weighted = 0, second = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < logits.size(); ++i) {
     const double shifted = static_cast<double>(logits[i]) - largest, weight = std::exp(shifted);
     sum += weight;

@@ -33,6 +33,7 @@ constexpr std::array kStrategies = {
 
 std::vector<std::string_view> strategy_names() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kStrategies));
   for (const Row& row : kStrategies) names.push_back(row.name);
   return names;
 }

@@ -31,14 +31,18 @@ class Head {
         key_head_(head / (args.num_v_heads() / args.num_k_heads)),
         state_(static_cast<size_t>(args.head_v_dim() * args.head_k_dim())) {}
 
-  void load(int32_t slot) { exchange([&](int64_t v, int64_t k, double& s) { s = get(a_.state, slot, head_, v, k); }); }
-  void save(int32_t slot) { exchange([&](int64_t v, int64_t k, double& s) { set(a_.state, s, slot, head_, v, k); }); }
+  void load(int32_t slot) {
+    exchange([&](int64_t v, int64_t k, double& s) { s = get(a_.state, slot, head_, v, k); });
+  }
+  void save(int32_t slot) {
+    exchange([&](int64_t v, int64_t k, double& s) { set(a_.state, s, slot, head_, v, k); });
+  }
 
   void step(int64_t token) {
     const int64_t dk = a_.head_k_dim(), dv = a_.head_v_dim();
     const Vector q = normalised(read(token, key_head_ * dk, dk), 1 / std::sqrt(static_cast<double>(dk)));
     const Vector k = normalised(read(token, (a_.num_k_heads + key_head_) * dk, dk), 1);
-    const Vector v = read(token, 2 * a_.num_k_heads * dk + head_ * dv, dv);
+    const Vector v = read(token, int64_t{2} * a_.num_k_heads * dk + head_ * dv, dv);
     const double u = get(a_.a, token, head_) + get(a_.dt_bias, head_);
     const double decay = std::exp(-std::exp(get(a_.a_log, head_)) * (u > 20 ? u : std::log1p(std::exp(u))));
     const double beta = 1 / (1 + std::exp(-get(a_.b, token, head_)));
