@@ -63,7 +63,8 @@ Decoded decode(const ToyScript& script, const Setup& setup, int32_t prompt_len, 
   int32_t masks = 0;
   const auto count_masks = [](const Sequence& s, const StepPlan& plan) {
     int32_t count = 0;
-    for (const SampleRow& row : plan.sample) count += s.tokens[static_cast<size_t>(row.position)] == ToyDiffusionModel::kMask ? 1 : 0;
+    for (const SampleRow& row : plan.sample)
+      count += s.tokens[static_cast<size_t>(row.position)] == ToyDiffusionModel::kMask ? 1 : 0;
     return count;
   };
   engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
@@ -107,14 +108,15 @@ TEST(MultiBD, GoldenTrace1InParity) {
 
 TEST(MultiBD, GoldenTrace2InParity) {
   const Decoded r = decode({.eos_at = 13}, {.num_blocks = 1, .pipeline = Pipeline::kParity}, 8, {.temperature = 0});
-  EXPECT_EQ(r.trace, (Trace{"c0 rows 0+8 store 0,1 |  | 0", "c8 rows 8+4 store - | 2A4 | 2", "c8 rows 8+4 store - | 2A2 | 2",
-                            "c8 rows 8+4 store 2 | 2T0 | 0", "c12 rows 12+4 store - | 3A4 | 2",
-                            "c12 rows 12+4 store - | 3A2 | 2"}));
+  EXPECT_EQ(r.trace, (Trace{"c0 rows 0+8 store 0,1 |  | 0", "c8 rows 8+4 store - | 2A4 | 2",
+                            "c8 rows 8+4 store - | 2A2 | 2", "c8 rows 8+4 store 2 | 2T0 | 0",
+                            "c12 rows 12+4 store - | 3A4 | 2", "c12 rows 12+4 store - | 3A2 | 2"}));
   EXPECT_EQ(r.visible(), 5);
 }
 
 TEST(MultiBD, GoldenTrace3InParityButItsMasksAreNoTokens) {
-  const Decoded r = decode({}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 8, {.max_tokens = 16, .temperature = 0});
+  const Decoded r =
+      decode({}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 8, {.max_tokens = 16, .temperature = 0});
   ASSERT_GE(r.forwards(), 5);
   EXPECT_EQ(Trace(r.trace.begin(), r.trace.begin() + 4),
             (Trace{"c0 rows 0+8 store 0,1 |  | 0", "c8 rows 8+4 store - | 2A4 | 2", "c8 rows 8+8 store - | 2A2 3A4 | 4",
@@ -149,7 +151,8 @@ TEST(MultiBD, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
   for (const int32_t num_blocks : {1, 2, 4}) {
     for (const int32_t prompt_len : {5, 8}) {
       for (const int32_t max_tokens : {1, 3, 7, 16, 33}) {
-        const Decoded r = decode({}, {.num_blocks = num_blocks}, prompt_len, {.max_tokens = max_tokens, .temperature = 0});
+        const Decoded r =
+            decode({}, {.num_blocks = num_blocks}, prompt_len, {.max_tokens = max_tokens, .temperature = 0});
         ASSERT_EQ(static_cast<int32_t>(r.ids.size()), max_tokens) << num_blocks << " blocks, prompt of " << prompt_len;
         for (int32_t i = 0; i < max_tokens; ++i) {
           EXPECT_EQ(r.ids[static_cast<size_t>(i)], ToyDiffusionModel::token_at(prompt_len + i));
@@ -206,16 +209,18 @@ TEST(MultiBD, ModelsThatPredictTheNextTokenReadTheRowBefore) {
       const Decoded r = decode({.logits_of = DiffusionInfo::LogitsOf::kBefore}, {.num_blocks = num_blocks}, prompt_len,
                                {.max_tokens = 13, .temperature = 0});
       ASSERT_EQ(r.ids.size(), 13u);
-      for (int32_t i = 0; i < 13; ++i) EXPECT_EQ(r.ids[static_cast<size_t>(i)], ToyDiffusionModel::token_at(prompt_len + i));
+      for (int32_t i = 0; i < 13; ++i)
+        EXPECT_EQ(r.ids[static_cast<size_t>(i)], ToyDiffusionModel::token_at(prompt_len + i));
     }
   }
 }
 
 TEST(MultiBD, B05_AShiftedModelRepeatsTheLastCachedRowOnlyWhileItsSuccessorIsMasked) {
-  const Decoded r = decode({.sure_masks = 1, .logits_of = DiffusionInfo::LogitsOf::kBefore}, {}, 8, {.max_tokens = 6, .temperature = 0});
-  EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 1", "c8 rows 8+4 store - | 2A3 | 1", "c8 rows 8+4 store - | 2A2 | 1",
-                            "c8 rows 8+4 store - | 2A1 | 1", "c8 rows 8+8 store 2 | 2T0 3A2 | 1",
-                            "c12 rows 12+4 store - | 3A1 | 1"}));
+  const Decoded r = decode({.sure_masks = 1, .logits_of = DiffusionInfo::LogitsOf::kBefore}, {}, 8,
+                           {.max_tokens = 6, .temperature = 0});
+  EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 1", "c8 rows 8+4 store - | 2A3 | 1",
+                            "c8 rows 8+4 store - | 2A2 | 1", "c8 rows 8+4 store - | 2A1 | 1",
+                            "c8 rows 8+8 store 2 | 2T0 3A2 | 1", "c12 rows 12+4 store - | 3A1 | 1"}));
 }
 
 TEST(MultiBD, B18_TheHeadRunsOnUndecidedPositionsAlone) {
@@ -266,7 +271,8 @@ TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
 
 TEST(MultiBD, B32_TheNextBlockOpensOnceATenthIsDecided) {
   // One token per pass and block of 8: the second block opens behind the first token, and not before.
-  const Decoded r = decode({.block_size = 8, .sure_masks = 1}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
+  const Decoded r =
+      decode({.block_size = 8, .sure_masks = 1}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
   EXPECT_EQ(r.trace.at(0), "c0 rows 0+16 store 0 | 1A8 | 1");
   EXPECT_EQ(r.trace.at(1), "c8 rows 8+16 store - | 1A7 2A8 | 2");
 }

@@ -5,17 +5,27 @@
 namespace headrace::testing {
 
 ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) {
-  info_ = {.architecture = "toy diffusion", .vocab_size = kVocab, .context_length = 256, .num_layers = 1, .eos_ids = {kEos},
-           .kv_groups = {{{1, 4, 4}, {0}}}, .full_attn_layer_ids = {0}, .dtype = DType::kF32};
-  info_.diffusion = DiffusionInfo{.mask_token_id = kMask, .block_size = script.block_size,
-                                  .sub_block_size = script.block_size, .logits_of = script.logits_of, .threshold = 0.9f};
+  info_ = {.architecture = "toy diffusion",
+           .vocab_size = kVocab,
+           .context_length = 256,
+           .num_layers = 1,
+           .eos_ids = {kEos},
+           .kv_groups = {{{1, 4, 4}, {0}}},
+           .full_attn_layer_ids = {0},
+           .dtype = DType::kF32};
+  info_.diffusion = DiffusionInfo{.mask_token_id = kMask,
+                                  .block_size = script.block_size,
+                                  .sub_block_size = script.block_size,
+                                  .logits_of = script.logits_of,
+                                  .threshold = 0.9f};
 }
 
 void ToyDiffusionModel::write_logits(const Tensor& logits, int64_t at, const ForwardBatch& batch, const KeySpan& span,
                                      int32_t row) const {
   const auto ids = batch.input_ids.as<const int32_t, 1>("ids");
   const int32_t shift = script_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
-  const int32_t decides = span.phys0 + row - span.q_off + shift, block_begin = decides / script_.block_size * script_.block_size;
+  const int32_t decides = span.phys0 + row - span.q_off + shift,
+                block_begin = decides / script_.block_size * script_.block_size;
   int32_t masks_before = 0;
   for (int32_t p = std::max(block_begin, span.phys0); p < decides; ++p) {
     masks_before += ids(span.q_off + p - span.phys0) == kMask ? 1 : 0;
@@ -38,7 +48,8 @@ Tensor ToyDiffusionModel::forward(const ForwardBatch& batch) const {
       write_logits(logits, at, batch, span, row);
     }
   }
-  HR_REQUIRE(at == logits.dim(0), ErrorCode::kInternal, "toy model: ", logits.dim(0) - at, " logits rows belong to no span");
+  HR_REQUIRE(at == logits.dim(0), ErrorCode::kInternal, "toy model: ", logits.dim(0) - at,
+             " logits rows belong to no span");
   rows.push_back(batch.num_tokens());
   logits_rows.push_back(logits.dim(0));
   return logits;

@@ -10,8 +10,8 @@ namespace headrace::testing {
 
 struct ToyScript {
   int32_t block_size = 4;
-  int32_t sure_masks = 2;            // leftmost masks of every block that pass any threshold below 0.99
-  int32_t eos_at = -1;               // position whose token is the end token; -1: none
+  int32_t sure_masks = 2;  // leftmost masks of every block that pass any threshold below 0.99
+  int32_t eos_at = -1;     // position whose token is the end token; -1: none
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
 };
 
@@ -29,7 +29,8 @@ class ToyDiffusionModel final : public Model {
   mutable std::vector<int64_t> rows, logits_rows;  // of each pass
 
  private:
-  void write_logits(const Tensor& logits, int64_t at, const ForwardBatch& batch, const KeySpan& span, int32_t row) const;
+  void write_logits(const Tensor& logits, int64_t at, const ForwardBatch& batch, const KeySpan& span,
+                    int32_t row) const;
 
   ToyScript script_;
   ModelInfo info_;

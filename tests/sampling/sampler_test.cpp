@@ -2,24 +2,32 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <vector>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/sampling/random_draw.h"
 
 namespace headrace {
 namespace {
 
-SampledToken pick(std::vector<float> logits, const SamplingParams& params, int64_t position = 0,
-                  std::vector<int32_t> history = {}) {
-  return sample(logits, params, history, {.vocab = static_cast<int32_t>(logits.size()), .position = position});
+SampledToken pick(const std::vector<float>& values, const SamplingParams& params, const SampleSpot& spot = {},
+                  std::optional<int32_t> excluded_id = {}) {
+  const Tensor logits(DType::kF32, {1, static_cast<int64_t>(values.size())});
+  std::ranges::copy(values, logits.data_as<float>());
+  SampleSpot full = spot;
+  full.params = &params;
+  const Sampler sampler(cpu::select_kernel_set(), {}, static_cast<int32_t>(values.size()));
+  return sampler.sample(logits, {&full, 1}, excluded_id).front();
 }
 
 std::map<int32_t, int> histogram(const std::vector<float>& logits, const SamplingParams& params) {
   std::map<int32_t, int> counts;
-  for (int64_t position = 0; position < 4000; ++position) ++counts[pick(logits, params, position).id];
+  for (int64_t position = 0; position < 4000; ++position) ++counts[pick(logits, params, {.position = position}).id];
   return counts;
 }
 
@@ -49,20 +57,64 @@ TEST(Sampler, TheSameSeedAndPositionGiveTheSameTokenAndOthersDoNot) {
   const std::vector<float> logits(100, 0.0f);
   int different = 0;
   for (int64_t position = 0; position < 50; ++position) {
-    EXPECT_EQ(pick(logits, {.seed = 5}, position).id, pick(logits, {.seed = 5}, position).id);
-    different += pick(logits, {.seed = 5}, position).id != pick(logits, {.seed = 6}, position).id ? 1 : 0;
+    EXPECT_EQ(pick(logits, {.seed = 5}, {.position = position}).id,
+              pick(logits, {.seed = 5}, {.position = position}).id);
+    different +=
+        pick(logits, {.seed = 5}, {.position = position}).id != pick(logits, {.seed = 6}, {.position = position}).id
+            ? 1
+            : 0;
   }
   EXPECT_GT(different, 40);
 }
 
-TEST(Sampler, ThePenaltyLowersTokensThatOccurred) {
-  EXPECT_EQ(pick({2, 1.5f}, {.temperature = 0, .repetition_penalty = 2}, 0, {0, 0}).id, 1);
-  EXPECT_EQ(pick({-1, -1.5f}, {.temperature = 0, .repetition_penalty = 2}, 0, {0}).id, 1);
+TEST(Sampler, ThePenaltyLowersTokensThatOccurredOnce) {
+  constexpr int32_t kTwice[] = {0, 0};
+  EXPECT_EQ(pick({2, 1.5f}, {.temperature = 0, .repetition_penalty = 2}, {.history = kTwice}).id, 1);
+  EXPECT_EQ(pick({-1, -1.5f}, {.temperature = 0, .repetition_penalty = 2}, {.history = kTwice}).id, 1);
 }
 
 TEST(Sampler, PaddingRowsOfTheHeadAreNeverChosen) {
-  std::vector<float> logits = {0, 1, 9};
-  EXPECT_EQ(sample(logits, {.temperature = 0}, {}, {.vocab = 2}).id, 1);
+  const Tensor logits(DType::kF32, {1, 3});
+  for (int64_t i = 0; i < 3; ++i) set_element(logits, i, static_cast<double>(i));
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy};
+  EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}).front().id, 1);
+}
+
+TEST(Sampler, TheExcludedIdIsNeitherChosenNorCounted) {
+  const SampledToken greedy = pick({1, 9, 1}, {.temperature = 0}, {}, 1);
+  EXPECT_EQ(greedy.id, 0);
+  EXPECT_NEAR(greedy.confidence, 0.5, 1e-6);
+  EXPECT_NEAR(greedy.margin, 0, 1e-6);
+  for (int64_t position = 0; position < 200; ++position) {
+    EXPECT_NE(pick({1, 9, 1}, {.temperature = 2, .top_k = 2}, {.position = position}, 1).id, 1);
+  }
+}
+
+TEST(Sampler, EachDenoisingStepOfAPositionHasItsOwnRandomNumber) {
+  const std::vector<float> logits(100, 0.0f);
+  int different = 0;
+  for (int32_t step = 0; step < 50; ++step) {
+    different +=
+        pick(logits, {}, {.position = 3, .step = step}).id != pick(logits, {}, {.position = 3, .step = step + 1}).id
+            ? 1
+            : 0;
+    EXPECT_EQ(pick(logits, {}, {.position = 3, .step = step}).id, pick(logits, {}, {.position = 3, .step = step}).id);
+  }
+  EXPECT_GT(different, 40);
+}
+
+TEST(Sampler, TheConfidenceIsThatOfTheModelWhateverTheTemperature) {
+  const SampledToken t = pick({std::log(3.0f), 0}, {.temperature = 0.01f});
+  EXPECT_EQ(t.id, 0);
+  EXPECT_NEAR(t.confidence, 0.75, 1e-6);
+}
+
+TEST(Sampler, ALateDrawOfALargeVocabularyFindsItsToken) {  // beyond the part that is sorted at first
+  const std::vector<float> logits(5000, 0.0f);
+  for (const double u : {0.0, 0.3, 0.9, 0.99999}) {
+    EXPECT_EQ(drawn(logits, 0, {}, {}, u), static_cast<int32_t>(u * 5000));
+  }
 }
 
 TEST(Sampler, ANaNIsNamed) {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "headrace/sampling/sampler.h"
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace {
 namespace {
@@ -27,16 +28,24 @@ std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineCo
   return strategy;
 }
 
+EngineConfig with_vocab(EngineConfig config, const Model& model) {
+  if (config.vocab == 0) config.vocab = model.info().vocab_size;
+  return config;
+}
+
+const OpSet& sampling_ops(const EngineConfig& c) {
+  return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
+}
+
 }  // namespace
 
 Engine::Engine(const Model& model, const EngineConfig& config)
     : model_(model),
-      config_(config),
+      config_(with_vocab(config, model)),
       strategy_(strategy_of(model, config)),
       runner_(model, config.runner),
-      scheduler_(scheduler_config(model, config), *strategy_) {
-  if (config_.vocab == 0) config_.vocab = model.info().vocab_size;
-}
+      scheduler_(scheduler_config(model, config), *strategy_),
+      sampler_(sampling_ops(config), config.runner.context, config_.vocab) {}
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   validate(params);
@@ -94,29 +103,36 @@ std::vector<StepOutput> Engine::step() {
 }
 
 void Engine::step_warm_up() {
-  const auto states =
-      model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
+  const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
   runner_.run(warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, &runner_.backend()));
 }
 
+std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {
+  std::vector<SampleSpot> spots;
+  for (const ScheduledStep& step : steps) {
+    const Sequence& s = *step.sequence;
+    for (const SampleRow& row : step.plan.sample) {
+      // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
+      spots.push_back({&s.params, s.tokens, row.position - 1, row.step});
+    }
+  }
+  if (spots.empty()) return {};
+  return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
+}
+
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, const Tensor& logits) {
+  const std::vector<SampledToken> sampled = sample(steps, logits);
   std::vector<StepOutput> outputs;
-  const int64_t vocab = model_.info().vocab_size;
-  int64_t row = 0;
+  size_t next = 0;
   for (const ScheduledStep& step : steps) {
     Sequence& s = *step.sequence;
-    std::vector<SampledToken> sampled;
-    for (const SampleRow& wanted : step.plan.sample) {
-      const std::span<float> values(logits.data_as<float>() + row++ * vocab, static_cast<size_t>(vocab));
-      // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      sampled.push_back(
-          sample(values, s.params, s.tokens, {config_.vocab, wanted.position - 1, wanted.step, step.plan.excluded_id}));
-    }
-    const KeySpan& last = step.plan.spans.back().keys;
-    if (!sampled.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
-    strategy_->commit(s, step.plan, sampled);
+    const StepPlan& plan = step.plan;
+    const KeySpan& last = plan.spans.back().keys;
+    if (!plan.sample.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
+    strategy_->commit(s, plan, std::span(sampled).subspan(next, plan.sample.size()));
+    next += plan.sample.size();
     publish(s, outputs);
-    if (observer_) observer_(StepMoment::kCommitted, s, step.plan);
+    if (observer_) observer_(StepMoment::kCommitted, s, plan);
     if (s.finish_reason) abort(s.id);
   }
   return outputs;

@@ -10,6 +10,7 @@
 #include "headrace/engine/model_runner.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/engine/warm_up.h"
+#include "headrace/sampling/sampler.h"
 
 namespace headrace {
 
@@ -68,6 +69,7 @@ class Engine {
 
  private:
   void step_warm_up();
+  std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, const Tensor& logits);
   void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
@@ -80,6 +82,7 @@ class Engine {
   BatchBuilder builder_;
   WarmUpQueue warm_up_;
   EngineCounters counters_;
+  Sampler sampler_;
   StepObserver observer_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;

@@ -12,6 +12,7 @@
 #include "headrace/kernels/rms_norm.h"
 #include "headrace/kernels/rotary_embedding.h"
 #include "headrace/kernels/store_kv.h"
+#include "headrace/kernels/token_confidence.h"
 
 namespace headrace {
 
@@ -28,6 +29,7 @@ struct OpSet {
   void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
   void (*pointwise)(const PointwiseArgs&, const OpContext&);
   void (*embedding)(const EmbeddingArgs&, const OpContext&);
+  void (*token_confidence)(const TokenConfidenceArgs&, const OpContext&);
 };
 
 }  // namespace headrace

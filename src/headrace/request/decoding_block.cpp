@@ -43,9 +43,9 @@ int32_t DecodingBlock::decided_end() const {
 }
 
 void DecodingBlock::check_writable(int32_t position) const {
-  HR_REQUIRE(is_active() && position >= editable_begin_ && position < valid_end_, ErrorCode::kInternal, "decoding block ",
-             begin_, "..", end(), ": position ", position, " is written, expected ", editable_begin_, " to ", valid_end_ - 1,
-             " of an active block");
+  HR_REQUIRE(is_active() && position >= editable_begin_ && position < valid_end_, ErrorCode::kInternal,
+             "decoding block ", begin_, "..", end(), ": position ", position, " is written, expected ", editable_begin_,
+             " to ", valid_end_ - 1, " of an active block");
 }
 
 void DecodingBlock::decide(int32_t position) {
@@ -61,8 +61,8 @@ void DecodingBlock::remask(int32_t position) {
 void DecodingBlock::clip(int32_t valid_end) { valid_end_ = std::clamp(valid_end, begin_, valid_end_); }
 
 void DecodingBlock::commit() {
-  HR_REQUIRE(complete(), ErrorCode::kInternal, "decoding block ", begin_, "..", end(), ": committed with ", num_masked(),
-             " masks");
+  HR_REQUIRE(complete(), ErrorCode::kInternal, "decoding block ", begin_, "..", end(), ": committed with ",
+             num_masked(), " masks");
   state_ = State::kToCache;
 }
 

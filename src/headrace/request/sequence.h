@@ -26,15 +26,15 @@ constexpr std::string_view name_of(FinishReason reason) {
 struct Sequence {
   int64_t id = 0;
   SamplingParams params;
-  std::vector<int32_t> tokens;      // prompt, then output; undecided positions hold the mask token's id
+  std::vector<int32_t> tokens;       // prompt, then output; undecided positions hold the mask token's id
   std::vector<SampledToken> chosen;  // of tokens[prompt_len..]: what a decided token was when it was chosen
   int32_t prompt_len = 0;
-  int32_t limit = 0;                 // positions from here on are never decided: max_tokens, the context, an end token
-  std::vector<int32_t> eos_ids;      // that end this request; empty when it ignores them
-  int32_t num_cached = 0;            // tokens whose K, V and state are in the pools
-  int32_t num_final = 0;             // leading tokens that will not change
-  int32_t num_published = 0;         // of these, tokens that the engine has handed out; the prompt counts
-  int32_t num_forwards = 0;          // passes that looked for tokens, or stored some; prompt chunks do not count
+  int32_t limit = 0;                  // positions from here on are never decided: max_tokens, the context, an end token
+  std::vector<int32_t> eos_ids;       // that end this request; empty when it ignores them
+  int32_t num_cached = 0;             // tokens whose K, V and state are in the pools
+  int32_t num_final = 0;              // leading tokens that will not change
+  int32_t num_published = 0;          // of these, tokens that the engine has handed out; the prompt counts
+  int32_t num_forwards = 0;           // passes that looked for tokens, or stored some; prompt chunks do not count
   std::vector<DecodingBlock> blocks;  // of block strategies: what is not cached yet, in order, without gaps
   std::optional<FinishReason> finish_reason;
 

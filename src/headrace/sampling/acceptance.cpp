@@ -56,7 +56,9 @@ std::vector<size_t> accepted(std::span<const SampledToken> candidates, const Acc
     }
   }
   if (kept.empty() && least == AtLeast::kOne && !candidates.empty()) {
-    const auto better = [&](const SampledToken& a, const SampledToken& b) { return score_of(a, rule.rule) < score_of(b, rule.rule); };
+    const auto better = [&](const SampledToken& a, const SampledToken& b) {
+      return score_of(a, rule.rule) < score_of(b, rule.rule);
+    };
     kept.push_back(static_cast<size_t>(std::ranges::max_element(candidates, better) - candidates.begin()));
   }
   return kept;

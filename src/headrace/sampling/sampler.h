@@ -1,26 +1,41 @@
-// Logits to a token.
+// Logits to tokens.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
+#include "headrace/kernels/op_set.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
 
 namespace headrace {
 
-// Which of a model's rows is read, and for what.
+// A row of logits, and for what it is read.
 struct SampleSpot {
-  int32_t vocab = 0;     // ids from here on (padding rows of the model's head) are excluded
-  int64_t position = 0;  // in the request
-  int32_t step = 0;      // passes that have looked at this position before
-  std::optional<int32_t> excluded_id;  // the mask token
+  const SamplingParams* params = nullptr;  // not owned
+  std::span<const int32_t> history;        // tokens that the repetition penalty knows
+  int64_t position = 0;                    // in the request
+  int32_t step = 0;                        // passes that have looked at this position before
 };
 
-// The repetition penalty, then temperature, top-k, top-p, min-p. Ties go to the lowest id. The random number depends on
-// params.seed, spot.position and spot.step alone, so a result does not depend on what else runs. What `spot` excludes is
-// excluded before the softmax. `logits` is changed. Error kInternal for a logit that is NaN.
-SampledToken sample(std::span<float> logits, const SamplingParams& params, std::span<const int32_t> history,
-                    const SampleSpot& spot);
+// Owned by an engine. Not thread-safe.
+class Sampler {
+ public:
+  // Ids from `vocab` on (padding rows of the model's head) and excluded_id are excluded before the softmax.
+  Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
+
+  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. The repetition penalty, then
+  // temperature, top-k, top-p, min-p; ties go to the lowest id. The random number depends on the seed, the position and
+  // the step alone, and a row is read without the others, so a result does not depend on what else runs. Error
+  // kInternal for a logit that is NaN.
+  std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
+                                   std::optional<int32_t> excluded_id = {}) const;
+
+ private:
+  const OpSet& ops_;
+  OpContext context_;
+  int32_t vocab_;
+};
 
 }  // namespace headrace

@@ -58,9 +58,8 @@ bool BlockBuffer::may_open(const Sequence& s) const {
   if (s.num_tokens() >= s.limit) return false;
   const bool parity = pipeline == Pipeline::kParity;
   if (parity && !s.blocks.empty() && s.blocks.back().is_prompt()) return false;
-  const auto in_flight = std::ranges::count_if(s.blocks, [parity](const DecodingBlock& block) {
-    return block.is_active() || (parity && !block.is_prompt());
-  });
+  const auto in_flight = std::ranges::count_if(
+      s.blocks, [parity](const DecodingBlock& block) { return block.is_active() || (parity && !block.is_prompt()); });
   if (in_flight >= num_blocks) return false;
   return s.blocks.empty() || s.blocks.back().progress() >= s.params.decoding.add_block;
 }

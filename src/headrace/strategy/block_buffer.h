@@ -8,7 +8,7 @@ namespace headrace {
 
 struct BlockBuffer {
   int32_t block_size = 1;
-  int32_t num_blocks = 1;     // that may be active at the same time
+  int32_t num_blocks = 1;  // that may be active at the same time
   int32_t mask_token_id = 0;
   StrategyConfig::Pipeline pipeline = StrategyConfig::Pipeline::kTight;
 

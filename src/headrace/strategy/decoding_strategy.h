@@ -34,8 +34,8 @@ struct SampleRow {
 
 // One sequence's share of a step. Strategies fill it; kernels never learn which one did.
 struct StepPlan {
-  std::vector<PlannedSpan> spans;     // rows in this order; empty: nothing fits the budget
-  std::vector<SampleRow> sample;      // ascending in row, each row once; the model's head runs on these alone
+  std::vector<PlannedSpan> spans;      // rows in this order; empty: nothing fits the budget
+  std::vector<SampleRow> sample;       // ascending in row, each row once; the model's head runs on these alone
   std::optional<int32_t> excluded_id;  // never sampled: the mask token
 
   int32_t num_rows() const;
@@ -51,9 +51,9 @@ struct StrategyConfig {
   // the buffer, an aligned prompt decides nothing in its own pass, and blocks behind an end token are still finished.
   enum class Pipeline : uint8_t { kTight, kParity };
 
-  std::optional<DiffusionInfo> model;  // what it was trained for; absent for a causal model
+  std::optional<DiffusionInfo> model;                // what it was trained for; absent for a causal model
   std::optional<int32_t> block_size, mask_token_id;  // in place of the model's
-  int32_t num_blocks = 1;              // that may be denoised at the same time
+  int32_t num_blocks = 1;                            // that may be denoised at the same time
   Pipeline pipeline = Pipeline::kTight;
 };
 

@@ -38,7 +38,8 @@ int32_t MultiBD::min_budget(const Sequence&) const {
 StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
   const int32_t stored = storable_end(s), shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
   // The row that decides position num_cached is in the cache already: it runs again, and is not stored.
-  const bool repeats = shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
+  const bool repeats =
+      shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
   const int32_t begin = s.num_cached - (repeats ? 1 : 0);
   int32_t end = useful_end(s, stored);
   StepPlan plan{.excluded_id = buffer_.mask_token_id};
@@ -66,7 +67,8 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
     while (next != plan.sample.end() && next->position < block.end()) ++next;
     const float progress = block.progress();
     if (first != next) {
-      const auto candidates = sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
+      const auto candidates =
+          sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
       const AtLeast least = progress_before >= s.params.decoding.semi_complete ? AtLeast::kOne : AtLeast::kNone;
       for (const size_t i : accepted(candidates, rule, least)) {
         buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);

@@ -19,7 +19,8 @@ int32_t StepPlan::stored_end(int32_t num_cached) const {
 
 StepPlan causal_step(TokenRange run, TokenRange sampled) {
   StepPlan plan{.spans = {{.keys = {.q_len = run.size(), .ctx_len = run.begin, .phys0 = run.begin}, .store = run}}};
-  for (int32_t p = sampled.begin; p < sampled.end; ++p) plan.sample.push_back({.row = p - run.begin, .position = p + 1});
+  for (int32_t p = sampled.begin; p < sampled.end; ++p)
+    plan.sample.push_back({.row = p - run.begin, .position = p + 1});
   return plan;
 }
 

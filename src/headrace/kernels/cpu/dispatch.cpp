@@ -10,6 +10,7 @@
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cpu/rows.h"
 #include "headrace/kernels/cpu/store_kv.h"
+#include "headrace/kernels/cpu/token_confidence.h"
 
 namespace headrace::cpu {
 namespace {
@@ -79,17 +80,25 @@ void run_embedding(const EmbeddingArgs& args, const OpContext& context) {
   kKernel(params_of(args, context));
 }
 
-#define HR_OP_SET(isa)                                                             \
-  constexpr OpSet k_##isa = {.name = #isa,                                         \
-                             .store_kv = run_store_kv<isa::store_kv>,              \
-                             .paged_attention = run_paged_attention<isa::paged_attention>, \
-                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,   \
+template <void (*kKernel)(const TokenConfidenceParams&)>
+void run_token_confidence(const TokenConfidenceArgs& args, const OpContext& context) {
+  check(args);
+  if (args.logits.dim(0) == 0) return;
+  kKernel(params_of(args, context));
+}
+
+#define HR_OP_SET(isa)                                                                        \
+  constexpr OpSet k_##isa = {.name = #isa,                                                    \
+                             .store_kv = run_store_kv<isa::store_kv>,                         \
+                             .paged_attention = run_paged_attention<isa::paged_attention>,    \
+                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,          \
                              .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
-                             .linear = run_linear<isa::linear>,                       \
-                             .rms_norm = run_rms_norm<isa::rms_norm>,                 \
+                             .linear = run_linear<isa::linear>,                               \
+                             .rms_norm = run_rms_norm<isa::rms_norm>,                         \
                              .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
-                             .pointwise = run_pointwise<isa::pointwise>,              \
-                             .embedding = run_embedding<isa::embedding>}
+                             .pointwise = run_pointwise<isa::pointwise>,                      \
+                             .embedding = run_embedding<isa::embedding>,                      \
+                             .token_confidence = run_token_confidence<isa::token_confidence>}
 
 HR_OP_SET(portable);
 #ifdef HR_HAVE_AVX2

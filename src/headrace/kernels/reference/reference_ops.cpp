@@ -12,7 +12,8 @@ const OpSet& ops() {
                                  .rms_norm = rms_norm,
                                  .rotary_embedding = rotary_embedding,
                                  .pointwise = pointwise,
-                                 .embedding = embedding};
+                                 .embedding = embedding,
+                                 .token_confidence = token_confidence};
   return kOps;
 }
 

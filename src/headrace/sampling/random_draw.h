@@ -1,0 +1,19 @@
+// A token drawn from a row of logits after temperature, top-k, top-p and min-p.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "headrace/request/sampling_params.h"
+
+namespace headrace {
+
+// In [0, 1): depends on the three alone.
+double uniform(uint64_t seed, int64_t position, int32_t step);
+
+// The id that `u` in [0, 1) falls on when the tokens stand in descending order of probability, equal ones in ascending
+// order of id. `largest` is the largest of the logits without `excluded_id`; params.temperature is above 0.
+int32_t drawn(std::span<const float> logits, float largest, std::optional<int32_t> excluded_id,
+              const SamplingParams& params, double u);
+
+}  // namespace headrace
