@@ -51,6 +51,7 @@ LLMOptions options_of(const ModelFlags& f) {
   options.page_size = f.page_size;
   options.max_model_len = f.max_model_len;
   options.random_weights = f.random_weights;
+  if (!f.adapter.empty()) options.adapter = f.adapter;
   options.guard = f.guard;
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [](std::string_view what, int64_t done, int64_t total) {

@@ -42,6 +42,7 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
   app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")->check(CLI::Range(2, 1 << 24));
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
+  app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
   app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json and tokenizer.json are read");
 }
 

@@ -20,6 +20,7 @@ check "no command" 2 "$(status "$headrace")"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend cuda)"
+check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
 "$headrace" generate -p "Once" -n 200 --temperature 0 --ignore-eos 2>/tmp/headrace_pipe.$$ | head -c 10 >/dev/null
 check "closed pipe" "0 " "${PIPESTATUS[0]} $(cat /tmp/headrace_pipe.$$)"

@@ -17,9 +17,8 @@ namespace {
 
 constexpr int64_t kHidden = 12, kExperts = 5, kChosen = 2, kIntermediate = 7, kTokens = 19;
 constexpr auto kRenormalise = ExpertRouterConfig::Renormalise::kYes;
-const MoEConfig kConfig = {
-    .intermediate = kIntermediate,
-    .router = {.hidden = kHidden, .num_experts = kExperts, .experts_per_token = kChosen}};
+const MoEConfig kConfig = {.intermediate = kIntermediate,
+                           .router = {.hidden = kHidden, .num_experts = kExperts, .experts_per_token = kChosen}};
 
 struct Weights {
   Tensor router, gate_up, down;
@@ -33,9 +32,9 @@ Weights random_weights() {
 }
 
 Checkpoint stacked(const test::TempDir& directory, const Weights& w) {
-  test::write_safetensors(directory / "model.safetensors", {{"gate.weight", w.router},
-                                                            {"experts.gate_up_proj", w.gate_up},
-                                                            {"experts.down_proj", w.down}});
+  test::write_safetensors(
+      directory / "model.safetensors",
+      {{"gate.weight", w.router}, {"experts.gate_up_proj", w.gate_up}, {"experts.down_proj", w.down}});
   return Checkpoint::open(directory.path());
 }
 

@@ -8,7 +8,8 @@ namespace {
 
 JsonValue config_with(const std::string& more) {
   return JsonValue::parse(R"({"hidden_size":96,"vocab_size":151936,"num_hidden_layers":2,"num_attention_heads":4,)"
-                          R"("intermediate_size":160,"rope_theta":1e6)" + (more.empty() ? "" : "," + more) + "}",
+                          R"("intermediate_size":160,"rope_theta":1e6)" +
+                              (more.empty() ? "" : "," + more) + "}",
                           "config.json");
 }
 
@@ -75,7 +76,9 @@ TEST(DiffusionConfig, LLaDA2HasALimitedRouterAndAHalfRotatedHead) {
   const JsonValue root = JsonValue::parse(
       R"({"hidden_size":96,"vocab_size":157184,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":160,)"
       R"("rope_theta":6e5,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"first_k_dense_replace":1,)"
-      R"("num_shared_experts":2,)" + kExperts + "}", "config.json");
+      R"("num_shared_experts":2,)" +
+          kExperts + "}",
+      "config.json");
   const ModelConfig c = llada2_config(root);
   EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
   EXPECT_EQ(c.moe.router.scores, ExpertRouterConfig::Scores::kSigmoid);
@@ -107,7 +110,8 @@ TEST(DiffusionConfig, ImpossibleGroupsOfExpertsAreRefused) {
 }
 
 TEST(DiffusionConfig, LLaDAMoENeverRenormalisesWhateverItStates) {
-  const std::string experts = R"("mask_token_id":1,"num_experts":8,"num_experts_per_tok":3,"expert_intermediate_size":48)";
+  const std::string experts =
+      R"("mask_token_id":1,"num_experts":8,"num_experts_per_tok":3,"expert_intermediate_size":48)";
   const ModelConfig c = llada_moe_config(config_with(experts + R"(,"norm_topk_prob":true,"moe_layer_freq":[0,1])"));
   EXPECT_EQ(c.moe.router.norm_topk_prob, ExpertRouterConfig::Renormalise::kNo);
   EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
@@ -138,7 +142,8 @@ TEST(DiffusionConfig, AMaskOutsideTheVocabularyAndAnEmptyBlockAreRefused) {
   EXPECT_NE(refusal(sdar_config, config_with(R"("mask_token_id":151936)")).find("mask_token_id"), std::string::npos);
   EXPECT_NE(refusal(sdar_config, config_with(R"("block_size":0)")).find("block_size"), std::string::npos);
   const JsonValue small = JsonValue::parse(R"({"hidden_size":96,"vocab_size":512,"num_hidden_layers":2,)"
-                                           R"("num_attention_heads":4,"intermediate_size":160})", "config.json");
+                                           R"("num_attention_heads":4,"intermediate_size":160})",
+                                           "config.json");
   EXPECT_NE(refusal(sdar_config, small).find("151669"), std::string::npos);
 }
 

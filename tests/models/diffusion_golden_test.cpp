@@ -10,6 +10,7 @@ namespace {
 
 using Part = test::GoldenRunner::Part;
 using test::float32_tolerance;
+using test::golden_folder;
 using test::golden_tensor;
 using test::GoldenRunner;
 using testing_support::all_close;
@@ -38,7 +39,7 @@ class DiffusionGolden : public testing::TestWithParam<Family> {
 };
 
 TEST_P(DiffusionGolden, SaysHowTheFamilyIsDecoded) {
-  const auto model = load_model(test::golden_folder(GetParam().folder), {});
+  const auto model = load_model(golden_folder(GetParam().folder), {});
   ASSERT_TRUE(model->info().diffusion);
   const DiffusionInfo &got = *model->info().diffusion, &want = GetParam().info;
   EXPECT_EQ(got.mask_token_id, want.mask_token_id);
@@ -54,7 +55,7 @@ TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
   const Tensor ids = golden_tensor(GetParam().folder, "input_ids"), want = golden_tensor(GetParam().folder, "logits");
   for (const OpSet* ops : op_sets()) {
     SCOPED_TRACE(ops->name);
-    GoldenRunner runner(GetParam().folder, *ops, DType::kF32);
+    GoldenRunner runner(golden_folder(GetParam().folder), *ops, DType::kF32);
     const Tensor got(DType::kF32, want.shape());
     runner.run(ids, part(0, static_cast<int32_t>(ids.numel())), got);
     EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
@@ -74,7 +75,7 @@ TEST_P(BlockGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
     for (const int32_t prompt : {0, 2 * block}) {
       if (prompt >= total) continue;
       SCOPED_TRACE(str(ops->name, ", prompt of ", prompt));
-      GoldenRunner runner(folder, *ops, DType::kF32);
+      GoldenRunner runner(golden_folder(folder), *ops, DType::kF32);
       const Tensor got(DType::kF32, want.shape()), got_noisy(DType::kF32, want.shape());
       if (prompt > 0) runner.run(ids, part(0, prompt), got);
       for (int32_t at = prompt; at < total; at += block) {

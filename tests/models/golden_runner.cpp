@@ -33,12 +33,11 @@ testing_support::Tolerance float32_tolerance(const Tensor& logits) {
   return {.abs = 1e-4 * largest};
 }
 
-GoldenRunner::GoldenRunner(const std::string& family, const OpSet& ops, DType dtype, Determinism determinism)
-    : GoldenRunner(golden_folder(family), ops, dtype, determinism) {}
-
 GoldenRunner::GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
-                           Determinism determinism)
-    : model_(load_model(directory, {.dtype = dtype, .ops = &ops, .context = {.threads = 2, .determinism = determinism}})),
+                           Determinism determinism, const std::optional<std::filesystem::path>& adapter)
+    : model_(load_model(
+          directory,
+          {.dtype = dtype, .ops = &ops, .context = {.threads = 2, .determinism = determinism}, .adapter = adapter})),
       kv_({.groups = model_->info().kv_groups, .num_pages = 8, .page_size = 16, .dtype = dtype}),
       table_(1, 128, 16) {
   if (model_->info().num_gdn_layers > 0) {
@@ -77,7 +76,8 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
                            .page_row = 1}},
                 .page_table = table_.page_table(),
                 .write_slots = TensorView(slots.data(), DType::kI64, {count}),
-                .state_slots = {{.read = part.begin == 0 ? kNoState : 1, .write = 1}}};
+                .state_slots = {{.read = part.begin == 0 ? kNoState : 1, .write = 1}},
+                .token_merge = part.token_merge};
   batch.input_ids = ids.slice(part.begin, part.end);
   batch.positions = TensorView(positions.data(), DType::kI32, {count});
   batch.attn_backend = backend_.get();

@@ -20,17 +20,16 @@ testing_support::Tolerance float32_tolerance(const Tensor& logits);
 // Holds at most 128 tokens.
 class GoldenRunner {
  public:
-  GoldenRunner(const std::string& family, const OpSet& ops, DType dtype,
-               Determinism determinism = Determinism::kFast);
-  // The same for a checkpoint in any directory.
   GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
-               Determinism determinism = Determinism::kFast);
+               Determinism determinism = Determinism::kFast,
+               const std::optional<std::filesystem::path>& adapter = std::nullopt);
 
   struct Part {
     int32_t begin = 0, end = 0;  // positions; those before it were run and stored
     KeySpan::Kind kind = KeySpan::Kind::kCausal;
     int32_t block_size = 1;
     enum class Store : uint8_t { kYes, kNo } store = Store::kYes;
+    std::optional<TokenMerge> token_merge;
   };
   // Runs ids[part.begin, part.end) and writes the same rows of `logits` [text, vocab].
   void run(const TensorView& ids, const Part& part, const TensorView& logits);

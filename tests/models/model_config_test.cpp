@@ -12,7 +12,9 @@ namespace {
 // A config with `more` members behind the required ones.
 JsonValue config_with(const std::string& more) {
   return JsonValue::parse(R"({"hidden_size":96,"vocab_size":512,"num_hidden_layers":8,"num_attention_heads":4,)"
-                          R"("intermediate_size":160)" + (more.empty() ? "" : "," + more) + "}", "config.json");
+                          R"("intermediate_size":160)" +
+                              (more.empty() ? "" : "," + more) + "}",
+                          "config.json");
 }
 
 std::string refusal(const std::function<void()>& body) {
@@ -27,8 +29,9 @@ std::string refusal(const std::function<void()>& body) {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(ModelConfig, RotaryIsReadFromTheOldAndTheNewSpelling) {
-  for (const char* form : {R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":8},"partial_rotary_factor":0.5)",
-                           R"("rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":8,"partial_rotary_factor":0.5})"}) {
+  for (const char* form :
+       {R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":8},"partial_rotary_factor":0.5)",
+        R"("rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":8,"partial_rotary_factor":0.5})"}) {
     const ModelConfig c = common_config(config_with(form));
     EXPECT_EQ(c.rotary.theta, 5e5);
     EXPECT_EQ(c.rotary.type, "linear");
@@ -62,8 +65,11 @@ TEST(ModelConfig, HeadsMayBeWiderThanTheirShareOfHidden) {
 }
 
 TEST(ModelConfig, TheTextPartDecidesAboutATiedHeadThenTheTop) {
-  const std::string inner = R"("text_config":{"hidden_size":96,"vocab_size":512,"num_hidden_layers":1,"num_attention_heads":4)";
-  const auto tied = [](const std::string& text) { return common_config(JsonValue::parse(text, "config.json")).tied_head; };
+  const std::string inner =
+      R"("text_config":{"hidden_size":96,"vocab_size":512,"num_hidden_layers":1,"num_attention_heads":4)";
+  const auto tied = [](const std::string& text) {
+    return common_config(JsonValue::parse(text, "config.json")).tied_head;
+  };
   EXPECT_TRUE(tied("{" + inner + R"(},"tie_word_embeddings":true})"));
   EXPECT_FALSE(tied("{" + inner + R"(,"tie_word_embeddings":false},"tie_word_embeddings":true})"));
   EXPECT_FALSE(tied("{" + inner + "}}"));

@@ -14,8 +14,9 @@ using testing_support::bit_equal;
 using testing_support::Tolerance;
 
 using test::float32_tolerance;
-using test::GoldenRunner;
+using test::golden_folder;
 using test::golden_tensor;
+using test::GoldenRunner;
 
 struct Golden {
   Tensor ids, logits;
@@ -49,7 +50,7 @@ TEST_P(ModelGolden, EveryKernelSetAgreesWithTransformersHoweverThePromptIsCut) {
     if (!set.runs_here()) continue;
     for (const auto& cuts : kCuts) {
       SCOPED_TRACE(str(set.ops->name, ", first cut ", cuts.front()));
-      GoldenRunner runner(GetParam(), *set.ops, DType::kF32);
+      GoldenRunner runner(golden_folder(GetParam()), *set.ops, DType::kF32);
       EXPECT_TRUE(all_close(run_all(runner, golden, cuts), golden.logits, float32_tolerance(golden.logits)));
     }
   }
@@ -57,7 +58,7 @@ TEST_P(ModelGolden, EveryKernelSetAgreesWithTransformersHoweverThePromptIsCut) {
 
 TEST_P(ModelGolden, TheReferenceAgreesWithTransformers) {
   const Golden golden = golden_of(GetParam());
-  GoldenRunner runner(GetParam(), reference::ops(), DType::kF32);
+  GoldenRunner runner(golden_folder(GetParam()), reference::ops(), DType::kF32);
   EXPECT_TRUE(all_close(run_all(runner, golden, {50, 27}), golden.logits, float32_tolerance(golden.logits)));
 }
 
@@ -68,8 +69,8 @@ double bfloat16_share(const std::string& family) {
   const bool experts = family.find("moe") != std::string::npos;
   if (hybrid && experts) return 1.0;  // both of the below; catches no more than NaN and logits of another sequence
   if (experts) return 0.6;            // a token between two experts may choose the other one: a step, not a rounding
-  if (hybrid) return 0.4;             // the recurrence of random weights amplifies: transformers differs by 7 to 9 % RMS
-  return 0.03;                        // some ten roundings of 2^-9 in a row
+  if (hybrid) return 0.4;  // the recurrence of random weights amplifies: transformers differs by 7 to 9 % RMS
+  return 0.03;             // some ten roundings of 2^-9 in a row
 }
 
 TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
@@ -78,7 +79,7 @@ TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!set.runs_here()) continue;
     SCOPED_TRACE(set.ops->name);
-    GoldenRunner runner(GetParam(), *set.ops, DType::kBF16);
+    GoldenRunner runner(golden_folder(GetParam()), *set.ops, DType::kBF16);
     const Tensor got = run_all(runner, golden, {20, 1});
     EXPECT_TRUE(all_close(got, golden.logits, {.abs = bfloat16_share(GetParam()) * largest}));
   }
@@ -87,11 +88,11 @@ TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
 TEST_P(ModelGolden, StrictLogitsDoNotDependOnTheCut) {
   const Golden golden = golden_of(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    GoldenRunner whole(GetParam(), cpu::select_kernel_set(), dtype, Determinism::kStrict);
+    GoldenRunner whole(golden_folder(GetParam()), cpu::select_kernel_set(), dtype, Determinism::kStrict);
     const Tensor want = run_all(whole, golden, {77});
     for (const auto& cuts : kCuts) {
       SCOPED_TRACE(str(name_of(dtype), ", first cut ", cuts.front()));
-      GoldenRunner runner(GetParam(), cpu::select_kernel_set(), dtype, Determinism::kStrict);
+      GoldenRunner runner(golden_folder(GetParam()), cpu::select_kernel_set(), dtype, Determinism::kStrict);
       EXPECT_TRUE(bit_equal(run_all(runner, golden, cuts), want));
     }
   }

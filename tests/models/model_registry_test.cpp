@@ -65,7 +65,8 @@ TEST(ModelRegistry, AClassOfTheCheckpointsOwnCodeGoesBeforeTheArchitectureItDeri
   const auto architecture = [&](const std::string& more) {
     test::write_file(directory / "config.json",
                      R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,)"
-                     R"("num_attention_heads":4,"intermediate_size":96,"rope_theta":5e5)" + more + "}");
+                     R"("num_attention_heads":4,"intermediate_size":96,"rope_theta":5e5)" +
+                         more + "}");
     return load_model(directory.path(), {.random_weights = 1})->info().architecture;
   };
   EXPECT_EQ(architecture(""), "LlamaForCausalLM");
@@ -85,7 +86,9 @@ TEST(ModelRegistry, TheFamilysOwnEndTokensJoinThoseOfTheFiles) {
 }
 
 TEST(ModelRegistry, AnUntiedHeadMustBeStored) {
-  const auto drop_head = [](auto& tensors) { std::erase_if(tensors, [](auto& t) { return t.name == "lm_head.weight"; }); };
+  const auto drop_head = [](auto& tensors) {
+    std::erase_if(tensors, [](auto& t) { return t.name == "lm_head.weight"; });
+  };
   EXPECT_EQ(load_error("llama", [](auto&) {}), "");
   EXPECT_NE(load_error("llama", drop_head).find("lm_head.weight"), std::string::npos);
 }

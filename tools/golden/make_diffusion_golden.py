@@ -154,6 +154,28 @@ def golden_of(model, ids, block):
         return dict(golden, noisy_ids=noisy, noisy_logits=noisy_logits.contiguous())
 
 
+def save_adapter(base, folder, ids):
+    """A LoRA of the full-attention golden `base`, made by peft: tests/golden/<base>_lora."""
+    import peft
+    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**FAMILIES[base][1], attn_implementation="eager"))
+    model.load_state_dict({name: t.float() for name, t in load_file(folder.parent / base / "model.safetensors").items()})
+    config = peft.LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj", "down_proj"])
+    adapted = peft.get_peft_model(model.eval(), config)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, p in adapted.named_parameters():
+            if "lora_" in name:
+                p.copy_(torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5)
+        adapted.save_pretrained(folder)
+        (folder / "README.md").unlink(missing_ok=True)
+        stated = json.loads((folder / "adapter_config.json").read_text())
+        stated["target_modules"].sort()  # peft keeps a set
+        (folder / "adapter_config.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n")
+        logits = full_pass(adapted, ids, None)
+    print(f"{folder.name}: largest logit {logits.abs().max():.2f}")
+    save_file(dict(input_ids=ids, logits=logits.contiguous()), folder / "golden.safetensors")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--out", type=Path, default=Path("tests/golden"))
@@ -182,6 +204,8 @@ def main():
         (folder / "config.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n")
         print(family, sum(p.numel() for p in model.parameters()), "parameters", flush=True)
         save_file(golden_of(model, ids, block), folder / "golden.safetensors")
+        if family == "dream":
+            save_adapter(family, args.out / "dream_lora", ids)
 
 
 if __name__ == "__main__":

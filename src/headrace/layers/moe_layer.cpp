@@ -35,9 +35,7 @@ void copy_row(const TensorView& from, int64_t i, const TensorView& to, int64_t j
 }  // namespace
 
 MoELayer::MoELayer(const WeightScope& scope, const MoEConfig& config)
-    : config_(config),
-      router_(scope, config.router),
-      experts_(load_experts(scope.scope("experts"), config)) {
+    : config_(config), router_(scope, config.router), experts_(load_experts(scope.scope("experts"), config)) {
   if (config.shared_intermediate == 0) return;
   shared_.emplace(scope.scope("shared_expert"), config.router.hidden, config.shared_intermediate);
   if (config.shared_gate == MoEConfig::SharedGate::kNone) return;

@@ -20,6 +20,7 @@ ModelOptions model_options(const LLMOptions& o) {
           .ops = o.backend == "reference" ? &reference::backend_ops(config) : &cpu::backend_ops(config),
           .context = o.context,
           .random_weights = o.random_weights,
+          .adapter = o.adapter,
           .progress = o.progress,
           .guard = o.guard};
 }

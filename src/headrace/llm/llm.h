@@ -20,6 +20,7 @@ struct LLMOptions {
   int32_t page_size = 64;
   int32_t max_model_len = 0;  // 0: the model's, at most 8192
   std::optional<uint64_t> random_weights;
+  std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
   SigbusGuard* guard = nullptr;  // not owned
 };

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "headrace/layers/token_merge.h"
+
 namespace headrace {
 namespace {
 
@@ -80,7 +82,8 @@ void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardB
     context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
   };
   const Tensor normed = block.input_norm(context_, x);
-  add(block.attention ? block.attention->forward(context_, normed, batch) : block.gdn->forward(context_, normed, batch));
+  add(block.attention ? block.attention->forward(context_, normed, batch)
+                      : block.gdn->forward(context_, normed, batch));
   block.post_norm.forward(context_, x, normed);
   const Tensor y(context_.dtype, x.shape());
   if (block.moe) {
@@ -107,6 +110,7 @@ Tensor CausalLM::logits(const TensorView& x, const std::vector<int32_t>& rows) c
 Tensor CausalLM::forward(const ForwardBatch& batch) const {
   const Tensor x(context_.dtype, {batch.num_tokens(), embedding_.dim(1)});
   context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
+  if (batch.attn.token_merge) merge_tokens(*batch.attn.token_merge, embedding_, x);
   for (const Block& block : blocks_) run_block(block, x, batch);
   return logits(x, batch.logits_rows);
 }

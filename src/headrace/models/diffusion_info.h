@@ -1,5 +1,5 @@
-// How a diffusion language model was trained to be decoded. Strategies and samplers take their defaults from it, so that
-// none of them asks for a family.
+// How a diffusion language model was trained to be decoded. Strategies and samplers take their defaults from it, so
+// that none of them asks for a family.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -27,7 +27,7 @@ struct DiffusionInfo {
   int32_t sub_block_size = 0;            // its parts, denoised left to right; block_size when it has none
   Attention attention = Attention::kBlockCausal;
   LogitsOf logits_of = LogitsOf::kSame;
-  float threshold = 0.9f;                // a position's token is kept when its probability passes
+  float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
 };
 

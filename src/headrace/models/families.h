@@ -17,8 +17,8 @@ ModelConfig llada_config(const JsonValue& root);             // llada.cpp
 ModelConfig llada_moe_config(const JsonValue& root);         // llada_moe.cpp
 ModelConfig llada2_config(const JsonValue& root);            // llada2.cpp
 ModelConfig stable_diffcoder_config(const JsonValue& root);  // stable_diffcoder.cpp
-ModelConfig sdar_config(const JsonValue& root);        // sdar.cpp
-ModelConfig sdar_moe_config(const JsonValue& root);    // sdar.cpp
+ModelConfig sdar_config(const JsonValue& root);              // sdar.cpp
+ModelConfig sdar_moe_config(const JsonValue& root);          // sdar.cpp
 
 // Fields that families with experts and hybrids share.
 void read_moe(const JsonValue& text, ModelConfig& config);
@@ -26,8 +26,8 @@ void read_moe(const JsonValue& text, ModelConfig& config);
 void check_router(const JsonValue& root, const ExpertRouterConfig& router);
 void read_gdn(const JsonValue& text, ModelConfig& config);
 
-// Fields of diffusion families, with the family's default where config.json is silent. Error kModelFile, naming the key,
-// for an id outside the vocabulary (the default too) and a block of none or more than 65536 tokens.
+// Fields of diffusion families, with the family's default where config.json is silent. Error kModelFile, naming the
+// key, for an id outside the vocabulary (the default too) and a block of none or more than 65536 tokens.
 int32_t read_mask_token_id(const JsonValue& root, int32_t fallback, int64_t vocab);
 int32_t read_block_size(const JsonValue& root, const char* key, int32_t fallback);
 

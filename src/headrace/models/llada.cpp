@@ -25,7 +25,8 @@ void require_flag(const JsonValue& root, const char* key, bool built) {
 
 void require_text(const JsonValue& root, const char* key, std::string_view built) {
   const std::string stated = root.string_or(key, built);
-  HR_REQUIRE(stated == built, ErrorCode::kUnsupported, root.where(), " has ", key, " '", stated, "'; built is: ", built);
+  HR_REQUIRE(stated == built, ErrorCode::kUnsupported, root.where(), " has ", key, " '", stated,
+             "'; built is: ", built);
 }
 
 void refuse_other_graphs(const JsonValue& root) {

@@ -6,12 +6,10 @@
 namespace headrace {
 namespace {
 
-constexpr NameRule kNames[] = {{"model.embed_tokens.", "model.word_embeddings."},
-                               {".self_attn.qkv_proj.", ".attention.query_key_value."},
-                               {".self_attn.o_proj.", ".attention.dense."},
-                               {".self_attn.q_norm.", ".attention.query_layernorm."},
-                               {".self_attn.k_norm.", ".attention.key_layernorm."},
-                               {".mlp.shared_expert.", ".mlp.shared_experts."}};
+constexpr NameRule kNames[] = {
+    {"model.embed_tokens.", "model.word_embeddings."},   {".self_attn.qkv_proj.", ".attention.query_key_value."},
+    {".self_attn.o_proj.", ".attention.dense."},         {".self_attn.q_norm.", ".attention.query_layernorm."},
+    {".self_attn.k_norm.", ".attention.key_layernorm."}, {".mlp.shared_expert.", ".mlp.shared_experts."}};
 
 ExpertRouterConfig router_of(const JsonValue& root, int64_t hidden) {
   const std::string scores = root.string_or("score_function", "sigmoid");

@@ -17,13 +17,13 @@ struct ModelInfo {
   std::string architecture;
   int32_t vocab_size = 0, context_length = 0, num_layers = 0;
   std::vector<int32_t> eos_ids;
-  std::vector<KVLayerGroup> kv_groups;         // full-attention layers only
+  std::vector<KVLayerGroup> kv_groups;  // full-attention layers only
   std::vector<int32_t> full_attn_layer_ids;
   int32_t num_gdn_layers = 0;
-  GDNPoolConfig gdn;                           // num_slots is the engine's to choose
-  int64_t weight_bytes = 0;                    // as stored, or as made up
-  DType dtype = DType::kF32;                   // of activations
-  std::optional<DiffusionInfo> diffusion;      // absent: decoded token by token
+  GDNPoolConfig gdn;                       // num_slots is the engine's to choose
+  int64_t weight_bytes = 0;                // as stored, or as made up
+  DType dtype = DType::kF32;               // of activations
+  std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
 };
 
 // Owns its weights. Not thread-safe: one engine runs it.

@@ -39,8 +39,8 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
   HR_REQUIRE(names.size() == types.size(), ErrorCode::kModelFile, listed->where(), " has ", names.size(),
              " entries, expected one for each of ", layers, " layers");
   for (size_t i = 0; i < names.size(); ++i) {
-    HR_REQUIRE(names[i] == "full_attention" || names[i] == "linear_attention", ErrorCode::kUnsupported,
-               listed->where(), " names '", names[i], "'; built are: full_attention, linear_attention");
+    HR_REQUIRE(names[i] == "full_attention" || names[i] == "linear_attention", ErrorCode::kUnsupported, listed->where(),
+               " names '", names[i], "'; built are: full_attention, linear_attention");
     if (names[i] == "linear_attention") types[i] = LayerType::kLinearAttention;
   }
   return types;
@@ -62,12 +62,13 @@ const JsonValue& text_config_of(const JsonValue& root) {
 
 DType stored_dtype_of(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
-  const std::string name = text.string_or("dtype", text.string_or("torch_dtype",
-                           root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
+  const std::string name = text.string_or(
+      "dtype", text.string_or("torch_dtype", root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
   if (name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
-  throw Error(ErrorCode::kModelFile, str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
+  throw Error(ErrorCode::kModelFile,
+              str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
 }
 
 ModelConfig common_config(const JsonValue& root) {

@@ -25,16 +25,16 @@ struct ModelConfig {
   bool tied_head = false;
   float eps = 1e-6f;
   WeightForm norm_form = WeightForm::kPlain;
-  std::vector<LayerType> layer_types;     // [num_layers]
-  std::vector<bool> moe_layers;           // [num_layers]; empty: none
-  SelfAttentionConfig attention;          // layer_id is set per layer
+  std::vector<LayerType> layer_types;  // [num_layers]
+  std::vector<bool> moe_layers;        // [num_layers]; empty: none
+  SelfAttentionConfig attention;       // layer_id is set per layer
   RotaryConfig rotary;
-  GatedDeltaNetConfig gdn;                // ids are set per layer
+  GatedDeltaNetConfig gdn;  // ids are set per layer
   MoEConfig moe;
-  std::vector<int32_t> eos_ids;           // of the family, beside those that the files state
+  std::vector<int32_t> eos_ids;            // of the family, beside those that the files state
   std::span<const NameRule> names;         // not owned: the family's table; empty: the common names
   std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
-  DType stored_dtype = DType::kBF16;      // what config.json states
+  DType stored_dtype = DType::kBF16;       // what config.json states
 };
 
 // The fields that all families share, from the text part of `root` (text_config, or root itself). Every number is

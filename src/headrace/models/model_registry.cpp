@@ -89,6 +89,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
                               ? Checkpoint::random(*options.random_weights, options.context.threads)
                               : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
   checkpoint.rename(config.names);
+  if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }
 

@@ -15,17 +15,19 @@ namespace headrace {
 class SigbusGuard;
 
 struct ModelOptions {
-  std::optional<DType> dtype;             // of activations; absent: the checkpoint's, float32 for float16
-  const OpSet* ops = nullptr;             // not owned; null: the best CPU kernel set that runs here
+  std::optional<DType> dtype;  // of activations; absent: the checkpoint's, float32 for float16
+  const OpSet* ops = nullptr;  // not owned; null: the best CPU kernel set that runs here
   OpContext context;
-  std::optional<uint64_t> random_weights;  // a seed: only config.json is read
+  std::optional<uint64_t> random_weights;        // a seed: only config.json is read
+  std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
-  SigbusGuard* guard = nullptr;           // not owned
+  SigbusGuard* guard = nullptr;  // not owned
 };
 
 std::vector<std::string_view> architecture_names();
 
-// The model in `directory`. Error kModelFile or kUnsupported, one sentence.
+// The model in `directory`. Error kModelFile (files of the model, or an adapter that does not fit it), kUnsupported or
+// kInvalidArgument (an adapter on random weights), one sentence.
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options);
 
 }  // namespace headrace

@@ -25,6 +25,8 @@ struct Checkpoint::State {
   std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
   std::optional<RandomSource> random;
   std::span<const NameRule> rules;  // not owned
+  std::optional<LoraAdapter> adapter;
+  int adapter_threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::set<std::string, std::less<>> used;
 
@@ -80,6 +82,18 @@ bool Checkpoint::is_random() const { return state_->random.has_value(); }
 bool Checkpoint::has(std::string_view name) const { return state_->stored.contains(stored_name(state_->rules, name)); }
 void Checkpoint::rename(std::span<const NameRule> rules) { state_->rules = rules; }
 
+void Checkpoint::attach(LoraAdapter adapter, int threads) {
+  HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, adapter.name(), ": random weights take no adapter");
+  for (const std::string& weight : adapter.weights()) {
+    const auto found = state_->stored.find(weight);
+    HR_REQUIRE(found != state_->stored.end(), ErrorCode::kModelFile, adapter.name(), ": '", printable(weight),
+               "' is not in the checkpoint that it is to adapt");
+    adapter.require_fits(weight, shape_of_entry(*found->second.file, *found->second.entry));
+  }
+  state_->adapter.emplace(std::move(adapter));
+  state_->adapter_threads = threads;
+}
+
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> out;
   for (const auto& [name, stored] : state_->stored) out.emplace_back(name);
@@ -122,10 +136,12 @@ TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, con
   if (owned != state_->owned.end()) return owned->second;
   const unsigned char* data = file->data(*entry);
   const DType dtype = *entry->dtype->dtype;
-  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) == 0)
+  const bool adapted = state_->adapter && state_->adapter->adapts(name);
+  if (!adapted && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) == 0)
     return TensorView(const_cast<unsigned char*>(data), dtype, shape);  // views are untyped; the pages are read-only
   Tensor copy(dtype, shape);
   std::memcpy(copy.data(), data, entry->end - entry->begin);
+  if (adapted) copy = state_->adapter->merged(name, copy, state_->adapter_threads);
   return state_->owned.emplace(name, std::move(copy)).first->second;
 }
 

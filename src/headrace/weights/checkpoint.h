@@ -9,6 +9,7 @@
 
 #include "headrace/base/log.h"
 #include "headrace/base/tensor.h"
+#include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
 #include "headrace/weights/random_tensor.h"
 
@@ -40,6 +41,10 @@ class Checkpoint {
   // From here on tensors are asked for by their common names. `rules` is not owned and outlives the checkpoint (a
   // family's table). Errors and names() keep to what is stored.
   void rename(std::span<const NameRule> rules);
+
+  // From here on tensor() gives the adapted weights, merged once each. Error kModelFile, naming the adapter's file and
+  // the weight, when it changes one that is not stored or has another shape; kInvalidArgument on random weights.
+  void attach(LoraAdapter adapter, int threads);
 
   bool is_random() const;
   bool has(std::string_view name) const;

@@ -1,0 +1,53 @@
+// Soft tokens: which rows change, to what, and what is refused.
+#include "headrace/layers/token_merge.h"
+
+#include <gtest/gtest.h>
+
+#include "support/all_close.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kVocab = 5, kHidden = 3, kTokens = 3, kCandidates = 2;
+
+Tensor filled(DType dtype, const Shape& shape, const std::vector<double>& values) {
+  Tensor out(dtype, shape);
+  for (int64_t i = 0; i < out.numel(); ++i) set_element(out, i, values[static_cast<size_t>(i)]);
+  return out;
+}
+
+struct Fixture {
+  Tensor table{DType::kF32, {kVocab, kHidden}}, x = Tensor::zeros(DType::kF32, {kTokens, kHidden});
+  Tensor mask = filled(DType::kU8, {kTokens}, {0, 1, 0}),
+         ids = filled(DType::kI64, {kTokens, kCandidates}, {0, 0, 4, 2, 0, 0});
+  Tensor probs = filled(DType::kF32, {kTokens, kCandidates}, {9, 9, 0.5, 0.25, 9, 9});
+  Tensor residual = filled(DType::kF32, {kTokens}, {9, 0.25, 9});
+  Fixture() {
+    for (int64_t i = 0; i < table.numel(); ++i) set_element(table, i, static_cast<double>(i));
+  }
+  TokenMerge merge() const { return {mask, ids, probs, residual, 1}; }
+};
+
+TEST(TokenMerge, BlendsTheFlaggedRowsAndLeavesTheOthers) {
+  const Fixture f;
+  merge_tokens(f.merge(), f.table, f.x);
+  // 0.5 E[4] + 0.25 E[2] + 0.25 E[mask = 1], where E[i] = 3i, 3i + 1, 3i + 2.
+  const Tensor want = filled(DType::kF32, {kTokens, kHidden}, {0, 0, 0, 8.25, 9.25, 10.25, 0, 0, 0});
+  EXPECT_TRUE(testing_support::bit_equal(f.x, want));
+}
+
+TEST(TokenMerge, RefusesIdsOutsideTheTableAndShapesThatDoNotFit) {
+  const Fixture f;
+  TokenMerge outside = f.merge();
+  outside.mask_token_id = kVocab;
+  EXPECT_THROW(merge_tokens(outside, f.table, f.x), Error);
+  TokenMerge short_mask = f.merge();
+  short_mask.mask = f.mask.view().slice(0, 2);
+  EXPECT_THROW(merge_tokens(short_mask, f.table, f.x), Error);
+  TokenMerge wrong = f.merge();
+  wrong.probs = f.mask;
+  EXPECT_THROW(merge_tokens(wrong, f.table, f.x), Error);
+}
+
+}  // namespace
+}  // namespace headrace
