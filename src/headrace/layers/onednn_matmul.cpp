@@ -1,9 +1,10 @@
 #include "headrace/layers/onednn_matmul.h"
 
-#ifdef HEADRACE_JTHREAD_PARALLEL
+#ifndef HEADRACE_ONEDNN
 namespace headrace {
 
-// Built without oneDNN: its threads are OpenMP's, about which ThreadSanitizer reports races that are none.
+// Built without oneDNN, so that Linear runs the kernel set's product: ThreadSanitizer reports races of OpenMP's threads
+// that are none, and script/bundle has no room for the library.
 bool onednn_supports(const LinearArgs&) { return false; }
 void onednn_matmul(const LinearArgs&, const OpContext&) {
   throw Error(ErrorCode::kUnsupported, "linear: oneDNN is not built");
