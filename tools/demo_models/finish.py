@@ -76,6 +76,18 @@ def held_out(model, tokenizer, book):
                 bits_per_byte=bits / size, first_windows=windows[:4])
 
 
+def draw_curve(curve, series, path, label=None):
+    """A PNG of some columns of a training curve against its steps."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    plt.figure(figsize=(6, 3.5))
+    for key, name in series.items():
+        plt.plot([c["step"] for c in curve], [c[key] for c in curve], label=name)
+    plt.xlabel("step"), plt.ylabel(label), plt.legend(), plt.grid(alpha=0.3), plt.tight_layout()
+    plt.savefig(path, dpi=110)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--model", type=Path, required=True)
@@ -111,18 +123,8 @@ def main():
     training["held_out_bpb"] = round(measured["bits_per_byte"], 4)
     (args.model / "training.json").write_text(json.dumps(training, indent=1) + "\n")
     print({k: v for k, v in measured.items() if k != "first_windows"}, flush=True)
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-        curve = training["curve"]
-        plt.figure(figsize=(6, 3.5))
-        plt.plot([c["step"] for c in curve], [c["held_out_bpb"] for c in curve], label="held-out bits per byte")
-        plt.plot([c["step"] for c in curve], [c["train_loss"] for c in curve], label="training loss (nats per token)")
-        plt.xlabel("step"), plt.legend(), plt.grid(alpha=0.3), plt.tight_layout()
-        plt.savefig(args.model / "loss_curve.png", dpi=110)
-    except ImportError:
-        print("matplotlib is missing: no loss curve drawn")
+    draw_curve(training["curve"], dict(held_out_bpb="held-out bits per byte", train_loss="training loss (nats per token)"),
+               args.model / "loss_curve.png")
 
 
 if __name__ == "__main__":

@@ -120,6 +120,80 @@ def encode(tokenizer, text):
     return encoding.ids, [len(t) for t in encoding.tokens]  # byte-level: one character of a token is one byte
 
 
+class Average:
+    """The running average of a model's parameters, over about the last 200 steps."""
+    def __init__(self, model):
+        self.params = list(model.parameters())
+        self.values = [p.detach().clone() for p in self.params]
+
+    @torch.no_grad()
+    def update(self, step):
+        torch._foreach_lerp_(self.values, self.params, 1 - min(0.995, (step + 1) / (step + 20)))
+
+    @torch.no_grad()
+    def exchange(self):
+        """Swaps the average and the parameters: a second call undoes the first."""
+        for p, v in zip(self.params, self.values):
+            kept = p.detach().clone()
+            p.copy_(v)
+            v.copy_(kept)
+
+
+def round_to_bf16(model):
+    """What is stored: bf16, the recurrence's own vectors too."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.bfloat16().float())
+
+
+def random_windows(data, batch):
+    """Endless batches of windows; another cut of the text in every epoch. Draws from `random`."""
+    while True:
+        offset = random.randrange(WINDOW)
+        order = list(range(offset, len(data) - WINDOW, WINDOW))
+        random.shuffle(order)
+        for at in range(0, len(order) - batch + 1, batch):
+            yield torch.stack([data[i:i + WINDOW] for i in order[at:at + batch]])
+
+
+def fit(model, loss_of, watch, *, steps, lr, weight_decay, minutes=math.inf, every=50):
+    """Warm-up of 100 steps, then a linear descent to 0 over the last 60 %; by the clock, if `minutes` end first.
+
+    loss_of(step) returns the loss, watch(step, loss) is called every `every` steps and at the end.
+    Returns the average of the parameters, the steps run and the minutes taken.
+    """
+    opts, average = optimizers(model, lr, weight_decay), Average(model)
+    start, step = time.time(), 0
+    model.train()
+    while True:
+        frac = max(step / steps, (time.time() - start) / 60 / minutes)
+        if frac >= 1:
+            break
+        scale = min(1.0, (step + 1) / 100) * min(1.0, (1 - frac) / 0.6)
+        for opt, base in zip(opts, (lr, lr * 0.6)):
+            for group in opt.param_groups:
+                group["lr"] = base * scale
+        loss = loss_of(step)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        average.update(step)
+        step += 1
+        if step % every == 0:
+            watch(step, loss.item())
+    if step % every != 0:
+        watch(step, loss.item())
+    return average, step, (time.time() - start) / 60
+
+
+def read_books(folder):
+    """The training texts in the order of their names, and the book that is held out."""
+    names = sorted(p.name for p in folder.glob("*.txt") if p.name not in (HELD_OUT, "SOURCES.txt"))
+    return [(folder / n).read_text(encoding="utf-8") for n in names], (folder / HELD_OUT).read_text(encoding="utf-8")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--books", type=Path, required=True)
@@ -136,72 +210,36 @@ def main():
     random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = True
     device = "cuda"
-    names = sorted(p.name for p in args.books.glob("*.txt") if p.name not in (HELD_OUT, "SOURCES.txt"))
-    texts = [(args.books / n).read_text(encoding="utf-8") for n in names]
-    held = (args.books / HELD_OUT).read_text(encoding="utf-8")
+    texts, held = read_books(args.books)
     tokenizer = make_tokenizer(texts, args.vocab)
     stream = [i for t in texts for i in tokenizer.encode(t).ids + [0]]
     held_ids, held_lengths = encode(tokenizer, held)
-    data = torch.tensor(stream, device=device)
     model = Qwen3_5ForCausalLM(make_config(args.vocab)).to(device)
     add_dropout(model, args.dropout)
-    ema = {n: p.detach().clone() for n, p in model.named_parameters()}
-    opts = optimizers(model, args.lr, args.weight_decay)
-    per_epoch = len(stream) // (WINDOW * args.batch)
-    steps, start, curve = int(per_epoch * args.epochs), time.time(), []
+    windows = random_windows(torch.tensor(stream, device=device), args.batch)
+    per_epoch, curve = len(stream) // (WINDOW * args.batch), []
+    steps = int(per_epoch * args.epochs)
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(stream)} tokens, {steps} steps", flush=True)
 
-    def watch(loss):
+    def watch(step, loss):
         bpb = bits_per_byte(model, held_ids, held_lengths, device)
-        curve.append(dict(step=step, train_loss=round(loss.item(), 4), held_out_bpb=round(bpb, 4)))
-        print(f"step {step}/{steps} loss {loss.item():.3f} held-out {bpb:.4f} {time.time() - start:.0f} s", flush=True)
+        curve.append(dict(step=step, train_loss=round(loss, 4), held_out_bpb=round(bpb, 4)))
+        print(f"step {step}/{steps} loss {loss:.3f} held-out {bpb:.4f}", flush=True)
 
-    model.train()
-    step, ended = 0, False
-    while not ended:
-        offset = random.randrange(WINDOW)  # another cut of the text in every epoch
-        order = list(range(offset, len(stream) - WINDOW, WINDOW))
-        random.shuffle(order)
-        for at in range(0, len(order) - args.batch + 1, args.batch):
-            frac = max(step / steps, (time.time() - start) / 60 / args.minutes)
-            ended = frac >= 1
-            if ended:
-                break
-            scale = min(1.0, (step + 1) / 100) * min(1.0, (1 - frac) / 0.6)
-            for opt, base in zip(opts, (args.lr, args.lr * 0.6)):
-                for group in opt.param_groups:
-                    group["lr"] = base * scale
-            x = torch.stack([data[i:i + WINDOW] for i in order[at:at + args.batch]])
-            with torch.autocast("cuda", torch.bfloat16):
-                logits = model(input_ids=x, use_cache=False).logits
-                loss = torch.nn.functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), x[:, 1:].flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for opt in opts:
-                opt.step()
-                opt.zero_grad(set_to_none=True)
-            decay = min(0.995, (step + 1) / (step + 20))
-            with torch.no_grad():
-                for n, p in model.named_parameters():
-                    ema[n].lerp_(p, 1 - decay)
-            step += 1
-            if step % 50 == 0:
-                watch(loss)
-    if step % 50 != 0:
-        watch(loss)
+    def loss_of(step):
+        x = next(windows)
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(input_ids=x, use_cache=False).logits
+            return torch.nn.functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), x[:, 1:].flatten())
+
+    average, step, minutes = fit(model, loss_of, watch, steps=steps, lr=args.lr, weight_decay=args.weight_decay,
+                                 minutes=args.minutes)
     raw = bits_per_byte(model, held_ids, held_lengths, device)
-    backup = {n: p.detach().clone() for n, p in model.named_parameters()}
-    with torch.no_grad():
-        for n, p in model.named_parameters():
-            p.copy_(ema[n])
+    average.exchange()
     averaged = bits_per_byte(model, held_ids, held_lengths, device)
     if raw < averaged:
-        with torch.no_grad():
-            for n, p in model.named_parameters():
-                p.copy_(backup[n])
-    with torch.no_grad():  # what is stored: bf16, the recurrence's own vectors too
-        for p in model.parameters():
-            p.copy_(p.bfloat16().float())
+        average.exchange()
+    round_to_bf16(model)
     torch.backends.cuda.matmul.allow_tf32 = False
     final = bits_per_byte(model, held_ids, held_lengths, device, autocast=False)
     print(f"raw {raw:.4f} averaged {averaged:.4f} stored in bf16 {final:.4f}", flush=True)
@@ -212,7 +250,7 @@ def main():
     (args.out / "training.json").write_text(json.dumps(dict(
         arguments={k: str(v) for k, v in vars(args).items() if k not in ("books", "out")}, held_out_bpb=round(final, 4),
         parameters=sum(p.numel() for p in model.parameters()), training_tokens=len(stream),
-        steps=step, epochs_run=round(step / per_epoch, 2), minutes=round((time.time() - start) / 60, 2),
+        steps=step, epochs_run=round(step / per_epoch, 2), minutes=round(minutes, 2),
         weights="average" if averaged <= raw else "last", curve=curve),
         indent=1) + "\n")
 
