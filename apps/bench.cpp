@@ -11,6 +11,7 @@
 #include "headrace/llm/llm.h"
 #include "json.h"
 #include "limits.h"
+#include "output.h"
 #include "model_path.h"
 
 namespace headrace::app {
@@ -27,9 +28,9 @@ struct Result {
 
 void print(const Result& r) {
   const double rate = (r.bytes > 0 ? r.bytes : r.flops) / r.median_s;
-  fmt::print("{{\"name\": {}, \"median_s\": {:.6f}, \"bytes\": {:.0f}, \"flops\": {:.0f}, \"limit\": \"{}\", "
+  write_out(fmt::format("{{\"name\": {}, \"median_s\": {:.6f}, \"bytes\": {:.0f}, \"flops\": {:.0f}, \"limit\": \"{}\", "
              "\"limit_rate\": {:.4g}, \"rate\": {:.4g}, \"share\": {:.3f}}}\n",
-             json_string(r.name), r.median_s, r.bytes, r.flops, r.limit, r.limit_rate, rate, rate / r.limit_rate);
+             json_string(r.name), r.median_s, r.bytes, r.flops, r.limit, r.limit_rate, rate, rate / r.limit_rate));
 }
 
 void fill(const Tensor& t) {

@@ -4,39 +4,62 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
+#include "exit_status.h"
 #include "headrace/base/parallel.h"
 #include "headrace/llm/llm.h"
 #include "json.h"
+#include "load_progress.h"
 #include "model_path.h"
+#include "output.h"
 
 namespace headrace::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kInterrupted = 130;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Ctrl-C: the step that runs is finished, what was made is printed, and the status says so. A second one kills.
 std::atomic<bool> interrupted{false};
 extern "C" void on_interrupt(int) { interrupted = true; }
 
-// Writes all of it; false when the reader has gone.
-bool write_out(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
 }
+
+// A model with its progress on standard error. Throws Interrupted.
+class LoadedModel {
+ public:
+  LoadedModel(const std::string& model, LLMOptions options)
+      : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
+    options.progress = [this](std::string_view, int64_t done, int64_t total) {
+      write_err(progress_.update(done, total));
+      if (interrupted) throw Interrupted();
+    };
+    try {
+      llm_ = std::make_unique<LLM>(model_directory(model), options);
+    } catch (...) {
+      write_err(progress_.finish());  // the sentence gets a line of its own
+      throw;
+    }
+    write_err(progress_.finish());
+  }
+  LLM& operator*() { return *llm_; }
+
+ private:
+  LoadProgress progress_;
+  std::unique_ptr<LLM> llm_;
+};
 
 std::optional<DType> dtype_of(const std::string& name) {
   if (name == "auto") return std::nullopt;
@@ -53,11 +76,6 @@ LLMOptions options_of(const ModelFlags& f) {
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;
   options.guard = f.guard;
-  if (isatty(STDERR_FILENO) != 0) {
-    options.progress = [](std::string_view what, int64_t done, int64_t total) {
-      if (total > 2) fmt::print(stderr, "\rloading {} {}/{}{}", what, done, total, done == total ? "\n" : "");
-    };
-  }
   return options;
 }
 
@@ -65,15 +83,16 @@ struct Timings {
   double load_s = 0, first_token_s = 0, total_s = 0;
 };
 
-std::string report_json(const Completion& c, const LLM& llm, const std::string& runs, const LLMOptions& o, const Timings& t) {
+std::string report_json(const Completion& c, const LLM& llm, const std::string& runs, const LLMOptions& o,
+                        const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
   return fmt::format(
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
       R"("ran": {{"architecture": "{}", "device": "cpu", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
-      json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(), t.load_s,
-      t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
+      json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
+      t.load_s, t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
       llm.model_info().architecture, json_string(runs), name_of(llm.model_info().dtype), o.context.threads,
       o.context.determinism == Determinism::kStrict);
 }
@@ -83,12 +102,13 @@ std::string report_json(const Completion& c, const LLM& llm, const std::string& 
 int generate(const GenerateFlags& flags) {
   const auto start = Clock::now();
   const LLMOptions options = options_of(flags.model);
-  LLM llm(model_directory(flags.model.model), options);
+  catch_interrupts();
+  LoadedModel model(flags.model.model, options);
+  LLM& llm = *model;
   Timings timings{.load_s = seconds_since(start)};
-  std::signal(SIGINT, on_interrupt);
   bool reader_gone = flags.echo_prompt && !write_out(flags.prompt);
   const Completion result = llm.generate(flags.prompt, flags.sampling, [&](std::string_view piece) {
-    if (timings.first_token_s == 0) timings.first_token_s = seconds_since(start);
+    if (timings.first_token_s == 0 && !piece.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) reader_gone = reader_gone || !write_out(piece);
     return reader_gone || interrupted ? StreamAction::kStop : StreamAction::kContinue;
   });
@@ -99,9 +119,9 @@ int generate(const GenerateFlags& flags) {
   } else {
     write_out("\n");
     if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {
-      fmt::print(stderr, "[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}]\n", result.ids.size(),
-                 static_cast<double>(result.ids.size()) / (timings.total_s - timings.load_s), timings.first_token_s,
-                 llm.engine().runner().backend().describe());
+      write_err(fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}]\n", result.ids.size(),
+                            static_cast<double>(result.ids.size()) / (timings.total_s - timings.load_s),
+                            timings.first_token_s, llm.engine().runner().backend().describe()));
     }
   }
   return interrupted ? kInterrupted : 0;
@@ -109,17 +129,22 @@ int generate(const GenerateFlags& flags) {
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
   std::ifstream in(file, std::ios::binary);
-  HR_REQUIRE(in.good(), ErrorCode::kInvalidArgument, file, ": cannot be read");
+  HR_REQUIRE(in.good() && std::filesystem::is_regular_file(file), ErrorCode::kInvalidArgument, file,
+             ": is no file that can be read");
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  LLM llm(model_directory(flags.model), options_of(flags));
+  LoadedModel model(flags.model, options_of(flags));
+  LLM& llm = *model;
   const auto start = Clock::now();
   const LLM::Perplexity p = llm.perplexity(text);
   const double rate = static_cast<double>(p.tokens) / seconds_since(start);
   if (output == Output::kJson) {
-    write_out(fmt::format("{{\"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}}}\n",
-                          p.bits_per_byte(), p.tokens, rate));
+    write_out(
+        fmt::format("{{\"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, \"window\": {}}}\n",
+                    p.bits_per_byte(), p.tokens, rate, p.window));
   } else {
-    write_out(fmt::format("{:.4f} bits per byte over {} tokens, {:.0f} tokens/s\n", p.bits_per_byte(), p.tokens, rate));
+    const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
+    write_out(fmt::format("{:.4f} bits per byte over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
+                          p.bits_per_byte(), p.tokens, p.window, why, rate));
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "json.h"
 #include "limits.h"
+#include "output.h"
 
 namespace headrace::app {
 namespace {
@@ -30,21 +31,24 @@ int doctor(Output output) {
   std::string sets;
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (output == Output::kJson) {
-      sets += fmt::format("{}{{\"name\": \"{}\", \"runs\": {}}}", sets.empty() ? "" : ", ", set.ops->name, set.runs_here());
+      sets +=
+          fmt::format("{}{{\"name\": \"{}\", \"runs\": {}}}", sets.empty() ? "" : ", ", set.ops->name, set.runs_here());
     } else {
       sets += fmt::format("  {:<12} {}\n", set.ops->name, set.runs_here() ? "runs here" : "this machine lacks it");
     }
   }
   const std::string_view best = cpu::select_kernel_set().name;
   if (output == Output::kJson) {
-    fmt::print("{{\"cpu\": {}, \"cores\": {}, \"kernel_sets\": [{}], \"selected\": \"{}\", \"read_gb_s\": {:.1f}, "
-               "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {:.3f}, \"gpus\": []}}\n",
-               json_string(cpu_model()), threads, sets, best, read / 1e9, both / 1e9, matmul / 1e12);
+    write_out(
+        fmt::format("{{\"cpu\": {}, \"cores\": {}, \"kernel_sets\": [{}], \"selected\": \"{}\", \"read_gb_s\": {:.1f}, "
+                    "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {:.3f}, \"gpus\": []}}\n",
+                    json_string(cpu_model()), threads, sets, best, read / 1e9, both / 1e9, matmul / 1e12));
     return 0;
   }
-  fmt::print("cpu      {} ({} cores)\nkernels  {} is selected\n{}memory   {:.1f} GB/s read, {:.1f} GB/s read and write\n"
-             "matmul   {:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)\ngpu      no CUDA module is built\n",
-             cpu_model(), threads, best, sets, read / 1e9, both / 1e9, matmul / 1e12);
+  write_out(fmt::format(
+      "cpu      {} ({} cores)\nkernels  {} is selected\n{}memory   {:.1f} GB/s read, {:.1f} GB/s read and write\n"
+      "matmul   {:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)\ngpu      no CUDA module is built\n",
+      cpu_model(), threads, best, sets, read / 1e9, both / 1e9, matmul / 1e12));
   return 0;
 }
 

@@ -1,49 +1,37 @@
 // The headrace program: reads the command line, runs a command, turns failures into one sentence and a status.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <cstdio>
-#include <new>
 
 #include "commands.h"
-#include "headrace/base/error.h"
+#include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
+#include "output.h"
+#include "suggest.h"
 
 namespace {
 
 using namespace headrace;
 using namespace headrace::app;
 
-// Exit statuses, as README lists them.
-constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
-
-int status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kUnsupported: return kUsage;
-    case ErrorCode::kModelFile:
-    case ErrorCode::kIo: return kModelFiles;
-    case ErrorCode::kOutOfMemory: return kMemory;
-    case ErrorCode::kNoDevice:
-    case ErrorCode::kCuda: return kDevice;
-    case ErrorCode::kInternal: return kBug;
-  }
-  return kBug;
-}
-
 void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("model", f.model, "model directory (default: the bundled demo)");
-  app.add_option("--dtype", f.dtype, "of activations")->check(CLI::IsMember({"auto", "float32", "bfloat16"}))->capture_default_str();
+  app.add_option("--dtype", f.dtype, "of activations")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
+      ->capture_default_str();
   app.add_option("--device", f.device, "where to run")->check(CLI::IsMember({"auto", "cpu"}))->capture_default_str();
   app.add_option("--backend", f.backend, "attention backend: auto, cpu or reference")->capture_default_str();
   app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
   app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
-  app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")->check(CLI::Range(2, 1 << 24));
+  app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")
+      ->check(CLI::Range(2, 1 << 24));
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
-  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json and tokenizer.json are read");
+  app.add_option("--random-weights", f.random_weights,
+                 "made-up weights from this seed: only config.json and tokenizer.json are read");
 }
 
 void add_sampling_flags(CLI::App& app, SamplingParams& s) {
@@ -55,7 +43,8 @@ void add_sampling_flags(CLI::App& app, SamplingParams& s) {
   app.add_option("--repetition-penalty", s.repetition_penalty)->capture_default_str();
   app.add_option("--seed", s.seed)->capture_default_str();
   app.add_option("--stop", s.stop, "text that ends the output; may be given several times");
-  app.add_flag_callback("--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
+  app.add_flag_callback(
+      "--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
 }
 
 int run(int argc, char** argv, SigbusGuard& guard) {
@@ -85,7 +74,8 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   demo->callback([&] { status = generate(demo_flags); });
 
   CLI::App* eval = app.add_subcommand("eval", "measure a model");
-  CLI::App* perplexity = eval->require_subcommand(1)->add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
+  CLI::App* perplexity =
+      eval->require_subcommand(1)->add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
   add_model_flags(*perplexity, eval_flags);
   perplexity->add_option("--file", eval_file, "UTF-8 text")->required();
   perplexity->add_flag("--json", json);
@@ -95,7 +85,8 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   check->add_flag("--json", json);
   check->callback([&] { status = doctor(json ? Output::kJson : Output::kText); });
 
-  CLI::App* measure = app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
+  CLI::App* measure =
+      app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
   measure->add_option("what", bench_what)->required()->check(CLI::IsMember({"attention", "gdn", "model"}));
   add_model_flags(*measure, bench_flags);
   measure->callback([&] { status = bench(bench_what, bench_flags); });
@@ -103,7 +94,10 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsage;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    const auto unknown = unknown_argument(app, {argv + 1, argv + argc});
+    write_err(fmt::format("headrace: {}\n", unknown.value_or(e.what())));
+    return kUsage;
   }
   return status;
 }
@@ -112,17 +106,8 @@ int run(int argc, char** argv, SigbusGuard& guard) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
-  try {
+  return guarded([&] {
     headrace::SigbusGuard guard;
     return run(argc, argv, guard);
-  } catch (const headrace::Error& e) {
-    fmt::print(stderr, "headrace: {}\n", e.what());
-    return status_of(e.code());
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "headrace: out of memory\n");
-    return kMemory;
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "headrace: bug: {}\n", e.what());
-    return kBug;
-  }
+  });
 }

@@ -7,7 +7,7 @@ namespace headrace::app {
 std::filesystem::path model_directory(const std::string& given) {
   namespace fs = std::filesystem;
   if (!given.empty()) {
-    HR_REQUIRE(fs::is_directory(given), ErrorCode::kModelFile, given, ": no such model directory");
+    HR_REQUIRE(fs::exists(given), ErrorCode::kModelFile, given, ": no such model directory");
     return given;
   }
   std::error_code ignored;
@@ -16,7 +16,8 @@ std::filesystem::path model_directory(const std::string& given) {
        {program.parent_path() / ".." / "share" / "headrace" / "demo_models", fs::path(HEADRACE_BUILD_DEMO_MODELS)}) {
     if (fs::is_directory(place / "fairy-hybrid", ignored)) return place / "fairy-hybrid";
   }
-  throw Error(ErrorCode::kModelFile, "the demo model fairy-hybrid is neither beside the program nor in the source tree");
+  throw Error(ErrorCode::kModelFile,
+              "the demo model fairy-hybrid is neither beside the program nor in the source tree");
 }
 
 }  // namespace headrace::app

@@ -6,7 +6,7 @@
 namespace headrace::app {
 
 // `given`, or without one the demo: ../share/headrace/demo_models beside the program, else the source tree's.
-// Error kModelFile when there is no such directory.
+// Error kModelFile when there is nothing of that name.
 std::filesystem::path model_directory(const std::string& given);
 
 }  // namespace headrace::app

@@ -66,6 +66,38 @@ TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {
   EXPECT_THROW(llm.perplexity(""), Error);
 }
 
+TEST(FairyHybrid, PerplexityFitsItsWindowToTheContext) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "There was once a king who had three sons. ";
+  const auto measured = [&text](int32_t context) {
+    LLMOptions o = options(1);
+    o.max_model_len = context;
+    LLM llm(kDemo, o);
+    return llm.perplexity(text);
+  };
+  EXPECT_EQ(measured(1024).window, 512);
+  EXPECT_EQ(measured(64).window, 63);
+  EXPECT_GT(measured(64).tokens, 250);
+  EXPECT_THROW(measured(2), Error);
+}
+
+TEST(FairyHybrid, ALongPromptCanBeStoppedBeforeItIsThrough) {
+  LLM llm(kDemo, options(1));
+  std::string prompt;
+  for (int i = 0; i < 80; ++i) prompt += "There was once a king who had three sons. ";
+  int calls = 0;
+  const Completion c = llm.generate(prompt, {.max_tokens = 5}, [&calls](std::string_view piece) {
+    EXPECT_EQ(piece, "");
+    ++calls;
+    return StreamAction::kStop;
+  });
+  EXPECT_GT(c.prompt_ids.size(), 512u) << "more than one step";
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(c.ids.empty());
+  EXPECT_EQ(c.finish_reason, FinishReason::kAborted);
+  EXPECT_TRUE(llm.engine().idle());
+}
+
 TEST(FairyHybrid, BitsOfHeldOutWindowsEqualTransformers) {
   LLM llm(kDemo, options(2));
   const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_hybrid_bpb.json");

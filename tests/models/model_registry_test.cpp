@@ -134,6 +134,22 @@ TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
   EXPECT_EQ(model->info().dtype, DType::kF32);
 }
 
+TEST(ModelRegistry, OtherFormatsAreRefusedByNameBeforeAFileThatTheyLack) {
+  for (const auto& [file, expected] :
+       std::vector<std::pair<std::string, std::string>>{{"model-q4.gguf", "GGUF weights are not supported"},
+                                                        {"pytorch_model.bin", "pickle weights are not supported"}}) {
+    const test::TempDir directory;
+    test::write_file(directory / file, "x");
+    try {
+      load_model(directory.path(), {});
+      FAIL() << file << " was not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(ModelRegistry, RandomWeightsNeedNoFileButTheConfig) {
   const test::TempDir directory;
   std::filesystem::copy_file(golden("qwen3_moe") / "config.json", directory / "config.json");

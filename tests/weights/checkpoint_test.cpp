@@ -111,11 +111,13 @@ TEST_F(Shards, AreReadAsOne) {
       Checkpoint::open(dir_.path(), {.progress = [&](std::string_view what, int64_t done, int64_t total) {
                          progress += str(what, " ", done, "/", total, ";");
                        }});
-  EXPECT_EQ(progress, "one.safetensors 1/2;two.safetensors 2/2;");
   EXPECT_EQ(checkpoint.names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(checkpoint.stored_bytes(), 16);
   Checkpoint moved = std::move(checkpoint);
   EXPECT_EQ(element_as_double(moved.tensor("b", {2}), 1), 2.0);
+  moved.tensor("b", {2});
+  moved.tensor("a", {2});
+  EXPECT_EQ(progress, "b 8/16;a 16/16;") << "bytes, once for each tensor";
   EXPECT_EQ(moved.shape_of("a"), Shape({2}));
 }
 
@@ -165,11 +167,14 @@ TEST(Checkpoint, RulesTurnCommonNamesIntoStoredOnes) {
 TEST(Checkpoint, OtherFormatsAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> cases = {{"model-q4.gguf", "GGUF weights are not supported"},
                                                                   {"pytorch_model.bin", "pickle weights are not"},
-                                                                  {"consolidated.pt", "pickle weights are not"}};
+                                                                  {"consolidated.pt", "pickle weights are not"},
+                                                                  {"model.pth", "pickle weights are not"},
+                                                                  {"last.ckpt", "pickle weights are not"}};
   for (const auto& [name, expected] : cases) {
     const TempDir dir;
     write_file(dir / name, "x");
     expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir / name); });
   }
   const TempDir dir;
   expect_error(ErrorCode::kModelFile, "has neither model.safetensors nor", [&] { Checkpoint::open(dir.path()); });

@@ -45,6 +45,17 @@ TEST(RandomWeights, HaveTheVarianceThatWasAskedFor) {
   EXPECT_NEAR(moments_of(checkpoint.tensor("wide", {100'000}, {.stddev = 2.0})).stddev, 2, 2e-2);
 }
 
+TEST(RandomWeights, ReportTheBytesThatAreMade) {
+  std::vector<int64_t> numbers;
+  Checkpoint checkpoint = Checkpoint::random(1, 1, [&numbers](std::string_view, int64_t done, int64_t total) {
+    numbers.insert(numbers.end(), {done, total});
+  });
+  checkpoint.tensor("a", {2, 3});
+  checkpoint.tensor("b", {5});
+  checkpoint.tensor("a", {2, 3});
+  EXPECT_EQ(numbers, (std::vector<int64_t>{12, 0, 22, 0}));
+}
+
 TEST(RandomWeights, OneNameHasOneShape) {
   Checkpoint checkpoint = Checkpoint::random(1, 1);
   const TensorView first = checkpoint.tensor("a", {2, 3});

@@ -104,7 +104,8 @@ std::vector<StepOutput> Engine::step() {
 
 void Engine::step_warm_up() {
   const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
-  runner_.run(warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, &runner_.backend()));
+  runner_.run(
+      warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
 }
 
 std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {

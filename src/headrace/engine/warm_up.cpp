@@ -15,7 +15,8 @@ void WarmUpQueue::remove(int64_t id) {
   std::erase_if(requests_, [id](const Request& request) { return request.id == id; });
 }
 
-const ForwardBatch& WarmUpQueue::next(int32_t max_rows, States states, AttentionBackend* backend) {
+const ForwardBatch& WarmUpQueue::next(int32_t max_rows, States states, const ReqToTokenPool& table,
+                                      AttentionBackend* backend) {
   Request& request = requests_.front();
   const auto length = static_cast<int32_t>(request.prompt.size());
   const bool decodes = request.num_run == length;
@@ -27,7 +28,7 @@ const ForwardBatch& WarmUpQueue::next(int32_t max_rows, States states, Attention
   write_slots_.assign(ids_.size(), kDoNotStore);
   batch_ = {.mode = decodes ? ForwardMode::kDecode : ForwardMode::kExtend};
   batch_.attn = {.spans = {{.q_len = rows}},
-                 .page_table = page_table_,
+                 .page_table = table.page_table(),
                  .write_slots = TensorView(write_slots_.data(), DType::kI64, {rows})};
   if (states == States::kRecurrent) batch_.attn.state_slots = {{}};
   batch_.input_ids = TensorView(ids_.data(), DType::kI32, {rows});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "headrace/batch/forward_batch.h"
+#include "headrace/pool/req_to_token_pool.h"
 
 namespace headrace {
 
@@ -18,7 +19,7 @@ class WarmUpQueue {
   // The next step of the oldest request, at most `max_rows` of it; the request goes when this was its last one.
   // Valid until the next call.
   enum class States : uint8_t { kNone, kRecurrent };  // of the model
-  const ForwardBatch& next(int32_t max_rows, States states, AttentionBackend* backend);
+  const ForwardBatch& next(int32_t max_rows, States states, const ReqToTokenPool& table, AttentionBackend* backend);
 
  private:
   struct Request {
@@ -29,7 +30,6 @@ class WarmUpQueue {
   std::deque<Request> requests_;
   std::vector<int32_t> ids_, positions_;
   std::vector<int64_t> write_slots_;
-  Tensor page_table_ = Tensor::zeros(DType::kI32, {1, 1});
   ForwardBatch batch_;
 };
 

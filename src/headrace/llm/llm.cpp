@@ -8,6 +8,7 @@
 #include "headrace/attention/reference/reference_backend.h"
 #include "headrace/llm/stop_filter.h"
 #include "headrace/text/detokenizer.h"
+#include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
 namespace {
@@ -38,10 +39,15 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, const
           .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size)};
 }
 
+Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
+  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  return Tokenizer::from_file((model / "tokenizer.json").string());
+}
+
 }  // namespace
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
-    : tokenizer_(Tokenizer::from_file((model / "tokenizer.json").string())),
+    : tokenizer_(tokenizer_of(model, options)),
       model_(load_model(model, model_options(options))),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, options))) {}
 
@@ -55,7 +61,12 @@ Completion LLM::generate(std::string_view prompt, const SamplingParams& params, 
     return piece.empty() ? StreamAction::kContinue : on_text(piece);
   };
   while (!engine_->idle()) {
-    for (const StepOutput& out : engine_->step()) {
+    const std::vector<StepOutput> outputs = engine_->step();
+    if (outputs.empty() && on_text({}) == StreamAction::kStop) {
+      result.finish_reason = FinishReason::kAborted;
+      engine_->abort(id);
+    }
+    for (const StepOutput& out : outputs) {
       result.ids.push_back(out.token.id);
       std::string piece = stops.push(detokenizer.push(out.token.id));
       if (out.finish_reason) {
@@ -74,7 +85,11 @@ Completion LLM::generate(std::string_view prompt, const SamplingParams& params, 
 
 LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window) {
   const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
-  Perplexity total;
+  const int32_t context = engine_->scheduler().table().max_context_len();
+  HR_REQUIRE(context > 2, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
+             " tokens, expected 3 or more");
+  Perplexity total{.window = std::min(window, context - 1)};  // a request leaves room for one token more
+  window = total.window;
   for (size_t at = 0; at + 1 < ids.size(); at += static_cast<size_t>(window)) {
     const size_t end = std::min(ids.size(), at + static_cast<size_t>(window));
     if (end - at < 2) break;

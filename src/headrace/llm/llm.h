@@ -25,6 +25,8 @@ struct LLMOptions {
   SigbusGuard* guard = nullptr;  // not owned
 };
 
+inline constexpr int32_t kPerplexityWindow = 512;  // tokens
+
 struct Completion {
   std::string text;
   std::vector<int32_t> prompt_ids, ids;
@@ -40,17 +42,20 @@ class LLM {
   LLM(const std::filesystem::path& model, const LLMOptions& options);
 
   // Calls on_text with each piece of text as soon as it is certain; a stop text and what follows it never appear, and
-  // no piece ends inside a character. kStop ends the request as aborted. Errors as Engine::add.
+  // no piece ends inside a character. A step that makes no text (of a long prompt) calls it with an empty piece. kStop
+  // ends the request as aborted. Errors as Engine::add.
   using OnText = std::function<StreamAction(std::string_view piece)>;
   Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text);
 
   struct Perplexity {
     double bits = 0;
     int64_t bytes = 0, tokens = 0;
+    int32_t window = 0;  // tokens of one
     double bits_per_byte() const { return bits / static_cast<double>(bytes); }
   };
-  // Windows of `window` tokens without overlap; in each, tokens 1.. are predicted and their bytes counted.
-  Perplexity perplexity(std::string_view text, int32_t window = 512);
+  // Windows of `window` tokens without overlap, of fewer where the context holds no more; in each, tokens 1.. are
+  // predicted and their bytes counted.
+  Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow);
 
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }

@@ -7,6 +7,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/families.h"
+#include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
 namespace {
@@ -75,6 +76,7 @@ std::vector<std::string_view> architecture_names() {
 }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
+  if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
   const JsonValue root = read_json_file(directory / "config.json");
   const Row& row = find(root);
   ModelConfig config = row.config(root);
@@ -86,7 +88,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
                              .op = options.context,
                              .dtype = options.dtype.value_or(stored)};
   Checkpoint checkpoint = options.random_weights
-                              ? Checkpoint::random(*options.random_weights, options.context.threads)
+                              ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
                               : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);

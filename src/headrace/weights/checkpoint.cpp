@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "headrace/weights/checkpoint_files.h"
 
@@ -29,6 +30,13 @@ struct Checkpoint::State {
   int adapter_threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::set<std::string, std::less<>> used;
+  ProgressCallback progress;
+  int64_t total_bytes = 0, done_bytes = 0;
+
+  void report(std::string_view name, int64_t bytes) {
+    done_bytes += bytes;
+    if (progress) progress(name, done_bytes, total_bytes);
+  }
 
   const Stored& at(std::string_view name) const {
     const auto found = stored.find(name);
@@ -69,11 +77,15 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const Checkp
   for (const SafetensorsFile& file : state->files)
     for (const SafetensorsEntry& entry : file.entries())
       HR_ASSERT(state->stored.emplace(entry.name, State::Stored{&file, &entry}).second);
-  return Checkpoint(std::move(state));
+  state->progress = options.progress;
+  Checkpoint checkpoint(std::move(state));
+  checkpoint.state_->total_bytes = checkpoint.stored_bytes();
+  return checkpoint;
 }
 
-Checkpoint Checkpoint::random(uint64_t seed, int threads) {
+Checkpoint Checkpoint::random(uint64_t seed, int threads, ProgressCallback progress) {
   auto state = std::make_unique<State>();
+  state->progress = std::move(progress);
   state->random = State::RandomSource{seed, threads};
   return Checkpoint(std::move(state));
 }
@@ -120,6 +132,7 @@ TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, con
   if (is_random()) {
     if (owned == state_->owned.end()) {
       Tensor made = random_weight(state_->random->seed, name, expected, random, state_->random->threads);
+      state_->report(name, made.bytes());
       return state_->owned.emplace(name, std::move(made)).first->second;
     }
     HR_REQUIRE(owned->second.shape() == expected, ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' is ",
@@ -132,7 +145,7 @@ TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, con
              shape, ", expected ", expected);
   HR_REQUIRE(entry->dtype->dtype, ErrorCode::kUnsupported, file->name(), ": tensor '", printable(name), "' has dtype ",
              entry->dtype->name, ", which is not supported; supported are F32, BF16, F16, F64, I32, I64, U8");
-  state_->used.emplace(name);
+  if (state_->used.emplace(name).second) state_->report(name, static_cast<int64_t>(entry->end - entry->begin));
   if (owned != state_->owned.end()) return owned->second;
   const unsigned char* data = file->data(*entry);
   const DType dtype = *entry->dtype->dtype;

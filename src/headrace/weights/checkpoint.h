@@ -18,7 +18,8 @@ namespace headrace {
 class SigbusGuard;
 
 struct CheckpointOptions {
-  ProgressCallback progress;     // after each file is validated and mapped: its name, files done, files in all
+  ProgressCallback
+      progress;  // after each tensor is handed out for the first time: its name, bytes so far, bytes in all
   SigbusGuard* guard = nullptr;  // not owned, outlives the checkpoint; null: a file that shrinks is a SIGBUS
 };
 
@@ -31,8 +32,8 @@ class Checkpoint {
   static Checkpoint open(const std::filesystem::path& directory, const CheckpointOptions& options = {});
 
   // Every tensor that is asked for exists, in bf16, with values that follow from seed and name alone; has() and names()
-  // answer as for an empty directory, so optional tensors are left out.
-  static Checkpoint random(uint64_t seed, int threads);
+  // answer as for an empty directory, so optional tensors are left out. To `progress`, bytes in all are 0: not known.
+  static Checkpoint random(uint64_t seed, int threads, ProgressCallback progress = {});
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

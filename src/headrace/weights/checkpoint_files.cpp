@@ -21,18 +21,12 @@ bool is_present(const fs::path& path) {
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
-// The directory has no weights that can be read: says what it holds instead.
-[[noreturn]] void refuse_directory(const fs::path& directory) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    const std::string extension = entry.path().extension().string();
-    const bool gguf = extension == ".gguf";
-    const bool pickle = extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
-    HR_REQUIRE(!gguf && !pickle, ErrorCode::kUnsupported, entry.path().string(), ": ", gguf ? "GGUF" : "pickle",
-               " weights are not supported", kSupported);
-  }
-  throw Error(ErrorCode::kModelFile, str(directory.string(), ": ", error ? error.message() + ": " : "", "has neither ",
-                                         kSingleFile, " nor ", kIndexFile));
+void refuse_other_format(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  const bool gguf = extension == ".gguf";
+  const bool pickle = extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
+  HR_REQUIRE(!gguf && !pickle, ErrorCode::kUnsupported, file.string(), ": ", gguf ? "GGUF" : "pickle",
+             " weights are not supported", kSupported);
 }
 
 void refuse_quantised_config(const fs::path& directory) {
@@ -97,8 +91,6 @@ std::vector<SafetensorsFile> open_shards(const fs::path& directory, const Checkp
   for (const std::string& shard : shards) {
     files.emplace_back(directory / shard, options.guard);
     check_shard(index, map, shard, files.back(), missing);
-    if (options.progress)
-      options.progress(shard, static_cast<int64_t>(files.size()), static_cast<int64_t>(shards.size()));
   }
   if (missing.empty()) return files;
   const std::string tensor(*missing.begin());
@@ -108,19 +100,26 @@ std::vector<SafetensorsFile> open_shards(const fs::path& directory, const Checkp
 
 }  // namespace
 
+void refuse_other_formats(const fs::path& model) {
+  std::error_code ignored;
+  if (fs::is_regular_file(model, ignored)) refuse_other_format(model);
+  if (is_present(model / kSingleFile) || is_present(model / kIndexFile)) return;
+  for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored)) refuse_other_format(entry.path());
+}
+
 std::vector<SafetensorsFile> open_checkpoint_files(const fs::path& directory, const CheckpointOptions& options) {
   std::error_code error;
+  refuse_other_formats(directory);
   HR_REQUIRE(fs::is_directory(directory, error), ErrorCode::kModelFile, directory.string(),
              ": is no directory that can be read");
   refuse_quantised_config(directory);
   std::vector<SafetensorsFile> files;
   if (is_present(directory / kSingleFile)) {
     files.emplace_back(directory / kSingleFile, options.guard);
-    if (options.progress) options.progress(kSingleFile, 1, 1);
-  } else if (is_present(directory / kIndexFile)) {
-    files = open_shards(directory, options);
   } else {
-    refuse_directory(directory);
+    HR_REQUIRE(is_present(directory / kIndexFile), ErrorCode::kModelFile, directory.string(), ": has neither ",
+               kSingleFile, " nor ", kIndexFile);
+    files = open_shards(directory, options);
   }
   for (const SafetensorsFile& file : files) refuse_quantised_tensors(file);
   return files;

@@ -1,4 +1,4 @@
-// Which files of a model directory hold its weights. For checkpoint.cpp.
+// Which files of a model directory hold its weights.
 #pragma once
 #include <filesystem>
 #include <vector>
@@ -7,6 +7,10 @@
 #include "headrace/weights/safetensors_file.h"
 
 namespace headrace {
+
+// Error kUnsupported, naming it, when `model` is a file of a format that is known and not built (GGUF, pickle), or a
+// directory that holds one and no safetensors. So it is named before the files that come beside safetensors are missed.
+void refuse_other_formats(const std::filesystem::path& model);
 
 // The files of `directory`, opened and validated, and checked against the index if there is one; together they hold no
 // tensor twice. Errors as of Checkpoint::open.

@@ -1,0 +1,47 @@
+#include "exit_status.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+
+#include "headrace/base/error.h"
+#include "output.h"
+
+namespace headrace::app {
+namespace {
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported: return kUsage;
+    case ErrorCode::kModelFile:
+    case ErrorCode::kIo: return kModelFiles;
+    case ErrorCode::kOutOfMemory: return kMemory;
+    case ErrorCode::kNoDevice:
+    case ErrorCode::kCuda: return kDevice;
+    case ErrorCode::kInternal: return kBug;
+  }
+  return kBug;
+}
+
+}  // namespace
+
+int guarded(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Interrupted&) {
+    return kInterrupted;
+  } catch (const Error& e) {
+    write_err(fmt::format("headrace: {}{}\n", e.code() == ErrorCode::kInternal ? "bug: " : "", e.what()));
+    return status_of(e.code());
+  } catch (const std::bad_alloc&) {
+    write_err("headrace: out of memory\n");
+    return kMemory;
+  } catch (const std::exception& e) {
+    write_err(fmt::format("headrace: bug: {}\n", e.what()));
+    return kBug;
+  }
+}
+
+}  // namespace headrace::app

@@ -1,0 +1,17 @@
+// How the program ends.
+#pragma once
+#include <functional>
+
+namespace headrace::app {
+
+// As README lists them; 0 is success.
+constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
+constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells count it
+
+// Thrown where the user's Ctrl-C ends a command before it has anything to print.
+struct Interrupted {};
+
+// What `body` returns; of an exception its status, after one sentence on standard error (none for Interrupted).
+int guarded(const std::function<int()>& body);
+
+}  // namespace headrace::app

@@ -1,0 +1,29 @@
+// How far a large model is loaded, in bytes, on standard error.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace headrace::app {
+
+// Models below kLarge load at once and show nothing.
+class LoadProgress {
+ public:
+  static constexpr int64_t kLarge = int64_t{1} << 30;  // bytes
+
+  enum class Style : uint8_t {
+    kBar,    // of a terminal: one line that is written over, and wiped at the end
+    kLines,  // a line for each tenth
+  };
+  explicit LoadProgress(Style style) : style_(style) {}
+
+  // What is to be written now: nothing while the shown number stays as it is. `total` 0: not known beforehand.
+  std::string update(int64_t done, int64_t total);
+  std::string finish();
+
+ private:
+  Style style_;
+  int64_t shown_ = -1;  // the last step that was shown
+};
+
+}  // namespace headrace::app

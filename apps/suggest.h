@@ -1,0 +1,21 @@
+// "Did you mean ...?"
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace headrace::app {
+
+// The candidate that `word` is most likely a slip of the pen for: at most a third of its letters (two at least) differ,
+// where a letter more, less or other and two letters the wrong way round count as one. Of equals, the first.
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+// One sentence for the first argument that names no command or option of `app`, or nothing when all do.
+std::optional<std::string> unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments);
+
+}  // namespace headrace::app
