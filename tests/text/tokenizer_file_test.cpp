@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/text/byte_level.h"
 #include "headrace/text/tokenizer.h"
 #include "text/tiny_tokenizer.h"
 
@@ -29,7 +30,7 @@ const std::vector<Reject> kRejects = {
     {"truncation", R"("truncation":null)", R"("truncation":{"max_length":8})", kNo, "truncation is set"},
     {"padding", R"("padding":null)", R"("padding":{"strategy":"x"})", kNo, "padding is set"},
     {"normalizer", R"("normalizer":null)", R"("normalizer":{"type":"Lowercase"})", kNo,
-     "normalizer is 'Lowercase', which is not supported; built is NFC, Sequence"},
+     "normalizer is 'Lowercase', which is not supported; built is NFC, Replace, Sequence"},
     {"inner_normalizer", R"("normalizer":null)", R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"}]})",
      kNo, "normalizer.normalizers[0] is 'NFKC'"},
     {"normalizer_type", R"("normalizer":null)", R"("normalizer":{})", kBad, "normalizer has no 'type'"},
@@ -132,6 +133,51 @@ TEST(TokenizerFile, CutAnywhereIsRefused) {
   const std::string json = TinyTokenizer{}.json();
   for (size_t size = 0; size < json.size(); size += 37)
     EXPECT_THROW(Tokenizer::from_json(json.substr(0, size)), Error) << size;
+}
+
+// A file of Gemma's kind: characters and bytes to fall back on.
+std::string gemma_json() {
+  std::string vocab = R"("<unk>":0)";
+  for (int byte = 0; byte < 256; ++byte)
+    vocab += str(",", quoted(fallback_spelling(static_cast<uint8_t>(byte))), ":", byte + 1);
+  vocab += R"(,"▁":257,"a":258,"▁a":259,"é":260)";
+  return str(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{"type":"Replace",)",
+             R"("pattern":{"String":" "},"content":"▁"},"pre_tokenizer":{"type":"Split","pattern":{"String":" "},)",
+             R"("behavior":"MergedWithPrevious","invert":false},"post_processor":null,"decoder":{"type":"Sequence",)",
+             R"("decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},)",
+             R"({"type":"Fuse"}]},"model":{"type":"BPE","dropout":null,"unk_token":"<unk>","fuse_unk":true,)",
+             R"("byte_fallback":true,"ignore_merges":false,"vocab":{)", vocab, R"(},"merges":["▁ a"]}})");
+}
+
+TEST(TokenizerFile, CharactersFallBackOnTheirBytes) {
+  const Tokenizer tokenizer = Tokenizer::from_json(gemma_json());
+  EXPECT_EQ(tokenizer.encode("a aéß"), (std::vector<int32_t>{258, 259, 260, 0xC3 + 1, 0x9F + 1}));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a aéß")), "a aéß");
+  // A run that is no UTF-8 as a whole is U+FFFD for each byte, also where a part of it would be.
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{258, 'b' + 1, 0xC3 + 1, 259}), "a\uFFFD\uFFFD a");
+}
+
+TEST(TokenizerFile, WhatGemmasFilesDoNotHaveIsRefused) {
+  const std::vector<Reject> rejects = {
+      {"", R"("normalizer":{"type":"Replace","pattern":{"String":" "})",
+       R"("normalizer":{"type":"Replace","pattern":{"Regex":" "})", kNo, "normalizer.pattern has 'Regex'"},
+      {"", R"("content":"▁"},"pre)", R"("content":" ▁"},"pre)", kNo, "pre_tokenizer.behavior is 'MergedWithPrevious'"},
+      {"", R"({"type":"Fuse"})", R"({"type":"Strip"})", kNo, "decoder.decoders[2] is 'Strip'"},
+      {"", R"("<0x41>":66)", R"("<0xXX>":66)", kBad, "model.vocab lacks '<0x41>', the spelling of byte 65"},
+  };
+  for (const Reject& reject : rejects) {
+    std::string json = gemma_json();
+    const size_t at = json.find(reject.from);
+    ASSERT_NE(at, json.npos) << reject.from;
+    json.replace(at, reject.from.size(), reject.to);
+    try {
+      Tokenizer::from_json(json);
+      FAIL() << "accepted: " << reject.to;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), reject.code) << error.what();
+      EXPECT_NE(std::string(error.what()).find(reject.message), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace

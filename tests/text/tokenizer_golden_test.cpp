@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -87,7 +88,29 @@ std::string joined(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
   return out;
 }
 
-class TokenizerGolden : public testing::TestWithParam<std::string> {
+// The bytes of one list in a fixture: u16 count, u16 ids.
+std::string packed(const std::vector<int32_t>& ids) {
+  std::string out;
+  const auto push = [&out](size_t value) {
+    out += static_cast<char>(value & 0xFF);
+    out += static_cast<char>(value >> 8);
+  };
+  push(ids.size());
+  for (const int32_t id : ids) push(static_cast<size_t>(id));
+  return out;
+}
+
+struct Family {
+  std::string name, golden;  // the tokenizer, and the ids that it gives
+};
+std::ostream& operator<<(std::ostream& out, const Family& family) { return out << family.name; }
+
+Tokenizer load(const std::string& name) {
+  return std::filesystem::is_directory(fixture(name)) ? Tokenizer::from_directory(fixture(name))
+                                                      : Tokenizer::from_file(fixture(name + ".json"));
+}
+
+class TokenizerGolden : public testing::TestWithParam<Family> {
  protected:
   void expect_text(const std::vector<int32_t>& ids, const std::string& what) {
     for (const SpecialText special : {SpecialText::kKeep, SpecialText::kSkip}) {
@@ -104,8 +127,30 @@ class TokenizerGolden : public testing::TestWithParam<std::string> {
                     << joined(tokenizer_, want);
   }
 
-  const Tokenizer tokenizer_ = Tokenizer::from_file(fixture(GetParam() + ".json"));
-  Reader golden_{fixture(GetParam() + ".bin")};
+  // The same two checks where the fixture holds hashes alone.
+  void expect_hash_of_ids(const std::string& text) {
+    std::string lists;
+    for (const SpecialTokens special : {SpecialTokens::kParse, SpecialTokens::kAsText})
+      lists += packed(tokenizer_.encode(text, {.special_tokens = special}));
+    if (fnv1a(lists) != golden_.u32() && ++failures_ <= 10)
+      ADD_FAILURE() << '"' << printable(text) << "\"\n got "
+                    << joined(tokenizer_, tokenizer_.encode(text, {.special_tokens = SpecialTokens::kParse}));
+  }
+
+  void expect_hash_of_texts(const std::vector<int32_t>& ids, const std::string& what) {
+    std::string texts;
+    bool good = true;
+    for (const SpecialText special : {SpecialText::kKeep, SpecialText::kSkip}) {
+      const std::string text = tokenizer_.decode(ids, special);
+      good = good && text == streamed(tokenizer_, ids, special);
+      texts += text;
+    }
+    good = good && fnv1a(texts) == golden_.u32();
+    if (!good && ++failures_ <= 10) ADD_FAILURE() << what << ": decodes to \"" << printable(texts) << '"';
+  }
+
+  const Tokenizer tokenizer_ = load(GetParam().name);
+  Reader golden_{fixture(GetParam().golden + ".bin")};
   int failures_ = 0;  // only the first ten are printed
 };
 
@@ -125,8 +170,29 @@ TEST_P(TokenizerGolden, MatchesThePackage) {
   EXPECT_EQ(failures_, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden, testing::Values("qwen2", "qwen3_5", "llama3", "gpt2"),
-                         [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden,
+                         testing::Values(Family{"qwen2", "qwen2"}, Family{"qwen3_5", "qwen3_5"},
+                                         Family{"llama3", "llama3"}, Family{"gpt2", "gpt2"}, Family{"dream", "qwen2"}),
+                         [](const auto& family) { return family.param.name; });
+
+class TokenizerHashes : public TokenizerGolden {};
+
+TEST_P(TokenizerHashes, MatchesThePackage) {
+  Reader strings(fixture("strings.bin"));
+  for (size_t i = 0; i < kNumStrings; ++i) {
+    const std::string text = strings.bytes(strings.u16());
+    expect_hash_of_ids(text);
+    expect_hash_of_texts(tokenizer_.encode(text, {.special_tokens = SpecialTokens::kParse}), str("string ", i));
+  }
+  for (size_t i = 0; i < kNumRandomLists; ++i) expect_hash_of_texts(golden_.ids(golden_.u16()), str("random ids ", i));
+  EXPECT_TRUE(golden_.at_end());
+  EXPECT_EQ(failures_, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerHashes,
+                         testing::Values(Family{"llada", "llada"}, Family{"llada2", "llada2"},
+                                         Family{"stable_diffcoder", "stable_diffcoder"}, Family{"gemma", "gemma"}),
+                         [](const auto& family) { return family.param.name; });
 
 }  // namespace
 }  // namespace headrace

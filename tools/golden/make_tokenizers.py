@@ -4,14 +4,17 @@
   pip install tokenizers==0.23.3
   tools/golden/make_tokenizers.py --books DIR --out tests/golden/tokenizers
 
-Per family a byte-level BPE of about 2,300 tokens is trained with the normalizer, pattern and post-processor of the
-released models. Files (little endian):
+Per family a BPE of about 2,300 tokens is trained with the normalizer, pattern and post-processor of the released
+models: byte-level, but for Gemma's, which is over characters with bytes to fall back on. Files (little endian):
   <family>.json   tokenizer.json
   strings.bin     per string: u16 length, raw bytes; they need not be UTF-8
   <family>.bin    per string: u16 count of ids | 0x8000 if the next list is present, u16 ids...; [u16 count, u16 ids...:
                   the ids with special tokens read as text, where they differ]; u32 FNV-1a of the decoded text;
                   u32 FNV-1a of it without special tokens
                   then kRandomLists times: u16 count, u16 ids..., u32, u32: ids at random, which need not be UTF-8
+  dream/          vocab.json, merges.txt and tokenizer_config.json of the tokenizer in qwen2.json
+Families of COMPACT keep hashes alone. <family>.bin has per string u32 FNV-1a of both lists as bytes (u16 count,
+u16 ids..., each), u32 of both texts, one behind the other; then the random lists with one u32 each.
 The package sees a string as bytes.decode("utf-8", "replace"), which is what the C++ tokenizer promises.
 """
 
@@ -29,6 +32,18 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 QWEN2 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL
 QWEN3_5 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + TAIL
 LLAMA3 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL
+
+LING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+SEED_CODER = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + TAIL
+COMPACT = ("llada", "llada2", "stable_diffcoder", "gemma")
+BOS = {
+    "llama3": "<|begin_of_text|>",
+    "llada": "<|startoftext|>",
+    "stable_diffcoder": "<[begin\u2581of\u2581sentence]>",
+    "gemma": "<bos>",
+}
 
 WORDS = {
     "thai": "สวัสดี ภาษาไทย น้ำ ที่นี่ กำลัง ผู้หญิง เด็ก ก็ ไม่ ได้ เปลี่ยน ๑๒๓",
@@ -133,7 +148,9 @@ def added_tokens(family):
     def token(content, special, **flags):
         return AddedToken(content, special=special, normalized=flags.pop("normalized", False), **flags)
 
-    bos = [token("<|begin_of_text|>", True)] if family == "llama3" else []
+    bos = [token(BOS[family], True)] if family in BOS else []
+    if family == "gemma":  # plain tokens that the model's own vocabulary has not
+        bos += [token("\n\n", False), token("\u2581\u2581\u2581", False)]
     return bos + [
         token("<|endoftext|>", True, normalized=family == "gpt2"),
         token("<|im_start|>", True),
@@ -151,17 +168,60 @@ def added_tokens(family):
     ]
 
 
+def template(tok, bos):
+    return processors.TemplateProcessing(
+        single=bos + " $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tok.token_to_id(bos))]
+    )
+
+
+def build_gemma(files):
+    """Over characters, with a token for each byte; spaces are U+2581."""
+    tok = Tokenizer(models.BPE())
+    tok.normalizer = normalizers.Replace(" ", "\u2581")
+    tok.pre_tokenizer = pre_tokenizers.Split(Regex("\u2581*[^\u2581]+|\u2581+"), "isolated")
+    tok.train_from_iterator(files, trainers.BpeTrainer(vocab_size=VOCAB, limit_alphabet=300, show_progress=False))
+    file = json.loads(tok.to_str())
+    first = ["<pad>", "<eos>", "<bos>", "<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    trained = sorted(file["model"]["vocab"], key=file["model"]["vocab"].get)
+    file["model"].update(
+        vocab={token: i for i, token in enumerate(first + trained)},
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    tok = Tokenizer.from_str(json.dumps(file))
+    tok.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    added = added_tokens("gemma")
+    tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in first[:4]])
+    tok.add_special_tokens([t for t in added if t.special])
+    tok.add_tokens([t for t in added if not t.special])
+    tok.post_processor = template(tok, BOS["gemma"])
+    return tok
+
+
 def build(family, files):
+    if family == "gemma":
+        return build_gemma(files)
     tok = Tokenizer(models.BPE(ignore_merges=family == "llama3"))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if family == "gpt2":
         tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
     else:
-        pattern = {"qwen2": QWEN2, "qwen3_5": QWEN3_5, "llama3": LLAMA3}[family]
+        pattern = {
+            "qwen2": QWEN2,
+            "qwen3_5": QWEN3_5,
+            "llama3": LLAMA3,
+            "llada": LING,
+            "llada2": LING,
+            "stable_diffcoder": SEED_CODER,
+        }[family]
         split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
         tok.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     if family.startswith("qwen"):
         tok.normalizer = normalizers.NFC()
+    elif family.startswith("llada"):
+        tok.normalizer = normalizers.Sequence([])
     tok.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
@@ -171,12 +231,10 @@ def build(family, files):
     tok.add_special_tokens([t for t in added if t.special])
     tok.add_tokens([t for t in added if not t.special])
     tok.post_processor = processors.ByteLevel(trim_offsets=False)
-    if family == "llama3":
-        bos = "<|begin_of_text|>"
-        template = processors.TemplateProcessing(
-            single=bos + " $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tok.token_to_id(bos))]
+    if family in BOS:
+        tok.post_processor = processors.Sequence(
+            [processors.ByteLevel(trim_offsets=False), template(tok, BOS[family])]
         )
-        tok.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
     return tok
 
 
@@ -235,7 +293,7 @@ def make_string(rng, book):
 
 def fnv1a(text):
     h = 0x811C9DC5
-    for byte in text.encode("utf-8"):
+    for byte in text if isinstance(text, bytes) else text.encode("utf-8"):
         h = (h ^ byte) * 0x01000193 & 0xFFFFFFFF
     return h
 
@@ -248,7 +306,11 @@ def decoded(tok, ids):
     return b"".join(struct.pack("<I", fnv1a(tok.decode(ids, skip_special_tokens=skip))) for skip in (False, True))
 
 
-def golden(tok, strings, rng):
+def texts_hash(tok, ids):
+    return struct.pack("<I", fnv1a("".join(tok.decode(ids, skip_special_tokens=skip) for skip in (False, True))))
+
+
+def golden(tok, strings, rng, compact):
     out = []
     texts = [s.decode("utf-8", "replace") for s in strings]
     tok.encode_special_tokens = True
@@ -256,6 +318,9 @@ def golden(tok, strings, rng):
     tok.encode_special_tokens = False
     for encoding, as_text in zip(tok.encode_batch(texts), plain):
         ids = encoding.ids
+        if compact:
+            out += [struct.pack("<I", fnv1a(pack_ids(ids) + pack_ids(as_text))), texts_hash(tok, ids)]
+            continue
         out.append(pack_ids(ids, 0x8000 if as_text != ids else 0))
         if as_text != ids:
             out.append(pack_ids(as_text))
@@ -263,8 +328,22 @@ def golden(tok, strings, rng):
     size = tok.get_vocab_size()
     for _ in range(NUM_RANDOM_LISTS):
         ids = [rng.randrange(256 if rng.random() < 0.5 else size) for _ in range(rng.randint(1, 12))]
-        out += [pack_ids(ids), decoded(tok, ids)]
+        out += [pack_ids(ids), texts_hash(tok, ids) if compact else decoded(tok, ids)]
     return b"".join(out)
+
+
+def save_slow(tok, folder):
+    """The files of a slow tokenizer, as Dream has them."""
+    file = json.loads(tok.to_str())
+    folder.mkdir(exist_ok=True)
+    write = lambda name, text: (folder / name).write_text(text, encoding="utf-8")
+    compactly = dict(ensure_ascii=False, separators=(",", ":"))
+    write("vocab.json", json.dumps(file["model"]["vocab"], **compactly))
+    merges = file["model"]["merges"]
+    write("merges.txt", "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges))
+    added = {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in file["added_tokens"]}
+    config = dict(add_prefix_space=False, added_tokens_decoder=added, bos_token=None, tokenizer_class="DreamTokenizer")
+    write("tokenizer_config.json", json.dumps(config, **compactly))
 
 
 def main():
@@ -288,15 +367,17 @@ def main():
     strings = fixed + [make_string(rng, book) for _ in range(NUM_STRINGS - len(fixed))]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "strings.bin").write_bytes(b"".join(struct.pack("<H", len(s)) + s for s in strings))
-    for family in ("qwen2", "qwen3_5", "llama3", "gpt2"):
+    for family in ("qwen2", "qwen3_5", "llama3", "gpt2") + COMPACT:
         tok = build(family, lines)
+        if family == "qwen2":
+            save_slow(tok, args.out / "dream")
         file = json.loads(tok.to_str())
         if family == "gpt2":  # the older spelling of merges
             file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
         (args.out / f"{family}.json").write_text(
             json.dumps(file, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
         )
-        (args.out / f"{family}.bin").write_bytes(golden(tok, strings, rng))
+        (args.out / f"{family}.bin").write_bytes(golden(tok, strings, rng, family in COMPACT))
         print(family, tok.get_vocab_size())
 
 

@@ -41,7 +41,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, const
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
-  return Tokenizer::from_file((model / "tokenizer.json").string());
+  return Tokenizer::from_directory(model);
 }
 
 }  // namespace

@@ -113,12 +113,12 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
     from = match->end;
     if (token.special && special == SpecialTokens::kAsText) continue;
     if (token.single_word && is_inside_word(text, match->begin, match->end)) continue;
-    const size_t begin = std::max(done, token.lstrip ? space_begin(text, match->begin) : match->begin);
+    const size_t begin = token.lstrip ? std::max(done, space_begin(text, match->begin)) : match->begin;
     const size_t end = token.rstrip ? space_end(text, match->end) : match->end;
-    if (end <= begin) continue;  // white space that the token before has taken
+    if (end <= begin) continue;  // a token of white space that the token before has taken
     if (done < begin) segments.push_back({text.substr(done, begin - done), std::nullopt});
     segments.push_back({text.substr(begin, end - begin), token.id});
-    done = end;
+    done = end;  // may go back: a token of white space counts although the one before it has taken it (Gemma's "\n\n")
   }
   if (done < text.size()) segments.push_back({text.substr(done), std::nullopt});
   return segments;

@@ -36,7 +36,8 @@ class AddedTokenMatcher {
     std::optional<int32_t> id;  // the token it is; nullopt: text to encode
   };
   // The segments of `text`, which is valid UTF-8. None is empty. A match that its flags (or kAsText) forbid is text,
-  // and is not searched again, as in the `tokenizers` package.
+  // and is not searched again, as in the `tokenizers` package. As there, segments overlap in one case: a token of white
+  // space behind one that takes it.
   std::vector<Segment> split(std::string_view text, SpecialTokens special) const;
 
  private:

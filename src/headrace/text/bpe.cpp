@@ -6,6 +6,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/text/byte_level.h"
+#include "headrace/text/utf8.h"
 
 namespace headrace {
 namespace {
@@ -24,13 +25,19 @@ bool merges_later(const Bpe::Candidate& a, const Bpe::Candidate& b) {
 
 }  // namespace
 
-Bpe::Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges& merges, WholeWords whole_words)
-    : vocabulary_(&vocabulary), may_make_(std::move(may_make)), merges_(merges.size()), whole_words_(whole_words) {
+Bpe::Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges& merges, WholeWords whole_words,
+         Alphabet alphabet)
+    : vocabulary_(&vocabulary),
+      may_make_(std::move(may_make)),
+      merges_(merges.size()),
+      whole_words_(whole_words),
+      alphabet_(alphabet) {
   for (int byte = 0; byte < 256; ++byte) {
-    const std::string spelling = spelled(std::string(1, static_cast<char>(byte)));
+    const std::string spelling = alphabet == Alphabet::kBytes ? spelled(std::string(1, static_cast<char>(byte)))
+                                                              : fallback_spelling(static_cast<uint8_t>(byte));
     const std::optional<int32_t> id = vocabulary.id_of(spelling);
     HR_REQUIRE(id, ErrorCode::kModelFile, "model.vocab lacks '", spelling, "', the spelling of byte ", byte,
-               "; a byte-level vocabulary has all 256");
+               "; such a vocabulary has all 256");
     HR_REQUIRE(may_make_[static_cast<size_t>(*id)], ErrorCode::kModelFile, "added_tokens: '", spelling,
                "' is special, but it is the spelling of byte ", byte, ", which any text may hold");
     byte_ids_[static_cast<size_t>(byte)] = *id;
@@ -54,16 +61,32 @@ void Bpe::push_candidate(Scratch& s, int32_t left) const {
   std::push_heap(s.heap.begin(), s.heap.end(), merges_later);
 }
 
+void Bpe::push_symbols(std::string_view word, Scratch& s) const {
+  const auto push = [&s](int32_t id) {
+    const auto at = static_cast<int32_t>(s.symbols.size());
+    s.symbols.push_back({.id = id, .previous = at - 1, .next = at + 1, .merged_away = false});
+  };
+  for (size_t at = 0; at < word.size();) {
+    size_t end = at + 1;
+    if (alphabet_ == Alphabet::kCharacters) {
+      next_code_point(word, end = at);
+      const std::optional<int32_t> id = vocabulary_->id_of(word.substr(at, end - at));
+      if (id && may_make_[static_cast<size_t>(*id)]) {
+        push(*id);
+        at = end;
+        continue;
+      }
+    }
+    for (; at < end; ++at) push(byte_ids_[static_cast<uint8_t>(word[at])]);
+  }
+}
+
 void Bpe::start_word(std::string_view word, Scratch& s) const {
-  const auto size = static_cast<int32_t>(word.size());
   s.symbols.clear();
   s.heap.clear();
-  for (int32_t i = 0; i < size; ++i) {
-    const auto byte = static_cast<uint8_t>(word[static_cast<size_t>(i)]);
-    s.symbols.push_back(
-        {.id = byte_ids_[byte], .previous = i - 1, .next = i + 1 < size ? i + 1 : kNone, .merged_away = false});
-  }
-  for (int32_t i = 0; i < size; ++i) push_candidate(s, i);
+  push_symbols(word, s);
+  if (!s.symbols.empty()) s.symbols.back().next = kNone;
+  for (int32_t i = 0; i < static_cast<int32_t>(s.symbols.size()); ++i) push_candidate(s, i);
 }
 
 void Bpe::merge_all(Scratch& s) const {
@@ -90,7 +113,8 @@ void Bpe::encode(std::string_view word, Scratch& s, std::vector<int32_t>& ids) c
   HR_REQUIRE(word.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
              "text: a word of ", word.size(), " bytes, expected less than 2^31");
   if (whole_words_ == WholeWords::kTakeFirst) {
-    const std::optional<int32_t> id = vocabulary_->id_of(spelled(word));
+    const std::optional<int32_t> id =
+        alphabet_ == Alphabet::kBytes ? vocabulary_->id_of(spelled(word)) : vocabulary_->id_of(word);
     if (id && may_make_[static_cast<size_t>(*id)]) return ids.push_back(*id);
   }
   start_word(word, s);

@@ -1,4 +1,5 @@
-// Byte-level byte pair encoding of one pre-token. Built once, then read; const methods are thread-safe.
+// Byte pair encoding of one pre-token, over bytes or over characters. Built once, then read; const methods are
+// thread-safe.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,6 +18,12 @@ enum class WholeWords : uint8_t {
   kTakeFirst,  // a pre-token that is a token is that token, merges unseen (`ignore_merges`, Llama 3)
 };
 
+// What a word is before its first merge.
+enum class Alphabet : uint8_t {
+  kBytes,       // bytes, each spelled as one printable character
+  kCharacters,  // characters that the vocabulary has, and the bytes of others as "<0x00>" to "<0xFF>" (Gemma)
+};
+
 class Bpe {
  public:
   using Merges = std::vector<std::pair<std::string, std::string>>;  // by rank, in the spelling of tokenizer.json
@@ -25,7 +32,8 @@ class Bpe {
   // merge whose result it excludes is left out, so that no text can be merged into a special token. `vocabulary` is not
   // owned and outlives this object. Throws Error(kModelFile) if it lacks one of the 256 bytes (some text would have no
   // ids), or makes one special, and for a merge with a side or a result that it lacks.
-  Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges& merges, WholeWords whole_words);
+  Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges& merges, WholeWords whole_words,
+      Alphabet alphabet = Alphabet::kBytes);
 
   struct Symbol {
     int32_t id;
@@ -43,14 +51,16 @@ class Bpe {
     std::vector<Candidate> heap;
   };
 
-  // Appends the ids of `word` (bytes, not spelled): of all neighbours that merge, those of the lowest rank first, the
-  // leftmost of equals. n bytes take n log n time. Source: Sennrich et al. 2016, over bytes as in GPT-2.
+  // Appends the ids of `word` (bytes, not spelled; valid UTF-8 over characters): of all neighbours that merge, those of
+  // the lowest rank first, the leftmost of equals. n bytes take n log n time. Source: Sennrich et al. 2016, over bytes
+  // as in GPT-2.
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
  private:
   static constexpr int32_t kNone = -1;
 
   void start_word(std::string_view word, Scratch& scratch) const;  // one symbol per byte, and what merges at first
+  void push_symbols(std::string_view word, Scratch& scratch) const;
   void merge_all(Scratch& scratch) const;
   void push_candidate(Scratch& scratch, int32_t left) const;
 
@@ -59,6 +69,7 @@ class Bpe {
   std::array<int32_t, 256> byte_ids_;
   MergeTable merges_;
   WholeWords whole_words_;
+  Alphabet alphabet_;
 };
 
 }  // namespace headrace

@@ -1,6 +1,7 @@
 #include "headrace/text/byte_level.h"
 
 #include <array>
+#include <charconv>
 
 #include "headrace/text/utf8.h"
 
@@ -62,6 +63,18 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
     }
   }
   return out;
+}
+
+std::string fallback_spelling(uint8_t byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+std::optional<uint8_t> byte_of_fallback(std::string_view spelling) {
+  if (spelling.size() != 6 || !spelling.starts_with("<0x") || !spelling.ends_with('>')) return std::nullopt;
+  uint8_t byte = 0;
+  const auto [end, error] = std::from_chars(spelling.data() + 3, spelling.data() + 5, byte, 16);
+  return error == std::errc() && end == spelling.data() + 5 ? std::optional(byte) : std::nullopt;
 }
 
 }  // namespace headrace

@@ -17,4 +17,10 @@ std::string spelled(std::string_view bytes);
 // UTF-8.
 std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
+// How a vocabulary over characters spells a byte: "<0x0A>".
+std::string fallback_spelling(uint8_t byte);
+
+// The byte that such a spelling stands for, in either case of its digits; nullopt for any other text.
+std::optional<uint8_t> byte_of_fallback(std::string_view spelling);
+
 }  // namespace headrace

@@ -24,7 +24,10 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;  // not owned
   SpecialText special_;
+  std::string end_run();
+
   std::string pending_;  // the first bytes of an unfinished character: at most 3
+  std::string run_;      // fallback bytes, whose text is certain only when a token of another kind follows
 };
 
 }  // namespace headrace

@@ -91,4 +91,27 @@ std::string nfc(std::string_view text) {
   return out;
 }
 
+namespace {
+
+std::string replaced(std::string_view text, const NormalizerStep& step) {
+  std::string out;
+  out.reserve(text.size());
+  size_t done = 0;
+  for (size_t at = text.find(step.from); at != text.npos; at = text.find(step.from, done)) {
+    out.append(text.substr(done, at - done)).append(step.to);
+    done = at + step.from.size();
+  }
+  return out.append(text.substr(done));
+}
+
+}  // namespace
+
+std::string normalized(std::span<const NormalizerStep> steps, std::string_view text) {
+  std::string out(text);
+  for (const NormalizerStep& step : steps) {
+    out = step.kind == NormalizerStep::Kind::kNfc ? nfc(out) : replaced(out, step);
+  }
+  return out;
+}
+
 }  // namespace headrace

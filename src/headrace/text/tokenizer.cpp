@@ -7,8 +7,10 @@
 #include "headrace/base/error.h"
 #include "headrace/text/bpe.h"
 #include "headrace/text/byte_level.h"
+#include "headrace/text/detokenizer.h"
 #include "headrace/text/normalizer.h"
 #include "headrace/text/pattern.h"
+#include "headrace/text/slow_tokenizer_files.h"
 #include "headrace/text/tokenizer_file.h"
 #include "headrace/text/utf8.h"
 #include "headrace/text/vocabulary.h"
@@ -33,7 +35,7 @@ AddedTokenMatcher matcher_of(const TokenizerFile& file, MatchedIn text) {
   for (const AddedToken& token : file.added_tokens) {
     if (token.normalized != (text == MatchedIn::kNormalizedText)) continue;
     tokens.push_back(token);
-    if (token.normalized && file.nfc) tokens.back().content = nfc(token.content);
+    if (token.normalized) tokens.back().content = normalized(file.normalizer, token.content);
   }
   return AddedTokenMatcher(std::move(tokens));
 }
@@ -44,16 +46,31 @@ std::vector<Pattern> patterns_of(const TokenizerFile& file) {
   return patterns;
 }
 
-// A token that holds a character that spells no byte, such as a space, stands for itself: an added token.
-std::string bytes_of_token(std::string_view token) { return bytes_of_spelling(token).value_or(std::string(token)); }
+// What a token adds to a decoded text. A token that holds a character that spells no byte, such as a space, stands for
+// itself: an added token.
+std::string bytes_of_token(const TokenizerFile& file, std::string_view token) {
+  if (file.alphabet == Alphabet::kBytes) return bytes_of_spelling(token).value_or(std::string(token));
+  const std::string text = file.decoded ? normalized(std::span(&*file.decoded, 1), token) : std::string(token);
+  const std::optional<uint8_t> byte = byte_of_fallback(text);
+  return byte ? std::string(1, static_cast<char>(*byte)) : text;
+}
 
 std::vector<std::string> bytes_by_id(const TokenizerFile& file, const Vocabulary& vocabulary) {
   std::vector<std::string> bytes;
   bytes.reserve(static_cast<size_t>(vocabulary.size()));
-  for (int32_t id = 0; id < vocabulary.size(); ++id) bytes.push_back(bytes_of_token(vocabulary.token(id)));
+  for (int32_t id = 0; id < vocabulary.size(); ++id) bytes.push_back(bytes_of_token(file, vocabulary.token(id)));
   for (const AddedToken& token : file.added_tokens)  // decoded as it was matched, as in tokenizers 0.23
-    if (token.normalized && file.nfc) bytes[static_cast<size_t>(token.id)] = bytes_of_token(nfc(token.content));
+    if (token.normalized)
+      bytes[static_cast<size_t>(token.id)] = bytes_of_token(file, normalized(file.normalizer, token.content));
   return bytes;
+}
+
+std::vector<bool> fallback_by_id(const TokenizerFile& file, const Vocabulary& vocabulary) {
+  std::vector<bool> fallback(static_cast<size_t>(vocabulary.size()), false);
+  if (file.alphabet == Alphabet::kBytes) return fallback;
+  for (int32_t id = 0; id < vocabulary.size(); ++id)
+    fallback[static_cast<size_t>(id)] = byte_of_fallback(vocabulary.token(id)).has_value();
+  return fallback;
 }
 
 // The ids that merging may give: an added token that the model does not know is matched, never merged.
@@ -77,16 +94,17 @@ std::vector<bool> special_by_id(const TokenizerFile& file, int32_t size) {
 struct Tokenizer::Parts {
   explicit Parts(const TokenizerFile& file)
       : vocabulary(all_entries(file)),
-        bpe(vocabulary, may_make_by_id(file, vocabulary.size()), file.merges, file.whole_words),
+        bpe(vocabulary, may_make_by_id(file, vocabulary.size()), file.merges, file.whole_words, file.alphabet),
         raw_matcher(matcher_of(file, MatchedIn::kRawText)),
         normalized_matcher(matcher_of(file, MatchedIn::kNormalizedText)),
-        uses_nfc(file.nfc),
+        normalizer(file.normalizer),
         patterns(patterns_of(file)),
         adds_prefix_space(file.add_prefix_space),
         prefix_ids(file.prefix_ids),
         suffix_ids(file.suffix_ids),
         bytes(bytes_by_id(file, vocabulary)),
-        special(special_by_id(file, vocabulary.size())) {
+        special(special_by_id(file, vocabulary.size())),
+        fallback(fallback_by_id(file, vocabulary)) {
     if (file.byte_level_regex) gpt2_pattern.emplace(kGpt2Pattern);
     for (const auto* ids : {&prefix_ids, &suffix_ids})
       for (const int32_t id : *ids)
@@ -101,13 +119,14 @@ struct Tokenizer::Parts {
   Vocabulary vocabulary;
   Bpe bpe;  // refers to vocabulary
   AddedTokenMatcher raw_matcher, normalized_matcher;
-  bool uses_nfc;
+  std::vector<NormalizerStep> normalizer;
   std::vector<Pattern> patterns;
   bool adds_prefix_space;
   std::optional<Pattern> gpt2_pattern;
   std::vector<int32_t> prefix_ids, suffix_ids;
   std::vector<std::string> bytes;  // by id
   std::vector<bool> special;       // by id
+  std::vector<bool> fallback;      // by id: whether it is one byte that another token's text has no part in
 };
 
 void Tokenizer::Parts::encode_valid(std::string_view text, SpecialTokens special_tokens,
@@ -118,8 +137,8 @@ void Tokenizer::Parts::encode_valid(std::string_view text, SpecialTokens special
       ids.push_back(*raw.id);
       continue;
     }
-    const std::string normalized = uses_nfc ? nfc(raw.text) : std::string();
-    for (const auto& segment : normalized_matcher.split(uses_nfc ? normalized : raw.text, special_tokens)) {
+    const std::string changed = normalizer.empty() ? std::string() : normalized(normalizer, raw.text);
+    for (const auto& segment : normalized_matcher.split(normalizer.empty() ? raw.text : changed, special_tokens)) {
       if (segment.id) {
         ids.push_back(*segment.id);
       } else {
@@ -169,14 +188,30 @@ auto named(const std::string& origin, Build&& build) {
   }
 }
 
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  HR_REQUIRE(!in.bad(), ErrorCode::kIo, path, ": cannot be read");
+  return text;
+}
+
 }  // namespace
 
 Tokenizer Tokenizer::from_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
-  const std::string json{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  HR_REQUIRE(!in.bad(), ErrorCode::kIo, path, ": cannot be read");
+  const std::string json = read_file(path);
   return named(path, [&] { return Tokenizer(std::make_unique<const Parts>(parse_tokenizer_file(json))); });
+}
+
+Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path file = directory / "tokenizer.json";
+  if (std::filesystem::exists(file) || !std::filesystem::exists(directory / "merges.txt"))
+    return from_file(file.string());
+  const auto text = [&directory](const char* name) { return read_file((directory / name).string()); };
+  const std::string vocab = text("vocab.json"), merges = text("merges.txt"), config = text("tokenizer_config.json");
+  return named(directory.string(), [&] {
+    return Tokenizer(std::make_unique<const Parts>(parse_slow_tokenizer_files(vocab, merges, config)));
+  });
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json) {
@@ -199,10 +234,10 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, SpecialText special) const {
-  std::string bytes;
-  for (const int32_t id : ids)
-    if (special == SpecialText::kKeep || !is_special(id)) bytes += bytes_of(id);
-  return repaired(bytes);
+  Detokenizer detokenizer(*this, special);
+  std::string text;
+  for (const int32_t id : ids) text += detokenizer.push(id);
+  return text + detokenizer.flush();
 }
 
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const { return parts_->vocabulary.id_of(token); }
@@ -217,6 +252,10 @@ int32_t Tokenizer::vocab_size() const { return parts_->vocabulary.size(); }
 
 std::string_view Tokenizer::bytes_of(int32_t id) const {
   return id >= 0 && id < vocab_size() ? std::string_view(parts_->bytes[static_cast<size_t>(id)]) : std::string_view();
+}
+
+bool Tokenizer::is_fallback_byte(int32_t id) const {
+  return id >= 0 && id < vocab_size() && parts_->fallback[static_cast<size_t>(id)];
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -1,8 +1,10 @@
-// Text to token ids and back, as a model's tokenizer.json says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2).
+// Text to token ids and back, as a model's tokenizer.json says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2,
+// LLaDA, Seed-Coder) and BPE over characters with byte fallback (Gemma).
 // The frontend encodes prompts with it, the Detokenizer and the samplers read tokens from it. Ids equal those of the
 // `tokenizers` package. Const methods are thread-safe.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,7 +32,10 @@ class Tokenizer {
   // Throws Error: kIo (the file cannot be read), kModelFile (not a tokenizer.json, or one that contradicts itself),
   // kUnsupported (a part that is not built, by name). Messages start with `path`.
   static Tokenizer from_file(const std::string& path);
-  // The same for the file's text; messages start with "tokenizer.json".
+  // The tokenizer of a model's directory: tokenizer.json, or else vocab.json, merges.txt and tokenizer_config.json.
+  // Errors as from_file, naming the directory.
+  static Tokenizer from_directory(const std::filesystem::path& directory);
+  // The same for the text of a tokenizer.json; messages start with "tokenizer.json".
   static Tokenizer from_json(std::string_view json);
 
   ~Tokenizer();
@@ -41,7 +46,8 @@ class Tokenizer {
   // bytes.decode("utf-8", "replace") had read them. Time is n log n. Throws Error(kInvalidArgument) for 2 GiB or more.
   std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
-  // The text of `ids`, always valid UTF-8: what their bytes spell, with U+FFFD for ill-formed parts. An id without a
+  // The text of `ids`, always valid UTF-8: what their bytes spell, with U+FFFD for ill-formed parts (of fallback bytes:
+  // is_fallback_byte). An id without a
   // token (the padding rows of a model's output matrix) spells nothing, as in the `tokenizers` package.
   std::string decode(std::span<const int32_t> ids, SpecialText special = SpecialText::kKeep) const;
 
@@ -54,6 +60,9 @@ class Tokenizer {
   // when the tokenizer is moved.
   std::string_view bytes_of(int32_t id) const;
   bool is_special(int32_t id) const;
+  // Whether `id` is a byte to fall back on (Gemma's "<0x0A>"). A run of them is text if it is valid UTF-8 as a whole,
+  // and U+FFFD for each of its bytes if not, as in the `tokenizers` package.
+  bool is_fallback_byte(int32_t id) const;
 
  private:
   struct Parts;

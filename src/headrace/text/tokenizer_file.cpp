@@ -1,105 +1,14 @@
 #include "headrace/text/tokenizer_file.h"
 
-#include <simdjson.h>
-
-#include <algorithm>
-#include <initializer_list>
-#include <limits>
 #include <optional>
+#include <utility>
 
-#include "headrace/base/error.h"
+#include "headrace/text/json_node.h"
 
 namespace headrace {
 namespace {
 
-namespace dom = simdjson::dom;
-using Keys = std::initializer_list<std::string_view>;
-
-// A value and its place in the file, for messages.
-struct Node {
-  dom::element value;
-  std::string where;
-};
-
-template <class T>
-T get(const Node& node, std::string_view expected) {
-  T value;
-  HR_REQUIRE(node.value.get(value) == simdjson::SUCCESS, ErrorCode::kModelFile, node.where, " is not ", expected);
-  return value;
-}
-
-std::string string_of(const Node& node) { return std::string(get<std::string_view>(node, "a string")); }
-bool flag_of(const Node& node) { return get<bool>(node, "true or false"); }
-
-int32_t id_of(const Node& node) {
-  const auto value = get<int64_t>(node, "an integer");
-  HR_REQUIRE(value >= 0 && value <= std::numeric_limits<int32_t>::max(), ErrorCode::kModelFile, node.where, " is ",
-             value, ", expected an id from 0 to 2^31 - 1");
-  return static_cast<int32_t>(value);
-}
-
-std::vector<Node> items_of(const Node& node) {
-  std::vector<Node> items;
-  for (const dom::element value : get<dom::array>(node, "an array"))
-    items.push_back({value, str(node.where, "[", items.size(), "]")});
-  return items;
-}
-
-// The member `key`; nullopt if it is absent or null.
-std::optional<Node> find(const Node& node, std::string_view key) {
-  dom::element value;
-  if (get<dom::object>(node, "an object").at_key(key).get(value) != simdjson::SUCCESS || value.is_null())
-    return std::nullopt;
-  return Node{value, node.where.empty() ? std::string(key) : str(node.where, ".", key)};
-}
-
-Node member(const Node& node, std::string_view key) {
-  std::optional<Node> found = find(node, key);
-  HR_REQUIRE(found, ErrorCode::kModelFile, node.where.empty() ? "the file" : node.where, " has no '", key, "'");
-  return *std::move(found);
-}
-
-std::string type_of(const Node& node) { return string_of(member(node, "type")); }
-
-[[noreturn]] void refuse(const Node& node, std::string_view found, std::string_view built) {
-  throw Error(ErrorCode::kUnsupported, str(node.where, " is '", found, "', which is not supported; built is ", built));
-}
-
-// A member that nobody reads would be a setting ignored in silence.
-void allow_only(const Node& node, Keys keys) {
-  for (const auto& [key, value] : get<dom::object>(node, "an object"))
-    HR_REQUIRE(std::find(keys.begin(), keys.end(), key) != keys.end(), ErrorCode::kUnsupported,
-               node.where.empty() ? "the file" : node.where, " has '", key, "', which is not supported");
-}
-
-// Members that select what is not built unless they are absent, null, or as good as null.
-void require_unset(const Node& node, Keys keys) {
-  for (const std::string_view key : keys) {
-    const std::optional<Node> set = find(node, key);
-    if (!set) continue;
-    std::string_view text;
-    bool flag = true;
-    const bool neutral = (set->value.get(text) == simdjson::SUCCESS && text.empty()) ||
-                         (set->value.get(flag) == simdjson::SUCCESS && !flag);
-    HR_REQUIRE(neutral, ErrorCode::kUnsupported, set->where, " is set, which is not supported");
-  }
-}
-
-bool flag_or(const Node& node, std::string_view key, bool otherwise) {
-  const std::optional<Node> found = find(node, key);
-  return found ? flag_of(*found) : otherwise;
-}
-
-void read_vocab(const Node& node, TokenizerFile& file) {
-  const auto vocab = get<dom::object>(node, "an object");
-  for (const auto& [token, value] : vocab) {
-    int64_t id = -1;
-    const bool good = value.get(id) == simdjson::SUCCESS && id >= 0 && id <= std::numeric_limits<int32_t>::max();
-    HR_REQUIRE(good, ErrorCode::kModelFile, node.where, "['", token, "'] is no id");
-    HR_REQUIRE(!token.empty(), ErrorCode::kModelFile, node.where, " has an empty token");
-    file.vocab.push_back({std::string(token), static_cast<int32_t>(id)});
-  }
-}
+using namespace json;  // NOLINT(google-build-using-namespace): this file is made of it
 
 // One merge: "a b", or ["a", "b"] since spaces may be part of a token.
 std::optional<std::pair<std::string, std::string>> merge_of(dom::element value) {
@@ -122,9 +31,11 @@ void read_model(const Node& node, TokenizerFile& file) {
     refuse(*type, string_of(*type), "BPE");
   allow_only(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                     "byte_fallback", "ignore_merges", "vocab", "merges"});
-  require_unset(node, {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"});
+  require_unset(node, {"dropout", "continuing_subword_prefix", "end_of_word_suffix"});
+  // With a token for every byte nothing is unknown. Without one, only byte-level files have tokens for everything.
+  if (file.alphabet == Alphabet::kBytes) require_unset(node, {"unk_token", "byte_fallback"});
   file.whole_words = flag_or(node, "ignore_merges", false) ? WholeWords::kTakeFirst : WholeWords::kMerge;
-  read_vocab(member(node, "vocab"), file);
+  for (auto& [token, id] : ids_by_token(member(node, "vocab"))) file.vocab.push_back({std::move(token), id});
   const Node merges = member(node, "merges");
   for (const dom::element value : get<dom::array>(merges, "an array")) {
     auto merge = merge_of(value);
@@ -137,16 +48,20 @@ void read_model(const Node& node, TokenizerFile& file) {
 void read_added_tokens(const Node& node, TokenizerFile& file) {
   for (const Node& item : items_of(node)) {
     allow_only(item, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    AddedToken token{.id = id_of(member(item, "id")),
-                     .content = string_of(member(item, "content")),
-                     .special = flag_of(member(item, "special")),
-                     .normalized = flag_of(member(item, "normalized")),
-                     .single_word = flag_of(member(item, "single_word")),
-                     .lstrip = flag_of(member(item, "lstrip")),
-                     .rstrip = flag_of(member(item, "rstrip"))};
-    HR_REQUIRE(!token.content.empty(), ErrorCode::kModelFile, item.where, ".content is empty");
-    file.added_tokens.push_back(std::move(token));
+    file.added_tokens.push_back(added_token_of(item, id_of(member(item, "id"))));
   }
+}
+
+// A Replace of one string by another.
+NormalizerStep replacement_of(const Node& node) {
+  allow_only(node, {"type", "pattern", "content"});
+  const Node pattern = member(node, "pattern");
+  allow_only(pattern, {"String"});
+  NormalizerStep step{.kind = NormalizerStep::Kind::kReplace,
+                      .from = string_of(member(pattern, "String")),
+                      .to = string_of(member(node, "content"))};
+  HR_REQUIRE(!step.from.empty(), ErrorCode::kModelFile, pattern.where, ".String is empty");
+  return step;
 }
 
 void read_normalizer(const Node& node, TokenizerFile& file) {
@@ -156,15 +71,26 @@ void read_normalizer(const Node& node, TokenizerFile& file) {
     for (const Node& item : items_of(member(node, "normalizers"))) read_normalizer(item, file);
   } else if (type == "NFC") {
     allow_only(node, {"type"});
-    file.nfc = true;
+    file.normalizer.push_back({.kind = NormalizerStep::Kind::kNfc});
+  } else if (type == "Replace") {
+    file.normalizer.push_back(replacement_of(node));
   } else {
-    refuse(node, type, "NFC, Sequence");
+    refuse(node, type, "NFC, Replace, Sequence");
   }
+}
+
+// Gemma's file splits at the string that its normalizer has replaced.
+bool never_matches(const Node& pattern, const TokenizerFile& file) {
+  const std::optional<Node> text = find(pattern, "String");
+  return text && file.normalizer.size() == 1 && file.normalizer[0].kind == NormalizerStep::Kind::kReplace &&
+         file.normalizer[0].from == string_of(*text) &&
+         file.normalizer[0].to.find(string_of(*text)) == std::string::npos;
 }
 
 void read_split(const Node& node, TokenizerFile& file) {
   allow_only(node, {"type", "pattern", "behavior", "invert"});
   const Node behavior = member(node, "behavior"), pattern = member(node, "pattern");
+  if (never_matches(pattern, file)) return;
   if (string_of(behavior) != "Isolated") refuse(behavior, string_of(behavior), "Isolated");
   require_unset(node, {"invert"});
   allow_only(pattern, {"Regex"});
@@ -222,21 +148,43 @@ void read_post_processor(const Node& node, TokenizerFile& file) {
   }
 }
 
-void check_decoder(const Node& node) {
+void check_byte_level_decoder(const Node& node) {
   const std::string type = type_of(node);
   if (type != "ByteLevel") refuse(node, type, "ByteLevel");
 }
 
+// Replace, ByteFallback, Fuse: the last joins pieces, which every text here is.
+void read_fallback_decoder(const Node& node, TokenizerFile& file) {
+  if (type_of(node) != "Sequence") refuse(node, type_of(node), "Sequence of Replace, ByteFallback, Fuse");
+  allow_only(node, {"type", "decoders"});
+  const std::vector<Node> steps = items_of(member(node, "decoders"));
+  HR_REQUIRE(steps.size() == 3, ErrorCode::kUnsupported, node.where, " has ", steps.size(),
+             " steps; built is Replace, ByteFallback, Fuse");
+  if (type_of(steps[0]) != "Replace") refuse(steps[0], type_of(steps[0]), "Replace");
+  if (type_of(steps[1]) != "ByteFallback") refuse(steps[1], type_of(steps[1]), "ByteFallback");
+  if (type_of(steps[2]) != "Fuse") refuse(steps[2], type_of(steps[2]), "Fuse");
+  file.decoded = replacement_of(steps[0]);
+}
+
+// What pieces are made of: bytes, as ByteLevel leaves them, or characters with tokens for bytes to fall back on.
+void read_alphabet(const Node& root, TokenizerFile& file) {
+  if (flag_or(member(root, "model"), "byte_fallback", false)) file.alphabet = Alphabet::kCharacters;
+  if (file.alphabet == Alphabet::kCharacters) {
+    const std::optional<Node> node = find(root, "pre_tokenizer");
+    if (node && read_pre_tokenizer(*node, file)) refuse(*node, "ByteLevel", "Split, for model.byte_fallback is set");
+    return read_fallback_decoder(member(root, "decoder"), file);
+  }
+  const Node pre_tokenizer = member(root, "pre_tokenizer");
+  HR_REQUIRE(read_pre_tokenizer(pre_tokenizer, file), ErrorCode::kUnsupported, pre_tokenizer.where,
+             " does not end in ByteLevel; only byte-level tokenizers and those with byte_fallback are built");
+  check_byte_level_decoder(member(root, "decoder"));
+}
+
 }  // namespace
 
-TokenizerFile parse_tokenizer_file(std::string_view json) {
+TokenizerFile parse_tokenizer_file(std::string_view text) {
   dom::parser parser;
-  const simdjson::padded_string padded(json);
-  Node root;
-  const simdjson::error_code error = parser.parse(padded).get(root.value);
-  HR_REQUIRE(error == simdjson::SUCCESS, ErrorCode::kModelFile,
-             "the file is no JSON: ", simdjson::error_message(error));
-  HR_REQUIRE(root.value.is_object(), ErrorCode::kModelFile, "the file is not a JSON object");
+  const Node root = parse_object(parser, text);
   allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                     "decoder", "model"});
   const Node version = member(root, "version");
@@ -245,11 +193,8 @@ TokenizerFile parse_tokenizer_file(std::string_view json) {
   TokenizerFile file;
   if (const auto node = find(root, "added_tokens")) read_added_tokens(*node, file);
   if (const auto node = find(root, "normalizer")) read_normalizer(*node, file);
-  const Node pre_tokenizer = member(root, "pre_tokenizer");
-  HR_REQUIRE(read_pre_tokenizer(pre_tokenizer, file), ErrorCode::kUnsupported, pre_tokenizer.where,
-             " does not end in ByteLevel; only byte-level tokenizers are built");
+  read_alphabet(root, file);
   if (const auto node = find(root, "post_processor")) read_post_processor(*node, file);
-  check_decoder(member(root, "decoder"));
   read_model(member(root, "model"), file);
   return file;
 }
