@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"
@@ -122,6 +124,54 @@ TEST(ModelRegistry, AConfigThatDisagreesWithTheTensorsIsRefused) {
   const std::string error = load_error("qwen3", narrow);
   EXPECT_NE(error.find("model.layers.1.mlp.up_proj.weight"), std::string::npos) << error;
   EXPECT_NE(error.find("159"), std::string::npos) << error;
+}
+
+// A golden config.json with another value for one key, beside the tensors that it was made for.
+std::string lie_error(const std::string& key, const std::string& value) {
+  const test::TempDir directory;
+  std::ifstream in(golden("qwen3") / "config.json");
+  std::string config((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const size_t from = config.find("\"" + key + "\": ") + key.size() + 4;
+  config.replace(from, config.find_first_of(",}\n", from) - from, value);
+  test::write_file(directory / "config.json", config);
+  std::filesystem::copy_file(golden("qwen3") / "model.safetensors", directory / "model.safetensors");
+  try {
+    load_model(directory.path(), {});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModelFile) << key << " " << value;
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelRegistry, EveryLieOfTheConfigIsRefused) {
+  struct Lie {
+    std::string key, value, named;
+  };
+  const std::vector<Lie> lies = {{"num_hidden_layers", "1000000000", "num_hidden_layers"},
+                                 {"num_hidden_layers", "0", "num_hidden_layers"},
+                                 {"num_hidden_layers", "3", "layer_types"},
+                                 {"hidden_size", "97", "embed_tokens"},
+                                 {"hidden_size", "0", "hidden_size"},
+                                 {"head_dim", "0", "head_dim"},
+                                 {"head_dim", "16", "q_proj"},
+                                 {"num_attention_heads", "3", "num_attention_heads"},
+                                 {"num_attention_heads", "8", "q_proj"},
+                                 {"num_key_value_heads", "1", "k_proj"},
+                                 {"vocab_size", "511", "embed_tokens"},
+                                 {"vocab_size", "-1", "vocab_size"},
+                                 {"intermediate_size", "161", "mlp"},
+                                 {"rope_theta", "0", "theta"},
+                                 {"rope_theta", "-10000.0", "theta"},
+                                 {"eos_token_id", "-1", "eos_token_id"},
+                                 {"eos_token_id", "512", "eos_token_id"},
+                                 {"hidden_size", "1e400", "config.json"}};
+  for (const Lie& lie : lies) {
+    const std::string error = lie_error(lie.key, lie.value);
+    EXPECT_NE(error.find(lie.named), std::string::npos) << lie.key << " = " << lie.value << ": " << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+  EXPECT_EQ(lie_error("vocab_size", "512"), "") << "the truth is refused";
 }
 
 TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
