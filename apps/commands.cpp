@@ -67,7 +67,7 @@ std::optional<DType> dtype_of(const std::string& name) {
 }
 
 LLMOptions options_of(const ModelFlags& f) {
-  LLMOptions options{.dtype = dtype_of(f.dtype), .backend = f.backend};
+  LLMOptions options{.dtype = dtype_of(f.dtype), .device = f.device, .backend = f.backend};
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
@@ -89,12 +89,12 @@ std::string report_json(const Completion& c, const LLM& llm, const std::string& 
   return fmt::format(
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
-      R"("ran": {{"architecture": "{}", "device": "cpu", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
+      R"("ran": {{"architecture": "{}", "device": "{}", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
       t.load_s, t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
-      llm.model_info().architecture, json_string(runs), name_of(llm.model_info().dtype), o.context.threads,
-      o.context.determinism == Determinism::kStrict);
+      llm.model_info().architecture, to_string(llm.device()), json_string(runs), name_of(llm.model_info().dtype),
+      o.context.threads, o.context.determinism == Determinism::kStrict);
 }
 
 }  // namespace

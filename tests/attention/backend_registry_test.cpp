@@ -28,6 +28,16 @@ TEST(BackendRegistry, ABackendThatIsNotBuiltIsAnErrorThatNamesThoseThatAre) {
   }
 }
 
+TEST(BackendRegistry, ADeviceHasItsOwnBackends) {
+  const KVPool pool(kPool);
+  try {
+    make_backend("cpu", {DeviceType::kCUDA, 0}, {.kv_pool = &pool});
+    FAIL() << "the cpu backend was made for a CUDA device";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "attention backend 'cpu' is not built for device cuda:0; built are: cuda");
+  }
+}
+
 TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
   const KVPool pool(kPool);
   const auto backend = make_backend("cpu", {}, {.kv_pool = &pool, .kernel_set = "portable"});
@@ -41,14 +51,20 @@ TEST(BackendRegistry, W35_GDNOnAPlainBackendNamesTheHybrid) {
   const KVPool pool(kPool);
   const auto backend = make_backend("cpu", {}, {.kv_pool = &pool});
   const Tensor vector = Tensor::zeros(DType::kF32, {1}), conv = Tensor::zeros(DType::kF32, {6, 4});
-  const RadixLinearAttention layer({.layer_id = 2, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 2, .head_v_dim = 2,
-                                    .conv_weight = conv, .a_log = vector, .dt_bias = vector});
+  const RadixLinearAttention layer({.layer_id = 2,
+                                    .num_k_heads = 1,
+                                    .num_v_heads = 1,
+                                    .head_k_dim = 2,
+                                    .head_v_dim = 2,
+                                    .conv_weight = conv,
+                                    .a_log = vector,
+                                    .dt_bias = vector});
   ForwardBatch batch{.mode = ForwardMode::kDecode, .attn_backend = backend.get()};
   batch.attn.spans = {{}};
   backend->init_forward_metadata(batch);
   try {
-    layer.forward(batch, Tensor::zeros(DType::kF32, {1, 6}), vector.view().reshape({1, 1}), vector.view().reshape({1, 1}),
-                  Tensor::zeros(DType::kF32, {1, 2}));
+    layer.forward(batch, Tensor::zeros(DType::kF32, {1, 6}), vector.view().reshape({1, 1}),
+                  vector.view().reshape({1, 1}), Tensor::zeros(DType::kF32, {1, 2}));
     FAIL() << "a plain backend ran a GDN layer";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kUnsupported);

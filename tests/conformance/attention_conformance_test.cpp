@@ -5,6 +5,7 @@
 
 #include "conformance/attention_cases.h"
 #include "headrace/kernels/cpu/dispatch.h"
+#include "support/device_mirror.h"
 #include "support/random.h"
 #include "support/tolerances.h"
 
@@ -19,7 +20,8 @@ std::string case_name(const testing::TestParamInfo<AttentionCase>& info) { retur
 // --exhaustive gives a seed here; CI runs the pairs alone.
 std::vector<AttentionCase> sampled_cases() {
   const char* seed = std::getenv("HEADRACE_EXHAUSTIVE");
-  return seed == nullptr ? std::vector<AttentionCase>{} : sampled_attention_cases(std::strtoull(seed, nullptr, 10), 3000);
+  return seed == nullptr ? std::vector<AttentionCase>{}
+                         : sampled_attention_cases(std::strtoull(seed, nullptr, 10), 3000);
 }
 
 class AttentionConformance : public testing::TestWithParam<AttentionCase> {};
@@ -52,6 +54,29 @@ TEST_P(AttentionConformance, StrictRowsDoNotDependOnTheBatch) {
       const TensorView rows = together.view().slice(spans[r].q_off, spans[r].q_off + spans[r].q_len);
       EXPECT_TRUE(bit_equal(problem.run_alone(r, "cpu", name, strict), rows)) << "request " << r;
     }
+  }
+}
+
+TEST_P(AttentionConformance, CudaMatchesTheOracle) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  AttentionProblem problem(GetParam(), 1);
+  const auto want = problem.run("reference");
+  const Tensor want_pool = problem.pool_copy();
+  const auto got = problem.run("cuda");
+  EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
+  EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(want.out.dtype())));
+  EXPECT_TRUE(bit_equal(problem.pool_copy(), want_pool));
+}
+
+TEST_P(AttentionConformance, CudaStrictRowsDoNotDependOnTheBatch) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  AttentionProblem problem(GetParam(), 3);
+  const std::vector<KeySpan> spans = problem.batch().attn.spans;
+  const OpContext strict = {.determinism = Determinism::kStrict};
+  const Tensor together = std::move(problem.run("cuda", std::nullopt, strict).out);
+  for (size_t r = 0; r < spans.size(); ++r) {
+    const TensorView rows = together.view().slice(spans[r].q_off, spans[r].q_off + spans[r].q_len);
+    EXPECT_TRUE(bit_equal(problem.run_alone(r, "cuda", std::nullopt, strict), rows)) << "request " << r;
   }
 }
 

@@ -7,7 +7,9 @@
 #include <limits>
 #include <utility>
 
+#include "headrace/attention/op_set_backend.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -47,7 +49,8 @@ int32_t longest(const AttentionCase& c) {
 // Pages in a shuffled order, so that nothing relies on neighbours.
 std::vector<int32_t> take_pages(SlotAllocator& allocator, int32_t count, Random& random) {
   std::vector<int32_t> pages = *allocator.alloc(count);
-  for (size_t i = pages.size(); i > 1; --i) std::swap(pages[i - 1], pages[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+  for (size_t i = pages.size(); i > 1; --i)
+    std::swap(pages[i - 1], pages[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
   return pages;
 }
 
@@ -58,6 +61,12 @@ TensorView heads_in(const Tensor& rows, int64_t at, int64_t heads, int64_t dim, 
 }
 
 constexpr int64_t kHeadGap = 2, kRowGap = 3;  // of fused rows: odd and even addresses both occur
+
+// As make_backend, with "cuda" standing for the device's kernels behind host tensors.
+std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device device, const BackendConfig& config) {
+  if (name != "cuda") return make_backend(name, device, config);
+  return std::make_unique<OpSetBackend>(name, *mirrored_cuda_ops(), *config.kv_pool, config.context);
+}
 
 }  // namespace
 
@@ -169,8 +178,8 @@ void AttentionProblem::add_request(const AttentionCase& c, const RequestCase& r,
 }
 
 AttnInputs AttentionProblem::inputs() const {
-  const bool given = case_.new_keys == AttentionCase::NewKeys::kGiven &&
-                     case_.source == RadixAttentionConfig::KeySource::kSelf;
+  const bool given =
+      case_.new_keys == AttentionCase::NewKeys::kGiven && case_.source == RadixAttentionConfig::KeySource::kSelf;
   AttnInputs in{.q = q_, .k = given ? k_ : TensorView(), .v = given ? v_ : TensorView()};
   in.options.save_kv_cache = case_.save;
   return in;
@@ -211,14 +220,15 @@ AttentionProblem::Result AttentionProblem::run_batch(ForwardBatch& batch, const 
                                                      std::string_view backend) {
   restore_pool();
   config.kv_pool = pool_.get();
-  const auto attention = make_backend(backend, {}, config);
+  const auto attention = backend_called(backend, {}, config);
   batch.attn_backend = attention.get();
   attention->init_forward_metadata(batch);
   Result result{{}, Tensor(DType::kF32, {batch.num_tokens(), case_.num_heads})};
   poison(result.lse);
   AttnInputs with_lse = in;
   with_lse.options.lse = result.lse;
-  result.out = written_by(batch.num_tokens(), [&](const TensorView& out) { attention->forward(layer_, with_lse, batch, out); });
+  result.out =
+      written_by(batch.num_tokens(), [&](const TensorView& out) { attention->forward(layer_, with_lse, batch, out); });
   return result;
 }
 
@@ -253,7 +263,8 @@ AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
                       source);
   attention.bind_kv_cache(pool_->layer(kLayerId));
   const AttnInputs in = inputs();
-  return {written_by(batch_.num_tokens(), [&](const TensorView& out) { attention.forward(in.q, in.k, in.v, out); }), {}};
+  return {written_by(batch_.num_tokens(), [&](const TensorView& out) { attention.forward(in.q, in.k, in.v, out); }),
+          {}};
 }
 
 }  // namespace headrace::testing_support

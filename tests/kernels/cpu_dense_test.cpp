@@ -6,6 +6,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -21,10 +22,10 @@ class DenseOps : public testing::TestWithParam<std::string_view> {
  protected:
   void SetUp() override {
     for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-      if (set.ops->name != GetParam()) continue;
-      if (!set.runs_here()) GTEST_SKIP() << "this machine cannot run the kernel set " << GetParam();
-      ops_ = set.ops;
+      if (set.ops->name == GetParam() && set.runs_here()) ops_ = set.ops;
     }
+    if (GetParam() == "cuda") ops_ = mirrored_cuda_ops();
+    if (ops_ == nullptr) GTEST_SKIP() << "this machine cannot run the kernel set " << GetParam();
   }
   const OpSet* ops_ = nullptr;
   Random random_{3};
@@ -43,7 +44,8 @@ TEST_P(DenseOps, LinearMatchesTheOracle) {
       const TensorView b = rows == 7 ? TensorView() : bias.view();
       reference::linear({.x = x, .weight = w, .bias = b, .y = want}, {});
       ops_->linear({.x = x, .weight = w, .bias = b, .y = got}, {.threads = 2});
-      EXPECT_TRUE(all_close(got, want, tolerance_of(type))) << name_of(weight) << " " << rows << "x" << in << "x" << out;
+      EXPECT_TRUE(all_close(got, want, tolerance_of(type)))
+          << name_of(weight) << " " << rows << "x" << in << "x" << out;
     }
   }
 }
@@ -86,7 +88,8 @@ TEST_P(DenseOps, RotaryEmbeddingTurnsTheFirstElementsAlone) {
     for (int64_t t = 0; t < 21; ++t) set_element(positions, t, static_cast<double>(37 * t));
     for (int64_t i = 0; i < 5; ++i) set_element(frequencies, i, 1.0 / static_cast<double>(1 + i * i));
     reference::rotary_embedding({.x = want, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f}, {});
-    ops_->rotary_embedding({.x = got, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f}, {.threads = 2});
+    ops_->rotary_embedding({.x = got, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f},
+                           {.threads = 2});
     EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
     EXPECT_TRUE(bit_equal(got.view().narrow(2, 10, 20), x.view().narrow(2, 10, 20)));
   }
@@ -120,6 +123,7 @@ TEST_P(DenseOps, EmbeddingGathersRowsAndRefusesForeignIds) {
 std::vector<std::string_view> set_names() {
   std::vector<std::string_view> names;
   for (const cpu::KernelSet& set : cpu::kernel_sets()) names.push_back(set.ops->name);
+  names.push_back("cuda");
   return names;
 }
 

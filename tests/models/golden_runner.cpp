@@ -34,25 +34,35 @@ testing_support::Tolerance float32_tolerance(const Tensor& logits) {
 }
 
 GoldenRunner::GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
-                           Determinism determinism, const std::optional<std::filesystem::path>& adapter)
-    : model_(load_model(
-          directory,
-          {.dtype = dtype, .ops = &ops, .context = {.threads = 2, .determinism = determinism}, .adapter = adapter})),
-      kv_({.groups = model_->info().kv_groups, .num_pages = 8, .page_size = 16, .dtype = dtype}),
+                           Determinism determinism, const std::optional<std::filesystem::path>& adapter,
+                           DeviceRuntime& runtime)
+    : runtime_(runtime),
+      model_(load_model(directory, {.dtype = dtype,
+                                    .ops = &ops,
+                                    .context = {.threads = 2, .determinism = determinism, .stream = runtime.stream()},
+                                    .runtime = &runtime,
+                                    .adapter = adapter})),
+      kv_({.groups = model_->info().kv_groups, .num_pages = 8, .page_size = 16, .dtype = dtype}, runtime),
       table_(1, 128, 16) {
   if (model_->info().num_gdn_layers > 0) {
     GDNPoolConfig config = model_->info().gdn;
     config.num_slots = 1;
-    gdn_ = std::make_unique<GDNPool>(config);
+    gdn_ = std::make_unique<GDNPool>(config, runtime);
   }
-  const bool reference = ops.name == "reference";
-  backend_ = make_backend(reference ? "reference" : "cpu", {},
+  const bool sets = ops.name != "reference";
+  backend_ = make_backend(sets ? "auto" : "reference", runtime.device(),
                           {.kv_pool = &kv_,
                            .gdn_pool = gdn_.get(),
                            .full_attn_layer_ids = model_->info().full_attn_layer_ids,
                            .max_tokens = 128,
-                           .context = {.threads = 2, .determinism = determinism},
-                           .kernel_set = reference ? std::nullopt : std::optional(std::string(ops.name))});
+                           .runtime = &runtime,
+                           .context = {.threads = 2, .determinism = determinism, .stream = runtime.stream()},
+                           .kernel_set = sets ? std::optional(std::string(ops.name)) : std::nullopt});
+  if (runtime.device().type != DeviceType::kCPU) {
+    device_batch_ = std::make_unique<DeviceBatch>(
+        DeviceBatchConfig{.max_requests = 1, .max_tokens = 128, .table_rows = 2, .table_pages = 8, .page_size = 16},
+        runtime);
+  }
   table_.alloc();
   table_.write(1, 0, std::array{3, 1, 5, 2, 7, 4, 8, 6});
 }
@@ -81,8 +91,11 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
   batch.input_ids = ids.slice(part.begin, part.end);
   batch.positions = TensorView(positions.data(), DType::kI32, {count});
   batch.attn_backend = backend_.get();
-  backend_->init_forward_metadata(batch);
-  const Tensor out = model_->forward(batch);
+  const ForwardBatch& placed = device_batch_ ? device_batch_->upload(batch) : batch;
+  backend_->init_forward_metadata(placed);
+  const Tensor logits_there = model_->forward(placed);
+  const Tensor out(logits_there.dtype(), logits_there.shape());
+  runtime_.copy_to_host(out.data(), logits_there.data(), static_cast<size_t>(out.bytes()));
   for (int64_t i = 0; i < out.numel(); ++i) {
     set_element(logits, part.begin * out.dim(1) + i, element_as_double(out, i));
   }

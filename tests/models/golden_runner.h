@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headrace/attention/attention_backend.h"
+#include "headrace/batch/device_batch.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/pool/req_to_token_pool.h"
 #include "support/all_close.h"
@@ -22,7 +23,7 @@ class GoldenRunner {
  public:
   GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
                Determinism determinism = Determinism::kFast,
-               const std::optional<std::filesystem::path>& adapter = std::nullopt);
+               const std::optional<std::filesystem::path>& adapter = std::nullopt, DeviceRuntime& runtime = cpu_runtime());
 
   struct Part {
     int32_t begin = 0, end = 0;  // positions; those before it were run and stored
@@ -36,11 +37,13 @@ class GoldenRunner {
   const ModelInfo& info() const { return model_->info(); }
 
  private:
+  DeviceRuntime& runtime_;
   std::unique_ptr<Model> model_;
   KVPool kv_;
   std::unique_ptr<GDNPool> gdn_;
   ReqToTokenPool table_;
   std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<DeviceBatch> device_batch_;  // null on the CPU
 };
 
 }  // namespace headrace::test

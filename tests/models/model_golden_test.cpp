@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 
 namespace headrace {
 namespace {
@@ -60,6 +62,18 @@ TEST_P(ModelGolden, TheReferenceAgreesWithTransformers) {
   const Golden golden = golden_of(GetParam());
   GoldenRunner runner(golden_folder(GetParam()), reference::ops(), DType::kF32);
   EXPECT_TRUE(all_close(run_all(runner, golden, {50, 27}), golden.logits, float32_tolerance(golden.logits)));
+}
+
+TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
+  const OpSet* cuda = testing_support::mirrored_cuda_ops();
+  if (cuda == nullptr) GTEST_SKIP() << "no CUDA device";
+  const Golden golden = golden_of(GetParam());
+  for (const auto& cuts : kCuts) {
+    SCOPED_TRACE(str("first cut ", cuts.front()));
+    GoldenRunner runner(golden_folder(GetParam()), cuda_module().ops("cuda"), DType::kF32, Determinism::kFast,
+                        std::nullopt, cuda_module().runtime(0));
+    EXPECT_TRUE(all_close(run_all(runner, golden, cuts), golden.logits, float32_tolerance(golden.logits)));
+  }
 }
 
 // What activations in bfloat16 may cost an element, as a share of the largest logit, over float32 weights. About twice

@@ -1,14 +1,11 @@
 #include "headrace/attention/attention_backend.h"
 
-#include <cstring>
-
 namespace headrace {
 namespace {
 
-void write_zeros(const TensorView& out) {
-  HR_REQUIRE(out.is_contiguous() && out.device().type == DeviceType::kCPU, ErrorCode::kUnsupported,
-             "idle batch: out must be dense and on the CPU");
-  if (out.bytes() > 0) std::memset(out.data(), 0, static_cast<size_t>(out.bytes()));
+void write_zeros(const TensorView& out, DeviceRuntime& runtime) {
+  HR_REQUIRE(out.is_contiguous(), ErrorCode::kUnsupported, "idle batch: out must be dense");
+  if (out.bytes() > 0) runtime.fill_zero(out.data(), static_cast<size_t>(out.bytes()));
 }
 
 void check_heads(const RadixAttention& layer, const char* name, const TensorView& x, int64_t heads, int64_t dim) {
@@ -44,7 +41,7 @@ void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in
                                const TensorView& out) {
   check_inputs(layer, in, out);
   if (batch.mode == ForwardMode::kIdle) {
-    write_zeros(out);
+    write_zeros(out, runtime());
     return;
   }
   HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(), ": backend '",
@@ -63,7 +60,7 @@ void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in
 void AttentionBackend::forward_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                                    const TensorView& out) {
   if (batch.mode == ForwardMode::kIdle) {
-    write_zeros(out);
+    write_zeros(out, runtime());
     return;
   }
   HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "gdn layer ", layer.config().layer_id, ": backend '",

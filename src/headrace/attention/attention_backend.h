@@ -12,8 +12,8 @@ namespace headrace {
 class CudaGraphSupport;
 
 struct AttnInputs {
-  TensorView q;        // [num_tokens, num_heads, head_dim]
-  TensorView k, v;     // [rows, num_kv_heads, head_dim or v_head_dim], or both null
+  TensorView q;     // [num_tokens, num_heads, head_dim]
+  TensorView k, v;  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
   RadixAttentionOptions options;
 };
 
@@ -30,8 +30,8 @@ class AttentionBackend {
   AttentionBackend& operator=(const AttentionBackend&) = delete;
   virtual ~AttentionBackend() = default;
 
-  virtual std::string_view name() const = 0;        // "reference", "cpu", "cuda", "hybrid"
-  virtual std::string describe() const = 0;         // one line for run reports: which kernels run
+  virtual std::string_view name() const = 0;                          // "reference", "cpu", "cuda", "hybrid"
+  virtual std::string describe() const = 0;                           // one line for run reports: which kernels run
   virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
 
   // Plans `batch`; once per batch, before its first forward(). The batch must stay alive and unchanged until its
@@ -52,6 +52,7 @@ class AttentionBackend {
 
  private:
   virtual void plan(const ForwardBatch& batch) = 0;
+  virtual DeviceRuntime& runtime() { return cpu_runtime(); }  // where inputs and outputs lie
   // forward() has checked the plan, the shapes and the mode before these run.
   virtual void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
                               const TensorView& out) = 0;
@@ -60,7 +61,7 @@ class AttentionBackend {
   virtual void run_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                        const TensorView& out);
 
-  friend class HybridAttnBackend;  // delegates to the private half of the backends that it owns
+  friend class HybridAttnBackend;          // delegates to the private half of the backends that it owns
   const ForwardBatch* planned_ = nullptr;  // not owned
 };
 

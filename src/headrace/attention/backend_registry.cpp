@@ -3,6 +3,7 @@
 #include <array>
 
 #include "headrace/attention/cpu/cpu_backend.h"
+#include "headrace/attention/cuda/cuda_backend.h"
 #include "headrace/attention/gdn_attn_backend.h"
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/reference/reference_backend.h"
@@ -19,6 +20,7 @@ struct Row {
 
 // Best first. A new backend is one folder and one row.
 constexpr std::array kBackends = {
+    Row{"cuda", DeviceType::kCUDA, cuda::backend_ops, cuda::make_cuda_backend},
     Row{"cpu", DeviceType::kCPU, cpu::backend_ops, cpu::make_cpu_backend},
     Row{"reference", DeviceType::kCPU, reference::backend_ops, reference::make_reference_backend},
 };
@@ -27,7 +29,7 @@ const Row& find(std::string_view name, Device device) {
   std::string built;
   for (const Row& row : kBackends) {
     if (row.device == device.type && (name == "auto" || name == row.name)) return row;
-    built += (built.empty() ? "" : ", ") + std::string(row.name);
+    if (row.device == device.type) built += (built.empty() ? "" : ", ") + std::string(row.name);
   }
   throw Error(ErrorCode::kUnsupported, str("attention backend '", name, "' is not built for device ", to_string(device),
                                            "; built are: ", built));
@@ -42,6 +44,10 @@ std::vector<std::string_view> backend_names() {
   return names;
 }
 
+const OpSet& backend_ops(std::string_view name, Device device, const BackendConfig& config) {
+  return find(name, device).ops(config);
+}
+
 std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config) {
   const Row& row = find(name, device);
   HR_REQUIRE(config.kv_pool != nullptr, ErrorCode::kInvalidArgument, "attention backend '", row.name,
@@ -49,7 +55,8 @@ std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device dev
   const OpSet& ops = row.ops(config);
   auto full = row.make(ops, config);
   if (config.gdn_pool == nullptr) return full;
-  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens);
+  DeviceRuntime& runtime = config.runtime != nullptr ? *config.runtime : cpu_runtime();
+  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens, runtime);
   return std::make_unique<HybridAttnBackend>(std::move(full), std::move(gdn), config.full_attn_layer_ids);
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "headrace/attention/attention_backend.h"
-#include "headrace/kernels/op_context.h"
+#include "headrace/kernels/op_set.h"
 #include "headrace/pool/gdn_pool.h"
 #include "headrace/pool/kv_pool.h"
 
@@ -19,12 +19,16 @@ struct BackendConfig {
   const GDNPool* gdn_pool = nullptr;         // given: the result is a HybridAttnBackend
   std::vector<int32_t> full_attn_layer_ids;  // of a hybrid
   int64_t max_tokens = 8192;                 // of one batch
-  OpContext context;
+  DeviceRuntime* runtime = nullptr;          // where the pools lie; not owned; null: the CPU's
+  OpContext context;                         // on a device its stream is the runtime's
   std::optional<std::string> kernel_set;     // a CPU kernel set by name; absent: the best that runs here
 };
 
 // The backends that are built, best first for each device.
 std::vector<std::string_view> backend_names();
+
+// The ops that backend `name` would run, for layers beside attention. Errors as make_backend.
+const OpSet& backend_ops(std::string_view name, Device device, const BackendConfig& config);
 
 // The backend called `name`, or for "auto" the best one of `device`; name() and describe() say which it is.
 // Error kUnsupported for a name that is not built (the text lists those that are) or does not run on the device;

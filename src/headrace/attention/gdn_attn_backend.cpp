@@ -2,12 +2,13 @@
 
 namespace headrace {
 
-GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens)
+GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
+                               DeviceRuntime& runtime)
     : pool_(pool),
       ops_(ops),
       context_(context),
       max_tokens_(max_tokens),
-      workspace_((max_tokens * pool.config().conv_dim() + 16) * size_of(DType::kF32)) {}
+      workspace_((max_tokens * pool.config().conv_dim() + 16) * size_of(DType::kF32), runtime) {}
 
 std::string GDNAttnBackend::describe() const { return str("causal_conv1d and gated_delta_rule ", ops_.name); }
 
@@ -16,8 +17,8 @@ void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
   HR_REQUIRE(batch.num_tokens() <= max_tokens_, ErrorCode::kInvalidArgument, "gdn backend: the batch has ",
              batch.num_tokens(), " tokens, the backend was built for ", max_tokens_);
   HR_REQUIRE(batch.attn.state_slots.size() == batch.attn.spans.size(), ErrorCode::kInvalidArgument,
-             "gdn backend: the batch has ", batch.attn.state_slots.size(), " state slots for ",
-             batch.attn.spans.size(), " requests");
+             "gdn backend: the batch has ", batch.attn.state_slots.size(), " state slots for ", batch.attn.spans.size(),
+             " requests");
   metadata_ = {};
   for (const StateSlots& slots : batch.attn.state_slots) metadata_.cache_indices.push_back(slots.write);
   if (!is_extend(batch.mode)) return;
@@ -37,6 +38,7 @@ void GDNAttnBackend::forward(const RadixLinearAttention& layer, const GDNInputs&
                       .spans = batch.attn.spans,
                       .slots = batch.attn.state_slots,
                       .snapshots = batch.attn.snapshots,
+                      .on_device = batch.attn.on_device,
                       .out = convolved},
                      context_);
   ops_.gated_delta_rule({.qkv = convolved,
@@ -49,6 +51,7 @@ void GDNAttnBackend::forward(const RadixLinearAttention& layer, const GDNInputs&
                          .spans = batch.attn.spans,
                          .slots = batch.attn.state_slots,
                          .snapshots = batch.attn.snapshots,
+                         .on_device = batch.attn.on_device,
                          .out = out},
                         context_);
 }

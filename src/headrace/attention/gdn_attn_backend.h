@@ -17,8 +17,9 @@ struct GDNForwardMetadata {
 // Not thread-safe, as AttentionBackend.
 class GDNAttnBackend {
  public:
-  // `ops` and `pool` are not owned and outlive the backend. `max_tokens` sizes the workspace.
-  GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens);
+  // `ops`, `pool` and `runtime` are not owned and outlive the backend. `max_tokens` sizes the workspace.
+  GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
+                 DeviceRuntime& runtime = cpu_runtime());
 
   std::string describe() const;
   // Error kInvalidArgument when the batch has more than max_tokens, or no state slots.

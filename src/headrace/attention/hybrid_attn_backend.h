@@ -23,6 +23,7 @@ class HybridAttnBackend final : public AttentionBackend {
 
  private:
   void plan(const ForwardBatch& batch) override;
+  DeviceRuntime& runtime() override { return full_->runtime(); }
   void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
                       const TensorView& out) override;
   void forward_decode(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,

@@ -9,9 +9,10 @@ namespace headrace {
 // Stores new keys and attends, over the layers of one KVPool. Threads as AttentionBackend.
 class OpSetBackend : public AttentionBackend {
  public:
-  // `ops` and `pool` are not owned and outlive the backend.
-  OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context)
-      : name_(name), ops_(ops), pool_(pool), context_(context) {}
+  // `ops`, `pool` and `runtime` are not owned and outlive the backend.
+  OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context,
+               DeviceRuntime& runtime = cpu_runtime())
+      : name_(name), ops_(ops), pool_(pool), context_(context), runtime_(runtime) {}
 
   std::string_view name() const override { return name_; }
   std::string describe() const override;
@@ -25,10 +26,13 @@ class OpSetBackend : public AttentionBackend {
     forward_extend(layer, in, batch, out);  // a decode row is an extend of one token
   }
 
+  DeviceRuntime& runtime() override { return runtime_; }
+
   std::string_view name_;
   const OpSet& ops_;
   const KVPool& pool_;
   OpContext context_;
+  DeviceRuntime& runtime_;
 };
 
 }  // namespace headrace

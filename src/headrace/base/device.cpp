@@ -30,6 +30,7 @@ class CpuRuntime final : public DeviceRuntime {
   void fill_zero(void* memory, size_t bytes) override { std::memset(memory, 0, bytes); }
   void copy_to_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy_on_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
 };
 
@@ -37,6 +38,14 @@ class CpuRuntime final : public DeviceRuntime {
 
 std::string to_string(Device device) {
   return device.type == DeviceType::kCPU ? std::string("cpu") : str("cuda:", device.index);
+}
+
+void DeviceRuntime::begin_capture() {
+  throw Error(ErrorCode::kUnsupported, str(to_string(device()), ": work cannot be captured in a graph here"));
+}
+
+std::unique_ptr<DeviceGraph> DeviceRuntime::end_capture() {
+  throw Error(ErrorCode::kUnsupported, str(to_string(device()), ": work cannot be captured in a graph here"));
 }
 
 DeviceRuntime& cpu_runtime() {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,15 @@ struct Device {
 };
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
-// Allocates and copies on one device. Thread-safe. Lives at least as long as every Tensor made with it.
+// Work that was recorded once and runs again with one call, on the addresses that it was recorded with.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  virtual void launch() = 0;  // after the work that is queued already; does not wait
+};
+
+// Allocates and copies on one device. Thread-safe. Lives at least as long as every Tensor made with it. All work is
+// queued in one order: memory that was released may be handed out again before the device is done with it.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -28,7 +37,15 @@ class DeviceRuntime {
   virtual void fill_zero(void* memory, size_t bytes) = 0;
   virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
   virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;
+  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;
   virtual void synchronize() = 0;
+
+  // What OpContext::stream must be for ops that run here; null on a CPU.
+  virtual void* stream() { return nullptr; }
+  // Between the two calls work is recorded instead of run. Error kUnsupported where graphs mean nothing; kCuda when
+  // something in between cannot be recorded, and then nothing is left half-recorded.
+  virtual void begin_capture();
+  virtual std::unique_ptr<DeviceGraph> end_capture();
 };
 
 // The CPU's runtime: stateless, so one object serves the process.

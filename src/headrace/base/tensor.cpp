@@ -65,8 +65,8 @@ TensorView TensorView::reshape(const Shape& shape) const {
              " elements, shape ", shape, " has ", shape.numel());
   if (numel() == 0 || is_contiguous()) return {data_, dtype_, shape, device_};
   Shape strides = shape;
-  HR_REQUIRE(reshaped_strides(*this, shape, strides), ErrorCode::kInvalidArgument, "tensor: strides ",
-             strides_, " of shape ", shape_, " do not allow shape ", shape, " without a copy");
+  HR_REQUIRE(reshaped_strides(*this, shape, strides), ErrorCode::kInvalidArgument, "tensor: strides ", strides_,
+             " of shape ", shape_, " do not allow shape ", shape, " without a copy");
   return {data_, dtype_, shape, strides, device_};
 }
 
@@ -102,6 +102,13 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 
 Tensor::~Tensor() {
   if (runtime_ != nullptr) runtime_->release(view_.data(), static_cast<size_t>(view_.bytes()));
+}
+
+Tensor copied_to(DeviceRuntime& runtime, Tensor host) {
+  if (runtime.device().type == DeviceType::kCPU) return host;
+  Tensor copy(host.dtype(), host.shape(), runtime);
+  runtime.copy_to_device(copy.data(), host.data(), static_cast<size_t>(host.bytes()));
+  return copy;
 }
 
 namespace {

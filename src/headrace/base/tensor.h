@@ -84,8 +84,8 @@ class Tensor {
   void* data() const { return view_.data(); }
   template <class T>
   T* data_as(std::string_view name = "tensor") const {
-    HR_REQUIRE(view_.dtype() == DTypeOf<std::remove_const_t<T>>::value, ErrorCode::kInvalidArgument, name, ": dtype is ",
-               name_of(view_.dtype()), ", expected ", name_of(DTypeOf<std::remove_const_t<T>>::value));
+    HR_REQUIRE(view_.dtype() == DTypeOf<std::remove_const_t<T>>::value, ErrorCode::kInvalidArgument, name,
+               ": dtype is ", name_of(view_.dtype()), ", expected ", name_of(DTypeOf<std::remove_const_t<T>>::value));
     return static_cast<T*>(view_.data());
   }
   DType dtype() const { return view_.dtype(); }
@@ -98,6 +98,9 @@ class Tensor {
   TensorView view_;
   DeviceRuntime* runtime_ = nullptr;  // not owned; outlives the tensor
 };
+
+// The host tensor itself when `runtime` is the CPU's, else its copy on the device. Error kOutOfMemory.
+Tensor copied_to(DeviceRuntime& runtime, Tensor host);
 
 // Element `index` (row-major count over a CPU view, any strides) as a double, whatever the dtype.
 double element_as_double(const TensorView& view, int64_t index);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "headrace/base/tensor.h"
+#include "headrace/batch/device_metadata.h"
 #include "headrace/batch/key_span.h"
 #include "headrace/batch/token_merge.h"
 
@@ -27,12 +28,14 @@ struct StateSnapshot {
 // One value per batch; owned by ForwardBatch. Views refer to memory of the engine (or of a test) that outlives
 // the forward pass.
 struct AttnMetadata {
-  std::vector<KeySpan> spans;             // one per request; rows are packed in this order without gaps
-  TensorView page_table;                  // int32 [rows, pages]: physical page of each logical page
-  TensorView write_slots;                 // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
-  TensorView encoder_write_slots;         // int64 [encoder tokens]: where cross-attention stores encoder K and V
-  std::vector<StateSlots> state_slots;    // one per request; empty when the model has no GDN layers
-  std::vector<StateSnapshot> snapshots;   // sorted by request, then num_tokens
+  std::vector<KeySpan> spans;            // one per request; rows are packed in this order without gaps
+  TensorView page_table;                 // int32 [rows, pages]: physical page of each logical page
+  TensorView write_slots;                // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
+  TensorView encoder_write_slots;        // int64 [encoder tokens]: where cross-attention stores encoder K and V
+  std::vector<StateSlots> state_slots;   // one per request; empty when the model has no GDN layers
+  std::vector<StateSnapshot> snapshots;  // sorted by request, then num_tokens
+  const DeviceMetadata* on_device =
+      nullptr;                            // not owned: the same arrays on the device that runs the batch; null on a CPU
   std::optional<TokenMerge> token_merge;  // embedding blend of strategies that carry soft tokens
 
   int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }

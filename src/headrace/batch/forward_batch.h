@@ -16,9 +16,10 @@ class AttentionBackend;  // attention/ stands after batch/ in the layers: only a
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::kIdle;
   AttnMetadata attn;
-  TensorView input_ids;                     // int32 [num_tokens]
-  TensorView positions;                     // int32 [num_tokens]: logical positions, as RoPE counts them
-  std::vector<int32_t> logits_rows;         // tokens whose logits are wanted, ascending
+  TensorView input_ids;                      // int32 [num_tokens]
+  TensorView positions;                      // int32 [num_tokens]: logical positions, as RoPE counts them
+  std::vector<int32_t> logits_rows;          // tokens whose logits are wanted, ascending
+  TensorView device_logits_rows;             // int32 [logits rows]: the same on the device; null on a CPU
   AttentionBackend* attn_backend = nullptr;  // not owned
 
   int64_t batch_size() const { return attn.num_requests(); }

@@ -6,6 +6,7 @@
 
 #include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/backend_registry.h"
+#include "headrace/batch/device_batch.h"
 #include "headrace/models/model.h"
 
 namespace headrace {
@@ -13,6 +14,7 @@ namespace headrace {
 struct RunnerConfig {
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
+  DeviceRuntime* runtime = nullptr;  // not owned; null: the CPU's
   OpContext context;
   int32_t num_pages = 0, page_size = 64;
   int32_t num_states = 1;
@@ -29,14 +31,19 @@ class ModelRunner {
   AttnMetadataSource& metadata_source() { return source_; }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
 
-  // Plans the batch and runs the model: float32 [logits_rows, vocab].
+  // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
 
  private:
+  const ForwardBatch& on_device(const ForwardBatch& batch);
+
   const Model& model_;
+  DeviceRuntime& runtime_;  // not owned
+  int64_t max_tokens_;
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<DeviceBatch> device_batch_;  // of a device: made for the first batch, whose tables give its size
   AttnMetadataSource source_;
 };
 

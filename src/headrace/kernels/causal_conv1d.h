@@ -20,7 +20,8 @@ struct CausalConv1dArgs {
   std::span<const KeySpan> spans;
   std::span<const StateSlots> slots;  // one per span
   std::span<const StateSnapshot> snapshots;
-  TensorView out;  // [num_tokens, channels] float32, bfloat16 or float16
+  const DeviceMetadata* on_device = nullptr;  // not owned: the three where a device's kernel reads them; null on a CPU
+  TensorView out;                             // [num_tokens, channels] float32, bfloat16 or float16
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree or a slot is outside the state pool.

@@ -29,7 +29,8 @@ struct GatedDeltaRuleArgs {
   std::span<const KeySpan> spans;
   std::span<const StateSlots> slots;  // one per span
   std::span<const StateSnapshot> snapshots;
-  TensorView out;  // [num_tokens, num_v_heads, head_v_dim] float32, bfloat16 or float16
+  const DeviceMetadata* on_device = nullptr;  // not owned: the three where a device's kernel reads them; null on a CPU
+  TensorView out;                             // [num_tokens, num_v_heads, head_v_dim] float32, bfloat16 or float16
 
   int64_t num_v_heads() const { return state.dim(1); }
   int64_t head_v_dim() const { return state.dim(2); }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "headrace/batch/attention_type.h"
+#include "headrace/batch/device_metadata.h"
 #include "headrace/kernels/op_context.h"
 #include "headrace/pool/kv_pool.h"
 
@@ -26,10 +27,11 @@ struct PagedAttentionArgs {
   TensorView v_new;  // [num_tokens, num_kv_heads, v_head_dim]; null exactly when k_new is
   KVLayerView kv;    // null when no span has a context and k_new is given
   std::span<const KeySpan> spans;
-  TensorView page_table;  // int32 [rows, pages]
+  const DeviceMetadata* on_device = nullptr;  // not owned: spans where a device's kernel reads them; null on a CPU
+  TensorView page_table;                      // int32 [rows, pages]
   float scale = 1;
-  float logit_cap = 0;            // 0: none
-  int32_t window = kNoWindow;     // keys that a row sees at most, its own included
+  float logit_cap = 0;         // 0: none
+  int32_t window = kNoWindow;  // keys that a row sees at most, its own included
   AttentionType type = AttentionType::kDecoder;
   enum class Keys : uint8_t {
     kSequence,  // the cache and the new rows

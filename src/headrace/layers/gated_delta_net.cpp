@@ -1,14 +1,17 @@
 #include "headrace/layers/gated_delta_net.h"
 
 #include <cstring>
+#include <utility>
 
 namespace headrace {
 namespace {
 
-Tensor as_float(const TensorView& x) {
+// A small vector as float32, where the layer runs.
+Tensor as_float(const WeightScope& scope, const char* name, int64_t count) {
+  const TensorView x = scope.host_tensor(name, {count});
   Tensor copy(DType::kF32, x.shape());
-  for (int64_t i = 0; i < x.numel(); ++i) set_element(copy, i, element_as_double(x, i));
-  return copy;
+  for (int64_t i = 0; i < count; ++i) set_element(copy, i, element_as_double(x, i));
+  return copied_to(scope.runtime(), std::move(copy));
 }
 
 // Appends rows [from, from + count) of `source` at row `at` of `target`.
@@ -27,8 +30,8 @@ Linear projection(const WeightScope& scope, const char* name, const Tensor& copy
 GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, const GatedDeltaNetConfig& c) {
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) return {};
   const int64_t dk = c.head_k_dim, r = c.num_v_heads / c.num_k_heads, dv = r * c.head_v_dim;
-  const TensorView qkvz = scope.scope("in_proj_qkvz").tensor("weight", {c.conv_dim() + c.value_dim(), c.hidden});
-  const TensorView ba = scope.scope("in_proj_ba").tensor("weight", {int64_t{2} * c.num_v_heads, c.hidden});
+  const TensorView qkvz = scope.scope("in_proj_qkvz").host_tensor("weight", {c.conv_dim() + c.value_dim(), c.hidden});
+  const TensorView ba = scope.scope("in_proj_ba").host_tensor("weight", {int64_t{2} * c.num_v_heads, c.hidden});
   Projections p{Tensor(qkvz.dtype(), {c.conv_dim(), c.hidden}), Tensor(qkvz.dtype(), {c.value_dim(), c.hidden}),
                 Tensor(ba.dtype(), {c.num_v_heads, c.hidden}), Tensor(ba.dtype(), {c.num_v_heads, c.hidden})};
   for (int64_t g = 0; g < c.num_k_heads; ++g) {
@@ -40,6 +43,7 @@ GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, cons
     copy_rows(ba, g * 2 * r, r, p.b, g * r);
     copy_rows(ba, g * 2 * r + r, r, p.a, g * r);
   }
+  for (Tensor* copy : {&p.qkv, &p.z, &p.b, &p.a}) *copy = copied_to(scope.runtime(), std::move(*copy));
   return p;
 }
 
@@ -51,8 +55,8 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
       b_(projection(scope, "in_proj_b", copies_.b, c.num_v_heads, c.hidden)),
       a_(projection(scope, "in_proj_a", copies_.a, c.num_v_heads, c.hidden)),
       out_proj_(scope, "out_proj", c.hidden, c.value_dim()),
-      a_log_(as_float(scope.tensor("A_log", {c.num_v_heads}))),
-      dt_bias_(as_float(scope.tensor("dt_bias", {c.num_v_heads}))),
+      a_log_(as_float(scope, "A_log", c.num_v_heads)),
+      dt_bias_(as_float(scope, "dt_bias", c.num_v_heads)),
       norm_(scope, "norm", c.head_v_dim, c.eps, WeightForm::kPlain),
       attention_({.layer_id = c.layer_id,
                   .gdn_layer_idx = c.gdn_layer_idx,
@@ -69,7 +73,7 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
 Tensor GatedDeltaNet::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0);
   const Tensor mixed = qkv_(context, x), z = z_(context, x), b = b_(context, x), a = a_(context, x);
-  const Tensor out(context.dtype, {tokens, config_.num_v_heads, config_.head_v_dim});
+  const Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
   attention_.forward(batch, mixed, a, b, out);
   norm_.forward(context, out, out, z.view().reshape({tokens, config_.num_v_heads, config_.head_v_dim}));
   return out_proj_(context, out.view().reshape({tokens, config_.value_dim()}));

@@ -1,4 +1,4 @@
-// How layers run: which ops, how strictly, in which dtype.
+// How layers run: where, with which ops, how strictly, in which dtype.
 #pragma once
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/op_set.h"
@@ -10,6 +10,12 @@ struct LayerContext {
   const OpSet* ops = nullptr;  // not owned
   OpContext op;
   DType dtype = DType::kF32;
+  DeviceRuntime* runtime = &cpu_runtime();  // not owned; where weights and activations lie
+
+  bool on_cpu() const { return runtime->device().type == DeviceType::kCPU; }
+  // Memory for activations, contents unspecified: of the context's dtype, or another. Error kOutOfMemory.
+  Tensor make(const Shape& shape) const { return Tensor(dtype, shape, *runtime); }
+  Tensor make(DType other, const Shape& shape) const { return Tensor(other, shape, *runtime); }
 };
 
 }  // namespace headrace

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kDenseRows = 16;
 
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
-  return context.op.determinism == Determinism::kFast && args.x.dim(0) >= kDenseRows &&
+  return context.on_cpu() && context.op.determinism == Determinism::kFast && args.x.dim(0) >= kDenseRows &&
          context.ops->name != "reference" && onednn_supports(args);
 }
 
@@ -30,7 +30,7 @@ void Linear::forward(const LayerContext& context, const TensorView& x, const Ten
 }
 
 Tensor Linear::operator()(const LayerContext& context, const TensorView& x) const {
-  Tensor y(context.dtype, {x.dim(0), out_features()});
+  Tensor y = context.make({x.dim(0), out_features()});
   forward(context, x, y);
   return y;
 }

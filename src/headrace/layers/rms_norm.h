@@ -22,7 +22,7 @@ class RMSNorm {
                           context.op);
   }
   Tensor operator()(const LayerContext& context, const TensorView& x) const {
-    Tensor out(context.dtype, x.shape());
+    Tensor out = context.make(x.shape());
     forward(context, x, out);
     return out;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -12,7 +13,8 @@ double llama3(double w, const RotaryConfig& c) {
   const double wavelength = 2 * std::numbers::pi / w;
   if (wavelength > c.original_max_position / c.low_freq_factor) return w / c.factor;
   if (wavelength < c.original_max_position / c.high_freq_factor) return w;
-  const double blend = (c.original_max_position / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+  const double blend =
+      (c.original_max_position / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
   return (1 - blend) * w / c.factor + blend * w;
 }
 
@@ -52,7 +54,7 @@ void check_scaling(const RotaryConfig& c) {
 
 }  // namespace
 
-RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim) {
+RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, DeviceRuntime& runtime) {
   HR_REQUIRE(std::isfinite(c.theta) && c.theta > 1, ErrorCode::kModelFile, "config.json: rope theta is ", c.theta,
              ", expected a number above 1 (rope_theta, or rope_parameters.rope_theta)");
   const double partial = c.partial_rotary_factor.value_or(1);
@@ -63,13 +65,14 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim) {
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
              "config.json: partial_rotary_factor ", partial, " rotates ", rotary_dim, " of ", head_dim,
              " elements, expected an even number of at least 2");
-  inv_freq_ = Tensor(DType::kF32, {rotary_dim / 2});
+  Tensor frequencies(DType::kF32, {rotary_dim / 2});
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
     // The power is a float32 one in the checkpoints' training; its rounding is part of the model.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const double w = static_cast<double>(1.0f / std::pow(static_cast<float>(c.theta), exponent));
-    set_element(inv_freq_, i, scaled(w, i, rotary_dim, c));
+    set_element(frequencies, i, scaled(w, i, rotary_dim, c));
   }
+  inv_freq_ = copied_to(runtime, std::move(frequencies));
   if (c.type == "yarn") {
     magnitude_ = static_cast<float>(c.attention_factor > 0 ? c.attention_factor : 0.1 * std::log(c.factor) + 1);
   }

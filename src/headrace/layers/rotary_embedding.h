@@ -25,7 +25,7 @@ class RotaryEmbedding {
   RotaryEmbedding() = default;
   // Error kModelFile for a missing theta, a size that is not even or a factor that divides by zero; kUnsupported for
   // another type, by name.
-  RotaryEmbedding(const RotaryConfig& config, int64_t head_dim);
+  RotaryEmbedding(const RotaryConfig& config, int64_t head_dim, DeviceRuntime& runtime = cpu_runtime());
 
   // Rotates x [tokens, heads, head_dim] in place.
   void forward(const LayerContext& context, const TensorView& x, const TensorView& positions) const {

@@ -48,7 +48,7 @@ Tensor SelfAttention::forward(const LayerContext& context, const TensorView& x, 
   }
   rotary_->forward(context, q, batch.positions);
   rotary_->forward(context, k, batch.positions);
-  const Tensor out(context.dtype, {tokens, heads * dim});
+  const Tensor out = context.make({tokens, heads * dim});
   attention_.forward(q, k, v, batch, out);
   if (gated && tokens > 0) {
     const TensorView rows = out.view().reshape({tokens * heads, dim});

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "headrace/attention/cpu/cpu_backend.h"
-#include "headrace/attention/reference/reference_backend.h"
+#include "headrace/attention/backend_registry.h"
+#include "headrace/kernels/device_registry.h"
 #include "headrace/llm/stop_filter.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/weights/checkpoint_files.h"
@@ -15,23 +15,31 @@ namespace {
 
 constexpr int32_t kDefaultContext = 8192, kTokensPerStep = 512;
 
-ModelOptions model_options(const LLMOptions& o) {
-  const BackendConfig config{.kernel_set = o.kernel_set};
+OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
+  OpContext context = o.context;
+  context.stream = runtime.stream();
+  return context;
+}
+
+ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
   return {.dtype = o.dtype,
-          .ops = o.backend == "reference" ? &reference::backend_ops(config) : &cpu::backend_ops(config),
-          .context = o.context,
+          .ops = &backend_ops(o.backend, runtime.device(), {.kernel_set = o.kernel_set}),
+          .context = context_on(runtime, o),
+          .runtime = &runtime,
           .random_weights = o.random_weights,
           .adapter = o.adapter,
           .progress = o.progress,
           .guard = o.guard};
 }
 
-EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, const LLMOptions& o) {
+EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
+                           const LLMOptions& o) {
   const int32_t context =
       o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
   return {.runner = {.backend = o.backend,
                      .kernel_set = o.kernel_set,
-                     .context = o.context,
+                     .runtime = &runtime,
+                     .context = context_on(runtime, o),
                      .num_pages = (context + o.page_size - 1) / o.page_size,
                      .page_size = o.page_size,
                      .max_tokens = std::min(context, kTokensPerStep)},
@@ -47,9 +55,10 @@ Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) 
 }  // namespace
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
-    : tokenizer_(tokenizer_of(model, options)),
-      model_(load_model(model, model_options(options))),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, options))) {}
+    : runtime_(open_device(options.device)),
+      tokenizer_(tokenizer_of(model, options)),
+      model_(load_model(model, model_options(runtime_, options))),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {}
 
 Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text) {
   Completion result{.prompt_ids = tokenizer_.encode(prompt)};

@@ -14,6 +14,7 @@ namespace headrace {
 
 struct LLMOptions {
   std::optional<DType> dtype;
+  std::string device = "auto";  // as open_device
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
   OpContext context;
@@ -57,11 +58,13 @@ class LLM {
   // predicted and their bytes counted.
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow);
 
+  Device device() const { return runtime_.device(); }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   Engine& engine() { return *engine_; }
 
  private:
+  DeviceRuntime& runtime_;  // not owned
   Tokenizer tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;

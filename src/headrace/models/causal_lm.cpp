@@ -40,7 +40,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
     : checkpoint_(std::move(checkpoint)),
       context_(context),
       info_(info_of(c, context)),
-      rotary_(c.rotary, c.attention.head_dim) {
+      rotary_(c.rotary, c.attention.head_dim, *context.runtime) {
   const TextWeights weights = find_text_weights(checkpoint_);
   embedding_ = weights.body.scope("embed_tokens").tensor("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
   blocks_.reserve(static_cast<size_t>(c.num_layers));
@@ -85,7 +85,7 @@ void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardB
   add(block.attention ? block.attention->forward(context_, normed, batch)
                       : block.gdn->forward(context_, normed, batch));
   block.post_norm.forward(context_, x, normed);
-  const Tensor y(context_.dtype, x.shape());
+  const Tensor y = context_.make(x.shape());
   if (block.moe) {
     block.moe->forward(context_, normed, y);
   } else {
@@ -94,25 +94,26 @@ void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardB
   add(y);
 }
 
-Tensor CausalLM::logits(const TensorView& x, const std::vector<int32_t>& rows) const {
-  const auto count = static_cast<int64_t>(rows.size());
-  const Tensor wanted(context_.dtype, {count, x.dim(1)});
-  for (int64_t i = 0; i < count; ++i) {
-    const TensorView from = x.select(rows[static_cast<size_t>(i)]);
-    std::memcpy(wanted.view().select(i).data(), from.data(), static_cast<size_t>(from.bytes()));
-  }
+// Gathering rows is what embedding does: the table is x.
+Tensor CausalLM::logits(const TensorView& x, const ForwardBatch& batch) const {
+  const auto count = static_cast<int64_t>(batch.logits_rows.size());
+  const TensorView rows = context_.on_cpu()
+                              ? TensorView(const_cast<int32_t*>(batch.logits_rows.data()), DType::kI32, {count})
+                              : batch.device_logits_rows;
+  const Tensor wanted = context_.make({count, x.dim(1)});
+  if (count > 0) context_.ops->embedding({.ids = rows, .table = x, .out = wanted}, context_.op);
   norm_.forward(context_, wanted, wanted);
-  Tensor out(DType::kF32, {count, info_.vocab_size});
+  Tensor out = context_.make(DType::kF32, {count, info_.vocab_size});
   head_.forward(context_, wanted, out);
   return out;
 }
 
 Tensor CausalLM::forward(const ForwardBatch& batch) const {
-  const Tensor x(context_.dtype, {batch.num_tokens(), embedding_.dim(1)});
+  const Tensor x = context_.make({batch.num_tokens(), embedding_.dim(1)});
   context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
   if (batch.attn.token_merge) merge_tokens(*batch.attn.token_merge, embedding_, x);
   for (const Block& block : blocks_) run_block(block, x, batch);
-  return logits(x, batch.logits_rows);
+  return logits(x, batch);
 }
 
 }  // namespace headrace

@@ -28,7 +28,7 @@ class CausalLM final : public Model {
   };
   void add_block(const WeightScope& scope, const ModelConfig& config, int32_t layer);
   void run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
-  Tensor logits(const TensorView& x, const std::vector<int32_t>& rows) const;
+  Tensor logits(const TensorView& x, const ForwardBatch& batch) const;
 
   Checkpoint checkpoint_;  // owns the memory behind every weight
   LayerContext context_;

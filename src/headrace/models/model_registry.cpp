@@ -86,12 +86,14 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
                              .op = options.context,
-                             .dtype = options.dtype.value_or(stored)};
+                             .dtype = options.dtype.value_or(stored),
+                             .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   Checkpoint checkpoint = options.random_weights
                               ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
                               : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
+  checkpoint.place_on(*context.runtime);
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }
 

@@ -18,6 +18,7 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of activations; absent: the checkpoint's, float32 for float16
   const OpSet* ops = nullptr;  // not owned; null: the best CPU kernel set that runs here
   OpContext context;
+  DeviceRuntime* runtime = nullptr;        // where the model runs, whose ops are given; not owned; null: the CPU's
   std::optional<uint64_t> random_weights;        // a seed: only config.json is read
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;

@@ -1,7 +1,5 @@
 #include "headrace/pool/gdn_pool.h"
 
-#include <cstring>
-
 namespace headrace {
 namespace {
 
@@ -26,14 +24,14 @@ GDNPoolConfig checked(const GDNPoolConfig& c) {
 GDNPool::GDNPool(const GDNPoolConfig& config, DeviceRuntime& runtime)
     : config_(checked(config)),
       runtime_(runtime),
-      recurrent_(Tensor::zeros(DType::kF32,
-                               {config.num_layers, int64_t{config.num_slots} + 1, config.num_v_heads,
-                                config.head_v_dim, config.head_k_dim},
-                               runtime)),
-      conv_(Tensor::zeros(config.conv_dtype,
-                          {config.num_layers, int64_t{config.num_slots} + 1, config.conv_dim(),
-                           config.conv_kernel_size - 1},
-                          runtime)) {}
+      recurrent_(Tensor::zeros(
+          DType::kF32,
+          {config.num_layers, int64_t{config.num_slots} + 1, config.num_v_heads, config.head_v_dim, config.head_k_dim},
+          runtime)),
+      conv_(Tensor::zeros(
+          config.conv_dtype,
+          {config.num_layers, int64_t{config.num_slots} + 1, config.conv_dim(), config.conv_kernel_size - 1},
+          runtime)) {}
 
 GDNLayerView GDNPool::layer(int32_t gdn_layer) const {
   HR_REQUIRE(gdn_layer >= 0 && gdn_layer < config_.num_layers, ErrorCode::kInvalidArgument, "gdn pool: layer ",
@@ -65,13 +63,11 @@ void GDNPool::reset_states(std::span<const int32_t> slots) {
 void GDNPool::copy_states(int32_t from, int32_t to) {
   check_slot(from);
   check_slot(to);
-  HR_REQUIRE(runtime_.device().type == DeviceType::kCPU, ErrorCode::kUnsupported,
-             "gdn pool: copy_states copies on the CPU, the pool is on ", to_string(runtime_.device()));
   if (from == to) return;
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     for (const Tensor* states : {&recurrent_, &conv_}) {
       const TensorView source = state_of(*states, layer, from), target = state_of(*states, layer, to);
-      std::memcpy(target.data(), source.data(), static_cast<size_t>(source.bytes()));
+      runtime_.copy_on_device(target.data(), source.data(), static_cast<size_t>(source.bytes()));
     }
   }
 }

@@ -30,6 +30,9 @@ struct Checkpoint::State {
   int adapter_threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::set<std::string, std::less<>> used;
+  DeviceRuntime* runtime = &cpu_runtime();               // not owned
+  std::map<std::string, Tensor, std::less<>> on_device;  // copies, by stored name
+
   ProgressCallback progress;
   int64_t total_bytes = 0, done_bytes = 0;
 
@@ -126,7 +129,21 @@ Shape Checkpoint::shape_of(std::string_view name) const {
   return shape_of_entry(*found.file, *found.entry);
 }
 
+void Checkpoint::place_on(DeviceRuntime& runtime) { state_->runtime = &runtime; }
+DeviceRuntime& Checkpoint::runtime() const { return *state_->runtime; }
+
 TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, const RandomValues& random) {
+  const TensorView host = host_tensor(asked, expected, random);
+  if (state_->runtime->device().type == DeviceType::kCPU) return host;
+  const std::string name = stored_name(state_->rules, asked);
+  const auto found = state_->on_device.find(name);
+  if (found != state_->on_device.end()) return found->second;
+  Tensor copy(host.dtype(), host.shape(), *state_->runtime);
+  state_->runtime->copy_to_device(copy.data(), host.data(), static_cast<size_t>(host.bytes()));
+  return state_->on_device.emplace(name, std::move(copy)).first->second;
+}
+
+TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random) {
   const std::string name = stored_name(state_->rules, asked);
   const auto owned = state_->owned.find(name);
   if (is_random()) {

@@ -47,6 +47,11 @@ class Checkpoint {
   // the weight, when it changes one that is not stored or has another shape; kInvalidArgument on random weights.
   void attach(LoraAdapter adapter, int threads);
 
+  // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`
+  // is not owned and outlives the checkpoint. The CPU's changes nothing.
+  void place_on(DeviceRuntime& runtime);
+  DeviceRuntime& runtime() const;
+
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted
@@ -55,10 +60,14 @@ class Checkpoint {
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;
 
-  // The tensor, checked to have `expected` as its shape; counts as used. `random` spreads a made-up one. Data that are
-  // not aligned to their element are copied once. Error kModelFile: missing, or another shape, naming file, tensor and
-  // both shapes; kUnsupported: a dtype that headrace does not compute with.
+  // The tensor where place_on() said (else on the host), checked to have `expected` as its shape; counts as used.
+  // `random` spreads a made-up one. Data that are not aligned to their element are copied once. Error kModelFile:
+  // missing, or another shape, naming file, tensor and both shapes; kUnsupported: a dtype that headrace does not
+  // compute with.
   TensorView tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
+
+  // The same on the host, for values that a constructor reads or reorders.
+  TensorView host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
   // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest.

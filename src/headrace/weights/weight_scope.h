@@ -25,6 +25,11 @@ class WeightScope {
   TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checkpoint_->tensor(full_name(name), expected, random);
   }
+  // As Checkpoint::host_tensor.
+  TensorView host_tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
+    return checkpoint_->host_tensor(full_name(name), expected, random);
+  }
+  DeviceRuntime& runtime() const { return checkpoint_->runtime(); }  // where tensor() places
 
  private:
   Checkpoint* checkpoint_;  // not owned

@@ -1,0 +1,15 @@
+// The kernels of the CUDA side library as a backend.
+#pragma once
+#include <memory>
+
+#include "headrace/attention/backend_registry.h"
+#include "headrace/kernels/op_set.h"
+
+namespace headrace::cuda {
+
+// The set that config.kernel_set names, or the best. Errors as cuda_module and CudaModule::ops.
+const OpSet& backend_ops(const BackendConfig& config);
+// Error kInvalidArgument when config has no runtime of a CUDA device.
+std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config);
+
+}  // namespace headrace::cuda

@@ -1,0 +1,102 @@
+#include "headrace/batch/device_batch.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+template <class T>
+int64_t bytes_of(int64_t count) {
+  return count * static_cast<int64_t>(sizeof(T));
+}
+
+}  // namespace
+
+DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime) : config_(c), runtime_(runtime) {
+  spans_ = reserve(bytes_of<KeySpan>(c.max_requests));
+  state_slots_ = reserve(bytes_of<StateSlots>(c.max_requests));
+  ids_ = reserve(bytes_of<int32_t>(c.max_tokens));
+  positions_ = reserve(bytes_of<int32_t>(c.max_tokens));
+  logits_rows_ = reserve(bytes_of<int32_t>(c.max_tokens));
+  write_slots_ = reserve(bytes_of<int64_t>(c.max_tokens));
+  snapshots_ = reserve(bytes_of<StateSnapshot>(c.max_snapshots));
+  encoder_slots_ = reserve(bytes_of<int64_t>(c.max_encoder_tokens));
+  staging_.resize(static_cast<size_t>(bytes_));
+  memory_ = Tensor::zeros(DType::kU8, {bytes_}, runtime);
+  table_ = Tensor::zeros(DType::kI32, {c.table_rows, c.table_pages}, runtime);
+  host_table_.resize(static_cast<size_t>(c.table_rows * c.table_pages));
+}
+
+DeviceBatch::Section DeviceBatch::reserve(int64_t bytes) {
+  constexpr int64_t kAlign = 64;
+  const Section section{bytes_, bytes};
+  bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  return section;
+}
+
+// Stages `count` elements and returns their place on the device, or null for none.
+TensorView DeviceBatch::place(const Section& section, DType dtype, const void* from, int64_t count) {
+  const int64_t bytes = count * size_of(dtype);
+  HR_REQUIRE(bytes <= section.bytes, ErrorCode::kInvalidArgument, "device batch: ", bytes, " bytes of ", name_of(dtype),
+             " are more than the ", section.bytes, " that were reserved (", config_.max_requests, " requests, ",
+             config_.max_tokens, " tokens)");
+  if (count == 0) return {};
+  std::memcpy(staging_.data() + section.offset, from, static_cast<size_t>(bytes));
+  used_ = std::max(used_, section.offset + bytes);
+  return {static_cast<char*>(memory_.data()) + section.offset, dtype, {count}, memory_.view().device()};
+}
+
+void DeviceBatch::copy_pages(const TensorView& table, int32_t row, int64_t pages) {
+  pages = std::min(pages, table.dim(1));
+  if (pages <= 0 || row < 0) return;
+  HR_REQUIRE(row < config_.table_rows && pages <= config_.table_pages, ErrorCode::kInvalidArgument,
+             "device batch: row ", row, " with ", pages, " pages is outside the table of ", config_.table_rows,
+             " rows and ", config_.table_pages, " pages");
+  const auto* from = static_cast<const int32_t*>(table.select(row).data());
+  int32_t* known = host_table_.data() + row * config_.table_pages;
+  const auto differing = std::mismatch(from, from + pages, known);
+  if (differing.first == from + pages) return;
+  const int64_t first = differing.first - from;
+  std::copy(from + first, from + pages, known + first);
+  runtime_.copy_to_device(static_cast<int32_t*>(table_.data()) + row * config_.table_pages + first, known + first,
+                          static_cast<size_t>(bytes_of<int32_t>(pages - first)));
+}
+
+const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
+  const AttnMetadata& from = host.attn;
+  const auto count = [](const auto& array) { return static_cast<int64_t>(array.size()); };
+  used_ = 0;
+  batch_ = host;
+  AttnMetadata& to = batch_.attn;
+  const auto flat = [this](const Section& section, const TensorView& x) {
+    return x ? place(section, x.dtype(), x.data(), x.numel()) : TensorView();
+  };
+  // Structures of int32 are placed as bytes.
+  const auto bytes = [this](const Section& section, const void* data, int64_t size) {
+    return place(section, DType::kU8, data, size).data();
+  };
+  metadata_.spans = static_cast<const KeySpan*>(bytes(spans_, from.spans.data(), bytes_of<KeySpan>(count(from.spans))));
+  metadata_.state_slots = static_cast<const StateSlots*>(
+      bytes(state_slots_, from.state_slots.data(), bytes_of<StateSlots>(count(from.state_slots))));
+  metadata_.snapshots = static_cast<const StateSnapshot*>(
+      bytes(snapshots_, from.snapshots.data(), bytes_of<StateSnapshot>(count(from.snapshots))));
+  batch_.input_ids = flat(ids_, host.input_ids);
+  batch_.positions = flat(positions_, host.positions);
+  to.write_slots = flat(write_slots_, from.write_slots);
+  to.encoder_write_slots = flat(encoder_slots_, from.encoder_write_slots);
+  batch_.device_logits_rows = place(logits_rows_, DType::kI32, host.logits_rows.data(), count(host.logits_rows));
+  runtime_.copy_to_device(memory_.data(), staging_.data(), static_cast<size_t>(used_));
+  if (from.page_table) {
+    for (const KeySpan& s : from.spans) {
+      const int64_t keys = std::max(s.ctx_len, s.phys0 + s.q_len);
+      copy_pages(from.page_table, s.page_row, (keys + config_.page_size - 1) / config_.page_size);
+      if (s.encoder_len > 0) copy_pages(from.page_table, s.encoder_page_row, from.page_table.dim(1));
+    }
+    to.page_table = table_;
+  }
+  to.on_device = &metadata_;
+  return batch_;
+}
+
+}  // namespace headrace

@@ -1,0 +1,50 @@
+// A ForwardBatch whose tables lie in a device's memory.
+#pragma once
+#include <vector>
+
+#include "headrace/base/tensor.h"
+#include "headrace/batch/forward_batch.h"
+
+namespace headrace {
+
+struct DeviceBatchConfig {
+  int64_t max_requests = 0, max_tokens = 0;
+  int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
+  int64_t page_size = 1;                    // tokens
+  int64_t max_snapshots = 0, max_encoder_tokens = 0;
+};
+
+// Keeps a device's copy of the arrays that kernels read of a batch, at addresses that never change, so a captured
+// graph can be fed by upload() alone. Not thread-safe.
+class DeviceBatch {
+ public:
+  // `runtime` is not owned and outlives the object. Error kOutOfMemory.
+  DeviceBatch(const DeviceBatchConfig& config, DeviceRuntime& runtime);
+  DeviceBatch(const DeviceBatch&) = delete;
+  DeviceBatch& operator=(const DeviceBatch&) = delete;
+
+  // The batch with every view on the device; valid until the next upload(). `host` has its views on the host and is
+  // validated. Of the page table only the pages that the batch can read or write, and that changed, are copied; the
+  // rest is one copy. Error kInvalidArgument when the batch is larger than the configuration.
+  const ForwardBatch& upload(const ForwardBatch& host);
+
+ private:
+  struct Section {
+    int64_t offset = 0, bytes = 0;
+  };
+  Section reserve(int64_t bytes);
+  TensorView place(const Section& section, DType dtype, const void* from, int64_t count);
+  void copy_pages(const TensorView& table, int32_t row, int64_t pages);
+
+  DeviceBatchConfig config_;
+  DeviceRuntime& runtime_;  // not owned
+  int64_t bytes_ = 0, used_ = 0;
+  Section spans_, state_slots_, snapshots_, write_slots_, encoder_slots_, ids_, positions_, logits_rows_;
+  std::vector<char> staging_;        // what the device's `memory_` holds after upload()
+  Tensor memory_, table_;            // table_: int32 [table_rows, table_pages]
+  std::vector<int32_t> host_table_;  // what table_ holds
+  DeviceMetadata metadata_;
+  ForwardBatch batch_;
+};
+
+}  // namespace headrace

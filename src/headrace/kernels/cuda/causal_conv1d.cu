@@ -1,0 +1,93 @@
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/tiles.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kTokens = 32, kChannels = 128;  // of one block
+
+struct Params {
+  Rows x, out;
+  const void* weight;
+  void* state;
+  DType weight_type, state_type;
+  int64_t weight_stride, slot_stride, channel_stride;
+  int channels, kernel, requests, snapshots;
+  DeviceMetadata batch;
+
+  // Raw input `t` of channel c, counted from the request's first token; before it, from its state.
+  __device__ float input(const KeySpan& span, int read, int c, int t) const {
+    if (t >= 0) return x.get(span.q_off + t, 0, c);
+    if (read == kNoState) return 0;
+    return load(state, state_type, read * slot_stride + c * channel_stride + kernel - 1 + t);
+  }
+  // The inputs before token `tokens` become the state `slot`. Reads all before it writes: they may be one slot.
+  __device__ void save(const KeySpan& span, int read, int slot, int c, int tokens) const {
+    constexpr int kMax = 16;
+    float kept[kMax];
+    for (int j = 0; j < kernel - 1; ++j) kept[j] = input(span, read, c, tokens - (kernel - 1) + j);
+    for (int j = 0; j < kernel - 1; ++j) store(state, state_type, slot * slot_stride + c * channel_stride + j, kept[j]);
+  }
+};
+
+__global__ void convolve(Params p) {
+  const TilePlace place = locate_tile(p.batch.spans, p.requests, kTokens, blockIdx.x);
+  const int c = blockIdx.y * kChannels + threadIdx.x;
+  if (place.request < 0 || c >= p.channels) return;
+  const KeySpan span = p.batch.spans[place.request];
+  const int read = p.batch.state_slots[place.request].read;
+  const int begin = place.tile * kTokens, end = min(begin + kTokens, span.q_len);
+  for (int t = begin; t < end; ++t) {
+    float sum = 0;
+    for (int j = 0; j < p.kernel; ++j) {
+      sum = fmaf(load(p.weight, p.weight_type, c * p.weight_stride + j), p.input(span, read, c, t - (p.kernel - 1) + j),
+                 sum);
+    }
+    p.out.set(span.q_off + t, 0, c, silu(sum));
+  }
+}
+
+// Runs after convolve: a request's first tile reads the state that this overwrites.
+__global__ void save_states(Params p) {
+  const int request = blockIdx.x, c = blockIdx.y * kChannels + threadIdx.x;
+  if (c >= p.channels) return;
+  const KeySpan span = p.batch.spans[request];
+  if (span.q_len == 0) return;
+  const StateSlots slots = p.batch.state_slots[request];
+  for (int s = 0; s < p.snapshots; ++s) {
+    const StateSnapshot snapshot = p.batch.snapshots[s];
+    if (snapshot.request == request) p.save(span, slots.read, snapshot.slot, c, snapshot.num_tokens);
+  }
+  if (slots.write != kNoState) p.save(span, slots.read, slots.write, c, span.q_len);
+}
+
+}  // namespace
+
+void causal_conv1d(const CausalConv1dArgs& a, const OpContext& context) {
+  check(a);
+  if (a.x.numel() == 0) return;
+  const Stream& stream = stream_of(context);
+  const Params params{.x = Rows(a.x),
+                      .out = Rows(a.out),
+                      .weight = a.weight.data(),
+                      .state = a.state.data(),
+                      .weight_type = a.weight.dtype(),
+                      .state_type = a.state.dtype(),
+                      .weight_stride = a.weight.stride(0),
+                      .slot_stride = a.state.stride(0),
+                      .channel_stride = a.state.stride(1),
+                      .channels = static_cast<int>(a.x.dim(1)),
+                      .kernel = static_cast<int>(a.weight.dim(1)),
+                      .requests = static_cast<int>(a.spans.size()),
+                      .snapshots = static_cast<int>(a.snapshots.size()),
+                      .batch = *a.on_device};
+  const auto blocks = static_cast<unsigned>((params.channels + kChannels - 1) / kChannels);
+  convolve<<<dim3(static_cast<unsigned>(tiles_of(a.spans, kTokens)), blocks), kChannels, 0, stream.handle>>>(params);
+  save_states<<<dim3(static_cast<unsigned>(a.spans.size()), blocks), kChannels, 0, stream.handle>>>(params);
+  check_launch("causal_conv1d");
+}
+
+}  // namespace headrace::cuda

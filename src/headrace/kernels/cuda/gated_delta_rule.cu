@@ -1,0 +1,161 @@
+// The recurrence of Gated DeltaNet, token by token. The state lives in registers: a warp owns a few rows of it.
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kWarps = 4, kRows = 4;  // state rows (value dimensions) of a warp
+
+struct Params {
+  Rows qkv, a, b, out;
+  const float *a_log, *dt_bias;
+  float* state;
+  int64_t slot_stride, head_stride, row_stride;
+  int k_heads, v_heads, dk, dv, requests, snapshots;
+  DeviceMetadata batch;
+};
+
+template <int kPerLane>
+struct StateRows {
+  float s[kRows][kPerLane];
+  int first, lane;  // first state row of the warp
+
+  __device__ void load(const Params& p, int slot, int head) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        const int k = i * 32 + lane;
+        const bool inside = slot != kNoState && first + r < p.dv && k < p.dk;
+        s[r][i] = inside ? p.state[at(p, slot, head, r) + k] : 0.0f;
+      }
+    }
+  }
+  __device__ void save(const Params& p, int slot, int head) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        const int k = i * 32 + lane;
+        if (first + r < p.dv && k < p.dk) p.state[at(p, slot, head, r) + k] = s[r][i];
+      }
+    }
+  }
+  __device__ int64_t at(const Params& p, int slot, int head, int r) const {
+    return slot * p.slot_stride + head * p.head_stride + (first + r) * p.row_stride;
+  }
+};
+
+// A unit vector of q or k, spread over the lanes, times `scale`.
+template <int kPerLane>
+__device__ void load_unit(const Params& p, int64_t token, int64_t from, float scale, int lane, float (&x)[kPerLane]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int k = i * 32 + lane;
+    x[i] = k < p.dk ? p.qkv.get(token, 0, from + k) : 0.0f;
+    sum = fmaf(x[i], x[i], sum);
+  }
+  const float factor = scale * rsqrtf(warp_sum(sum) + 1e-6f);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) x[i] *= factor;
+}
+
+template <int kPerLane>
+__device__ void step(const Params& p, int64_t token, int head, StateRows<kPerLane>& rows) {
+  const int key_head = head / (p.v_heads / p.k_heads), lane = rows.lane;
+  float q[kPerLane], k[kPerLane];
+  load_unit(p, token, int64_t{key_head} * p.dk, rsqrtf(static_cast<float>(p.dk)), lane, q);
+  load_unit(p, token, int64_t{p.k_heads + key_head} * p.dk, 1.0f, lane, k);
+  const float u = p.a.get(token, 0, head) + p.dt_bias[head];
+  const float decay = expf(-expf(p.a_log[head]) * (u > 20.0f ? u : log1pf(expf(u))));
+  const float beta = 1.0f / (1.0f + expf(-p.b.get(token, 0, head)));
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      rows.s[r][i] *= decay;
+      dot = fmaf(rows.s[r][i], k[i], dot);
+    }
+    dot = warp_sum(dot);
+    const int row = rows.first + r;
+    const float v = row < p.dv ? p.qkv.get(token, 0, 2 * int64_t{p.k_heads} * p.dk + int64_t{head} * p.dv + row) : 0.0f;
+    const float d = beta * (v - dot);
+    float y = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      rows.s[r][i] = fmaf(d, k[i], rows.s[r][i]);
+      y = fmaf(rows.s[r][i], q[i], y);
+    }
+    y = warp_sum(y);
+    if (lane == 0 && row < p.dv) p.out.set(token, head, row, y);
+  }
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kWarps * 32) recur(Params p) {
+  const int request = blockIdx.x, head = blockIdx.y;
+  const KeySpan span = p.batch.spans[request];
+  if (span.q_len == 0) return;
+  const StateSlots slots = p.batch.state_slots[request];
+  StateRows<kPerLane> rows;
+  rows.first = (static_cast<int>(blockIdx.z) * kWarps + static_cast<int>(threadIdx.x) / 32) * kRows;
+  rows.lane = static_cast<int>(threadIdx.x) % 32;
+  if (rows.first >= p.dv) return;
+  rows.load(p, slots.read, head);
+  int snapshot = 0;  // sorted by request, then by tokens
+  while (snapshot < p.snapshots && p.batch.snapshots[snapshot].request < request) ++snapshot;
+  for (int t = 0; t < span.q_len; ++t) {
+    step(p, span.q_off + t, head, rows);
+    while (snapshot < p.snapshots && p.batch.snapshots[snapshot].request == request &&
+           p.batch.snapshots[snapshot].num_tokens == t + 1) {
+      rows.save(p, p.batch.snapshots[snapshot++].slot, head);
+    }
+  }
+  if (slots.write != kNoState) rows.save(p, slots.write, head);
+}
+
+}  // namespace
+
+void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
+  check(a);
+  if (a.out.numel() == 0) return;
+  const Params params{.qkv = Rows(a.qkv),
+                      .a = Rows(a.a),
+                      .b = Rows(a.b),
+                      .out = Rows(a.out),
+                      .a_log = static_cast<const float*>(a.a_log.data()),
+                      .dt_bias = static_cast<const float*>(a.dt_bias.data()),
+                      .state = static_cast<float*>(a.state.data()),
+                      .slot_stride = a.state.stride(0),
+                      .head_stride = a.state.stride(1),
+                      .row_stride = a.state.stride(2),
+                      .k_heads = a.num_k_heads,
+                      .v_heads = static_cast<int>(a.num_v_heads()),
+                      .dk = static_cast<int>(a.head_k_dim()),
+                      .dv = static_cast<int>(a.head_v_dim()),
+                      .requests = static_cast<int>(a.spans.size()),
+                      .snapshots = static_cast<int>(a.snapshots.size()),
+                      .batch = *a.on_device};
+  HR_REQUIRE(params.dk <= 256, ErrorCode::kUnsupported, "cuda gated_delta_rule: key heads of ", params.dk,
+             ", expected at most 256");
+  const dim3 grid(static_cast<unsigned>(params.requests), static_cast<unsigned>(params.v_heads),
+                  static_cast<unsigned>((params.dv + kWarps * kRows - 1) / (kWarps * kRows)));
+  const cudaStream_t stream = stream_of(context).handle;
+  if (params.dk <= 32) {
+    recur<1><<<grid, kWarps * 32, 0, stream>>>(params);
+  } else if (params.dk <= 64) {
+    recur<2><<<grid, kWarps * 32, 0, stream>>>(params);
+  } else if (params.dk <= 128) {
+    recur<4><<<grid, kWarps * 32, 0, stream>>>(params);
+  } else {
+    recur<8><<<grid, kWarps * 32, 0, stream>>>(params);
+  }
+  check_launch("gated_delta_rule");
+}
+
+}  // namespace headrace::cuda

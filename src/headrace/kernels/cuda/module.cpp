@@ -1,0 +1,60 @@
+// The side library's one exported symbol.
+#include <array>
+#include <memory>
+
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/runtime.h"
+#include "headrace/kernels/cuda_module.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int32_t kMaxDevices = 64;
+
+DeviceRuntime& runtime(int32_t index) {
+  static std::array<std::unique_ptr<Runtime>, kMaxDevices> runtimes;
+  static std::mutex mutex;
+  HR_REQUIRE(index >= 0 && index < kMaxDevices, ErrorCode::kNoDevice, "cuda: device ", index, " is not there");
+  const std::lock_guard lock(mutex);
+  auto& one = runtimes[static_cast<size_t>(index)];
+  if (!one) one = std::make_unique<Runtime>(index);
+  return *one;
+}
+
+constexpr OpSet kOps = {.name = "cuda",
+                        .store_kv = store_kv,
+                        .paged_attention = paged_attention,
+                        .causal_conv1d = causal_conv1d,
+                        .gated_delta_rule = gated_delta_rule,
+                        .linear = linear,
+                        .rms_norm = rms_norm,
+                        .rotary_embedding = rotary_embedding,
+                        .pointwise = pointwise,
+                        .embedding = embedding};
+
+const OpSet& ops(std::string_view name) {
+  HR_REQUIRE(name == kOps.name, ErrorCode::kUnsupported, "cuda kernels: set '", name,
+             "' is not built; built are: cuda");
+  return kOps;
+}
+
+std::vector<std::string> devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return {};
+  std::vector<std::string> lines;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp p{};
+    check_cuda(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
+    lines.push_back(str("cuda:", i, " ", p.name, ", ", p.totalGlobalMem >> 20, " MiB, sm_", p.major, p.minor));
+  }
+  return lines;
+}
+
+constexpr CudaModule kModule = {.version = kCudaModuleVersion, .runtime = runtime, .ops = ops, .devices = devices};
+
+}  // namespace
+}  // namespace headrace::cuda
+
+extern "C" __attribute__((visibility("default"))) const headrace::CudaModule* headrace_cuda_module() {
+  return &headrace::cuda::kModule;
+}

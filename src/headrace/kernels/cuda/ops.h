@@ -1,0 +1,18 @@
+// The CUDA kernels' host entry points: check, early return, launch on context.stream. Every tensor is in device memory
+// and args.on_device holds the batch's arrays.
+#pragma once
+#include "headrace/kernels/op_set.h"
+
+namespace headrace::cuda {
+
+void store_kv(const StoreKVArgs& args, const OpContext& context);
+void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
+void causal_conv1d(const CausalConv1dArgs& args, const OpContext& context);
+void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
+void linear(const LinearArgs& args, const OpContext& context);
+void rms_norm(const RMSNormArgs& args, const OpContext& context);
+void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
+void pointwise(const PointwiseArgs& args, const OpContext& context);
+void embedding(const EmbeddingArgs& args, const OpContext& context);
+
+}  // namespace headrace::cuda

@@ -1,0 +1,66 @@
+// Chooses the attention kernel of a call.
+#include "headrace/kernels/cuda/paged_attention.h"
+
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+PagedSide pool_side(const TensorView& x) {
+  if (!x) return {};
+  return {.data = x.data(),
+          .type = x.dtype(),
+          .page_stride = x.stride(0),
+          .head_stride = x.stride(1),
+          .slot_stride = x.stride(2)};
+}
+
+PagedSide new_side(const TensorView& x) {
+  if (!x) return {};
+  return {.data = x.data(), .type = x.dtype(), .page_stride = x.stride(0), .head_stride = x.stride(1)};
+}
+
+}  // namespace
+
+AttentionParams params_of(const PagedAttentionArgs& a) {
+  return {.q = a.q.data(),
+          .out = a.out.data(),
+          .q_type = a.q.dtype(),
+          .key_type = a.key_dtype(),
+          .q_token_stride = a.q.stride(0),
+          .q_head_stride = a.q.stride(1),
+          .out_token_stride = a.out.stride(0),
+          .out_head_stride = a.out.stride(1),
+          .k = pool_side(a.kv.k),
+          .v = pool_side(a.kv.v),
+          .k_new = new_side(a.k_new),
+          .v_new = new_side(a.v_new),
+          .page_table = static_cast<const int32_t*>(a.page_table.data()),
+          .table_stride = a.page_table ? a.page_table.stride(0) : 0,
+          .page_size = a.kv ? static_cast<int>(a.kv.page_size()) : 1,
+          .spans = a.on_device->spans,
+          .lse = static_cast<float*>(a.lse.data()),
+          .lse_stride = a.lse ? a.lse.stride(0) : 0,
+          .requests = static_cast<int>(a.spans.size()),
+          .tokens = static_cast<int>(a.q.dim(0)),
+          .heads = static_cast<int>(a.q.dim(1)),
+          .kv_heads = static_cast<int>(a.num_kv_heads()),
+          .head_dim = static_cast<int>(a.q.dim(2)),
+          .v_head_dim = static_cast<int>(a.out.dim(2)),
+          .scale = a.scale,
+          .cap = a.logit_cap,
+          .window = a.window,
+          .type = a.type,
+          .encoder = a.keys == PagedAttentionArgs::Keys::kEncoder};
+}
+
+void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
+  check(a);
+  if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
+  HR_REQUIRE(a.kv.k_scale == 1 && a.kv.v_scale == 1, ErrorCode::kUnsupported,
+             "cuda paged_attention: the pool has scales ", a.kv.k_scale, " and ", a.kv.v_scale, ", expected 1");
+  paged_attention_simple(params_of(a), stream_of(context));
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,40 @@
+// What every CUDA attention kernel is launched with.
+#pragma once
+#include "headrace/batch/device_metadata.h"
+#include "headrace/kernels/paged_attention.h"
+
+namespace headrace::cuda {
+
+// One side of the paged pool, or of the new keys.
+struct PagedSide {
+  const void* data = nullptr;
+  DType type = DType::kF32;
+  int64_t page_stride = 0, head_stride = 0, slot_stride = 0;  // new rows: page_stride is a token's, slot_stride unused
+};
+
+// All lengths and kinds are read from `spans` on the device.
+struct AttentionParams {
+  const void* q = nullptr;
+  void* out = nullptr;
+  DType q_type = DType::kF32, key_type = DType::kF32;
+  int64_t q_token_stride = 0, q_head_stride = 0, out_token_stride = 0, out_head_stride = 0;
+  PagedSide k, v, k_new, v_new;  // k_new.data null: new keys are read from the pool
+  const int32_t* page_table = nullptr;
+  int64_t table_stride = 0;
+  int page_size = 1;
+  const KeySpan* spans = nullptr;
+  float* lse = nullptr;
+  int64_t lse_stride = 0;
+  int requests = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
+  float scale = 1, cap = 0;
+  int window = kNoWindow;
+  AttentionType type = AttentionType::kDecoder;
+  bool encoder = false;
+};
+
+AttentionParams params_of(const PagedAttentionArgs& args);
+
+// Any dtype and any head size up to 512: one block for each row and head.
+void paged_attention_simple(const AttentionParams& params, const struct Stream& stream);
+
+}  // namespace headrace::cuda

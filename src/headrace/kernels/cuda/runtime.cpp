@@ -1,0 +1,151 @@
+#include "headrace/kernels/cuda/runtime.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace headrace::cuda {
+namespace {
+
+constexpr size_t kScratchBytes = size_t{256} << 20;  // partial results of split attention and of matrix products
+constexpr size_t kRingBytes = size_t{8} << 20;
+constexpr int kOldest = 80;
+
+// Small sizes to powers of two, large ones to whole 2 MiB pages: few classes, little waste.
+size_t rounded_size(size_t bytes) {
+  constexpr size_t kLarge = size_t{2} << 20;
+  if (bytes >= kLarge) return (bytes + kLarge - 1) / kLarge * kLarge;
+  return std::bit_ceil(std::max<size_t>(bytes, 512));
+}
+
+class Graph final : public DeviceGraph {
+ public:
+  Graph(cudaGraphExec_t exec, cudaStream_t stream) : exec_(exec), stream_(stream) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() override { cudaGraphExecDestroy(exec_); }
+  void launch() override { check_cuda(cudaGraphLaunch(exec_, stream_), "launching a graph"); }
+
+ private:
+  cudaGraphExec_t exec_;
+  cudaStream_t stream_;  // not owned
+};
+
+}  // namespace
+
+Runtime::Runtime(int32_t index) : index_(index) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  HR_REQUIRE(status == cudaSuccess, ErrorCode::kNoDevice, "cuda: no device can be used: ", cudaGetErrorString(status));
+  HR_REQUIRE(index >= 0 && index < count, ErrorCode::kNoDevice, "cuda: device ", index,
+             " is not there; this machine has ", count);
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  stream_.num_sms = properties.multiProcessorCount;
+  stream_.arch = properties.major * 10 + properties.minor;
+  HR_REQUIRE(stream_.arch >= kOldest, ErrorCode::kNoDevice, "cuda: device ", index, " (", properties.name, ") is sm_",
+             stream_.arch, ", expected sm_", kOldest, " or newer");
+  check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
+  stream_.scratch_bytes = kScratchBytes;
+  check_cuda(cudaMalloc(&stream_.scratch, kScratchBytes), "allocating scratch memory");
+  check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
+}
+
+Runtime::~Runtime() {
+  if (stream_.blas != nullptr) cublasLtDestroy(stream_.blas);
+  free_cached();
+  cudaFree(stream_.scratch);
+  cudaFreeHost(ring_);
+  cudaStreamDestroy(stream_.handle);
+}
+
+void* Runtime::allocate(size_t bytes) {
+  const size_t size = rounded_size(bytes);
+  const std::lock_guard lock(mutex_);
+  std::vector<void*>& free = cached_[size];
+  if (!free.empty()) {
+    void* memory = free.back();
+    free.pop_back();
+    return memory;
+  }
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, size) == cudaSuccess) return memory;
+  cudaGetLastError();  // the error is handled here
+  free_cached();
+  if (cudaMalloc(&memory, size) == cudaSuccess) return memory;
+  cudaGetLastError();
+  size_t available = 0, total = 0;
+  cudaMemGetInfo(&available, &total);
+  throw Error(ErrorCode::kOutOfMemory, str("cuda: could not allocate ", bytes, " bytes on ", to_string(device()), "; ",
+                                           available, " of ", total, " are free"));
+}
+
+void Runtime::release(void* memory, size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  cached_[rounded_size(bytes)].push_back(memory);
+}
+
+void Runtime::free_cached() noexcept {
+  cudaStreamSynchronize(stream_.handle);
+  for (auto& [size, blocks] : cached_) {
+    for (void* block : blocks) cudaFree(block);
+    blocks.clear();
+  }
+}
+
+void Runtime::fill_zero(void* memory, size_t bytes) {
+  check_cuda(cudaMemsetAsync(memory, 0, bytes, stream_.handle), "cudaMemsetAsync");
+}
+
+// A place in the pinned ring. Wrapping waits for the device, so nothing is overwritten before it was read.
+char* Runtime::stage(size_t bytes) {
+  if (ring_at_ + bytes > kRingBytes) {
+    check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device");
+    ring_at_ = 0;
+  }
+  char* place = ring_ + ring_at_;
+  ring_at_ += (bytes + 63) / 64 * 64;
+  return place;
+}
+
+void Runtime::copy_to_device(void* to, const void* from, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (size_t done = 0; done < bytes;) {
+    const size_t part = std::min(bytes - done, kRingBytes / 2);
+    char* staged = stage(part);
+    std::memcpy(staged, static_cast<const char*>(from) + done, part);
+    check_cuda(cudaMemcpyAsync(static_cast<char*>(to) + done, staged, part, cudaMemcpyHostToDevice, stream_.handle),
+               "copying to the device");
+    done += part;
+  }
+}
+
+void Runtime::copy_to_host(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.handle), "copying from the device");
+  synchronize();
+}
+
+void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_.handle), "copying on the device");
+}
+
+void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device"); }
+
+void Runtime::begin_capture() {
+  check_cuda(cudaStreamBeginCapture(stream_.handle, cudaStreamCaptureModeRelaxed), "beginning a capture");
+}
+
+std::unique_ptr<DeviceGraph> Runtime::end_capture() {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
+  if (status != cudaSuccess) cudaGetLastError();
+  check_cuda(status, "ending a capture");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(instantiated, "making a graph of a capture");
+  return std::make_unique<Graph>(exec, stream_.handle);
+}
+
+}  // namespace headrace::cuda

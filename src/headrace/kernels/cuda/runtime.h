@@ -1,0 +1,44 @@
+// Memory and order of work on one CUDA device.
+#pragma once
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "headrace/base/device.h"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+
+// One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
+// given back to the driver only when it runs out. Host memory is staged through a pinned ring.
+class Runtime final : public DeviceRuntime {
+ public:
+  // Error kNoDevice: no driver, no such device, or one older than sm_80.
+  explicit Runtime(int32_t index);
+  ~Runtime() override;
+
+  Device device() const override { return {DeviceType::kCUDA, index_}; }
+  void* allocate(size_t bytes) override;
+  void release(void* memory, size_t bytes) noexcept override;
+  void fill_zero(void* memory, size_t bytes) override;
+  void copy_to_device(void* to, const void* from_host, size_t bytes) override;
+  void copy_to_host(void* to_host, const void* from, size_t bytes) override;
+  void copy_on_device(void* to, const void* from, size_t bytes) override;
+  void synchronize() override;
+  void* stream() override { return &stream_; }
+  void begin_capture() override;
+  std::unique_ptr<DeviceGraph> end_capture() override;
+
+ private:
+  void free_cached() noexcept;
+  char* stage(size_t bytes);
+
+  int32_t index_;
+  Stream stream_;
+  std::mutex mutex_;                             // of the two below
+  std::map<size_t, std::vector<void*>> cached_;  // by rounded size
+  char* ring_ = nullptr;                         // pinned
+  size_t ring_at_ = 0;
+};
+
+}  // namespace headrace::cuda

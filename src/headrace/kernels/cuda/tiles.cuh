@@ -1,0 +1,44 @@
+// Which request a block works for, found on the device from the key spans, so that a captured graph serves any lengths.
+#pragma once
+#include <span>
+
+#include "headrace/batch/key_span.h"
+
+namespace headrace::cuda {
+
+// Blocks that tiles of `tile` rows need: the host's half of locate_tile.
+inline int64_t tiles_of(std::span<const KeySpan> spans, int64_t tile) {
+  int64_t tiles = 0;
+  for (const KeySpan& s : spans) tiles += (s.q_len + tile - 1) / tile;
+  return tiles;
+}
+
+struct TilePlace {
+  int request = -1;  // -1: this block has no work
+  int tile = 0;      // of the request
+};
+
+// Called by whole warps; every lane gets the answer.
+__device__ inline TilePlace locate_tile(const KeySpan* spans, int requests, int tile_rows, int wanted) {
+  const int lane = threadIdx.x % 32;
+  for (int base = 0, before = 0; base < requests; base += 32) {
+    const int r = base + lane;
+    const int mine = r < requests ? (spans[r].q_len + tile_rows - 1) / tile_rows : 0;
+    int upto = mine;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, upto, step);
+      if (lane >= step) upto += other;
+    }
+    const unsigned reached = __ballot_sync(0xffffffffu, before + upto > wanted);
+    if (reached != 0) {
+      const int first = __ffs(static_cast<int>(reached)) - 1;
+      const int start = before + __shfl_sync(0xffffffffu, upto - mine, first);
+      return {base + first, wanted - start};
+    }
+    before += __shfl_sync(0xffffffffu, upto, 31);
+  }
+  return {};
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,32 @@
+// The CUDA part of headrace: a side library that is loaded when a device is asked for, so that the same program starts
+// on a machine without CUDA.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "headrace/base/device.h"
+#include "headrace/kernels/op_set.h"
+
+namespace headrace {
+
+// What the side library offers. Its functions throw Error as those of this library do.
+struct CudaModule {
+  int32_t version = 0;  // kCudaModuleVersion of the build that made it
+  // The runtime of a device: one for each, alive until the program ends. Error kNoDevice: no driver, no such device,
+  // or an architecture that is not built.
+  DeviceRuntime& (*runtime)(int32_t index) = nullptr;
+  // Kernels for contexts whose stream is that of a runtime. "cuda", or one by name: "cuda_baseline" never uses kernels
+  // that are bound to one architecture. Error kUnsupported.
+  const OpSet& (*ops)(std::string_view name) = nullptr;
+  // One line for each device: name, memory, architecture. Empty when there is none.
+  std::vector<std::string> (*devices)() = nullptr;
+};
+
+inline constexpr int32_t kCudaModuleVersion = 1;
+
+// Loads libheadrace_cuda.so once, from the program's own library path. Error kNoDevice, one sentence: not built, not
+// found, its libraries are missing, or of another version.
+const CudaModule& cuda_module();
+
+}  // namespace headrace

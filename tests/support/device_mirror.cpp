@@ -1,0 +1,196 @@
+#include "support/device_mirror.h"
+
+#include <utility>
+#include <vector>
+
+#include "headrace/kernels/cuda_module.h"
+
+namespace headrace::testing_support {
+namespace {
+
+DeviceRuntime& device() { return cuda_module().runtime(0); }
+const OpSet& cuda_ops() { return cuda_module().ops("cuda"); }
+
+// Bytes from a view's first element to the end of its last.
+size_t extent_of(const TensorView& view) {
+  if (view.numel() == 0) return 0;
+  int64_t last = 0;
+  for (int i = 0; i < view.rank(); ++i) last += (view.dim(i) - 1) * view.stride(i);
+  return static_cast<size_t>((last + 1) * size_of(view.dtype()));
+}
+
+// Device copies of one call's arguments.
+class Mirror {
+ public:
+  explicit Mirror(const OpContext& context) : context_(context) { context_.stream = device().stream(); }
+
+  const OpContext& context() const { return context_; }
+  TensorView in(const TensorView& host) { return place(host, false); }
+  TensorView out(const TensorView& host) { return place(host, true); }
+  KVLayerView pool(const KVLayerView& kv, bool written) {
+    KVLayerView copy = kv;
+    copy.k = place(kv.k, written);
+    copy.v = place(kv.v, written);
+    return copy;
+  }
+  const DeviceMetadata* metadata(std::span<const KeySpan> spans, std::span<const StateSlots> slots = {},
+                                 std::span<const StateSnapshot> snapshots = {}) {
+    metadata_ = {.spans = array(spans), .state_slots = array(slots), .snapshots = array(snapshots)};
+    return &metadata_;
+  }
+  // Waits for the device and copies back what may have been written.
+  void finish() {
+    for (const Copy& copy : copies_) {
+      if (copy.written) device().copy_to_host(copy.host, copy.memory.data(), copy.bytes);
+    }
+    device().synchronize();
+  }
+
+ private:
+  struct Copy {
+    void* host;
+    size_t bytes;
+    bool written;
+    Tensor memory;
+  };
+
+  TensorView place(const TensorView& view, bool written) {
+    if (!view) return {};
+    const size_t bytes = extent_of(view);
+    for (Copy& copy : copies_) {  // an op in place sees one memory
+      if (copy.host != view.data() || copy.bytes != bytes) continue;
+      copy.written |= written;
+      return on_device(view, copy.memory.data());
+    }
+    Tensor memory(DType::kU8, {static_cast<int64_t>(bytes)}, device());
+    device().copy_to_device(memory.data(), view.data(), bytes);
+    copies_.push_back({view.data(), bytes, written, std::move(memory)});
+    return on_device(view, copies_.back().memory.data());
+  }
+  static TensorView on_device(const TensorView& view, void* data) {
+    return {data, view.dtype(), view.shape(), view.strides(), device().device()};
+  }
+  template <class T>
+  const T* array(std::span<const T> values) {
+    const TensorView bytes(const_cast<T*>(values.data()), DType::kU8, {static_cast<int64_t>(values.size_bytes())});
+    return values.empty() ? nullptr : static_cast<const T*>(in(bytes).data());
+  }
+
+  OpContext context_;
+  std::vector<Copy> copies_;
+  DeviceMetadata metadata_;
+};
+
+void store_kv(const StoreKVArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  StoreKVArgs a = host;
+  a.k = m.in(host.k), a.v = m.in(host.v), a.slots = m.in(host.slots), a.kv = m.pool(host.kv, true);
+  cuda_ops().store_kv(a, m.context());
+  m.finish();
+}
+
+void paged_attention(const PagedAttentionArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  PagedAttentionArgs a = host;
+  a.q = m.in(host.q), a.k_new = m.in(host.k_new), a.v_new = m.in(host.v_new), a.kv = m.pool(host.kv, false);
+  a.page_table = m.in(host.page_table), a.out = m.out(host.out), a.lse = m.out(host.lse);
+  a.on_device = m.metadata(host.spans);
+  cuda_ops().paged_attention(a, m.context());
+  m.finish();
+}
+
+void causal_conv1d(const CausalConv1dArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  CausalConv1dArgs a = host;
+  a.x = m.in(host.x), a.weight = m.in(host.weight), a.state = m.out(host.state), a.out = m.out(host.out);
+  a.on_device = m.metadata(host.spans, host.slots, host.snapshots);
+  cuda_ops().causal_conv1d(a, m.context());
+  m.finish();
+}
+
+void gated_delta_rule(const GatedDeltaRuleArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  GatedDeltaRuleArgs a = host;
+  a.qkv = m.in(host.qkv), a.a = m.in(host.a), a.b = m.in(host.b), a.a_log = m.in(host.a_log),
+  a.dt_bias = m.in(host.dt_bias);
+  a.state = m.out(host.state), a.out = m.out(host.out);
+  a.on_device = m.metadata(host.spans, host.slots, host.snapshots);
+  cuda_ops().gated_delta_rule(a, m.context());
+  m.finish();
+}
+
+void linear(const LinearArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  const LinearArgs a{.x = m.in(host.x), .weight = m.in(host.weight), .bias = m.in(host.bias), .y = m.out(host.y)};
+  cuda_ops().linear(a, m.context());
+  m.finish();
+}
+
+void rms_norm(const RMSNormArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  RMSNormArgs a = host;
+  a.x = m.in(host.x), a.weight = m.in(host.weight), a.gate = m.in(host.gate), a.out = m.out(host.out);
+  cuda_ops().rms_norm(a, m.context());
+  m.finish();
+}
+
+void rotary_embedding(const RotaryEmbeddingArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  RotaryEmbeddingArgs a = host;
+  a.x = m.out(host.x), a.positions = m.in(host.positions), a.inv_freq = m.in(host.inv_freq);
+  cuda_ops().rotary_embedding(a, m.context());
+  m.finish();
+}
+
+void pointwise(const PointwiseArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  PointwiseArgs a = host;
+  a.x = m.in(host.x), a.y = m.in(host.y), a.out = m.out(host.out);
+  cuda_ops().pointwise(a, m.context());
+  m.finish();
+}
+
+void embedding(const EmbeddingArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  const EmbeddingArgs a{.ids = m.in(host.ids), .table = m.in(host.table), .out = m.out(host.out)};
+  cuda_ops().embedding(a, m.context());
+  m.finish();
+}
+
+constexpr OpSet kMirrored = {.name = "cuda",
+                             .store_kv = store_kv,
+                             .paged_attention = paged_attention,
+                             .causal_conv1d = causal_conv1d,
+                             .gated_delta_rule = gated_delta_rule,
+                             .linear = linear,
+                             .rms_norm = rms_norm,
+                             .rotary_embedding = rotary_embedding,
+                             .pointwise = pointwise,
+                             .embedding = embedding};
+
+bool has_device() {
+  try {
+    return !cuda_module().devices().empty();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kNoDevice) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+const OpSet* mirrored_cuda_ops() {
+  static const OpSet* const ops = has_device() ? &kMirrored : nullptr;
+  return ops;
+}
+
+}  // namespace headrace::testing_support
