@@ -11,6 +11,7 @@
 #include <iterator>
 #include <memory>
 
+#include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/base/parallel.h"
 #include "headrace/llm/llm.h"
@@ -18,6 +19,7 @@
 #include "load_progress.h"
 #include "model_path.h"
 #include "output.h"
+#include "screen.h"
 
 namespace headrace::app {
 namespace {
@@ -83,46 +85,56 @@ struct Timings {
   double load_s = 0, first_token_s = 0, total_s = 0;
 };
 
-std::string report_json(const Completion& c, const LLM& llm, const std::string& runs, const LLMOptions& o,
-                        const Timings& t) {
+std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
   return fmt::format(
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
-      R"("ran": {{"architecture": "{}", "device": "{}", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
+      R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
+      R"("ran": {{"architecture": "{}", "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
       t.load_s, t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
-      llm.model_info().architecture, to_string(llm.device()), json_string(runs), name_of(llm.model_info().dtype),
+      c.num_forwards, c.tokens_per_forward(), llm.model_info().architecture, llm.config().strategy,
+      to_string(llm.device()), json_string(llm.engine().runner().backend().describe()), name_of(llm.model_info().dtype),
       o.context.threads, o.context.determinism == Determinism::kStrict);
+}
+
+std::string summary(const Completion& c, LLM& llm, const Timings& t) {
+  const std::string strategy = llm.config().strategy == "autoregressive"
+                                   ? ""
+                                   : fmt::format("{}: {} forwards, {:.2f} tokens per forward, ", llm.config().strategy,
+                                                 c.num_forwards, c.tokens_per_forward());
+  return fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}{}]\n", c.ids.size(),
+                     static_cast<double>(c.ids.size()) / (t.total_s - t.load_s), t.first_token_s, strategy,
+                     llm.engine().runner().backend().describe());
 }
 
 }  // namespace
 
 int generate(const GenerateFlags& flags) {
   const auto start = Clock::now();
-  const LLMOptions options = options_of(flags.model);
+  LLMOptions options = options_of(flags.model);
+  set_decoding(options, flags.decoding);
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;
   Timings timings{.load_s = seconds_since(start)};
-  bool reader_gone = flags.echo_prompt && !write_out(flags.prompt);
-  const Completion result = llm.generate(flags.prompt, flags.sampling, [&](std::string_view piece) {
+  Screen screen(flags, llm);
+  const auto on_text = [&](std::string_view piece) {
     if (timings.first_token_s == 0 && !piece.empty()) timings.first_token_s = seconds_since(start);
-    if (!flags.json) reader_gone = reader_gone || !write_out(piece);
-    return reader_gone || interrupted ? StreamAction::kStop : StreamAction::kContinue;
-  });
+    if (!flags.json) screen.text(piece);
+    return screen.reader_gone() || interrupted ? StreamAction::kStop : StreamAction::kContinue;
+  };
+  const Completion result = llm.generate(flags.prompt, flags.sampling, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
-  if (reader_gone) return 0;  // a closed pipe is the reader's choice
+  screen.finish();
+  if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   if (flags.json) {
-    write_out(report_json(result, llm, llm.engine().runner().backend().describe(), options, timings));
+    write_out(report_json(result, llm, options, timings));
   } else {
     write_out("\n");
-    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {
-      write_err(fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}]\n", result.ids.size(),
-                            static_cast<double>(result.ids.size()) / (timings.total_s - timings.load_s),
-                            timings.first_token_s, llm.engine().runner().backend().describe()));
-    }
+    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));
   }
   return interrupted ? kInterrupted : 0;
 }

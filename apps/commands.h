@@ -23,8 +23,15 @@ struct ModelFlags {
   SigbusGuard* guard = nullptr;  // not owned
 };
 
+struct DecodingFlags {
+  std::string strategy = "auto", trace;
+  std::optional<int32_t> block_size, mask_token_id;
+  int32_t num_blocks = 1;
+};
+
 struct GenerateFlags {
   ModelFlags model;
+  DecodingFlags decoding;
   std::string prompt;
   SamplingParams sampling;
   bool json = false, echo_prompt = false;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "output.h"
@@ -62,6 +63,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_model_flags(*gen, generate_flags.model);
   gen->add_option("-p,--prompt", generate_flags.prompt, "the text to complete")->required();
   add_sampling_flags(*gen, generate_flags.sampling);
+  add_decoding_flags(*gen, generate_flags.decoding, generate_flags.sampling);
   gen->add_flag("--json", generate_flags.json, "one JSON object: text, ids, usage, timings, what ran");
   gen->callback([&] { status = generate(generate_flags); });
 

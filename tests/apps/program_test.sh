@@ -101,5 +101,32 @@ check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64
 check "window in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -c '"window": 63}')"
 check "book that is a folder" 2 "$(status "$headrace" eval perplexity --file "$work")"
 
+# A block-diffusion model of random weights, with the bundled tokenizer.
+mkdir "$work/diffusion"
+cp "$(dirname "$0")/../../demo_models/fairy-hybrid/tokenizer.json" "$work/diffusion/"
+sed -e 's/"vocab_size": [0-9]*/"vocab_size": 8192/; s/"mask_token_id": [0-9]*/"mask_token_id": 5/; s/"block_size": [0-9]*/"block_size": 8/' \
+  "$(dirname "$0")/../golden/sdar/config.json" >"$work/diffusion/config.json"
+diffuse() {
+  "$headrace" generate "$work/diffusion" --random-weights 1 -p "Once upon a time" -n 20 --temperature 0 --ignore-eos "$@" 2>&1
+}
+field() { grep -o "\"$1\": [0-9.]*" | sed 's/.*: //'; }
+passes='\(forwards\|tokens_per_forward\)'
+check "one token per forward" "20 1.000" "$(diffuse --json | field "$passes" | xargs)"
+check "blocks at once" "2 10.000" "$(diffuse --json --threshold 0 --blocks 2 | field "$passes" | xargs)"
+check "the model's strategy by itself" "$(diffuse)" "$(diffuse --strategy multi_bd)"
+check "two threads, same tokens" "$(diffuse --threshold 0.001 -t 1)" "$(diffuse --threshold 0.001 -t 2)"
+check "a trace line per forward" 3 "$(diffuse --threshold 0 --trace "$work/trace" >/dev/null; wc -l <"$work/trace")"
+check "the trace holds every token" 20 "$(grep -o '"position"' "$work/trace" | wc -l)"
+check "a causal model is no diffusion model" 2 "$(status "$headrace" generate -p x --strategy multi_bd)"
+check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
+check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
+check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"
+if command -v script >/dev/null; then
+  drawn() { script -qec "$1 $headrace generate $work/diffusion --random-weights 1 -p Once -n 9 --temperature 0 --ignore-eos" /dev/null; }
+  check "masks on a terminal" yes "$(drawn 'TERM=xterm NO_COLOR=' | grep -q $'\033\[2m░' && echo yes)"
+  check "no colours when they are unwanted" "" "$(drawn 'TERM=xterm NO_COLOR=1' | grep -o $'\033\[[0-9]*m')"
+  check "nothing moves on a dumb terminal" "" "$(drawn 'TERM=dumb' | grep '░')"
+fi
+
 [[ $failures -eq 0 ]] && echo "all good"
 exit "$failures"

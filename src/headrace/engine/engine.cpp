@@ -69,8 +69,8 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);
   if (params.end_of_text == SamplingParams::EndOfText::kStops) sequence->eos_ids = model_.info().eos_ids;
   sequence->tokens = std::move(prompt);
-  scheduler_.add(*sequence);
   strategy_->start(*sequence);
+  scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
   return next_id_++;
 }
@@ -143,7 +143,7 @@ void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
   while (s.num_published < s.num_final && !s.finish_reason) {
     const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
     s.finish_reason = finish_reason_of(s, token.id);
-    outputs.push_back({s.id, token, s.finish_reason});
+    outputs.push_back({s.id, token, s.finish_reason, s.num_forwards});
   }
 }
 

@@ -32,6 +32,7 @@ struct StepOutput {
   int64_t sequence_id = 0;
   SampledToken token;
   std::optional<FinishReason> finish_reason;  // set with the last token
+  int32_t num_forwards = 0;                   // of the sequence so far; prompt chunks do not count
 };
 
 // What the engine did so far; warm-up is not counted.
@@ -64,6 +65,7 @@ class Engine {
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
   const EngineCounters& counters() const { return counters_; }
+  const EngineConfig& config() const { return config_; }  // with every default resolved
   const Scheduler& scheduler() const { return scheduler_; }
   ModelRunner& runner() { return runner_; }
 

@@ -44,13 +44,54 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                      .page_size = o.page_size,
                      .max_tokens = std::min(context, kTokensPerStep)},
           .max_context_len = context,
-          .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size)};
+          .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
+          .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
+          .decoding = o.decoding};
 }
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
   return Tokenizer::from_directory(model);
 }
+
+// Final tokens to text that is certain.
+class TextStream {
+ public:
+  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
+      : detokenizer_(tokenizer), stops_(stops) {}
+
+  // What `out` makes certain; it is added to `result`, with the token.
+  std::string push(const StepOutput& out, Completion& result) {
+    result.ids.push_back(out.token.id);
+    result.num_visible += out.finish_reason == FinishReason::kStop ? 0 : 1;
+    result.num_forwards = out.num_forwards;
+    std::string piece = stops_.push(detokenizer_.push(out.token.id));
+    if (out.finish_reason) {
+      result.finish_reason = *out.finish_reason;
+      piece += stops_.push(detokenizer_.flush());
+      piece += stops_.flush();
+    }
+    result.text += piece;
+    return piece;
+  }
+  bool stopped() const { return stops_.stopped(); }
+
+ private:
+  Detokenizer detokenizer_;
+  StopFilter stops_;
+};
+
+template <class F>
+class ScopeEnd {
+ public:
+  explicit ScopeEnd(F f) : f_(std::move(f)) {}
+  ScopeEnd(const ScopeEnd&) = delete;
+  ScopeEnd& operator=(const ScopeEnd&) = delete;
+  ~ScopeEnd() { f_(); }
+
+ private:
+  F f_;
+};
 
 }  // namespace
 
@@ -60,34 +101,29 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
       model_(load_model(model, model_options(runtime_, options))),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {}
 
-Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text) {
+Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
+                         const OnStep& on_step) {
   Completion result{.prompt_ids = tokenizer_.encode(prompt)};
+  TextStream stream(tokenizer_, params.stop);
+  StepRecorder recorder;
+  if (on_step) {
+    engine_->observe([&recorder](StepMoment m, const Sequence& s, const StepPlan& p) { recorder.observe(m, s, p); });
+  }
+  const ScopeEnd stop_observing([this] { engine_->observe({}); });
   const int64_t id = engine_->add(result.prompt_ids, params);
-  Detokenizer detokenizer(tokenizer_);
-  StopFilter stops(params.stop);
-  const auto emit = [&](const std::string& piece) {
-    result.text += piece;
-    return piece.empty() ? StreamAction::kContinue : on_text(piece);
-  };
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
-    if (outputs.empty() && on_text({}) == StreamAction::kStop) {
-      result.finish_reason = FinishReason::kAborted;
-      engine_->abort(id);
-    }
+    bool aborted = outputs.empty() && on_text({}) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
-      result.ids.push_back(out.token.id);
-      std::string piece = stops.push(detokenizer.push(out.token.id));
-      if (out.finish_reason) {
-        result.finish_reason = *out.finish_reason;
-        piece += stops.push(detokenizer.flush());
-        piece += stops.flush();
-      }
-      const bool aborted = emit(piece) == StreamAction::kStop;
-      if (!aborted && !stops.stopped()) continue;
+      const std::string piece = stream.push(out, result);
+      aborted = !piece.empty() && on_text(piece) == StreamAction::kStop;
+      if (aborted || stream.stopped()) break;  // what else this step made final is behind the stop
+    }
+    if (aborted || stream.stopped()) {
       result.finish_reason = aborted ? FinishReason::kAborted : FinishReason::kStop;
       engine_->abort(id);
     }
+    if (on_step) on_step(recorder.report());
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "headrace/engine/engine.h"
+#include "headrace/llm/step_recorder.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/tokenizer.h"
 
@@ -19,7 +20,9 @@ struct LLMOptions {
   std::optional<std::string> kernel_set;
   OpContext context;
   int32_t page_size = 64;
-  int32_t max_model_len = 0;  // 0: the model's, at most 8192
+  int32_t max_model_len = 0;      // 0: the model's, at most 8192
+  std::string strategy = "auto";  // "auto": what the model was trained for
+  StrategyConfig decoding;        // its `model` is the engine's to set
   std::optional<uint64_t> random_weights;
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
@@ -32,6 +35,10 @@ struct Completion {
   std::string text;
   std::vector<int32_t> prompt_ids, ids;
   FinishReason finish_reason = FinishReason::kLength;
+  int32_t num_visible = 0;   // of `ids`, without the end token
+  int32_t num_forwards = 0;  // passes of the model that looked for tokens or stored some
+
+  double tokens_per_forward() const { return num_forwards > 0 ? static_cast<double>(num_visible) / num_forwards : 0; }
 };
 
 enum class StreamAction : uint8_t { kContinue, kStop };
@@ -46,7 +53,10 @@ class LLM {
   // no piece ends inside a character. A step that makes no text (of a long prompt) calls it with an empty piece. kStop
   // ends the request as aborted. Errors as Engine::add.
   using OnText = std::function<StreamAction(std::string_view piece)>;
-  Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text);
+  // Called after each step, when the text that became certain in it has been handed out.
+  using OnStep = std::function<void(const StepReport& report)>;
+  Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
+                      const OnStep& on_step = {});
 
   struct Perplexity {
     double bits = 0;
@@ -61,6 +71,7 @@ class LLM {
   Device device() const { return runtime_.device(); }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  const EngineConfig& config() const { return engine_->config(); }
   Engine& engine() { return *engine_; }
 
  private:

@@ -1,8 +1,8 @@
 // Holds back text that may be the beginning of a stop text.
 #pragma once
 #include <string>
-#include <utility>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace headrace {

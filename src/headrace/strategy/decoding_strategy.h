@@ -77,6 +77,8 @@ class DecodingStrategy {
 };
 
 std::vector<std::string_view> strategy_names();
+// What a model was trained for; "autoregressive" for a causal one.
+std::string_view default_strategy(const std::optional<DiffusionInfo>& model);
 // Error kUnsupported for a name that is not built; the text lists those that are. Error kInvalidArgument for a
 // configuration that the strategy cannot run.
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config);

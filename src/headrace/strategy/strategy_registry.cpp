@@ -38,6 +38,16 @@ std::vector<std::string_view> strategy_names() {
   return names;
 }
 
+std::string_view default_strategy(const std::optional<DiffusionInfo>& model) {
+  if (!model) return "autoregressive";
+  switch (model->attention) {
+    case DiffusionInfo::Attention::kBlockCausal: return "multi_bd";
+    case DiffusionInfo::Attention::kFull: return "full_attention";
+    case DiffusionInfo::Attention::kCanvas: return "diffusion_gemma";
+  }
+  return "multi_bd";
+}
+
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
   std::string built;
   for (const Row& row : kStrategies) {

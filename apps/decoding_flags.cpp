@@ -1,0 +1,35 @@
+#include "decoding_flags.h"
+
+#include <map>
+
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace::app {
+
+void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
+  using Rule = DecodingParams::Rule;
+  static const std::map<std::string, Rule> kRules = {{"confidence", Rule::kConfidence},
+                                                     {"margin", Rule::kMargin},
+                                                     {"entropy", Rule::kEntropy},
+                                                     {"entropy_bound", Rule::kEntropyBound}};
+  std::string names = "auto";
+  for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
+  app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
+  app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
+  app.add_option("--accept", s.decoding.rule, "by what a token passes: confidence, margin, entropy, entropy_bound")
+      ->transform(CLI::CheckedTransformer(kRules).description(""));
+  app.add_option("--block-size", f.block_size, "tokens denoised together (default: the model's)")
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--blocks", f.num_blocks, "blocks denoised at the same time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
+  app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
+}
+
+void set_decoding(LLMOptions& options, const DecodingFlags& f) {
+  options.strategy = f.strategy;
+  options.decoding = {.block_size = f.block_size, .mask_token_id = f.mask_token_id, .num_blocks = f.num_blocks};
+}
+
+}  // namespace headrace::app

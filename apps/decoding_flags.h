@@ -1,0 +1,14 @@
+// Flags of how tokens are decided.
+#pragma once
+#include <CLI/CLI.hpp>
+
+#include "commands.h"
+#include "headrace/llm/llm.h"
+
+namespace headrace::app {
+
+void add_decoding_flags(CLI::App& app, DecodingFlags& flags, SamplingParams& sampling);
+
+void set_decoding(LLMOptions& options, const DecodingFlags& flags);
+
+}  // namespace headrace::app

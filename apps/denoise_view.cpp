@@ -1,0 +1,125 @@
+#include "denoise_view.h"
+
+#include <fmt/format.h>
+#include <wchar.h>
+
+#include <vector>
+
+namespace headrace::app {
+namespace {
+
+constexpr std::string_view kMask = "░", kNewline = "↵", kEnd = "∎", kUnknown = "·";
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 1;
+};
+
+// The code point at the beginning of `text`; U+FFFD for a byte that begins none.
+CodePoint first_of(std::string_view text) {
+  const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t bytes = byte(0) < 0x80 ? 1 : byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : byte(0) >= 0xc0 ? 2 : 0;
+  if (bytes == 0 || bytes > text.size()) return {0xfffd, 1};
+  if (bytes == 1) return {byte(0), 1};
+  char32_t value = byte(0) & (0x7fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80u) return {0xfffd, 1};
+    value = value << 6 | (byte(i) & 0x3fu);
+  }
+  return {value, bytes};
+}
+
+int cells_of(char32_t code_point) { return std::max(0, wcwidth(static_cast<wchar_t>(code_point))); }
+
+// A token's bytes on one line: they may begin or end inside a character.
+std::string one_line(std::string_view bytes) {
+  std::string out;
+  while (!bytes.empty()) {
+    const CodePoint c = first_of(bytes);
+    if (c.value == '\n') {
+      out += kNewline;
+    } else if (c.value == 0xfffd || c.value < 0x20 || c.value == 0x7f) {
+      out += kUnknown;
+    } else {
+      out += bytes.substr(0, c.bytes);
+    }
+    bytes.remove_prefix(c.bytes);
+  }
+  return out;
+}
+
+// Red for a guess, yellow, green, and plain for what is nearly certain.
+std::string_view colour_of(float confidence) {
+  if (confidence < 0.5f) return "\x1b[31m";
+  if (confidence < 0.8f) return "\x1b[33m";
+  return confidence < 0.95f ? "\x1b[32m" : "\x1b[1m";
+}
+
+}  // namespace
+
+int cells_of(std::string_view text) {
+  int cells = 0;
+  while (!text.empty()) {
+    const CodePoint c = first_of(text);
+    cells += cells_of(c.value);
+    text.remove_prefix(c.bytes);
+  }
+  return cells;
+}
+
+std::string DenoiseView::drawn(const std::optional<StepReport::Token>& token, int& cells) const {
+  if (!token) {
+    ++cells;
+    return colours_ == Colours::kYes ? fmt::format("\x1b[2m{}\x1b[0m", kMask) : std::string(kMask);
+  }
+  const std::string text =
+      tokenizer_.is_special(token->id) ? std::string(kEnd) : one_line(tokenizer_.bytes_of(token->id));
+  cells += cells_of(text);
+  return colours_ == Colours::kYes ? fmt::format("{}{}\x1b[0m", colour_of(token->confidence), text) : text;
+}
+
+// Back to where the final text ends, what is new of it, then what is pending.
+std::string DenoiseView::redraw(const std::string& pending, int pending_cells) {
+  std::string out;
+  // A line that is exactly full keeps the cursor on its last cell.
+  const int rows_below = pending_cells_ > 0 ? (column_ + pending_cells_ - 1) / columns_ : 0;
+  if (rows_below > 0) out += fmt::format("\x1b[{}A", rows_below);
+  if (pending_cells_ > 0) {
+    out += "\r";
+    if (column_ > 0) out += fmt::format("\x1b[{}C", column_);
+    out += "\x1b[J";
+  }
+  if (broke_line_ && !fresh_.empty()) {
+    if (fresh_[0] == '\n') fresh_.erase(0, 1);  // the screen is on that line already
+    broke_line_ = false;
+  }
+  out += fresh_;
+  for (std::string_view left = fresh_; !left.empty();) {
+    const CodePoint c = first_of(left);
+    left.remove_prefix(c.bytes);
+    const int cells = cells_of(c.value);
+    if (c.value == '\n' || column_ + cells > columns_) column_ = 0;
+    column_ += cells;
+  }
+  fresh_.clear();
+  if (column_ == columns_ &&
+      pending_cells > 0) {  // so that what is pending begins on a line of its own, wherever the cursor waits
+    out += "\r\n";
+    column_ = 0;
+    broke_line_ = true;
+  }
+  out += pending;
+  pending_cells_ = pending_cells;
+  return out;
+}
+
+std::string DenoiseView::show(const StepReport& report) {
+  std::string pending;
+  int cells = 0;
+  for (const auto& token : report.pending) pending += drawn(token, cells);
+  return redraw(pending, cells);
+}
+
+std::string DenoiseView::finish() { return redraw("", 0); }
+
+}  // namespace headrace::app

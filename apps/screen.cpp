@@ -1,0 +1,65 @@
+#include "screen.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdlib>
+#include <string_view>
+
+#include "output.h"
+#include "trace_file.h"
+
+namespace headrace::app {
+namespace {
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.tokenizer()) {
+  const std::string_view term = variable("TERM");
+  const bool moves = isatty(STDOUT_FILENO) != 0 && !term.empty() && term != "dumb";
+  if (moves && !flags.json && llm.config().strategy != "autoregressive") {
+    std::setlocale(LC_CTYPE, "C.UTF-8");  // for the widths of characters
+    const auto colours = variable("NO_COLOR").empty() ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
+    view_.emplace(tokenizer_, terminal_columns(), colours);
+  }
+  if (!flags.decoding.trace.empty()) {
+    trace_.open(flags.decoding.trace);
+    HR_REQUIRE(trace_.good(), ErrorCode::kInvalidArgument, flags.decoding.trace, ": cannot be written");
+  }
+  if (flags.echo_prompt) text(flags.prompt);
+}
+
+void Screen::text(std::string_view piece) {
+  if (view_) {
+    view_->add(piece);
+  } else {
+    write(piece);
+  }
+}
+
+void Screen::finish() {
+  if (view_) write(view_->finish());
+}
+
+LLM::OnStep Screen::on_step() {
+  if (!view_ && !trace_.is_open()) return {};
+  return [this](const StepReport& report) {
+    if (view_) write(view_->show(report));
+    if (trace_.is_open()) trace_ << trace_line(report, tokenizer_) << std::flush;
+  };
+}
+
+void Screen::write(std::string_view bytes) { reader_gone_ = reader_gone_ || !write_out(bytes); }
+
+}  // namespace headrace::app

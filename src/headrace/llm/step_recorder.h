@@ -1,0 +1,43 @@
+// What each step does to a request's tokens, for traces and for the screen.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "headrace/engine/engine.h"
+
+namespace headrace {
+
+struct StepReport {
+  struct Token {
+    int32_t position = 0, id = 0;
+    float confidence = 0;  // probability when it was chosen
+  };
+  struct Block {
+    int32_t begin = 0, end = 0;
+    DecodingBlock::State state = DecodingBlock::State::kActive;
+    int32_t num_masked = 0;
+  };
+  int32_t step = 0;  // of the request, counted from 1
+  int32_t context_len = 0, first_position = 0, num_rows = 0;
+  TokenRange stored;
+  std::vector<Block> blocks;                  // in flight when the step began
+  std::vector<Token> decided;                 // in this step, changed ones among them
+  std::vector<std::optional<Token>> pending;  // positions that are not handed out yet, in order; nothing: undecided
+};
+
+// Watches one request. Not thread-safe.
+class StepRecorder {
+ public:
+  void observe(StepMoment moment, const Sequence& sequence, const StepPlan& plan);
+  // Of the last step that was committed.
+  const StepReport& report() const { return report_; }
+
+ private:
+  void begin(const Sequence& sequence, const StepPlan& plan);
+
+  StepReport report_;
+  int32_t first_open_ = 0;                                // position of before_[0]
+  std::vector<std::optional<StepReport::Token>> before_;  // what was decided from there on when the step began
+};
+
+}  // namespace headrace

@@ -1,0 +1,128 @@
+// DenoiseView against a small terminal: whatever it writes, the screen shows the final text and the pending tokens.
+#include "apps/denoise_view.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <clocale>
+#include <vector>
+
+#include "text/tiny_tokenizer.h"
+
+namespace headrace::app {
+namespace {
+
+// Rows of cells. As terminals do, a full line keeps the cursor on its last cell until the next character comes.
+class Terminal {
+ public:
+  explicit Terminal(int columns) : columns_(columns) {}
+
+  void write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      if (bytes.starts_with("\x1b[")) {
+        const size_t end = bytes.find_first_of("ACJm", 2);
+        control(bytes[end], end > 2 ? std::stoi(std::string(bytes.substr(2, end - 2))) : 0);
+        bytes.remove_prefix(end + 1);
+      } else {
+        const size_t size = (bytes[0] & 0x80) == 0 ? 1 : (bytes[0] & 0xf0) == 0xe0 ? 3 : 2;
+        put(std::string(bytes.substr(0, size)));
+        bytes.remove_prefix(size);
+      }
+    }
+  }
+  // Without empty rows at the end: a full line may or may not have sent the cursor to the next one.
+  std::string text() const {
+    std::string all;
+    for (const auto& row : rows_) {
+      for (const std::string& cell : row) all += cell;
+      all += "|";
+    }
+    while (all.ends_with('|')) all.pop_back();
+    return all;
+  }
+
+ private:
+  void control(char command, int n) {
+    if (command == 'A') row_ -= static_cast<size_t>(n);
+    if (command == 'C') column_ += n;
+    if (command == 'J') {
+      rows_.resize(row_ + 1);
+      rows_[row_].resize(std::min(rows_[row_].size(), static_cast<size_t>(column_)));
+    }
+  }
+  void put(const std::string& character) {
+    if (character == "\r") {
+      column_ = 0;
+    } else if (character == "\n" || column_ == columns_) {
+      column_ = 0;
+      if (++row_ == rows_.size()) rows_.emplace_back();
+      if (character != "\n") put(character);
+    } else {
+      auto& row = rows_[row_];
+      row.resize(std::max(row.size(), static_cast<size_t>(column_) + 1));
+      row[static_cast<size_t>(column_++)] = character;
+    }
+  }
+
+  int columns_, column_ = 0;
+  size_t row_ = 0;
+  std::vector<std::vector<std::string>> rows_ = {{}};
+};
+
+// What the screen must show: `text` on an empty terminal.
+std::string shown(int columns, const std::string& text) {
+  Terminal terminal(columns);
+  terminal.write(text);
+  return terminal.text();
+}
+
+StepReport pending(const std::vector<int>& ids) {  // a negative id is a mask
+  StepReport report;
+  for (const int id : ids) {
+    report.pending.push_back(id < 0 ? std::nullopt : std::optional(StepReport::Token{.id = id, .confidence = 0.6f}));
+  }
+  return report;
+}
+
+class DenoiseViewTest : public ::testing::Test {
+ protected:
+  void SetUp() override { std::setlocale(LC_CTYPE, "C.UTF-8"); }
+  Tokenizer tokenizer_ = Tokenizer::from_json(TinyTokenizer().json());
+};
+
+TEST_F(DenoiseViewTest, ShowsMasksAsShadesAndColoursOnlyWhenAllowed) {
+  DenoiseView plain(tokenizer_, 80, DenoiseView::Colours::kNo), coloured(tokenizer_, 80, DenoiseView::Colours::kYes);
+  EXPECT_EQ(plain.show(pending({-1, -1})), "░░");
+  EXPECT_EQ(coloured.show(pending({-1})), "\x1b[2m░\x1b[0m");
+}
+
+TEST_F(DenoiseViewTest, RedrawsInPlaceAndLeavesTheTextAlone) {
+  DenoiseView view(tokenizer_, 80, DenoiseView::Colours::kNo);
+  view.add("Once ");
+  EXPECT_EQ(view.show(pending({-1, -1})), "Once ░░");
+  view.add("upon");
+  EXPECT_EQ(view.show(pending({-1})), "\r\x1b[5C\x1b[Jupon░");
+  EXPECT_EQ(view.finish(), "\r\x1b[9C\x1b[J");
+}
+
+RC_GTEST_FIXTURE_PROP(DenoiseViewTest, TheScreenIsTheFinalTextAndThePendingTokens, ()) {
+  const int columns = *rc::gen::inRange(3, 12);
+  DenoiseView view(tokenizer_, columns, DenoiseView::Colours::kYes);
+  Terminal terminal(columns);
+  std::string text;
+  for (int step = 0; step < 6; ++step) {
+    const auto piece = *rc::gen::container<std::string>(rc::gen::element('a', 'b', ' ', '\n'));
+    const auto masks = *rc::gen::container<std::vector<int>>(rc::gen::just(-1));
+    view.add(piece);
+    text += piece;
+    terminal.write(view.show(pending(masks)));
+    std::string wanted = text;
+    for (size_t i = 0; i < masks.size(); ++i) wanted += "░";
+    RC_ASSERT(terminal.text() == shown(columns, wanted));
+  }
+  terminal.write(view.finish());
+  RC_ASSERT(terminal.text() == shown(columns, text));
+}
+
+}  // namespace
+}  // namespace headrace::app
