@@ -15,7 +15,7 @@ from train import read_books
 
 MORE_PROMPTS = ["The princess opened the little door", "“Who are you?” asked the giant", "In a far country there lived",
                 "When the prince came to the castle", "The wolf said to the goat"]
-SAMPLING = dict(threshold=0.9, temperature=1.1, top_p=0.9)  # likeliest first is already careful
+SAMPLING = dict(threshold=0.9, temperature=1.0, top_p=0.9)  # likeliest first is already careful
 MARGIN = 2e-4  # below it, rounding may choose another token, or another position
 
 

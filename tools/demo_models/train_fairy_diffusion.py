@@ -93,7 +93,7 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     final = {f"held_out_bpb_block_{b}": round(bits(b, None, False), 4) for b in (1, args.block)}
     print(f"last {last:.4f} averaged {averaged:.4f} {final}", flush=True)
-    bd.save(model, args.out, block=args.block, mask_id=mask_id, generation=dict(do_sample=True, temperature=1.1, top_p=0.9))
+    bd.save(model, args.out, block=args.block, mask_id=mask_id, generation=dict(do_sample=True, temperature=1.0, top_p=0.9))
     (args.out / "tokenizer.json").write_bytes(args.tokenizer.read_bytes())
     (args.out / "training.json").write_text(json.dumps(dict(
         arguments={k: str(v) for k, v in vars(args).items() if k not in ("books", "out", "tokenizer")}, **final,

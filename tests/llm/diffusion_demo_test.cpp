@@ -1,0 +1,132 @@
+// The bundled block-diffusion models through the whole engine.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "headrace/llm/llm.h"
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+namespace {
+
+const std::filesystem::path kRoot = HEADRACE_SOURCE_DIR;
+const std::filesystem::path kFairy = kRoot / "demo_models" / "fairy-diffusion";
+const std::filesystem::path kPuzzle = kRoot / "demo_models" / "puzzle-diffusion";
+
+LLMOptions options(const std::string& strategy) {
+  return {.dtype = DType::kF32, .context = {.threads = 2}, .max_model_len = 1024, .strategy = strategy};
+}
+
+Completion complete(LLM& llm, const std::string& prompt, const SamplingParams& params) {
+  return llm.generate(prompt, params, [](std::string_view) { return StreamAction::kContinue; });
+}
+
+// Which positions got which tokens in each step that decided any.
+using Kept = std::vector<std::map<int32_t, int32_t>>;
+
+void record_kept(Engine& engine, Kept& kept, int32_t mask_id) {
+  engine.observe([&kept, mask_id](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned) return;
+    std::map<int32_t, int32_t> now;
+    for (const SampleRow& row : plan.sample) {
+      const int32_t id = s.tokens[static_cast<size_t>(row.position)];
+      if (id != mask_id) now[row.position] = id;
+    }
+    if (!now.empty()) kept.push_back(std::move(now));
+  });
+}
+
+Kept kept_of(const JsonValue& entry) {
+  Kept kept;
+  for (const JsonValue& step : entry.at("kept").as_array()) {
+    std::map<int32_t, int32_t>& now = kept.emplace_back();
+    for (const JsonValue& pair : step.as_array()) {
+      const std::vector<int64_t> values = pair.as_ints();
+      now[static_cast<int32_t>(values.at(0))] = static_cast<int32_t>(values.at(1));
+    }
+  }
+  return kept;
+}
+
+// SDAR's own loop in Python, prompt by prompt: the same positions get the same tokens in the same steps.
+TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
+  LLM llm(kFairy, options("multi_bd"));
+  const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_diffusion_greedy.json");
+  EXPECT_EQ(golden.at("block_size").as_int(1, 64), llm.model_info().diffusion->block_size);
+  for (const JsonValue& entry : golden.at("prompts").as_array()) {
+    const std::vector<int64_t> want = entry.at("ids").as_ints(), prompt = entry.at("prompt_ids").as_ints();
+    SamplingParams params{.max_tokens = static_cast<int32_t>(want.size()), .temperature = 0};
+    params.decoding.threshold = static_cast<float>(golden.at("threshold").as_float());
+    Kept kept;
+    record_kept(llm.engine(), kept, *llm.model_info().diffusion->mask_token_id);
+    const EngineCounters before = llm.engine().counters();
+    const Completion c = complete(llm, entry.at("prompt").as_string(), params);
+    EXPECT_EQ(std::vector<int64_t>(c.prompt_ids.begin(), c.prompt_ids.end()), prompt);
+    EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
+    EXPECT_EQ(kept, kept_of(entry)) << entry.at("prompt").as_string();
+    EXPECT_EQ(llm.engine().counters().steps - before.steps, entry.at("forwards").as_int(1, 1000)) << "no idle passes";
+  }
+}
+
+struct Item {
+  std::string task, prompt, answer;
+};
+
+// Upper half of the 64-bit FNV-1a hash; modulo 64 it says whether a prompt is the test's (0) or may be trained on.
+uint64_t part_of(const std::string& prompt) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : prompt) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return (hash >> 32) % 64;
+}
+
+// The first `count` items of each task.
+std::vector<Item> first_items(int count) {
+  std::ifstream in(kPuzzle / "test.jsonl");
+  std::map<std::string, int> seen;
+  std::vector<Item> items;
+  for (std::string line; std::getline(in, line);) {
+    const JsonValue value = JsonValue::parse(line, "test.jsonl");
+    const std::string task = value.at("task").as_string();
+    if (seen[task]++ < count) items.push_back({task, value.at("prompt").as_string(), value.at("answer").as_string()});
+  }
+  EXPECT_EQ(seen.size(), 4u);
+  return items;
+}
+
+TEST(PuzzleDiffusion, NoTestItemWasOneToTrainOn) {
+  const std::vector<Item> items = first_items(1000);
+  EXPECT_EQ(items.size(), 400u);
+  for (const Item& item : items) EXPECT_EQ(part_of(item.prompt), 0u) << item.prompt;
+}
+
+TEST(PuzzleDiffusion, SolvesTestItemsInBlocksAndTokenByToken) {
+  for (const std::string strategy : {"multi_bd", "autoregressive"}) {
+    LLM llm(kPuzzle, options(strategy));
+    int right = 0, all = 0;
+    const int64_t before = llm.engine().counters().steps;
+    int64_t tokens = 0;
+    for (const Item& item : first_items(5)) {
+      SamplingParams params{.max_tokens = static_cast<int32_t>(item.answer.size()), .temperature = 0};
+      params.decoding.threshold = 0.9f;
+      const Completion c = complete(llm, item.prompt, params);
+      right += c.text == item.answer ? 1 : 0;
+      ++all;
+      tokens += static_cast<int64_t>(item.answer.size());
+    }
+    EXPECT_GE(right, all - 1) << strategy;
+    const double per_forward = static_cast<double>(tokens) / static_cast<double>(llm.engine().counters().steps - before);
+    EXPECT_GE(per_forward, strategy == "multi_bd" ? 5.0 : 1.0);
+  }
+}
+
+TEST(PuzzleDiffusion, TheNetworkEndsAnAnswerByItself) {
+  LLM llm(kPuzzle, options("multi_bd"));
+  const Completion c = complete(llm, "add: 123 + 456 =", {.max_tokens = 40, .temperature = 0});
+  EXPECT_EQ(c.text, "0579");
+  EXPECT_EQ(c.finish_reason, FinishReason::kStop);
+}
+
+}  // namespace
+}  // namespace headrace
