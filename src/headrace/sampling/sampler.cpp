@@ -47,6 +47,7 @@ void check_numbers(std::span<const float> logits, const RowStats& row) {
 std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                           std::optional<int32_t> excluded_id) const {
   const auto count = static_cast<int64_t>(spots.size());
+  if (excluded_id && *excluded_id >= vocab_) excluded_id.reset();  // excluded as it is
   HR_REQUIRE(logits.dim(0) == count, ErrorCode::kInvalidArgument, "sampler: ", logits.dim(0),
              " rows of logits, expected ", count);
   const auto row_of = [&logits, this](int64_t r) {
