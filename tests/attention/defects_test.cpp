@@ -122,7 +122,7 @@ TEST_P(Defects, B10_ARowThatSeesNoKeyYieldsZeros) {
   EXPECT_EQ(element_as_double(result.lse, 0), -std::numeric_limits<double>::infinity());
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Defects, testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(Backends, Defects, testing::ValuesIn(backend_names(Device())),
                          [](const auto& backend) { return std::string(backend.param); });
 
 }  // namespace

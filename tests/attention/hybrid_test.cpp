@@ -179,7 +179,7 @@ TEST_P(HybridBackend, RefusesALayerOfTheOtherKind) {
   EXPECT_THROW(wrong.forward(x, x, x, batch, x), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HybridBackend, testing::ValuesIn(backend_names()),
+INSTANTIATE_TEST_SUITE_P(Backends, HybridBackend, testing::ValuesIn(backend_names(Device())),
                          [](const auto& backend) { return std::string(backend.param); });
 
 }  // namespace

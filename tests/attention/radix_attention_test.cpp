@@ -53,7 +53,7 @@ class Spec24 {
 };
 
 TEST(RadixAttention, ReproducesTheVectorsOfTheSpecification) {
-  for (const std::string_view backend : backend_names()) {
+  for (const std::string_view backend : backend_names(Device())) {
     Spec24 spec;
     spec.expect(backend, {}, 0.056831, 0.816079, 2.131824);
     spec.expect(backend, {.sliding_window_size = 2}, -0.122879, 0.938561, 1.760053);
@@ -109,7 +109,7 @@ TEST(RadixAttention, FlatAndThreeDimensionalInputsAreTheSame) {
 TEST(RadixAttention, ARopePartIsAnAddedScoreTerm) {
   AttentionProblem problem({.name = "rope", .requests = {{.prefix = 4, .new_tokens = 3}}}, 3);
   const Tensor want = std::move(problem.run("reference").out);
-  for (const std::string_view name : backend_names()) {
+  for (const std::string_view name : backend_names(Device())) {
     problem.restore_pool();
     const auto backend = make_backend(name, {}, {.kv_pool = &problem.pool()});
     problem.batch().attn_backend = backend.get();

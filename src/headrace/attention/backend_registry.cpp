@@ -37,10 +37,11 @@ const Row& find(std::string_view name, Device device) {
 
 }  // namespace
 
-std::vector<std::string_view> backend_names() {
+std::vector<std::string_view> backend_names(Device device) {
   std::vector<std::string_view> names;
-  names.reserve(std::size(kBackends));
-  for (const Row& row : kBackends) names.push_back(row.name);
+  for (const Row& row : kBackends) {
+    if (row.device == device.type) names.push_back(row.name);
+  }
   return names;
 }
 

@@ -24,8 +24,8 @@ struct BackendConfig {
   std::optional<std::string> kernel_set;     // a CPU kernel set by name; absent: the best that runs here
 };
 
-// The backends that are built, best first for each device.
-std::vector<std::string_view> backend_names();
+// The backends of a device that are built, best first.
+std::vector<std::string_view> backend_names(Device device);
 
 // The ops that backend `name` would run, for layers beside attention. Errors as make_backend.
 const OpSet& backend_ops(std::string_view name, Device device, const BackendConfig& config);
