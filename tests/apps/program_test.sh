@@ -95,6 +95,13 @@ if command -v script >/dev/null; then
   check "progress on a terminal" "$bar" "$(script -qec "$headrace generate $work/large -p x" /dev/null | head -c ${#bar})"
 fi
 
+# A directory that holds only config.json.
+mkdir "$work/bare"
+cp "$(dirname "$0")/../golden/qwen3_5/config.json" "$work/bare/"
+check "random weights need config.json alone" 1 \
+  "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
+check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
+
 # Perplexity fits its window to the context.
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
 check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 | grep -c 'in windows of 63, which is what the context holds')"

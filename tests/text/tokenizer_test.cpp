@@ -18,6 +18,13 @@ constexpr int32_t kHello = 259, kEnd = 300, kThink = 301;
 
 Tokenizer make(const TinyTokenizer& tiny = {}) { return Tokenizer::from_json(tiny.json()); }
 
+TEST(Tokenizer, OfBytesHasATokenForEachByte) {
+  const Tokenizer tokenizer = Tokenizer::of_bytes();
+  EXPECT_EQ(tokenizer.vocab_size(), 256);
+  EXPECT_EQ(tokenizer.encode("a é\n"), (std::vector<int32_t>{'a', ' ', 0xC3, 0xA9, '\n'}));
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{'a', 0xC3, 0xA9, 0}), std::string("aé\0", 4));
+}
+
 TEST(Tokenizer, MergesByRank) { EXPECT_EQ(make().encode("hello w"), (Ids{kHello, 260})); }
 
 TEST(Tokenizer, ReadsMergesAsPairsToo) {

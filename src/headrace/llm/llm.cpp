@@ -51,6 +51,8 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  const auto has = [&model](const char* file) { return std::filesystem::exists(model / file); };
+  if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);
 }
 

@@ -20,10 +20,10 @@ struct LLMOptions {
   std::optional<std::string> kernel_set;
   OpContext context;
   int32_t page_size = 64;
-  int32_t max_model_len = 0;      // 0: the model's, at most 8192
-  std::string strategy = "auto";  // "auto": what the model was trained for
-  StrategyConfig decoding;        // its `model` is the engine's to set
-  std::optional<uint64_t> random_weights;
+  int32_t max_model_len = 0;                     // 0: the model's, at most 8192
+  std::string strategy = "auto";                 // "auto": what the model was trained for
+  StrategyConfig decoding;                       // its `model` is the engine's to set
+  std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
   SigbusGuard* guard = nullptr;  // not owned

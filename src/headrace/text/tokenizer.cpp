@@ -218,6 +218,13 @@ Tokenizer Tokenizer::from_json(std::string_view json) {
   return named("tokenizer.json", [&] { return Tokenizer(std::make_unique<const Parts>(parse_tokenizer_file(json))); });
 }
 
+Tokenizer Tokenizer::of_bytes() {
+  TokenizerFile file;
+  for (int32_t byte = 0; byte < 256; ++byte)
+    file.vocab.push_back({spelled(std::string(1, static_cast<char>(byte))), byte});
+  return Tokenizer(std::make_unique<const Parts>(file));
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   HR_REQUIRE(text.size() < static_cast<size_t>(std::numeric_limits<int32_t>::max()), ErrorCode::kInvalidArgument,
              "text has ", text.size(), " bytes, expected less than 2^31 - 1");

@@ -37,6 +37,8 @@ class Tokenizer {
   static Tokenizer from_directory(const std::filesystem::path& directory);
   // The same for the text of a tokenizer.json; messages start with "tokenizer.json".
   static Tokenizer from_json(std::string_view json);
+  // 256 tokens, the bytes: for models that come without a tokenizer.
+  static Tokenizer of_bytes();
 
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
