@@ -22,6 +22,7 @@ check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
+[[ -e /dev/nvidiactl ]] || check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -67,7 +68,7 @@ check "interrupted json" "130 " \
   "$(wait_tenths=10 interrupt "$work/json" "$headrace" generate -p "Once" -n 8000 --temperature 0 --ignore-eos --json)"
 check "interrupted json is whole" 1 "$(grep -c '^{"text": ".*"finish_reason": "abort".*}$' "$work/json")"
 
-# Memory, formats that are refused by name, and a device: the other statuses.
+# Memory, and formats that are refused by name.
 [[ -n "$sanitize" ]] || check "no memory" 4 "$(ulimit -v 400000; status "$headrace" generate -p x -n 2 -c 16777216)"
 mkdir "$work/gguf" "$work/pickle"
 touch "$work/gguf/model-q4.gguf" "$work/pickle/pytorch_model.bin"
