@@ -1,16 +1,26 @@
-#include "measured_limits.h"
+#include "bench/measured_limits.h"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
 #include <vector>
 
 #include "headrace/base/parallel.h"
 #include "headrace/base/tensor.h"
 
+#ifdef HEADRACE_ONEDNN
+#include <omp.h>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#endif
+
 namespace headrace::bench {
+namespace {
+
+constexpr int64_t kParts = 64;
+
+}  // namespace
 
 double median_seconds(int runs, const std::function<void()>& call) {
   call();
@@ -24,16 +34,16 @@ double median_seconds(int runs, const std::function<void()>& call) {
   return seconds[seconds.size() / 2];
 }
 
-double read_bandwidth(int threads) {
-  constexpr int64_t kParts = 64, kWords = int64_t{256} << 20;
-  const Tensor memory = Tensor::zeros(DType::kI64, {kWords});
+double read_bandwidth(int threads, int64_t bytes) {
+  const int64_t words = bytes / 8 / kParts / 16 * 16;  // of one part
+  const Tensor memory = Tensor::zeros(DType::kI64, {kParts * words});
   const auto* const data = memory.data_as<const int64_t>();
   std::vector<int64_t> sums(kParts);
   const double seconds = median_seconds(5, [&] {
     parallel_for(threads, kParts, [&](int64_t part) {
-      const int64_t* const from = data + part * (kWords / kParts);
+      const int64_t* const from = data + part * words;
       std::array<int64_t, 16> sum{};
-      for (int64_t i = 0; i < kWords / kParts; i += 16) {
+      for (int64_t i = 0; i < words; i += 16) {
         for (size_t j = 0; j < 16; ++j) sum[j] += from[i + static_cast<int64_t>(j)];
       }
       for (const int64_t s : sum) sums[static_cast<size_t>(part)] += s;
@@ -42,20 +52,21 @@ double read_bandwidth(int threads) {
   return static_cast<double>(memory.bytes()) / seconds;
 }
 
-double read_write_bandwidth(int threads) {
-  constexpr int64_t kParts = 64, kFloats = int64_t{512} << 20;
-  const Tensor memory = Tensor::zeros(DType::kF32, {kFloats});
+double read_write_bandwidth(int threads, int64_t bytes) {
+  const int64_t floats = bytes / 4 / kParts;  // of one part
+  const Tensor memory = Tensor::zeros(DType::kF32, {kParts * floats});
   auto* const data = memory.data_as<float>();
   const double seconds = median_seconds(5, [&] {
     parallel_for(threads, kParts, [&](int64_t part) {
-      float* const from = data + part * (kFloats / kParts);
-      for (int64_t i = 0; i < kFloats / kParts; ++i) from[i] = from[i] * 0.5f + 1.0f;
+      float* const from = data + part * floats;
+      for (int64_t i = 0; i < floats; ++i) from[i] = from[i] * 0.5f + 1.0f;
     });
   });
   return 2.0 * static_cast<double>(memory.bytes()) / seconds;
 }
 
-double matrix_rate() {
+#ifdef HEADRACE_ONEDNN
+std::optional<double> matrix_rate(int threads) try {
   using dnnl::memory;
   constexpr int64_t kM = 512, kN = 4096, kK = 4096;
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -63,6 +74,8 @@ double matrix_rate() {
   const memory::desc x({kM, kK}, memory::data_type::bf16, memory::format_tag::ab);
   const memory::desc packed({kK, kN}, memory::data_type::bf16, memory::format_tag::any);
   const memory::desc y({kM, kN}, memory::data_type::bf16, memory::format_tag::ab);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);  // a primitive is planned for the threads of this moment
   const dnnl::matmul::primitive_desc description({x, packed, y}, engine);
   const dnnl::matmul matmul(description);
   memory weights(description.weights_desc(), engine), input(x, engine), output(y, engine);
@@ -74,7 +87,13 @@ double matrix_rate() {
     matmul.execute(stream, arguments);
     stream.wait();
   });
+  omp_set_num_threads(before);
   return 2.0 * kM * kN * kK / seconds;
+} catch (const dnnl::error&) {
+  return std::nullopt;  // a processor without bf16 products
 }
+#else
+std::optional<double> matrix_rate(int) { return std::nullopt; }
+#endif
 
 }  // namespace headrace::bench

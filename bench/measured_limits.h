@@ -2,19 +2,23 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 namespace headrace::bench {
+
+inline constexpr int64_t kLimitBytes = int64_t{2} << 30;  // no cache answers for so much memory
 
 // Median seconds of `runs` calls after one that is not counted.
 double median_seconds(int runs, const std::function<void()>& call);
 
-// Bytes per second that `threads` threads read over 2 GiB.
-double read_bandwidth(int threads);
+// Bytes per second that `threads` threads read over `bytes` of memory.
+double read_bandwidth(int threads, int64_t bytes = kLimitBytes);
 
-// Bytes per second that `threads` threads read and write over 2 GiB, both counted.
-double read_write_bandwidth(int threads);
+// Bytes per second that `threads` threads read and write over `bytes` of memory, both counted.
+double read_write_bandwidth(int threads, int64_t bytes = kLimitBytes);
 
-// FLOP per second of oneDNN on bf16 512 x 4096 x 4096 with packed weights, on the OpenMP runtime's threads.
-double matrix_rate();
+// FLOP per second of oneDNN on bf16 512 x 4096 x 4096 with packed weights. Absent when oneDNN is not built in, or does
+// not multiply bf16 on this machine.
+std::optional<double> matrix_rate(int threads);
 
 }  // namespace headrace::bench

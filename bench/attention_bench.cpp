@@ -1,0 +1,100 @@
+#include "bench/attention_bench.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "bench/measured_limits.h"
+
+namespace headrace::bench {
+namespace {
+
+constexpr int32_t kHeads = 32, kKVHeads = 8, kDim = 128, kPage = 64;
+
+// A pool whose pages a table of `requests` rows holds in random order.
+struct Cache {
+  Cache(int32_t requests, int32_t tokens)
+      : pages_each((tokens + kPage - 1) / kPage),
+        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kKVHeads, kPage, kDim})),
+        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kKVHeads, kPage, kDim})),
+        table(DType::kI32, {requests, pages_each}) {
+    std::vector<int32_t> order(static_cast<size_t>(table.numel()));
+    std::iota(order.begin(), order.end(), 0);
+    uint32_t state = 7;
+    for (size_t i = order.size() - 1; i > 0; --i) {
+      state = state * 1664525u + 1013904223u;
+      std::swap(order[i], order[(state >> 8) % (i + 1)]);
+    }
+    std::copy(order.begin(), order.end(), table.data_as<int32_t>());
+  }
+  KVLayerView view() const { return {.k = k, .v = v}; }
+
+  int32_t pages_each;
+  Tensor k, v, table;
+};
+
+// 256 MiB of cache, read once per call.
+Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping, double read) {
+  const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
+  const Tensor q = filled(DType::kBF16, {batch, kHeads, kDim}), k = filled(DType::kBF16, {batch, kKVHeads, kDim});
+  const Tensor out(DType::kBF16, q.shape());
+  std::vector<KeySpan> spans;
+  for (int32_t r = 0; r < batch; ++r) {
+    spans.push_back({.q_off = r, .ctx_len = length, .phys0 = length, .page_row = r});
+  }
+  const PagedAttentionArgs args = {.q = q,
+                                   .k_new = k,
+                                   .v_new = k,
+                                   .kv = cache.view(),
+                                   .spans = spans,
+                                   .page_table = cache.table,
+                                   .scale = 0.088f,
+                                   .grouping = grouping,
+                                   .out = out};
+  const double seconds = median_seconds(9, [&] { context.ops.paged_attention(args, context.op); });
+  const char* const how = grouping == HeadGrouping::kGrouped ? "grouped" : "a pass per query head";
+  return {.name = str("attention decode batch 8 ctx 8k page 64 32/8 d128 bf16, ", how),
+          .median_s = seconds,
+          .bytes = static_cast<double>(cache.k.bytes() + cache.v.bytes()),
+          .flops = 4.0 * batch * length * kHeads * kDim,
+          .limit = Result::Limit::kRead,
+          .limit_rate = read};
+}
+
+Result prefill(const BenchContext& context, std::optional<double> matrix) {
+  constexpr int32_t kTokens = 4096, kLayers = 8;  // 256 MiB of queries
+  const Tensor q = filled(DType::kBF16, {kLayers, kTokens, kHeads, kDim});
+  const Tensor k = filled(DType::kBF16, {kLayers, kTokens, kKVHeads, kDim}), out(DType::kBF16, q.shape());
+  const std::vector<KeySpan> spans = {{.q_len = kTokens}};
+  int64_t layer = 0;
+  const double seconds = median_seconds(5, [&] {
+    layer = (layer + 1) % kLayers;
+    context.ops.paged_attention({.q = q.view().select(layer),
+                                 .k_new = k.view().select(layer),
+                                 .v_new = k.view().select(layer),
+                                 .spans = spans,
+                                 .scale = 0.088f,
+                                 .out = out.view().select(layer)},
+                                context.op);
+  });
+  return {.name = "attention prefill 4k causal 32/8 d128 bf16",
+          .median_s = seconds,
+          .bytes = static_cast<double>(q.bytes() + k.bytes()) / kLayers,
+          .flops = 2.0 * kTokens * (kTokens + 1) * kHeads * kDim,
+          .limit = Result::Limit::kMatrix,
+          .limit_rate = matrix};
+}
+
+}  // namespace
+
+void run_attention_bench(const BenchContext& context, const Report& report) {
+  {
+    const Cache cache(8, 8192);
+    const double read = read_bandwidth(context.op.threads);
+    report(decode(context, cache, HeadGrouping::kGrouped, read));
+    report(decode(context, cache, HeadGrouping::kPerHead, read));
+  }
+  report(prefill(context, matrix_rate(context.op.threads)));
+}
+
+}  // namespace headrace::bench

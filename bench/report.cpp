@@ -1,0 +1,28 @@
+#include "bench/report.h"
+
+#include <fmt/format.h>
+
+namespace headrace::bench {
+
+std::string json_line(const Result& r) {
+  constexpr const char* kNames[] = {"R", "RW", "M"};
+  const double rate = (r.limit == Result::Limit::kMatrix ? r.flops : r.bytes) / r.median_s;
+  const std::string limit = r.limit_rate ? fmt::format("{:.4g}", *r.limit_rate) : "null";
+  const std::string share = r.limit_rate ? fmt::format("{:.3f}", rate / *r.limit_rate) : "null";
+  return fmt::format(
+      "{{\"name\": \"{}\", \"median_s\": {:.6f}, \"bytes\": {:.0f}, \"flops\": {:.0f}, \"limit\": \"{}\", "
+      "\"limit_rate\": {}, \"rate\": {:.4g}, \"share\": {}}}\n",
+      r.name, r.median_s, r.bytes, r.flops, kNames[static_cast<size_t>(r.limit)], limit, rate, share);
+}
+
+Tensor filled(DType dtype, const Shape& shape) {
+  Tensor tensor(dtype, shape);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    set_element(tensor, i, static_cast<double>(state >> 8) / (1 << 23) - 1);
+  }
+  return tensor;
+}
+
+}  // namespace headrace::bench

@@ -1,0 +1,32 @@
+// What a benchmark case found, and how it is written.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "headrace/kernels/op_set.h"
+
+namespace headrace::bench {
+
+struct Result {
+  std::string name;
+  double median_s = 0, bytes = 0, flops = 0;
+  enum class Limit { kRead, kReadWrite, kMatrix } limit = Limit::kRead;
+  std::optional<double> limit_rate;  // bytes/s, or flop/s of kMatrix; absent: not measurable here
+};
+
+using Report = std::function<void(const Result&)>;
+
+// Where the cases of a kernel run.
+struct BenchContext {
+  const OpSet& ops;
+  OpContext op;
+};
+
+// One JSON object on one line, with the share of the limit (null without one).
+std::string json_line(const Result& result);
+
+// Numbers in [-1, 1), the same in every run: zeros would flatter a kernel that skips them and a cache that packs them.
+Tensor filled(DType dtype, const Shape& shape);
+
+}  // namespace headrace::bench
