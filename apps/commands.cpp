@@ -13,10 +13,10 @@
 
 #include "decoding_flags.h"
 #include "exit_status.h"
-#include "headrace/base/parallel.h"
 #include "headrace/llm/llm.h"
 #include "json.h"
 #include "load_progress.h"
+#include "model_options.h"
 #include "model_path.h"
 #include "output.h"
 #include "screen.h"
@@ -63,30 +63,13 @@ class LoadedModel {
   std::unique_ptr<LLM> llm_;
 };
 
-std::optional<DType> dtype_of(const std::string& name) {
-  if (name == "auto") return std::nullopt;
-  return name == "float32" ? DType::kF32 : DType::kBF16;
-}
-
-LLMOptions options_of(const ModelFlags& f) {
-  LLMOptions options{.dtype = dtype_of(f.dtype), .device = f.device, .backend = f.backend};
-  if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
-  options.context.threads = f.threads > 0 ? f.threads : available_cores();
-  options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
-  options.page_size = f.page_size;
-  options.max_model_len = f.max_model_len;
-  options.random_weights = f.random_weights;
-  if (!f.adapter.empty()) options.adapter = f.adapter;
-  options.guard = f.guard;
-  return options;
-}
-
 struct Timings {
   double load_s = 0, first_token_s = 0, total_s = 0;
 };
 
 std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
+  const double decoded = static_cast<double>(c.ids.size()) - c.num_first;  // in that time
   return fmt::format(
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
@@ -94,10 +77,10 @@ std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, cons
       R"("ran": {{"architecture": "{}", "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
-      t.load_s, t.first_token_s, t.total_s, c.ids.size() > 1 ? static_cast<double>(c.ids.size() - 1) / decode_s : 0.0,
-      c.num_forwards, c.tokens_per_forward(), llm.model_info().architecture, llm.config().strategy,
-      to_string(llm.device()), json_string(llm.engine().runner().backend().describe()), name_of(llm.model_info().dtype),
-      o.context.threads, o.context.determinism == Determinism::kStrict);
+      t.load_s, t.first_token_s, t.total_s, decoded > 0 ? decoded / decode_s : 0.0, c.num_forwards,
+      c.tokens_per_forward(), llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
+      json_string(llm.engine().runner().backend().describe()), name_of(llm.model_info().dtype), o.context.threads,
+      o.context.determinism == Determinism::kStrict);
 }
 
 std::string summary(const Completion& c, LLM& llm, const Timings& t) {

@@ -10,6 +10,7 @@
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "output.h"
+#include "puzzles.h"
 #include "suggest.h"
 
 namespace {
@@ -81,6 +82,21 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   perplexity->add_option("--file", eval_file, "UTF-8 text")->required();
   perplexity->add_flag("--json", json);
   perplexity->callback([&] { status = eval_perplexity(eval_flags, eval_file, json ? Output::kJson : Output::kText); });
+
+  PuzzleFlags puzzle_flags;
+  puzzle_flags.model.guard = &guard;
+  CLI::App* puzzles = eval->add_subcommand("puzzles", "exact answers against tokens per forward, strategy by strategy");
+  add_model_flags(*puzzles, puzzle_flags.model);
+  puzzles->add_option("--file", puzzle_flags.file,
+                      "test items, one JSON object per line (default: the model's test.jsonl)");
+  puzzles->add_option("--limit", puzzle_flags.limit, "items of each task (default: all)")
+      ->check(CLI::Range(1, 1 << 30));
+  puzzles->add_option("--thresholds", puzzle_flags.thresholds, "what a token must pass to be kept")
+      ->delimiter(',')
+      ->capture_default_str();
+  puzzles->add_option("--svg", puzzle_flags.svg, "file for the curve of accuracy against tokens per forward");
+  puzzles->add_flag("--json", json);
+  puzzles->callback([&] { status = eval_puzzles(puzzle_flags, json ? Output::kJson : Output::kText); });
 
   CLI::App* check = app.add_subcommand("doctor", "what this machine can do and which kernels run");
   check->add_flag("--json", json);

@@ -136,5 +136,12 @@ if command -v script >/dev/null; then
   check "nothing moves on a dumb terminal" "" "$(drawn 'TERM=dumb' | grep '░')"
 fi
 
+# Puzzles: a line for each way of decoding, the curve, exact answers of the bundled model.
+puzzles() { "$headrace" eval puzzles --limit 3 -t 1 --dtype float32 "$@"; }
+check "puzzles, a line each" 4 "$(puzzles --thresholds 0.99,0.9 --svg "$work/curve.svg" | grep -c '%')"
+check "points of the curve" 15 "$(grep -c '<circle' "$work/curve.svg")"
+check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
+check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
+
 [[ $failures -eq 0 ]] && echo "all good"
 exit "$failures"

@@ -81,6 +81,14 @@ TEST(Sampler, PaddingRowsOfTheHeadAreNeverChosen) {
   EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}).front().id, 1);
 }
 
+TEST(Sampler, AMaskBehindTheTokenizersVocabularyIsExcludedAsItIs) {
+  const Tensor logits(DType::kF32, {1, 3});
+  for (int64_t i = 0; i < 3; ++i) set_element(logits, i, static_cast<double>(i));
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy};
+  EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}, 2).front().id, 1);
+}
+
 TEST(Sampler, TheExcludedIdIsNeitherChosenNorCounted) {
   const SampledToken greedy = pick({1, 9, 1}, {.temperature = 0}, {}, 1);
   EXPECT_EQ(greedy.id, 0);

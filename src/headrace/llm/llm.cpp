@@ -115,6 +115,7 @@ Completion LLM::generate(std::string_view prompt, const SamplingParams& params, 
   const int64_t id = engine_->add(result.prompt_ids, params);
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
+    if (result.ids.empty()) result.num_first = static_cast<int32_t>(outputs.size());
     bool aborted = outputs.empty() && on_text({}) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
       const std::string piece = stream.push(out, result);

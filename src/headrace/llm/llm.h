@@ -36,6 +36,7 @@ struct Completion {
   std::vector<int32_t> prompt_ids, ids;
   FinishReason finish_reason = FinishReason::kLength;
   int32_t num_visible = 0;   // of `ids`, without the end token
+  int32_t num_first = 0;     // of `ids`, that came with the first of them
   int32_t num_forwards = 0;  // passes of the model that looked for tokens or stored some
 
   double tokens_per_forward() const { return num_forwards > 0 ? static_cast<double>(num_visible) / num_forwards : 0; }

@@ -1,0 +1,28 @@
+#include "model_options.h"
+
+#include "headrace/base/parallel.h"
+
+namespace headrace::app {
+namespace {
+
+std::optional<DType> dtype_of(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return name == "float32" ? DType::kF32 : DType::kBF16;
+}
+
+}  // namespace
+
+LLMOptions options_of(const ModelFlags& f) {
+  LLMOptions options{.dtype = dtype_of(f.dtype), .device = f.device, .backend = f.backend};
+  if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
+  options.context.threads = f.threads > 0 ? f.threads : available_cores();
+  options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
+  options.page_size = f.page_size;
+  options.max_model_len = f.max_model_len;
+  options.random_weights = f.random_weights;
+  if (!f.adapter.empty()) options.adapter = f.adapter;
+  options.guard = f.guard;
+  return options;
+}
+
+}  // namespace headrace::app

@@ -1,0 +1,157 @@
+#include "puzzles.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "curve_svg.h"
+#include "headrace/llm/llm.h"
+#include "headrace/weights/config_file.h"
+#include "json.h"
+#include "model_options.h"
+#include "model_path.h"
+#include "output.h"
+
+namespace headrace::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// No probability passes it: the likeliest token alone is kept.
+constexpr float kNever = 2;
+
+struct Item {
+  std::string task, prompt, answer;
+};
+
+std::vector<Item> read_items(const std::filesystem::path& file, int limit) {
+  std::ifstream in(file);
+  HR_REQUIRE(in.good(), ErrorCode::kInvalidArgument, file.string(), ": is no file that can be read");
+  std::vector<Item> items;
+  std::map<std::string, int> counts;
+  for (std::string line; std::getline(in, line);) {
+    const JsonValue value = JsonValue::parse(line, file.filename().string());
+    Item item{value.at("task").as_string(), value.at("prompt").as_string(), value.at("answer").as_string()};
+    if (limit == 0 || counts[item.task]++ < limit) items.push_back(std::move(item));
+  }
+  HR_REQUIRE(!items.empty(), ErrorCode::kInvalidArgument, file.string(), ": holds no test items");
+  return items;
+}
+
+PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
+  const auto start = Clock::now();
+  const Completion c = llm.generate(item.prompt, params, [](std::string_view) { return StreamAction::kContinue; });
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds.count()};
+}
+
+PuzzleRun run(LLM& llm, const std::vector<Item>& items, std::optional<float> threshold) {
+  PuzzleRun result{.strategy = llm.config().strategy, .threshold = threshold};
+  const SamplingParams params{
+      .max_tokens = 32, .temperature = 0, .decoding = {.threshold = threshold.value_or(kNever)}};
+  score(llm, items.front(), params);  // so that no run pays for the first touch of the weights
+  for (const Item& item : items) result.tasks[item.task].add(score(llm, item, params));
+  return result;
+}
+
+std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
+  const std::vector<Item> items =
+      read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
+  LLMOptions options = options_of(flags.model);
+  std::vector<PuzzleRun> runs;
+  options.strategy = "autoregressive";
+  LLM causal(model, options);
+  runs.push_back(run(causal, items, {}));
+  options.strategy = "auto";
+  LLM diffusion(model, options);
+  runs.push_back(run(diffusion, items, {}));
+  for (const float threshold : flags.thresholds) runs.push_back(run(diffusion, items, threshold));
+  return runs;
+}
+
+std::string name_of(const PuzzleRun& r) { return r.threshold ? fmt::format("{:g}", *r.threshold) : "one per pass"; }
+
+std::string table(const std::vector<PuzzleRun>& runs) {
+  std::string out = fmt::format("{:<16}{:>14}{:>10}{:>10}{:>12}{:>11}", "strategy", "threshold", "exact", "forwards",
+                                "tokens/fwd", "tokens/s");
+  for (const auto& [task, score] : runs.front().tasks) out += fmt::format("{:>10}", task);
+  out += "\n";
+  for (const PuzzleRun& r : runs) {
+    const PuzzleScore all = r.all();
+    out += fmt::format("{:<16}{:>14}{:>8.1f} %{:>10}{:>12.2f}{:>11.0f}", r.strategy, name_of(r), 100 * all.accuracy(),
+                       all.forwards, all.tokens_per_forward(), all.tokens_per_s());
+    for (const auto& [task, score] : r.tasks) out += fmt::format("{:>8.1f} %", 100 * score.accuracy());
+    out += "\n";
+  }
+  return out;
+}
+
+std::string json_of(const PuzzleScore& s) {
+  return fmt::format(
+      R"("items": {}, "exact": {:.4f}, "forwards": {}, "tokens": {}, "tokens_per_forward": {:.3f}, "tokens_per_s": {:.1f})",
+      s.items, s.accuracy(), s.forwards, s.tokens, s.tokens_per_forward(), s.tokens_per_s());
+}
+
+std::string json_of(const std::vector<PuzzleRun>& runs) {
+  std::vector<std::string> entries;
+  for (const PuzzleRun& r : runs) {
+    std::vector<std::string> tasks;
+    for (const auto& [task, score] : r.tasks)
+      tasks.push_back(fmt::format("{}: {{{}}}", json_string(task), json_of(score)));
+    entries.push_back(fmt::format(R"({{"strategy": {}, "threshold": {}, {}, "tasks": {{{}}}}})",
+                                  json_string(r.strategy), r.threshold ? fmt::format("{:g}", *r.threshold) : "null",
+                                  json_of(r.all()), fmt::join(tasks, ", ")));
+  }
+  return fmt::format("{{\"runs\": [{}]}}\n", fmt::join(entries, ",\n  "));
+}
+
+std::string curve(const std::vector<PuzzleRun>& runs) {
+  std::map<std::string, Series> series;
+  for (const PuzzleRun& r : runs) {
+    const auto add = [&r](Series& s, const PuzzleScore& score) {
+      s.points.push_back({score.tokens_per_forward(), 100 * score.accuracy(), r.strategy + ", " + name_of(r)});
+    };
+    if (r.strategy == "autoregressive") continue;
+    for (const auto& [task, score] : r.tasks) add(series[task], score);
+    add(series["all"], r.all());
+  }
+  std::vector<Series> list;
+  for (auto& [name, s] : series) {
+    s.name = name;
+    list.push_back(std::move(s));
+  }
+  return curve_svg(
+      {"Exact answers against tokens per forward", "final tokens per forward pass", "exact answers, %", list});
+}
+
+}  // namespace
+
+void PuzzleScore::add(const PuzzleScore& other) {
+  items += other.items;
+  right += other.right;
+  tokens += other.tokens;
+  forwards += other.forwards;
+  seconds += other.seconds;
+}
+
+PuzzleScore PuzzleRun::all() const {
+  PuzzleScore sum;
+  for (const auto& [task, score] : tasks) sum.add(score);
+  return sum;
+}
+
+int eval_puzzles(const PuzzleFlags& flags, Output output) {
+  std::ofstream svg;
+  if (!flags.svg.empty()) {
+    svg.open(flags.svg);
+    HR_REQUIRE(svg.good(), ErrorCode::kInvalidArgument, flags.svg, ": cannot be written");
+  }
+  const std::vector<PuzzleRun> runs = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
+  write_out(output == Output::kJson ? json_of(runs) : table(runs));
+  if (svg.is_open()) svg << curve(runs);
+  return 0;
+}
+
+}  // namespace headrace::app
