@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "conformance/attention_problem.h"
 #include "headrace/attention/cuda_graph_support.h"
@@ -18,7 +19,8 @@ using namespace testing_support;
 class Spec24 {
  public:
   Spec24() : pool_({.groups = {{{1, 2, 2}, {0}}}, .num_pages = 4, .page_size = 1, .dtype = DType::kF32}) {
-    const double keys[4][2] = {{0.2, 0.1}, {1, -1}, {0.3, 0.9}, {2, 0}}, values[4][2] = {{1, 0}, {0, 1}, {2, 2}, {-1, 0.5}};
+    const double keys[4][2] = {{0.2, 0.1}, {1, -1}, {0.3, 0.9}, {2, 0}},
+                 values[4][2] = {{1, 0}, {0, 1}, {2, 2}, {-1, 0.5}};
     for (int32_t p = 0; p < 4; ++p) {
       for (int64_t d = 0; d < 2; ++d) {
         set_element(pool_.layer(0).k.select(p + 1).select(0).select(0), d, keys[p][d]);
@@ -30,20 +32,29 @@ class Spec24 {
     set_element(q_, 1, 0.5);
   }
 
-  void expect(std::string_view backend, RadixAttentionConfig config, double o0, double o1, std::optional<double> lse) {
+  struct Result {
+    double o0, o1, lse;
+  };
+  Result run(std::string_view backend, RadixAttentionConfig config, const KeySpan& span) {
     config.num_heads = config.num_kv_heads = 1;
     config.head_dim = 2;
     config.scaling = std::sqrt(0.5f);
     const auto attention = make_backend(backend, {}, {.kv_pool = &pool_});
     ForwardBatch batch{.mode = ForwardMode::kDecode, .attn_backend = attention.get()};
-    batch.attn = {.spans = {{.ctx_len = 3, .phys0 = 3}}, .page_table = table_};
+    batch.attn = {.spans = {span}, .page_table = table_};
     attention->init_forward_metadata(batch);
     const Tensor out = Tensor::zeros(DType::kF32, {1, 2}), got_lse = Tensor::zeros(DType::kF32, {1, 1});
     RadixAttention(config).forward(q_, {}, {}, batch, out, {.lse = got_lse});
-    EXPECT_NEAR(element_as_double(out, 0), o0, 2e-6) << backend;
-    EXPECT_NEAR(element_as_double(out, 1), o1, 2e-6) << backend;
+    return {element_as_double(out, 0), element_as_double(out, 1), element_as_double(got_lse, 0)};
+  }
+
+  void expect(std::string_view backend, const RadixAttentionConfig& config, double o0, double o1,
+              std::optional<double> lse, const KeySpan& span = {.ctx_len = 3, .phys0 = 3}) {
+    const Result got = run(backend, config, span);
+    EXPECT_NEAR(got.o0, o0, 2e-6) << backend;
+    EXPECT_NEAR(got.o1, o1, 2e-6) << backend;
     if (lse) {
-      EXPECT_NEAR(element_as_double(got_lse, 0), *lse, 2e-6) << backend;
+      EXPECT_NEAR(got.lse, *lse, 2e-6) << backend;
     }
   }
 
@@ -58,6 +69,56 @@ TEST(RadixAttention, ReproducesTheVectorsOfTheSpecification) {
     spec.expect(backend, {}, 0.056831, 0.816079, 2.131824);
     spec.expect(backend, {.sliding_window_size = 2}, -0.122879, 0.938561, 1.760053);
     spec.expect(backend, {.logit_cap = 2}, 0.152730, 0.843099, std::nullopt);
+    spec.expect(backend, {}, 0.455921, 0.544079, 0.962213, {.ctx_len = 2, .phys0 = 3, .kind = KeySpan::Kind::kNone});
+  }
+}
+
+TEST(RadixAttention, PartialResultsMergeByTheirLogSumExp) {
+  for (const std::string_view backend : backend_names(Device())) {
+    Spec24 spec;
+    const auto first = spec.run(backend, {}, {.ctx_len = 2, .phys0 = 3, .kind = KeySpan::Kind::kNone});
+    const auto rest = spec.run(backend, {}, {.ctx_len = 4, .phys0 = 3, .hole_end = 2, .kind = KeySpan::Kind::kNone});
+    const double w1 = std::exp(first.lse), w2 = std::exp(rest.lse);
+    EXPECT_NEAR((w1 * first.o0 + w2 * rest.o0) / (w1 + w2), 0.056831, 2e-6) << backend;
+    EXPECT_NEAR((w1 * first.o1 + w2 * rest.o1) / (w1 + w2), 0.816079, 2e-6) << backend;
+    EXPECT_NEAR(std::log(w1 + w2), 2.131824, 2e-6) << backend;
+  }
+}
+
+// Encoder K and V given with the call are stored at the encoder's slots and attended to; the decoder's own are
+// untouched.
+TEST(RadixAttention, CrossAttentionStoresAndReadsTheEncodersKeys) {
+  constexpr int32_t kEncoder = 21;
+  for (const std::string_view name : backend_names(Device())) {
+    AttentionProblem problem({.name = "cross",
+                              .requests = {{.prefix = 5, .new_tokens = 3, .encoder_len = kEncoder}},
+                              .source = RadixAttentionConfig::KeySource::kCrossAttention},
+                             3);
+    const Tensor want = std::move(problem.run(name).out), before = problem.pool_copy();
+    const KVLayerView kv = problem.pool().layer(3);
+    const AttnMetadata& attn = problem.batch().attn;
+    const auto pages = attn.page_table.as<const int32_t, 2>("page table");
+    const Tensor k(DType::kF32, {kEncoder, 2, 64}), v(DType::kF32, {kEncoder, 2, 64}), slots(DType::kI64, {kEncoder});
+    for (int32_t t = 0; t < kEncoder; ++t) {
+      const int64_t page = pages(attn.spans[0].encoder_page_row, t / kv.page_size()), offset = t % kv.page_size();
+      slots.data_as<int64_t>()[t] = page * kv.page_size() + offset;
+      for (const auto& [from, to] : {std::pair(kv.k, k.view()), std::pair(kv.v, v.view())}) {
+        for (int64_t h = 0; h < 2; ++h) {
+          const TensorView row = from.select(page).select(h).select(offset);
+          for (int64_t d = 0; d < 64; ++d) set_element(to.select(t).select(h), d, element_as_double(row, d));
+          poison(row);
+        }
+      }
+    }
+    const auto backend = make_backend(name, {}, {.kv_pool = &problem.pool()});
+    problem.batch().attn_backend = backend.get();
+    problem.batch().attn.encoder_write_slots = slots;
+    backend->init_forward_metadata(problem.batch());
+    const Tensor out(DType::kF32, want.shape());
+    problem.layer().forward(problem.inputs().q, k, v, problem.batch(), out);
+    EXPECT_TRUE(bit_equal(out, want)) << name;
+    EXPECT_TRUE(bit_equal(problem.pool_copy(), before))
+        << name << ": what was poisoned is back, and nothing else changed";
   }
 }
 
@@ -73,8 +134,9 @@ TEST(RadixAttention, RefusesBadFieldsByName) {
   const RadixAttentionConfig good{.num_heads = 4, .head_dim = 8, .num_kv_heads = 2, .layer_id = 1};
   RadixAttentionConfig c = good;
   c.sliding_window_size = 0;
-  EXPECT_EQ(refusal(c),
-            "attention layer 1: sliding_window_size is 0, expected 1 or more (it counts the query's own key), or absent");
+  EXPECT_EQ(
+      refusal(c),
+      "attention layer 1: sliding_window_size is 0, expected 1 or more (it counts the query's own key), or absent");
   c = good;
   c.num_kv_heads = 3;
   EXPECT_EQ(refusal(c), "attention layer 1: num_kv_heads is 3, expected a divisor of num_heads");
@@ -84,8 +146,14 @@ TEST(RadixAttention, RefusesBadFieldsByName) {
 }
 
 TEST(RadixAttention, DescribesItselfInOneLine) {
-  const RadixAttention layer({.num_heads = 8, .head_dim = 64, .scaling = 0.125f, .num_kv_heads = 2, .layer_id = 3,
-                              .logit_cap = 30, .v_head_dim = 48, .sliding_window_size = 512});
+  const RadixAttention layer({.num_heads = 8,
+                              .head_dim = 64,
+                              .scaling = 0.125f,
+                              .num_kv_heads = 2,
+                              .layer_id = 3,
+                              .logit_cap = 30,
+                              .v_head_dim = 48,
+                              .sliding_window_size = 512});
   EXPECT_EQ(layer.extra_repr(), "layer 3: 8/2 heads of 64 (v 48), scaling 0.125, cap 30, window 512");
   EXPECT_EQ(layer.tp_q_head_num(), 8);
   EXPECT_EQ(layer.tp_k_head_num(), 2);
@@ -136,8 +204,12 @@ class RecordingGraphs final : public CudaGraphSupport {
   using CudaGraphSupport::init_forward_metadata_capture_cuda_graph;
   using CudaGraphSupport::init_forward_metadata_replay_cuda_graph;
   void init_cuda_graph_state(int32_t, int32_t) override {}
-  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t) override { spans = batch.attn.spans; }
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override { spans = batch.attn.spans; }
+  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t) override {
+    spans = batch.attn.spans;
+  }
+  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override {
+    spans = batch.attn.spans;
+  }
   std::vector<KeySpan> spans;
 };
 
