@@ -2,25 +2,53 @@
 
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "bench/measured_limits.h"
 #include "commands.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/device_registry.h"
 #include "json.h"
 #include "output.h"
 
 namespace headrace::app {
 namespace {
 
-std::string cpu_model() {
+// The value of a line of /proc/cpuinfo, of the first processor.
+std::string cpu_line(std::string_view name) {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    if (line.starts_with(name) && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
   }
-  return "unknown";
+  return "";
+}
+
+// What the system says that the processor has, of what kernels could use.
+std::vector<std::string> cpu_features() {
+  std::vector<std::string> found;
+  std::istringstream flags(cpu_line("flags") + cpu_line("Features"));  // of x86 and of aarch64
+  for (std::string flag; flags >> flag;) {
+    for (const std::string_view prefix : {"avx", "fma", "f16c", "amx", "asimd", "sve", "bf16", "i8mm"}) {
+      if (flag.starts_with(prefix)) found.push_back(flag);
+    }
+  }
+  return found;
+}
+
+// The GPU that can be used, or why there is none.
+struct Gpu {
+  std::string name, why_not;
+};
+Gpu gpu() {
+  try {
+    return {to_string(open_device("cuda").device()), ""};
+  } catch (const Error& e) {
+    return {"", e.what()};
+  }
 }
 
 }  // namespace
@@ -39,21 +67,29 @@ int doctor(Output output) {
       sets += fmt::format("  {:<12} {}\n", set.ops->name, set.runs_here() ? "runs here" : "this machine lacks it");
     }
   }
+  const Gpu found = gpu();
+  const std::string model = cpu_line("model name");
+  const std::vector<std::string> features = cpu_features();
   const std::string_view best = cpu::select_kernel_set().name;
   if (output == Output::kJson) {
-    write_out(
-        fmt::format("{{\"cpu\": {}, \"cores\": {}, \"kernel_sets\": [{}], \"selected\": \"{}\", \"read_gb_s\": {:.1f}, "
-                    "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, \"gpus\": []}}\n",
-                    json_string(cpu_model()), threads, sets, best, read / 1e9, both / 1e9,
-                    matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null"));
+    std::string json_features;
+    for (const std::string& f : features) json_features += (json_features.empty() ? "" : ", ") + json_string(f);
+    write_out(fmt::format(
+        "{{\"cpu\": {}, \"cores\": {}, \"features\": [{}], \"kernel_sets\": [{}], \"selected\": \"{}\", "
+        "\"read_gb_s\": {:.1f}, "
+        "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, \"gpus\": [{}]}}\n",
+        json_string(model), threads, json_features, sets, best, read / 1e9, both / 1e9,
+        matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null", found.name.empty() ? "" : json_string(found.name)));
     return 0;
   }
-  write_out(fmt::format(
-      "cpu      {} ({} cores)\nkernels  {} is selected\n{}memory   {:.1f} GB/s read, {:.1f} GB/s read and write\n"
-      "matmul   {}\ngpu      no CUDA module is built\n",
-      cpu_model(), threads, best, sets, read / 1e9, both / 1e9,
-      matmul ? fmt::format("{:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)", *matmul / 1e12)
-             : "not measured: oneDNN does not multiply bf16 here"));
+  write_out(
+      fmt::format("cpu      {} ({} cores)\nhas      {}\nkernels  {} is selected\n{}memory   {:.1f} GB/s read, {:.1f} "
+                  "GB/s read and write\n"
+                  "matmul   {}\ngpu      {}\n",
+                  model, threads, fmt::join(features, " "), best, sets, read / 1e9, both / 1e9,
+                  matmul ? fmt::format("{:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)", *matmul / 1e12)
+                         : "not measured: oneDNN does not multiply bf16 here",
+                  found.name.empty() ? "none: " + found.why_not : found.name));
   return 0;
 }
 

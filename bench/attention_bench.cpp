@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "bench/measured_limits.h"
@@ -9,14 +10,14 @@
 namespace headrace::bench {
 namespace {
 
-constexpr int32_t kHeads = 32, kKVHeads = 8, kDim = 128, kPage = 64;
+constexpr int32_t kHeads = 32, kKVHeads = 8, kFewKVHeads = 4, kDim = 128, kPage = 64;
 
 // A pool whose pages a table of `requests` rows holds in random order.
 struct Cache {
-  Cache(int32_t requests, int32_t tokens)
+  Cache(int32_t requests, int32_t tokens, int32_t kv_heads)
       : pages_each((tokens + kPage - 1) / kPage),
-        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kKVHeads, kPage, kDim})),
-        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kKVHeads, kPage, kDim})),
+        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kDim})),
+        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kDim})),
         table(DType::kI32, {requests, pages_each}) {
     std::vector<int32_t> order(static_cast<size_t>(table.numel()));
     std::iota(order.begin(), order.end(), 0);
@@ -36,7 +37,8 @@ struct Cache {
 // 256 MiB of cache, read once per call.
 Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping, double read) {
   const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
-  const Tensor q = filled(DType::kBF16, {batch, kHeads, kDim}), k = filled(DType::kBF16, {batch, kKVHeads, kDim});
+  const int64_t kv_heads = cache.k.dim(1);
+  const Tensor q = filled(DType::kBF16, {batch, kHeads, kDim}), k = filled(DType::kBF16, {batch, kv_heads, kDim});
   const Tensor out(DType::kBF16, q.shape());
   std::vector<KeySpan> spans;
   for (int32_t r = 0; r < batch; ++r) {
@@ -53,7 +55,8 @@ Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grou
                                    .out = out};
   const double seconds = median_seconds(9, [&] { context.ops.paged_attention(args, context.op); });
   const char* const how = grouping == HeadGrouping::kGrouped ? "grouped" : "a pass per query head";
-  return {.name = str("attention decode batch 8 ctx 8k page 64 32/8 d128 bf16, ", how),
+  return {.name = str("attention decode batch ", batch, " ctx ", length / 1024, "k page 64 32/", kv_heads,
+                      " d128 bf16, ", how),
           .median_s = seconds,
           .bytes = static_cast<double>(cache.k.bytes() + cache.v.bytes()),
           .flops = 4.0 * batch * length * kHeads * kDim,
@@ -88,9 +91,9 @@ Result prefill(const BenchContext& context, std::optional<double> matrix) {
 }  // namespace
 
 void run_attention_bench(const BenchContext& context, const Report& report) {
-  {
-    const Cache cache(8, 8192);
-    const double read = read_bandwidth(context.op.threads);
+  const double read = read_bandwidth(context.op.threads);
+  for (const auto& [tokens, kv_heads] : {std::pair(8192, kKVHeads), std::pair(16384, kFewKVHeads)}) {  // 256 MiB each
+    const Cache cache(8, tokens, kv_heads);
     report(decode(context, cache, HeadGrouping::kGrouped, read));
     report(decode(context, cache, HeadGrouping::kPerHead, read));
   }

@@ -103,6 +103,12 @@ check "random weights need config.json alone" 1 \
   "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
 check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
 
+# The doctor: every line of the report, on any machine.
+report=$("$headrace" doctor)
+for line in cpu has kernels portable memory matmul gpu; do
+  check "doctor says $line" 1 "$(grep -cE "^ *$line " <<<"$report")"
+done
+
 # Perplexity fits its window to the context.
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
 check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 | grep -c 'in windows of 63, which is what the context holds')"
