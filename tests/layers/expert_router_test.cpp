@@ -90,5 +90,17 @@ TEST(ExpertRouter, TheBiasHasTwoNames) {
   }
 }
 
+TEST(ExpertRouter, AScaleOfEachExpertMultipliesItsWeight) {
+  Router config = kConfig;
+  config.num_groups = config.groups_per_token = 1;
+  config.selection_bias = Router::SelectionBias::kNo;
+  config.expert_scale = Router::ExpertScale::kYes;
+  const auto choices = route(config, {0, 0, 3, 0, 1, 0, 0, 0}, {1, 1, 0.5f, 1, 4, 1, 1, 1}, "gate.per_expert_scale");
+  const float sum = sigmoid(3) + sigmoid(1);
+  EXPECT_EQ(choices[0].expert, 2);  // scales do not select
+  EXPECT_NEAR(choices[0].weight, 2.5f * 0.5f * sigmoid(3) / sum, 1e-6);
+  EXPECT_NEAR(choices[1].weight, 2.5f * 4 * sigmoid(1) / sum, 1e-6);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -83,10 +83,13 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
                            .phys0 = part.begin,
                            .kind = part.kind,
                            .block_size = part.block_size,
+                           .window_from = part.kind == KeySpan::Kind::kFull ? KeySpan::WindowFrom::kSegment
+                                                                            : KeySpan::WindowFrom::kRow,
                            .page_row = 1}},
                 .page_table = table_.page_table(),
                 .write_slots = TensorView(slots.data(), DType::kI64, {count}),
                 .state_slots = {{.read = part.begin == 0 ? kNoState : 1, .write = 1}},
+                .self_conditioning = part.self_conditioning,
                 .token_merge = part.token_merge};
   batch.input_ids = ids.slice(part.begin, part.end);
   batch.positions = TensorView(positions.data(), DType::kI32, {count});

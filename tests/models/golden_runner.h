@@ -23,7 +23,8 @@ class GoldenRunner {
  public:
   GoldenRunner(const std::filesystem::path& directory, const OpSet& ops, DType dtype,
                Determinism determinism = Determinism::kFast,
-               const std::optional<std::filesystem::path>& adapter = std::nullopt, DeviceRuntime& runtime = cpu_runtime());
+               const std::optional<std::filesystem::path>& adapter = std::nullopt,
+               DeviceRuntime& runtime = cpu_runtime());
 
   struct Part {
     int32_t begin = 0, end = 0;  // positions; those before it were run and stored
@@ -31,6 +32,7 @@ class GoldenRunner {
     int32_t block_size = 1;
     enum class Store : uint8_t { kYes, kNo } store = Store::kYes;
     std::optional<TokenMerge> token_merge;
+    std::optional<SelfConditioning> self_conditioning;
   };
   // Runs ids[part.begin, part.end) and writes the same rows of `logits` [text, vocab].
   void run(const TensorView& ids, const Part& part, const TensorView& logits);

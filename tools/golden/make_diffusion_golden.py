@@ -154,6 +154,45 @@ def golden_of(model, ids, block):
         return dict(golden, noisy_ids=noisy, noisy_logits=noisy_logits.contiguous())
 
 
+GEMMA_TEXT = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+                  num_key_value_heads=2, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, sliding_window=8,
+                  num_experts=6, top_k_experts=2, moe_intermediate_size=32, max_position_embeddings=256)
+GEMMA_VISION = dict(model_type="gemma4_vision", hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+                    num_attention_heads=2, num_key_value_heads=2, head_dim=16)  # the class has to have one
+
+
+def save_gemma(folder):
+    """tests/golden/diffusion_gemma: a text of 21, a canvas of 16 without and with a signal, and the next canvas."""
+    config = transformers.DiffusionGemmaConfig(text_config=GEMMA_TEXT, vision_config=GEMMA_VISION, canvas_length=16)
+    config._attn_implementation = config.text_config._attn_implementation = "eager"
+    model = transformers.DiffusionGemmaForBlockDiffusion(config).eval().float()
+    randomise(model)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.fill_(0.703125 if "encoder" in name else 0.8984375)  # exact in bf16
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    tensors = to_disk(load_file(folder / "model.safetensors"))
+    vision = [name for name in tensors if name.startswith(("model.encoder.vision", "model.encoder.embed_vision"))]
+    for name in vision[2:]:  # the loader skips them: two stay, to be skipped
+        del tensors[name]
+    save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
+    generator = torch.Generator().manual_seed(13)
+    text = torch.randint(0, 256, (21,), generator=generator)
+    canvases = torch.randint(0, 256, (2, 16), generator=generator)
+    signal = torch.randn(16, 256, generator=generator)
+    cache = transformers.DynamicCache(config=config.text_config)
+    with torch.no_grad():
+        first = model(input_ids=text[None], decoder_input_ids=canvases[:1], past_key_values=cache).logits[0]
+        second = model(decoder_input_ids=canvases[:1], past_key_values=cache, self_conditioning_logits=signal[None]).logits[0]
+        third = model(input_ids=canvases[:1], decoder_input_ids=canvases[1:], past_key_values=cache).logits[0]
+    print(f"{folder.name}: {sum(p.numel() for p in model.parameters())} parameters, largest logit "
+          f"{first.abs().max():.2f}, the signal changes logits by {(second - first).abs().max():.2f}, cap "
+          f"{config.text_config.final_logit_softcapping}")
+    save_file(dict(input_ids=torch.cat([text, canvases.flatten()]), signal=signal, first_logits=first.contiguous(),
+                   second_logits=second.contiguous(), third_logits=third.contiguous()), folder / "golden.safetensors")
+
+
 def save_adapter(base, folder, ids):
     """A LoRA of the full-attention golden `base`, made by peft: tests/golden/<base>_lora."""
     import peft
@@ -183,7 +222,11 @@ def main():
     args = ap.parse_args()
     torch.set_num_threads(1)
     ids = torch.randint(0, MASK, (LENGTH,), generator=torch.Generator().manual_seed(7))
+    if not args.only or "diffusion_gemma" in args.only:
+        save_gemma(args.out / "diffusion_gemma")
     for family in args.only.split(",") if args.only else FAMILIES:
+        if family == "diffusion_gemma":
+            continue
         cls, fields, block, architecture, written = FAMILIES[family]
         config = getattr(transformers, cls + "Config")(**fields)
         config._attn_implementation = "eager"

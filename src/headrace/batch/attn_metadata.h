@@ -6,6 +6,7 @@
 #include "headrace/base/tensor.h"
 #include "headrace/batch/device_metadata.h"
 #include "headrace/batch/key_span.h"
+#include "headrace/batch/self_conditioning.h"
 #include "headrace/batch/token_merge.h"
 
 namespace headrace {
@@ -35,8 +36,9 @@ struct AttnMetadata {
   std::vector<StateSlots> state_slots;   // one per request; empty when the model has no GDN layers
   std::vector<StateSnapshot> snapshots;  // sorted by request, then num_tokens
   const DeviceMetadata* on_device =
-      nullptr;                            // not owned: the same arrays on the device that runs the batch; null on a CPU
-  std::optional<TokenMerge> token_merge;  // embedding blend of strategies that carry soft tokens
+      nullptr;  // not owned: the same arrays on the device that runs the batch; null on a CPU
+  std::optional<SelfConditioning> self_conditioning;  // of canvas rows (DiffusionGemma); other models refuse it
+  std::optional<TokenMerge> token_merge;              // embedding blend of strategies that carry soft tokens
 
   int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }
   int64_t num_tokens() const { return spans.empty() ? 0 : spans.back().q_off + spans.back().q_len; }

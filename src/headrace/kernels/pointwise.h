@@ -9,6 +9,9 @@ enum class PointwiseKind : uint8_t {
   kAdd,         // out = x + y
   kSiluMul,     // out = silu(x) * y: the gated MLP
   kSigmoidMul,  // out = sigmoid(x) * y: the attention gate
+  kMul,         // out = x * y
+  kGeluMul,     // out = gelu(x) * y, by tanh: Gemma's gated MLP
+  kSoftCap,     // out = x tanh(y / x): Gemma's cap x of its logits y
 };
 
 // Row by row in float32, rounded once to out's dtype. x of shape [tokens, 1] is one factor for each row of y.

@@ -24,12 +24,13 @@ std::vector<int32_t> best(const std::vector<float>& values, int64_t count) {
   return order;
 }
 
-std::vector<float> bias_of(const WeightScope& gate, int64_t experts) {
-  const TensorView stored =
-      gate.tensor(gate.has("e_score_correction_bias") ? "e_score_correction_bias" : "expert_bias", {experts});
-  std::vector<float> bias(static_cast<size_t>(experts));
-  for (int64_t e = 0; e < experts; ++e) bias[static_cast<size_t>(e)] = static_cast<float>(element_as_double(stored, e));
-  return bias;
+std::vector<float> values_of(const WeightScope& gate, const char* name, int64_t experts) {
+  const TensorView stored = gate.host_tensor(name, {experts});
+  std::vector<float> values(static_cast<size_t>(experts));
+  for (int64_t e = 0; e < experts; ++e) {
+    values[static_cast<size_t>(e)] = static_cast<float>(element_as_double(stored, e));
+  }
+  return values;
 }
 
 double sigmoid(float x) { return 1 / (1 + std::exp(-static_cast<double>(x))); }
@@ -38,7 +39,10 @@ double sigmoid(float x) { return 1 / (1 + std::exp(-static_cast<double>(x))); }
 
 ExpertRouter::ExpertRouter(const WeightScope& scope, const Config& c)
     : config_(c), gate_(scope, "gate", c.num_experts, c.hidden) {
-  if (c.selection_bias == Config::SelectionBias::kYes) bias_ = bias_of(scope.scope("gate"), c.num_experts);
+  const WeightScope gate = scope.scope("gate");
+  const char* bias = gate.has("e_score_correction_bias") ? "e_score_correction_bias" : "expert_bias";
+  if (c.selection_bias == Config::SelectionBias::kYes) bias_ = values_of(gate, bias, c.num_experts);
+  if (c.expert_scale == Config::ExpertScale::kYes) scale_ = values_of(gate, "per_expert_scale", c.num_experts);
 }
 
 // Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
@@ -75,7 +79,10 @@ void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) con
     for (int64_t e = 0; e < config_.num_experts; ++e) sum += score(e);
   }
   if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
-  for (const int32_t e : chosen) choices.push_back({e, static_cast<float>(score(e) / sum) * config_.weight_scale});
+  for (const int32_t e : chosen) {
+    const float scale = scale_.empty() ? config_.weight_scale : config_.weight_scale * scale_[static_cast<size_t>(e)];
+    choices.push_back({e, static_cast<float>(score(e) / sum) * scale});
+  }
 }
 
 std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& context, const TensorView& x) const {

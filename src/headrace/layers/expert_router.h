@@ -17,6 +17,8 @@ struct ExpertRouterConfig {
   enum class SelectionBias : uint8_t { kNo, kYes } selection_bias = SelectionBias::kNo;
   int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups, by the sum of a group's best two
   float weight_scale = 1;                        // of every weight, after renormalising
+  // "gate.per_expert_scale" [experts] multiplies the weights too (Gemma).
+  enum class ExpertScale : uint8_t { kNo, kYes } expert_scale = ExpertScale::kNo;
 };
 
 // Scores and selection are float32, whatever the activations are; ties go to the lower expert, or group. Refers to its
@@ -41,7 +43,7 @@ class ExpertRouter {
 
   ExpertRouterConfig config_;
   Linear gate_;
-  std::vector<float> bias_;  // [experts], or empty
+  std::vector<float> bias_, scale_;  // [experts], or empty
 };
 
 }  // namespace headrace

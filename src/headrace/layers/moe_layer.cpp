@@ -13,7 +13,8 @@ std::vector<GatedMLP> stacked_experts(const WeightScope& scope, const MoEConfig&
   for (int64_t e = 0; e < count; ++e) {
     const TensorView both = gate_up.select(e);
     experts.emplace_back(Linear(both.slice(0, c.intermediate), {}),
-                         Linear(both.slice(c.intermediate, 2 * c.intermediate), {}), Linear(down.select(e), {}));
+                         Linear(both.slice(c.intermediate, 2 * c.intermediate), {}), Linear(down.select(e), {}),
+                         c.activation);
   }
   return experts;
 }
@@ -22,7 +23,7 @@ std::vector<GatedMLP> load_experts(const WeightScope& scope, const MoEConfig& c)
   if (scope.has("gate_up_proj")) return stacked_experts(scope, c);
   std::vector<GatedMLP> experts;
   for (int64_t e = 0; e < c.router.num_experts; ++e) {
-    experts.emplace_back(scope.scope(std::to_string(e)), c.router.hidden, c.intermediate);
+    experts.emplace_back(scope.scope(std::to_string(e)), c.router.hidden, c.intermediate, c.activation);
   }
   return experts;
 }
@@ -58,9 +59,10 @@ void MoELayer::run_expert(const LayerContext& context, int64_t expert, const Ten
   for (int64_t r = 0; r < rows; ++r) copy_row(out, r, results, places[static_cast<size_t>(r)]);
 }
 
-void MoELayer::forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
+void MoELayer::forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
+                       const TensorView& y) const {
   const int64_t tokens = x.dim(0), k = config_.router.experts_per_token, hidden = config_.router.hidden;
-  const std::vector<Choice> choices = router_(context, x);
+  const std::vector<Choice> choices = router_(context, routed_by);
   const Tensor results(DType::kF32, {tokens * k, hidden});
   for (int64_t e = 0; e < config_.router.num_experts; ++e) run_expert(context, e, x, choices, results);
   const Tensor sum = Tensor::zeros(DType::kF32, {tokens, hidden});

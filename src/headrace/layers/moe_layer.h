@@ -15,6 +15,7 @@ struct MoEConfig {
     kSigmoid,  // of a projection of the token, "shared_expert_gate"
     kNone,     // the shared expert counts in full
   } shared_gate = SharedGate::kSigmoid;
+  Activation activation = Activation::kSilu;  // of the experts
   ExpertRouterConfig router;
 };
 
@@ -27,7 +28,12 @@ class MoELayer {
 
   // Writes y [tokens, hidden] of the context's dtype. Under kStrict a token's result does not depend on the
   // other tokens.
-  void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
+    forward(context, x, x, y);
+  }
+  // The same where the router reads other rows than the experts: `routed_by` [tokens, hidden] (Gemma).
+  void forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
+               const TensorView& y) const;
 
  private:
   using Choice = ExpertRouter::Choice;

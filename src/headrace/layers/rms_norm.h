@@ -15,6 +15,9 @@ class RMSNorm {
         eps_(eps),
         form_(form) {}
 
+  // A weight that no checkpoint holds as it is: not owned.
+  RMSNorm(const TensorView& weight, float eps) : weight_(weight), eps_(eps) {}
+
   // out may be x; `gate` is null or multiplies by silu(gate) after the norm.
   void forward(const LayerContext& context, const TensorView& x, const TensorView& out,
                const TensorView& gate = {}) const {

@@ -35,8 +35,8 @@ double scaled(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
   if (c.type == "linear") return w / c.factor;
   if (c.type == "llama3") return llama3(w, c);
   if (c.type == "yarn") return yarn(w, i, rotary_dim, c);
-  throw Error(ErrorCode::kUnsupported,
-              str("config.json: rope type '", c.type, "' is not built; built are: default, linear, llama3, yarn"));
+  throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", c.type,
+                                           "' is not built; built are: default, linear, llama3, yarn, proportional"));
 }
 
 void check_scaling(const RotaryConfig& c) {
@@ -61,7 +61,9 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
   HR_REQUIRE(partial > 0 && partial <= 1, ErrorCode::kModelFile, "config.json: partial_rotary_factor is ", partial,
              ", expected a number in (0, 1]");
   check_scaling(c);
-  const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  const bool proportional = c.type == "proportional";  // pairs span the whole head and only the first of them turn
+  const auto share = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  const int64_t rotary_dim = proportional ? head_dim : share;
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
              "config.json: partial_rotary_factor ", partial, " rotates ", rotary_dim, " of ", head_dim,
              " elements, expected an even number of at least 2");
@@ -70,7 +72,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
     // The power is a float32 one in the checkpoints' training; its rounding is part of the model.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const double w = static_cast<double>(1.0f / std::pow(static_cast<float>(c.theta), exponent));
-    set_element(frequencies, i, scaled(w, i, rotary_dim, c));
+    set_element(frequencies, i, !proportional ? scaled(w, i, rotary_dim, c) : i < share / 2 ? w : 0);
   }
   inv_freq_ = copied_to(runtime, std::move(frequencies));
   if (c.type == "yarn") {

@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// As config.json states it. Types: "default", "linear", "llama3", "yarn".
+// As config.json states it. Types: "default", "linear", "llama3", "yarn", "proportional".
 struct RotaryConfig {
   std::string type = "default";
   double theta = 0;  // 0: not stated, which is refused: the reference's silent 10000 is right for no released model

@@ -111,6 +111,10 @@ Tensor CausalLM::logits(const TensorView& x, const ForwardBatch& batch) const {
 Tensor CausalLM::forward(const ForwardBatch& batch) const {
   const Tensor x = context_.make({batch.num_tokens(), embedding_.dim(1)});
   context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
+  HR_REQUIRE(!batch.attn.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
+             " takes no self-conditioning");
+  HR_REQUIRE(!batch.attn.token_merge || context_.on_cpu(), ErrorCode::kUnsupported, info_.architecture,
+             ": token merge runs on the CPU alone");
   if (batch.attn.token_merge) merge_tokens(*batch.attn.token_merge, embedding_, x);
   for (const Block& block : blocks_) run_block(block, x, batch);
   return logits(x, batch);

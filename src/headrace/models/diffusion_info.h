@@ -27,6 +27,7 @@ struct DiffusionInfo {
   int32_t sub_block_size = 0;            // its parts, denoised left to right; block_size when it has none
   Attention attention = Attention::kBlockCausal;
   LogitsOf logits_of = LogitsOf::kSame;
+  // kCanvas: a bound on the summed entropy of the positions that are kept.
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
 };

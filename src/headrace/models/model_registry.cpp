@@ -6,15 +6,23 @@
 
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/models/causal_lm.h"
+#include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
 namespace {
 
+std::unique_ptr<Model> make_causal_lm(const JsonValue&, const ModelConfig& config, Checkpoint checkpoint,
+                                      const LayerContext& context) {
+  return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
+}
+
 struct Row {
   std::string_view architecture;
   ModelConfig (*config)(const JsonValue&);
+  std::unique_ptr<Model> (*make)(const JsonValue&, const ModelConfig&, Checkpoint,
+                                 const LayerContext&) = make_causal_lm;
 };
 
 // A new family is one file and one row.
@@ -28,6 +36,7 @@ constexpr std::array kModels = {
     Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
     Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
+    Row{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma},
     Row{"DreamModel", dream_config},
     Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     Row{"LLaDAModelLM", llada_config},
@@ -94,7 +103,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);
-  return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
+  return row.make(root, config, std::move(checkpoint), context);
 }
 
 }  // namespace headrace

@@ -90,6 +90,10 @@ void rotate_tokens(void* context, long task, float* scratch) {
     case PointwiseKind::kAdd: return x + y;
     case PointwiseKind::kSiluMul: return x * sigmoid(x) * y;
     case PointwiseKind::kSigmoidMul: return sigmoid(x) * y;
+    case PointwiseKind::kMul: return x * y;
+    // tanh(u) = 2 sigmoid(2u) - 1, and gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+    case PointwiseKind::kGeluMul: return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)) * y;
+    case PointwiseKind::kSoftCap: return x * (2.0f * sigmoid(2.0f * y / x) - 1.0f);
   }
   return y;
 }

@@ -1,5 +1,6 @@
 // The oracles of the dense ops: norms, rotations, pointwise, embeddings and matrix products, in double.
 #include <cmath>
+#include <numbers>
 
 #include "headrace/kernels/reference/element.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -8,10 +9,10 @@ namespace headrace::reference {
 namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+// Source: Hendrycks & Gimpel 2016, the approximation by tanh.
+double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
 
-TensorView as_heads(const TensorView& x) {
-  return !x || x.rank() == 3 ? x : x.reshape({x.dim(0), 1, x.dim(1)});
-}
+TensorView as_heads(const TensorView& x) { return !x || x.rank() == 3 ? x : x.reshape({x.dim(0), 1, x.dim(1)}); }
 
 }  // namespace
 
@@ -40,8 +41,10 @@ void rotary_embedding(const RotaryEmbeddingArgs& a, const OpContext&) {
   for (int64_t t = 0; t < a.x.dim(0); ++t) {
     for (int64_t i = 0; i < half; ++i) {
       // The angle is a float32 product, as every implementation of the checkpoints' training had it.
-      const double angle = static_cast<double>(static_cast<float>(positions(t)) * static_cast<float>(get(a.inv_freq, i)));
-      const double c = std::cos(angle) * static_cast<double>(a.magnitude), s = std::sin(angle) * static_cast<double>(a.magnitude);
+      const double angle =
+          static_cast<double>(static_cast<float>(positions(t)) * static_cast<float>(get(a.inv_freq, i)));
+      const double c = std::cos(angle) * static_cast<double>(a.magnitude),
+                   s = std::sin(angle) * static_cast<double>(a.magnitude);
       for (int64_t h = 0; h < a.x.dim(1); ++h) {
         const double low = get(a.x, t, h, i), high = get(a.x, t, h, i + half);
         set(a.x, low * c - high * s, t, h, i);
@@ -60,6 +63,9 @@ void pointwise(const PointwiseArgs& a, const OpContext&) {
         case PointwiseKind::kAdd: set(a.out, x + y, t, d); break;
         case PointwiseKind::kSiluMul: set(a.out, x * sigmoid(x) * y, t, d); break;
         case PointwiseKind::kSigmoidMul: set(a.out, sigmoid(x) * y, t, d); break;
+        case PointwiseKind::kMul: set(a.out, x * y, t, d); break;
+        case PointwiseKind::kGeluMul: set(a.out, gelu(x) * y, t, d); break;
+        case PointwiseKind::kSoftCap: set(a.out, x * std::tanh(y / x), t, d); break;
       }
     }
   }

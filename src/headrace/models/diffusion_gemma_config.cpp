@@ -1,0 +1,136 @@
+// DiffusionGemma's config.json. Sizes of full layers stand in global_head_dim and num_global_key_value_heads, or, in
+// files that transformers 5 saved, in per_layer_config. Source: DiffusionGemma (Google DeepMind).
+#include <algorithm>
+
+#include "headrace/models/diffusion_gemma.h"
+#include "headrace/models/families.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kMaxDim = int64_t{1} << 24;
+
+// Which layers see the whole text: every sixth and the last, unless the file lists them.
+std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
+  std::vector<bool> full;
+  for (int32_t i = 0; i < layers; ++i) full.push_back((i + 1) % 6 == 0 || i + 1 == layers);
+  const JsonValue* listed = text.find("layer_types");
+  if (listed == nullptr) return full;
+  const std::vector<std::string> names = listed->as_strings();
+  HR_REQUIRE(names.size() == full.size(), ErrorCode::kModelFile, listed->where(), " has ", names.size(),
+             " entries, expected one for each of ", layers, " layers");
+  for (size_t i = 0; i < names.size(); ++i) {
+    HR_REQUIRE(names[i] == "full_attention" || names[i] == "sliding_attention", ErrorCode::kUnsupported,
+               listed->where(), " names '", names[i], "'; built are: full_attention, sliding_attention");
+    full[i] = names[i] == "full_attention";
+  }
+  return full;
+}
+
+RotaryConfig rotary_of(const JsonValue& text, bool full) {
+  const JsonValue* all = text.find("rope_parameters");
+  const JsonValue* own = all != nullptr ? all->find(full ? "full_attention" : "sliding_attention") : nullptr;
+  RotaryConfig c{.type = full ? "proportional" : "default"};
+  if (own == nullptr) {  // the spelling of Gemma 3's files
+    c.theta = text.float_or(full ? "rope_theta" : "rope_local_base_freq", 0);
+    if (full) c.partial_rotary_factor = text.float_or("partial_rotary_factor", 0.25);
+    return c;
+  }
+  c.type = own->string_or("rope_type", c.type);
+  c.theta = own->float_or("rope_theta", 0);
+  if (const JsonValue* share = own->find("partial_rotary_factor")) c.partial_rotary_factor = share->as_float();
+  return c;
+}
+
+GemmaAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, int32_t layer, bool full) {
+  const auto size = [](const JsonValue& from, const char* key, int64_t fallback) {
+    return static_cast<int32_t>(from.int_or(key, fallback, 1, 1 << 16));
+  };
+  GemmaAttentionConfig a{.hidden = c.hidden,
+                         .num_heads = static_cast<int32_t>(text.at("num_attention_heads").as_int(1, 1 << 16)),
+                         .num_kv_heads = size(text, "num_key_value_heads", 1),
+                         .head_dim = size(text, "head_dim", 256),
+                         .layer_id = layer,
+                         .eps = c.eps};
+  if (full) {
+    a.values = GemmaAttentionConfig::Values::kFromKeys;
+    a.num_kv_heads = size(text, "num_global_key_value_heads", a.num_kv_heads);
+    a.head_dim = size(text, "global_head_dim", a.head_dim);
+  } else {
+    a.sliding_window = static_cast<int32_t>(text.at("sliding_window").as_int(1, int64_t{1} << 30));
+  }
+  const JsonValue* layers = text.find("per_layer_config");
+  if (const JsonValue* own = layers != nullptr ? layers->find(std::to_string(layer)) : nullptr; own != nullptr) {
+    a.num_kv_heads = size(*own, "num_key_value_heads", a.num_kv_heads);
+    a.head_dim = size(*own, "head_dim", a.head_dim);
+  }
+  HR_REQUIRE(a.num_heads % a.num_kv_heads == 0, ErrorCode::kModelFile, text.where(), " has ", a.num_heads,
+             " attention heads, expected a multiple of layer ", layer, "'s ", a.num_kv_heads, " key-value heads");
+  return a;
+}
+
+void refuse_other_graphs(const JsonValue& text) {
+  const std::string activation = text.string_or("hidden_activation", "gelu_pytorch_tanh");
+  HR_REQUIRE(activation == "gelu_pytorch_tanh", ErrorCode::kUnsupported, text.where(), " has hidden_activation '",
+             activation, "'; built are: gelu_pytorch_tanh");
+  for (const char* key : {"attention_bias", "use_bidirectional_attention"}) {
+    const JsonValue* stated = text.find(key);
+    const bool set = stated != nullptr && (stated->kind() != JsonValue::Kind::kBool || stated->as_bool());
+    HR_REQUIRE(!set, ErrorCode::kUnsupported, text.where(), " has ", key, ", which is not built");
+  }
+}
+
+DiffusionGemmaConfig gemma_of(const JsonValue& root, const ModelConfig& c) {
+  const JsonValue& text = text_config_of(root);
+  DiffusionGemmaConfig gemma{.logit_cap = static_cast<float>(text.float_or("final_logit_softcapping", 30))};
+  const std::vector<bool> full = full_layers(text, c.num_layers);
+  for (int32_t i = 0; i < c.num_layers; ++i) {
+    const bool is_full = full[static_cast<size_t>(i)];
+    gemma.layers.push_back({attention_of(text, c, i, is_full), rotary_of(text, is_full)});
+  }
+  gemma.moe = {.intermediate = text.at("moe_intermediate_size").as_int(1, kMaxDim),
+               .activation = Activation::kGelu,
+               .router = {.hidden = c.hidden,
+                          .num_experts = text.at("num_experts").as_int(1, 1 << 16),
+                          .experts_per_token = text.at("top_k_experts").as_int(1, 1 << 16),
+                          .expert_scale = ExpertRouterConfig::ExpertScale::kYes}};
+  HR_REQUIRE(gemma.moe.router.experts_per_token <= gemma.moe.router.num_experts, ErrorCode::kModelFile,
+             text.at("top_k_experts").where(), " is ", gemma.moe.router.experts_per_token, ", expected at most ",
+             gemma.moe.router.num_experts, " experts");
+  return gemma;
+}
+
+constexpr NameRule kNames[] = {{".moe.gate.per_expert_scale", ".router.per_expert_scale"},
+                               {".moe.gate.", ".router.proj."},
+                               {".moe.experts.", ".experts."}};
+
+}  // namespace
+
+ModelConfig diffusion_gemma_config(const JsonValue& root) {
+  const JsonValue& text = text_config_of(root);
+  refuse_other_graphs(text);
+  ModelConfig c;
+  c.hidden = text.at("hidden_size").as_int(1, kMaxDim);
+  c.intermediate = text.at("intermediate_size").as_int(1, kMaxDim);
+  c.vocab = text.at("vocab_size").as_int(1, kMaxDim);
+  c.num_layers = static_cast<int32_t>(text.at("num_hidden_layers").as_int(1, 4096));
+  c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 4096, 1, int64_t{1} << 30));
+  c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
+  c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", true));
+  HR_REQUIRE(c.tied_head, ErrorCode::kUnsupported, root.where(), " has tie_word_embeddings false, which is not built");
+  c.stored_dtype = stored_dtype_of(root);
+  c.names = kNames;
+  const auto canvas = static_cast<int32_t>(root.int_or("canvas_length", 256, 1, 1 << 16));
+  c.diffusion = DiffusionInfo{.block_size = canvas,
+                              .sub_block_size = canvas,
+                              .attention = DiffusionInfo::Attention::kCanvas,
+                              .threshold = 0.1f};
+  return c;
+}
+
+std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,
+                                            const LayerContext& context) {
+  return std::make_unique<DiffusionGemma>(config, gemma_of(root, config), std::move(checkpoint), context);
+}
+
+}  // namespace headrace
