@@ -57,6 +57,9 @@ LLADA_TENSORS = [("model.embed_tokens", "model.transformer.wte"), ("model.norm",
                  (".input_layernorm", ".attn_norm"), (".post_attention_layernorm", ".ff_norm"),
                  (".self_attn.o_proj", ".attn_out"), (".self_attn", ""), (".mlp.gate_proj", ".ff_proj"),
                  (".mlp.up_proj", ".up_proj"), (".mlp.down_proj", ".ff_out")]
+LLADA2_TENSORS = [("model.embed_tokens", "model.word_embeddings"), (".self_attn.o_proj", ".attention.dense"),
+                  (".self_attn.q_norm", ".attention.query_layernorm"),
+                  (".self_attn.k_norm", ".attention.key_layernorm"), ("e_score_correction_bias", "expert_bias")]
 LLADA_CONFIG = dict(d_model="hidden_size", n_layers="num_hidden_layers", n_heads="num_attention_heads",
                     n_kv_heads="num_key_value_heads", mlp_hidden_size="intermediate_size", vocab_size="vocab_size",
                     embedding_size="vocab_size", max_sequence_length="max_position_embeddings",
@@ -87,16 +90,13 @@ def as_llada_moe(config, tensors):
 
 
 def as_llada2(config, tensors):
-    names = [("model.embed_tokens", "model.word_embeddings"), (".self_attn.o_proj", ".attention.dense"),
-             (".self_attn.q_norm", ".attention.query_layernorm"), (".self_attn.k_norm", ".attention.key_layernorm"),
-             ("e_score_correction_bias", "expert_bias")]
     renamed = {}
     for name, tensor in tensors.items():
         if ".self_attn.q_proj." in name:
             parts = [tensors[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
             renamed[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
         elif ".self_attn.k_proj." not in name and ".self_attn.v_proj." not in name:
-            for old, new in names:
+            for old, new in LLADA2_TENSORS:
                 name = name.replace(old, new)
             renamed[name] = tensor
     rotary = config.pop("rope_parameters")
