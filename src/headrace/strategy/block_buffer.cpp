@@ -7,7 +7,13 @@ namespace {
 
 using Pipeline = StrategyConfig::Pipeline;
 
-// The first end token among the decided tokens of the output, or the number of tokens.
+void grow(Sequence& s, int32_t end, int32_t mask) {
+  s.tokens.resize(static_cast<size_t>(end), mask);
+  s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
+}
+
+}  // namespace
+
 int32_t first_end_token(const Sequence& s) {
   for (const DecodingBlock& block : s.blocks) {
     for (int32_t p = block.editable_begin(); p < block.valid_end(); ++p) {
@@ -24,13 +30,6 @@ int32_t decided_end(const Sequence& s) {
   }
   return s.blocks.empty() ? s.num_tokens() : std::min(s.num_tokens(), s.blocks.back().valid_end());
 }
-
-void grow(Sequence& s, int32_t end, int32_t mask) {
-  s.tokens.resize(static_cast<size_t>(end), mask);
-  s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
-}
-
-}  // namespace
 
 int32_t storable_end(const Sequence& s) {
   const auto active = std::ranges::find_if(s.blocks, &DecodingBlock::is_active);

@@ -31,5 +31,9 @@ DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& co
 
 // Positions that wait for nothing but their store: [num_cached, storable_end).
 int32_t storable_end(const Sequence& sequence);
+// The first end token among the decided tokens of the sequence's blocks, or the number of tokens.
+int32_t first_end_token(const Sequence& sequence);
+// The first undecided position of the sequence's blocks, or where what they will ever decide ends.
+int32_t decided_end(const Sequence& sequence);
 
 }  // namespace headrace
