@@ -7,6 +7,7 @@
 
 #include "headrace/llm/llm.h"
 #include "headrace/weights/config_file.h"
+#include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
@@ -70,6 +71,23 @@ TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
   }
 }
 
+// Full attention runs a text as a whole, so a step takes what the context holds, not a prompt chunk.
+TEST(FullAttention, APromptThatIsLongerThanAChunkIsDecoded) {
+  const test::TempDir folder;
+  test::write_file(folder.path() / "config.json",
+                   R"({"architectures": ["LLaDAModelLM"], "model_type": "llada", "d_model": 32, "n_layers": 1,
+                       "n_heads": 2, "n_kv_heads": 2, "mlp_hidden_size": 48, "vocab_size": 260, "embedding_size": 260,
+                       "max_sequence_length": 1024, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "mask_token_id": 258,
+                       "weight_tying": false})");
+  LLMOptions random = options("auto");
+  random.random_weights = 1;
+  LLM llm(folder.path(), random);
+  EXPECT_EQ(llm.engine().config().strategy, "full_attention");
+  const Completion c = complete(llm, std::string(700, 'x'), {.max_tokens = 10, .temperature = 0});
+  EXPECT_EQ(c.ids.size(), 10u);
+  EXPECT_EQ(c.num_forwards, 10);  // random weights are sure of nothing
+}
+
 struct Item {
   std::string task, prompt, answer;
 };
@@ -116,7 +134,8 @@ TEST(PuzzleDiffusion, SolvesTestItemsInBlocksAndTokenByToken) {
       tokens += static_cast<int64_t>(item.answer.size());
     }
     EXPECT_GE(right, all - 1) << strategy;
-    const double per_forward = static_cast<double>(tokens) / static_cast<double>(llm.engine().counters().steps - before);
+    const double per_forward =
+        static_cast<double>(tokens) / static_cast<double>(llm.engine().counters().steps - before);
     EXPECT_GE(per_forward, strategy == "multi_bd" ? 5.0 : 1.0);
   }
 }

@@ -32,6 +32,13 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .guard = o.guard};
 }
 
+// A text under full attention runs as a whole; under a mask that looks back, in chunks.
+int32_t tokens_per_step(const Model& model, int32_t context) {
+  const auto& diffusion = model.info().diffusion;
+  const bool whole = diffusion && diffusion->attention == DiffusionInfo::Attention::kFull;
+  return whole ? context : std::min(context, kTokensPerStep);
+}
+
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
                            const LLMOptions& o) {
   const int32_t context =
@@ -42,7 +49,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                      .context = context_on(runtime, o),
                      .num_pages = (context + o.page_size - 1) / o.page_size,
                      .page_size = o.page_size,
-                     .max_tokens = std::min(context, kTokensPerStep)},
+                     .max_tokens = tokens_per_step(model, context)},
           .max_context_len = context,
           .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
           .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,

@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
+#include "headrace/strategy/full_attention.h"
 #include "headrace/strategy/multi_bd.h"
 
 namespace headrace {
@@ -26,6 +27,7 @@ std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
 // A new strategy is one file and one row.
 constexpr std::array kStrategies = {
     Row{"autoregressive", make<Autoregressive>},
+    Row{"full_attention", make<FullAttention>},
     Row{"multi_bd", make<MultiBD>},
 };
 

@@ -1,0 +1,181 @@
+// Strategies over tiny checkpoints against the families' own loops in Python (tools/golden/make_decoding_golden.py):
+// the same positions get the same tokens in the same passes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/golden_batches.h"
+#include "headrace/engine/engine.h"
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+namespace {
+
+using testing_support::golden_folder;
+
+// Which positions got which tokens, pass by pass.
+using Passes = std::vector<std::map<int32_t, int32_t>>;
+
+struct GoldenRequest {
+  std::vector<int32_t> prompt, eos_ids, tokens;
+  int32_t max_tokens = 0;
+  Passes passes;
+};
+
+struct GoldenCase {
+  std::string loop, checkpoint, options;
+  StrategyConfig config;
+  DecodingParams decoding;
+  std::vector<GoldenRequest> requests;
+};
+
+std::vector<int32_t> ids_of(const JsonValue& value) {
+  const std::vector<int64_t> ids = value.as_ints();
+  return {ids.begin(), ids.end()};
+}
+
+GoldenRequest request_of(const JsonValue& entry) {
+  GoldenRequest r{.prompt = ids_of(entry.at("prompt")),
+                  .eos_ids = ids_of(entry.at("eos_ids")),
+                  .tokens = ids_of(entry.at("tokens")),
+                  .max_tokens = static_cast<int32_t>(entry.at("max_tokens").as_int()),
+                  .passes = {}};
+  const auto end = static_cast<int32_t>(r.prompt.size() + r.tokens.size());
+  for (const JsonValue& pass : entry.at("passes").as_array()) {
+    auto& decided = r.passes.emplace_back();
+    for (const JsonValue& pair : pass.as_array()) {
+      const std::vector<int32_t> at = ids_of(pair);
+      if (at[0] < end) decided[at[0]] = at[1];  // what is cut off in the end is nobody's to see
+    }
+  }
+  return r;
+}
+
+std::string text_of(const JsonValue& value) {
+  if (value.is_string()) return value.as_string();
+  return value.kind() == JsonValue::Kind::kBool ? (value.as_bool() ? "yes" : "no") : str(value.as_float());
+}
+
+GoldenCase case_of(const JsonValue& entry) {
+  const JsonValue& options = entry.at("options");
+  GoldenCase c{.loop = entry.at("loop").as_string(), .checkpoint = entry.at("checkpoint").as_string()};
+  for (const auto& [key, value] : options.as_object()) {
+    c.options += str(" ", key, " ", text_of(value));
+  }
+  if (options.find("block") != nullptr) c.config.block_size = static_cast<int32_t>(options.at("block").as_int());
+  c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
+  if (options.find("threshold") != nullptr)
+    c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());
+  c.requests.push_back(request_of(entry));
+  return c;
+}
+
+// The cases of one loop, with or without what the published loops decide only to throw away.
+std::vector<GoldenCase> cases_of(const std::string& loop, bool whole_blocks) {
+  std::vector<GoldenCase> cases;
+  const JsonValue file = read_json_file(golden_folder("decoding.json"));
+  for (const JsonValue& entry : file.as_array()) {
+    if (entry.at("loop").as_string() != loop || entry.at("whole_blocks").as_bool() != whole_blocks) continue;
+    GoldenCase next = case_of(entry);
+    const bool same =
+        !cases.empty() && cases.back().checkpoint == next.checkpoint && cases.back().options == next.options;
+    if (same) {
+      cases.back().requests.push_back(std::move(next.requests.front()));
+    } else {
+      cases.push_back(std::move(next));
+    }
+  }
+  return cases;
+}
+
+// The same network with end tokens of the test's choice.
+class WithEndTokens final : public Model {
+ public:
+  WithEndTokens(const Model& model, std::vector<int32_t> eos_ids) : model_(model), info_(model.info()) {
+    info_.eos_ids = std::move(eos_ids);
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override { return model_.forward(batch); }
+
+ private:
+  const Model& model_;
+  ModelInfo info_;
+};
+
+struct Decoded {
+  std::vector<int32_t> tokens;
+  Passes passes;
+};
+
+bool decided(const Sequence& s, int32_t position) {
+  return position < s.num_tokens() && std::ranges::none_of(s.blocks, [position](const DecodingBlock& b) {
+           return b.begin() <= position && position < b.end() && b.masked(position);
+         });
+}
+
+EngineConfig engine_config(const std::string& strategy, const GoldenCase& c, int32_t max_requests) {
+  return {.runner = {.context = {.threads = 1}, .num_pages = 64, .page_size = 16, .max_tokens = 256},
+          .max_requests = max_requests,
+          .max_context_len = 128,
+          .strategy = strategy,
+          .decoding = c.config};
+}
+
+// The requests, all at once.
+std::map<int64_t, Decoded> decode(const Model& model, const EngineConfig& config, const GoldenCase& c,
+                                  const std::vector<GoldenRequest>& requests) {
+  Engine engine(model, config);
+  std::map<int64_t, Decoded> result;
+  engine.observe([&result](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned || plan.sample.empty()) return;
+    auto& pass = result[s.id].passes.emplace_back();
+    for (const SampleRow& row : plan.sample) {
+      if (decided(s, row.position)) pass[row.position] = s.tokens[static_cast<size_t>(row.position)];
+    }
+  });
+  for (const GoldenRequest& r : requests) {
+    engine.add(r.prompt, {.max_tokens = r.max_tokens, .temperature = 0, .decoding = c.decoding});
+  }
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) result[out.sequence_id].tokens.push_back(out.token.id);
+  }
+  for (auto& [id, decoded] : result) {
+    const auto end = static_cast<int32_t>(requests[static_cast<size_t>(id - 1)].prompt.size() + decoded.tokens.size());
+    for (auto& pass : decoded.passes) std::erase_if(pass, [end](const auto& at) { return at.first >= end; });
+  }
+  EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  return result;
+}
+
+// Each request alone, then those without end tokens together.
+void expect_equal(const std::string& strategy, const GoldenCase& c) {
+  SCOPED_TRACE(str(c.loop, " on ", c.checkpoint, c.options));
+  const auto model = load_model(golden_folder(c.checkpoint), {.dtype = DType::kF32, .context = {.threads = 1}});
+  std::vector<GoldenRequest> together;
+  for (const GoldenRequest& want : c.requests) {
+    const WithEndTokens ended(*model, want.eos_ids);
+    const Decoded got = decode(ended, engine_config(strategy, c, 1), c, {want}).at(1);
+    EXPECT_EQ(got.tokens, want.tokens) << "prompt of " << want.prompt.size();
+    EXPECT_EQ(got.passes, want.passes) << "prompt of " << want.prompt.size();
+    if (want.eos_ids.empty()) together.push_back(want);
+  }
+  const WithEndTokens endless(*model, {});
+  const auto got = decode(endless, engine_config(strategy, c, 4), c, together);
+  for (size_t i = 0; i < together.size(); ++i) {
+    EXPECT_EQ(got.at(static_cast<int64_t>(i) + 1).tokens, together[i].tokens) << "in one batch";
+    EXPECT_EQ(got.at(static_cast<int64_t>(i) + 1).passes, together[i].passes) << "in one batch";
+  }
+}
+
+void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>& cases, size_t count) {
+  EXPECT_EQ(cases.size(), count);
+  for (const GoldenCase& c : cases) expect_equal(strategy, c);
+}
+
+TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 5); }
+
+TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 3); }
+
+}  // namespace
+}  // namespace headrace
