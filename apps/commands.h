@@ -16,7 +16,7 @@ enum class Output : unsigned char { kText, kJson };
 
 // Flags that every command with a model takes.
 struct ModelFlags {
-  std::string model, dtype = "auto", device = "auto", backend = "auto", kernel_set, adapter;
+  std::string model, dtype = "auto", device = "auto", backend = "auto", kernel_set, adapter, log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;
   bool deterministic = false;
   std::optional<uint64_t> random_weights;

@@ -32,6 +32,9 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
       ->check(CLI::Range(2, 1 << 24));
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
+  app.add_option("--log-level", f.log_level, "messages on standard error: off, warning, info")
+      ->check(CLI::IsMember({"off", "warning", "info"}))
+      ->capture_default_str();
   app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
 }
 

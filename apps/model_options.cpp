@@ -1,6 +1,7 @@
 #include "model_options.h"
 
 #include "headrace/base/parallel.h"
+#include "log_sink.h"
 
 namespace headrace::app {
 namespace {
@@ -21,6 +22,7 @@ LLMOptions options_of(const ModelFlags& f) {
   options.max_model_len = f.max_model_len;
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;
+  options.log = log_to_stderr(f.log_level);
   options.guard = f.guard;
   return options;
 }

@@ -103,6 +103,12 @@ check "random weights need config.json alone" 1 \
   "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
 check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
 
+# The library's messages: warnings unless told otherwise.
+check "quiet by itself" "" "$(message "$headrace" generate -p Once -n 1)"
+check "two lines of information" 2 "$(message "$headrace" generate -p Once -n 1 --log-level info | grep -c '^headrace: info: ')"
+check "a warning" 1 "$(message "$headrace" generate -p Once -n 1 -c 65536 | grep -c '^headrace: warning: a context of 65536 ')"
+check "not even that" "" "$(message "$headrace" generate -p Once -n 1 -c 65536 --log-level off)"
+
 # The doctor: every line of the report, on any machine.
 report=$("$headrace" doctor)
 for line in cpu has kernels portable memory matmul gpu; do

@@ -48,6 +48,22 @@ TEST(FairyHybrid, TheTextDoesNotDependOnTheThreads) {
   }
 }
 
+TEST(FairyHybrid, TheLogSaysWhatRunsAndWarnsOfAContextBeyondTheModels) {
+  std::vector<std::string> infos, warnings;
+  LLMOptions chatty = options(1);
+  chatty.max_model_len = 65536;
+  chatty.log = [&](LogLevel level, std::string_view message) {
+    (level == LogLevel::kWarning ? warnings : infos).emplace_back(message);
+  };
+  LLM llm(kDemo, chatty);
+  ASSERT_EQ(infos.size(), 2u);
+  EXPECT_EQ(infos[0],
+            "Qwen3_5ForCausalLM on cpu: 8 layers, 6 of them Gated DeltaNet, 23 MB of weights, activations in float32");
+  EXPECT_TRUE(infos[1].starts_with("attention by " + llm.engine().runner().backend().describe())) << infos[1];
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("a context of 65536 tokens is beyond the ")) << warnings[0];
+}
+
 TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {
   LLM llm(kDemo, options(1));
   const Completion whole = complete(llm, "Once upon a time", {.max_tokens = 40, .temperature = 0});

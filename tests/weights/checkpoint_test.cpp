@@ -76,12 +76,17 @@ TEST(Checkpoint, UnusedTensorsAreAnErrorUnlessSkippedByName) {
                                                 {"mtp.fc.weight", w},
                                                 {"model.visual.x", w},
                                                 {"model.layers.0.rotary_emb.inv_freq", w}});
-  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  std::vector<std::string> messages;
+  Checkpoint checkpoint = Checkpoint::open(
+      dir.path(), {.log = [&](LogLevel, std::string_view message) { messages.emplace_back(message); }});
   checkpoint.tensor("a", {1});
   expect_error(ErrorCode::kModelFile, "model.safetensors: tensor 'b' is unknown to this model, and 1 more",
                [&] { checkpoint.require_all_used(); });
   checkpoint.tensor("b", {1}), checkpoint.tensor("c", {1});
   EXPECT_NO_THROW(checkpoint.require_all_used());
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_TRUE(messages[0].ends_with("'model.layers.0.rotary_emb.inv_freq' is not needed and not read, and 2 more"))
+      << messages[0];
   expect_error(ErrorCode::kModelFile, "and 1 more", [&] { checkpoint.require_all_used({}); });
 }
 

@@ -8,7 +8,8 @@ namespace headrace {
 
 enum class LogLevel { kDebug, kInfo, kWarning };
 
-// Called on the thread that met the event; an empty function drops messages.
+// One sentence without a line end. Called on the thread that met the event; an empty function drops messages. What a
+// caller must act on is an Error and not a message.
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
 // Called while something long runs: what is done, and how far (done of total bytes).

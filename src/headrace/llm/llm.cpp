@@ -6,6 +6,7 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/kernels/device_registry.h"
+#include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/weights/checkpoint_files.h"
@@ -29,6 +30,7 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .random_weights = o.random_weights,
           .adapter = o.adapter,
           .progress = o.progress,
+          .log = o.log,
           .guard = o.guard};
 }
 
@@ -108,7 +110,9 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : runtime_(open_device(options.device)),
       tokenizer_(tokenizer_of(model, options)),
       model_(load_model(model, model_options(runtime_, options))),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {}
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
+  if (options.log) report_start(options.log, *this);
+}
 
 Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
                          const OnStep& on_step) {

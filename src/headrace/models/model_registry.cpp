@@ -93,13 +93,17 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   check(config);
   config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
+  if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {
+    options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));
+  }
   const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
                              .op = options.context,
                              .dtype = options.dtype.value_or(stored),
                              .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
-  Checkpoint checkpoint = options.random_weights
-                              ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
-                              : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard});
+  Checkpoint checkpoint =
+      options.random_weights
+          ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
+          : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);

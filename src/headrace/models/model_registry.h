@@ -22,6 +22,7 @@ struct ModelOptions {
   std::optional<uint64_t> random_weights;        // a seed: only config.json is read
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
+  LogCallback log;
   SigbusGuard* guard = nullptr;  // not owned
 };
 

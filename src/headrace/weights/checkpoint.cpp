@@ -34,6 +34,7 @@ struct Checkpoint::State {
   std::map<std::string, Tensor, std::less<>> on_device;  // copies, by stored name
 
   ProgressCallback progress;
+  LogCallback log;
   int64_t total_bytes = 0, done_bytes = 0;
 
   void report(std::string_view name, int64_t bytes) {
@@ -81,6 +82,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const Checkp
     for (const SafetensorsEntry& entry : file.entries())
       HR_ASSERT(state->stored.emplace(entry.name, State::Stored{&file, &entry}).second);
   state->progress = options.progress;
+  state->log = options.log;
   Checkpoint checkpoint(std::move(state));
   checkpoint.state_->total_bytes = checkpoint.stored_bytes();
   return checkpoint;
@@ -176,15 +178,22 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
 }
 
 void Checkpoint::require_all_used(const std::vector<std::string>& skipped_prefixes) const {
-  const State::Stored* first = nullptr;
-  int64_t count = 0;
+  const State::Stored *first = nullptr, *first_skipped = nullptr;
+  int64_t count = 0, num_skipped = 0;
   for (const auto& [name, stored] : state_->stored) {
-    if (state_->used.contains(name) || is_skipped(name, skipped_prefixes)) continue;
-    if (!first) first = &stored;
-    ++count;
+    if (state_->used.contains(name)) continue;
+    const bool skipped = is_skipped(name, skipped_prefixes);
+    const State::Stored*& one = skipped ? first_skipped : first;
+    if (one == nullptr) one = &stored;
+    ++(skipped ? num_skipped : count);
   }
   HR_REQUIRE(!first, ErrorCode::kModelFile, first->file->name(), ": tensor '", printable(first->entry->name),
              "' is unknown to this model", count > 1 ? str(", and ", count - 1, " more") : "");
+  if (first_skipped != nullptr && state_->log) {
+    state_->log(LogLevel::kInfo, str(first_skipped->file->name(), ": tensor '", printable(first_skipped->entry->name),
+                                     "' is not needed and not read",
+                                     num_skipped > 1 ? str(", and ", num_skipped - 1, " more") : ""));
+  }
 }
 
 }  // namespace headrace

@@ -21,6 +21,7 @@ struct CheckpointOptions {
   ProgressCallback
       progress;  // after each tensor is handed out for the first time: its name, bytes so far, bytes in all
   SigbusGuard* guard = nullptr;  // not owned, outlives the checkpoint; null: a file that shrinks is a SIGBUS
+  LogCallback log;               // which tensors were left out
 };
 
 // Tensors from `model.safetensors`, from the shards of `model.safetensors.index.json`, or made up from a seed. Owns the
@@ -70,7 +71,8 @@ class Checkpoint {
   TensorView host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
-  // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest.
+  // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest. What was
+  // skipped is logged.
   void require_all_used(const std::vector<std::string>& skipped_prefixes = {"model.visual.", "visual.", "mtp."}) const;
 
  private:

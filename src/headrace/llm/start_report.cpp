@@ -1,0 +1,25 @@
+#include "headrace/llm/start_report.h"
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+
+void report_start(const LogCallback& log, LLM& llm) {
+  const ModelInfo& model = llm.model_info();
+  const EngineConfig& engine = llm.config();
+  log(LogLevel::kInfo, str(model.architecture, " on ", to_string(llm.device()), ": ", model.num_layers, " layers, ",
+                           model.num_gdn_layers, " of them Gated DeltaNet, ", model.weight_bytes / 1000000,
+                           " MB of weights, activations in ", name_of(model.dtype)));
+  log(LogLevel::kInfo, str("attention by ", llm.engine().runner().backend().describe(), "; strategy ", engine.strategy,
+                           "; a context of ", engine.max_context_len, " tokens"));
+  if (engine.max_context_len > model.context_length) {
+    log(LogLevel::kWarning, str("a context of ", engine.max_context_len, " tokens is beyond the ", model.context_length,
+                                " that the model was made for"));
+  }
+  if (llm.tokenizer().vocab_size() > model.vocab_size) {
+    log(LogLevel::kWarning, str("the tokenizer knows ", llm.tokenizer().vocab_size(), " tokens, the model ",
+                                model.vocab_size, ": a prompt with one of the others is refused"));
+  }
+}
+
+}  // namespace headrace
