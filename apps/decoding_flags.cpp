@@ -11,13 +11,24 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   static const std::map<std::string, Rule> kRules = {{"confidence", Rule::kConfidence},
                                                      {"margin", Rule::kMargin},
                                                      {"entropy", Rule::kEntropy},
-                                                     {"entropy_bound", Rule::kEntropyBound}};
+                                                     {"entropy_bound", Rule::kEntropyBound},
+                                                     {"leftmost", Rule::kLeftmost}};
+  using Schedule = DecodingParams::Schedule;
+  static const std::map<std::string, Schedule> kSchedules = {{"threshold", Schedule::kThreshold},
+                                                             {"reference", Schedule::kReference}};
   std::string names = "auto";
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
-  app.add_option("--accept", s.decoding.rule, "by what a token passes: confidence, margin, entropy, entropy_bound")
+  app.add_option("--accept", s.decoding.rule,
+                 "by what a token passes: confidence, margin, entropy, entropy_bound, leftmost")
       ->transform(CLI::CheckedTransformer(kRules).description(""));
+  app.add_option("--schedule", s.decoding.schedule,
+                 "threshold: a pass keeps what passes; reference: as the family's own published loop")
+      ->transform(CLI::CheckedTransformer(kSchedules).description(""));
+  app.add_option("--steps", s.decoding.steps,
+                 "of --schedule reference: passes per block, for Dream over all (default: one token each)")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--block-size", f.block_size, "tokens denoised together (default: the model's)")
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--blocks", f.num_blocks, "blocks denoised at the same time")

@@ -13,6 +13,8 @@ namespace headrace {
 namespace {
 
 using testing_support::golden_folder;
+using Rule = DecodingParams::Rule;
+using Schedule = DecodingParams::Schedule;
 
 // Which positions got which tokens, pass by pass.
 using Passes = std::vector<std::map<int32_t, int32_t>>;
@@ -49,12 +51,20 @@ GoldenRequest request_of(const JsonValue& entry) {
       if (at[0] < end) decided[at[0]] = at[1];  // what is cut off in the end is nobody's to see
     }
   }
+  // Passes that only cut-off positions are left to: a request is over when its own tokens are.
+  while (entry.at("whole_blocks").as_bool() && r.passes.back().empty()) r.passes.pop_back();
   return r;
 }
 
 std::string text_of(const JsonValue& value) {
   if (value.is_string()) return value.as_string();
   return value.kind() == JsonValue::Kind::kBool ? (value.as_bool() ? "yes" : "no") : str(value.as_float());
+}
+
+Rule rule_of(const std::string& name) {
+  if (name == "sequential") return Rule::kLeftmost;
+  if (name == "margin") return Rule::kMargin;
+  return name == "entropy" ? Rule::kEntropy : Rule::kConfidence;
 }
 
 GoldenCase case_of(const JsonValue& entry) {
@@ -67,6 +77,9 @@ GoldenCase case_of(const JsonValue& entry) {
   c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
   if (options.find("threshold") != nullptr)
     c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());
+  c.decoding.schedule = entry.at("whole_blocks").as_bool() ? Schedule::kReference : Schedule::kThreshold;
+  if (options.find("steps") != nullptr) c.decoding.steps = static_cast<int32_t>(options.at("steps").as_int());
+  c.decoding.rule = rule_of(options.string_or("alg", options.string_or("order", "confidence")));
   c.requests.push_back(request_of(entry));
   return c;
 }
@@ -176,6 +189,14 @@ void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>
 TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 5); }
 
 TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 3); }
+
+TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_of("llada", true), 3); }
+
+TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 4); }
+
+TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
+  expect_all_equal("multi_bd", cases_of("sdar", true), 7);
+}
 
 }  // namespace
 }  // namespace headrace

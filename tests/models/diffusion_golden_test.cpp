@@ -49,6 +49,7 @@ TEST_P(DiffusionGolden, SaysHowTheFamilyIsDecoded) {
   EXPECT_EQ(got.logits_of, want.logits_of);
   EXPECT_EQ(got.threshold, want.threshold);
   EXPECT_EQ(got.acceptance, want.acceptance);
+  EXPECT_EQ(got.loop, want.loop);
 }
 
 TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
@@ -97,7 +98,8 @@ const std::vector<Family> kFamilies = {
       .sub_block_size = 32,
       .attention = DiffusionInfo::Attention::kFull,
       .logits_of = DiffusionInfo::LogitsOf::kBefore,
-      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+      .loop = DiffusionInfo::Loop::kTimesteps}},
     {"fast_dllm_v2",
      {.mask_token_id = 250, .block_size = 16, .sub_block_size = 8, .logits_of = DiffusionInfo::LogitsOf::kBefore}},
     {"llada",
@@ -105,20 +107,23 @@ const std::vector<Family> kFamilies = {
       .block_size = 32,
       .sub_block_size = 32,
       .attention = DiffusionInfo::Attention::kFull,
-      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+      .loop = DiffusionInfo::Loop::kEven}},
     {"llada_moe",
      {.mask_token_id = 250,
       .block_size = 32,
       .sub_block_size = 32,
       .attention = DiffusionInfo::Attention::kFull,
-      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+      .loop = DiffusionInfo::Loop::kEven}},
     {"llada2", {.mask_token_id = 250, .block_size = 8, .sub_block_size = 8, .threshold = 0.95f}},
     {"stable_diffcoder",
      {.mask_token_id = 5,
       .block_size = 4,
       .sub_block_size = 4,
       .threshold = 0.95f,
-      .acceptance = DiffusionInfo::Acceptance::kAtLeast}},
+      .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+      .loop = DiffusionInfo::Loop::kEven}},
     {"sdar", {.mask_token_id = 250, .block_size = 4, .sub_block_size = 4, .threshold = 0.85f}},
     {"sdar_moe", {.mask_token_id = 250, .block_size = 8, .sub_block_size = 8, .threshold = 0.85f}},
 };

@@ -35,6 +35,14 @@ TEST(Acceptance, MarginAndEntropyRankAndPassByThemselves) {
   EXPECT_EQ(accepted(c, {.rule = Rule::kEntropy, .threshold = 0.01f}, AtLeast::kOne), Indices{1});
 }
 
+TEST(Acceptance, TheBestOfAShareTakeTiesFromTheLeft) {
+  const std::vector<SampledToken> candidates = {{.confidence = 0.2f}, {.confidence = 0.7f}, {.confidence = 0.2f}};
+  EXPECT_EQ(best_of(candidates, Rule::kConfidence, 2), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(best_of(candidates, Rule::kLeftmost, 2), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(best_of(candidates, Rule::kConfidence, 9).size(), 3u);
+  EXPECT_EQ(accepted(candidates, {.rule = Rule::kLeftmost, .threshold = -1}, AtLeast::kOne), (std::vector<size_t>{0}));
+}
+
 TEST(Acceptance, TheEntropyBoundAddsUpWhatStandsBefore) {
   const std::vector<SampledToken> c = {with(0, 0, 0.5f), with(0, 0, 0.02f), with(0, 0, 0.07f), with(0, 0, 0.3f)};
   // Ascending: 0.02, 0.07, 0.3, 0.5; before them 0, 0.02, 0.09, 0.39.

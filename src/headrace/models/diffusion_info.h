@@ -21,6 +21,12 @@ struct DiffusionInfo {
   };
   // How a probability is held against the threshold.
   enum class Acceptance : uint8_t { kAbove, kAtLeast };
+  // How many tokens a pass of the published loop keeps.
+  enum class Loop : uint8_t {
+    kDynamic,    // all that pass the threshold, or the best of an even share of the block's masks where fewer do
+    kEven,       // the best of an even share; all that pass, and at least the best, for a request with a threshold
+    kTimesteps,  // the best of the share that linear time gives, of the whole output: it is one block
+  };
 
   std::optional<int32_t> mask_token_id;  // below vocab_size; absent: a canvas starts as uniform noise
   int32_t block_size = 0;                // tokens that are denoised together
@@ -30,6 +36,7 @@ struct DiffusionInfo {
   // kCanvas: a bound on the summed entropy of the positions that are kept.
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
+  Loop loop = Loop::kDynamic;
 };
 
 }  // namespace headrace

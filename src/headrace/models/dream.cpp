@@ -14,7 +14,8 @@ ModelConfig dream_config(const JsonValue& root) {
                               .sub_block_size = 32,
                               .attention = DiffusionInfo::Attention::kFull,
                               .logits_of = DiffusionInfo::LogitsOf::kBefore,
-                              .acceptance = DiffusionInfo::Acceptance::kAtLeast};
+                              .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+                              .loop = DiffusionInfo::Loop::kTimesteps};
   return c;
 }
 

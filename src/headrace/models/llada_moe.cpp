@@ -51,7 +51,8 @@ ModelConfig llada_moe_config(const JsonValue& root) {
                               .block_size = 32,
                               .sub_block_size = 32,
                               .attention = DiffusionInfo::Attention::kFull,
-                              .acceptance = DiffusionInfo::Acceptance::kAtLeast};
+                              .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+                              .loop = DiffusionInfo::Loop::kEven};
   return c;
 }
 

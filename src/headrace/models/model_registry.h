@@ -19,7 +19,7 @@ struct ModelOptions {
   const OpSet* ops = nullptr;  // not owned; null: the best CPU kernel set that runs here
   OpContext context;
   DeviceRuntime* runtime = nullptr;        // where the model runs, whose ops are given; not owned; null: the CPU's
-  std::optional<uint64_t> random_weights;        // a seed: only config.json is read
+  std::optional<uint64_t> random_weights;  // a seed: only config.json is read
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
   LogCallback log;

@@ -11,7 +11,8 @@ ModelConfig stable_diffcoder_config(const JsonValue& root) {
                               .block_size = block,
                               .sub_block_size = block,
                               .threshold = 0.95f,
-                              .acceptance = DiffusionInfo::Acceptance::kAtLeast};
+                              .acceptance = DiffusionInfo::Acceptance::kAtLeast,
+                              .loop = DiffusionInfo::Loop::kEven};
   return c;
 }
 

@@ -30,6 +30,8 @@ class DecodingBlock {
   bool is_prompt() const { return editable_begin_ == end(); }
 
   bool masked(int32_t position) const { return masked_[static_cast<size_t>(position - begin_)]; }
+  // Positions that were masked at first.
+  int32_t num_editable() const { return valid_end_ > editable_begin_ ? valid_end_ - editable_begin_ : 0; }
   // Undecided positions before valid_end.
   int32_t num_masked() const;
   std::vector<int32_t> masked_positions() const;

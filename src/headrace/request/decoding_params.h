@@ -13,8 +13,18 @@ struct DecodingParams {
     kMargin,        // best minus second-best probability passes the threshold
     kEntropy,       // the entropy of its distribution, in nats, is at most the threshold
     kEntropyBound,  // in ascending entropy, the longest run whose entropies before each add up to at most the threshold
+    kLeftmost,      // none passes by itself, and the first is the best
+  };
+  // How many tokens a pass keeps, and what happens behind the end.
+  enum class Schedule : uint8_t {
+    kThreshold,  // those that pass the rule, and never less than said above; nothing behind an end token or behind
+                 // max_tokens is decided
+    kReference,  // as the family's published loop, DiffusionInfo::loop: blocks one at a time, and positions behind the
+                 // end are decided like all others as long as one before it is left
   };
   Rule rule = Rule::kConfidence;
+  Schedule schedule = Schedule::kThreshold;
+  std::optional<int32_t> steps;    // kReference: passes that share a block's masks; absent: as many as masks
   std::optional<float> threshold;  // absent: the model's
   float add_block = 0.1f;          // share of a block that is decided before the next one is opened behind it
   float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress

@@ -1,6 +1,7 @@
 #include "headrace/sampling/acceptance.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace headrace {
@@ -25,6 +26,7 @@ std::vector<size_t> within_entropy_bound(std::span<const SampledToken> candidate
 }
 
 bool passes(const SampledToken& candidate, const AcceptanceRule& rule) {
+  if (rule.rule == Rule::kLeftmost) return false;
   const float score = score_of(candidate, rule.rule);
   if (rule.rule == Rule::kEntropy) return -score <= rule.threshold;
   return rule.passes == DiffusionInfo::Acceptance::kAbove ? score > rule.threshold : score >= rule.threshold;
@@ -42,6 +44,7 @@ float score_of(const SampledToken& candidate, Rule rule) {
     case Rule::kMargin: return candidate.margin;
     case Rule::kEntropy:
     case Rule::kEntropyBound: return -candidate.entropy;
+    case Rule::kLeftmost: return 0;
   }
   return candidate.confidence;
 }
@@ -55,13 +58,16 @@ std::vector<size_t> accepted(std::span<const SampledToken> candidates, const Acc
       if (passes(candidates[i], rule)) kept.push_back(i);
     }
   }
-  if (kept.empty() && least == AtLeast::kOne && !candidates.empty()) {
-    const auto better = [&](const SampledToken& a, const SampledToken& b) {
-      return score_of(a, rule.rule) < score_of(b, rule.rule);
-    };
-    kept.push_back(static_cast<size_t>(std::ranges::max_element(candidates, better) - candidates.begin()));
-  }
-  return kept;
+  return kept.empty() && least == AtLeast::kOne ? best_of(candidates, rule.rule, 1) : kept;
+}
+
+std::vector<size_t> best_of(std::span<const SampledToken> candidates, Rule rule, int32_t count) {
+  std::vector<size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return score_of(candidates[i], rule); });
+  order.resize(std::min(order.size(), static_cast<size_t>(count)));
+  std::ranges::sort(order);
+  return order;
 }
 
 }  // namespace headrace

@@ -23,6 +23,9 @@ enum class AtLeast : uint8_t { kNone, kOne };
 // Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
 std::vector<size_t> accepted(std::span<const SampledToken> candidates, const AcceptanceRule& rule, AtLeast least);
 
+// Indices of the `count` best candidates, ascending; ties go to the lowest.
+std::vector<size_t> best_of(std::span<const SampledToken> candidates, DecodingParams::Rule rule, int32_t count);
+
 // What a candidate is ranked by: larger is better.
 float score_of(const SampledToken& candidate, DecodingParams::Rule rule);
 

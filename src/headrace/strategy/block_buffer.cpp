@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "headrace/strategy/reference_loop.h"
+
 namespace headrace {
 namespace {
 
@@ -40,11 +42,15 @@ void BlockBuffer::start(Sequence& s) const {
   const int32_t whole = s.prompt_len / block_size * block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) {
-    s.blocks.emplace_back(whole, whole + block_size, s.prompt_len, s.limit);
+    s.blocks.emplace_back(whole, whole + block_size, s.prompt_len, valid_end(s, whole));
     grow(s, whole + block_size, mask_token_id);
   }
   s.num_final = s.prompt_len;
   if (may_open(s)) open(s);
+}
+
+int32_t BlockBuffer::valid_end(const Sequence& s, int32_t begin) const {
+  return follows_reference(s.params.decoding) ? begin + block_size : s.limit;
 }
 
 void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, const SampledToken& token) const {
@@ -59,20 +65,20 @@ bool BlockBuffer::may_open(const Sequence& s) const {
   if (parity && !s.blocks.empty() && s.blocks.back().is_prompt()) return false;
   const auto in_flight = std::ranges::count_if(
       s.blocks, [parity](const DecodingBlock& block) { return block.is_active() || (parity && !block.is_prompt()); });
-  if (in_flight >= num_blocks) return false;
+  if (in_flight >= (follows_reference(s.params.decoding) ? 1 : num_blocks)) return false;
   return s.blocks.empty() || s.blocks.back().progress() >= s.params.decoding.add_block;
 }
 
 void BlockBuffer::open(Sequence& s) const {
   const int32_t begin = s.num_tokens();
-  s.blocks.emplace_back(begin, begin + block_size, begin, s.limit);
+  s.blocks.emplace_back(begin, begin + block_size, begin, valid_end(s, begin));
   grow(s, begin + block_size, mask_token_id);
 }
 
 void BlockBuffer::stop_at_end_token(Sequence& s) const {
   const int32_t end = first_end_token(s);
   if (end == s.num_tokens()) return;
-  if (pipeline == Pipeline::kParity) {
+  if (pipeline == Pipeline::kParity || follows_reference(s.params.decoding)) {
     s.limit = std::min(s.limit, s.num_tokens());  // no new blocks; those in flight are finished
     return;
   }

@@ -23,6 +23,8 @@ struct BlockBuffer {
  private:
   bool may_open(const Sequence& sequence) const;
   void open(Sequence& sequence) const;
+  // Positions of the block from `begin` on that are decided end here.
+  int32_t valid_end(const Sequence& sequence, int32_t begin) const;
   void stop_at_end_token(Sequence& sequence) const;
 };
 

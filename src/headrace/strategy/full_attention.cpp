@@ -5,6 +5,7 @@
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 
@@ -14,8 +15,10 @@ FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_inf
 }
 
 void FullAttention::start(Sequence& s) const {
-  for (int32_t begin = s.prompt_len; begin < s.limit; begin += info_.block_size) {
-    s.blocks.emplace_back(begin, std::min(begin + info_.block_size, s.limit), begin, s.limit);
+  const bool one = follows_reference(s.params.decoding) && info_.loop == DiffusionInfo::Loop::kTimesteps;
+  const int32_t size = one ? s.limit - s.prompt_len : info_.block_size;
+  for (int32_t begin = s.prompt_len; begin < s.limit; begin += size) {
+    s.blocks.emplace_back(begin, std::min(begin + size, s.limit), begin, s.limit);
   }
   s.tokens.resize(static_cast<size_t>(s.limit), *info_.mask_token_id);
   s.chosen.resize(static_cast<size_t>(s.limit - s.prompt_len));
@@ -34,14 +37,17 @@ StepPlan FullAttention::plan(const Sequence& s, int32_t budget) const {
 
 void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
   const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
-  for (const size_t i : accepted(sampled, acceptance_rule(s.params.decoding, info_), AtLeast::kOne)) {
+  const bool reference = follows_reference(s.params.decoding);
+  const auto kept = reference ? kept_by_reference(sampled, *block, s.params.decoding, info_)
+                              : accepted(sampled, acceptance_rule(s.params.decoding, info_), AtLeast::kOne);
+  for (const size_t i : kept) {
     const int32_t position = plan.sample[i].position;
     block->decide(position);
     s.tokens[static_cast<size_t>(position)] = sampled[i].id;
     s.chosen[static_cast<size_t>(position - s.prompt_len)] = sampled[i];
   }
   block->count_step();
-  s.limit = std::min(s.limit, first_end_token(s) + 1);
+  if (!reference) s.limit = std::min(s.limit, first_end_token(s) + 1);
   for (DecodingBlock& each : s.blocks) each.clip(s.limit);
   s.num_final = std::min(decided_end(s), s.limit);
 }

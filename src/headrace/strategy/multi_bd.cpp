@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -70,7 +71,10 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
       const auto candidates =
           sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
       const AtLeast least = progress_before >= s.params.decoding.semi_complete ? AtLeast::kOne : AtLeast::kNone;
-      for (const size_t i : accepted(candidates, rule, least)) {
+      const auto kept = follows_reference(s.params.decoding)
+                            ? kept_by_reference(candidates, block, s.params.decoding, info_)
+                            : accepted(candidates, rule, least);
+      for (const size_t i : kept) {
         buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);
       }
       block.count_step();

@@ -1,0 +1,48 @@
+#include "headrace/strategy/reference_loop.h"
+
+#include "headrace/sampling/acceptance.h"
+
+namespace headrace {
+namespace {
+
+using Loop = DiffusionInfo::Loop;
+
+// Of `masks` positions shared out over `steps` passes, those of pass `step`; the first passes take the odd ones.
+int32_t even_share(int32_t masks, int32_t steps, int32_t step) {
+  return step < steps ? masks / steps + (step < masks % steps ? 1 : 0) : 0;
+}
+
+// Of `masks` that are left, those of a step from time t to time u, which run from 1 down to 0.001; all in the last.
+int32_t timestep_share(int32_t masks, int32_t steps, int32_t step) {
+  if (step == steps - 1) return masks;
+  const auto time = [steps](int32_t i) { return 1 - 0.999 * i / steps; };
+  return static_cast<int32_t>(masks * (1 - time(step + 1) / time(step)));
+}
+
+// The share of the block's next pass, when steps without one are not run.
+int32_t share(const DecodingBlock& block, int32_t steps, Loop loop) {
+  int32_t masks = block.num_editable(), passes = 0;
+  for (int32_t step = 0; step < steps; ++step) {
+    const int32_t n =
+        loop == Loop::kTimesteps ? timestep_share(masks, steps, step) : even_share(block.num_editable(), steps, step);
+    if (n > 0 && passes++ == block.num_steps()) return n;
+    masks -= n;
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
+                                      const DecodingParams& params, const DiffusionInfo& info) {
+  const AcceptanceRule rule = acceptance_rule(params, info);
+  const bool parallel = info.loop == Loop::kEven && params.threshold.has_value();
+  const int32_t n = parallel ? 1 : share(block, params.steps.value_or(block.num_editable()), info.loop);
+  if (parallel || info.loop == Loop::kDynamic) {
+    std::vector<size_t> passing = accepted(candidates, rule, AtLeast::kNone);
+    if (passing.size() >= static_cast<size_t>(n)) return passing;
+  }
+  return best_of(candidates, rule.rule, n);
+}
+
+}  // namespace headrace

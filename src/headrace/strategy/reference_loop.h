@@ -1,0 +1,21 @@
+// What a pass of a family's published loop keeps.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "headrace/models/diffusion_info.h"
+#include "headrace/request/decoding_block.h"
+#include "headrace/request/decoding_params.h"
+#include "headrace/request/sampled_token.h"
+
+namespace headrace {
+
+inline bool follows_reference(const DecodingParams& params) {
+  return params.schedule == DecodingParams::Schedule::kReference;
+}
+
+// Indices of the kept candidates, ascending: those of the block's masked positions, before the pass is counted.
+std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
+                                      const DecodingParams& params, const DiffusionInfo& info);
+
+}  // namespace headrace
