@@ -1,8 +1,22 @@
 #include "model_path.h"
 
+#include <sys/auxv.h>
+
 #include "headrace/base/error.h"
 
 namespace headrace::app {
+namespace {
+
+// Where /proc is not mounted (a bare chroot), what the kernel was asked to start.
+std::filesystem::path program_file() {
+  std::error_code ignored;
+  const std::filesystem::path running = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  if (!running.empty()) return running;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the auxiliary vector holds pointers as integers
+  return std::filesystem::weakly_canonical(reinterpret_cast<const char*>(getauxval(AT_EXECFN)), ignored);
+}
+
+}  // namespace
 
 std::filesystem::path model_directory(const std::string& given, const std::string& demo) {
   namespace fs = std::filesystem;
@@ -11,9 +25,8 @@ std::filesystem::path model_directory(const std::string& given, const std::strin
     return given;
   }
   std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  for (const fs::path& place :
-       {program.parent_path() / ".." / "share" / "headrace" / "demo_models", fs::path(HEADRACE_BUILD_DEMO_MODELS)}) {
+  for (const fs::path& place : {program_file().parent_path() / ".." / "share" / "headrace" / "demo_models",
+                                fs::path(HEADRACE_BUILD_DEMO_MODELS)}) {
     if (fs::is_directory(place / demo, ignored)) return place / demo;
   }
   throw Error(ErrorCode::kModelFile,

@@ -26,7 +26,7 @@ struct LLMOptions {
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
-  LogCallback log;  // what was loaded, what runs it, and what may surprise
+  LogCallback log;               // what was loaded, what runs it, and what may surprise
   SigbusGuard* guard = nullptr;  // not owned
 };
 

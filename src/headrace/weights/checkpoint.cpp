@@ -190,9 +190,9 @@ void Checkpoint::require_all_used(const std::vector<std::string>& skipped_prefix
   HR_REQUIRE(!first, ErrorCode::kModelFile, first->file->name(), ": tensor '", printable(first->entry->name),
              "' is unknown to this model", count > 1 ? str(", and ", count - 1, " more") : "");
   if (first_skipped != nullptr && state_->log) {
-    state_->log(LogLevel::kInfo, str(first_skipped->file->name(), ": tensor '", printable(first_skipped->entry->name),
-                                     "' is not needed and not read",
-                                     num_skipped > 1 ? str(", and ", num_skipped - 1, " more") : ""));
+    state_->log(LogLevel::kInfo,
+                str(first_skipped->file->name(), ": tensor '", printable(first_skipped->entry->name),
+                    "' is not needed and not read", num_skipped > 1 ? str(", and ", num_skipped - 1, " more") : ""));
   }
 }
 
