@@ -61,7 +61,8 @@ TEST(Attention, NamesTheKernelThatRuns) {
 TEST(Attention, RefusesTheDistinctLayoutByName) {
   const AttnMetadataSource source;
   try {
-    const Attention attention({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .kv_cache_layout = "distinct"}, source);
+    const Attention attention({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .kv_cache_layout = "distinct"},
+                              source);
     FAIL() << "the distinct layout was accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kUnsupported);

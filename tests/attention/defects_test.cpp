@@ -53,7 +53,8 @@ TEST_P(Defects, W14_WindowIsPerLayer) {
 TEST_P(Defects, W15_AttentionTypesAreHonoured) {
   const std::vector<RequestCase> requests = {{.prefix = 5, .new_tokens = 6}};
   AttentionProblem causal({.name = "decoder", .requests = requests}, 1);
-  AttentionProblem both({.name = "bidirectional", .requests = requests, .type = AttentionType::kDecoderBidirectional}, 1);
+  AttentionProblem both({.name = "bidirectional", .requests = requests, .type = AttentionType::kDecoderBidirectional},
+                        1);
   AttentionProblem encoder({.name = "encoder", .requests = requests, .type = AttentionType::kEncoderOnly}, 1);
   const Tensor a = std::move(causal.run(GetParam()).out), b = std::move(both.run(GetParam()).out);
   const Tensor before = encoder.pool_copy();
@@ -87,14 +88,16 @@ TEST_P(Defects, W17_KeysOfAnotherLayerAreReadFromThePool) {
   const Tensor got(DType::kF32, want.shape());
   backend->forward(problem.layer(), {.q = problem.inputs().q}, problem.batch(), got);
   EXPECT_TRUE(bit_equal(got, want));
-  EXPECT_THROW(backend->forward(problem.layer(), {.q = problem.inputs().q, .v = problem.inputs().v}, problem.batch(), got),
-               Error);
+  EXPECT_THROW(
+      backend->forward(problem.layer(), {.q = problem.inputs().q, .v = problem.inputs().v}, problem.batch(), got),
+      Error);
 }
 
 TEST_P(Defects, W28_ATailPageIsReadUpToItsLastTokenOnly) {
   // Poisoned slots behind the last token of a half-filled page must not be read, for any page size.
   for (const int32_t page_size : {16, 32, 64, 128, 256}) {
-    AttentionProblem problem({.name = "tail", .requests = {{.prefix = 17, .new_tokens = 2}}, .page_size = page_size}, 1);
+    AttentionProblem problem({.name = "tail", .requests = {{.prefix = 17, .new_tokens = 2}}, .page_size = page_size},
+                             1);
     const Tensor got = std::move(problem.run(GetParam()).out);
     EXPECT_TRUE(all_close(got, problem.run("reference").out, attention_tolerance(DType::kF32)));
   }
@@ -114,9 +117,9 @@ TEST_P(Defects, B09_GroupsThatAreNoPowerOfTwoMatch) {
 }
 
 TEST_P(Defects, B10_ARowThatSeesNoKeyYieldsZeros) {
-  AttentionProblem problem({.name = "nothing",
-                            .requests = {{.prefix = 4, .new_tokens = 2, .kind = KeySpan::Kind::kNone, .hole_end = 4}}},
-                           1);
+  AttentionProblem problem(
+      {.name = "nothing", .requests = {{.prefix = 4, .new_tokens = 2, .kind = KeySpan::Kind::kNone, .hole_end = 4}}},
+      1);
   const auto result = problem.run(GetParam());
   EXPECT_TRUE(all_close(result.out, Tensor::zeros(DType::kF32, {2, 4, 64}), {}));
   EXPECT_EQ(element_as_double(result.lse, 0), -std::numeric_limits<double>::infinity());

@@ -40,7 +40,8 @@ TEST(AttnMetadata, RefusesTablesThatAreTooSmall) {
   m.spans[0].ctx_len = 49;
   EXPECT_EQ(refusal_of(m, 16), "request 0: row 1 and 4 pages of cache are outside the page table [2, 3]");
   const Tensor slots = Tensor::zeros(DType::kI64, {2});
-  EXPECT_EQ(refusal_of({.spans = {{}}, .write_slots = slots}), "batch: 2 write slots, expected one for each of 1 tokens");
+  EXPECT_EQ(refusal_of({.spans = {{}}, .write_slots = slots}),
+            "batch: 2 write slots, expected one for each of 1 tokens");
   EXPECT_EQ(refusal_of({.spans = {{}}, .state_slots = {{}, {}}}),
             "batch: 2 state slots, expected one for each of 1 requests");
 }

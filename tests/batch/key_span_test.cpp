@@ -38,7 +38,8 @@ TEST(KeySpan, B11_PrefixFullCountsAbsolutePositions) {
 }
 
 TEST(KeySpan, CanvasHidesThePaddingOfThePrompt) {
-  const KeySpan s{.q_len = 8, .ctx_len = 8, .phys0 = 8, .log_shift = 3, .hole_begin = 5, .hole_end = 8, .kind = Kind::kFull};
+  const KeySpan s{
+      .q_len = 8, .ctx_len = 8, .phys0 = 8, .log_shift = 3, .hole_begin = 5, .hole_end = 8, .kind = Kind::kFull};
   EXPECT_EQ(cached_of(s, 2), (std::vector{0, 1, 2, 3, 4}));
   EXPECT_EQ(s.new_keys(2), 8);
   EXPECT_EQ(s.logical(s.phys0 + 2), 7);
@@ -54,7 +55,8 @@ TEST(KeySpan, B10_WindowCountsLogicalPositionsAndTheQueryItself) {
   const KeySpan block{.q_len = 4, .ctx_len = 8, .phys0 = 8, .kind = Kind::kBlock, .block_size = 4};
   EXPECT_EQ(cached_of(block, 0, 4), (std::vector{5, 6, 7}));
   EXPECT_EQ(block.first_new(0, 4), 0);
-  KeySpan hole{.q_len = 8, .ctx_len = 8, .phys0 = 8, .log_shift = 3, .hole_begin = 5, .hole_end = 8, .kind = Kind::kFull};
+  KeySpan hole{
+      .q_len = 8, .ctx_len = 8, .phys0 = 8, .log_shift = 3, .hole_begin = 5, .hole_end = 8, .kind = Kind::kFull};
   EXPECT_EQ(cached_of(hole, 0, 4), (std::vector{2, 3, 4}));  // row 0 is at logical position 5
   hole.window_from = KeySpan::WindowFrom::kSegment;
   EXPECT_EQ(cached_of(hole, 7, 4), (std::vector{2, 3, 4}));
@@ -69,7 +71,8 @@ bool origin_sees_new(const KeySpan& s, int32_t i, int32_t j) {
     case Kind::kBlock: return b < block_end;
     case Kind::kFull: return true;
     case Kind::kPrefixFull:
-      return (a < s.prompt_len && b < s.prompt_len) || (s.prompt_len <= a && a < s.padded_prompt_len && b < s.padded_prompt_len) ||
+      return (a < s.prompt_len && b < s.prompt_len) ||
+             (s.prompt_len <= a && a < s.padded_prompt_len && b < s.padded_prompt_len) ||
              (a >= s.padded_prompt_len && b < block_end);
     case Kind::kNone: return false;
   }

@@ -13,7 +13,24 @@ namespace {
 using Kind = KeySpan::Kind;
 
 // The axes. A choice is one index per axis.
-enum Axis { kKind, kHole, kWindow, kCap, kGroup, kHeadDim, kVDim, kPage, kPrefix, kNew, kDType, kPool, kLayout, kRows, kValues, kNumAxes };
+enum Axis {
+  kKind,
+  kHole,
+  kWindow,
+  kCap,
+  kGroup,
+  kHeadDim,
+  kVDim,
+  kPage,
+  kPrefix,
+  kNew,
+  kDType,
+  kPool,
+  kLayout,
+  kRows,
+  kValues,
+  kNumAxes
+};
 constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 4, 2, 6, 3, 3, 3, 2, 2, 2, 2};
 using Choice = std::array<int, kNumAxes>;
 
@@ -141,12 +158,15 @@ std::vector<AttentionCase> named_attention_cases() {
       {.name = "B09_group_7", .requests = {{.prefix = 20, .new_tokens = 3}}, .num_heads = 28, .num_kv_heads = 4},
       {.name = "B10_first_tile_masked", .requests = {{.prefix = 300, .new_tokens = 2}}, .window = 4},
       {.name = "B10_window_counts_logical_positions",
-       .requests = {{.prefix = 24, .new_tokens = 8, .kind = Kind::kFull, .hole_begin = 5, .hole_end = 8, .log_shift = 3}},
+       .requests =
+           {{.prefix = 24, .new_tokens = 8, .kind = Kind::kFull, .hole_begin = 5, .hole_end = 8, .log_shift = 3}},
        .window = 26},
       {.name = "B11_prefix_full",
        .requests = {{.new_tokens = 12, .kind = Kind::kPrefixFull, .prompt_len = 6, .padded_prompt_len = 8}}},
       {.name = "block_decode_two_blocks", .requests = {{.prefix = 4, .new_tokens = 8, .kind = Kind::kBlock}}},
-      {.name = "cache_only_refine", .requests = {{.prefix = 64, .new_tokens = 8, .kind = Kind::kNone}}, .page_size = 32},
+      {.name = "cache_only_refine",
+       .requests = {{.prefix = 64, .new_tokens = 8, .kind = Kind::kNone}},
+       .page_size = 32},
       {.name = "canvas_segment_window",
        .requests = {{.prefix = 40, .new_tokens = 16, .kind = Kind::kFull, .window_from = segment}},
        .window = 8},

@@ -27,9 +27,17 @@ const std::vector<Schedule> kSchedules = {
     // A prompt before it, one behind it, then a decoding one between.
     {{{1, 40}, {0, kLength}, {2, 5}}},
     // Odd chunks at changing places, company in prefill and in decode.
-    {{{1, 13}, {0, 7}}, {{0, 13}, {1, 1}, {2, 30}}, {{1, 1}, {2, 1}, {0, 1}}, {{2, 1}, {0, 29}, {3, 64}}, {{0, kLength}}},
+    {{{1, 13}, {0, 7}},
+     {{0, 13}, {1, 1}, {2, 30}},
+     {{1, 1}, {2, 1}, {0, 1}},
+     {{2, 1}, {0, 29}, {3, 64}},
+     {{0, kLength}}},
     // Prefill, then token by token beside three decoding ones and a prompt that is cut.
-    {{{0, 60}, {1, 3}, {2, 1}}, {{1, 1}, {2, 1}, {0, 1}, {3, 1}}, {{3, 33}, {0, 1}}, {{0, 1}, {1, 1}}, {{2, 17}, {0, kLength}}},
+    {{{0, 60}, {1, 3}, {2, 1}},
+     {{1, 1}, {2, 1}, {0, 1}, {3, 1}},
+     {{3, 33}, {0, 1}},
+     {{0, 1}, {1, 1}},
+     {{2, 17}, {0, kLength}}},
 };
 
 TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCut) {

@@ -47,7 +47,8 @@ void write_untied(const std::filesystem::path& to, double head_scale) {
   std::string config((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   const std::string tied = R"("tie_word_embeddings": true)";
   ASSERT_NE(config.find(tied), std::string::npos);
-  test::write_file(to / "config.json", config.replace(config.find(tied), tied.size(), R"("tie_word_embeddings": false)"));
+  test::write_file(to / "config.json",
+                   config.replace(config.find(tied), tied.size(), R"("tie_word_embeddings": false)"));
   const SafetensorsFile file(golden_folder("qwen3_5") / "model.safetensors");
   std::vector<test::NamedTensor> tensors;
   Tensor head;

@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cmath>
 
-
-
 namespace headrace {
 namespace {
 
@@ -19,8 +17,14 @@ constexpr int32_t kVocab = 97;
 class FakeModel final : public Model {
  public:
   FakeModel() {
-    info_ = {.architecture = "fake", .vocab_size = kVocab, .context_length = 64, .num_layers = 1, .eos_ids = {96},
-             .kv_groups = {{{1, 4, 4}, {0}}}, .full_attn_layer_ids = {0}, .dtype = DType::kF32};
+    info_ = {.architecture = "fake",
+             .vocab_size = kVocab,
+             .context_length = 64,
+             .num_layers = 1,
+             .eos_ids = {96},
+             .kv_groups = {{{1, 4, 4}, {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kF32};
   }
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
@@ -46,7 +50,9 @@ class FakeModel final : public Model {
 };
 
 EngineConfig config_of(int32_t pages, int32_t requests, int64_t budget) {
-  return {.runner = {.num_pages = pages, .page_size = 16, .max_tokens = budget}, .max_requests = requests, .max_context_len = 64};
+  return {.runner = {.num_pages = pages, .page_size = 16, .max_tokens = budget},
+          .max_requests = requests,
+          .max_context_len = 64};
 }
 
 std::vector<int32_t> expected_output(int32_t last, int32_t position, int32_t count) {
@@ -199,7 +205,8 @@ RC_GTEST_PROP(Engine, OutputsDoNotDependOnWhatElseRunsAndNothingLeaks, ()) {
   std::map<int64_t, std::vector<int32_t>> want, got;
   std::vector<int64_t> aborted;
   for (const int32_t length : *rc::gen::container<std::vector<int32_t>>(rc::gen::inRange(1, 30))) {
-    const int64_t id = engine.add(std::vector<int32_t>(static_cast<size_t>(length), length), {.max_tokens = 5, .temperature = 0});
+    const int64_t id =
+        engine.add(std::vector<int32_t>(static_cast<size_t>(length), length), {.max_tokens = 5, .temperature = 0});
     want[id] = expected_output(length, length - 1, 5);
     if (length % 7 == 0) aborted.push_back(id);
     for (const StepOutput& out : engine.step()) got[out.sequence_id].push_back(out.token.id);

@@ -23,8 +23,15 @@ RunnerConfig runner_config(const OpSet& ops, const OpContext& context) {
 }  // namespace
 
 std::vector<std::string> golden_families() {
-  return {"llama",   "qwen2",       "qwen3",            "qwen3_moe",           "qwen3_next",
-          "qwen3_5", "qwen3_5_moe", "qwen3_5_released", "qwen3_5_moe_released"};
+  return {"llama",
+          "qwen2",
+          "qwen3",
+          "qwen3_moe",
+          "qwen3_next",
+          "qwen3_5",
+          "qwen3_5_moe",
+          "qwen3_5_released",
+          "qwen3_5_moe_released"};
 }
 
 GoldenBatches::GoldenBatches(const std::filesystem::path& model, const OpSet& ops, DType dtype, OpContext context)
@@ -65,7 +72,8 @@ void GoldenBatches::step(const std::vector<Share>& shares) {
     const StepPlan& plan = step.plan;
     if (!plan.sample.empty()) {
       const auto floats = plan.sample.size() * kVocab;
-      std::memcpy(to.data_as<float>() + int64_t{plan.sample.front().position - 1} * kVocab, from, floats * sizeof(float));
+      std::memcpy(to.data_as<float>() + int64_t{plan.sample.front().position - 1} * kVocab, from,
+                  floats * sizeof(float));
       from += floats;
     }
     step.sequence->num_cached = plan.stored_end(step.sequence->num_cached);

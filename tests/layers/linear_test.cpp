@@ -50,7 +50,8 @@ TEST(Linear, StrictRowsHaveTheSameBitsInAnyCompany) {
 TEST(Linear, TheMatrixLibraryTakesBiasesOfTheWeightsDtypeAlone) {
   const Tensor x(DType::kF32, {16, 8}), w(DType::kF32, {4, 8}), y(DType::kF32, {16, 4});
   const Tensor same(DType::kF32, {4}), other(DType::kF16, {4});
-  EXPECT_EQ(onednn_supports({.x = x, .weight = w, .bias = same, .y = y}), onednn_supports({.x = x, .weight = w, .y = y}));
+  EXPECT_EQ(onednn_supports({.x = x, .weight = w, .bias = same, .y = y}),
+            onednn_supports({.x = x, .weight = w, .y = y}));
   EXPECT_FALSE(onednn_supports({.x = x, .weight = w, .bias = other, .y = y}));
 }
 

@@ -13,8 +13,13 @@ namespace {
 using testing_support::bit_equal;
 using testing_support::copy_of;
 
-const GDNPoolConfig kConfig{.num_layers = 2, .num_slots = 3, .num_k_heads = 1, .num_v_heads = 2, .head_k_dim = 4,
-                            .head_v_dim = 3, .conv_dtype = DType::kF32};
+const GDNPoolConfig kConfig{.num_layers = 2,
+                            .num_slots = 3,
+                            .num_k_heads = 1,
+                            .num_v_heads = 2,
+                            .head_k_dim = 4,
+                            .head_v_dim = 3,
+                            .conv_dtype = DType::kF32};
 
 void fill(const GDNPool& pool) {
   testing_support::Random random(1);

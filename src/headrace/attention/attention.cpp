@@ -37,11 +37,11 @@ std::string_view name_of(AttnImpl impl) {
 
 AttnImpl attn_impl_from(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, AttnImpl>, 6> kNames = {{{"reference", AttnImpl::kReference},
-                                                                           {"optimized", AttnImpl::kOptimized},
-                                                                           {"grouped", AttnImpl::kGrouped},
-                                                                           {"naive", AttnImpl::kReference},
-                                                                           {"triton", AttnImpl::kOptimized},
-                                                                           {"triton_grouped", AttnImpl::kGrouped}}};
+                                                                            {"optimized", AttnImpl::kOptimized},
+                                                                            {"grouped", AttnImpl::kGrouped},
+                                                                            {"naive", AttnImpl::kReference},
+                                                                            {"triton", AttnImpl::kOptimized},
+                                                                            {"triton_grouped", AttnImpl::kGrouped}}};
   for (const auto& [known, impl] : kNames) {
     if (name == known) return impl;
   }
@@ -61,7 +61,8 @@ Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& so
 
 void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out) const {
   const AttnMetadata& metadata = source_.fetch_attn_metadata();
-  const TensorView k_heads = k ? heads_of(k, config_.num_kv_heads) : k, v_heads = v ? heads_of(v, config_.num_kv_heads) : v;
+  const TensorView k_heads = k ? heads_of(k, config_.num_kv_heads) : k,
+                   v_heads = v ? heads_of(v, config_.num_kv_heads) : v;
   if (q.dim(0) == 0) return;
   if (k && kv_ && metadata.write_slots && !source_.is_warming_up()) {
     const StoreKVArgs store{.k = k_heads, .v = v_heads, .slots = metadata.write_slots, .kv = kv_};

@@ -8,8 +8,8 @@ ForwardBatch decode_batch(int32_t bs, const TensorView& rows, const TensorView& 
              ", expected decode or idle");
   const auto row = rows.as<const int32_t, 1>("req_pool_indices");
   const auto len = seq_lens.as<const int32_t, 1>("seq_lens");
-  HR_REQUIRE(row.dim(0) >= bs && len.dim(0) >= bs, ErrorCode::kInvalidArgument, "cuda graph: ", row.dim(0), " rows and ",
-             len.dim(0), " lengths, expected ", bs);
+  HR_REQUIRE(row.dim(0) >= bs && len.dim(0) >= bs, ErrorCode::kInvalidArgument, "cuda graph: ", row.dim(0),
+             " rows and ", len.dim(0), " lengths, expected ", bs);
   ForwardBatch batch;
   batch.mode = mode;
   for (int32_t i = 0; i < bs; ++i) {

@@ -11,7 +11,8 @@ HybridAttnBackend::HybridAttnBackend(std::unique_ptr<AttentionBackend> full_attn
     : full_(std::move(full_attn_backend)),
       gdn_(std::move(gdn_backend)),
       full_attn_layer_ids_(std::move(full_attn_layer_ids)) {
-  HR_REQUIRE(full_ && gdn_, ErrorCode::kInvalidArgument, "hybrid backend: both a full-attention and a GDN backend are needed");
+  HR_REQUIRE(full_ && gdn_, ErrorCode::kInvalidArgument,
+             "hybrid backend: both a full-attention and a GDN backend are needed");
   std::ranges::sort(full_attn_layer_ids_);
 }
 

@@ -46,8 +46,8 @@ void RadixAttention::forward(const TensorView& q, const TensorView& k, const Ten
 }
 
 std::string RadixAttention::extra_repr() const {
-  std::string text = str("layer ", layer_id(), ": ", config_.num_heads, "/", config_.num_kv_heads, " heads of ",
-                         config_.head_dim);
+  std::string text =
+      str("layer ", layer_id(), ": ", config_.num_heads, "/", config_.num_kv_heads, " heads of ", config_.head_dim);
   if (v_head_dim() != qk_head_dim()) text += str(" (v ", v_head_dim(), ")");
   text += str(", scaling ", config_.scaling);
   if (config_.logit_cap > 0) text += str(", cap ", config_.logit_cap);

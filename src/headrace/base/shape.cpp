@@ -5,8 +5,8 @@
 namespace headrace {
 
 Shape::Shape(std::span<const int64_t> dims) {
-  HR_REQUIRE(dims.size() <= kMaxRank, ErrorCode::kInvalidArgument, "shape: ", dims.size(),
-             " dimensions, at most ", kMaxRank, " are possible");
+  HR_REQUIRE(dims.size() <= kMaxRank, ErrorCode::kInvalidArgument, "shape: ", dims.size(), " dimensions, at most ",
+             kMaxRank, " are possible");
   for (const int64_t dim : dims) dims_[static_cast<size_t>(rank_++)] = dim;
 }
 

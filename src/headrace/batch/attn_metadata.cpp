@@ -42,10 +42,10 @@ void AttnMetadata::validate(int32_t page_size) const {
     check_span(span, r);
     if (page_size > 0) check_pages(*this, span, r, page_size);
   }
-  HR_REQUIRE(!write_slots || write_slots.numel() == next, ErrorCode::kInvalidArgument, "batch: ",
-             write_slots.numel(), " write slots, expected one for each of ", next, " tokens");
-  HR_REQUIRE(state_slots.empty() || state_slots.size() == spans.size(), ErrorCode::kInvalidArgument, "batch: ",
-             state_slots.size(), " state slots, expected one for each of ", spans.size(), " requests");
+  HR_REQUIRE(!write_slots || write_slots.numel() == next, ErrorCode::kInvalidArgument, "batch: ", write_slots.numel(),
+             " write slots, expected one for each of ", next, " tokens");
+  HR_REQUIRE(state_slots.empty() || state_slots.size() == spans.size(), ErrorCode::kInvalidArgument,
+             "batch: ", state_slots.size(), " state slots, expected one for each of ", spans.size(), " requests");
 }
 
 }  // namespace headrace

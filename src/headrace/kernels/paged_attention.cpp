@@ -31,12 +31,13 @@ void check_keys(const PagedAttentionArgs& a) {
 void check_span(const PagedAttentionArgs& a, const KeySpan& folded_span, size_t request) {
   const KeySpan& s = folded_span;
   const bool encoder = a.keys == PagedAttentionArgs::Keys::kEncoder;
-  const int64_t from_pool = encoder ? s.encoder_len
+  const int64_t from_pool = encoder   ? s.encoder_len
                             : a.k_new ? s.ctx_len
                                       : std::max(s.ctx_len, s.kind == KeySpan::Kind::kNone ? 0 : s.phys0 + s.q_len);
   const int64_t row = encoder ? s.encoder_page_row : s.page_row;
   HR_REQUIRE(s.q_off >= 0 && s.q_len >= 0 && s.q_off + int64_t{s.q_len} <= a.q.dim(0), ErrorCode::kInvalidArgument,
-             "paged_attention: request ", request, " has rows [", s.q_off, ", ", s.q_off + s.q_len, ") of ", a.q.dim(0));
+             "paged_attention: request ", request, " has rows [", s.q_off, ", ", s.q_off + s.q_len, ") of ",
+             a.q.dim(0));
   if (from_pool <= 0) return;
   HR_REQUIRE(a.kv, ErrorCode::kInvalidArgument, "paged_attention: request ", request, " reads ", from_pool,
              " cached keys, but no pool is given");

@@ -12,8 +12,8 @@ void check(const RotaryEmbeddingArgs& a) {
   check_dtype("rotary_embedding: positions", a.positions, DType::kI32);
   check_rank("rotary_embedding: inv_freq", a.inv_freq, 1);
   check_dtype("rotary_embedding: inv_freq", a.inv_freq, DType::kF32);
-  HR_REQUIRE(2 * a.inv_freq.dim(0) <= a.x.dim(2), ErrorCode::kInvalidArgument, "rotary_embedding: ",
-             2 * a.inv_freq.dim(0), " rotated elements, heads have ", a.x.dim(2));
+  HR_REQUIRE(2 * a.inv_freq.dim(0) <= a.x.dim(2), ErrorCode::kInvalidArgument,
+             "rotary_embedding: ", 2 * a.inv_freq.dim(0), " rotated elements, heads have ", a.x.dim(2));
 }
 
 }  // namespace headrace

@@ -61,8 +61,8 @@ void onednn_matmul(const LinearArgs& a, const OpContext& context) {
     const Memory::desc w({k, n}, type_of(a.weight), Memory::dims{1, a.weight.stride(0)});
     const Memory::desc y({m, n}, type_of(a.y), Memory::dims{a.y.stride(0), 1});
     const Memory::desc bias = a.bias ? Memory::desc({1, n}, type_of(a.bias), Memory::dims{n, 1}) : Memory::desc();
-    const dnnl::matmul::primitive_desc plan(
-        a.bias ? dnnl::matmul::desc(x, w, bias, y) : dnnl::matmul::desc(x, w, y), cpu_engine());  // cached by oneDNN
+    const dnnl::matmul::primitive_desc plan(a.bias ? dnnl::matmul::desc(x, w, bias, y) : dnnl::matmul::desc(x, w, y),
+                                            cpu_engine());  // cached by oneDNN
     dnnl::stream stream(cpu_engine());
     dnnl::matmul(plan).execute(stream, {{DNNL_ARG_SRC, Memory(x, cpu_engine(), a.x.data())},
                                         {DNNL_ARG_WEIGHTS, Memory(w, cpu_engine(), a.weight.data())},

@@ -8,7 +8,10 @@ namespace {
 // [tokens, dim] counts as one head.
 Rows rows_of(const TensorView& x) {
   if (!x) return {};
-  return {.data = x.data(), .token_stride = x.stride(0), .head_stride = x.rank() == 3 ? x.stride(1) : 0, .type = float_type(x)};
+  return {.data = x.data(),
+          .token_stride = x.stride(0),
+          .head_stride = x.rank() == 3 ? x.stride(1) : 0,
+          .type = float_type(x)};
 }
 
 }  // namespace

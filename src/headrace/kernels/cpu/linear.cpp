@@ -88,7 +88,8 @@ void run_task(void* context, long task, float* scratch) {
 }  // namespace
 
 void linear(const LinearParams& params) {
-  const long row_blocks = (params.rows + kRowBlock - 1) / kRowBlock, out_blocks = (params.out + kOutBlock - 1) / kOutBlock;
+  const long row_blocks = (params.rows + kRowBlock - 1) / kRowBlock,
+             out_blocks = (params.out + kOutBlock - 1) / kOutBlock;
   const long rows = params.rows < kRowBlock ? params.rows : kRowBlock;
   parallel_for_with_scratch(params.threads, row_blocks * out_blocks, rows * params.in + kLanes, run_task,
                             const_cast<LinearParams*>(&params));

@@ -1,6 +1,6 @@
 // Online softmax over tiles of 64 key positions. A task is a block of query rows of one request, some kv heads and a
-// range of keys; every K and V tile is packed once and serves all rows of its unit. Tiles lie at absolute positions, and
-// a tile of which a row sees nothing leaves that row's state as it is, so a row's bits depend on its own keys only
+// range of keys; every K and V tile is packed once and serves all rows of its unit. Tiles lie at absolute positions,
+// and a tile of which a row sees nothing leaves that row's state as it is, so a row's bits depend on its own keys only
 // (and on where they are split, for requests of few rows). Requests of few rows are split over their keys, and the
 // partial results merged in order. bf16 queries over bf16 keys go through pair products where the set has them, with
 // probabilities rounded to bf16; all else is float32.
@@ -68,9 +68,12 @@ void find_reach(Block& b) {
   for (long t = 0; t < b.tokens; ++t) {
     const int row = static_cast<int>(b.task->t0 + t);
     Reach& r = b.token_reach[t];
-    r = {.cached_from = span.first_cached(row, b.p->window), .cached_to = span.ctx_len,
-         .hole_begin = span.hole_begin, .hole_end = span.hole_end,
-         .new_from = base + span.first_new(row, b.p->window), .new_to = base + span.new_keys(row)};
+    r = {.cached_from = span.first_cached(row, b.p->window),
+         .cached_to = span.ctx_len,
+         .hole_begin = span.hole_begin,
+         .hole_end = span.hole_end,
+         .new_from = base + span.first_new(row, b.p->window),
+         .new_to = base + span.new_keys(row)};
     if (t == 0) {
       b.reach = r;
       continue;
@@ -93,7 +96,8 @@ void load_queries(const Block& b, long unit, long local) {
     long d = 0;
     if (r < b.rows) {
       const long token = b.span->q_off + b.task->t0 + r % b.tokens;
-      load_row(row, from.data, token * from.token_stride + query_head(b, unit, r) * from.head_stride, head_dim, from.type);
+      load_row(row, from.data, token * from.token_stride + query_head(b, unit, r) * from.head_stride, head_dim,
+               from.type);
       d = head_dim;
     }
     for (; d < b.d; ++d) row[d] = 0;
@@ -161,8 +165,8 @@ bool find_visible(const Block& b, long tile, Strip& s) {
 }
 
 void multiply_scores(const Block& b, const Strip& s, ReadAhead& ahead) {
-  const Product shape = {.rows = s.count, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile,
-                         .c_stride = kKeyTile};
+  const Product shape = {
+      .rows = s.count, .depth = b.d, .n = kKeyTile, .a_stride = b.d, .b_stride = kKeyTile, .c_stride = kKeyTile};
   const float* const q = b.q + s.local * b.rows_padded * b.d;
 #ifdef __AVX512BF16__
   if (b.pairs) {
@@ -175,8 +179,8 @@ void multiply_scores(const Block& b, const Strip& s, ReadAhead& ahead) {
 
 void add_values(const Block& b, const Strip& s, ReadAhead& ahead) {
   float* const out = b.out + (s.local * b.rows_padded + s.first) * b.dv;
-  const Product shape = {.rows = s.count, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv,
-                         .c_stride = b.dv};
+  const Product shape = {
+      .rows = s.count, .depth = kKeyTile, .n = b.dv, .a_stride = kKeyTile, .b_stride = b.dv, .c_stride = b.dv};
 #ifdef __AVX512BF16__
   if (b.pairs) {
     return multiply<Into::kAdd>(reinterpret_cast<const uint16_t*>(b.probabilities),
@@ -216,9 +220,7 @@ uint64_t take_out_nonfinite(const Block& b) {
 void add_taken_out(const Block& b, const Strip& s, uint64_t keys) {
   for (long r = 0; r < s.count; ++r) {
     float* const out = b.out + (s.local * b.rows_padded + s.first + r) * b.dv;
-    const auto add = [&](const auto* all) {
-      add_moved(b.staged, b.dv, keys & s.visible[r], all + r * kKeyTile, out);
-    };
+    const auto add = [&](const auto* all) { add_moved(b.staged, b.dv, keys & s.visible[r], all + r * kKeyTile, out); };
     b.pairs ? add(reinterpret_cast<const uint16_t*>(b.probabilities)) : add(b.probabilities);
   }
 }
@@ -250,9 +252,13 @@ long next_tile(const Block& b, long tile) {
 
 ReadAhead ahead_of(const PagedAttentionParams& p, const TileKeys& keys, long kv_head) {
   const TileRows k = k_rows(p, keys, kv_head), v = v_rows(p, keys, kv_head);
-  return {.row = keys.k, .second = keys.v,
-          .offset = k.pool_offset, .bytes = k.dim * size_of(k.pool_type),
-          .second_offset = v.pool_offset, .second_bytes = v.dim * size_of(v.pool_type), .num_rows = kKeyTile};
+  return {.row = keys.k,
+          .second = keys.v,
+          .offset = k.pool_offset,
+          .bytes = k.dim * size_of(k.pool_type),
+          .second_offset = v.pool_offset,
+          .second_bytes = v.dim * size_of(v.pool_type),
+          .num_rows = kKeyTile};
 }
 
 void attend(const Block& b) {

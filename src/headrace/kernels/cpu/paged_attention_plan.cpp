@@ -7,9 +7,9 @@
 namespace headrace::cpu {
 namespace {
 
-constexpr long kRowsPerBlock = 512;    // query rows that share a packed K and V tile in prefill: Q and O stay in L2
-constexpr long kRowsToSplit = 32;      // requests of at most this many rows per kv head are split over their keys
-constexpr long kKeysPerSplit = 2048;   // a function of nothing: a row's splits depend on its own length only
+constexpr long kRowsPerBlock = 512;   // query rows that share a packed K and V tile in prefill: Q and O stay in L2
+constexpr long kRowsToSplit = 32;     // requests of at most this many rows per kv head are split over their keys
+constexpr long kKeysPerSplit = 2048;  // a function of nothing: a row's splits depend on its own length only
 constexpr long kTasksPerThread = 4;
 
 void require_dense(const char* name, const TensorView& tensor) {
@@ -39,8 +39,8 @@ AttentionPages pages_of(const char* name, const TensorView& tensor) {
 }
 
 PagedAttentionParams params_of(const PagedAttentionArgs& a, const OpContext& context) {
-  HR_REQUIRE(a.kv.k_scale == 1 && a.kv.v_scale == 1, ErrorCode::kUnsupported,
-             "paged_attention: the pool has scales ", a.kv.k_scale, " and ", a.kv.v_scale, ", expected 1");
+  HR_REQUIRE(a.kv.k_scale == 1 && a.kv.v_scale == 1, ErrorCode::kUnsupported, "paged_attention: the pool has scales ",
+             a.kv.k_scale, " and ", a.kv.v_scale, ", expected 1");
   PagedAttentionParams p = {.q = rows_of("q", a.q),
                             .k_new = rows_of("k", a.k_new),
                             .v_new = rows_of("v", a.v_new),
@@ -110,8 +110,14 @@ void PagedAttentionPlan::add_request(long request, const OpContext& context) {
   const long block = std::max(1L, kRowsPerBlock / params_.heads_per_unit);
   for (long t1 = tokens; t1 > 0; t1 -= std::min(t1, (t1 - 1) % block + 1)) {
     const long t0 = (t1 - 1) / block * block;
-    const AttentionTask task = {.request = request, .t0 = t0, .t1 = t1, .u0 = 0, .u1 = params_.num_units,
-                                .k0 = 0, .k1 = keys, .partial = kNoPartial};
+    const AttentionTask task = {.request = request,
+                                .t0 = t0,
+                                .t1 = t1,
+                                .u0 = 0,
+                                .u1 = params_.num_units,
+                                .k0 = 0,
+                                .k1 = keys,
+                                .partial = kNoPartial};
     add_tasks(task, /*splits=*/1);
   }
 }
@@ -123,8 +129,14 @@ void PagedAttentionPlan::add_split_request(long request, long keys) {
   const long splits = (keys + kKeysPerSplit - 1) / kKeysPerSplit;
   merges_.push_back({.request = request, .num_tokens = tokens, .partial = partial_floats_, .num_splits = splits});
   for (long s = 0; s < splits; ++s, partial_floats_ += floats) {
-    add_tasks({.request = request, .t0 = 0, .t1 = tokens, .u0 = 0, .u1 = params_.num_units,
-               .k0 = s * kKeysPerSplit, .k1 = std::min(keys, (s + 1) * kKeysPerSplit), .partial = partial_floats_},
+    add_tasks({.request = request,
+               .t0 = 0,
+               .t1 = tokens,
+               .u0 = 0,
+               .u1 = params_.num_units,
+               .k0 = s * kKeysPerSplit,
+               .k1 = std::min(keys, (s + 1) * kKeysPerSplit),
+               .partial = partial_floats_},
               splits);
   }
 }

@@ -14,7 +14,8 @@ constexpr long kTokensPerTask = 64;
 
 void store_row(const StoreRows& rows, const StoreKVParams& p, long token, long slot, long head) {
   const long from = token * rows.from_token_stride + head * rows.from_head_stride;
-  const long to = slot / p.page_size * rows.page_stride + head * rows.head_stride + slot % p.page_size * rows.slot_stride;
+  const long to =
+      slot / p.page_size * rows.page_stride + head * rows.head_stride + slot % p.page_size * rows.slot_stride;
   if (p.from_type == p.pool_type) {
     const long size = p.from_type == FloatType::kF32 ? 4 : 2;
     memcpy(static_cast<char*>(rows.pool) + to * size, static_cast<const char*>(rows.from) + from * size,
