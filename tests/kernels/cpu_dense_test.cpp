@@ -8,15 +8,10 @@
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
+#include "support/tolerances.h"
 
 namespace headrace::testing_support {
 namespace {
-
-// Relative to values of size about 1: sums in float32, then one rounding to the output's dtype.
-Tolerance tolerance_of(DType out) {
-  if (out == DType::kF32) return {.abs = 2e-5, .rel = 2e-5};
-  return out == DType::kBF16 ? Tolerance{.abs = 2e-3, .rel = 8e-3} : Tolerance{.abs = 2e-4, .rel = 1e-3};
-}
 
 class DenseOps : public testing::TestWithParam<std::string_view> {
  protected:
@@ -44,7 +39,7 @@ TEST_P(DenseOps, LinearMatchesTheOracle) {
       const TensorView b = rows == 7 ? TensorView() : bias.view();
       reference::linear({.x = x, .weight = w, .bias = b, .y = want}, {});
       ops_->linear({.x = x, .weight = w, .bias = b, .y = got}, {.threads = 2});
-      EXPECT_TRUE(all_close(got, want, tolerance_of(type)))
+      EXPECT_TRUE(all_close(got, want, dense_tolerance(type)))
           << name_of(weight) << " " << rows << "x" << in << "x" << out;
     }
   }
@@ -74,7 +69,7 @@ TEST_P(DenseOps, RMSNormMatchesTheOracleOnStridedHeads) {
         ours.out = got;
         reference::rms_norm(args, {});
         ops_->rms_norm(ours, {.threads = 2});
-        EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+        EXPECT_TRUE(all_close(got, want, dense_tolerance(type)));
       }
     }
   }
@@ -90,7 +85,7 @@ TEST_P(DenseOps, RotaryEmbeddingTurnsTheFirstElementsAlone) {
     reference::rotary_embedding({.x = want, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f}, {});
     ops_->rotary_embedding({.x = got, .positions = positions, .inv_freq = frequencies, .magnitude = 1.1f},
                            {.threads = 2});
-    EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+    EXPECT_TRUE(all_close(got, want, dense_tolerance(type)));
     EXPECT_TRUE(bit_equal(got.view().narrow(2, 10, 20), x.view().narrow(2, 10, 20)));
   }
 }
@@ -104,7 +99,7 @@ TEST_P(DenseOps, PointwiseMatchesTheOracle) {
         const Tensor want(type, {18, 300}), got = copy_of(y);
         reference::pointwise({.kind = kind, .x = x, .y = y, .out = want}, {});
         ops_->pointwise({.kind = kind, .x = x, .y = got, .out = got}, {.threads = 2});  // in place
-        EXPECT_TRUE(all_close(got, want, tolerance_of(type)));
+        EXPECT_TRUE(all_close(got, want, dense_tolerance(type)));
       }
     }
   }

@@ -8,14 +8,10 @@
 #include "headrace/layers/onednn_matmul.h"
 #include "support/all_close.h"
 #include "support/random.h"
+#include "support/tolerances.h"
 
 namespace headrace::testing_support {
 namespace {
-
-// Sums of 80 products of size 0.2 in float32; bfloat16 outputs round at 2^-9 on top.
-Tolerance tolerance_of(DType out) {
-  return out == DType::kF32 ? Tolerance{.abs = 2e-5, .rel = 2e-5} : Tolerance{.abs = 2e-3, .rel = 8e-3};
-}
 
 LayerContext context_of(DType dtype, Determinism determinism) {
   return {.ops = &cpu::select_kernel_set(), .op = {.threads = 2, .determinism = determinism}, .dtype = dtype};
@@ -31,7 +27,7 @@ TEST(Linear, AgreesWithTheOracleForFewAndManyRowsWithAndWithoutBias) {
         const Tensor want(dtype, {rows, 33});
         reference::linear({.x = x, .weight = w, .bias = bias, .y = want}, {});
         const Tensor got = Linear(w, bias)(context_of(dtype, Determinism::kFast), x);
-        EXPECT_TRUE(all_close(got, want, tolerance_of(dtype))) << name_of(dtype) << " rows " << rows;
+        EXPECT_TRUE(all_close(got, want, dense_tolerance(dtype))) << name_of(dtype) << " rows " << rows;
       }
     }
   }

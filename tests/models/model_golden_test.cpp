@@ -7,13 +7,13 @@
 #include "models/golden_runner.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/tolerances.h"
 
 namespace headrace {
 namespace {
 
 using testing_support::all_close;
 using testing_support::bit_equal;
-using testing_support::Tolerance;
 
 using test::float32_tolerance;
 using test::golden_folder;
@@ -76,17 +76,6 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
   }
 }
 
-// What activations in bfloat16 may cost an element, as a share of the largest logit, over float32 weights. About twice
-// what was measured, set by set.
-double bfloat16_share(const std::string& family) {
-  const bool hybrid = family.starts_with("qwen3_5") || family == "qwen3_next";
-  const bool experts = family.find("moe") != std::string::npos;
-  if (hybrid && experts) return 1.0;  // both of the below; catches no more than NaN and logits of another sequence
-  if (experts) return 0.6;            // a token between two experts may choose the other one: a step, not a rounding
-  if (hybrid) return 0.4;  // the recurrence of random weights amplifies: transformers differs by 7 to 9 % RMS
-  return 0.03;             // some ten roundings of 2^-9 in a row
-}
-
 TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
   const Golden golden = golden_of(GetParam());
   const double largest = float32_tolerance(golden.logits).abs * 1e4;
@@ -95,7 +84,7 @@ TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
     SCOPED_TRACE(set.ops->name);
     GoldenRunner runner(golden_folder(GetParam()), *set.ops, DType::kBF16);
     const Tensor got = run_all(runner, golden, {20, 1});
-    EXPECT_TRUE(all_close(got, golden.logits, {.abs = bfloat16_share(GetParam()) * largest}));
+    EXPECT_TRUE(all_close(got, golden.logits, {.abs = testing_support::bfloat16_logit_share(GetParam()) * largest}));
   }
 }
 
