@@ -9,12 +9,17 @@ namespace {
 
 using Pipeline = StrategyConfig::Pipeline;
 
-void grow(Sequence& s, int32_t end, int32_t mask) {
-  s.tokens.resize(static_cast<size_t>(end), mask);
+}  // namespace
+
+void grow(Sequence& s, int32_t end, int32_t mask_token_id) {
+  s.tokens.resize(static_cast<size_t>(end), mask_token_id);
   s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
 }
 
-}  // namespace
+void cut_behind_end_token(Sequence& s) {
+  s.limit = std::min(s.limit, first_end_token(s) + 1);
+  for (DecodingBlock& block : s.blocks) block.clip(s.limit);
+}
 
 int32_t first_end_token(const Sequence& s) {
   for (const DecodingBlock& block : s.blocks) {
@@ -53,7 +58,7 @@ int32_t BlockBuffer::valid_end(const Sequence& s, int32_t begin) const {
   return follows_reference(s.params.decoding) ? begin + block_size : s.limit;
 }
 
-void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, const SampledToken& token) const {
+void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, const SampledToken& token) {
   block.decide(position);
   s.tokens[static_cast<size_t>(position)] = token.id;
   s.chosen[static_cast<size_t>(position - s.prompt_len)] = token;

@@ -15,7 +15,7 @@ struct BlockBuffer {
   // The prompt's whole blocks, ready to be stored, its rest as an active block, and what may be opened behind it.
   void start(Sequence& sequence) const;
   // Writes a token; its position is decided from now on.
-  void decide(Sequence& sequence, DecodingBlock& block, int32_t position, const SampledToken& token) const;
+  static void decide(Sequence& sequence, DecodingBlock& block, int32_t position, const SampledToken& token);
   // After the tokens of a pass: cached blocks leave, complete ones wait for their store, an end token drops what is
   // behind it, and at most one block is opened. num_final grows to the first undecided position.
   void advance(Sequence& sequence, int32_t num_cached) const;
@@ -33,6 +33,10 @@ DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& co
 
 // Positions that wait for nothing but their store: [num_cached, storable_end).
 int32_t storable_end(const Sequence& sequence);
+// Tokens up to `end`: those that are new hold the mask.
+void grow(Sequence& sequence, int32_t end, int32_t mask_token_id);
+// Nothing behind the first decided end token is decided any more; the tokens stay as they are.
+void cut_behind_end_token(Sequence& sequence);
 // The first end token among the decided tokens of the sequence's blocks, or the number of tokens.
 int32_t first_end_token(const Sequence& sequence);
 // The first undecided position of the sequence's blocks, or where what they will ever decide ends.

@@ -20,8 +20,7 @@ void FullAttention::start(Sequence& s) const {
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += size) {
     s.blocks.emplace_back(begin, std::min(begin + size, s.limit), begin, s.limit);
   }
-  s.tokens.resize(static_cast<size_t>(s.limit), *info_.mask_token_id);
-  s.chosen.resize(static_cast<size_t>(s.limit - s.prompt_len));
+  grow(s, s.limit, *info_.mask_token_id);
   s.num_final = s.prompt_len;
 }
 
@@ -41,14 +40,10 @@ void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const Sa
   const auto kept = reference ? kept_by_reference(sampled, *block, s.params.decoding, info_)
                               : accepted(sampled, acceptance_rule(s.params.decoding, info_), AtLeast::kOne);
   for (const size_t i : kept) {
-    const int32_t position = plan.sample[i].position;
-    block->decide(position);
-    s.tokens[static_cast<size_t>(position)] = sampled[i].id;
-    s.chosen[static_cast<size_t>(position - s.prompt_len)] = sampled[i];
+    BlockBuffer::decide(s, *block, plan.sample[i].position, sampled[i]);
   }
   block->count_step();
-  if (!reference) s.limit = std::min(s.limit, first_end_token(s) + 1);
-  for (DecodingBlock& each : s.blocks) each.clip(s.limit);
+  if (!reference) cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
 }
 
