@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headrace/request/sampling_params.h"
+#include "headrace/strategy/decoding_strategy.h"
 
 namespace headrace {
 class SigbusGuard;
@@ -27,6 +28,7 @@ struct DecodingFlags {
   std::string strategy = "auto", trace;
   std::optional<int32_t> block_size, mask_token_id;
   int32_t num_blocks = 1;
+  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
 };
 
 struct GenerateFlags {

@@ -34,13 +34,21 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--blocks", f.num_blocks, "blocks denoised at the same time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  using BlockCache = StrategyConfig::BlockCache;
+  static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
+  app.add_option("--block-cache", f.block_cache,
+                 "of fast_dllm_v2: yes: passes over a sub-block see the others as they were; no: exact passes")
+      ->transform(CLI::CheckedTransformer(kCaches).description(""));
   app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
 }
 
 void set_decoding(LLMOptions& options, const DecodingFlags& f) {
   options.strategy = f.strategy;
-  options.decoding = {.block_size = f.block_size, .mask_token_id = f.mask_token_id, .num_blocks = f.num_blocks};
+  options.decoding = {.block_size = f.block_size,
+                      .mask_token_id = f.mask_token_id,
+                      .num_blocks = f.num_blocks,
+                      .block_cache = f.block_cache};
 }
 
 }  // namespace headrace::app

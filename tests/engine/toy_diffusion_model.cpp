@@ -13,11 +13,12 @@ ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) 
            .kv_groups = {{{1, 4, 4}, {0}}},
            .full_attn_layer_ids = {0},
            .dtype = DType::kF32};
-  info_.diffusion = DiffusionInfo{.mask_token_id = kMask,
-                                  .block_size = script.block_size,
-                                  .sub_block_size = script.block_size,
-                                  .logits_of = script.logits_of,
-                                  .threshold = 0.9f};
+  info_.diffusion =
+      DiffusionInfo{.mask_token_id = kMask,
+                    .block_size = script.block_size,
+                    .sub_block_size = script.sub_block_size > 0 ? script.sub_block_size : script.block_size,
+                    .logits_of = script.logits_of,
+                    .threshold = 0.9f};
 }
 
 void ToyDiffusionModel::write_logits(const Tensor& logits, int64_t at, const ForwardBatch& batch, const KeySpan& span,

@@ -10,8 +10,9 @@ namespace headrace::testing {
 
 struct ToyScript {
   int32_t block_size = 4;
-  int32_t sure_masks = 2;  // leftmost masks of every block that pass any threshold below 0.99
-  int32_t eos_at = -1;     // position whose token is the end token; -1: none
+  int32_t sub_block_size = 0;  // 0: the block has no parts
+  int32_t sure_masks = 2;      // leftmost masks of every block that pass any threshold below 0.99
+  int32_t eos_at = -1;         // position whose token is the end token; -1: none
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
 };
 

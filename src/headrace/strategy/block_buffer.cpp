@@ -17,7 +17,9 @@ void grow(Sequence& s, int32_t end, int32_t mask_token_id) {
 }
 
 void cut_behind_end_token(Sequence& s) {
-  s.limit = std::min(s.limit, first_end_token(s) + 1);
+  const int32_t end = first_end_token(s);
+  if (end == s.num_tokens()) return;
+  s.limit = std::min(s.limit, end + 1);
   for (DecodingBlock& block : s.blocks) block.clip(s.limit);
 }
 
