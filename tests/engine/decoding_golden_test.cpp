@@ -14,6 +14,7 @@ namespace {
 
 using testing_support::golden_folder;
 using Rule = DecodingParams::Rule;
+using BlockCache = StrategyConfig::BlockCache;
 using Schedule = DecodingParams::Schedule;
 
 // Which positions got which tokens, pass by pass.
@@ -73,10 +74,13 @@ GoldenCase case_of(const JsonValue& entry) {
   for (const auto& [key, value] : options.as_object()) {
     c.options += str(" ", key, " ", text_of(value));
   }
-  if (options.find("block") != nullptr) c.config.block_size = static_cast<int32_t>(options.at("block").as_int());
+  const bool of_model = options.find("sub_block") != nullptr;
+  if (!of_model && options.find("block") != nullptr)
+    c.config.block_size = static_cast<int32_t>(options.at("block").as_int());
   c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
   if (options.find("threshold") != nullptr)
     c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());
+  c.config.block_cache = options.bool_or("block_cache", c.loop == "dual_cache") ? BlockCache::kYes : BlockCache::kNo;
   c.decoding.schedule = entry.at("whole_blocks").as_bool() ? Schedule::kReference : Schedule::kThreshold;
   if (options.find("steps") != nullptr) c.decoding.steps = static_cast<int32_t>(options.at("steps").as_int());
   c.decoding.rule = rule_of(options.string_or("alg", options.string_or("order", "confidence")));
@@ -196,6 +200,11 @@ TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_o
 
 TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
   expect_all_equal("multi_bd", cases_of("sdar", true), 7);
+}
+
+TEST(DecodingGolden, FastDLLMv2) {
+  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", true), 1);
+  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 2);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
+#include "headrace/strategy/fast_dllm_v2.h"
 #include "headrace/strategy/full_attention.h"
 #include "headrace/strategy/multi_bd.h"
 
@@ -29,6 +30,7 @@ constexpr std::array kStrategies = {
     Row{"autoregressive", make<Autoregressive>},
     Row{"full_attention", make<FullAttention>},
     Row{"multi_bd", make<MultiBD>},
+    Row{"fast_dllm_v2", make<FastDLLMv2>},
 };
 
 }  // namespace
@@ -43,7 +45,8 @@ std::vector<std::string_view> strategy_names() {
 std::string_view default_strategy(const std::optional<DiffusionInfo>& model) {
   if (!model) return "autoregressive";
   switch (model->attention) {
-    case DiffusionInfo::Attention::kBlockCausal: return "multi_bd";
+    case DiffusionInfo::Attention::kBlockCausal:
+      return model->sub_block_size < model->block_size ? "fast_dllm_v2" : "multi_bd";
     case DiffusionInfo::Attention::kFull: return "full_attention";
     case DiffusionInfo::Attention::kCanvas: return "diffusion_gemma";
   }

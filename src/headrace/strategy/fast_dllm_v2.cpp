@@ -1,0 +1,118 @@
+#include "headrace/strategy/fast_dllm_v2.h"
+
+#include <algorithm>
+
+#include "headrace/base/error.h"
+#include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/reference_loop.h"
+
+namespace headrace {
+namespace {
+
+using BlockCache = StrategyConfig::BlockCache;
+
+// Whether an init pass over the open block has run.
+bool initialised(const Sequence& s) {
+  return std::ranges::any_of(s.blocks, [](const DecodingBlock& block) { return block.num_steps() > 0; });
+}
+
+StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
+  const TokenRange run{sub_block.begin(), sub_block.end()};
+  return {
+      .spans = {{.keys = {.q_len = run.size(), .ctx_len = block_end, .phys0 = run.begin, .kind = KeySpan::Kind::kNone},
+                 .store = run}}};
+}
+
+}  // namespace
+
+FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
+    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache) {
+  HR_REQUIRE(info_.block_size % info_.sub_block_size == 0, ErrorCode::kInvalidArgument, "strategy '", name(),
+             "': the block size is ", info_.block_size, ", expected a multiple of the sub-blocks' ",
+             info_.sub_block_size);
+  HR_REQUIRE(info_.logits_of == DiffusionInfo::LogitsOf::kBefore, ErrorCode::kInvalidArgument, "strategy '", name(),
+             "': the model's logits say the token of their own position, expected the next one's");
+  HR_REQUIRE(config.num_blocks == 1, ErrorCode::kInvalidArgument, "strategy '", name(), "': it is to denoise ",
+             config.num_blocks, " blocks at a time, expected 1");
+}
+
+int32_t FastDLLMv2::max_cached(const Sequence& s) const {
+  return (s.limit + info_.block_size - 1) / info_.block_size * info_.block_size;
+}
+
+void FastDLLMv2::open_block(Sequence& s, int32_t begin) const {
+  const bool whole = follows_reference(s.params.decoding);
+  grow(s, begin + info_.block_size, *info_.mask_token_id);
+  for (int32_t at = begin; at < s.num_tokens(); at += info_.sub_block_size) {
+    const int32_t end = at + info_.sub_block_size;
+    s.blocks.emplace_back(at, end, std::clamp(s.prompt_len, at, end), whole ? end : std::max(at, s.limit));
+  }
+}
+
+void FastDLLMv2::start(Sequence& s) const {
+  const int32_t whole = s.prompt_len / info_.block_size * info_.block_size;
+  if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
+  if (whole < s.prompt_len) open_block(s, whole);
+  s.num_final = s.prompt_len;
+}
+
+StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
+  const auto current = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+  const bool commits = current == s.blocks.end();
+  const int32_t end = s.num_tokens(), clean_end = commits ? end : end - info_.block_size;
+  if (!commits && block_cache_ == BlockCache::kYes && initialised(s) && !current->masked(current->begin())) {
+    StepPlan plan = refine(*current, end);
+    plan.excluded_id = info_.mask_token_id;
+    for (const int32_t p : current->masked_positions()) {
+      plan.sample.push_back({p - 1 - current->begin(), p, current->num_steps()});
+    }
+    return plan;
+  }
+  TokenRange run{s.num_cached, end};
+  StepPlan plan{.excluded_id = info_.mask_token_id};
+  if (run.size() > budget) {  // whole blocks of the prompt
+    run.end = std::min(clean_end, run.begin + budget / info_.block_size * info_.block_size);
+    if (run.size() == 0) return plan;
+  } else if (commits) {
+    plan.sample.push_back({end - 1 - run.begin, end, 0});
+  } else {
+    for (const int32_t p : current->masked_positions()) {
+      plan.sample.push_back({p - 1 - run.begin, p, current->num_steps()});
+    }
+  }
+  const bool all = block_cache_ == BlockCache::kYes;
+  plan.spans.push_back({.keys = {.q_len = run.size(),
+                                 .ctx_len = run.begin,
+                                 .phys0 = run.begin,
+                                 .kind = KeySpan::Kind::kBlock,
+                                 .block_size = info_.block_size},
+                        .store = {run.begin, all ? run.end : std::min(run.end, clean_end)}});
+  return plan;
+}
+
+void FastDLLMv2::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
+  const int32_t end = s.num_tokens();
+  if (plan.sample.empty()) {
+    s.num_cached = plan.stored_end(s.num_cached);
+    return;
+  }
+  if (plan.sample.front().position == end) {
+    s.num_cached = end;
+    s.blocks.clear();
+    open_block(s, end);
+    BlockBuffer::decide(s, s.blocks.front(), end, sampled.front());
+  } else {
+    s.num_cached = end - info_.block_size;
+    std::erase_if(s.blocks, [&s](const DecodingBlock& block) { return block.end() <= s.num_cached; });
+    const auto current = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+    for (const size_t i : accepted(sampled, acceptance_rule(s.params.decoding, info_), AtLeast::kOne)) {
+      BlockBuffer::decide(s, *current, plan.sample[i].position, sampled[i]);
+    }
+    current->count_step();
+  }
+  if (!follows_reference(s.params.decoding)) cut_behind_end_token(s);
+  s.num_final = std::min(decided_end(s), s.limit);
+}
+
+}  // namespace headrace

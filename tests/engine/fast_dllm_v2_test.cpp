@@ -1,0 +1,129 @@
+// Fast-dLLM v2 through the whole engine, over a toy model: which passes run, and that they mix in one batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "headrace/engine/engine.h"
+#include "toy_diffusion_model.h"
+
+namespace headrace {
+namespace {
+
+using testing::ToyDiffusionModel;
+using testing::ToyScript;
+
+constexpr ToyScript kScript{
+    .block_size = 32, .sub_block_size = 8, .sure_masks = 3, .logits_of = DiffusionInfo::LogitsOf::kBefore};
+
+EngineConfig config_of(int32_t max_requests, int64_t rows_per_step) {
+  return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows_per_step},
+          .max_requests = max_requests,
+          .max_context_len = 192,
+          .strategy = "fast_dllm_v2"};
+}
+
+std::vector<int32_t> prompt_of(int32_t length) {
+  std::vector<int32_t> prompt;
+  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
+  return prompt;
+}
+
+std::vector<int32_t> expected(int32_t prompt_len, int32_t count) {
+  std::vector<int32_t> ids;
+  for (int32_t p = prompt_len; p < prompt_len + count; ++p) ids.push_back(ToyDiffusionModel::token_at(p));
+  return ids;
+}
+
+enum class Pass { kChunk, kInit, kRefine, kCommit };
+
+Pass pass_of(const Sequence& s, const StepPlan& plan) {
+  if (plan.sample.empty()) return Pass::kChunk;
+  if (plan.spans.front().keys.kind == KeySpan::Kind::kNone) return Pass::kRefine;
+  return plan.sample.front().position == s.num_tokens() ? Pass::kCommit : Pass::kInit;
+}
+
+struct Decoded {
+  std::map<int64_t, std::vector<int32_t>> ids;
+  std::map<Pass, int> passes;
+  std::vector<std::set<Pass>> steps;  // which kinds ran together
+};
+
+Decoded decode(const ToyScript& script, const EngineConfig& config, const std::vector<int32_t>& prompt_lens,
+               const SamplingParams& params) {
+  const ToyDiffusionModel model(script);
+  Engine engine(model, config);
+  Decoded result;
+  engine.observe([&result](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kCommitted) return;
+    ++result.passes[pass_of(s, plan)];
+    result.steps.back().insert(pass_of(s, plan));
+  });
+  for (const int32_t length : prompt_lens) engine.add(prompt_of(length), params);
+  while (!engine.idle()) {
+    result.steps.emplace_back();
+    for (const StepOutput& out : engine.step()) result.ids[out.sequence_id].push_back(out.token.id);
+  }
+  EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  return result;
+}
+
+TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
+  const Decoded r = decode(kScript, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  EXPECT_EQ(r.ids.at(1), expected(40, 50));
+  EXPECT_EQ(r.passes.at(Pass::kInit), 7);  // the first of them runs the prompt, too
+  EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
+  EXPECT_EQ(r.passes.at(Pass::kCommit), 1);  // the last block is not needed again
+  EXPECT_EQ(r.steps.size(), 20u);
+}
+
+TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstToken) {
+  for (const int32_t prompt_len : {1, 31, 32, 33, 64}) {
+    for (const int32_t max_tokens : {1, 7, 26, 32, 33}) {
+      const Decoded r = decode(kScript, config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
+      EXPECT_EQ(r.ids.at(1), expected(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
+    }
+  }
+  const Decoded aligned = decode(kScript, config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
+  EXPECT_EQ(aligned.steps, (std::vector<std::set<Pass>>{{Pass::kCommit}}));
+}
+
+TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
+  const Decoded r = decode(kScript, config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
+  const std::vector<int32_t> prompt_lens = {40, 64, 33, 96, 7, 59};
+  for (size_t i = 0; i < prompt_lens.size(); ++i) {
+    EXPECT_EQ(r.ids.at(static_cast<int64_t>(i) + 1), expected(prompt_lens[i], 60)) << prompt_lens[i];
+  }
+  EXPECT_TRUE(std::ranges::any_of(r.steps, [](const std::set<Pass>& kinds) {
+    return kinds.contains(Pass::kInit) && kinds.contains(Pass::kRefine) && kinds.contains(Pass::kCommit);
+  }));
+  EXPECT_TRUE(r.passes.contains(Pass::kChunk));
+}
+
+TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
+  EngineConfig config = config_of(1, 128);
+  config.decoding.block_cache = StrategyConfig::BlockCache::kNo;
+  const Decoded r = decode(kScript, config, {40}, {.max_tokens = 50, .temperature = 0});
+  EXPECT_EQ(r.ids.at(1), expected(40, 50));
+  EXPECT_EQ(r.passes.at(Pass::kInit), 19);
+  EXPECT_FALSE(r.passes.contains(Pass::kRefine));
+}
+
+TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
+  ToyScript script = kScript;
+  script.eos_at = 41;
+  const Decoded r = decode(script, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  EXPECT_EQ(r.ids.at(1).size(), 2u);
+  EXPECT_EQ(r.steps.size(), 1u);
+}
+
+TEST(FastDLLMv2, AModelWhoseLogitsAreNoNextTokensIsRefused) {
+  ToyScript script = kScript;
+  script.logits_of = DiffusionInfo::LogitsOf::kSame;
+  const ToyDiffusionModel model(script);
+  EXPECT_THROW(Engine(model, config_of(1, 128)), Error);
+}
+
+}  // namespace
+}  // namespace headrace
