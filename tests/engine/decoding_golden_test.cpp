@@ -207,5 +207,7 @@ TEST(DecodingGolden, FastDLLMv2) {
   expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 2);
 }
 
+TEST(DecodingGolden, DualCache) { expect_all_equal("dual_cache", cases_of("dual_cache", false), 2); }
+
 }  // namespace
 }  // namespace headrace

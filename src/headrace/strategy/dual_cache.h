@@ -1,0 +1,29 @@
+// Full attention with keys and values that are out of date: at a block's begin one pass runs the whole canvas and keeps
+// the K and V of everything before and behind the block; the passes after it run the block alone and see those. An
+// approximation with far fewer rows. Where the logits say the next token, the first pass decides the block's first
+// position alone, because no later one has the row before it. Of LLaDA and Dream.
+// Source: Wu et al. 2025, Fast-dLLM (version 1), DualCache.
+#pragma once
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace {
+
+class DualCache final : public DecodingStrategy {
+ public:
+  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size, or when
+  // several blocks are to be denoised at a time.
+  explicit DualCache(const StrategyConfig& config);
+
+  std::string_view name() const override { return "dual_cache"; }
+  void start(Sequence& sequence) const override;
+  int32_t min_budget(const Sequence& sequence) const override { return sequence.num_tokens(); }
+  int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
+  // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided.
+  void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
+
+ private:
+  DiffusionInfo info_;
+};
+
+}  // namespace headrace
