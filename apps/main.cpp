@@ -51,66 +51,89 @@ void add_sampling_flags(CLI::App& app, SamplingParams& s) {
       "--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
 }
 
+// The flags of every command, and what the one that ran returned.
+struct Commands {
+  GenerateFlags generate, demo;
+  ModelFlags perplexity, bench;
+  PuzzleFlags puzzles;
+  std::string perplexity_file, bench_what;
+  bool json = false;
+  int status = 0;
+
+  Output output() const { return json ? Output::kJson : Output::kText; }
+};
+
+void add_generate(CLI::App& app, Commands& c) {
+  CLI::App* generate = app.add_subcommand("generate", "complete a prompt; text comes as it is made");
+  add_model_flags(*generate, c.generate.model);
+  generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete")->required();
+  add_sampling_flags(*generate, c.generate.sampling);
+  add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling);
+  generate->add_flag("--json", c.generate.json, "one JSON object: text, ids, usage, timings, what ran");
+  generate->callback([&c] { c.status = app::generate(c.generate); });
+}
+
+void add_demo(CLI::App& app, Commands& c) {
+  CLI::App* demo = app.add_subcommand("demo", "the bundled model writes a fairy tale");
+  c.demo.prompt = "Once upon a time there was a king who had a golden bird";
+  c.demo.echo_prompt = true;
+  c.demo.sampling = {.max_tokens = 300, .temperature = 0.8f, .top_p = 0.95f, .seed = 3};
+  demo->add_option("-p,--prompt", c.demo.prompt, "how it begins")->capture_default_str();
+  add_sampling_flags(*demo, c.demo.sampling);
+  demo->callback([&c] { c.status = app::generate(c.demo); });
+}
+
+void add_perplexity(CLI::App& eval, Commands& c) {
+  CLI::App* perplexity = eval.add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
+  add_model_flags(*perplexity, c.perplexity);
+  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text")->required();
+  perplexity->add_flag("--json", c.json, "one JSON object");
+  perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
+}
+
+void add_puzzles(CLI::App& eval, Commands& c) {
+  CLI::App* puzzles = eval.add_subcommand("puzzles", "exact answers against tokens per forward, strategy by strategy");
+  add_model_flags(*puzzles, c.puzzles.model);
+  puzzles->add_option("--file", c.puzzles.file,
+                      "test items, one JSON object per line (default: the model's test.jsonl)");
+  puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
+  puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept")
+      ->delimiter(',')
+      ->capture_default_str();
+  puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
+  puzzles->add_flag("--json", c.json, "one JSON object per line");
+  puzzles->callback([&c] { c.status = eval_puzzles(c.puzzles, c.output()); });
+}
+
+void add_doctor_and_bench(CLI::App& app, Commands& c) {
+  CLI::App* check = app.add_subcommand("doctor", "what this machine can do and which kernels run");
+  check->add_flag("--json", c.json, "one JSON object");
+  check->callback([&c] { c.status = doctor(c.output()); });
+
+  CLI::App* measure =
+      app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
+  measure->add_option("op", c.bench_what, "what to measure")
+      ->required()
+      ->check(CLI::IsMember({"attention", "gdn", "model"}));
+  add_model_flags(*measure, c.bench);
+  measure->callback([&c] { c.status = bench(c.bench_what, c.bench); });
+}
+
 int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app("headrace: attention runtime and LLM inference engine");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
   app.require_subcommand(1);
-  GenerateFlags generate_flags, demo_flags;
-  ModelFlags eval_flags, bench_flags;
-  std::string eval_file, bench_what;
-  bool json = false;
-  int status = 0;
-  generate_flags.model.guard = demo_flags.model.guard = eval_flags.guard = &guard;
-
-  CLI::App* gen = app.add_subcommand("generate", "complete a prompt; text comes as it is made");
-  add_model_flags(*gen, generate_flags.model);
-  gen->add_option("-p,--prompt", generate_flags.prompt, "the text to complete")->required();
-  add_sampling_flags(*gen, generate_flags.sampling);
-  add_decoding_flags(*gen, generate_flags.decoding, generate_flags.sampling);
-  gen->add_flag("--json", generate_flags.json, "one JSON object: text, ids, usage, timings, what ran");
-  gen->callback([&] { status = generate(generate_flags); });
-
-  CLI::App* demo = app.add_subcommand("demo", "the bundled model writes a fairy tale");
-  demo_flags.prompt = "Once upon a time there was a king who had a golden bird";
-  demo_flags.echo_prompt = true;
-  demo_flags.sampling = {.max_tokens = 300, .temperature = 0.8f, .top_p = 0.95f, .seed = 3};
-  demo->add_option("-p,--prompt", demo_flags.prompt, "how it begins")->capture_default_str();
-  add_sampling_flags(*demo, demo_flags.sampling);
-  demo->callback([&] { status = generate(demo_flags); });
-
-  CLI::App* eval = app.add_subcommand("eval", "measure a model");
-  CLI::App* perplexity =
-      eval->require_subcommand(1)->add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
-  add_model_flags(*perplexity, eval_flags);
-  perplexity->add_option("--file", eval_file, "UTF-8 text")->required();
-  perplexity->add_flag("--json", json);
-  perplexity->callback([&] { status = eval_perplexity(eval_flags, eval_file, json ? Output::kJson : Output::kText); });
-
-  PuzzleFlags puzzle_flags;
-  puzzle_flags.model.guard = &guard;
-  CLI::App* puzzles = eval->add_subcommand("puzzles", "exact answers against tokens per forward, strategy by strategy");
-  add_model_flags(*puzzles, puzzle_flags.model);
-  puzzles->add_option("--file", puzzle_flags.file,
-                      "test items, one JSON object per line (default: the model's test.jsonl)");
-  puzzles->add_option("--limit", puzzle_flags.limit, "items of each task (default: all)")
-      ->check(CLI::Range(1, 1 << 30));
-  puzzles->add_option("--thresholds", puzzle_flags.thresholds, "what a token must pass to be kept")
-      ->delimiter(',')
-      ->capture_default_str();
-  puzzles->add_option("--svg", puzzle_flags.svg, "file for the curve of accuracy against tokens per forward");
-  puzzles->add_flag("--json", json);
-  puzzles->callback([&] { status = eval_puzzles(puzzle_flags, json ? Output::kJson : Output::kText); });
-
-  CLI::App* check = app.add_subcommand("doctor", "what this machine can do and which kernels run");
-  check->add_flag("--json", json);
-  check->callback([&] { status = doctor(json ? Output::kJson : Output::kText); });
-
-  CLI::App* measure =
-      app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
-  measure->add_option("what", bench_what)->required()->check(CLI::IsMember({"attention", "gdn", "model"}));
-  add_model_flags(*measure, bench_flags);
-  measure->callback([&] { status = bench(bench_what, bench_flags); });
-
+  Commands commands;
+  for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity,
+                            &commands.puzzles.model, &commands.bench}) {
+    flags->guard = &guard;
+  }
+  add_generate(app, commands);
+  add_demo(app, commands);
+  CLI::App* eval = app.add_subcommand("eval", "measure a model")->require_subcommand(1);
+  add_perplexity(*eval, commands);
+  add_puzzles(*eval, commands);
+  add_doctor_and_bench(app, commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -119,7 +142,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
     write_err(fmt::format("headrace: {}\n", unknown.value_or(e.what())));
     return kUsage;
   }
-  return status;
+  return commands.status;
 }
 
 }  // namespace
