@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/golden_batches.h"
+#include "engine/with_end_tokens.h"
 #include "headrace/engine/engine.h"
 #include "headrace/weights/config_file.h"
 
@@ -16,6 +17,7 @@ using testing_support::golden_folder;
 using Rule = DecodingParams::Rule;
 using BlockCache = StrategyConfig::BlockCache;
 using Schedule = DecodingParams::Schedule;
+using testing_support::WithEndTokens;
 
 // Which positions got which tokens, pass by pass.
 using Passes = std::vector<std::map<int32_t, int32_t>>;
@@ -105,20 +107,6 @@ std::vector<GoldenCase> cases_of(const std::string& loop, bool whole_blocks) {
   }
   return cases;
 }
-
-// The same network with end tokens of the test's choice.
-class WithEndTokens final : public Model {
- public:
-  WithEndTokens(const Model& model, std::vector<int32_t> eos_ids) : model_(model), info_(model.info()) {
-    info_.eos_ids = std::move(eos_ids);
-  }
-  const ModelInfo& info() const override { return info_; }
-  Tensor forward(const ForwardBatch& batch) const override { return model_.forward(batch); }
-
- private:
-  const Model& model_;
-  ModelInfo info_;
-};
 
 struct Decoded {
   std::vector<int32_t> tokens;

@@ -61,8 +61,8 @@ void DecodingBlock::remask(int32_t position) {
 void DecodingBlock::clip(int32_t valid_end) { valid_end_ = std::clamp(valid_end, begin_, valid_end_); }
 
 void DecodingBlock::commit() {
-  HR_REQUIRE(complete(), ErrorCode::kInternal, "decoding block ", begin_, "..", end(), ": committed with ",
-             num_masked(), " masks");
+  HR_REQUIRE(settled(), ErrorCode::kInternal, "decoding block ", begin_, "..", end(), ": committed with ", num_masked(),
+             " masks", open_ ? " while its tokens may change" : "");
   state_ = State::kToCache;
 }
 

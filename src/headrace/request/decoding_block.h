@@ -41,13 +41,22 @@ class DecodingBlock {
   // The first undecided position, or valid_end.
   int32_t decided_end() const;
 
-  void decide(int32_t position);  // Error kInternal for a prompt position or one from valid_end on
-  void remask(int32_t position);  // likewise
-  void clip(int32_t valid_end);   // positions from here on no longer matter
-  void commit();                  // kActive to kToCache; Error kInternal for a block with masks
+  void decide(int32_t position);      // Error kInternal for a prompt position or one from valid_end on
+  void remask(int32_t position);      // likewise
+  void clip(int32_t valid_end);       // positions from here on no longer matter
+  void keep_open() { open_ = true; }  // decided tokens may change, so that a complete block is not ready to be stored
+  void settle() { open_ = false; }    // they will not: how blocks start
+  bool settled() const { return !open_ && complete(); }
+  bool may_change() const { return open_ && is_active(); }
+  void commit();  // kActive to kToCache; Error kInternal for a block that is not settled
 
-  int32_t num_steps() const { return num_steps_; }  // forward passes that it was denoised in
-  void count_step() { ++num_steps_; }
+  int32_t num_steps() const { return num_steps_; }            // forward passes that it was denoised in
+  int32_t num_edit_steps() const { return num_edit_steps_; }  // of these, passes that found no masks in it
+  // Of a pass that has decided nothing yet.
+  void count_step() {
+    ++num_steps_;
+    num_edit_steps_ += complete() ? 1 : 0;
+  }
 
  private:
   void check_writable(int32_t position) const;
@@ -55,7 +64,8 @@ class DecodingBlock {
   int32_t begin_, editable_begin_, valid_end_;
   State state_ = State::kActive;
   std::vector<bool> masked_;
-  int32_t num_steps_ = 0;
+  bool open_ = false;
+  int32_t num_steps_ = 0, num_edit_steps_ = 0;
 };
 
 }  // namespace headrace

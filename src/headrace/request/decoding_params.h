@@ -28,6 +28,9 @@ struct DecodingParams {
   std::optional<float> threshold;  // absent: the model's
   float add_block = 0.1f;          // share of a block that is decided before the next one is opened behind it
   float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress
+  // Of strategies that change decided tokens again.
+  std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
+  int32_t max_edits = 16;               // passes that may change a block without masks
 };
 
 }  // namespace headrace

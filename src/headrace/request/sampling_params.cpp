@@ -16,6 +16,8 @@ void validate(const SamplingParams& p) {
                  {"top_p", static_cast<double>(p.top_p), 1e-6, 1},
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
+                 {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
+                 {"max_edits", static_cast<double>(p.decoding.max_edits), 0, 1 << 20},
                  {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
   for (const auto& range : kRanges) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",

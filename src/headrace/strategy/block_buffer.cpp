@@ -1,6 +1,7 @@
 #include "headrace/strategy/block_buffer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "headrace/strategy/reference_loop.h"
 
@@ -25,6 +26,7 @@ void cut_behind_end_token(Sequence& s) {
 
 int32_t first_end_token(const Sequence& s) {
   for (const DecodingBlock& block : s.blocks) {
+    if (block.may_change()) continue;
     for (int32_t p = block.editable_begin(); p < block.valid_end(); ++p) {
       const int32_t id = s.tokens[static_cast<size_t>(p)];
       if (!block.masked(p) && std::ranges::find(s.eos_ids, id) != s.eos_ids.end()) return p;
@@ -35,6 +37,7 @@ int32_t first_end_token(const Sequence& s) {
 
 int32_t decided_end(const Sequence& s) {
   for (const DecodingBlock& block : s.blocks) {
+    if (block.may_change()) return block.begin();
     if (!block.complete()) return block.decided_end();
   }
   return s.blocks.empty() ? s.num_tokens() : std::min(s.num_tokens(), s.blocks.back().valid_end());
@@ -49,8 +52,7 @@ void BlockBuffer::start(Sequence& s) const {
   const int32_t whole = s.prompt_len / block_size * block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) {
-    s.blocks.emplace_back(whole, whole + block_size, s.prompt_len, valid_end(s, whole));
-    grow(s, whole + block_size, mask_token_id);
+    add_block(s, whole, s.prompt_len);
   }
   s.num_final = s.prompt_len;
   if (may_open(s)) open(s);
@@ -78,8 +80,31 @@ bool BlockBuffer::may_open(const Sequence& s) const {
 
 void BlockBuffer::open(Sequence& s) const {
   const int32_t begin = s.num_tokens();
-  s.blocks.emplace_back(begin, begin + block_size, begin, valid_end(s, begin));
+  add_block(s, begin, begin);
+}
+
+void BlockBuffer::add_block(Sequence& s, int32_t begin, int32_t editable_begin) const {
+  s.blocks.emplace_back(begin, begin + block_size, editable_begin, valid_end(s, begin));
+  if (edits == Edits::kYes) s.blocks.back().keep_open();
   grow(s, begin + block_size, mask_token_id);
+}
+
+StepPlan BlockBuffer::plan(const Sequence& s, TokenRange run, std::vector<SampleRow> sample, int32_t budget) const {
+  StepPlan plan{.excluded_id = mask_token_id};
+  const int32_t stored = storable_end(s);
+  if (run.size() > budget) {
+    run.end = std::min(stored, run.begin + budget / block_size * block_size);
+    if (run.end <= s.num_cached) return plan;
+  } else {
+    plan.sample = std::move(sample);
+  }
+  plan.spans.push_back({.keys = {.q_len = run.size(),
+                                 .ctx_len = run.begin,
+                                 .phys0 = run.begin,
+                                 .kind = KeySpan::Kind::kBlock,
+                                 .block_size = block_size},
+                        .store = {s.num_cached, std::min(run.end, stored)}});
+  return plan;
 }
 
 void BlockBuffer::stop_at_end_token(Sequence& s) const {
@@ -100,9 +125,10 @@ void BlockBuffer::advance(Sequence& s, int32_t num_cached) const {
   std::erase_if(s.blocks, [num_cached](const DecodingBlock& block) { return block.end() <= num_cached; });
   stop_at_end_token(s);
   for (DecodingBlock& block : s.blocks) {
-    if (!block.complete()) break;
+    if (!block.settled()) break;
     if (block.is_active()) block.commit();
   }
+  if (edits == Edits::kYes) stop_at_end_token(s);  // of a block that has just become final
   const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
   const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
   if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));

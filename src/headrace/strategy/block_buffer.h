@@ -11,9 +11,16 @@ struct BlockBuffer {
   int32_t num_blocks = 1;  // that may be active at the same time
   int32_t mask_token_id = 0;
   StrategyConfig::Pipeline pipeline = StrategyConfig::Pipeline::kTight;
+  enum class Edits : uint8_t {
+    kNo,   // a decided token is final
+    kYes,  // not before its block is settled
+  } edits = Edits::kNo;
 
   // The prompt's whole blocks, ready to be stored, its rest as an active block, and what may be opened behind it.
   void start(Sequence& sequence) const;
+  // The pass over `run` whose rows `sample` are read; where they exceed the budget, a chunk of whole blocks that are
+  // only stored, or nothing.
+  StepPlan plan(const Sequence& sequence, TokenRange run, std::vector<SampleRow> sample, int32_t budget) const;
   // Writes a token; its position is decided from now on.
   static void decide(Sequence& sequence, DecodingBlock& block, int32_t position, const SampledToken& token);
   // After the tokens of a pass: cached blocks leave, complete ones wait for their store, an end token drops what is
@@ -25,6 +32,7 @@ struct BlockBuffer {
   void open(Sequence& sequence) const;
   // Positions of the block from `begin` on that are decided end here.
   int32_t valid_end(const Sequence& sequence, int32_t begin) const;
+  void add_block(Sequence& sequence, int32_t begin, int32_t editable_begin) const;
   void stop_at_end_token(Sequence& sequence) const;
 };
 

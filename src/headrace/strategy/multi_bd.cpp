@@ -42,21 +42,7 @@ StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
   const bool repeats =
       shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
   const int32_t begin = s.num_cached - (repeats ? 1 : 0);
-  int32_t end = useful_end(s, stored);
-  StepPlan plan{.excluded_id = buffer_.mask_token_id};
-  if (end - begin > budget) {
-    end = std::min(stored, begin + budget / buffer_.block_size * buffer_.block_size);
-    if (end <= s.num_cached) return plan;
-  } else {
-    plan.sample = rows_of_masks(s, begin, shift);
-  }
-  plan.spans.push_back({.keys = {.q_len = end - begin,
-                                 .ctx_len = begin,
-                                 .phys0 = begin,
-                                 .kind = KeySpan::Kind::kBlock,
-                                 .block_size = buffer_.block_size},
-                        .store = {s.num_cached, std::min(end, stored)}});
-  return plan;
+  return buffer_.plan(s, {begin, useful_end(s, stored)}, rows_of_masks(s, begin, shift), budget);
 }
 
 void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
@@ -74,10 +60,10 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
       const auto kept = follows_reference(s.params.decoding)
                             ? kept_by_reference(candidates, block, s.params.decoding, info_)
                             : accepted(candidates, rule, least);
+      block.count_step();
       for (const size_t i : kept) {
         buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);
       }
-      block.count_step();
     }
     progress_before = progress;
   }

@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
+#include "headrace/strategy/d2f.h"
 #include "headrace/strategy/dual_cache.h"
 #include "headrace/strategy/fast_dllm_v2.h"
 #include "headrace/strategy/full_attention.h"
@@ -28,8 +29,11 @@ std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
 
 // A new strategy is one file and one row.
 constexpr std::array kStrategies = {
-    Row{"autoregressive", make<Autoregressive>}, Row{"full_attention", make<FullAttention>},
-    Row{"dual_cache", make<DualCache>},          Row{"multi_bd", make<MultiBD>},
+    Row{"autoregressive", make<Autoregressive>},
+    Row{"full_attention", make<FullAttention>},
+    Row{"dual_cache", make<DualCache>},
+    Row{"multi_bd", make<MultiBD>},
+    Row{"d2f", make<D2F>},
     Row{"fast_dllm_v2", make<FastDLLMv2>},
 };
 
