@@ -147,5 +147,8 @@ void expect_all_equal(const std::string& strategy, size_t count) {
 
 TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
 
+TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 12); }
+
+
 }  // namespace
 }  // namespace headrace

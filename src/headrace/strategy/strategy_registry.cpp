@@ -9,6 +9,7 @@
 #include "headrace/strategy/fast_dllm_v2.h"
 #include "headrace/strategy/full_attention.h"
 #include "headrace/strategy/multi_bd.h"
+#include "headrace/strategy/multi_bd_edit.h"
 
 namespace headrace {
 namespace {
@@ -33,6 +34,7 @@ constexpr std::array kStrategies = {
     Row{"full_attention", make<FullAttention>},
     Row{"dual_cache", make<DualCache>},
     Row{"multi_bd", make<MultiBD>},
+    Row{"multi_bd_edit", make<MultiBDEdit>},
     Row{"d2f", make<D2F>},
     Row{"fast_dllm_v2", make<FastDLLMv2>},
 };

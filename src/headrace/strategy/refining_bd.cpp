@@ -1,0 +1,53 @@
+#include "headrace/strategy/refining_bd.h"
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+
+RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
+  const DiffusionInfo info = diffusion_info(name, config);
+  HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
+             "': the model's logits decide the next position, expected their own");
+  buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
+}
+
+int32_t RefiningBD::min_budget(const Sequence&) const {
+  return 2 * buffer_.num_blocks * buffer_.block_size;  // one block that is stored for each that is denoised
+}
+
+StepPlan RefiningBD::plan(const Sequence& s, int32_t budget) const {
+  const int32_t begin = s.num_cached;
+  std::vector<SampleRow> sample;
+  int32_t end = storable_end(s);
+  for (const DecodingBlock& block : s.blocks) {
+    if (!block.is_active()) continue;
+    for (int32_t p = block.editable_begin(); p < block.valid_end(); ++p) {
+      sample.push_back({p - begin, p, block.num_steps()});
+    }
+    end = block.end();
+  }
+  return buffer_.plan(s, {begin, end}, std::move(sample), budget);
+}
+
+void RefiningBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
+  for (DecodingBlock& block : s.blocks) {
+    if (plan.sample.empty() || !block.is_active()) continue;
+    const int32_t first = block.editable_begin();
+    const auto candidates = sampled.first(static_cast<size_t>(block.valid_end() - first));
+    sampled = sampled.subspan(candidates.size());
+    block.count_step();
+    const BlockVerdict verdict = judge(s, block, candidates);
+    for (const size_t i : verdict.kept) buffer_.decide(s, block, first + static_cast<int32_t>(i), candidates[i]);
+    if (verdict.then == BlockVerdict::Then::kSettles) {
+      block.settle();
+    } else {
+      block.keep_open();
+    }
+  }
+  buffer_.advance(s, plan.stored_end(s.num_cached));
+  for (DecodingBlock& block : s.blocks) {
+    if (block.is_active()) block.keep_open();  // one that waits for a block before it may change with it
+  }
+}
+
+}  // namespace headrace
