@@ -149,6 +149,7 @@ TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
 
 TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 12); }
 
+TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 8); }
 
 }  // namespace
 }  // namespace headrace

@@ -34,7 +34,12 @@ void ToyDiffusionModel::write_logits(const Tensor& logits, int64_t at, const For
   const int32_t token = decides == script_.eos_at ? kEos : token_at(decides);
   // Later masks prefer the same token, less than any threshold and less the further they are.
   const double sure = masks_before < script_.sure_masks ? 20.0 : 4.0 - 0.1 * masks_before;
-  set_element(logits, at * kVocab + token, sure);
+  if (script_.fickle) {
+    const int32_t now = ids(row);
+    set_element(logits, at * kVocab + (now == token ? (token + 1) % 90 : token), 5.5);  // probability 0.72
+  } else {
+    set_element(logits, at * kVocab + token, sure);
+  }
   set_element(logits, at * kVocab + kMask, 30.0);  // a model may want the mask; it must never get it
 }
 

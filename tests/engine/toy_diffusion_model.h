@@ -14,6 +14,7 @@ struct ToyScript {
   int32_t sure_masks = 2;      // leftmost masks of every block that pass any threshold below 0.99
   int32_t eos_at = -1;         // position whose token is the end token; -1: none
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
+  bool fickle = false;  // wants another token than it reads wherever it reads one, never quite surely
 };
 
 class ToyDiffusionModel final : public Model {

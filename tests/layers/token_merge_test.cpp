@@ -36,6 +36,16 @@ TEST(TokenMerge, BlendsTheFlaggedRowsAndLeavesTheOthers) {
   EXPECT_TRUE(testing_support::bit_equal(f.x, want));
 }
 
+TEST(TokenMerge, ABlendMayBeAsLongAsItsPartsTogether) {
+  Fixture f;
+  TokenMerge merge = f.merge();
+  merge.length = TokenMerge::Length::kOfParts;
+  merge_tokens(merge, f.table, f.x);
+  // |E[4]| / 2 + |E[2]| / 4 + |E[1]| / 4 = 11.2805 + 3.0516 + 1.7678, of a blend that is 16.0838 long.
+  const Tensor want = filled(DType::kF32, {kTokens, kHidden}, {0, 0, 0, 8.2583, 9.2593, 10.2603, 0, 0, 0});
+  EXPECT_TRUE(testing_support::all_close(f.x, want, {.abs = 1e-3, .rel = 0}));
+}
+
 TEST(TokenMerge, RefusesIdsOutsideTheTableAndShapesThatDoNotFit) {
   const Fixture f;
   TokenMerge outside = f.merge();

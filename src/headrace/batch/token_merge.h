@@ -1,10 +1,13 @@
 // Soft tokens: rows whose input embedding is a blend of candidates and the mask embedding.
 #pragma once
+#include <cstdint>
+
 #include "headrace/base/tensor.h"
 
 namespace headrace {
 
-// embedding[t] = sum_j probs[t, j] * E[ids[t, j]] + residual[t] * E[mask_token_id] for rows with mask[t] != 0.
+// embedding[t] = sum_j probs[t, j] * E[ids[t, j]] + residual[t] * E[mask_token_id] for rows with mask[t] != 0, and
+// then, with kOfParts, as long as its summands would be if they pointed the same way.
 // Source: Diffulex, token merge of the DMax strategy.
 struct TokenMerge {
   TensorView mask;      // uint8 [num_tokens]
@@ -12,6 +15,7 @@ struct TokenMerge {
   TensorView probs;     // float32 [num_tokens, k]
   TensorView residual;  // float32 [num_tokens]
   int32_t mask_token_id = 0;
+  enum class Length : uint8_t { kAsSummed, kOfParts } length = Length::kAsSummed;
 };
 
 }  // namespace headrace

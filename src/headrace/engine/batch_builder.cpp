@@ -21,6 +21,28 @@ void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
   const auto row0 = static_cast<int32_t>(ids_.size());
   for (const PlannedSpan& span : step.plan.spans) add_span(*step.sequence, span, table);
   for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);
+  for (const SoftRow& soft : step.plan.soft) soft_.push_back({row0 + soft.row, soft.share});
+}
+
+void BatchBuilder::add_merge(int32_t mask_token_id) {
+  const size_t tokens = ids_.size();
+  merge_.mask.assign(tokens, 0);
+  merge_.ids.assign(ids_.begin(), ids_.end());
+  merge_.probs.assign(tokens, 1);
+  merge_.residual.assign(tokens, 0);
+  for (const SoftRow& soft : soft_) {
+    const auto row = static_cast<size_t>(soft.row);
+    merge_.mask[row] = 1;
+    merge_.probs[row] = soft.share;
+    merge_.residual[row] = 1 - soft.share;
+  }
+  const auto count = static_cast<int64_t>(tokens);
+  batch_.attn.token_merge = TokenMerge{.mask = TensorView(merge_.mask.data(), DType::kU8, {count}),
+                                       .ids = TensorView(merge_.ids.data(), DType::kI64, {count, 1}),
+                                       .probs = TensorView(merge_.probs.data(), DType::kF32, {count, 1}),
+                                       .residual = TensorView(merge_.residual.data(), DType::kF32, {count}),
+                                       .mask_token_id = mask_token_id,
+                                       .length = TokenMerge::Length::kOfParts};
 }
 
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
@@ -28,6 +50,7 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
   ids_.clear();
   positions_.clear();
   write_slots_.clear();
+  soft_.clear();
   batch_ = {};
   for (const ScheduledStep& step : steps) add(step, table);
   bool any_decode = false, any_extend = false;
@@ -45,6 +68,7 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
   batch_.attn.write_slots = TensorView(write_slots_.data(), DType::kI64, {tokens});
   batch_.input_ids = TensorView(ids_.data(), DType::kI32, {tokens});
   batch_.positions = TensorView(positions_.data(), DType::kI32, {tokens});
+  if (!soft_.empty()) add_merge(*steps.front().plan.excluded_id);
   batch_.attn_backend = backend;
   return batch_;
 }

@@ -17,10 +17,17 @@ class BatchBuilder {
 
  private:
   void add(const ScheduledStep& step, const ReqToTokenPool& table);
+  void add_merge(int32_t mask_token_id);
   void add_span(const Sequence& sequence, const PlannedSpan& span, const ReqToTokenPool& table);
 
   std::vector<int32_t> ids_, positions_;
   std::vector<int64_t> write_slots_;
+  std::vector<SoftRow> soft_;  // of all sequences
+  struct Merge {               // [tokens], as TokenMerge has it with one candidate
+    std::vector<uint8_t> mask;
+    std::vector<int64_t> ids;
+    std::vector<float> probs, residual;
+  } merge_;
   ForwardBatch batch_;
 };
 

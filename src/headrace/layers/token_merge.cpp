@@ -1,5 +1,8 @@
 #include "headrace/layers/token_merge.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "headrace/base/error.h"
@@ -30,21 +33,31 @@ void merge_tokens(const TokenMerge& m, const TensorView& table, const TensorView
   check(m, table, x);
   const int64_t k = m.ids.dim(1), hidden = x.dim(1);
   std::vector<double> sum(static_cast<size_t>(hidden));
+  double parts = 0;  // lengths of the summands
   const auto add = [&](int64_t token, int64_t id, double weight) {
     HR_REQUIRE(id >= 0 && id < table.dim(0), ErrorCode::kInvalidArgument, "token merge: row ", token, " names id ", id,
                ", expected 0 to ", table.dim(0) - 1);
     const TensorView row = table.select(id);
-    for (int64_t d = 0; d < hidden; ++d) sum[static_cast<size_t>(d)] += weight * element_as_double(row, d);
+    double squares = 0;
+    for (int64_t d = 0; d < hidden; ++d) {
+      const double part = weight * element_as_double(row, d);
+      sum[static_cast<size_t>(d)] += part;
+      squares += part * part;
+    }
+    parts += std::sqrt(squares);
   };
   for (int64_t t = 0; t < x.dim(0); ++t) {
     if (element_as_double(m.mask, t) == 0) continue;
     sum.assign(sum.size(), 0);
+    parts = 0;
     for (int64_t j = 0; j < k; ++j) {
       add(t, static_cast<int64_t>(element_as_double(m.ids, t * k + j)), element_as_double(m.probs, t * k + j));
     }
     add(t, m.mask_token_id, element_as_double(m.residual, t));
+    const double length = std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0));
+    const double scale = m.length == TokenMerge::Length::kAsSummed ? 1 : parts / std::max(length, 1e-12);
     const TensorView row = x.select(t);
-    for (int64_t d = 0; d < hidden; ++d) set_element(row, d, sum[static_cast<size_t>(d)]);
+    for (int64_t d = 0; d < hidden; ++d) set_element(row, d, scale * sum[static_cast<size_t>(d)]);
   }
 }
 

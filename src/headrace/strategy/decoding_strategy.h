@@ -32,11 +32,18 @@ struct SampleRow {
   int32_t step = 0;      // of this position's denoising; the random number depends on it
 };
 
+// A row whose input is share * E[its token] + (1 - share) * E[excluded_id], as long as its parts together.
+struct SoftRow {
+  int32_t row = 0;
+  float share = 1;
+};
+
 // One sequence's share of a step. Strategies fill it; kernels never learn which one did.
 struct StepPlan {
   std::vector<PlannedSpan> spans;      // rows in this order; empty: nothing fits the budget
   std::vector<SampleRow> sample;       // ascending in row, each row once; the model's head runs on these alone
   std::optional<int32_t> excluded_id;  // never sampled: the mask token
+  std::vector<SoftRow> soft;           // ascending in row
 
   int32_t num_rows() const;
   // Where this sequence's cache ends after the step.

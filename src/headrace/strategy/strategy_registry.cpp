@@ -5,6 +5,7 @@
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
 #include "headrace/strategy/d2f.h"
+#include "headrace/strategy/dmax.h"
 #include "headrace/strategy/dual_cache.h"
 #include "headrace/strategy/fast_dllm_v2.h"
 #include "headrace/strategy/full_attention.h"
@@ -36,6 +37,7 @@ constexpr std::array kStrategies = {
     Row{"multi_bd", make<MultiBD>},
     Row{"multi_bd_edit", make<MultiBDEdit>},
     Row{"d2f", make<D2F>},
+    Row{"dmax", make<DMax>},
     Row{"fast_dllm_v2", make<FastDLLMv2>},
 };
 

@@ -1,0 +1,45 @@
+#include "headrace/strategy/dmax.h"
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+constexpr float kThreshold = 0.5f, kNearlyCertain = 0.9f;
+
+}  // namespace
+
+StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
+  StepPlan plan = RefiningBD::plan(s, budget);
+  auto block = s.blocks.begin();
+  for (const SampleRow& row : plan.sample) {
+    while (block->end() <= row.position) ++block;
+    if (block->masked(row.position)) continue;
+    const SampledToken& chosen = s.chosen[static_cast<size_t>(row.position - s.prompt_len)];
+    plan.soft.push_back({row.row, std::clamp(chosen.confidence, 0.0f, 1.0f)});
+  }
+  return plan;
+}
+
+BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
+                         std::span<const SampledToken> candidates) const {
+  const DecodingParams& params = s.params.decoding;
+  if (block.num_edit_steps() > params.max_edits) return {{}, BlockVerdict::Then::kSettles};
+  std::vector<size_t> kept;
+  bool filling = true, any_mask = false, same = true;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int32_t p = block.editable_begin() + static_cast<int32_t>(i);
+    if (block.masked(p)) {
+      filling = filling && (!any_mask || candidates[i].confidence >= params.threshold.value_or(kThreshold));
+      any_mask = true;
+      same = false;
+      if (!filling) continue;
+    }
+    same = same && candidates[i].id == s.tokens[static_cast<size_t>(p)];
+    kept.push_back(i);
+  }
+  const bool certain = std::ranges::all_of(candidates, [](const auto& c) { return c.confidence >= kNearlyCertain; });
+  return {std::move(kept), same || certain ? BlockVerdict::Then::kSettles : BlockVerdict::Then::kGoesOn};
+}
+
+}  // namespace headrace

@@ -1,0 +1,23 @@
+// DMax: every token of a block that is not final is decided anew in each pass, and goes into the next one as a blend of
+// its embedding and the mask's, by its probability. Of LLaDA2 checkpoints that were trained for it.
+// Source: DMax; Diffulex, strategy dmax with token merge dmax_topk of one candidate.
+#pragma once
+#include "headrace/strategy/refining_bd.h"
+
+namespace headrace {
+
+class DMax final : public RefiningBD {
+ public:
+  explicit DMax(const StrategyConfig& config) : RefiningBD("dmax", config) {}
+  std::string_view name() const override { return "dmax"; }
+  // Tokens of blocks that are stored go in as they are.
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
+
+ private:
+  // Masks are filled from the left as far as candidates reach the threshold, at least the first. A pass that changes
+  // nothing settles the block, as do candidates that are all nearly certain and running out of passes.
+  BlockVerdict judge(const Sequence& sequence, const DecodingBlock& block,
+                     std::span<const SampledToken> candidates) const override;
+};
+
+}  // namespace headrace

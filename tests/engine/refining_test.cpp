@@ -1,0 +1,185 @@
+// Strategies that look at decided tokens again, and D2F, over a toy model: what must not happen.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "headrace/engine/engine.h"
+#include "toy_diffusion_model.h"
+
+namespace headrace {
+namespace {
+
+using testing::ToyDiffusionModel;
+using testing::ToyScript;
+
+constexpr const char* kRefining[] = {"multi_bd_edit", "dmax"};
+
+EngineConfig config_of(const std::string& strategy, int32_t num_blocks = 1, int64_t rows_per_step = 128) {
+  return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows_per_step},
+          .max_requests = 2,
+          .max_context_len = 128,
+          .strategy = strategy,
+          .decoding = {.num_blocks = num_blocks}};
+}
+
+std::vector<int32_t> prompt_of(int32_t length) {
+  std::vector<int32_t> prompt;
+  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
+  return prompt;
+}
+
+using OnPlan = std::function<void(const Sequence&, const StepPlan&)>;
+
+std::vector<int32_t> decode(const ToyScript& script, const EngineConfig& config, const std::vector<int32_t>& prompt,
+                            const SamplingParams& params, const OnPlan& on_plan = {}) {
+  const ToyDiffusionModel model(script);
+  Engine engine(model, config);
+  engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned && on_plan) on_plan(s, plan);
+  });
+  engine.add(prompt, params);
+  std::vector<int32_t> ids;
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+  }
+  return ids;
+}
+
+std::vector<int32_t> toy_tokens(int32_t begin, int32_t count) {
+  std::vector<int32_t> ids;
+  for (int32_t p = begin; p < begin + count; ++p) ids.push_back(ToyDiffusionModel::token_at(p));
+  return ids;
+}
+
+TEST(Refining, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
+  for (const char* strategy : kRefining) {
+    for (const int32_t num_blocks : {1, 3}) {
+      for (const int32_t prompt_len : {5, 8}) {
+        for (const int32_t max_tokens : {1, 7, 16}) {
+          const auto ids = decode({}, config_of(strategy, num_blocks), prompt_of(prompt_len),
+                                  {.max_tokens = max_tokens, .temperature = 0});
+          EXPECT_EQ(ids, toy_tokens(prompt_len, max_tokens)) << strategy << ", " << num_blocks << " blocks";
+        }
+      }
+    }
+  }
+}
+
+TEST(Refining, B31_TheMaskIsNeverChosenNorEditedIn) {  // the toy model wants it above everything else
+  for (const char* strategy : kRefining) {
+    for (const float temperature : {0.0f, 1.5f}) {
+      SamplingParams params{.max_tokens = 40, .temperature = temperature, .seed = 4};
+      params.decoding.edit_threshold = 0;
+      const auto ids = decode({}, config_of(strategy, 2), prompt_of(5), params);
+      EXPECT_EQ(ids.size(), 40u);
+      EXPECT_EQ(std::ranges::count(ids, ToyDiffusionModel::kMask), 0) << strategy;
+    }
+  }
+}
+
+TEST(Refining, B33_MaskIdsOfThePromptAreNeitherMasksNorEdited) {
+  std::vector<int32_t> prompt = prompt_of(10);
+  prompt[3] = prompt[9] = ToyDiffusionModel::kMask;
+  for (const char* strategy : kRefining) {
+    decode({}, config_of(strategy), prompt, {.max_tokens = 6, .temperature = 0},
+           [](const Sequence& s, const StepPlan& plan) {
+             EXPECT_EQ(s.tokens[3], ToyDiffusionModel::kMask);
+             EXPECT_EQ(s.tokens[9], ToyDiffusionModel::kMask);
+             for (const SampleRow& row : plan.sample) EXPECT_GE(row.position, 10);
+           });
+  }
+}
+
+TEST(Refining, B13_TheEditThresholdDecidesWhatIsReplaced) {
+  const ToyScript script{.fickle = true};  // wants another token in each pass, with probability 0.7 or so
+  for (const float edit_threshold : {0.5f, 0.9f}) {
+    SamplingParams params{.max_tokens = 4, .temperature = 0};
+    params.decoding = {.threshold = 0.5f, .edit_threshold = edit_threshold, .max_edits = 3};
+    int32_t passes = 0;
+    decode(script, config_of("multi_bd_edit"), prompt_of(8), params,
+           [&passes](const Sequence&, const StepPlan&) { ++passes; });
+    // All masks at once, then a pass that edits nothing; or three that do, and one that finds its time over.
+    EXPECT_EQ(passes, edit_threshold == 0.5f ? 5 : 2);
+  }
+}
+
+TEST(Refining, NoTextChangesForEver) {
+  for (const char* strategy : kRefining) {
+    SamplingParams params{.max_tokens = 12, .temperature = 0};
+    params.decoding = {.threshold = 0.99f, .edit_threshold = 0.0f, .max_edits = 3};
+    EXPECT_EQ(decode({.fickle = true}, config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
+  }
+}
+
+TEST(Refining, AnEndTokenEndsTheTextWhenItsBlockIsFinal) {
+  for (const char* strategy : kRefining) {
+    const auto ids = decode({.eos_at = 13}, config_of(strategy, 2), prompt_of(6), {.temperature = 0});
+    std::vector<int32_t> want = toy_tokens(6, 7);
+    want.push_back(ToyDiffusionModel::kEos);
+    EXPECT_EQ(ids, want) << strategy;
+  }
+}
+
+TEST(DMax, B15_TokensAreMixedByTheirOwnProbabilityAndStoredAsTheyAre) {
+  int32_t soft_rows = 0, stored_blocks = 0;
+  SamplingParams params{.max_tokens = 12, .temperature = 0};
+  params.decoding.threshold = 0.5f;
+  decode({.fickle = true}, config_of("dmax"), prompt_of(8), params, [&](const Sequence& s, const StepPlan& plan) {
+    const PlannedSpan& span = plan.spans.front();
+    stored_blocks += span.store.size() > 0 ? 1 : 0;
+    for (const SoftRow& soft : plan.soft) {
+      const int32_t position = span.keys.phys0 + soft.row;
+      EXPECT_FALSE(span.store.contains(position));
+      EXPECT_EQ(soft.share, s.chosen[static_cast<size_t>(position - s.prompt_len)].confidence);
+      EXPECT_LT(soft.share, 0.9f);
+      ++soft_rows;
+    }
+  });
+  EXPECT_GT(soft_rows, 0);
+  EXPECT_EQ(stored_blocks, 3);  // the prompt, and two of three blocks
+}
+
+TEST(DMax, CandidatesThatAreAllNearlyCertainSettleABlock) {
+  int32_t passes = 0;
+  decode({.sure_masks = 4}, config_of("dmax"), prompt_of(8), {.max_tokens = 8, .temperature = 0},
+         [&passes](const Sequence&, const StepPlan&) { ++passes; });
+  EXPECT_EQ(passes, 2);  // one for each block
+}
+
+TEST(D2F, B11_ThePromptSeesItselfInOnePassAndNothingBehindIt) {
+  int32_t pass = 0;
+  const auto ids = decode({}, config_of("d2f", 2), prompt_of(6), {.max_tokens = 6, .temperature = 0},
+                          [&pass](const Sequence&, const StepPlan& plan) {
+                            const KeySpan& keys = plan.spans.front().keys;
+                            if (pass++ > 0) {
+                              EXPECT_EQ(keys.kind, KeySpan::Kind::kBlock);
+                              return;
+                            }
+                            EXPECT_EQ(keys.kind, KeySpan::Kind::kPrefixFull);  // example 2 of the specification
+                            EXPECT_EQ(keys.ctx_len, 0);
+                            for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(keys.new_keys(i), 6);
+                            EXPECT_EQ(keys.new_keys(6), 8);
+                            EXPECT_EQ(keys.new_keys(8), 12);
+                          });
+  EXPECT_EQ(ids, toy_tokens(6, 6));
+}
+
+TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {
+  const ToyDiffusionModel model({});
+  Engine engine(model, config_of("d2f", 1, 48));
+  EXPECT_THROW(engine.add(prompt_of(50), {.max_tokens = 4}), Error);
+  for (int i = 0; i < 2; ++i) engine.add(prompt_of(30), {.max_tokens = 8, .temperature = 0});
+  size_t count = 0;
+  while (!engine.idle()) count += engine.step().size();
+  EXPECT_EQ(count, 16u);
+}
+
+TEST(Refining, AModelWhoseLogitsDecideTheNextPositionIsRefused) {
+  const ToyDiffusionModel model({.logits_of = DiffusionInfo::LogitsOf::kBefore});
+  EXPECT_THROW(Engine(model, config_of("dmax")), Error);
+}
+
+}  // namespace
+}  // namespace headrace
