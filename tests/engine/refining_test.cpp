@@ -176,6 +176,17 @@ TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {
   EXPECT_EQ(count, 16u);
 }
 
+TEST(Refining, ALoopThatIsNotBuiltIsRefused) {
+  const ToyDiffusionModel model({});
+  for (const char* strategy : {"multi_bd_edit", "dmax", "d2f"}) {
+    Engine engine(model, config_of(strategy));
+    SamplingParams params;
+    params.decoding.schedule = DecodingParams::Schedule::kReference;
+    EXPECT_THROW(engine.add(prompt_of(4), params), Error);
+    EXPECT_TRUE(engine.idle());
+  }
+}
+
 TEST(Refining, AModelWhoseLogitsDecideTheNextPositionIsRefused) {
   const ToyDiffusionModel model({.logits_of = DiffusionInfo::LogitsOf::kBefore});
   EXPECT_THROW(Engine(model, config_of("dmax")), Error);

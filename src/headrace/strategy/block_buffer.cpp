@@ -51,9 +51,7 @@ int32_t storable_end(const Sequence& s) {
 void BlockBuffer::start(Sequence& s) const {
   const int32_t whole = s.prompt_len / block_size * block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
-  if (whole < s.prompt_len) {
-    add_block(s, whole, s.prompt_len);
-  }
+  if (whole < s.prompt_len) add_block(s, whole, s.prompt_len);
   s.num_final = s.prompt_len;
   if (may_open(s)) open(s);
 }

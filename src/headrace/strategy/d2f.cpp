@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "headrace/base/error.h"
+#include "headrace/strategy/reference_loop.h"
+
 namespace headrace {
 namespace {
 
@@ -17,6 +20,12 @@ StrategyConfig above_threshold(StrategyConfig config) {
 
 D2F::D2F(const StrategyConfig& config)
     : blocks_(above_threshold(config)), block_size_(diffusion_info("d2f", config).block_size) {}
+
+void D2F::start(Sequence& s) const {
+  HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported,
+             "strategy 'd2f': schedule 'reference' is not built; built are: threshold");
+  blocks_.start(s);
+}
 
 int32_t D2F::min_budget(const Sequence& s) const {
   const int32_t first = s.blocks.empty() ? s.num_tokens() : s.blocks.back().end();

@@ -1,6 +1,7 @@
 #include "headrace/strategy/refining_bd.h"
 
 #include "headrace/base/error.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 
@@ -9,6 +10,12 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
              "': the model's logits decide the next position, expected their own");
   buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
+}
+
+void RefiningBD::start(Sequence& s) const {
+  HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported, "strategy '", name(),
+             "': schedule 'reference' is not built; built are: threshold");
+  buffer_.start(s);
 }
 
 int32_t RefiningBD::min_budget(const Sequence&) const {

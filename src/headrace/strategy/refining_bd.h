@@ -15,7 +15,8 @@ struct BlockVerdict {
 
 class RefiningBD : public DecodingStrategy {
  public:
-  void start(Sequence& sequence) const override { buffer_.start(sequence); }
+  // Error kUnsupported for --schedule reference: no published loop of these is built.
+  void start(Sequence& sequence) const override;
   int32_t min_budget(const Sequence& sequence) const override;
   // As MultiBD's, but every token of a block that is not final is decided anew.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
