@@ -58,7 +58,7 @@ TEST(Attention, NamesTheKernelThatRuns) {
   EXPECT_THROW(attn_impl_from("cudnn"), Error);
 }
 
-TEST(Attention, RefusesTheDistinctLayoutByName) {
+TEST(Attention, B12_RefusesTheDistinctLayoutByName) {
   const AttnMetadataSource source;
   try {
     const Attention attention({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .kv_cache_layout = "distinct"},

@@ -14,7 +14,7 @@ namespace {
 using testing::ToyDiffusionModel;
 using testing::ToyScript;
 
-constexpr ToyScript kScript{
+const ToyScript kScript{
     .block_size = 32, .sub_block_size = 8, .sure_masks = 3, .logits_of = DiffusionInfo::LogitsOf::kBefore};
 
 EngineConfig config_of(int32_t max_requests, int64_t rows_per_step) {

@@ -13,6 +13,7 @@ ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) 
            .kv_groups = {{{1, 4, 4}, {0}}},
            .full_attn_layer_ids = {0},
            .dtype = DType::kF32};
+  info_.eos_ids.insert(info_.eos_ids.end(), script.more_eos.begin(), script.more_eos.end());
   info_.diffusion =
       DiffusionInfo{.mask_token_id = kMask,
                     .block_size = script.block_size,

@@ -10,9 +10,10 @@ namespace headrace::testing {
 
 struct ToyScript {
   int32_t block_size = 4;
-  int32_t sub_block_size = 0;  // 0: the block has no parts
-  int32_t sure_masks = 2;      // leftmost masks of every block that pass any threshold below 0.99
-  int32_t eos_at = -1;         // position whose token is the end token; -1: none
+  int32_t sub_block_size = 0;          // 0: the block has no parts
+  int32_t sure_masks = 2;              // leftmost masks of every block that pass any threshold below 0.99
+  int32_t eos_at = -1;                 // position whose token is the end token; -1: none
+  std::vector<int32_t> more_eos = {};  // end tokens besides
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
   bool fickle = false;  // wants another token than it reads wherever it reads one, never quite surely
 };

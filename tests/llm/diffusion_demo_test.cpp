@@ -1,8 +1,10 @@
 // The bundled block-diffusion models through the whole engine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include "headrace/llm/llm.h"
@@ -68,6 +70,49 @@ TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
     EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
     EXPECT_EQ(kept, kept_of(entry)) << entry.at("prompt").as_string();
     EXPECT_EQ(llm.engine().counters().steps - before.steps, entry.at("forwards").as_int(1, 1000)) << "no idle passes";
+  }
+}
+
+TEST(FairyDiffusion, AStopTextCutsABlockInItsMiddle) {
+  LLM llm(kFairy, options("multi_bd"));
+  SamplingParams params{.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  const Completion all = complete(llm, "Once upon a time", params);
+  params.stop = {"not in it", all.text.substr(23, 7)};
+  std::string streamed;
+  const Completion cut = llm.generate("Once upon a time", params, [&streamed](std::string_view piece) {
+    streamed += piece;
+    return StreamAction::kContinue;
+  });
+  EXPECT_EQ(cut.text, all.text.substr(0, all.text.find(params.stop[1])));
+  EXPECT_EQ(streamed, cut.text);
+  EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
+  EXPECT_LT(cut.ids.size(), all.ids.size());
+}
+
+// The demo's tokenizer with a token for the mask: text that spells it is text.
+TEST(FairyDiffusion, B33_TheMaskTokensTextInAPromptIsPlainText) {
+  const test::TempDir folder;
+  for (const auto& file : std::filesystem::directory_iterator(kFairy)) {
+    if (file.path().filename() != "tokenizer.json") {
+      std::filesystem::create_symlink(file.path(), folder.path() / file.path().filename());
+    }
+  }
+  std::ifstream in(kFairy / "tokenizer.json");
+  std::string tokenizer((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::string key = R"("added_tokens": [)";
+  ASSERT_NE(tokenizer.find(key), std::string::npos);
+  tokenizer.insert(tokenizer.find(key) + key.size(),
+                   R"({"id": 4096, "content": "<|MASK|>", "single_word": false, "lstrip": false, "rstrip": false,
+                       "normalized": false, "special": true},)");
+  test::write_file(folder.path() / "tokenizer.json", tokenizer);
+  LLM llm(folder.path(), options("multi_bd"));
+  EXPECT_EQ(llm.model_info().diffusion->mask_token_id, 4096);
+  for (const std::string prompt : {"Once <|MASK|> upon", "<|MASK|>", "a<|MASK|>"}) {
+    const Completion c = complete(llm, prompt, {.max_tokens = 12, .temperature = 0});
+    EXPECT_EQ(std::ranges::count(c.prompt_ids, 4096), 0) << prompt;
+    EXPECT_EQ(std::ranges::count(c.ids, 4096), 0) << prompt;
+    EXPECT_EQ(c.text.find("<|MASK|>"), std::string::npos) << prompt;
+    EXPECT_FALSE(c.ids.empty()) << prompt;
   }
 }
 

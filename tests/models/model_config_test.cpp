@@ -28,7 +28,7 @@ std::string refusal(const std::function<void()>& body) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(ModelConfig, RotaryIsReadFromTheOldAndTheNewSpelling) {
+TEST(ModelConfig, B26_RotaryIsReadFromTheOldAndTheNewSpelling) {
   for (const char* form :
        {R"("rope_theta":5e5,"rope_scaling":{"type":"linear","factor":8},"partial_rotary_factor":0.5)",
         R"("rope_parameters":{"rope_type":"linear","rope_theta":5e5,"factor":8,"partial_rotary_factor":0.5})"}) {

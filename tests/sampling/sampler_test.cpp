@@ -31,7 +31,7 @@ std::map<int32_t, int> histogram(const std::vector<float>& logits, const Samplin
   return counts;
 }
 
-TEST(Sampler, GreedyTiesGoToTheLowestId) { EXPECT_EQ(pick({1, 3, 3, 2}, {.temperature = 0}).id, 1); }
+TEST(Sampler, B25_GreedyTiesGoToTheLowestId) { EXPECT_EQ(pick({1, 3, 3, 2}, {.temperature = 0}).id, 1); }
 
 TEST(Sampler, DescribesTheDistribution) {
   const SampledToken t = pick({std::log(1.0f), std::log(2.0f), std::log(5.0f)}, {.temperature = 0});
@@ -89,7 +89,7 @@ TEST(Sampler, AMaskBehindTheTokenizersVocabularyIsExcludedAsItIs) {
   EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}, 2).front().id, 1);
 }
 
-TEST(Sampler, TheExcludedIdIsNeitherChosenNorCounted) {
+TEST(Sampler, B31_TheExcludedIdIsNeitherChosenNorCounted) {
   const SampledToken greedy = pick({1, 9, 1}, {.temperature = 0}, {}, 1);
   EXPECT_EQ(greedy.id, 0);
   EXPECT_NEAR(greedy.confidence, 0.5, 1e-6);
@@ -99,7 +99,7 @@ TEST(Sampler, TheExcludedIdIsNeitherChosenNorCounted) {
   }
 }
 
-TEST(Sampler, EachDenoisingStepOfAPositionHasItsOwnRandomNumber) {
+TEST(Sampler, B27_EachDenoisingStepOfAPositionHasItsOwnRandomNumber) {
   const std::vector<float> logits(100, 0.0f);
   int different = 0;
   for (int32_t step = 0; step < 50; ++step) {
@@ -112,7 +112,7 @@ TEST(Sampler, EachDenoisingStepOfAPositionHasItsOwnRandomNumber) {
   EXPECT_GT(different, 40);
 }
 
-TEST(Sampler, TheConfidenceIsThatOfTheModelWhateverTheTemperature) {
+TEST(Sampler, B25_TheConfidenceIsThatOfTheModelWhateverTheTemperature) {
   const SampledToken t = pick({std::log(3.0f), 0}, {.temperature = 0.01f});
   EXPECT_EQ(t.id, 0);
   EXPECT_NEAR(t.confidence, 0.75, 1e-6);
@@ -148,6 +148,7 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.max_tokens = 0}), "max_tokens is 0, expected 1 to 1.07374e+09");
   EXPECT_EQ(refusal({.top_p = 0}), "top_p is 0, expected 1e-06 to 1");
   EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
+  EXPECT_EQ(refusal({.decoding = {.steps = 3}}), "steps is 3, expected none without the schedule 'reference'");
   EXPECT_EQ(refusal({.stop = {""}}), "stop: a stop text is empty");
 }
 

@@ -80,7 +80,7 @@ TEST(LoraAdapter, ABfloat16WeightStaysOne) {
   EXPECT_EQ(checkpoint.tensor("model.layers.0.self_attn.q_proj.weight", {2, 3}).dtype(), DType::kBF16);
 }
 
-TEST(LoraAdapter, FactorsThatDoNotFitTheBaseAreRefused) {
+TEST(LoraAdapter, B28_FactorsThatDoNotFitTheBaseAreRefused) {
   expect_refused(ErrorCode::kModelFile, "'model.layers.0.self_attn.q_proj.weight' make [2, 3], expected [2, 4]",
                  [](Files& f) {
                    f.weight = Tensor::zeros(DType::kF32, {2, 4});
@@ -101,7 +101,7 @@ TEST(LoraAdapter, FactorsThatDoNotFitEachOtherAreRefused) {
   expect_refused(ErrorCode::kModelFile, "has no factors", [](Files& f) { f.factors.clear(); });
 }
 
-TEST(LoraAdapter, WhatIsNotBuiltIsRefusedByName) {
+TEST(LoraAdapter, B28_WhatIsNotBuiltIsRefusedByName) {
   for (const char* more : {R"("use_dora":true)", R"("modules_to_save":["lm_head"])", R"("rank_pattern":{"q":4})",
                            R"("bias":"all")", R"("peft_type":"IA3")", R"("init_lora_weights":"pissa")"}) {
     const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
@@ -113,7 +113,7 @@ TEST(LoraAdapter, WhatIsNotBuiltIsRefusedByName) {
   });
 }
 
-TEST(LoraAdapter, MissingFilesAndRandomWeightsAreRefused) {
+TEST(LoraAdapter, B28_MissingFilesAndRandomWeightsAreRefused) {
   const TempDir empty;
   EXPECT_THROW(LoraAdapter::open(empty.path()), Error);
   write_file(empty / "adapter_config.json", kConfig);

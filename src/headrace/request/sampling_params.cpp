@@ -23,6 +23,9 @@ void validate(const SamplingParams& p) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",
                range.value, ", expected ", range.least, " to ", range.most);
   }
+  HR_REQUIRE(!p.decoding.steps || p.decoding.schedule == DecodingParams::Schedule::kReference,
+             ErrorCode::kInvalidArgument, "steps is ", p.decoding.steps.value_or(0),
+             ", expected none without the schedule 'reference'");
   for (const std::string& stop : p.stop) {
     HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");
   }

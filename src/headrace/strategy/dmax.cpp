@@ -2,12 +2,20 @@
 
 #include <algorithm>
 
+#include "headrace/base/error.h"
+
 namespace headrace {
 namespace {
 
 constexpr float kThreshold = 0.5f, kNearlyCertain = 0.9f;
 
 }  // namespace
+
+void DMax::start(Sequence& s) const {
+  HR_REQUIRE(s.params.decoding.rule == DecodingParams::Rule::kConfidence, ErrorCode::kUnsupported,
+             "strategy 'dmax': tokens are accepted by confidence alone; no other rule is built");
+  RefiningBD::start(s);
+}
 
 StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = RefiningBD::plan(s, budget);

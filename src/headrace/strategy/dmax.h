@@ -10,6 +10,8 @@ class DMax final : public RefiningBD {
  public:
   explicit DMax(const StrategyConfig& config) : RefiningBD("dmax", config) {}
   std::string_view name() const override { return "dmax"; }
+  // Error kUnsupported for a request that accepts by anything but confidence.
+  void start(Sequence& sequence) const override;
   // Tokens of blocks that are stored go in as they are.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 

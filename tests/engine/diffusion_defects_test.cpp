@@ -1,0 +1,315 @@
+// Defects of the origin (docs/defects.md) that a decoding strategy could repeat, and what it lacked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "engine/golden_batches.h"
+#include "engine/toy_diffusion_model.h"
+#include "headrace/engine/engine.h"
+#include "headrace/kernels/cpu/dispatch.h"
+
+namespace headrace {
+namespace {
+
+using testing::ToyDiffusionModel;
+using testing_support::golden_folder;
+using Rule = DecodingParams::Rule;
+
+std::vector<int32_t> prompt_of(int32_t length, int32_t seed = 0) {
+  std::vector<int32_t> prompt;
+  for (int32_t p = 0; p < length; ++p) prompt.push_back(6 + (seed * 31 + p * p * 7 + p * 3) % 60);
+  return prompt;
+}
+
+EngineConfig config_of(std::string strategy, int32_t max_requests, OpContext context = {.threads = 1}) {
+  return {.runner = {.context = context, .num_pages = 64, .page_size = 16, .max_tokens = 256},
+          .max_requests = max_requests,
+          .max_context_len = 128,
+          .strategy = std::move(strategy)};
+}
+
+// What a request's passes decided: position, token, confidence.
+struct Decision {
+  int32_t position = 0, id = 0;
+  float confidence = 0;
+  bool operator==(const Decision&) const = default;
+};
+
+struct Decoded {
+  std::vector<SampledToken> tokens;
+  std::vector<std::vector<Decision>> passes;
+  std::optional<FinishReason> reason;
+
+  std::vector<int32_t> ids() const {
+    std::vector<int32_t> ids;
+    for (const SampledToken& token : tokens) ids.push_back(token.id);
+    return ids;
+  }
+};
+
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+};
+
+std::vector<Decoded> decode(const Model& model, const EngineConfig& config, const std::vector<Request>& requests) {
+  Engine engine(model, config);
+  std::map<int64_t, Decoded> result;
+  engine.observe([&result](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned || plan.sample.empty()) return;
+    auto& pass = result[s.id].passes.emplace_back();
+    for (const SampleRow& row : plan.sample) {
+      if (row.position >= s.num_tokens()) continue;
+      const auto token = static_cast<size_t>(row.position);
+      const SampledToken& chosen = s.chosen[token - static_cast<size_t>(s.prompt_len)];
+      pass.push_back({row.position, s.tokens[token], chosen.confidence});
+    }
+  });
+  for (const Request& r : requests) engine.add(r.prompt, r.params);
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) {
+      result[out.sequence_id].tokens.push_back(out.token);
+      if (out.finish_reason) result[out.sequence_id].reason = out.finish_reason;
+    }
+  }
+  EXPECT_EQ(engine.scheduler().free_pages(), config.runner.num_pages);
+  std::vector<Decoded> decoded;
+  for (auto& [id, each] : result) decoded.push_back(std::move(each));
+  return decoded;
+}
+
+SamplingParams greedy(int32_t max_tokens, float threshold) {
+  SamplingParams params{.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  params.decoding.threshold = threshold;
+  return params;
+}
+
+std::unique_ptr<Model> golden(const std::string& family, DType dtype, OpContext context) {
+  return load_model(golden_folder(family), {.dtype = dtype, .context = context});
+}
+
+// A strategy, and a checkpoint that it decodes.
+struct Pair {
+  std::string strategy, family;
+  friend std::ostream& operator<<(std::ostream& out, const Pair& p) { return out << p.strategy << " " << p.family; }
+};
+
+class DiffusionDefects : public ::testing::TestWithParam<Pair> {};
+
+TEST_P(DiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStrict) {
+  const OpContext strict{.threads = 2, .determinism = Determinism::kStrict};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto model = golden(GetParam().family, dtype, strict);
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 4; ++i)
+      requests.push_back({prompt_of(5 + 9 * i, i), greedy(18, 0.02f + 0.01f * static_cast<float>(i))});
+    EngineConfig together = config_of(GetParam().strategy, 4, strict);
+    together.runner.max_tokens = 100;  // not all at once
+    const std::vector<Decoded> got = decode(*model, together, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Decoded alone = decode(*model, config_of(GetParam().strategy, 1, strict), {requests[i]}).front();
+      EXPECT_EQ(got[i].ids(), alone.ids()) << name_of(dtype) << ", request " << i;
+      EXPECT_EQ(got[i].passes, alone.passes) << name_of(dtype) << ", request " << i;
+    }
+  }
+}
+
+TEST_P(DiffusionDefects, B27_ASeedDecidesEverything) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const auto run = [&](uint64_t seed, int32_t others) {
+    SamplingParams params = greedy(16, 0.05f);
+    params.temperature = 1;
+    params.seed = seed;
+    std::vector<Request> requests = {{prompt_of(9), params}};
+    for (int32_t i = 0; i < others; ++i) requests.push_back({prompt_of(12, i), params});
+    return decode(*model, config_of(GetParam().strategy, 4), requests).front().ids();
+  };
+  EXPECT_EQ(run(1, 0), run(1, 0));
+  EXPECT_EQ(run(1, 0), run(1, 2));
+  EXPECT_NE(run(1, 0), run(2, 0));
+}
+
+TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const auto run = [&](const SamplingParams& params) {
+    return decode(*model, config_of(GetParam().strategy, 1), {{prompt_of(9), params}}).front();
+  };
+  EXPECT_LT(run(greedy(24, 0.0f)).passes.size(), run(greedy(24, 0.045f)).passes.size());
+  EXPECT_LT(run(greedy(24, 0.045f)).passes.size(), run(greedy(24, 0.99f)).passes.size());
+  SamplingParams one = greedy(24, 0.03f);
+  one.temperature = 3;
+  EXPECT_NE(run(one).ids(), run(greedy(24, 0.03f)).ids());
+  one.top_k = 1;
+  EXPECT_EQ(run(one).ids(), run(greedy(24, 0.03f)).ids());
+  one.top_k = 0;
+  one.top_p = 1e-3f;
+  EXPECT_EQ(run(one).ids(), run(greedy(24, 0.03f)).ids());
+  if (GetParam().strategy == "dmax") {  // one rule, and others are refused
+    one.decoding.rule = Rule::kMargin;
+    EXPECT_THROW(run(one), Error);
+    return;
+  }
+  std::set<size_t> counts;
+  for (const Rule rule : {Rule::kConfidence, Rule::kMargin, Rule::kEntropy}) {
+    SamplingParams by_rule = greedy(24, 5.6f);
+    by_rule.decoding.rule = rule;
+    counts.insert(run(by_rule).passes.size());
+  }
+  EXPECT_EQ(counts.size(), 2u);  // of 256 ids every entropy passes 5.6, probabilities and margins do not
+}
+
+TEST_P(DiffusionDefects, B02_IdenticalPromptsShareNoPageThatOneOfThemWrites) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  Engine engine(*model, config_of(GetParam().strategy, 2));
+  std::map<int64_t, std::set<int32_t>> written;  // pages of the output and of a prompt's last, partial one
+  engine.observe([&written](StepMoment, const Sequence& s, const StepPlan&) {
+    for (size_t i = static_cast<size_t>(s.prompt_len / 16); i < s.pages.size(); ++i) written[s.id].insert(s.pages[i]);
+  });
+  std::map<int64_t, std::vector<int32_t>> ids;
+  for (int i = 0; i < 2; ++i) engine.add(prompt_of(21), greedy(24, 0.03f));
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) ids[out.sequence_id].push_back(out.token.id);
+  }
+  for (const int32_t page : written[1]) EXPECT_FALSE(written[2].contains(page)) << "page " << page;
+  EXPECT_EQ(ids.at(1), ids.at(2));
+}
+
+TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {
+  if (GetParam().strategy == "full_attention") return;  // it holds no page
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  EngineConfig config = config_of(GetParam().strategy, 4);
+  config.runner.num_pages = 4;
+  Engine engine(*model, config);
+  engine.add(prompt_of(9), greedy(16, 0.03f));
+  engine.step();
+  EXPECT_THROW(engine.add(prompt_of(9), greedy(90, 0.03f)), Error);
+  engine.add(prompt_of(11), greedy(20, 0.03f));
+  std::map<int64_t, size_t> count;
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) ++count[out.sequence_id];
+  }
+  EXPECT_EQ(count.rbegin()->second, 20u);
+  EXPECT_EQ(engine.scheduler().free_pages(), 4);
+}
+
+TEST_P(DiffusionDefects, B24_TwoEnginesInOneProcessKnowNothingOfEachOther) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const auto other_model = golden("sdar", DType::kF32, {.threads = 1});
+  const Request request{prompt_of(9), greedy(20, 0.03f)};
+  const std::vector<int32_t> want = decode(*model, config_of(GetParam().strategy, 1), {request}).front().ids();
+  Engine engine(*model, config_of(GetParam().strategy, 1)), other(*other_model, config_of("multi_bd", 1));
+  engine.add(request.prompt, request.params);
+  other.add(prompt_of(30), greedy(40, 0.99f));
+  std::vector<int32_t> ids;
+  while (!engine.idle()) {
+    other.step();
+    for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+  }
+  EXPECT_EQ(ids, want);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, DiffusionDefects,
+                         ::testing::Values(Pair{"multi_bd", "sdar"}, Pair{"multi_bd", "sdar_moe"},
+                                           Pair{"multi_bd", "llada2"}, Pair{"full_attention", "llada_moe"},
+                                           Pair{"full_attention", "dream"}, Pair{"dual_cache", "llada"},
+                                           Pair{"dual_cache", "dream"}, Pair{"fast_dllm_v2", "fast_dllm_v2"},
+                                           Pair{"d2f", "dream"}, Pair{"d2f", "llada"}, Pair{"multi_bd_edit", "llada2"},
+                                           Pair{"dmax", "llada2"}),
+                         [](const auto& pair) { return pair.param.strategy + "_" + pair.param.family; });
+
+// Rows that a router saw; no other product of the checkpoint has as many outputs as there are experts.
+int64_t routed_rows = 0;
+
+void counting_linear(const LinearArgs& args, const OpContext& context) {
+  if (args.weight.dim(0) == 8) routed_rows += args.x.dim(0);
+  cpu::select_kernel_set().linear(args, context);
+}
+
+TEST(MultiBD, B20_ExpertsRunOnPlannedRowsAloneAndNoneIsADummy) {
+  OpSet ops = cpu::select_kernel_set();
+  ops.linear = counting_linear;
+  const OpContext strict{.threads = 1, .determinism = Determinism::kStrict};  // every product is an op of the set
+  const auto model = load_model(golden_folder("sdar_moe"), {.dtype = DType::kF32, .ops = &ops, .context = strict});
+  EngineConfig config = config_of("multi_bd", 1, strict);
+  config.decoding.num_blocks = 4;
+  Engine engine(*model, config);
+  int64_t planned = 0;
+  engine.observe([&planned](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kCommitted) return;
+    planned += plan.num_rows();
+    const KeySpan& keys = plan.spans.front().keys;
+    EXPECT_LE(keys.phys0 + keys.q_len, s.blocks.back().end());  // rows of opened blocks
+    EXPECT_TRUE(plan.sample.empty() || !s.blocks.back().complete() ||
+                keys.phys0 + keys.q_len < s.blocks.back().end());  // none of a finished one that waits
+  });
+  engine.add(prompt_of(21), greedy(30, 0.03f));
+  routed_rows = 0;
+  while (!engine.idle()) engine.step();
+  EXPECT_EQ(routed_rows, model->info().num_layers * planned);
+}
+
+TEST(MultiBD, B31_PaddedIdsAreNeverChosen) {
+  const ToyDiffusionModel model({});  // it is sure of tokens up to 89
+  EngineConfig config = config_of("multi_bd", 1);
+  config.vocab = 50;
+  const std::vector<int32_t> ids = decode(model, config, {{prompt_of(7), greedy(40, 0.9f)}}).front().ids();
+  EXPECT_LT(*std::ranges::max_element(ids), 50);
+}
+
+TEST(MultiBD, AnyOfSeveralEndTokensEndsARequest) {
+  const testing::ToyScript script{.more_eos = {ToyDiffusionModel::token_at(14), ToyDiffusionModel::token_at(40)}};
+  const ToyDiffusionModel model(script);
+  SamplingParams params = greedy(60, 0.9f);
+  params.end_of_text = SamplingParams::EndOfText::kStops;
+  const Decoded stopped = decode(model, config_of("multi_bd", 1), {{prompt_of(8), params}}).front();
+  EXPECT_EQ(stopped.tokens.size(), 7u);
+  EXPECT_EQ(stopped.reason, FinishReason::kStop);
+  params.end_of_text = SamplingParams::EndOfText::kIgnored;
+  EXPECT_EQ(decode(model, config_of("multi_bd", 1), {{prompt_of(8), params}}).front().tokens.size(), 60u);
+}
+
+TEST(MultiBD, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereChosen) {
+  // Of 97 ids the mask is none, and 95 others have the logit 0 beside the one that is preferred.
+  const auto logprob = [](double logit) { return logit - std::log(std::exp(logit) + 95); };
+  const ToyDiffusionModel model({.sure_masks = 1});
+  const Decoded r = decode(model, config_of("multi_bd", 1), {{prompt_of(8), greedy(12, 0.05f)}}).front();
+  ASSERT_EQ(r.tokens.size(), 12u);
+  for (size_t i = 0; i < 12; ++i) {  // a threshold of 0.05 takes all four of a block at once
+    const double logit = i % 4 == 0 ? 20.0 : 4.0 - 0.1 * static_cast<double>(i % 4);
+    EXPECT_NEAR(r.tokens[i].logprob, logprob(logit), 1e-5) << i;
+    EXPECT_NEAR(r.tokens[i].confidence, std::exp(logprob(logit)), 1e-5) << i;
+  }
+}
+
+TEST(StrategyRegistry, B29_AnUnknownNameIsAnErrorThatListsWhatIsBuilt) {
+  const std::vector<std::string_view> names = strategy_names();
+  EXPECT_EQ(std::set<std::string_view>(names.begin(), names.end()).size(), names.size());
+  try {
+    make_strategy("d3f", {});
+    FAIL() << "an unknown strategy was made";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    for (const std::string_view name : names) EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << name;
+  }
+}
+
+TEST(StrategyRegistry, B29_EachFamilyHasOneDefaultWhichIsBuilt) {
+  const std::vector<std::string_view> names = strategy_names();
+  const std::map<std::string, std::string> kDefaults = {
+      {"sdar", "multi_bd"},        {"llada2", "multi_bd"},      {"stable_diffcoder", "multi_bd"},
+      {"llada", "full_attention"}, {"dream", "full_attention"}, {"fast_dllm_v2", "fast_dllm_v2"},
+      {"qwen3", "autoregressive"},
+  };
+  for (const auto& [family, strategy] : kDefaults) {
+    const auto model = golden(family, DType::kF32, {.threads = 1});
+    EXPECT_EQ(default_strategy(model->info().diffusion), strategy) << family;
+    EXPECT_EQ(make_strategy(strategy, {.model = model->info().diffusion})->name(), strategy);
+    EXPECT_EQ(std::ranges::count(names, strategy), 1) << family;
+  }
+}
+
+}  // namespace
+}  // namespace headrace
