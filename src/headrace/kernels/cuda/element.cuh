@@ -64,7 +64,7 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x * sigmoid(x); }
 
 }  // namespace headrace::cuda

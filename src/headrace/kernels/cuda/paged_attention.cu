@@ -1,6 +1,9 @@
 // Chooses the attention kernel of a call.
 #include "headrace/kernels/cuda/paged_attention.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -11,6 +14,7 @@ PagedSide pool_side(const TensorView& x) {
   if (!x) return {};
   return {.data = x.data(),
           .type = x.dtype(),
+          .pages = x.dim(0),
           .page_stride = x.stride(0),
           .head_stride = x.stride(1),
           .slot_stride = x.stride(2)};
@@ -39,6 +43,7 @@ AttentionParams params_of(const PagedAttentionArgs& a) {
           .page_table = static_cast<const int32_t*>(a.page_table.data()),
           .table_stride = a.page_table ? a.page_table.stride(0) : 0,
           .page_size = a.kv ? static_cast<int>(a.kv.page_size()) : 1,
+          .page_shift = a.kv ? std::countr_zero(static_cast<unsigned>(a.kv.page_size())) : 0,
           .spans = a.on_device->spans,
           .lse = static_cast<float*>(a.lse.data()),
           .lse_stride = a.lse ? a.lse.stride(0) : 0,
@@ -55,12 +60,37 @@ AttentionParams params_of(const PagedAttentionArgs& a) {
           .encoder = a.keys == PagedAttentionArgs::Keys::kEncoder};
 }
 
+namespace {
+
+AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
+  AttentionShape shape{.determinism = context.determinism};
+  const int group = static_cast<int>(a.q.dim(1) / a.num_kv_heads());
+  int longest = 0;
+  for (const KeySpan& s : a.spans) {
+    const int rows = s.q_len * group;
+    shape.max_rows = std::max(shape.max_rows, rows);
+    shape.tiles16 += (rows + 15) / 16;
+    shape.tiles64 += (rows + 63) / 64;
+    shape.tiles128 += (rows + 127) / 128;
+    longest = std::max(longest, s.q_len);
+  }
+  const int64_t pool = a.page_table ? a.page_table.dim(1) * a.kv.page_size() : 0;
+  shape.max_keys = static_cast<int>(std::min<int64_t>(pool + longest, INT32_MAX));
+  return shape;
+}
+
+}  // namespace
+
 void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   check(a);
   if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
   HR_REQUIRE(a.kv.k_scale == 1 && a.kv.v_scale == 1, ErrorCode::kUnsupported,
              "cuda paged_attention: the pool has scales ", a.kv.k_scale, " and ", a.kv.v_scale, ", expected 1");
-  paged_attention_simple(params_of(a), stream_of(context));
+  const AttentionParams params = params_of(a);
+  const AttentionShape shape = shape_of(a, context);
+  if (paged_attention_sm90(params, shape, stream_of(context))) return;
+  if (paged_attention_mma(params, shape, stream_of(context))) return;
+  paged_attention_simple(params, stream_of(context));
 }
 
 }  // namespace headrace::cuda

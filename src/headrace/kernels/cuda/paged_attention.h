@@ -1,14 +1,18 @@
 // What every CUDA attention kernel is launched with.
 #pragma once
 #include "headrace/batch/device_metadata.h"
+#include "headrace/kernels/op_context.h"
 #include "headrace/kernels/paged_attention.h"
 
 namespace headrace::cuda {
+
+struct Stream;
 
 // One side of the paged pool, or of the new keys.
 struct PagedSide {
   const void* data = nullptr;
   DType type = DType::kF32;
+  int64_t pages = 0;                                          // of the pool
   int64_t page_stride = 0, head_stride = 0, slot_stride = 0;  // new rows: page_stride is a token's, slot_stride unused
 };
 
@@ -21,7 +25,7 @@ struct AttentionParams {
   PagedSide k, v, k_new, v_new;  // k_new.data null: new keys are read from the pool
   const int32_t* page_table = nullptr;
   int64_t table_stride = 0;
-  int page_size = 1;
+  int page_size = 1, page_shift = 0;  // page_size is 1 << page_shift
   const KeySpan* spans = nullptr;
   float* lse = nullptr;
   int64_t lse_stride = 0;
@@ -35,6 +39,22 @@ struct AttentionParams {
 AttentionParams params_of(const PagedAttentionArgs& args);
 
 // Any dtype and any head size up to 512: one block for each row and head.
-void paged_attention_simple(const AttentionParams& params, const struct Stream& stream);
+void paged_attention_simple(const AttentionParams& params, const Stream& stream);
+
+// How many query rows, packed as (token, head of the group), a block takes; and into how many parts a row's keys may be
+// cut, each by a block of its own.
+struct AttentionShape {
+  int max_rows = 0;                                // of a request: new tokens times heads of a group
+  int64_t tiles16 = 0, tiles64 = 0, tiles128 = 0;  // blocks over all requests, by rows of a block
+  int max_keys = 0;                                // that the page table and the batch allow a row
+  Determinism determinism = Determinism::kFast;
+};
+
+// 16-bit floats on tensor cores (mma.sync), any head size up to 256. False when the call is not of that form.
+bool paged_attention_mma(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
+
+// 16-bit floats on Hopper (wgmma and the copy engine), any head size up to 256, keys from pages of at least 8 slots.
+// False when the call or the device is not of that form.
+bool paged_attention_sm90(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -49,6 +49,8 @@ Runtime::Runtime(int32_t index) : index_(index) {
   check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_.scratch_bytes = kScratchBytes;
   check_cuda(cudaMalloc(&stream_.scratch, kScratchBytes), "allocating scratch memory");
+  check_cuda(cudaMalloc(&stream_.counters, Stream::kCounters * sizeof(uint32_t)), "allocating counters");
+  check_cuda(cudaMemset(stream_.counters, 0, Stream::kCounters * sizeof(uint32_t)), "clearing counters");
   check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
 
@@ -56,6 +58,7 @@ Runtime::~Runtime() {
   if (stream_.blas != nullptr) cublasLtDestroy(stream_.blas);
   free_cached();
   cudaFree(stream_.scratch);
+  cudaFree(stream_.counters);
   cudaFreeHost(ring_);
   cudaStreamDestroy(stream_.handle);
 }

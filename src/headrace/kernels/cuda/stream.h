@@ -16,6 +16,8 @@ struct Stream {
   int num_sms = 0, arch = 0;  // arch: 90 for sm_90
   void* scratch = nullptr;    // kernels of one op at a time; sized once
   size_t scratch_bytes = 0;
+  uint32_t* counters = nullptr;  // kCounters of them; zero between kernels
+  static constexpr int64_t kCounters = 1 << 18;
   cublasLtHandle_t blas = nullptr;
 };
 

@@ -19,11 +19,12 @@ struct TilePlace {
 };
 
 // Called by whole warps; every lane gets the answer.
-__device__ inline TilePlace locate_tile(const KeySpan* spans, int requests, int tile_rows, int wanted) {
+__device__ inline TilePlace locate_tile(const KeySpan* spans, int requests, int tile_rows, int wanted,
+                                        int rows_per_token = 1) {
   const int lane = threadIdx.x % 32;
   for (int base = 0, before = 0; base < requests; base += 32) {
     const int r = base + lane;
-    const int mine = r < requests ? (spans[r].q_len + tile_rows - 1) / tile_rows : 0;
+    const int mine = r < requests ? (spans[r].q_len * rows_per_token + tile_rows - 1) / tile_rows : 0;
     int upto = mine;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {

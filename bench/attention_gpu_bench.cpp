@@ -1,0 +1,212 @@
+// Attention on a GPU: every case of docs/performance.md, timed as graphs of repeated calls, one JSON object a line.
+// The limits are measured in the same run: bytes that a device copy moves, counted read plus written.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "headrace/batch/device_batch.h"
+#include "headrace/kernels/cuda_module.h"
+#include "headrace/kernels/device_registry.h"
+
+namespace headrace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Case {
+  std::string name;
+  std::vector<int32_t> contexts, new_tokens;  // by request
+  int32_t heads = 32, kv_heads = 8, dim = 128, page_size = 64, block_size = 1;
+  KeySpan::Kind kind = KeySpan::Kind::kCausal;
+};
+
+void fill_random(DeviceRuntime& device, const TensorView& x, uint64_t seed) {
+  std::vector<uint16_t> values(size_t{1} << 22);
+  for (uint16_t& v : values) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    const float uniform = static_cast<float>(seed >> 40) * 0x1p-23f - 1.0f;
+    v = BF16(uniform).bits;
+  }
+  const auto bytes = static_cast<size_t>(x.bytes());
+  for (size_t at = 0; at < bytes; at += values.size() * 2) {
+    device.copy_to_device(static_cast<char*>(x.data()) + at, values.data(), std::min(bytes - at, values.size() * 2));
+  }
+}
+
+// Seconds of one call: the median of five graphs of `calls` calls.
+double seconds_of(DeviceRuntime& device, const std::function<void()>& call, double about_s) {
+  for (int i = 0; i < 2; ++i) call();
+  device.synchronize();
+  const int calls = std::clamp(static_cast<int>(0.01 / about_s), 2, 200);
+  device.begin_capture();
+  for (int i = 0; i < calls; ++i) call();
+  const auto graph = device.end_capture();
+  graph->launch();
+  device.synchronize();
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = Clock::now();
+    graph->launch();
+    device.synchronize();
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / calls);
+  }
+  std::sort(times.begin(), times.end());
+  return times[2];
+}
+
+double copy_rate(DeviceRuntime& device) {
+  const size_t bytes = size_t{2} << 30;
+  const Tensor from(DType::kU8, {static_cast<int64_t>(bytes)}, device),
+      to(DType::kU8, {static_cast<int64_t>(bytes)}, device);
+  double best = 1;
+  for (int i = 0; i < 5; ++i) {
+    device.synchronize();
+    const auto start = Clock::now();
+    for (int j = 0; j < 20; ++j) device.copy_on_device(to.data(), from.data(), bytes);
+    device.synchronize();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count() / 20);
+  }
+  return 2 * static_cast<double>(bytes) / best;
+}
+
+struct Work {
+  double flops = 0, bytes = 0;
+};
+
+Work work_of(const Case& c) {
+  Work w;
+  const double head = c.dim * 4.0;  // two products, a multiply and an add each
+  for (size_t r = 0; r < c.contexts.size(); ++r) {
+    const double n = c.new_tokens[r], ctx = c.contexts[r];
+    const double pairs = n * ctx + (c.kind == KeySpan::Kind::kCausal ? n * (n + 1) / 2 : n * n);
+    w.flops += pairs * c.heads * head;
+    w.bytes += (ctx + n) * c.kv_heads * c.dim * 4.0 + n * c.heads * c.dim * 4.0;
+  }
+  return w;
+}
+
+void run(const Case& c, DeviceRuntime& device, const OpSet& ops, const OpContext& context, double copy,
+         const char* label) {
+  int64_t pages = 0, longest = 0;
+  const auto requests = static_cast<int64_t>(c.contexts.size());
+  for (int64_t r = 0; r < requests; ++r) {
+    const int64_t mine = (c.contexts[r] + c.new_tokens[r] + c.page_size - 1) / c.page_size;
+    pages += mine, longest = std::max(longest, mine);
+  }
+  const KVPool pool({.groups = {{{c.kv_heads, c.dim, c.dim}, {0}}},
+                     .num_pages = static_cast<int32_t>(pages),
+                     .page_size = c.page_size,
+                     .dtype = DType::kBF16},
+                    device);
+  fill_random(device, pool.layer(0).k, 1);
+  fill_random(device, pool.layer(0).v, 2);
+  std::vector<int32_t> order(static_cast<size_t>(pages));
+  for (int64_t i = 0; i < pages; ++i) order[i] = static_cast<int32_t>(i + 1);
+  uint64_t seed = 7;
+  for (int64_t i = pages - 1; i > 0; --i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    std::swap(order[i], order[static_cast<int64_t>(seed >> 33) % (i + 1)]);
+  }
+  Tensor table = Tensor::zeros(DType::kI32, {requests, longest});
+  ForwardBatch batch{.mode = ForwardMode::kExtend};
+  int32_t tokens = 0;
+  size_t next = 0;
+  for (int64_t r = 0; r < requests; ++r) {
+    for (int64_t i = 0; i < (c.contexts[r] + c.new_tokens[r] + c.page_size - 1) / c.page_size; ++i) {
+      set_element(table, r * longest + i, order[next++]);
+    }
+    batch.attn.spans.push_back({.q_off = tokens,
+                                .q_len = c.new_tokens[r],
+                                .ctx_len = c.contexts[r],
+                                .phys0 = c.contexts[r],
+                                .kind = c.kind,
+                                .block_size = c.block_size,
+                                .page_row = static_cast<int32_t>(r)});
+    tokens += c.new_tokens[r];
+  }
+  batch.attn.page_table = table;
+  DeviceBatch placed({.max_requests = requests,
+                      .max_tokens = tokens,
+                      .table_rows = requests,
+                      .table_pages = longest,
+                      .page_size = c.page_size},
+                     device);
+  const auto plan_start = Clock::now();
+  const ForwardBatch& b = placed.upload(batch);
+  const double plan_s = std::chrono::duration<double>(Clock::now() - plan_start).count();
+  const Tensor q(DType::kBF16, {tokens, c.heads, c.dim}, device), out(DType::kBF16, {tokens, c.heads, c.dim}, device);
+  fill_random(device, q, 3);
+  const PagedAttentionArgs args{.q = q,
+                                .kv = pool.layer(0),
+                                .spans = b.attn.spans,
+                                .on_device = b.attn.on_device,
+                                .page_table = b.attn.page_table,
+                                .scale = 0.088f,
+                                .out = out};
+  const Work w = work_of(c);
+  const double floor = std::max(w.flops / 6.5e14, w.bytes / copy);
+  const double s = seconds_of(
+      device, [&] { ops.paged_attention(args, context); }, floor * 1.5);
+  std::printf(
+      "{\"name\": \"%s\", \"mode\": \"%s\", \"page_size\": %d, \"median_s\": %.4e, \"tflops\": %.1f, "
+      "\"tbytes_per_s\": %.3f, \"copy_tbytes_per_s\": %.3f, \"upload_s\": %.2e}\n",
+      c.name.c_str(), label, c.page_size, s, w.flops / s * 1e-12, w.bytes / s * 1e-12, copy * 1e-12, plan_s);
+  std::fflush(stdout);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto prefill = [&](int32_t n, int32_t heads, int32_t kv, int32_t dim) {
+    all.push_back({"prefill " + std::to_string(n) + " " + std::to_string(heads) + "/" + std::to_string(kv) + " d" +
+                       std::to_string(dim),
+                   {0},
+                   {n},
+                   heads,
+                   kv,
+                   dim});
+  };
+  for (const int32_t n : {2048, 8192, 32768}) prefill(n, 32, 8, 128);
+  for (const int32_t n : {2048, 8192, 32768}) prefill(n, 16, 2, 256);
+  for (const int32_t n : {8192, 32768}) prefill(n, 32, 8, 64);
+  const std::vector<int32_t> ones(64, 1);
+  for (const int32_t page : {16, 64})
+    all.push_back({"decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page});
+  all.push_back({"decode b1 32k", {32767}, {1}});
+  all.push_back({"decode b1 128k d256", {131071}, {1}, 16, 2, 256});
+  std::vector<int32_t> zipf;
+  for (int i = 1; i <= 64; ++i) zipf.push_back(std::max(256, 65536 / i) - 1);
+  all.push_back({"decode b64 zipf", zipf, ones});
+  all.push_back({"diffusion 64 x block 32, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 32), 32, 8,
+                 128, 32, 32, KeySpan::Kind::kBlock});
+  all.push_back({"diffusion 64 x block 4, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 4), 32, 8, 128,
+                 32, 4, KeySpan::Kind::kBlock});
+  std::vector<int32_t> ctx(32, 8191), rows(32, 1);
+  all.push_back({"decode b32 8k alone", ctx, rows});
+  ctx.push_back(0), rows.push_back(2048);
+  all.push_back({"mixed: 32 decode at 8k + prefill 2k", ctx, rows});
+  return all;
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) {
+  using namespace headrace;
+  DeviceRuntime& device = open_device("cuda");
+  const OpSet& ops = cuda_module().ops(argc > 2 ? argv[2] : "cuda");
+  OpContext context;
+  context.stream = device.stream();
+  const double copy = copy_rate(device);
+  for (const Case& c : cases()) {
+    if (argc > 1 && c.name.find(argv[1]) == std::string::npos) continue;
+    context.determinism = Determinism::kFast;
+    run(c, device, ops, context, copy, "fast");
+    context.determinism = Determinism::kStrict;
+    run(c, device, ops, context, copy, "strict");
+  }
+  return 0;
+}

@@ -1,0 +1,54 @@
+// The copy engine of sm_90 and the barriers that its copies and their readers meet at. PTX ISA 8, sections "mbarrier"
+// and "cp.async.bulk.tensor".
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace headrace::cuda {
+
+__device__ inline void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes initialised barriers visible to the copy engine.
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the barrier wait for `bytes` of copies.
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done; bra again; done: }" ::
+          "r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Copies a box of a 4-dimensional tensor; arrives at `barrier` with its bytes.
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, int w, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+      : "memory");
+}
+
+// A barrier of `threads` threads of the block; id 0 is __syncthreads.
+__device__ inline void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Where a stage of a ring of kStages is, and in which of its two phases.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+}  // namespace headrace::cuda

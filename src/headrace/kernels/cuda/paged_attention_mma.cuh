@@ -1,0 +1,505 @@
+// Attention of 16-bit floats on tensor cores (mma.sync). A block takes kRows rows, packed as (token, query head of the
+// group), so that one pass over K and V serves the whole group; blocks that share rows take parts of their keys, and a
+// second kernel joins the parts. Source: Dao 2023, FlashAttention-2; Dao et al. 2023, Flash-Decoding.
+#pragma once
+#include "headrace/kernels/cuda/attention_row.cuh"
+#include "headrace/kernels/cuda/mma.cuh"
+#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/tiles.cuh"
+
+namespace headrace::cuda {
+
+// What a block works on and how its keys are cut. part_tiles: tiles of a part, the same for every row and batch when
+// the result must not depend on them.
+struct SplitPlan {
+  int parts = 1;             // blocks for each tile of rows
+  int min_tiles = 1;         // of a part, so that short requests are not cut
+  float* values = nullptr;   // [tokens, heads, parts, v_head_dim]; null: one part, written to out
+  float2* states = nullptr;  // [tokens, heads, parts]: largest score (base 2), sum
+};
+
+__host__ __device__ inline int tiles_of_part(int tiles, const SplitPlan& plan) {
+  const int even = (tiles + plan.parts - 1) / plan.parts;
+  return even > plan.min_tiles ? even : plan.min_tiles;
+}
+
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// kRowTiles tiles of 16 rows for each of kWarpsM warps; kWarpsN warps share a tile's keys.
+template <class T_, int kDim_, int kWarpsM_, int kWarpsN_, int kRowTiles_, int kKeys_, int kStages_>
+struct MmaShape {
+  using T = T_;
+  static constexpr int kDim = kDim_, kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kRowTiles = kRowTiles_, kKeys = kKeys_,
+                       kStages = kStages_;
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN, kRows = 16 * kWarpsM * kRowTiles, kChunks = kDim / 8;
+  static constexpr int kWarpKeys = kKeys / kWarpsN;
+  static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
+  static constexpr int kPipeBytes = kQBytes + kStages * 2 * kTileBytes;
+  static constexpr int kMergeBytes = kWarpsN > 1 ? kWarpsN* kRows*(kDim + 2) * 4 : 0;
+  static constexpr int kSharedBytes = (kPipeBytes > kMergeBytes ? kPipeBytes : kMergeBytes) > int(sizeof(RowScratch))
+                                          ? (kPipeBytes > kMergeBytes ? kPipeBytes : kMergeBytes)
+                                          : int(sizeof(RowScratch));
+  static_assert(kThreads >= 128 && kWarpKeys % 16 == 0);
+};
+
+// Tiles of keys that a block reads: aligned on the key axis, without those that lie inside the hole.
+struct TileRange {
+  int first = 0, hole_at = 0, hole_tiles = 0, count = 0;
+
+  template <int kKeys>
+  __device__ static TileRange of(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& top, int end) {
+    TileRange r;
+    const int begin = top.first < axis.ctx ? top.first : top.first_new;
+    if (end <= begin) return r;
+    r.first = begin / kKeys;
+    r.count = (end + kKeys - 1) / kKeys - r.first;
+    const bool hole = !p.encoder && axis.span.hole_end > axis.span.hole_begin;
+    const int from = hole ? (axis.span.hole_begin + kKeys - 1) / kKeys : 0;
+    const int to = hole ? min(axis.span.hole_end, axis.ctx) / kKeys : 0;
+    r.hole_at = max(from, r.first);
+    r.hole_tiles = max(min(to, r.first + r.count) - r.hole_at, 0);
+    r.count -= r.hole_tiles;
+    return r;
+  }
+  __device__ int tile(int i) const { return first + i + (first + i >= hole_at ? hole_tiles : 0); }
+};
+
+template <class S>
+struct MmaBlock {
+  using T = typename S::T;
+  const AttentionParams& p;
+  const KeyAxis& axis;
+  char* shared;
+  int kv_head, row0, rows, group, lane, warp_m, warp_n;
+  KeyAxis::Row top, bottom;  // of the block's first and last row
+
+  __device__ char* k_tile(int stage) const { return shared + S::kQBytes + stage * 2 * S::kTileBytes; }
+  __device__ char* v_tile(int stage) const { return k_tile(stage) + S::kTileBytes; }
+  __device__ int my_row(int tile, int half) const { return (warp_m * S::kRowTiles + tile) * 16 + half * 8 + lane / 4; }
+  __device__ int token_of(int row) const { return (row0 + row) / group; }
+  __device__ int head_of(int row) const { return kv_head * group + (row0 + row) % group; }
+
+  __device__ void load_queries() const {
+    const uint32_t to = shared_address(shared);
+    for (int i = threadIdx.x; i < S::kRows * S::kChunks; i += S::kThreads) {
+      const int r = i / S::kChunks, c = i % S::kChunks;
+      const bool valid = row0 + r < rows && c * 8 < p.head_dim;
+      const int64_t at =
+          valid ? (axis.span.q_off + token_of(r)) * p.q_token_stride + head_of(r) * p.q_head_stride + c * 8 : 0;
+      copy16(to + swizzled<S::kChunks>(r, c), static_cast<const T*>(p.q) + at, valid);
+    }
+  }
+
+  // Keys that no row of the block sees are zeros: what lies there may be NaN.
+  __device__ bool readable(int key) const {
+    if (key >= bottom.end) return false;
+    if (key >= axis.ctx) return key >= top.first_new;
+    return key >= top.first && (p.encoder || axis.span.sees_cached(key));
+  }
+  __device__ void load_keys(int tile, int stage) const {
+    const uint32_t k_to = shared_address(k_tile(stage)), v_to = shared_address(v_tile(stage));
+#pragma unroll 4
+    for (int i = threadIdx.x; i < S::kKeys * S::kChunks; i += S::kThreads) {
+      const int r = i / S::kChunks, c = i % S::kChunks, key = tile * S::kKeys + r;
+      KeyAxis::Place at{0, 0, false};
+      const bool valid = readable(key);
+      if (valid) at = axis.place(p, kv_head, key);
+      const uint32_t to = swizzled<S::kChunks>(r, c);
+      const auto* k = static_cast<const T*>(at.fresh ? p.k_new.data : p.k.data);
+      const auto* v = static_cast<const T*>(at.fresh ? p.v_new.data : p.v.data);
+      const bool k_valid = valid && c * 8 < p.head_dim, v_valid = valid && c * 8 < p.v_head_dim;
+      copy16(k_to + to, k + (k_valid ? at.k + c * 8 : 0), k_valid);
+      copy16(v_to + to, v + (v_valid ? at.v + c * 8 : 0), v_valid);
+    }
+  }
+};
+
+template <class S>
+struct MmaState {
+  float value[S::kRowTiles][S::kDim / 8][4];
+  float largest[S::kRowTiles][2], sum[S::kRowTiles][2];
+  KeyAxis::Row row[S::kRowTiles][2];
+};
+
+template <class S>
+__device__ inline void scores_of(const MmaBlock<S>& b, int stage, float (&s)[S::kRowTiles][S::kWarpKeys / 8][4]) {
+  const uint32_t q_at = shared_address(b.shared), k_at = shared_address(b.k_tile(stage));
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < S::kWarpKeys / 8; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+  }
+#pragma unroll
+  for (int d = 0; d < S::kDim / 16; ++d) {
+    uint32_t q[S::kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      const int r = (b.warp_m * S::kRowTiles + m) * 16 + b.lane % 16;
+      load_tiles(q[m], q_at + swizzled<S::kChunks>(r, d * 2 + b.lane / 16));
+    }
+#pragma unroll
+    for (int n = 0; n < S::kWarpKeys / 16; ++n) {
+      uint32_t k[4];
+      const int r = b.warp_n * S::kWarpKeys + n * 16 + (b.lane & 7) + (b.lane >> 4) * 8;
+      load_tiles(k, k_at + swizzled<S::kChunks>(r, d * 2 + (b.lane >> 3 & 1)));
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        mma16816<typename S::T>(s[m][2 * n], q[m], k[0], k[1]);
+        mma16816<typename S::T>(s[m][2 * n + 1], q[m], k[2], k[3]);
+      }
+    }
+  }
+}
+
+// Scores to weights in place; brings the state to the new largest scores.
+template <class S>
+__device__ inline void soften(const MmaBlock<S>& b, int tile, bool masked, MmaState<S>& state,
+                              float (&s)[S::kRowTiles][S::kWarpKeys / 8][4]) {
+  const AttentionParams& p = b.p;
+  const float to_log2 = p.scale * kLog2e;
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = state.largest[m][half];
+#pragma unroll
+      for (int n = 0; n < S::kWarpKeys / 8; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float& x = s[m][n][half * 2 + j];
+          x = p.cap > 0 ? p.cap * kLog2e * tanhf(x * p.scale / p.cap) : x * to_log2;
+          const int key = tile * S::kKeys + b.warp_n * S::kWarpKeys + n * 8 + b.lane % 4 * 2 + j;
+          if (masked && !b.axis.sees(p, state.row[m][half], key)) x = -INFINITY;
+          largest = fmaxf(largest, x);
+        }
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      const float base = largest == -INFINITY ? 0.0f : largest;
+      const float keep = exp2f(state.largest[m][half] - base);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < S::kWarpKeys / 8; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) sum += s[m][n][half * 2 + j] = exp2f(s[m][n][half * 2 + j] - base);
+      }
+      state.largest[m][half] = largest;
+      state.sum[m][half] = fmaf(state.sum[m][half], keep, sum);
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+        state.value[m][d][half * 2] *= keep;
+        state.value[m][d][half * 2 + 1] *= keep;
+      }
+    }
+  }
+}
+
+template <class S>
+__device__ inline void add_values(const MmaBlock<S>& b, int stage, const float (&s)[S::kRowTiles][S::kWarpKeys / 8][4],
+                                  MmaState<S>& state) {
+  using T = typename S::T;
+  const uint32_t v_at = shared_address(b.v_tile(stage));
+#pragma unroll
+  for (int n = 0; n < S::kWarpKeys / 16; ++n) {
+    uint32_t w[S::kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+      w[m][0] = pack2<T>(s[m][2 * n][0], s[m][2 * n][1]);
+      w[m][1] = pack2<T>(s[m][2 * n][2], s[m][2 * n][3]);
+      w[m][2] = pack2<T>(s[m][2 * n + 1][0], s[m][2 * n + 1][1]);
+      w[m][3] = pack2<T>(s[m][2 * n + 1][2], s[m][2 * n + 1][3]);
+    }
+#pragma unroll
+    for (int d = 0; d < S::kDim / 16; ++d) {
+      uint32_t v[4];
+      const int r = b.warp_n * S::kWarpKeys + n * 16 + b.lane % 16;
+      load_tiles_transposed(v, v_at + swizzled<S::kChunks>(r, d * 2 + b.lane / 16));
+#pragma unroll
+      for (int m = 0; m < S::kRowTiles; ++m) {
+        mma16816<T>(state.value[m][2 * d], w[m], v[0], v[1]);
+        mma16816<T>(state.value[m][2 * d + 1], w[m], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// Where a row's result goes: final, or one part of it.
+struct RowResult {
+  const AttentionParams& p;
+  const SplitPlan& plan;
+  int part;
+
+  __device__ void state(int token, int head, float largest, float sum) const {
+    if (plan.values != nullptr) {
+      plan.states[(int64_t{token} * p.heads + head) * plan.parts + part] = make_float2(largest, sum);
+    } else if (p.lse != nullptr) {
+      p.lse[token * p.lse_stride + head] = sum == 0 ? -INFINITY : (largest + log2f(sum)) * kLn2;
+    }
+  }
+  // Two neighbouring values, divided by the sum when final. NaN comes back as true.
+  template <class T>
+  __device__ bool values(int token, int head, int d, float x, float y, float sum) const {
+    if (d >= p.v_head_dim) return false;
+    if (plan.values != nullptr) {
+      float* to = plan.values + ((int64_t{token} * p.heads + head) * plan.parts + part) * p.v_head_dim + d;
+      to[0] = x;
+      if (d + 1 < p.v_head_dim) to[1] = y;
+      return false;
+    }
+    const float scale = sum == 0 ? 0.0f : 1.0f / sum;
+    T* to = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride + d;
+    *reinterpret_cast<uint32_t*>(to) = pack2<T>(x * scale, y * scale);
+    return isnan(x * scale) || isnan(y * scale);
+  }
+};
+
+// Adds up a row's sum over the four lanes that share it.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// The warps that shared the keys join their states through shared memory and write. Returns whether a value is NaN.
+template <class S>
+__device__ inline bool write_joined(const MmaBlock<S>& b, MmaState<S>& state, const RowResult& result) {
+  float* values = reinterpret_cast<float*>(b.shared);
+  float* states = values + S::kWarpsN * S::kRows * S::kDim;
+  __syncthreads();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = b.my_row(0, half), at = b.warp_n * S::kRows + row;
+    const float sum = quad_sum(state.sum[0][half]);
+    if (b.lane % 4 == 0) states[at * 2] = state.largest[0][half], states[at * 2 + 1] = sum;
+#pragma unroll
+    for (int d = 0; d < S::kDim / 8; ++d) {
+      float* to = values + at * S::kDim + d * 8 + b.lane % 4 * 2;
+      to[0] = state.value[0][d][half * 2], to[1] = state.value[0][d][half * 2 + 1];
+    }
+  }
+  __syncthreads();
+  bool nan = false;
+  for (int i = threadIdx.x; i < S::kRows * S::kDim / 2; i += S::kThreads) {
+    const int row = i / (S::kDim / 2), d = i % (S::kDim / 2) * 2;
+    if (b.row0 + row >= b.rows) break;
+    float largest = -INFINITY, sum = 0, x = 0, y = 0;
+#pragma unroll
+    for (int w = 0; w < S::kWarpsN; ++w) largest = fmaxf(largest, states[(w * S::kRows + row) * 2]);
+    const float base = largest == -INFINITY ? 0.0f : largest;
+#pragma unroll
+    for (int w = 0; w < S::kWarpsN; ++w) {
+      const int at = w * S::kRows + row;
+      const float factor = exp2f(states[at * 2] - base);
+      sum = fmaf(factor, states[at * 2 + 1], sum);
+      x = fmaf(factor, values[at * S::kDim + d], x);
+      y = fmaf(factor, values[at * S::kDim + d + 1], y);
+    }
+    const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row);
+    if (d == 0) result.state(token, head, largest, sum);
+    nan |= result.values<typename S::T>(token, head, d, x, y, sum);
+  }
+  return nan;
+}
+
+template <class S>
+__device__ inline bool write_own(const MmaBlock<S>& b, MmaState<S>& state, const RowResult& result) {
+  bool nan = false;
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = quad_sum(state.sum[m][half]);
+      const int row = b.my_row(m, half);
+      if (b.row0 + row >= b.rows) continue;
+      const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row);
+      if (b.lane % 4 == 0) result.state(token, head, state.largest[m][half], sum);
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+        nan |= result.values<typename S::T>(token, head, d * 8 + b.lane % 4 * 2, state.value[m][d][half * 2],
+                                            state.value[m][d][half * 2 + 1], sum);
+      }
+    }
+  }
+  return nan;
+}
+
+// A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN. Such elements, which real
+// models do not have, are done again row by row.
+template <class S>
+__device__ inline void redo_rows(const MmaBlock<S>& b, int request) {
+  for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) {
+    attend_row(b.p, request, b.axis.span.q_off + b.token_of(row), b.head_of(row),
+               *reinterpret_cast<RowScratch*>(b.shared), RowWrite::kWhereNaN, {1, static_cast<int>(threadIdx.x)});
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, SplitPlan plan) {
+  extern __shared__ __align__(128) char shared[];
+  const int group = p.heads / p.kv_heads, tile_index = gridDim.x - 1 - blockIdx.x;  // long causal tiles first
+  const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, tile_index, group);
+  if (place.request < 0) return;
+  const KeyAxis axis(p, place.request);
+  MmaBlock<S> b{p, axis, shared, static_cast<int>(blockIdx.y), place.tile * S::kRows, axis.span.q_len * group, group};
+  b.lane = threadIdx.x % 32;
+  b.warp_m = threadIdx.x / 32 % S::kWarpsM, b.warp_n = threadIdx.x / 32 / S::kWarpsM;
+  b.top = axis.row(p, b.token_of(0));
+  const int last = min(b.row0 + S::kRows, b.rows) - 1 - b.row0;
+  b.bottom = axis.row(p, b.token_of(last));
+  const TileRange range = TileRange::of<S::kKeys>(p, axis, b.top, b.bottom.end);
+  const int part_tiles = tiles_of_part(range.count, plan), part = blockIdx.z;
+  const int begin = part * part_tiles, end = min(begin + part_tiles, range.count);
+  if (part > 0 && begin >= end) return;  // part 0 writes rows that see nothing
+
+  MmaState<S> state;
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      state.largest[m][half] = -INFINITY, state.sum[m][half] = 0;
+      const int row = min(b.my_row(m, half), last);
+      state.row[m][half] = axis.row(p, b.token_of(row));
+    }
+#pragma unroll
+    for (int d = 0; d < S::kDim / 8; ++d) {
+      state.value[m][d][0] = state.value[m][d][1] = state.value[m][d][2] = state.value[m][d][3] = 0;
+    }
+  }
+
+  b.load_queries();
+#pragma unroll
+  for (int i = 0; i < S::kStages - 1; ++i) {
+    if (begin + i < end) b.load_keys(range.tile(begin + i), i);
+    commit_copies();
+  }
+  const bool plain = !p.encoder && axis.span.hole_end == axis.span.hole_begin && p.window == kNoWindow;
+  for (int i = begin, stage = 0; i < end; ++i) {
+    wait_copies<S::kStages - 2>();
+    __syncthreads();
+    const int ahead = i + S::kStages - 1;
+    if (ahead < end) b.load_keys(range.tile(ahead), (stage + S::kStages - 1) % S::kStages);
+    commit_copies();
+    const int tile = range.tile(i);
+    const bool masked = !plain || (tile + 1) * S::kKeys > b.top.end;
+    float s[S::kRowTiles][S::kWarpKeys / 8][4];
+    scores_of(b, stage, s);
+    soften(b, tile, masked, state, s);
+    add_values(b, stage, s, state);
+    stage = (stage + 1) % S::kStages;
+  }
+  wait_copies<0>();
+  const RowResult result{p, plan, part};
+  bool nan;
+  if constexpr (S::kWarpsN > 1) {
+    nan = write_joined(b, state, result);
+  } else {
+    nan = write_own(b, state, result);
+  }
+  if (__syncthreads_or(nan) && threadIdx.x < 128) redo_rows(b, place.request);
+}
+
+// Joins the parts of a row: one block for each row and head.
+template <class T>
+__global__ void __launch_bounds__(128) join_parts(AttentionParams p, SplitPlan plan) {
+  __shared__ RowScratch scratch;
+  const int token = blockIdx.x, head = blockIdx.y;
+  const int64_t row = int64_t{token} * p.heads + head;
+  const float2* states = plan.states + row * plan.parts;
+  const float* values = plan.values + row * plan.parts * p.v_head_dim;
+  float largest = -INFINITY, sum = 0;
+  for (int s = 0; s < plan.parts; ++s) {
+    if (states[s].y != 0) largest = fmaxf(largest, states[s].x);
+  }
+  for (int s = 0; s < plan.parts; ++s) {
+    if (states[s].y != 0) sum = fmaf(exp2f(states[s].x - largest), states[s].y, sum);
+  }
+  bool nan = false;
+  for (int d = threadIdx.x; d < p.v_head_dim; d += 128) {
+    float x = 0;
+    for (int s = 0; s < plan.parts; ++s) {
+      if (states[s].y != 0) x = fmaf(exp2f(states[s].x - largest), values[int64_t{s} * p.v_head_dim + d], x);
+    }
+    x = sum == 0 ? 0.0f : x / sum;
+    nan |= isnan(x);
+    store(p.out, p.q_type, token * p.out_token_stride + head * p.out_head_stride + d, x);
+  }
+  if (p.lse != nullptr && threadIdx.x == 0) {
+    p.lse[token * p.lse_stride + head] = sum == 0 ? -INFINITY : (largest + log2f(sum)) * kLn2;
+  }
+  if (!__syncthreads_or(nan)) return;
+  for (int r = 0; r < p.requests; ++r) {
+    const KeySpan& span = p.spans[r];
+    if (token >= span.q_off && token < span.q_off + span.q_len)
+      attend_row(p, r, token, head, scratch, RowWrite::kWhereNaN, {1, static_cast<int>(threadIdx.x)});
+  }
+}
+
+template <class S>
+int blocks_per_sm() {
+  static const int blocks = [] {
+    check_cuda(cudaFuncSetAttribute(attend_tiles<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
+               "paged_attention: shared memory");
+    int count = 0;
+    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, attend_tiles<S>, S::kThreads, S::kSharedBytes),
+               "paged_attention: occupancy");
+    return count > 0 ? count : 1;
+  }();
+  return blocks;
+}
+
+// Parts so that the device is full, as far as keys and scratch memory allow.
+template <class S>
+SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
+  SplitPlan plan{.min_tiles = 4};
+  const int64_t blocks = tiles * p.kv_heads, wanted = int64_t{stream.num_sms} * blocks_per_sm<S>();
+  if (shape.determinism == Determinism::kStrict || blocks * 2 > wanted) return plan;
+  const int64_t most_tiles = (int64_t{shape.max_keys} + S::kKeys - 1) / S::kKeys;
+  const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
+  const int64_t fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes);
+  const int64_t parts =
+      std::min({wanted / blocks, (most_tiles + plan.min_tiles - 1) / plan.min_tiles, fits, int64_t{128}});
+  if (parts < 2) return plan;
+  plan.parts = static_cast<int>(parts);
+  plan.states = static_cast<float2*>(stream.scratch);
+  plan.values = reinterpret_cast<float*>(plan.states + rows * parts);
+  return plan;
+}
+
+template <class S>
+void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
+  const SplitPlan plan = split_plan<S>(p, shape, tiles, stream);
+  blocks_per_sm<S>();
+  if (plan.values != nullptr) {  // parts without keys stay at zero
+    check_cuda(cudaMemsetAsync(plan.states, 0, static_cast<size_t>(p.tokens) * p.heads * plan.parts * sizeof(float2),
+                               stream.handle),
+               "paged_attention: clearing states");
+  }
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(plan.parts));
+  attend_tiles<S><<<grid, S::kThreads, S::kSharedBytes, stream.handle>>>(p, plan);
+  if (plan.values != nullptr) {
+    join_parts<typename S::T>
+        <<<dim3(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads)), 128, 0, stream.handle>>>(p, plan);
+  }
+  check_launch("paged_attention");
+}
+
+// Strict mode takes one shape for every row, so that a row's sums have one order however it is batched.
+template <class T, int kDim, int kDecodeStages, int kTallWarps, int kStages>
+void launch_dim(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  using Decode = MmaShape<T, kDim, 1, 4, 1, 64, kDecodeStages>;
+  using Small = MmaShape<T, kDim, 4, 1, 1, 64, kStages>;
+  using Tall = MmaShape<T, kDim, kTallWarps, 1, 1, 64, kStages>;
+  if (shape.determinism == Determinism::kFast && shape.max_rows <= 16) {
+    launch<Decode>(p, shape, shape.tiles16, stream);
+  } else if (kTallWarps == 4 || shape.max_rows <= 64) {
+    launch<Small>(p, shape, shape.tiles64, stream);
+  } else {
+    launch<Tall>(p, shape, shape.tiles128, stream);
+  }
+}
+
+// One of these for each head size, in a file of its own: they are slow to compile.
+void attend_mma_64(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+void attend_mma_128(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+void attend_mma_256(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+
+}  // namespace headrace::cuda
