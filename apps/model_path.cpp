@@ -10,7 +10,7 @@ namespace {
 // Where /proc is not mounted (a bare chroot), what the kernel was asked to start.
 std::filesystem::path program_file() {
   std::error_code ignored;
-  const std::filesystem::path running = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  std::filesystem::path running = std::filesystem::read_symlink("/proc/self/exe", ignored);
   if (!running.empty()) return running;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the auxiliary vector holds pointers as integers
   return std::filesystem::weakly_canonical(reinterpret_cast<const char*>(getauxval(AT_EXECFN)), ignored);

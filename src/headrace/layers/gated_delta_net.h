@@ -4,6 +4,7 @@
 
 #include "headrace/attention/radix_linear_attention.h"
 #include "headrace/layers/linear.h"
+#include "headrace/layers/rms_norm.h"
 
 namespace headrace {
 
@@ -40,7 +41,7 @@ class GatedDeltaNet {
   Projections copies_;
   Linear qkv_, z_, b_, a_, out_proj_;
   Tensor a_log_, dt_bias_;  // float32 [num_v_heads]
-  TensorView norm_weight_;  // [head_v_dim]; not owned
+  RMSNorm norm_;
   RadixLinearAttention attention_;
 };
 
