@@ -63,8 +63,8 @@ TEST(BackendRegistry, W35_GDNOnAPlainBackendNamesTheHybrid) {
   batch.attn.spans = {{}};
   backend->init_forward_metadata(batch);
   try {
-    layer.forward(batch, Tensor::zeros(DType::kF32, {1, 6}), vector.view().reshape({1, 1}),
-                  vector.view().reshape({1, 1}), Tensor::zeros(DType::kF32, {1, 2}));
+    const Tensor qkv = Tensor::zeros(DType::kF32, {1, 6}), gates = Tensor::zeros(DType::kF32, {1, 1});
+    layer.forward(batch, {.mixed_qkv = qkv, .a = gates, .b = gates}, Tensor::zeros(DType::kF32, {1, 2}));
     FAIL() << "a plain backend ran a GDN layer";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kUnsupported);

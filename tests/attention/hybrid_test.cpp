@@ -21,12 +21,26 @@ class Hybrid {
  public:
   explicit Hybrid(std::string_view backend, Determinism determinism = Determinism::kFast)
       : kv_({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 2, .page_size = 16, .dtype = DType::kF32}),
-        gdn_({.num_layers = 1, .num_slots = 6, .num_k_heads = kKHeads, .num_v_heads = kVHeads, .head_k_dim = kKDim,
-              .head_v_dim = kVDim, .conv_dtype = DType::kF32}),
-        layer_({.layer_id = 0, .num_k_heads = kKHeads, .num_v_heads = kVHeads, .head_k_dim = kKDim, .head_v_dim = kVDim,
-                .conv_weight = conv_weight_, .a_log = a_log_, .dt_bias = dt_bias_}),
+        gdn_({.num_layers = 1,
+              .num_slots = 6,
+              .num_k_heads = kKHeads,
+              .num_v_heads = kVHeads,
+              .head_k_dim = kKDim,
+              .head_v_dim = kVDim,
+              .conv_dtype = DType::kF32}),
+        layer_({.layer_id = 0,
+                .num_k_heads = kKHeads,
+                .num_v_heads = kVHeads,
+                .head_k_dim = kKDim,
+                .head_v_dim = kVDim,
+                .conv_weight = conv_weight_,
+                .a_log = a_log_,
+                .dt_bias = dt_bias_}),
         backend_(make_backend(backend, {},
-                              {.kv_pool = &kv_, .gdn_pool = &gdn_, .full_attn_layer_ids = {1}, .max_tokens = kMaxTokens,
+                              {.kv_pool = &kv_,
+                               .gdn_pool = &gdn_,
+                               .full_attn_layer_ids = {1},
+                               .max_tokens = kMaxTokens,
                                .context = {.threads = 2, .determinism = determinism}})) {}
 
   struct Part {
@@ -51,7 +65,7 @@ class Hybrid {
       copy_rows(b_, b, parts[i], batch.attn.spans[i].q_off);
     }
     backend_->init_forward_metadata(batch);
-    layer_.forward(batch, qkv, a, b, out);
+    layer_.forward(batch, {.mixed_qkv = qkv, .a = a, .b = b}, out);
     return out;
   }
   TensorView state(int32_t slot) const { return gdn_.layer(0).recurrent.select(slot); }

@@ -101,6 +101,92 @@ TEST_P(CpuGDN, Bfloat16SnapshotsAndSplitsMatchReference) {
                                {.request = 1, .num_tokens = 20, .slot = spare + 2}});
 }
 
+// The head size of published models, for which there are kernels of their own.
+GDNCase heads_of_128(const std::vector<int32_t>& lens, double mean_g = -0.1) {
+  return {.k_heads = 1, .dk = 128, .dv = 128, .lens = lens, .mean_g = mean_g, .in = DType::kBF16, .out = DType::kBF16};
+}
+
+TEST_P(CpuGDN, Bfloat16HeadsOf128MatchReferenceAtEveryTail) {
+  for (const int32_t len : {1, 4, 5, 15, 16, 17, 48, 63, 64, 65, 127, 128, 129, 200, 321}) {
+    SCOPED_TRACE(len);
+    expect_matches_reference(heads_of_128({len}));
+  }
+}
+
+TEST_P(CpuGDN, Bfloat16HeadsOf128MatchReferenceAtEveryDecay) {
+  for (const double mean_g : {-0.001, -0.05, -0.5, -1.0, -5.0, -20.0}) {
+    SCOPED_TRACE(mean_g);
+    expect_matches_reference(heads_of_128({150, 70}, mean_g));
+  }
+}
+
+TEST_P(CpuGDN, Bfloat16HeadsOf128RaggedBatchMatchesReference) {
+  GDNCase c = heads_of_128({1, 0, 129, 3, 64, 16, 1, 15, 65});
+  c.k_heads = 2;
+  expect_matches_reference(c);
+  c.group = 1;
+  expect_matches_reference(c);
+}
+
+// More heads than a device has places for at once.
+TEST_P(CpuGDN, Bfloat16ManyHeadsOf128MatchReference) {
+  GDNCase c = heads_of_128({70, 1, 66, 9, 65});
+  c.k_heads = 8, c.group = 4;
+  expect_matches_reference(c);
+}
+
+TEST_P(CpuGDN, Bfloat16HeadsOf128SnapshotsHoldTheStateAfterTheirTokens) {
+  const int32_t spare = GDNProblem(heads_of_128({150, 90})).first_spare();
+  expect_matches_reference(heads_of_128({150, 90}), {{.request = 0, .num_tokens = 64, .slot = spare},
+                                                     {.request = 0, .num_tokens = 101, .slot = spare + 1},
+                                                     {.request = 0, .num_tokens = 150, .slot = spare + 2},
+                                                     {.request = 1, .num_tokens = 1, .slot = spare + 3}});
+}
+
+// On tensor cores the state meets keys and queries in bfloat16: 2^-9 each time, and the sum of the chunks' errors.
+TEST_P(CpuGDN, Bfloat16HeadsOf128AreWithinAHundredthOfTheOracle) {
+  for (const double spread : {0.05, 0.2, 1.0}) {
+    GDNCase c = heads_of_128({300}, -0.02);
+    c.key_spread = spread;
+    GDNProblem want(c), got(c), again(c);
+    want.run(reference::ops());
+    got.run(ops());
+    EXPECT_LT(relative_rms(got.out(), want.out()), 1e-2) << "spread " << spread;
+    EXPECT_LT(relative_rms(got.slot(2), want.slot(2)), 1e-2) << "spread " << spread;
+    again.run(ops());
+    EXPECT_TRUE(bit_equal(again.out(), got.out()));
+  }
+}
+
+TEST_P(CpuGDN, Bfloat16HeadsOf128ReadZerosAndKeepNothing) {
+  for (const int32_t len : {1, 70}) {
+    const GDNCase c = heads_of_128({len, len, len});
+    GDNProblem want(c), got(c);
+    want.slots = got.slots = {{.read = kNoState, .write = 2}, {.read = 3, .write = 3}, {.read = 5, .write = kNoState}};
+    want.run(reference::ops());
+    got.run(ops());
+    EXPECT_TRUE(all_close(got.out(), want.out(), gdn_tolerance(c.out, c.in)));
+    for (const int64_t slot : {2, 3})
+      EXPECT_TRUE(all_close(got.slot(slot), want.slot(slot), gdn_tolerance(DType::kF32, c.in)));
+    for (const int64_t slot : {0, 1, 4, 5, 6, 7}) EXPECT_TRUE(bit_equal(got.slot(slot), want.slot(slot))) << slot;
+  }
+}
+
+TEST_P(CpuGDN, HeadsOf128StrictSplitAnywhereHasTheSameBits) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    GDNCase c = heads_of_128({75});
+    c.in = c.out = type;
+    GDNProblem want(c), got(c);
+    want.run(ops(), strict);
+    for (const std::vector<int32_t>& sizes : {std::vector<int32_t>{1}, {16}, {64}, {33, 17, 2}}) {
+      got.run_split(ops(), sizes, strict);
+      EXPECT_TRUE(bit_equal(got.out(), want.out()));
+      EXPECT_TRUE(bit_equal(got.slot(2), want.slot(2)));
+    }
+  }
+}
+
 TEST_P(CpuGDN, RaggedBatchMatchesReference) {
   expect_matches_reference({.lens = {1, 0, 129, 3, 64, 16, 1, 15, 128, 65}});
 }

@@ -123,6 +123,20 @@ void gated_delta_rule(const GatedDeltaRuleArgs& host, const OpContext& context) 
   m.finish();
 }
 
+bool gdn_step(const GDNStepArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  GDNStepArgs a = host;
+  a.x = m.in(host.x), a.conv_weight = m.in(host.conv_weight), a.conv_state = m.out(host.conv_state);
+  a.a = m.in(host.a), a.b = m.in(host.b), a.a_log = m.in(host.a_log), a.dt_bias = m.in(host.dt_bias);
+  a.state = m.out(host.state), a.out = m.out(host.out);
+  a.norm.gate = m.in(host.norm.gate), a.norm.weight = m.in(host.norm.weight);
+  a.on_device = m.metadata(host.spans, host.slots);
+  const bool done = cuda_ops().gdn_step(a, m.context());
+  m.finish();
+  return done;
+}
+
 void linear(const LinearArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -175,7 +189,8 @@ constexpr OpSet kMirrored = {.name = "cuda",
                              .rms_norm = rms_norm,
                              .rotary_embedding = rotary_embedding,
                              .pointwise = pointwise,
-                             .embedding = embedding};
+                             .embedding = embedding,
+                             .gdn_step = gdn_step};
 
 bool has_device() {
   try {

@@ -17,11 +17,6 @@ struct AttnInputs {
   RadixAttentionOptions options;
 };
 
-struct GDNInputs {
-  TensorView mixed_qkv;  // [num_tokens, conv_dim]
-  TensorView a, b;       // [num_tokens, num_v_heads]
-};
-
 // Not thread-safe: one backend serves one engine and one device stream.
 class AttentionBackend {
  public:
@@ -45,8 +40,8 @@ class AttentionBackend {
   // (this backend cannot run the layer).
   void forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch, const TensorView& out);
 
-  // The gated delta rule of one layer; states are updated in place. out: [num_tokens, num_v_heads, head_v_dim];
-  // zeros when the batch is idle. Error kUnsupported on every backend but HybridAttnBackend.
+  // The gated delta rule of one layer, then in.norm; states are updated in place. out: [num_tokens, num_v_heads,
+  // head_v_dim]; zeros when the batch is idle. Error kUnsupported on every backend but HybridAttnBackend.
   void forward_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                    const TensorView& out);
 

@@ -1,5 +1,7 @@
 #include "headrace/attention/gdn_attn_backend.h"
 
+#include <algorithm>
+
 namespace headrace {
 
 GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
@@ -10,7 +12,9 @@ GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpCo
       max_tokens_(max_tokens),
       workspace_((max_tokens * pool.config().conv_dim() + 16) * size_of(DType::kF32), runtime) {}
 
-std::string GDNAttnBackend::describe() const { return str("causal_conv1d and gated_delta_rule ", ops_.name); }
+std::string GDNAttnBackend::describe() const {
+  return str("causal_conv1d and gated_delta_rule ", ops_.name, ops_.gdn_step != nullptr ? ", decode in one step" : "");
+}
 
 void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
   if (batch.mode == ForwardMode::kIdle) return;
@@ -20,14 +24,38 @@ void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
              "gdn backend: the batch has ", batch.attn.state_slots.size(), " state slots for ", batch.attn.spans.size(),
              " requests");
   metadata_ = {};
+  one_token_each_ = std::ranges::all_of(batch.attn.spans, [](const KeySpan& span) { return span.q_len == 1; });
   for (const StateSlots& slots : batch.attn.state_slots) metadata_.cache_indices.push_back(slots.write);
   if (!is_extend(batch.mode)) return;
   for (const KeySpan& span : batch.attn.spans) metadata_.cu_seqlens.push_back(span.q_off);
   metadata_.cu_seqlens.push_back(batch.num_tokens());
 }
 
+bool GDNAttnBackend::forward_fused(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                                   const TensorView& out) const {
+  if (ops_.gdn_step == nullptr || !one_token_each_ || !batch.attn.snapshots.empty()) return false;
+  const RadixLinearAttentionConfig& c = layer.config();
+  const GDNLayerView state = pool_.layer(c.gdn_layer_idx);
+  return ops_.gdn_step({.x = in.mixed_qkv,
+                        .conv_weight = c.conv_weight,
+                        .conv_state = state.conv,
+                        .a = in.a,
+                        .b = in.b,
+                        .a_log = c.a_log,
+                        .dt_bias = c.dt_bias,
+                        .state = state.recurrent,
+                        .num_k_heads = c.num_k_heads,
+                        .spans = batch.attn.spans,
+                        .slots = batch.attn.state_slots,
+                        .on_device = batch.attn.on_device,
+                        .norm = in.norm,
+                        .out = out},
+                       context_);
+}
+
 void GDNAttnBackend::forward(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                              const TensorView& out) {
+  if (forward_fused(layer, in, batch, out)) return;
   const RadixLinearAttentionConfig& c = layer.config();
   const GDNLayerView state = pool_.layer(c.gdn_layer_idx);
   workspace_.reset();
@@ -54,6 +82,8 @@ void GDNAttnBackend::forward(const RadixLinearAttention& layer, const GDNInputs&
                          .on_device = batch.attn.on_device,
                          .out = out},
                         context_);
+  if (!in.norm) return;
+  ops_.rms_norm({.x = out, .weight = in.norm.weight, .gate = in.norm.gate, .eps = in.norm.eps, .out = out}, context_);
 }
 
 }  // namespace headrace

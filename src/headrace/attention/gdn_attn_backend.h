@@ -31,11 +31,16 @@ class GDNAttnBackend {
                const TensorView& out);
 
  private:
+  // false: nothing was done.
+  bool forward_fused(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
+                     const TensorView& out) const;
+
   const GDNPool& pool_;
   const OpSet& ops_;
   OpContext context_;
   int64_t max_tokens_;
-  Workspace workspace_;  // the convolution's output
+  bool one_token_each_ = false;  // the planned batch decodes
+  Workspace workspace_;          // the convolution's output
   GDNForwardMetadata metadata_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "headrace/base/tensor.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/kernels/gdn_step.h"
 
 namespace headrace {
 
@@ -17,16 +18,20 @@ struct RadixLinearAttentionConfig {
   int32_t conv_dim() const { return 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim; }
 };
 
+struct GDNInputs {
+  TensorView mixed_qkv;  // [num_tokens, conv_dim]: q | k | v as projected
+  TensorView a, b;       // [num_tokens, num_v_heads]
+  GatedNorm norm;        // of the output; its gate null: none
+};
+
 // Immutable; callable from any thread. Error kInvalidArgument from the constructor names the field.
 class RadixLinearAttention {
  public:
   explicit RadixLinearAttention(const RadixLinearAttentionConfig& config);
 
-  // out = conv1d + SiLU, L2 norm and the gated delta rule, by batch.attn_backend->forward_gdn.
-  //   mixed_qkv [num_tokens, conv_dim]: q | k | v as projected;  a, b [num_tokens, num_v_heads]
-  //   out       [num_tokens, num_v_heads * head_v_dim] or 3-D; written in full, zeros when the batch is idle
-  void forward(const ForwardBatch& batch, const TensorView& mixed_qkv, const TensorView& a, const TensorView& b,
-               const TensorView& out) const;
+  // out = conv1d + SiLU, L2 norm, the gated delta rule and in.norm, by batch.attn_backend->forward_gdn.
+  //   out [num_tokens, num_v_heads * head_v_dim] or 3-D; written in full, zeros when the batch is idle
+  void forward(const ForwardBatch& batch, const GDNInputs& in, const TensorView& out) const;
 
   const RadixLinearAttentionConfig& config() const { return config_; }
 

@@ -6,6 +6,7 @@
 #include "headrace/kernels/causal_conv1d.h"
 #include "headrace/kernels/embedding.h"
 #include "headrace/kernels/gated_delta_rule.h"
+#include "headrace/kernels/gdn_step.h"
 #include "headrace/kernels/linear.h"
 #include "headrace/kernels/paged_attention.h"
 #include "headrace/kernels/pointwise.h"
@@ -30,6 +31,9 @@ struct OpSet {
   void (*pointwise)(const PointwiseArgs&, const OpContext&);
   void (*embedding)(const EmbeddingArgs&, const OpContext&);
   void (*token_confidence)(const TokenConfidenceArgs&, const OpContext&);
+  // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
+  // ops that it stands for run one by one.
+  bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
 };
 
 }  // namespace headrace

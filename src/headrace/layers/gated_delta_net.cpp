@@ -57,7 +57,7 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
       out_proj_(scope, "out_proj", c.hidden, c.value_dim()),
       a_log_(as_float(scope, "A_log", c.num_v_heads)),
       dt_bias_(as_float(scope, "dt_bias", c.num_v_heads)),
-      norm_(scope, "norm", c.head_v_dim, c.eps, WeightForm::kPlain),
+      norm_weight_(scope.scope("norm").tensor("weight", {c.head_v_dim}, {.mean = 1.0})),
       attention_({.layer_id = c.layer_id,
                   .gdn_layer_idx = c.gdn_layer_idx,
                   .num_k_heads = c.num_k_heads,
@@ -74,8 +74,8 @@ Tensor GatedDeltaNet::forward(const LayerContext& context, const TensorView& x, 
   const int64_t tokens = x.dim(0);
   const Tensor mixed = qkv_(context, x), z = z_(context, x), b = b_(context, x), a = a_(context, x);
   const Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
-  attention_.forward(batch, mixed, a, b, out);
-  norm_.forward(context, out, out, z.view().reshape({tokens, config_.num_v_heads, config_.head_v_dim}));
+  const GatedNorm norm{.gate = z.view().reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
+  attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = norm}, out);
   return out_proj_(context, out.view().reshape({tokens, config_.value_dim()}));
 }
 

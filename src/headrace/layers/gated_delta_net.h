@@ -4,7 +4,6 @@
 
 #include "headrace/attention/radix_linear_attention.h"
 #include "headrace/layers/linear.h"
-#include "headrace/layers/rms_norm.h"
 
 namespace headrace {
 
@@ -41,7 +40,7 @@ class GatedDeltaNet {
   Projections copies_;
   Linear qkv_, z_, b_, a_, out_proj_;
   Tensor a_log_, dt_bias_;  // float32 [num_v_heads]
-  RMSNorm norm_;
+  TensorView norm_weight_;  // [head_v_dim]; not owned
   RadixLinearAttention attention_;
 };
 

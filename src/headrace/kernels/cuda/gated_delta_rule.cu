@@ -1,29 +1,22 @@
-// The recurrence of Gated DeltaNet, token by token. The state lives in registers: a warp owns a few rows of it.
-#include "headrace/batch/attn_metadata.h"
-#include "headrace/kernels/cuda/element.cuh"
-#include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+// The gated delta rule: which kernel runs, and the recurrence token by token for any sizes. There the state lives in
+// registers: a warp owns a few rows of it.
+#include <algorithm>
+
+#include "headrace/kernels/cuda/gated_delta_rule.cuh"
+#include "headrace/kernels/cuda/gdn_gate.cuh"
 
 namespace headrace::cuda {
 namespace {
 
 constexpr int kWarps = 4, kRows = 4;  // state rows (value dimensions) of a warp
-
-struct Params {
-  Rows qkv, a, b, out;
-  const float *a_log, *dt_bias;
-  float* state;
-  int64_t slot_stride, head_stride, row_stride;
-  int k_heads, v_heads, dk, dv, requests, snapshots;
-  DeviceMetadata batch;
-};
+constexpr int kFewTokens = 4;         // more are faster as a chunk
 
 template <int kPerLane>
 struct StateRows {
   float s[kRows][kPerLane];
   int first, lane;  // first state row of the warp
 
-  __device__ void load(const Params& p, int slot, int head) {
+  __device__ void load(const GDNParams& p, int slot, int head) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -34,7 +27,7 @@ struct StateRows {
       }
     }
   }
-  __device__ void save(const Params& p, int slot, int head) const {
+  __device__ void save(const GDNParams& p, int slot, int head) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -44,14 +37,15 @@ struct StateRows {
       }
     }
   }
-  __device__ int64_t at(const Params& p, int slot, int head, int r) const {
+  __device__ int64_t at(const GDNParams& p, int slot, int head, int r) const {
     return slot * p.slot_stride + head * p.head_stride + (first + r) * p.row_stride;
   }
 };
 
 // A unit vector of q or k, spread over the lanes, times `scale`.
 template <int kPerLane>
-__device__ void load_unit(const Params& p, int64_t token, int64_t from, float scale, int lane, float (&x)[kPerLane]) {
+__device__ void load_unit(const GDNParams& p, int64_t token, int64_t from, float scale, int lane,
+                          float (&x)[kPerLane]) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
@@ -59,20 +53,19 @@ __device__ void load_unit(const Params& p, int64_t token, int64_t from, float sc
     x[i] = k < p.dk ? p.qkv.get(token, 0, from + k) : 0.0f;
     sum = fmaf(x[i], x[i], sum);
   }
-  const float factor = scale * rsqrtf(warp_sum(sum) + 1e-6f);
+  const float factor = scale * gdn_unit_factor(warp_sum(sum));
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) x[i] *= factor;
 }
 
 template <int kPerLane>
-__device__ void step(const Params& p, int64_t token, int head, StateRows<kPerLane>& rows) {
+__device__ void step(const GDNParams& p, int64_t token, int head, StateRows<kPerLane>& rows) {
   const int key_head = head / (p.v_heads / p.k_heads), lane = rows.lane;
   float q[kPerLane], k[kPerLane];
   load_unit(p, token, int64_t{key_head} * p.dk, rsqrtf(static_cast<float>(p.dk)), lane, q);
   load_unit(p, token, int64_t{p.k_heads + key_head} * p.dk, 1.0f, lane, k);
-  const float u = p.a.get(token, 0, head) + p.dt_bias[head];
-  const float decay = expf(-expf(p.a_log[head]) * (u > 20.0f ? u : log1pf(expf(u))));
-  const float beta = 1.0f / (1.0f + expf(-p.b.get(token, 0, head)));
+  const float decay = expf(gdn_log_decay(p.a.get(token, 0, head), p.a_log[head], p.dt_bias[head]));
+  const float beta = gdn_beta(p.b.get(token, 0, head));
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float dot = 0;
@@ -97,18 +90,17 @@ __device__ void step(const Params& p, int64_t token, int head, StateRows<kPerLan
 }
 
 template <int kPerLane>
-__global__ void __launch_bounds__(kWarps * 32) recur(Params p) {
+__global__ void __launch_bounds__(kWarps * 32) recur(GDNParams p) {
   const int request = blockIdx.x, head = blockIdx.y;
   const KeySpan span = p.batch.spans[request];
-  if (span.q_len == 0) return;
+  if (!p.has(span)) return;
   const StateSlots slots = p.batch.state_slots[request];
   StateRows<kPerLane> rows;
   rows.first = (static_cast<int>(blockIdx.z) * kWarps + static_cast<int>(threadIdx.x) / 32) * kRows;
   rows.lane = static_cast<int>(threadIdx.x) % 32;
   if (rows.first >= p.dv) return;
   rows.load(p, slots.read, head);
-  int snapshot = 0;  // sorted by request, then by tokens
-  while (snapshot < p.snapshots && p.batch.snapshots[snapshot].request < request) ++snapshot;
+  int snapshot = p.first_snapshot(request);
   for (int t = 0; t < span.q_len; ++t) {
     step(p, span.q_off + t, head, rows);
     while (snapshot < p.snapshots && p.batch.snapshots[snapshot].request == request &&
@@ -121,31 +113,11 @@ __global__ void __launch_bounds__(kWarps * 32) recur(Params p) {
 
 }  // namespace
 
-void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
-  check(a);
-  if (a.out.numel() == 0) return;
-  const Params params{.qkv = Rows(a.qkv),
-                      .a = Rows(a.a),
-                      .b = Rows(a.b),
-                      .out = Rows(a.out),
-                      .a_log = static_cast<const float*>(a.a_log.data()),
-                      .dt_bias = static_cast<const float*>(a.dt_bias.data()),
-                      .state = static_cast<float*>(a.state.data()),
-                      .slot_stride = a.state.stride(0),
-                      .head_stride = a.state.stride(1),
-                      .row_stride = a.state.stride(2),
-                      .k_heads = a.num_k_heads,
-                      .v_heads = static_cast<int>(a.num_v_heads()),
-                      .dk = static_cast<int>(a.head_k_dim()),
-                      .dv = static_cast<int>(a.head_v_dim()),
-                      .requests = static_cast<int>(a.spans.size()),
-                      .snapshots = static_cast<int>(a.snapshots.size()),
-                      .batch = *a.on_device};
+void gdn_simple(const GDNParams& params, cudaStream_t stream) {
   HR_REQUIRE(params.dk <= 256, ErrorCode::kUnsupported, "cuda gated_delta_rule: key heads of ", params.dk,
              ", expected at most 256");
   const dim3 grid(static_cast<unsigned>(params.requests), static_cast<unsigned>(params.v_heads),
                   static_cast<unsigned>((params.dv + kWarps * kRows - 1) / (kWarps * kRows)));
-  const cudaStream_t stream = stream_of(context).handle;
   if (params.dk <= 32) {
     recur<1><<<grid, kWarps * 32, 0, stream>>>(params);
   } else if (params.dk <= 64) {
@@ -156,6 +128,25 @@ void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
     recur<8><<<grid, kWarps * 32, 0, stream>>>(params);
   }
   check_launch("gated_delta_rule");
+}
+
+// Chunks where a request is long enough to fill them; the recurrence for short ones, and for all under
+// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device: a captured
+// graph serves other lengths.
+void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
+  check(a);
+  if (a.out.numel() == 0) return;
+  const Stream& stream = stream_of(context);
+  GDNParams params = params_of(a);
+  if (!gdn_recurrence_supports(a)) return gdn_simple(params, stream.handle);
+  const bool any_long = std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; });
+  if (any_long && context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream.arch)) {
+    params.min_len = kFewTokens + 1;
+    gdn_chunk_sm90(params, stream.num_sms, stream.handle);
+    params.min_len = 0;
+    params.max_len = kFewTokens;
+  }
+  gdn_recurrence(params, stream.handle);
 }
 
 }  // namespace headrace::cuda

@@ -30,7 +30,8 @@ constexpr OpSet kOps = {.name = "cuda",
                         .rms_norm = rms_norm,
                         .rotary_embedding = rotary_embedding,
                         .pointwise = pointwise,
-                        .embedding = embedding};
+                        .embedding = embedding,
+                        .gdn_step = gdn_step};
 
 const OpSet& ops(std::string_view name) {
   HR_REQUIRE(name == kOps.name, ErrorCode::kUnsupported, "cuda kernels: set '", name,

@@ -1,0 +1,236 @@
+// Gated DeltaNet on a GPU: one JSON line per case, timed in CUDA graphs over buffers in rotation that no cache holds.
+// Argument: a part of the cases' names (default: all). "limit_s" is the time of the bytes at the measured copy rate.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/cuda_module.h"
+
+namespace headrace::bench {
+namespace {
+
+constexpr int32_t kKeyHeads = 16, kValueHeads = 32, kDim = 128, kWidth = 4;
+constexpr int32_t kChannels = 2 * kKeyHeads * kDim + kValueHeads * kDim;
+constexpr int64_t kRotation = int64_t{256} << 20;  // bytes that one round over the buffers touches at least
+
+struct Machine {
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpSet& ops = cuda_module().ops("cuda");
+  OpContext context{.stream = runtime.stream()};
+  double copy_rate = 0;  // bytes read and written, per second
+};
+
+// Median seconds of one of the `calls` in a graph of all of them.
+double seconds_in_graph(const Machine& m, int calls, const std::function<void(int)>& call) {
+  for (int i = 0; i < calls; ++i) call(i);
+  m.runtime.synchronize();
+  m.runtime.begin_capture();
+  for (int i = 0; i < calls; ++i) call(i);
+  const std::unique_ptr<DeviceGraph> graph = m.runtime.end_capture();
+  graph->launch();
+  m.runtime.synchronize();
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat < 9; ++repeat) {
+    constexpr int kLaunches = 4;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kLaunches; ++i) graph->launch();
+    m.runtime.synchronize();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    seconds.push_back(passed.count() / (kLaunches * calls));
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + 4, seconds.end());
+  return seconds[4];
+}
+
+// Numbers in [-scale, scale), the same in every run.
+Tensor filled(const Machine& m, DType dtype, const Shape& shape, double scale = 1) {
+  Tensor host(dtype, shape);
+  uint32_t state = 1;
+  for (int64_t i = 0; i < host.numel(); ++i) {
+    state = state * 1664525u + 1013904223u;
+    const float value = static_cast<float>(scale * (static_cast<double>(state >> 8) / (1 << 23) - 1));
+    if (dtype == DType::kBF16) {
+      static_cast<BF16*>(host.data())[i] = BF16(value);
+    } else {
+      static_cast<float*>(host.data())[i] = value;
+    }
+  }
+  return copied_to(m.runtime, std::move(host));
+}
+
+template <class T>
+Tensor array_of(const Machine& m, const std::vector<T>& values) {
+  Tensor memory(DType::kU8, {static_cast<int64_t>(values.size() * sizeof(T))}, m.runtime);
+  m.runtime.copy_to_device(memory.data(), values.data(), values.size() * sizeof(T));
+  return memory;
+}
+
+// Requests of equal length, and the pools' slots: call i works on slots [i * requests, (i + 1) * requests).
+struct Batch {
+  Batch(const Machine& m, int32_t requests, int32_t tokens) {
+    for (int32_t r = 0; r < requests; ++r) {
+      spans.push_back({.q_off = r * tokens, .q_len = tokens});
+      slots.push_back({.read = r, .write = r});
+    }
+    device_spans = array_of(m, spans), device_slots = array_of(m, slots);
+    on_device = {.spans = static_cast<const KeySpan*>(device_spans.data()),
+                 .state_slots = static_cast<const StateSlots*>(device_slots.data())};
+  }
+  std::vector<KeySpan> spans;
+  std::vector<StateSlots> slots;
+  Tensor device_spans, device_slots;
+  DeviceMetadata on_device;
+};
+
+void print(const Machine& m, const std::string& name, double seconds, double bytes, double flops) {
+  std::printf(
+      "{\"name\": \"%s\", \"set\": \"%s\", \"median_s\": %.3e, \"bytes\": %.4e, \"flops\": %.4e, \"limit_s\": %.3e, "
+      "\"share_of_limit\": %.3f}\n",
+      name.c_str(), std::string(m.ops.name).c_str(), seconds, bytes, flops, bytes / m.copy_rate,
+      bytes / m.copy_rate / seconds);
+  std::fflush(stdout);
+}
+
+void measure_copy(Machine& m) {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const Tensor from(DType::kU8, {kBytes}, m.runtime), to(DType::kU8, {kBytes}, m.runtime);
+  m.runtime.fill_zero(from.data(), kBytes);
+  const double seconds = seconds_in_graph(m, 4, [&](int) { m.runtime.copy_on_device(to.data(), from.data(), kBytes); });
+  m.copy_rate = 2.0 * static_cast<double>(kBytes) / seconds;
+  std::printf("{\"name\": \"copy\", \"bytes_per_s\": %.4e}\n", m.copy_rate);
+}
+
+// The step from the convolution to the gated norm, or op by op.
+void decode(const Machine& m, int32_t requests, bool fused) {
+  const int64_t state_bytes = int64_t{requests} * kValueHeads * kDim * kDim * 4;
+  const int calls = static_cast<int>(std::max<int64_t>(4, kRotation / state_bytes));
+  const Batch batch(m, requests, 1);
+  const Tensor states = filled(m, DType::kF32, {calls, requests, kValueHeads, kDim, kDim}, 0.1);
+  const Tensor conv_states = filled(m, DType::kBF16, {calls, requests, kChannels, kWidth - 1});
+  const Tensor x = filled(m, DType::kBF16, {requests, kChannels}), mixed = filled(m, DType::kBF16, x.shape());
+  const Tensor conv_weight = filled(m, DType::kBF16, {kChannels, kWidth}), weight = filled(m, DType::kF32, {kDim});
+  const Tensor a = filled(m, DType::kBF16, {requests, kValueHeads}), a_log = filled(m, DType::kF32, {kValueHeads});
+  const Tensor gate = filled(m, DType::kBF16, {requests, kValueHeads, kDim});
+  const Tensor out(DType::kBF16, gate.shape(), m.runtime);
+  const double seconds = seconds_in_graph(m, calls, [&](int i) {
+    const TensorView state = states.view().select(i), conv_state = conv_states.view().select(i);
+    if (fused) {
+      m.ops.gdn_step({.x = x,
+                      .conv_weight = conv_weight,
+                      .conv_state = conv_state,
+                      .a = a,
+                      .b = a,
+                      .a_log = a_log,
+                      .dt_bias = a_log,
+                      .state = state,
+                      .num_k_heads = kKeyHeads,
+                      .spans = batch.spans,
+                      .slots = batch.slots,
+                      .on_device = &batch.on_device,
+                      .norm = {.gate = gate, .weight = weight},
+                      .out = out},
+                     m.context);
+      return;
+    }
+    m.ops.causal_conv1d({.x = x,
+                         .weight = conv_weight,
+                         .state = conv_state,
+                         .spans = batch.spans,
+                         .slots = batch.slots,
+                         .on_device = &batch.on_device,
+                         .out = mixed},
+                        m.context);
+    m.ops.gated_delta_rule({.qkv = mixed,
+                            .a = a,
+                            .b = a,
+                            .a_log = a_log,
+                            .dt_bias = a_log,
+                            .state = state,
+                            .num_k_heads = kKeyHeads,
+                            .spans = batch.spans,
+                            .slots = batch.slots,
+                            .on_device = &batch.on_device,
+                            .out = out},
+                           m.context);
+    m.ops.rms_norm({.x = out, .weight = weight, .gate = gate, .out = out}, m.context);
+  });
+  const auto bytes =
+      static_cast<double>(2 * state_bytes + 2 * conv_states.bytes() / calls + x.bytes() + 2 * out.bytes());
+  print(m, std::string(fused ? "gdn_decode_fused" : "gdn_decode_apart") + "_batch" + std::to_string(requests), seconds,
+        bytes, 0);
+}
+
+void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism determinism) {
+  const Batch batch(m, requests, tokens);
+  const Tensor qkv = filled(m, DType::kBF16, {requests * tokens, kChannels});
+  const Tensor a = filled(m, DType::kBF16, {requests * tokens, kValueHeads});
+  const Tensor a_log = filled(m, DType::kF32, {kValueHeads});
+  const Tensor state = filled(m, DType::kF32, {requests, kValueHeads, kDim, kDim}, 0.1);
+  const Tensor out(DType::kBF16, {requests * tokens, kValueHeads, kDim}, m.runtime);
+  OpContext context = m.context;
+  context.determinism = determinism;
+  const double seconds = seconds_in_graph(m, 2, [&](int) {
+    m.ops.gated_delta_rule({.qkv = qkv,
+                            .a = a,
+                            .b = a,
+                            .a_log = a_log,
+                            .dt_bias = a_log,
+                            .state = state,
+                            .num_k_heads = kKeyHeads,
+                            .spans = batch.spans,
+                            .slots = batch.slots,
+                            .on_device = &batch.on_device,
+                            .out = out},
+                           context);
+  });
+  const auto bytes = static_cast<double>(qkv.bytes() + out.bytes() + 2 * a.bytes() + 2 * state.bytes());
+  const double chunks = static_cast<double>(requests) * ((tokens + kGDNChunk - 1) / kGDNChunk) * kValueHeads;
+  print(m, str("gdn_prefill_", determinism == Determinism::kStrict ? "strict_" : "", requests, "x", tokens), seconds,
+        bytes, 10.5e6 * chunks);
+}
+
+void convolution(const Machine& m, int32_t requests, int32_t tokens) {
+  const Batch batch(m, requests, tokens);
+  const Tensor x = filled(m, DType::kBF16, {requests * tokens, kChannels});
+  const Tensor weight = filled(m, DType::kBF16, {kChannels, kWidth});
+  const Tensor state = filled(m, DType::kBF16, {requests, kChannels, kWidth - 1});
+  const Tensor out(DType::kBF16, x.shape(), m.runtime);
+  const double seconds = seconds_in_graph(m, 2, [&](int) {
+    m.ops.causal_conv1d({.x = x,
+                         .weight = weight,
+                         .state = state,
+                         .spans = batch.spans,
+                         .slots = batch.slots,
+                         .on_device = &batch.on_device,
+                         .out = out},
+                        m.context);
+  });
+  print(m, str("conv_prefill_", requests, "x", tokens), seconds, static_cast<double>(x.bytes() + out.bytes()), 0);
+}
+
+void run_all(const std::string& wanted) {
+  Machine m;
+  measure_copy(m);
+  const auto run = [&](const std::string& name, const std::function<void()>& work) {
+    if (name.find(wanted) != std::string::npos) work();
+  };
+  for (const int32_t requests : {64, 1}) {
+    run("decode", [&] { decode(m, requests, true); });
+    run("decode apart", [&] { decode(m, requests, false); });
+  }
+  run("prefill 1x32768", [&] { prefill(m, 1, 32768, Determinism::kFast); });
+  run("prefill 16x2048", [&] { prefill(m, 16, 2048, Determinism::kFast); });
+  run("prefill 8x4096", [&] { prefill(m, 8, 4096, Determinism::kFast); });
+  run("prefill strict", [&] { prefill(m, 1, 2048, Determinism::kStrict); });
+  run("convolution", [&] { convolution(m, 1, 32768); });
+}
+
+}  // namespace
+}  // namespace headrace::bench
+
+int main(int argc, char** argv) { headrace::bench::run_all(argc > 1 ? argv[1] : ""); }

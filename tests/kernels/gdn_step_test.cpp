@@ -1,0 +1,159 @@
+// gdn_step of every set that has it, against the ops that it stands for.
+#include <gtest/gtest.h>
+
+#include "headrace/kernels/gdn_step.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "kernels/kernel_sets.h"
+#include "support/all_close.h"
+#include "support/random.h"
+#include "support/tolerances.h"
+
+namespace headrace {
+namespace {
+
+using testing_support::all_close;
+using testing_support::bit_equal;
+using testing_support::gdn_tolerance;
+using testing_support::poison;
+using testing_support::Random;
+using testing_support::random_tensor;
+
+struct StepCase {
+  int32_t requests = 3, k_heads = 2, group = 2;
+  DType type = DType::kBF16;
+  bool norm = true;
+};
+
+// Request r reads slot 1 + 2 r and writes the next; slot 0 is NaN.
+struct StepProblem {
+  explicit StepProblem(const StepCase& c) : k_heads(c.k_heads) {
+    Random random(3);
+    const int32_t heads = c.k_heads * c.group, channels = (2 * c.k_heads + heads) * 128, pool = 1 + 2 * c.requests;
+    for (int32_t r = 0; r < c.requests; ++r) {
+      spans.push_back({.q_off = r, .q_len = 1});
+      slots.push_back({.read = 1 + 2 * r, .write = 2 + 2 * r});
+    }
+    x = random_tensor(random, c.type, {c.requests, channels});
+    conv_weight = random_tensor(random, c.type, {channels, 4}, 0.5);
+    conv_state = random_tensor(random, c.type, {pool, channels, 3});
+    a = random_tensor(random, c.type, {c.requests, heads}, 0.5);
+    b = random_tensor(random, c.type, {c.requests, heads});
+    a_log = random_tensor(random, DType::kF32, {heads}, 0.1);
+    dt_bias = random_tensor(random, DType::kF32, {heads}, 0.1);
+    state = random_tensor(random, DType::kF32, {pool, heads, 128, 128}, 0.3);
+    if (c.norm) gate = random_tensor(random, c.type, {c.requests, heads, 128});
+    weight = random_tensor(random, DType::kF32, {128});
+    out = Tensor(c.type, {c.requests, heads, 128});
+    poison(out);
+    for (const Tensor* t : {&conv_state, &state}) {
+      poison(t->view().select(0));
+      for (const StateSlots& s : slots) poison(t->view().select(s.write));
+    }
+  }
+  GDNStepArgs args() const {
+    return {.x = x,
+            .conv_weight = conv_weight,
+            .conv_state = conv_state,
+            .a = a,
+            .b = b,
+            .a_log = a_log,
+            .dt_bias = dt_bias,
+            .state = state,
+            .num_k_heads = k_heads,
+            .spans = spans,
+            .slots = slots,
+            .norm = {.gate = gate, .weight = weight},
+            .out = out};
+  }
+  // The same through `ops` one by one.
+  void run_apart(const OpSet& ops, const OpContext& context = {}) const {
+    const Tensor mixed(x.dtype(), x.shape());
+    ops.causal_conv1d(
+        {.x = x, .weight = conv_weight, .state = conv_state, .spans = spans, .slots = slots, .out = mixed}, context);
+    ops.gated_delta_rule({.qkv = mixed,
+                          .a = a,
+                          .b = b,
+                          .a_log = a_log,
+                          .dt_bias = dt_bias,
+                          .state = state,
+                          .num_k_heads = k_heads,
+                          .spans = spans,
+                          .slots = slots,
+                          .out = out},
+                         context);
+    if (gate) ops.rms_norm({.x = out, .weight = weight, .gate = gate, .out = out}, context);
+  }
+
+  int32_t k_heads;
+  Tensor x, conv_weight, conv_state, a, b, a_log, dt_bias, state, gate, weight, out;
+  std::vector<KeySpan> spans;
+  std::vector<StateSlots> slots;
+};
+
+class GDNStep : public testing_support::KernelSetTest {
+ protected:
+  void SetUp() override {
+    KernelSetTest::SetUp();
+    if (!IsSkipped() && ops().gdn_step == nullptr) GTEST_SKIP() << "kernel set '" << GetParam() << "' has no gdn_step";
+  }
+};
+
+TEST_P(GDNStep, MatchesTheOpsThatItStandsFor) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int32_t group : {1, 2, 4}) {
+      for (const bool norm : {false, true}) {
+        SCOPED_TRACE(testing::Message() << name_of(type) << ", group " << group << ", norm " << norm);
+        const StepCase c = {.group = group, .type = type, .norm = norm};
+        const StepProblem want(c), got(c);
+        want.run_apart(reference::ops());
+        ASSERT_TRUE(ops().gdn_step(got.args(), {}));
+        EXPECT_TRUE(all_close(got.out, want.out, gdn_tolerance(type, type)));
+        EXPECT_TRUE(bit_equal(got.conv_state, want.conv_state));
+        for (const StateSlots& s : want.slots) {
+          EXPECT_TRUE(all_close(got.state.view().select(s.write), want.state.view().select(s.write),
+                                gdn_tolerance(DType::kF32, type)));
+          EXPECT_TRUE(bit_equal(got.state.view().select(s.read), want.state.view().select(s.read)));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GDNStep, UpdatesInPlaceAndKeepsNothingForPadding) {
+  StepProblem want({}), got({});
+  want.slots = got.slots = {{.read = 1, .write = 1}, {.read = kNoState, .write = 4}, {}};
+  want.run_apart(reference::ops());
+  ASSERT_TRUE(ops().gdn_step(got.args(), {}));
+  EXPECT_TRUE(all_close(got.out, want.out, gdn_tolerance(DType::kBF16, DType::kBF16)));
+  EXPECT_TRUE(bit_equal(got.conv_state, want.conv_state));
+  for (const int64_t slot : {1, 4}) {
+    EXPECT_TRUE(all_close(got.state.view().select(slot), want.state.view().select(slot),
+                          gdn_tolerance(DType::kF32, DType::kBF16)));
+  }
+  for (const int64_t slot : {0, 2, 3, 5, 6}) {
+    EXPECT_TRUE(bit_equal(got.state.view().select(slot), want.state.view().select(slot))) << slot;
+  }
+}
+
+TEST_P(GDNStep, StrictBitsAreThoseOfTheOpsOneByOne) {
+  const OpContext strict = {.determinism = Determinism::kStrict};
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const StepCase c = {.type = type, .norm = false};
+    const StepProblem apart(c), fused(c);
+    apart.run_apart(ops(), strict);
+    ASSERT_TRUE(ops().gdn_step(fused.args(), strict));
+    EXPECT_TRUE(bit_equal(fused.out, apart.out));
+    EXPECT_TRUE(bit_equal(fused.state, apart.state));
+  }
+}
+
+TEST_P(GDNStep, RefusesRequestsOfSeveralTokens) {
+  StepProblem p({});
+  p.spans[2].q_len = 2;
+  EXPECT_THROW(ops().gdn_step(p.args(), {}), Error);
+}
+
+HR_INSTANTIATE_KERNEL_SETS(GDNStep);
+
+}  // namespace
+}  // namespace headrace
