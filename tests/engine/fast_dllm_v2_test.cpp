@@ -118,6 +118,18 @@ TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
   EXPECT_EQ(r.steps.size(), 1u);
 }
 
+TEST(FastDLLMv2, B04_ABlockThatEndsBehindTheContextIsRefusedWhenItIsAdded) {
+  const ToyDiffusionModel model(kScript);
+  EngineConfig config = config_of(1, 128);
+  config.max_context_len = 100;  // 7 pages of 16, and the block 96..128 would need 8
+  Engine engine(model, config);
+  EXPECT_THROW(engine.add(prompt_of(90), {.max_tokens = 10}), Error);
+  engine.add(prompt_of(80), {.max_tokens = 10, .temperature = 0});
+  size_t count = 0;
+  while (!engine.idle()) count += engine.step().size();
+  EXPECT_EQ(count, 10u);
+}
+
 TEST(FastDLLMv2, AModelWhoseLogitsAreNoNextTokensIsRefused) {
   ToyScript script = kScript;
   script.logits_of = DiffusionInfo::LogitsOf::kSame;
