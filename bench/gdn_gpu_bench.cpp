@@ -2,6 +2,7 @@
 // Argument: a part of the cases' names (default: all). "limit_s" is the time of the bytes at the measured copy rate.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -47,13 +48,13 @@ double seconds_in_graph(const Machine& m, int calls, const std::function<void(in
   return seconds[4];
 }
 
-// Numbers in [-scale, scale), the same in every run.
-Tensor filled(const Machine& m, DType dtype, const Shape& shape, double scale = 1) {
+// Numbers in [middle - scale, middle + scale), the same in every run.
+Tensor filled(const Machine& m, DType dtype, const Shape& shape, double scale = 1, double middle = 0) {
   Tensor host(dtype, shape);
   uint32_t state = 1;
   for (int64_t i = 0; i < host.numel(); ++i) {
     state = state * 1664525u + 1013904223u;
-    const float value = static_cast<float>(scale * (static_cast<double>(state >> 8) / (1 << 23) - 1));
+    const float value = static_cast<float>(middle + scale * (static_cast<double>(state >> 8) / (1 << 23) - 1));
     if (dtype == DType::kBF16) {
       static_cast<BF16*>(host.data())[i] = BF16(value);
     } else {
@@ -165,21 +166,45 @@ void decode(const Machine& m, int32_t requests, bool fused) {
         bytes, 0);
 }
 
-void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism determinism) {
-  const Batch batch(m, requests, tokens);
-  const Tensor qkv = filled(m, DType::kBF16, {requests * tokens, kChannels});
-  const Tensor a = filled(m, DType::kBF16, {requests * tokens, kValueHeads});
-  const Tensor a_log = filled(m, DType::kF32, {kValueHeads});
-  const Tensor state = filled(m, DType::kF32, {requests, kValueHeads, kDim, kDim}, 0.1);
-  const Tensor out(DType::kBF16, {requests * tokens, kValueHeads, kDim}, m.runtime);
-  OpContext context = m.context;
-  context.determinism = determinism;
-  const double seconds = seconds_in_graph(m, 2, [&](int) {
+// A tensor's elements in host memory.
+template <class T>
+std::vector<T> fetched(const Machine& m, const Tensor& x) {
+  std::vector<T> host(static_cast<size_t>(x.numel()));
+  m.runtime.copy_to_host(host.data(), x.data(), host.size() * sizeof(T));
+  m.runtime.synchronize();
+  return host;
+}
+
+// Root mean square of the difference over that of `want`, of every seventh element.
+template <class T>
+double difference(const std::vector<T>& got, const std::vector<T>& want) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < got.size(); i += 7) {
+    const double g = static_cast<float>(got[i]), w = static_cast<float>(want[i]);
+    error += (g - w) * (g - w), size += w * w;
+  }
+  return std::sqrt(error / size);
+}
+
+struct Prefill {
+  Prefill(const Machine& machine, int32_t requests, int32_t tokens)
+      : m(machine),
+        batch(m, requests, tokens),
+        qkv(filled(m, DType::kBF16, {requests * tokens, kChannels})),
+        a(filled(m, DType::kBF16, {requests * tokens, kValueHeads})),
+        a_log(filled(m, DType::kF32, {kValueHeads})),
+        dt_bias(filled(m, DType::kF32, {kValueHeads}, 1, -6)),  // a token keeps about 0.99 of the state
+        state(filled(m, DType::kF32, {requests, kValueHeads, kDim, kDim}, 0.1)),
+        out(DType::kBF16, {requests * tokens, kValueHeads, kDim}, m.runtime) {}
+
+  void run(Determinism determinism) const {
+    OpContext context = m.context;
+    context.determinism = determinism;
     m.ops.gated_delta_rule({.qkv = qkv,
                             .a = a,
                             .b = a,
                             .a_log = a_log,
-                            .dt_bias = a_log,
+                            .dt_bias = dt_bias,
                             .state = state,
                             .num_k_heads = kKeyHeads,
                             .spans = batch.spans,
@@ -187,11 +212,27 @@ void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism det
                             .on_device = &batch.on_device,
                             .out = out},
                            context);
-  });
-  const auto bytes = static_cast<double>(qkv.bytes() + out.bytes() + 2 * a.bytes() + 2 * state.bytes());
+  }
+  const Machine& m;
+  Batch batch;
+  Tensor qkv, a, a_log, dt_bias, state, out;
+};
+
+void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism determinism) {
+  const Prefill work(m, requests, tokens);
+  const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(determinism); });
+  const auto bytes =
+      static_cast<double>(work.qkv.bytes() + work.out.bytes() + 2 * work.a.bytes() + 2 * work.state.bytes());
   const double chunks = static_cast<double>(requests) * ((tokens + kGDNChunk - 1) / kGDNChunk) * kValueHeads;
-  print(m, str("gdn_prefill_", determinism == Determinism::kStrict ? "strict_" : "", requests, "x", tokens), seconds,
-        bytes, 10.5e6 * chunks);
+  const std::string lengths = str(requests, "x", tokens);
+  if (determinism == Determinism::kStrict) return print(m, "gdn_prefill_strict_" + lengths, seconds, bytes, 0);
+  print(m, "gdn_prefill_" + lengths, seconds, bytes, 10.5e6 * chunks);
+  const Prefill fast(m, requests, tokens), strict(m, requests, tokens);
+  fast.run(Determinism::kFast);
+  strict.run(Determinism::kStrict);
+  std::printf("{\"name\": \"gdn_prefill_%s\", \"out_from_strict\": %.2e, \"state_from_strict\": %.2e}\n",
+              lengths.c_str(), difference(fetched<BF16>(m, fast.out), fetched<BF16>(m, strict.out)),
+              difference(fetched<float>(m, fast.state), fetched<float>(m, strict.state)));
 }
 
 void convolution(const Machine& m, int32_t requests, int32_t tokens) {

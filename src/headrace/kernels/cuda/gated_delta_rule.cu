@@ -140,9 +140,9 @@ void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
   GDNParams params = params_of(a);
   if (!gdn_recurrence_supports(a)) return gdn_simple(params, stream.handle);
   const bool any_long = std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; });
-  if (any_long && context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream.arch)) {
+  if (any_long && context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream)) {
     params.min_len = kFewTokens + 1;
-    gdn_chunk_sm90(params, stream.num_sms, stream.handle);
+    gdn_chunk_sm90(a, params, stream);
     params.min_len = 0;
     params.max_len = kFewTokens;
   }

@@ -67,7 +67,7 @@ bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
 void gdn_recurrence(const GDNParams& params, cudaStream_t stream);
 
 // Chunks of 64 tokens on the tensor cores, bfloat16, heads of 128 x 128, sm_90a: gdn_chunk_sm90.cu.
-bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, int arch);
-void gdn_chunk_sm90(const GDNParams& params, int num_sms, cudaStream_t stream);
+bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream);
+void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& params, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -1,6 +1,7 @@
 // Warpgroup matrix products of sm_90a: four warps multiply 64 rows, a warp 16 of them, with its fragments laid out as
 // mma.sync's. Compiled for sm_90a only.
 #pragma once
+#include "headrace/kernels/cuda/bulk_copy.cuh"
 #include "headrace/kernels/cuda/mma.cuh"
 
 namespace headrace::cuda {
@@ -18,11 +19,6 @@ __device__ inline uint32_t movmatrix(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
-}
-
-// A barrier of `threads` threads of the block; id 0 is __syncthreads.
-__device__ inline void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -47,6 +43,15 @@ __device__ inline uint64_t wgmma_operand(uint32_t address, uint32_t next_rows, u
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
          static_cast<uint64_t>(next_rows >> 4) << 32 | uint64_t{1} << 62;
 }
+// Zeros rows [count, 64) of `tiles` operands of 64 rows, one after the other, by `threads` threads; nothing when all 64
+// count.
+__device__ inline void clear_rows(char* operands, int tiles, int count, int thread, int threads) {
+  if (count >= 64) return;
+  for (int i = thread; i < tiles * 512; i += threads) {
+    if (i % 512 / 8 >= count) reinterpret_cast<uint4*>(operands)[i] = uint4{};
+  }
+}
+
 constexpr int kZeroFirst = 0, kAccumulate = 1;
 
 // d = a b or d += a b: a [64, 16] in registers or shared memory, b [16, n] in shared memory: its columns are rows
@@ -78,19 +83,20 @@ __device__ inline void wgmma_ss(float (&d)[8][4], uint64_t a, uint64_t b) {
 }
 // clang-format on
 
-__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+// Bytes between shared and device memory, both and the count multiples of 16.
+__device__ inline void copy_bytes_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
-__device__ inline void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+__device__ inline void copy_bytes_out(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done; bra again; done: }" ::
-          "r"(barrier),
-      "r"(parity)
-      : "memory");
-}
+// The bytes that this thread copies out are read.
+__device__ inline void wait_bytes_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 // What ordinary stores wrote becomes visible to wgmma; before the barrier that tells its warpgroup.
 __device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

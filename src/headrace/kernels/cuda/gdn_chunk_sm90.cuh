@@ -1,0 +1,83 @@
+// What the two kernels of the chunked gated delta rule on Hopper share: heads of 128 x 128, chunks of 64 tokens.
+//
+// With G the running sum of log decays of a chunk and E(t, j) = exp(G_t - G_j), all exponents <= 0, and rq, rk the
+// factors that give q and k length one:
+//   A = beta_t E(t, j) rk_t rk_j k_t.k_j for j < t;  T = (I + A)^-1;  P = E(t, j) rq_t rk_j q_t.k_j for j <= t
+//   N = T (beta_t v_t - beta_t exp(G_t) rk_t S k_t);  o_t = exp(G_t) rq_t S q_t + sum_j P(t, j) N_j
+//   S = exp(G_C) S + sum_j exp(G_C - G_j) rk_j N_j k_j^T
+// What needs no state, T, P and the factors of the last two lines, is computed for all chunks at once
+// (gdn_prepare_sm90.cu) and kept as an image in scratch memory; then a block for each head of each request carries the
+// state from chunk to chunk (gdn_carry_sm90.cu).
+// Source: Yang et al. 2024, Gated Delta Networks; ratios of decays as in kernels/cpu/gdn_chunk.h.
+#pragma once
+#include <cuda.h>
+
+#include "headrace/kernels/cuda/gated_delta_rule.cuh"
+
+namespace headrace::cuda {
+
+namespace gdn {
+
+constexpr int kDim = 128, kChunk = 64, kGroupThreads = 128;
+constexpr int kTile = kChunk * 128;  // bytes of 64 rows of 64 bfloat16, swizzled in 128 bytes
+
+// What is known of a chunk before its state is: T and P, a float4 of factors for each token, exp(G_C).
+struct Image {
+  static constexpr int kT = 0, kP = kTile, kScales = 2 * kTile, kLast = kScales + kChunk * 16;
+  static constexpr int kBytes = kLast + 128;
+};
+
+// Chunks [first, first + count) of every request, in one launch of both kernels.
+struct Pass {
+  char* images;   // of the requests' chunks, one after the other, all heads of a chunk together
+  float* states;  // [requests, heads, 128, 128] between passes
+  int first, count;
+};
+
+// Where chunks begin and end: every 64 tokens from the request's first, and at each snapshot.
+struct Walk {
+  int done = 0, tokens, snapshot, request;
+
+  __device__ Walk(const GDNParams& p, int r, int length)
+      : tokens(length), snapshot(p.snapshots > 0 ? p.first_snapshot(r) : 0), request(r) {}
+  // Tokens of the chunk that starts at `done`; 0 after the last.
+  __device__ int next(const GDNParams& p) {
+    int length = min(kChunk, tokens - done);
+    while (ends(p) && p.batch.snapshots[snapshot].num_tokens <= done) ++snapshot;
+    if (ends(p)) length = min(length, p.batch.snapshots[snapshot].num_tokens - done);
+    done += length;
+    return length;
+  }
+  __device__ void skip(const GDNParams& p, int chunks) {
+    if (!ends(p)) {
+      done = static_cast<int>(min(static_cast<int64_t>(tokens), int64_t{kChunk} * chunks));
+      return;
+    }
+    for (int i = 0; i < chunks; ++i) next(p);
+  }
+  __device__ bool ends(const GDNParams& p) const {
+    return snapshot < p.snapshots && p.batch.snapshots[snapshot].request == request;
+  }
+};
+
+// Places for chunks of a request in a pass: no fewer than it has.
+__device__ inline int places(const GDNParams& p, const Pass& pass, int request) {
+  const KeySpan span = p.batch.spans[request];
+  if (!p.has(span)) return 0;
+  int chunks = (span.q_len + kChunk - 1) / kChunk;
+  if (p.snapshots > 0) chunks += p.first_snapshot(request + 1) - p.first_snapshot(request);
+  return min(max(chunks - pass.first, 0), pass.count);
+}
+
+__device__ inline char* image_of(const GDNParams& p, const Pass& pass, int place, int head) {
+  return pass.images + (int64_t{place} * p.v_heads + head) * Image::kBytes;
+}
+
+}  // namespace gdn
+
+void gdn_prepare_sm90(const GDNParams& params, const gdn::Pass& pass, const CUtensorMap& qkv, int places,
+                      cudaStream_t stream);
+void gdn_carry_sm90(const GDNParams& params, const gdn::Pass& pass, const CUtensorMap& qkv, int num_sms,
+                    cudaStream_t stream);
+
+}  // namespace headrace::cuda
