@@ -10,28 +10,49 @@
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/llm/llm.h"
+#include "model_options.h"
 #include "model_path.h"
 #include "output.h"
 
 namespace headrace::app {
 namespace {
 
+// Seconds of prompts that fill the steps of the engine, one token decided.
+double prefill_seconds(LLM& llm, int32_t tokens) {
+  const std::vector<int32_t> prompt(static_cast<size_t>(tokens), 5);
+  return bench::median_seconds(5, [&] {
+    llm.engine().add(prompt, {.max_tokens = 1, .temperature = 0});
+    while (!llm.engine().idle()) llm.engine().step();
+  });
+}
+
 // Every step reads all weights once: a model larger than the caches needs no rotation.
 void bench_model(const ModelFlags& flags, int threads, const bench::Report& report) {
-  LLMOptions options{.random_weights = flags.random_weights};
+  LLMOptions options = options_of(flags);
   options.context.threads = threads;
   LLM llm(model_directory(flags.model), options);
-  constexpr int32_t kTokens = 32;
+  const bool on_cpu = llm.device().type == DeviceType::kCPU;
+  const int32_t tokens = on_cpu ? 32 : 256;
   llm.engine().add({1, 2, 3, 4},
-                   {.max_tokens = kTokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+                   {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   llm.engine().step();
-  const double seconds = bench::median_seconds(kTokens - 8, [&] { llm.engine().step(); });
+  const double seconds = bench::median_seconds(tokens - 8, [&] { llm.engine().step(); });
+  while (!llm.engine().idle()) llm.engine().step();
   const ModelInfo& info = llm.model_info();
-  report({.name = fmt::format("model decode batch 1 {} {}", info.architecture, name_of(info.dtype)),
+  const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
+  report({.name = "model decode batch 1 " + model,
           .median_s = seconds,
           .bytes = static_cast<double>(info.weight_bytes),
           .limit = bench::Result::Limit::kRead,
-          .limit_rate = bench::read_bandwidth(threads)});
+          .limit_rate = on_cpu ? std::optional(bench::read_bandwidth(threads)) : std::nullopt});
+  constexpr int32_t kPrompt = 16384;
+  if (on_cpu || flags.max_model_len <= kPrompt) return;  // on a device with a context that holds it
+  report(
+      {.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
+       .median_s = prefill_seconds(llm, kPrompt),
+       .flops = static_cast<double>(info.weight_bytes) * kPrompt,  // without attention: two for each weight of 2 bytes
+       .limit = bench::Result::Limit::kMatrix,
+       .limit_rate = std::nullopt});
 }
 
 }  // namespace

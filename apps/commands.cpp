@@ -79,7 +79,7 @@ std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, cons
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
       t.load_s, t.first_token_s, t.total_s, decoded > 0 ? decoded / decode_s : 0.0, c.num_forwards,
       c.tokens_per_forward(), llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
-      json_string(llm.engine().runner().backend().describe()), name_of(llm.model_info().dtype), o.context.threads,
+      json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype), o.context.threads,
       o.context.determinism == Determinism::kStrict);
 }
 
@@ -90,7 +90,7 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
                                                  c.num_forwards, c.tokens_per_forward());
   return fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s, {}{}]\n", c.ids.size(),
                      static_cast<double>(c.ids.size()) / (t.total_s - t.load_s), t.first_token_s, strategy,
-                     llm.engine().runner().backend().describe());
+                     llm.engine().runner().describe());
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
   app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(2, 1 << 24));
+  CLI::Option* required =
+      app.add_flag("--require-graphs", f.require_graphs, "on a GPU: no decode step without a CUDA graph, or status 4");
+  app.add_flag("--no-graphs", f.no_graphs, "on a GPU: decode without CUDA graphs")->excludes(required);
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
   app.add_option("--log-level", f.log_level, "messages on standard error: off, warning, info")

@@ -18,6 +18,9 @@ LLMOptions options_of(const ModelFlags& f) {
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
+  options.graphs = f.require_graphs ? RunnerConfig::Graphs::kRequired
+                   : f.no_graphs    ? RunnerConfig::Graphs::kOff
+                                    : RunnerConfig::Graphs::kPreferred;
   options.page_size = f.page_size;
   options.max_model_len = f.max_model_len;
   options.random_weights = f.random_weights;

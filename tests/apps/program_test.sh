@@ -23,6 +23,7 @@ check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
 [[ -e /dev/nvidiactl ]] || check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
+check "graphs that a CPU has none of" 4 "$(status "$headrace" generate -p x --device cpu --require-graphs)"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

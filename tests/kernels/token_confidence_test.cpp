@@ -112,7 +112,7 @@ TEST_P(TokenConfidence, RefusesRowsWithoutAnyId) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, TokenConfidence,
-                         testing::Values("reference", "portable", "avx2", "avx512", "avx512bf16", "amx"),
+                         testing::Values("reference", "portable", "avx2", "avx512", "avx512bf16", "amx", "cuda"),
                          [](const auto& set) { return set.param; });
 
 }  // namespace

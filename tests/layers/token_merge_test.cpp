@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/batch/device_batch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 
 namespace headrace {
 namespace {
@@ -57,6 +60,53 @@ TEST(TokenMerge, RefusesIdsOutsideTheTableAndShapesThatDoNotFit) {
   TokenMerge wrong = f.merge();
   wrong.probs = f.mask;
   EXPECT_THROW(merge_tokens(wrong, f.table, f.x), Error);
+}
+
+// The fixture's rows as a batch on `runtime`.
+class Uploaded {
+ public:
+  Uploaded(const TokenMerge& merge, DeviceRuntime& runtime)
+      : batch_({.max_requests = 1, .max_tokens = kTokens, .table_rows = 1, .table_pages = 1}, runtime) {
+    ForwardBatch host{.mode = ForwardMode::kExtend};
+    host.attn = {.spans = {{.q_len = kTokens}}, .token_merge = merge};
+    placed_ = &batch_.upload(host);
+  }
+  const AttnMetadata& attn() const { return placed_->attn; }
+
+ private:
+  DeviceBatch batch_;
+  const ForwardBatch* placed_ = nullptr;
+};
+
+TEST(TokenMerge, ADeviceBatchBringsItsArraysAlong) {
+  const Fixture f;
+  const Uploaded batch(f.merge(), cpu_runtime());
+  const TokenMerge& there = *batch.attn().on_device->token_merge;
+  EXPECT_NE(there.ids.data(), f.ids.data());
+  EXPECT_TRUE(testing_support::bit_equal(there.mask, f.mask));
+  EXPECT_TRUE(testing_support::bit_equal(there.ids, f.ids));
+  EXPECT_TRUE(testing_support::bit_equal(there.probs, f.probs));
+  EXPECT_TRUE(testing_support::bit_equal(there.residual, f.residual));
+  EXPECT_EQ(there.mask_token_id, 1);
+}
+
+TEST(TokenMerge, OnADeviceGivesTheSameRows) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  const LayerContext context{.ops = &cuda_module().ops("cuda"), .op = {.stream = device.stream()}, .runtime = &device};
+  for (const auto length : {TokenMerge::Length::kAsSummed, TokenMerge::Length::kOfParts}) {
+    const Fixture f;
+    Fixture moved;
+    TokenMerge merge = f.merge();
+    merge.length = length;
+    const Uploaded batch(merge, device);
+    const Tensor table = copied_to(device, std::move(moved.table)), x = copied_to(device, std::move(moved.x));
+    merge_tokens(context, batch.attn(), table, x);
+    const Tensor got(DType::kF32, x.shape());
+    device.copy_to_host(got.data(), x.data(), static_cast<size_t>(x.bytes()));
+    merge_tokens(merge, f.table, f.x);
+    EXPECT_TRUE(testing_support::all_close(got, f.x, {.abs = 1e-6}));
+  }
 }
 
 }  // namespace

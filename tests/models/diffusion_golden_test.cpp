@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "models/golden_runner.h"
+#include "support/device_mirror.h"
 
 namespace headrace {
 namespace {
@@ -52,42 +54,61 @@ TEST_P(DiffusionGolden, SaysHowTheFamilyIsDecoded) {
   EXPECT_EQ(got.loop, want.loop);
 }
 
+void one_pass(const std::string& folder, const Part& part, const OpSet& ops, DeviceRuntime& runtime) {
+  SCOPED_TRACE(ops.name);
+  const Tensor ids = golden_tensor(folder, "input_ids"), want = golden_tensor(folder, "logits");
+  GoldenRunner runner(golden_folder(folder), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime);
+  const Tensor got(DType::kF32, want.shape());
+  Part all = part;
+  all.end = static_cast<int32_t>(ids.numel());
+  runner.run(ids, all, got);
+  EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
+}
+
 TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
-  const Tensor ids = golden_tensor(GetParam().folder, "input_ids"), want = golden_tensor(GetParam().folder, "logits");
-  for (const OpSet* ops : op_sets()) {
-    SCOPED_TRACE(ops->name);
-    GoldenRunner runner(golden_folder(GetParam().folder), *ops, DType::kF32);
-    const Tensor got(DType::kF32, want.shape());
-    runner.run(ids, part(0, static_cast<int32_t>(ids.numel())), got);
-    EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
-  }
+  for (const OpSet* ops : op_sets()) one_pass(GetParam().folder, part(0, 0), *ops, cpu_runtime());
+}
+
+TEST_P(DiffusionGolden, CudaAgreesInOnePassUnderTheFamilysMask) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  one_pass(GetParam().folder, part(0, 0), cuda_module().ops("cuda"), cuda_module().runtime(0));
 }
 
 // A prompt of whole blocks, then block by block: the noisy block without storing it, then the clean one.
-class BlockGolden : public DiffusionGolden {};
+class BlockGolden : public DiffusionGolden {
+ protected:
+  void block_steps(int32_t prompt, const OpSet& ops, DeviceRuntime& runtime) const {
+    SCOPED_TRACE(str(ops.name, ", prompt of ", prompt));
+    const std::string& folder = GetParam().folder;
+    const Tensor ids = golden_tensor(folder, "input_ids"), noisy_ids = golden_tensor(folder, "noisy_ids");
+    const Tensor want = golden_tensor(folder, "logits"), want_noisy = golden_tensor(folder, "noisy_logits");
+    const auto total = static_cast<int32_t>(ids.numel());
+    const int32_t block = GetParam().info.block_size;
+    if (prompt >= total) return;
+    GoldenRunner runner(golden_folder(folder), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime);
+    const Tensor got(DType::kF32, want.shape()), got_noisy(DType::kF32, want.shape());
+    if (prompt > 0) runner.run(ids, part(0, prompt), got);
+    for (int32_t at = prompt; at < total; at += block) {
+      const int32_t end = std::min(at + block, total);
+      runner.run(noisy_ids, part(at, end, Part::Store::kNo), got_noisy);
+      runner.run(ids, part(at, end), got);
+    }
+    EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
+    EXPECT_TRUE(all_close(got_noisy.view().slice(prompt, total), want_noisy.view().slice(prompt, total),
+                          float32_tolerance(want)));
+  }
+};
 
 TEST_P(BlockGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
-  const std::string& folder = GetParam().folder;
-  const Tensor ids = golden_tensor(folder, "input_ids"), noisy_ids = golden_tensor(folder, "noisy_ids");
-  const Tensor want = golden_tensor(folder, "logits"), want_noisy = golden_tensor(folder, "noisy_logits");
-  const auto total = static_cast<int32_t>(ids.numel());
-  const int32_t block = GetParam().info.block_size;
   for (const OpSet* ops : op_sets()) {
-    for (const int32_t prompt : {0, 2 * block}) {
-      if (prompt >= total) continue;
-      SCOPED_TRACE(str(ops->name, ", prompt of ", prompt));
-      GoldenRunner runner(golden_folder(folder), *ops, DType::kF32);
-      const Tensor got(DType::kF32, want.shape()), got_noisy(DType::kF32, want.shape());
-      if (prompt > 0) runner.run(ids, part(0, prompt), got);
-      for (int32_t at = prompt; at < total; at += block) {
-        const int32_t end = std::min(at + block, total);
-        runner.run(noisy_ids, part(at, end, Part::Store::kNo), got_noisy);
-        runner.run(ids, part(at, end), got);
-      }
-      EXPECT_TRUE(all_close(got, want, float32_tolerance(want)));
-      EXPECT_TRUE(all_close(got_noisy.view().slice(prompt, total), want_noisy.view().slice(prompt, total),
-                            float32_tolerance(want)));
-    }
+    for (const int32_t prompt : {0, 2 * GetParam().info.block_size}) block_steps(prompt, *ops, cpu_runtime());
+  }
+}
+
+TEST_P(BlockGolden, CudaAgreesInBlockStepsOverTheCache) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  for (const int32_t prompt : {0, 2 * GetParam().info.block_size}) {
+    block_steps(prompt, cuda_module().ops("cuda"), cuda_module().runtime(0));
   }
 }
 

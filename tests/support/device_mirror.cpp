@@ -180,6 +180,25 @@ void embedding(const EmbeddingArgs& host, const OpContext& context) {
   m.finish();
 }
 
+void token_confidence(const TokenConfidenceArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  TokenConfidenceArgs a = host;
+  a.logits = m.in(host.logits), a.best = m.out(host.best), a.stats = m.out(host.stats);
+  cuda_ops().token_confidence(a, m.context());
+  m.finish();
+}
+
+void fused_linear(const FusedLinearArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  FusedLinearArgs a = host;
+  a.x = m.in(host.x), a.norm_weight = m.in(host.norm_weight), a.residual = m.in(host.residual);
+  for (FusedLinearArgs::Product& p : a.products) p = {m.in(p.weight), m.in(p.bias), m.out(p.y)};
+  cuda_ops().fused_linear(a, m.context());
+  m.finish();
+}
+
 constexpr OpSet kMirrored = {.name = "cuda",
                              .store_kv = store_kv,
                              .paged_attention = paged_attention,
@@ -190,7 +209,9 @@ constexpr OpSet kMirrored = {.name = "cuda",
                              .rotary_embedding = rotary_embedding,
                              .pointwise = pointwise,
                              .embedding = embedding,
-                             .gdn_step = gdn_step};
+                             .token_confidence = token_confidence,
+                             .gdn_step = gdn_step,
+                             .fused_linear = fused_linear};
 
 bool has_device() {
   try {

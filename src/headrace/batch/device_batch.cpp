@@ -1,6 +1,7 @@
 #include "headrace/batch/device_batch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace headrace {
@@ -63,6 +64,24 @@ void DeviceBatch::copy_pages(const TensorView& table, int32_t row, int64_t pages
                           static_cast<size_t>(bytes_of<int32_t>(pages - first)));
 }
 
+// Its arrays behind each other, those of the largest elements first, which aligns all of them.
+void DeviceBatch::place_merge(const TokenMerge& host) {
+  const std::array<TensorView, 4> from = {host.ids, host.probs, host.residual, host.mask};
+  int64_t bytes = 0;
+  for (const TensorView& x : from) bytes += x.bytes();
+  if (!merge_ || merge_.bytes() < bytes) merge_ = Tensor(DType::kU8, {std::max<int64_t>(bytes, 1)}, runtime_);
+  TokenMerge& to = metadata_.token_merge.emplace(host);
+  int64_t at = 0;
+  const auto placed = [&](const TensorView& x) {
+    char* place = static_cast<char*>(merge_.data()) + at;
+    at += x.bytes();
+    runtime_.copy_to_device(place, x.data(), static_cast<size_t>(x.bytes()));
+    return TensorView(place, x.dtype(), x.shape(), runtime_.device());
+  };
+  to.ids = placed(host.ids), to.probs = placed(host.probs);
+  to.residual = placed(host.residual), to.mask = placed(host.mask);
+}
+
 const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   const AttnMetadata& from = host.attn;
   const auto count = [](const auto& array) { return static_cast<int64_t>(array.size()); };
@@ -95,6 +114,8 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
     }
     to.page_table = table_;
   }
+  metadata_.token_merge.reset();
+  if (from.token_merge) place_merge(*from.token_merge);
   to.on_device = &metadata_;
   return batch_;
 }

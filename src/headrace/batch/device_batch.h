@@ -34,6 +34,7 @@ class DeviceBatch {
   };
   Section reserve(int64_t bytes);
   TensorView place(const Section& section, DType dtype, const void* from, int64_t count);
+  void place_merge(const TokenMerge& host);
   void copy_pages(const TensorView& table, int32_t row, int64_t pages);
 
   DeviceBatchConfig config_;
@@ -43,6 +44,7 @@ class DeviceBatch {
   std::vector<char> staging_;        // what the device's `memory_` holds after upload()
   Tensor memory_, table_;            // table_: int32 [table_rows, table_pages]
   std::vector<int32_t> host_table_;  // what table_ holds
+  Tensor merge_;                     // of the last batch that had soft tokens: such a batch is in no graph
   DeviceMetadata metadata_;
   ForwardBatch batch_;
 };

@@ -1,6 +1,9 @@
 // The arrays of an AttnMetadata where a device's kernels can read them.
 #pragma once
+#include <optional>
+
 #include "headrace/batch/key_span.h"
+#include "headrace/batch/token_merge.h"
 
 namespace headrace {
 
@@ -13,6 +16,7 @@ struct DeviceMetadata {
   const KeySpan* spans = nullptr;
   const StateSlots* state_slots = nullptr;
   const StateSnapshot* snapshots = nullptr;
+  std::optional<TokenMerge> token_merge;  // its views on the device; AttnMetadata keeps the host's
 };
 
 }  // namespace headrace

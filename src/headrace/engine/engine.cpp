@@ -45,7 +45,14 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       strategy_(strategy_of(model, config)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
-      sampler_(sampling_ops(config), config.runner.context, config_.vocab) {}
+      sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
+  const TensorView table = scheduler_.table().page_table();
+  const bool single_rows = strategy_->runs_rows_once();
+  runner_.prepare({.max_requests = config.max_requests,
+                   .table_rows = table.dim(0),
+                   .table_pages = table.dim(1),
+                   .decode_rows = single_rows ? BatchLimits::DecodeRows::kYes : BatchLimits::DecodeRows::kNo});
+}
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   validate(params);
@@ -94,8 +101,7 @@ std::vector<StepOutput> Engine::step() {
     if (observer_) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
   }
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  const Tensor logits = runner_.run(batch);
-  std::vector<StepOutput> outputs = commit(steps, logits);
+  std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
   ++counters_.steps;
   counters_.rows += batch.num_tokens();
   counters_.tokens += static_cast<int64_t>(outputs.size());
@@ -106,6 +112,17 @@ void Engine::step_warm_up() {
   const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
   runner_.run(
       warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
+}
+
+// Rows whose most likely token is wanted are read where they are: logits of a device stay there.
+std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
+  const bool greedy = std::ranges::all_of(steps, [](const ScheduledStep& step) {
+    const SamplingParams& p = step.sequence->params;
+    return step.plan.sample.empty() || (p.temperature == 0 && p.repetition_penalty == 1);
+  });
+  if (runner_.on_cpu() || !greedy || batch.logits_rows.empty()) return sample(steps, runner_.run(batch));
+  const auto rows = runner_.run_confidence(batch, config_.vocab, steps.front().plan.excluded_id);
+  return sampler_.most_likely(rows.best, rows.stats);
 }
 
 std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {
@@ -121,8 +138,7 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
   return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
 }
 
-std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, const Tensor& logits) {
-  const std::vector<SampledToken> sampled = sample(steps, logits);
+std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled) {
   std::vector<StepOutput> outputs;
   size_t next = 0;
   for (const ScheduledStep& step : steps) {
@@ -130,7 +146,7 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     const StepPlan& plan = step.plan;
     const KeySpan& last = plan.spans.back().keys;
     if (!plan.sample.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
-    strategy_->commit(s, plan, std::span(sampled).subspan(next, plan.sample.size()));
+    strategy_->commit(s, plan, sampled.subspan(next, plan.sample.size()));
     next += plan.sample.size();
     publish(s, outputs);
     if (observer_) observer_(StepMoment::kCommitted, s, plan);

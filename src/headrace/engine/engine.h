@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -71,8 +72,9 @@ class Engine {
 
  private:
   void step_warm_up();
+  std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
-  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, const Tensor& logits);
+  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
   void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
 

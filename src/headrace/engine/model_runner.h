@@ -7,6 +7,7 @@
 #include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
+#include "headrace/engine/cuda_graph_runner.h"
 #include "headrace/models/model.h"
 
 namespace headrace {
@@ -19,6 +20,18 @@ struct RunnerConfig {
   int32_t num_pages = 0, page_size = 64;
   int32_t num_states = 1;
   int64_t max_tokens = 512;  // of one step
+  enum class Graphs : uint8_t {
+    kOff,
+    kPreferred,  // decode steps run without where they cannot be recorded, and describe() says why
+    kRequired,   // that is an error
+  } graphs = Graphs::kPreferred;
+};
+
+// What batches look like, known once there is a page table.
+struct BatchLimits {
+  int32_t max_requests = 1;
+  int64_t table_rows = 0, table_pages = 0;
+  enum class DecodeRows : uint8_t { kNo, kYes } decode_rows = DecodeRows::kYes;  // whether single rows are decoded
 };
 
 // Not thread-safe.
@@ -27,23 +40,44 @@ class ModelRunner {
   // `model` is not owned and outlives the runner. Errors as KVPool, GDNPool and make_backend.
   ModelRunner(const Model& model, const RunnerConfig& config);
 
+  // Once, before the first batch: makes the device's tables and records graphs of decode steps, on a device. Error
+  // kOutOfMemory, with the reason, when graphs are required and there are none.
+  void prepare(const BatchLimits& limits);
+
   AttentionBackend& backend() { return *backend_; }
   AttnMetadataSource& metadata_source() { return source_; }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
+  bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
+  // The backend, and on a device the graphs or why there are none.
+  std::string describe() const;
 
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
+  // The same, but what token_confidence says of the rows is all that leaves the device.
+  struct TokenRows {
+    Tensor best, stats;  // as TokenConfidenceArgs has them, on the host
+  };
+  TokenRows run_confidence(const ForwardBatch& batch, int32_t vocab, std::optional<int32_t> excluded_id);
 
  private:
-  const ForwardBatch& on_device(const ForwardBatch& batch);
+  void capture(const BatchLimits& limits);
+  // Logits where the model runs. The tensor is set when they are not a graph's.
+  struct Logits {
+    Tensor owned;
+    TensorView view;
+  };
+  Logits forward(const ForwardBatch& batch);
 
   const Model& model_;
+  RunnerConfig config_;
   DeviceRuntime& runtime_;  // not owned
-  int64_t max_tokens_;
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
-  std::unique_ptr<DeviceBatch> device_batch_;  // of a device: made for the first batch, whose tables give its size
+  const OpSet* ops_ = nullptr;                 // not owned
+  std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
+  std::unique_ptr<CudaGraphRunner> graphs_;
+  std::string no_graphs_ = "not prepared";  // why
   AttnMetadataSource source_;
 };
 

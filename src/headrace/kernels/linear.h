@@ -5,7 +5,7 @@
 
 namespace headrace {
 
-// y = x W^T + bias, sums in float32. The order of each sum does not depend on the number of rows.
+// y = x W^T + bias, sums in float32. Under kStrict the order of each sum does not depend on the number of rows.
 struct LinearArgs {
   TensorView x;       // [tokens, in], a float dtype; rows may be strided
   TensorView weight;  // [out, in], a float dtype; rows may be strided

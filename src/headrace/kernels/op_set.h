@@ -5,9 +5,13 @@
 
 #include "headrace/kernels/causal_conv1d.h"
 #include "headrace/kernels/embedding.h"
+#include "headrace/kernels/expert_mlp.h"
+#include "headrace/kernels/expert_routing.h"
+#include "headrace/kernels/fused_linear.h"
 #include "headrace/kernels/gated_delta_rule.h"
 #include "headrace/kernels/gdn_step.h"
 #include "headrace/kernels/linear.h"
+#include "headrace/kernels/merge_tokens.h"
 #include "headrace/kernels/paged_attention.h"
 #include "headrace/kernels/pointwise.h"
 #include "headrace/kernels/rms_norm.h"
@@ -34,6 +38,12 @@ struct OpSet {
   // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
   // ops that it stands for run one by one.
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
+  // Null where one launch is as dear as several: then layers run its parts.
+  void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
+  // Null on a CPU, where layers do these in place.
+  void (*expert_routing)(const ExpertRoutingArgs&, const OpContext&) = nullptr;
+  void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
+  void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
 };
 
 }  // namespace headrace

@@ -41,8 +41,14 @@ ExpertRouter::ExpertRouter(const WeightScope& scope, const Config& c)
     : config_(c), gate_(scope, "gate", c.num_experts, c.hidden) {
   const WeightScope gate = scope.scope("gate");
   const char* bias = gate.has("e_score_correction_bias") ? "e_score_correction_bias" : "expert_bias";
-  if (c.selection_bias == Config::SelectionBias::kYes) bias_ = values_of(gate, bias, c.num_experts);
-  if (c.expert_scale == Config::ExpertScale::kYes) scale_ = values_of(gate, "per_expert_scale", c.num_experts);
+  if (c.selection_bias == Config::SelectionBias::kYes) {
+    bias_ = values_of(gate, bias, c.num_experts);
+    stored_bias_ = gate.tensor(bias, {c.num_experts});
+  }
+  if (c.expert_scale == Config::ExpertScale::kYes) {
+    scale_ = values_of(gate, "per_expert_scale", c.num_experts);
+    stored_scale_ = gate.tensor("per_expert_scale", {c.num_experts});
+  }
 }
 
 // Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
@@ -91,6 +97,27 @@ std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& c
   std::vector<Choice> choices;
   choices.reserve(static_cast<size_t>(x.dim(0) * config_.experts_per_token));
   for (int64_t t = 0; t < x.dim(0); ++t) choose(logits.data_as<float>() + t * config_.num_experts, choices);
+  return choices;
+}
+
+ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const TensorView& x) const {
+  HR_REQUIRE(context.ops->expert_routing != nullptr, ErrorCode::kUnsupported, "kernel set '", context.ops->name,
+             "' has no expert_routing, which a mixture of experts needs on ", to_string(context.runtime->device()));
+  const Tensor logits = context.make(DType::kF32, {x.dim(0), config_.num_experts});
+  gate_.forward(context, x, logits);
+  const Shape shape{x.dim(0), config_.experts_per_token};
+  Choices choices{context.make(DType::kI32, shape), context.make(DType::kF32, shape)};
+  context.ops->expert_routing({.logits = logits,
+                               .bias = stored_bias_,
+                               .expert_scale = stored_scale_,
+                               .scores = config_.scores,
+                               .renormalise = config_.norm_topk_prob,
+                               .num_groups = config_.num_groups,
+                               .groups_per_token = config_.groups_per_token,
+                               .weight_scale = config_.weight_scale,
+                               .experts = choices.experts,
+                               .weights = choices.weights},
+                              context.op);
   return choices;
 }
 

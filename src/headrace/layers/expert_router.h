@@ -8,11 +8,10 @@ namespace headrace {
 
 struct ExpertRouterConfig {
   int64_t hidden = 0, num_experts = 0, experts_per_token = 0;
-  enum class Scores : uint8_t {
-    kSoftmax,  // over all experts: Qwen3-MoE, LLaDA-MoE
-    kSigmoid,  // of each expert alone: LLaDA2
-  } scores = Scores::kSoftmax;
-  enum class Renormalise : uint8_t { kNo, kYes } norm_topk_prob = Renormalise::kYes;
+  using Scores = ExpertRoutingArgs::Scores;
+  Scores scores = Scores::kSoftmax;  // Qwen3-MoE, LLaDA-MoE; sigmoids: LLaDA2
+  using Renormalise = ExpertRoutingArgs::Renormalise;
+  Renormalise norm_topk_prob = Renormalise::kYes;
   // "gate.expert_bias" (or "gate.e_score_correction_bias") is added to the scores that select, never to the weights.
   enum class SelectionBias : uint8_t { kNo, kYes } selection_bias = SelectionBias::kNo;
   int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups, by the sum of a group's best two
@@ -34,8 +33,13 @@ class ExpertRouter {
   // "gate.weight" [experts, hidden] and the bias [experts], if it has one.
   ExpertRouter(const WeightScope& scope, const ExpertRouterConfig& config);
 
-  // [tokens * experts_per_token]: a token's choices behind each other, the best first.
+  // [tokens * experts_per_token]: a token's choices behind each other, the best first. On a CPU.
   std::vector<Choice> operator()(const LayerContext& context, const TensorView& x) const;
+  // The same on a device: experts int32 and weights float32, both [tokens, experts_per_token].
+  struct Choices {
+    Tensor experts, weights;
+  };
+  Choices on_device(const LayerContext& context, const TensorView& x) const;
 
  private:
   void choose(const float* logits, std::vector<Choice>& choices) const;
@@ -43,7 +47,8 @@ class ExpertRouter {
 
   ExpertRouterConfig config_;
   Linear gate_;
-  std::vector<float> bias_, scale_;  // [experts], or empty
+  std::vector<float> bias_, scale_;        // [experts], or empty
+  TensorView stored_bias_, stored_scale_;  // the same where weights lie, or null; not owned
 };
 
 }  // namespace headrace

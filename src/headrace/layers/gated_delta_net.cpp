@@ -70,13 +70,21 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
                   .a_log = a_log_,
                   .dt_bias = dt_bias_}) {}
 
-Tensor GatedDeltaNet::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
+void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
+                           const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0);
-  const Tensor mixed = qkv_(context, x), z = z_(context, x), b = b_(context, x), a = a_(context, x);
+  const Tensor mixed = context.make({tokens, config_.conv_dim()}), z = context.make({tokens, config_.value_dim()});
+  const Tensor b = context.make({tokens, config_.num_v_heads}), a = context.make({tokens, config_.num_v_heads});
+  FusedLinearArgs projections = norm.before_products(x);
+  projections.products = {qkv_.product(mixed), z_.product(z), b_.product(b), a_.product(a)};
+  projections.num_products = 4;
+  fused_linear(context, projections);
   const Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
-  const GatedNorm norm{.gate = z.view().reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
-  attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = norm}, out);
-  return out_proj_(context, out.view().reshape({tokens, config_.value_dim()}));
+  const GatedNorm gated{.gate = z.view().reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
+  attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = gated}, out);
+  fused_linear(
+      context,
+      {.x = out.view().reshape({tokens, config_.value_dim()}), .products = {out_proj_.product(x)}, .residual = x});
 }
 
 }  // namespace headrace

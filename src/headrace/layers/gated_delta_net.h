@@ -4,6 +4,7 @@
 
 #include "headrace/attention/radix_linear_attention.h"
 #include "headrace/layers/linear.h"
+#include "headrace/layers/rms_norm.h"
 
 namespace headrace {
 
@@ -27,8 +28,8 @@ class GatedDeltaNet {
  public:
   GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& config);
 
-  // x [tokens, hidden] -> [tokens, hidden]
-  Tensor forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const;
+  // x += mixer(norm(x)), x [tokens, hidden].
+  void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
   struct Projections {

@@ -1,6 +1,7 @@
 // down(act(gate(x)) * up(x)).
 #pragma once
 #include "headrace/layers/linear.h"
+#include "headrace/layers/rms_norm.h"
 
 namespace headrace {
 
@@ -22,12 +23,31 @@ class GatedMLP {
 
   // Writes y [tokens, hidden], any float dtype.
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
-    const Tensor gate = gate_(context, x), up = up_(context, x);
-    context.ops->pointwise({.kind = kind_, .x = gate, .y = up, .out = gate}, context.op);
-    down_.forward(context, gate, y);
+    down_.forward(context, activations(context, {.x = x}), y);
+  }
+  // x += mlp(norm(x))
+  void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x) const {
+    const Tensor inner = activations(context, norm.before_products(x));
+    fused_linear(context, {.x = inner, .products = {down_.product(x)}, .residual = x});
   }
 
+  const Linear& gate() const { return gate_; }
+  const Linear& up() const { return up_; }
+  const Linear& down() const { return down_; }
+
  private:
+  Tensor activations(const LayerContext& context, FusedLinearArgs args) const {
+    Tensor out = context.make({args.x.dim(0), gate_.out_features()});
+    const bool silu = kind_ == PointwiseKind::kSiluMul;  // the only kind that is fused
+    const Tensor up = silu ? Tensor() : context.make(out.shape());
+    args.products = {gate_.product(out), up_.product(up)};
+    args.num_products = 2;
+    if (silu) args.combine = FusedLinearArgs::Combine::kSiluMul;
+    fused_linear(context, args);
+    if (!silu) context.ops->pointwise({.kind = kind_, .x = out, .y = up, .out = out}, context.op);
+    return out;
+  }
+
   Linear gate_, up_, down_;
   PointwiseKind kind_ = PointwiseKind::kSiluMul;
 };

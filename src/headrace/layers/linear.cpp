@@ -13,6 +13,14 @@ bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
          context.ops->name != "reference" && onednn_supports(args);
 }
 
+void multiply(const LayerContext& context, const LinearArgs& args) {
+  if (use_matrix_library(context, args)) {
+    onednn_matmul(args, context.op);
+  } else {
+    context.ops->linear(args, context.op);
+  }
+}
+
 }  // namespace
 
 Linear::Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias)
@@ -21,18 +29,37 @@ Linear::Linear(const WeightScope& scope, std::string_view name, int64_t out, int
 }
 
 void Linear::forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
-  const LinearArgs args{.x = x, .weight = weight_, .bias = bias_, .y = y};
-  if (use_matrix_library(context, args)) {
-    onednn_matmul(args, context.op);
-  } else {
-    context.ops->linear(args, context.op);
-  }
+  multiply(context, {.x = x, .weight = weight_, .bias = bias_, .y = y});
 }
 
 Tensor Linear::operator()(const LayerContext& context, const TensorView& x) const {
   Tensor y = context.make({x.dim(0), out_features()});
   forward(context, x, y);
   return y;
+}
+
+void fused_linear(const LayerContext& context, const FusedLinearArgs& a) {
+  if (context.ops->fused_linear != nullptr) return context.ops->fused_linear(a, context.op);
+  Tensor normed;
+  if (a.norm_weight) {
+    normed = context.make(a.x.shape());
+    context.ops->rms_norm({.x = a.x, .weight = a.norm_weight, .eps = a.eps, .weight_form = a.norm_form, .out = normed},
+                          context.op);
+  }
+  const TensorView x = normed ? normed.view() : a.x, result = a.products[0].y;
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  const Tensor apart = combined || a.residual ? context.make(result.shape()) : Tensor();
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& p = a.products[static_cast<size_t>(i)];
+    const bool kept_apart = a.residual || (combined && i == 1);
+    multiply(context, {.x = x, .weight = p.weight, .bias = p.bias, .y = kept_apart ? apart.view() : p.y});
+  }
+  if (combined) {
+    context.ops->pointwise({.kind = PointwiseKind::kSiluMul, .x = result, .y = apart, .out = result}, context.op);
+  }
+  if (a.residual) {
+    context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = a.residual, .y = apart, .out = result}, context.op);
+  }
 }
 
 }  // namespace headrace

@@ -17,14 +17,21 @@ class Linear {
   // "<name>.weight" [out, in] and, when asked for, "<name>.bias" [out]. Errors as Checkpoint::tensor.
   Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias = HasBias::kNo);
 
+  const TensorView& weight() const { return weight_; }
   int64_t out_features() const { return weight_.dim(0); }
   // Writes y [tokens, out], any float dtype, from x [tokens, in].
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
+  // As a part of a fused_linear.
+  FusedLinearArgs::Product product(const TensorView& y) const { return {weight_, bias_, y}; }
   // The same into a new tensor of the context's dtype.
   Tensor operator()(const LayerContext& context, const TensorView& x) const;
 
  private:
   TensorView weight_, bias_;  // not owned
 };
+
+// The op of that name where the context's set has it, else its parts. Parts round what they hand on to the context's
+// dtype.
+void fused_linear(const LayerContext& context, const FusedLinearArgs& args);
 
 }  // namespace headrace

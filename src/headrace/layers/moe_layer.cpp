@@ -28,6 +28,23 @@ std::vector<GatedMLP> load_experts(const WeightScope& scope, const MoEConfig& c)
   return experts;
 }
 
+// Where the kernels of a device find each expert's weights. Error kUnsupported unless all are dense and of one dtype.
+Tensor addresses_of(const std::vector<GatedMLP>& experts, DeviceRuntime& device) {
+  Tensor host(DType::kI64, {static_cast<int64_t>(experts.size()), 3});
+  auto* address = host.data_as<int64_t>();
+  const DType type = experts.front().gate().weight().dtype();
+  for (const GatedMLP& expert : experts) {
+    for (const Linear* part : {&expert.gate(), &expert.up(), &expert.down()}) {
+      const TensorView weight = part->weight();
+      HR_REQUIRE(weight.dtype() == type && weight.is_contiguous(), ErrorCode::kUnsupported, "experts of ",
+                 name_of(weight.dtype()), " beside ", name_of(type), " ones, or with rows apart, do not run on ",
+                 to_string(device.device()));
+      *address++ = reinterpret_cast<int64_t>(weight.data());
+    }
+  }
+  return copied_to(device, std::move(host));
+}
+
 void copy_row(const TensorView& from, int64_t i, const TensorView& to, int64_t j) {
   const TensorView source = from.select(i), target = to.select(j);
   std::memcpy(target.data(), source.data(), static_cast<size_t>(source.bytes()));
@@ -37,6 +54,7 @@ void copy_row(const TensorView& from, int64_t i, const TensorView& to, int64_t j
 
 MoELayer::MoELayer(const WeightScope& scope, const MoEConfig& config)
     : config_(config), router_(scope, config.router), experts_(load_experts(scope.scope("experts"), config)) {
+  if (scope.runtime().device().type != DeviceType::kCPU) addresses_ = addresses_of(experts_, scope.runtime());
   if (config.shared_intermediate == 0) return;
   shared_.emplace(scope.scope("shared_expert"), config.router.hidden, config.shared_intermediate);
   if (config.shared_gate == MoEConfig::SharedGate::kNone) return;
@@ -59,30 +77,54 @@ void MoELayer::run_expert(const LayerContext& context, int64_t expert, const Ten
   for (int64_t r = 0; r < rows; ++r) copy_row(out, r, results, places[static_cast<size_t>(r)]);
 }
 
-void MoELayer::forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
-                       const TensorView& y) const {
+Tensor MoELayer::routed_on_device(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const {
+  HR_REQUIRE(config_.activation == Activation::kSilu, ErrorCode::kUnsupported, "experts with GELU do not run on ",
+             to_string(context.runtime->device()));
+  HR_REQUIRE(context.ops->expert_mlp != nullptr && addresses_, ErrorCode::kUnsupported, "kernel set '",
+             context.ops->name, "' has no expert_mlp for weights that lie where these do");
+  const ExpertRouter::Choices choices = router_.on_device(context, routed_by);
+  Tensor sum = context.make(DType::kF32, x.shape());
+  context.ops->expert_mlp({.x = x,
+                           .experts = choices.experts,
+                           .weights = choices.weights,
+                           .addresses = addresses_,
+                           .weight_type = experts_.front().gate().weight().dtype(),
+                           .intermediate = config_.intermediate,
+                           .y = sum},
+                          context.op);
+  return sum;
+}
+
+Tensor MoELayer::routed(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const {
+  if (!context.on_cpu()) return routed_on_device(context, x, routed_by);
   const int64_t tokens = x.dim(0), k = config_.router.experts_per_token, hidden = config_.router.hidden;
   const std::vector<Choice> choices = router_(context, routed_by);
   const Tensor results(DType::kF32, {tokens * k, hidden});
   for (int64_t e = 0; e < config_.router.num_experts; ++e) run_expert(context, e, x, choices, results);
-  const Tensor sum = Tensor::zeros(DType::kF32, {tokens, hidden});
+  Tensor sum = Tensor::zeros(DType::kF32, {tokens, hidden});
   for (int64_t i = 0; i < tokens * k; ++i) {  // in the order of a token's choices
     float* to = sum.data_as<float>() + i / k * hidden;
     const float* from = results.data_as<float>() + i * hidden;
     for (int64_t d = 0; d < hidden; ++d) to[d] += choices[static_cast<size_t>(i)].weight * from[d];
   }
+  return sum;
+}
+
+void MoELayer::forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
+                       const TensorView& y) const {
+  const Tensor sum = routed(context, x, routed_by);
   if (shared_) {
-    const Tensor out(DType::kF32, {tokens, hidden});
+    const Tensor out = context.make(DType::kF32, sum.shape());
     shared_->forward(context, x, out);
     if (config_.shared_gate == MoEConfig::SharedGate::kSigmoid) {
-      const Tensor gate(DType::kF32, {tokens, 1});
+      const Tensor gate = context.make(DType::kF32, {x.dim(0), 1});
       shared_gate_.forward(context, x, gate);
       context.ops->pointwise({.kind = PointwiseKind::kSigmoidMul, .x = gate, .y = out, .out = out}, context.op);
     }
     context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = sum, .y = out, .out = y}, context.op);
     return;
   }
-  const Tensor zeros = Tensor::zeros(DType::kF32, {tokens, 1});
+  const Tensor zeros = Tensor::zeros(DType::kF32, {x.dim(0), 1}, *context.runtime);
   context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = zeros, .y = sum, .out = y}, context.op);
 }
 

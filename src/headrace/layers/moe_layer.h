@@ -37,6 +37,9 @@ class MoELayer {
 
  private:
   using Choice = ExpertRouter::Choice;
+  // float32 [tokens, hidden], without the shared expert.
+  Tensor routed(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const;
+  Tensor routed_on_device(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const;
   void run_expert(const LayerContext& context, int64_t expert, const TensorView& x, const std::vector<Choice>& choices,
                   const TensorView& results) const;
 
@@ -45,6 +48,7 @@ class MoELayer {
   std::vector<GatedMLP> experts_;
   std::optional<GatedMLP> shared_;
   Linear shared_gate_;
+  Tensor addresses_;  // of the experts' weights, as ExpertMLPArgs has them; none on a CPU
 };
 
 }  // namespace headrace

@@ -24,6 +24,10 @@ class RMSNorm {
     context.ops->rms_norm({.x = x, .weight = weight_, .gate = gate, .eps = eps_, .weight_form = form_, .out = out},
                           context.op);
   }
+  // Products of the norm of x, still to be named.
+  FusedLinearArgs before_products(const TensorView& x) const {
+    return {.x = x, .norm_weight = weight_, .eps = eps_, .norm_form = form_};
+  }
   Tensor operator()(const LayerContext& context, const TensorView& x) const {
     Tensor out = context.make(x.shape());
     forward(context, x, out);

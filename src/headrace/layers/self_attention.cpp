@@ -36,10 +36,16 @@ SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig
   k_norm_.emplace(scope, "k_norm", c.head_dim, c.eps, c.norm_form);
 }
 
-Tensor SelfAttention::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
+void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
+                           const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), heads = config_.num_heads, dim = config_.head_dim;
   const bool gated = config_.output_gate == SelfAttentionConfig::OutputGate::kYes;
-  const Tensor queries = q_proj_(context, x), keys = k_proj_(context, x), v = v_proj_(context, x);
+  const Tensor queries = context.make({tokens, config_.q_rows()}), keys = context.make({tokens, config_.kv_rows()});
+  const Tensor v = context.make({tokens, config_.kv_rows()});
+  FusedLinearArgs projections = norm.before_products(x);
+  projections.products = {q_proj_.product(queries), k_proj_.product(keys), v_proj_.product(v)};
+  projections.num_products = 3;
+  fused_linear(context, projections);
   const TensorView per_head = queries.view().reshape({tokens, heads, gated ? 2 * dim : dim});
   const TensorView q = per_head.narrow(2, 0, dim), k = keys.view().reshape({tokens, config_.num_kv_heads, dim});
   if (q_norm_) {
@@ -58,7 +64,7 @@ Tensor SelfAttention::forward(const LayerContext& context, const TensorView& x, 
                             .out = rows},
                            context.op);
   }
-  return o_proj_(context, out);
+  fused_linear(context, {.x = out, .products = {o_proj_.product(x)}, .residual = x});
 }
 
 }  // namespace headrace

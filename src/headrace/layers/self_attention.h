@@ -33,8 +33,8 @@ class SelfAttention {
   // `rotary` is not owned and outlives the layer.
   SelfAttention(const WeightScope& scope, const SelfAttentionConfig& config, const RotaryEmbedding& rotary);
 
-  // x [tokens, hidden] -> [tokens, hidden]
-  Tensor forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const;
+  // x += attention(norm(x)), x [tokens, hidden].
+  void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
   SelfAttentionConfig config_;

@@ -14,7 +14,8 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kDefaultContext = 8192, kTokensPerStep = 512;
+constexpr int32_t kDefaultContext = 8192;
+constexpr int32_t kTokensPerStep = 512, kTokensPerDeviceStep = 16384;  // a device is busy only with many rows
 
 OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
   OpContext context = o.context;
@@ -35,10 +36,11 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
 }
 
 // A text under full attention runs as a whole; under a mask that looks back, in chunks.
-int32_t tokens_per_step(const Model& model, int32_t context) {
+int32_t tokens_per_step(const Model& model, const DeviceRuntime& runtime, int32_t context) {
   const auto& diffusion = model.info().diffusion;
   const bool whole = diffusion && diffusion->attention == DiffusionInfo::Attention::kFull;
-  return whole ? context : std::min(context, kTokensPerStep);
+  const int32_t most = runtime.device().type == DeviceType::kCPU ? kTokensPerStep : kTokensPerDeviceStep;
+  return whole ? context : std::min(context, most);
 }
 
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
@@ -51,7 +53,8 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                      .context = context_on(runtime, o),
                      .num_pages = (context + o.page_size - 1) / o.page_size,
                      .page_size = o.page_size,
-                     .max_tokens = tokens_per_step(model, context)},
+                     .max_tokens = tokens_per_step(model, runtime, context),
+                     .graphs = o.graphs},
           .max_context_len = context,
           .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
           .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,

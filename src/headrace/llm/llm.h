@@ -19,6 +19,7 @@ struct LLMOptions {
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
   OpContext context;
+  RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;
   int32_t max_model_len = 0;                     // 0: the model's, at most 8192
   std::string strategy = "auto";                 // "auto": what the model was trained for

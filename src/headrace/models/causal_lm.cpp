@@ -78,20 +78,15 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
 }
 
 void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
-  const auto add = [this, &x](const TensorView& y) {
-    context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
-  };
-  const Tensor normed = block.input_norm(context_, x);
-  add(block.attention ? block.attention->forward(context_, normed, batch)
-                      : block.gdn->forward(context_, normed, batch));
-  block.post_norm.forward(context_, x, normed);
-  const Tensor y = context_.make(x.shape());
-  if (block.moe) {
-    block.moe->forward(context_, normed, y);
+  if (block.attention) {
+    block.attention->add_to(context_, block.input_norm, x, batch);
   } else {
-    block.mlp->forward(context_, normed, y);
+    block.gdn->add_to(context_, block.input_norm, x, batch);
   }
-  add(y);
+  if (block.mlp) return block.mlp->add_to(context_, block.post_norm, x);
+  const Tensor normed = block.post_norm(context_, x), y = context_.make(x.shape());
+  block.moe->forward(context_, normed, y);
+  context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
 }
 
 // Gathering rows is what embedding does: the table is x.
@@ -102,9 +97,10 @@ Tensor CausalLM::logits(const TensorView& x, const ForwardBatch& batch) const {
                               : batch.device_logits_rows;
   const Tensor wanted = context_.make({count, x.dim(1)});
   if (count > 0) context_.ops->embedding({.ids = rows, .table = x, .out = wanted}, context_.op);
-  norm_.forward(context_, wanted, wanted);
   Tensor out = context_.make(DType::kF32, {count, info_.vocab_size});
-  head_.forward(context_, wanted, out);
+  FusedLinearArgs head = norm_.before_products(wanted);
+  head.products = {head_.product(out)};
+  fused_linear(context_, head);
   return out;
 }
 
@@ -113,9 +109,7 @@ Tensor CausalLM::forward(const ForwardBatch& batch) const {
   context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
   HR_REQUIRE(!batch.attn.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
              " takes no self-conditioning");
-  HR_REQUIRE(!batch.attn.token_merge || context_.on_cpu(), ErrorCode::kUnsupported, info_.architecture,
-             ": token merge runs on the CPU alone");
-  if (batch.attn.token_merge) merge_tokens(*batch.attn.token_merge, embedding_, x);
+  merge_tokens(context_, batch.attn, embedding_, x);
   for (const Block& block : blocks_) run_block(block, x, batch);
   return logits(x, batch);
 }

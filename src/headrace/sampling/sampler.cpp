@@ -75,4 +75,15 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
   return tokens;
 }
 
+std::vector<SampledToken> Sampler::most_likely(const Tensor& best, const Tensor& stats) {
+  std::vector<SampledToken> tokens;
+  for (int64_t r = 0; r < best.dim(0); ++r) {
+    const float* s = stats.data_as<float>() + 4 * r;
+    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kInternal, "sampler: row ", r, " has a logit that is NaN or infinite");
+    const RowStats row{best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
+    tokens.push_back(described(row, row.best, row.largest));
+  }
+  return tokens;
+}
+
 }  // namespace headrace

@@ -31,6 +31,9 @@ class Sampler {
   // kInternal for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}) const;
+  // The most likely tokens, from what token_confidence said of their rows on some device: best int32 [rows] and stats
+  // float32 [rows, 4], both on the host. Error kInternal as above.
+  static std::vector<SampledToken> most_likely(const Tensor& best, const Tensor& stats);
 
  private:
   const OpSet& ops_;

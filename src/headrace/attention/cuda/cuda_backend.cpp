@@ -1,9 +1,42 @@
 #include "headrace/attention/cuda/cuda_backend.h"
 
+#include <map>
+
+#include "headrace/attention/cuda_graph_support.h"
 #include "headrace/attention/op_set_backend.h"
 #include "headrace/kernels/cuda_module.h"
 
 namespace headrace::cuda {
+namespace {
+
+// The kernels read lengths, slots and pages from the batch's DeviceMetadata, whose DeviceBatch keeps its addresses: a
+// replay needs no more than that memory refreshed, which DeviceBatch::upload has done.
+class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
+ public:
+  using OpSetBackend::OpSetBackend;
+
+  CudaGraphSupport* cuda_graph_support() override { return this; }
+  void init_cuda_graph_state(int32_t, int32_t) override {}
+  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
+    HR_REQUIRE(batch.batch_size() == bucket, ErrorCode::kInvalidArgument, "cuda graph: the batch has ",
+               batch.batch_size(), " requests, expected ", bucket, ", padding included");
+    captured_[bucket] = batch.attn.on_device != nullptr ? batch.attn.on_device->spans : nullptr;
+    init_forward_metadata(batch);
+  }
+  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
+    const auto captured = captured_.find(bucket);
+    HR_REQUIRE(captured != captured_.end() && batch.attn.on_device != nullptr &&
+                   batch.attn.on_device->spans == captured->second,
+               ErrorCode::kInvalidArgument, "cuda graph: a batch of ", bucket,
+               " requests is not in the memory that its graph was captured with");
+    init_forward_metadata(batch);
+  }
+
+ private:
+  std::map<int32_t, const KeySpan*> captured_;
+};
+
+}  // namespace
 
 const OpSet& backend_ops(const BackendConfig& config) {
   return cuda_module().ops(config.kernel_set ? std::string_view(*config.kernel_set) : "cuda");
@@ -12,7 +45,7 @@ const OpSet& backend_ops(const BackendConfig& config) {
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config) {
   HR_REQUIRE(config.runtime != nullptr && config.runtime->device().type == DeviceType::kCUDA,
              ErrorCode::kInvalidArgument, "attention backend 'cuda': the runtime of a CUDA device is needed");
-  return std::make_unique<OpSetBackend>("cuda", ops, *config.kv_pool, config.context, *config.runtime);
+  return std::make_unique<CudaBackend>("cuda", ops, *config.kv_pool, config.context, *config.runtime);
 }
 
 }  // namespace headrace::cuda

@@ -1,13 +1,33 @@
-#include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-__global__ void gather_rows(Rows table, const int32_t* ids, Rows out, int64_t dim) {
-  const int64_t token = blockIdx.x, id = ids[token];
-  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out.set(token, 0, d, table.get(id, 0, d));
+constexpr int kThreads = 128;
+
+struct Params {
+  Rows table, out;
+  const int32_t* ids;
+  int64_t dim;
+};
+
+__global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x, id = p.ids[token];
+  for (int64_t d = threadIdx.x; d < p.dim; d += kThreads) p.out.set(token, 0, d, p.table.get(id, 0, d));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) gather_pieces(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x, id = p.ids[token];
+  for (int64_t d = threadIdx.x * kPiece; d < p.dim; d += kThreads * kPiece) {
+    Piece<T>::load(row_of<T>(p.table, id) + d).store(row_of<T>(p.out, token) + d);
+  }
 }
 
 }  // namespace
@@ -15,9 +35,17 @@ __global__ void gather_rows(Rows table, const int32_t* ids, Rows out, int64_t di
 void embedding(const EmbeddingArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
-  gather_rows<<<static_cast<unsigned>(a.out.dim(0)), 256, 0, stream_of(context).handle>>>(
-      Rows(a.table), static_cast<const int32_t*>(a.ids.data()), Rows(a.out), a.out.dim(1));
-  check_launch("embedding");
+  const Stream& stream = stream_of(context);
+  const Params p{.table = Rows(a.table),
+                 .out = Rows(a.out),
+                 .ids = static_cast<const int32_t*>(a.ids.data()),
+                 .dim = a.out.dim(1)};
+  const dim3 grid(static_cast<unsigned>(a.out.dim(0)));
+  if (a.table.dtype() != a.out.dtype() || !in_pieces(a.table) || !in_pieces(a.out)) {
+    return launch_early(stream, gather_rows, grid, dim3(kThreads), 0, p, "embedding");
+  }
+  for_type(a.out.dtype(),
+           [&]<class T>(T) { launch_early(stream, gather_pieces<T>, grid, dim3(kThreads), 0, p, "embedding"); });
 }
 
 }  // namespace headrace::cuda

@@ -1,51 +1,82 @@
-// y = x W^T + bias. The tiled kernel sums over `in` in one fixed order for every shape, so a row's bits do not depend
-// on the others.
+// The two ops that multiply by weights: which kernel does it, and the parts of a fused one that has none of its own.
 #include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/matmul.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
 namespace {
 
-constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPer = 4;  // each thread makes kPer x kPer outputs
+// One product without a norm.
+void multiply(const FusedLinearArgs& a, const OpContext& context) {
+  Stream& stream = stream_of(context);
+  const bool strict = context.determinism == Determinism::kStrict;
+  if (few_rows_supports(a)) return few_rows_matmul(a, stream);
+  if (strict && ordered_supports(a)) return ordered_matmul(a, stream);
+  if (!strict && library_supports(a) && library_matmul(a, stream)) return;
+  plain_matmul(a, stream);
+}
 
-struct Params {
-  Rows x, weight, y;
-  const void* bias;
-  DType bias_type;
-  int64_t rows, out, in;
+// Slices of the stream's scratch, but for the end that the library works in.
+struct Temporary {
+  char* at;
+  Device device;
+
+  TensorView take(DType type, int64_t rows, int64_t columns) {
+    const TensorView x(at, type, {rows, columns}, device);
+    at += (x.bytes() + 255) / 256 * 256;
+    return x;
+  }
 };
 
-__global__ void __launch_bounds__(kThreads) multiply(Params p) {
-  __shared__ float x[kDepth][kTile + 4], w[kDepth][kTile + 4];
-  const int64_t row0 = int64_t{blockIdx.y} * kTile, out0 = int64_t{blockIdx.x} * kTile;
-  const int tr = threadIdx.x / 16 * kPer, tc = threadIdx.x % 16 * kPer;
-  float sum[kPer][kPer] = {};
-  for (int64_t k0 = 0; k0 < p.in; k0 += kDepth) {
-    for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
-      const int r = i / kDepth, k = i % kDepth;
-      const bool inside = k0 + k < p.in;
-      x[k][r] = inside && row0 + r < p.rows ? p.x.get(row0 + r, 0, k0 + k) : 0.0f;
-      w[k][r] = inside && out0 + r < p.out ? p.weight.get(out0 + r, 0, k0 + k) : 0.0f;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kDepth; ++k) {
-#pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-#pragma unroll
-        for (int j = 0; j < kPer; ++j) sum[i][j] = fmaf(x[k][tr + i], w[k][tc + j], sum[i][j]);
-      }
-    }
-    __syncthreads();
+// Of run_parts, at most.
+int64_t temporary_bytes(const FusedLinearArgs& a, bool strict) {
+  const int64_t rows = a.x.dim(0), out = a.products[0].weight.dim(0);
+  const int64_t normed = a.norm_weight ? rows * a.x.dim(1) * size_of(a.x.dtype()) : 0;
+  if (a.combine == FusedLinearArgs::Combine::kNone) return normed + 512;
+  return normed + rows * out * (strict ? 8 : size_of(a.products[0].y.dtype())) + 1024;
+}
+
+// The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of
+// many rows must be those of a few.
+void run_parts(FusedLinearArgs a, const OpContext& context) {
+  const bool strict = context.determinism == Determinism::kStrict;
+  Temporary temporary{static_cast<char*>(stream_of(context).scratch), a.x.device()};
+  if (a.norm_weight) {
+    const TensorView normed = temporary.take(a.x.dtype(), a.x.dim(0), a.x.dim(1));
+    rms_norm({.x = a.x, .weight = a.norm_weight, .eps = a.eps, .weight_form = a.norm_form, .out = normed}, context);
+    a.x = normed, a.norm_weight = {};
   }
-  for (int i = 0; i < kPer; ++i) {
-    for (int j = 0; j < kPer; ++j) {
-      const int64_t r = row0 + tr + i, o = out0 + tc + j;
-      if (r >= p.rows || o >= p.out) continue;
-      p.y.set(r, 0, o, sum[i][j] + (p.bias != nullptr ? load(p.bias, p.bias_type, o) : 0.0f));
-    }
+  if (strict && few_rows_supports(a)) return few_rows_matmul(a, stream_of(context));
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  const TensorView result = a.products[0].y;
+  for (int i = 0; i < a.num_products; ++i) {
+    FusedLinearArgs one = a;
+    one.products[0] = a.products[static_cast<size_t>(i)];
+    one.num_products = 1, one.combine = FusedLinearArgs::Combine::kNone;
+    if (combined && strict) one.products[0].y = temporary.take(DType::kF32, result.dim(0), result.dim(1));
+    if (combined && !strict && i == 1) one.products[0].y = temporary.take(result.dtype(), result.dim(0), result.dim(1));
+    multiply(one, context);
+    a.products[static_cast<size_t>(i)].y = one.products[0].y;
   }
+  if (!combined) return;
+  pointwise({.kind = PointwiseKind::kSiluMul, .x = a.products[0].y, .y = a.products[1].y, .out = result}, context);
+}
+
+// The most rows that the temporaries leave room for.
+int64_t rows_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
+  constexpr int64_t kKept = int64_t{64} << 20, kMultiple = 128;
+  const int64_t rows = (static_cast<int64_t>(stream.scratch_bytes) - kKept) * a.x.dim(0) / temporary_bytes(a, strict);
+  return std::max(kMultiple, rows / kMultiple * kMultiple);
+}
+
+FusedLinearArgs rows_of(FusedLinearArgs a, int64_t begin, int64_t end) {
+  a.x = a.x.slice(begin, end);
+  if (a.residual) a.residual = a.residual.slice(begin, end);
+  for (FusedLinearArgs::Product& p : a.products) {
+    if (p.y) p.y = p.y.slice(begin, end);
+  }
+  return a;
 }
 
 }  // namespace
@@ -53,18 +84,22 @@ __global__ void __launch_bounds__(kThreads) multiply(Params p) {
 void linear(const LinearArgs& a, const OpContext& context) {
   check(a);
   if (a.y.numel() == 0) return;
-  const Params params{.x = Rows(a.x),
-                      .weight = Rows(a.weight),
-                      .y = Rows(a.y),
-                      .bias = a.bias.data(),
-                      .bias_type = a.bias.dtype(),
-                      .rows = a.x.dim(0),
-                      .out = a.weight.dim(0),
-                      .in = a.x.dim(1)};
-  const dim3 grid(static_cast<unsigned>((params.out + kTile - 1) / kTile),
-                  static_cast<unsigned>((params.rows + kTile - 1) / kTile));
-  multiply<<<grid, kThreads, 0, stream_of(context).handle>>>(params);
-  check_launch("linear");
+  FusedLinearArgs product{.x = a.x};
+  product.products[0] = {.weight = a.weight, .bias = a.bias, .y = a.y};
+  multiply(product, context);
+}
+
+void fused_linear(const FusedLinearArgs& a, const OpContext& context) {
+  check(a);
+  const int64_t rows = a.x.dim(0);
+  if (rows == 0) return;
+  const Stream& stream = stream_of(context);
+  const bool strict = context.determinism == Determinism::kStrict;
+  if (!(strict && a.norm_weight) && few_rows_supports(a)) return few_rows_matmul(a, stream);
+  const int64_t step = rows_at_once(a, stream, strict);
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    run_parts(rows_of(a, begin, std::min(rows, begin + step)), context);
+  }
 }
 
 }  // namespace headrace::cuda

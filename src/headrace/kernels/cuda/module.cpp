@@ -31,7 +31,12 @@ constexpr OpSet kOps = {.name = "cuda",
                         .rotary_embedding = rotary_embedding,
                         .pointwise = pointwise,
                         .embedding = embedding,
-                        .gdn_step = gdn_step};
+                        .token_confidence = token_confidence,
+                        .gdn_step = gdn_step,
+                        .fused_linear = fused_linear,
+                        .expert_routing = expert_routing,
+                        .expert_mlp = expert_mlp,
+                        .merge_tokens = merge_tokens};
 
 const OpSet& ops(std::string_view name) {
   HR_REQUIRE(name == kOps.name, ErrorCode::kUnsupported, "cuda kernels: set '", name,

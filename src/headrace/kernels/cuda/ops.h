@@ -15,5 +15,10 @@ void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
 void pointwise(const PointwiseArgs& args, const OpContext& context);
 void embedding(const EmbeddingArgs& args, const OpContext& context);
+void token_confidence(const TokenConfidenceArgs& args, const OpContext& context);
+void fused_linear(const FusedLinearArgs& args, const OpContext& context);
+void expert_routing(const ExpertRoutingArgs& args, const OpContext& context);
+void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
+void merge_tokens(const MergeTokensArgs& args, const OpContext& context);
 
 }  // namespace headrace::cuda

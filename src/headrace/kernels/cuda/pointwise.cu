@@ -1,9 +1,17 @@
-#include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
+
+constexpr int kThreads = 256;
+
+struct Params {
+  PointwiseKind kind;
+  Rows x, y, out;
+  int64_t rows, dim, x_dim;
+};
 
 __device__ float combine(PointwiseKind kind, float x, float y) {
   switch (kind) {
@@ -17,11 +25,27 @@ __device__ float combine(PointwiseKind kind, float x, float y) {
   return 0;
 }
 
-__global__ void combine_rows(PointwiseKind kind, Rows x, Rows y, Rows out, int64_t dim, int64_t x_dim) {
+__global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
   const int64_t token = blockIdx.x;
-  for (int64_t d = blockIdx.y * blockDim.x + threadIdx.x; d < dim; d += int64_t{gridDim.y} * blockDim.x) {
-    out.set(token, 0, d, combine(kind, x.get(token, 0, x_dim == 1 ? 0 : d), y.get(token, 0, d)));
+  for (int64_t d = blockIdx.y * kThreads + threadIdx.x; d < p.dim; d += int64_t{gridDim.y} * kThreads) {
+    p.out.set(token, 0, d, combine(p.kind, p.x.get(token, 0, p.x_dim == 1 ? 0 : d), p.y.get(token, 0, d)));
   }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t pieces = p.dim / kPiece, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= p.rows * pieces) return;
+  const int64_t token = at / pieces, d = at % pieces * kPiece;
+  const Piece<T> x = Piece<T>::load(row_of<T>(p.x, token) + d);
+  Piece<T> y = Piece<T>::load(row_of<T>(p.y, token) + d);
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) y.v[i] = combine(p.kind, x.v[i], y.v[i]);
+  y.store(row_of<T>(p.out, token) + d);
 }
 
 }  // namespace
@@ -29,10 +53,25 @@ __global__ void combine_rows(PointwiseKind kind, Rows x, Rows y, Rows out, int64
 void pointwise(const PointwiseArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
-  const int64_t dim = a.y.dim(1);
-  const dim3 grid(static_cast<unsigned>(a.y.dim(0)), static_cast<unsigned>(dim > 2048 ? 4 : 1));
-  combine_rows<<<grid, 256, 0, stream_of(context).handle>>>(a.kind, Rows(a.x), Rows(a.y), Rows(a.out), dim, a.x.dim(1));
-  check_launch("pointwise");
+  const Stream& stream = stream_of(context);
+  const Params p{.kind = a.kind,
+                 .x = Rows(a.x),
+                 .y = Rows(a.y),
+                 .out = Rows(a.out),
+                 .rows = a.y.dim(0),
+                 .dim = a.y.dim(1),
+                 .x_dim = a.x.dim(1)};
+  const DType type = a.out.dtype();
+  const bool pieces = p.x_dim == p.dim && a.x.dtype() == type && a.y.dtype() == type && in_pieces(a.x) &&
+                      in_pieces(a.y) && in_pieces(a.out);
+  if (!pieces) {
+    const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.dim > 2048 ? 4 : 1));
+    return launch_early(stream, combine_rows, grid, dim3(kThreads), 0, p, "pointwise");
+  }
+  const int64_t blocks = (p.rows * p.dim / kPiece + kThreads - 1) / kThreads;
+  for_type(type, [&]<class T>(T) {
+    launch_early(stream, combine_pieces<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p, "pointwise");
+  });
 }
 
 }  // namespace headrace::cuda

@@ -1,23 +1,26 @@
-#include "headrace/kernels/cuda/element.cuh"
+// Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone.
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kPiecesPerThread = 4;
 
 struct Params {
   Rows x, gate, out;
   const void* weight;
   DType weight_type;
-  int64_t heads, dim;
+  int64_t num_rows, heads, dim;
   float eps, weight_offset;
 };
 
-// One block for one row; the sum is a fixed tree over threads, so its bits depend on the row alone.
-__global__ void __launch_bounds__(kThreads) norm_rows(Params p) {
+// One block for one row, any type and alignment.
+__global__ void __launch_bounds__(kThreads) norm_rows(const __grid_constant__ Params p) {
   __shared__ float partial[kThreads / 32];
+  let_next_start();
+  wait_for_previous();
   const int64_t token = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
   float sum = 0;
   for (int64_t d = threadIdx.x; d < p.dim; d += kThreads) {
@@ -38,23 +41,80 @@ __global__ void __launch_bounds__(kThreads) norm_rows(Params p) {
   }
 }
 
+// kLanes threads for one row, a warp or the block; each keeps its pieces in registers.
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
+  __shared__ float partial[kThreads / 32];
+  let_next_start();
+  wait_for_previous();
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  if (kLanes == 32 && row >= p.num_rows) return;
+  const int64_t token = row / p.heads, head = row % p.heads;
+  const int lane = threadIdx.x % kLanes;
+  const T* from = row_of<T>(p.x, token, head);
+  Piece<T> x[kPiecesPerThread];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPiecesPerThread; ++i) {
+    const int d = (i * kLanes + lane) * kPiece;
+    if (d >= p.dim) break;
+    x[i] = Piece<T>::load(from + d);
+#pragma unroll
+    for (const float v : x[i].v) sum = fmaf(v, v, sum);
+  }
+  sum = warp_sum(sum);
+  if constexpr (kLanes > 32) {
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int w = 0; w < kLanes / 32; ++w) sum += partial[w];
+  }
+  const float scale = rsqrtf(sum / static_cast<float>(p.dim) + p.eps);
+  T* to = row_of<T>(p.out, token, head);
+#pragma unroll
+  for (int i = 0; i < kPiecesPerThread; ++i) {
+    const int d = (i * kLanes + lane) * kPiece;
+    if (d >= p.dim) break;
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) x[i].v[j] *= scale * (load(p.weight, p.weight_type, d + j) + p.weight_offset);
+    if (p.gate.data != nullptr) {
+      const Piece<T> gate = Piece<T>::load(row_of<T>(p.gate, token, head) + d);
+#pragma unroll
+      for (int j = 0; j < kPiece; ++j) x[i].v[j] *= silu(gate.v[j]);
+    }
+    x[i].store(to + d);
+  }
+}
+
 }  // namespace
 
 void rms_norm(const RMSNormArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
+  const Stream& stream = stream_of(context);
   const int64_t heads = a.x.rank() == 3 ? a.x.dim(1) : 1;
-  const Params params{.x = Rows(a.x),
-                      .gate = Rows(a.gate),
-                      .out = Rows(a.out),
-                      .weight = a.weight.data(),
-                      .weight_type = a.weight.dtype(),
-                      .heads = heads,
-                      .dim = a.x.dim(a.x.rank() - 1),
-                      .eps = a.eps,
-                      .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f};
-  norm_rows<<<static_cast<unsigned>(a.x.dim(0) * heads), kThreads, 0, stream_of(context).handle>>>(params);
-  check_launch("rms_norm");
+  const Params p{.x = Rows(a.x),
+                 .gate = Rows(a.gate),
+                 .out = Rows(a.out),
+                 .weight = a.weight.data(),
+                 .weight_type = a.weight.dtype(),
+                 .num_rows = a.x.dim(0) * heads,
+                 .heads = heads,
+                 .dim = a.x.dim(a.x.rank() - 1),
+                 .eps = a.eps,
+                 .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f};
+  const bool pieces = in_pieces(a.x) && in_pieces(a.out) && (!a.gate || in_pieces(a.gate)) &&
+                      p.dim <= int64_t{kThreads} * kPiece * kPiecesPerThread;
+  const auto blocks = [&p](int64_t rows) { return dim3(static_cast<unsigned>((p.num_rows + rows - 1) / rows)); };
+  if (!pieces) return launch_early(stream, norm_rows, blocks(1), dim3(kThreads), 0, p, "rms_norm");
+  for_type(a.x.dtype(), [&]<class T>(T) {
+    if (p.dim <= 32 * kPiece * 2) {
+      launch_early(stream, norm_pieces<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "rms_norm");
+    } else {
+      launch_early(stream, norm_pieces<T, kThreads>, blocks(1), dim3(kThreads), 0, p, "rms_norm");
+    }
+  });
 }
 
 }  // namespace headrace::cuda

@@ -1,22 +1,59 @@
-#include "headrace/kernels/cuda/element.cuh"
+// Rotates pairs (i, i + half) of each head. The angle is a float32 product, as in the models' own code; its sine and
+// cosine are the accurate ones, since angles reach the length of the context.
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-// The angle is a float32 product, as in the models' own code; its sine and cosine are the accurate ones, since angles
-// reach the length of the context.
-__global__ void rotate(Rows x, const int32_t* positions, const float* inv_freq, int64_t half, float magnitude) {
-  const int64_t token = blockIdx.x, head = blockIdx.y;
-  for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
+constexpr int kThreads = 128;
+
+struct Params {
+  Rows x;
+  const int32_t* positions;
+  const float* inv_freq;
+  int tokens, heads, half;
+  float magnitude;
+
+  __device__ void turn(int position, int i, float& a, float& b) const {
     float sine, cosine;
-    sincosf(static_cast<float>(positions[token]) * inv_freq[i], &sine, &cosine);
+    sincosf(static_cast<float>(position) * inv_freq[i], &sine, &cosine);
     sine *= magnitude, cosine *= magnitude;
-    const float a = x.get(token, head, i), b = x.get(token, head, i + half);
-    x.set(token, head, i, a * cosine - b * sine);
-    x.set(token, head, i + half, b * cosine + a * sine);
+    const float first = a;
+    a = first * cosine - b * sine;
+    b = b * cosine + first * sine;
   }
+};
+
+__global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int token = blockIdx.x, head = blockIdx.y;
+  for (int i = threadIdx.x; i < p.half; i += kThreads) {
+    float a = p.x.get(token, head, i), b = p.x.get(token, head, i + p.half);
+    p.turn(p.positions[token], i, a, b);
+    p.x.set(token, head, i, a);
+    p.x.set(token, head, i + p.half, b);
+  }
+}
+
+// A thread turns eight pairs.
+template <class T>
+__global__ void __launch_bounds__(kThreads) rotate_pieces(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int pieces = p.half / kPiece;
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = at / pieces;
+  if (row >= int64_t{p.tokens} * p.heads) return;
+  const int64_t token = row / p.heads;
+  const int first = static_cast<int>(at % pieces) * kPiece, position = p.positions[token];
+  T* x = row_of<T>(p.x, token, row % p.heads) + first;
+  Piece<T> a = Piece<T>::load(x), b = Piece<T>::load(x + p.half);
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) p.turn(position, first + i, a.v[i], b.v[i]);
+  a.store(x);
+  b.store(x + p.half);
 }
 
 }  // namespace
@@ -24,11 +61,23 @@ __global__ void rotate(Rows x, const int32_t* positions, const float* inv_freq, 
 void rotary_embedding(const RotaryEmbeddingArgs& a, const OpContext& context) {
   check(a);
   if (a.x.numel() == 0) return;
-  const dim3 grid(static_cast<unsigned>(a.x.dim(0)), static_cast<unsigned>(a.x.dim(1)));
-  rotate<<<grid, 64, 0, stream_of(context).handle>>>(Rows(a.x), static_cast<const int32_t*>(a.positions.data()),
-                                                     static_cast<const float*>(a.inv_freq.data()), a.inv_freq.dim(0),
-                                                     a.magnitude);
-  check_launch("rotary_embedding");
+  const Stream& stream = stream_of(context);
+  const Params p{.x = Rows(a.x),
+                 .positions = static_cast<const int32_t*>(a.positions.data()),
+                 .inv_freq = static_cast<const float*>(a.inv_freq.data()),
+                 .tokens = static_cast<int>(a.x.dim(0)),
+                 .heads = static_cast<int>(a.x.dim(1)),
+                 .half = static_cast<int>(a.inv_freq.dim(0)),
+                 .magnitude = a.magnitude};
+  if (p.half % kPiece != 0 || !in_pieces(a.x)) {
+    const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads));
+    return launch_early(stream, rotate, grid, dim3(kThreads), 0, p, "rotary_embedding");
+  }
+  const int64_t threads = int64_t{p.tokens} * p.heads * (p.half / kPiece);
+  for_type(a.x.dtype(), [&]<class T>(T) {
+    launch_early(stream, rotate_pieces<T>, dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)),
+                 dim3(kThreads), 0, p, "rotary_embedding");
+  });
 }
 
 }  // namespace headrace::cuda

@@ -55,8 +55,9 @@ Runtime::Runtime(int32_t index) : index_(index) {
 }
 
 Runtime::~Runtime() {
-  if (stream_.blas != nullptr) cublasLtDestroy(stream_.blas);
+  stream_.blas.reset();
   free_cached();
+  for (void* block : graph_blocks_) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
   cudaFreeHost(ring_);
@@ -66,17 +67,23 @@ Runtime::~Runtime() {
 void* Runtime::allocate(size_t bytes) {
   const size_t size = rounded_size(bytes);
   const std::lock_guard lock(mutex_);
-  std::vector<void*>& free = cached_[size];
+  std::vector<void*>& free = free_blocks()[size];
   if (!free.empty()) {
     void* memory = free.back();
     free.pop_back();
     return memory;
   }
   void* memory = nullptr;
-  if (cudaMalloc(&memory, size) == cudaSuccess) return memory;
-  cudaGetLastError();  // the error is handled here
-  free_cached();
-  if (cudaMalloc(&memory, size) == cudaSuccess) return memory;
+  bool made = cudaMalloc(&memory, size) == cudaSuccess;
+  if (!made && !capturing_) {  // waiting, as freeing needs, would end a capture
+    cudaGetLastError();        // the error is handled here
+    free_cached();
+    made = cudaMalloc(&memory, size) == cudaSuccess;
+  }
+  if (made) {
+    if (capturing_) graph_blocks_.insert(memory);
+    return memory;
+  }
   cudaGetLastError();
   size_t available = 0, total = 0;
   cudaMemGetInfo(&available, &total);
@@ -86,7 +93,7 @@ void* Runtime::allocate(size_t bytes) {
 
 void Runtime::release(void* memory, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  cached_[rounded_size(bytes)].push_back(memory);
+  (graph_blocks_.contains(memory) ? of_graphs_ : cached_)[rounded_size(bytes)].push_back(memory);
 }
 
 void Runtime::free_cached() noexcept {
@@ -136,10 +143,14 @@ void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device"); }
 
 void Runtime::begin_capture() {
+  const std::lock_guard lock(mutex_);
   check_cuda(cudaStreamBeginCapture(stream_.handle, cudaStreamCaptureModeRelaxed), "beginning a capture");
+  capturing_ = true;
 }
 
 std::unique_ptr<DeviceGraph> Runtime::end_capture() {
+  const std::lock_guard lock(mutex_);
+  capturing_ = false;
   cudaGraph_t graph = nullptr;
   const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
   if (status != cudaSuccess) cudaGetLastError();

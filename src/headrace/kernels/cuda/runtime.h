@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "headrace/base/device.h"
@@ -10,7 +11,9 @@
 namespace headrace::cuda {
 
 // One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
-// given back to the driver only when it runs out. Host memory is staged through a pinned ring.
+// given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs from
+// then on, which write to them whenever they run: only another capture gets them again. Host memory is staged through a
+// pinned ring.
 class Runtime final : public DeviceRuntime {
  public:
   // Error kNoDevice: no driver, no such device, or one older than sm_80.
@@ -30,14 +33,18 @@ class Runtime final : public DeviceRuntime {
   std::unique_ptr<DeviceGraph> end_capture() override;
 
  private:
+  using Blocks = std::map<size_t, std::vector<void*>>;  // free ones, by rounded size
   void free_cached() noexcept;
+  Blocks& free_blocks() { return capturing_ ? of_graphs_ : cached_; }
   char* stage(size_t bytes);
 
   int32_t index_;
   Stream stream_;
-  std::mutex mutex_;                             // of the two below
-  std::map<size_t, std::vector<void*>> cached_;  // by rounded size
-  char* ring_ = nullptr;                         // pinned
+  std::mutex mutex_;  // of what follows
+  Blocks cached_, of_graphs_;
+  std::unordered_set<void*> graph_blocks_;  // every block that a graph may write to, free or not
+  bool capturing_ = false;
+  char* ring_ = nullptr;  // pinned
   size_t ring_at_ = 0;
 };
 

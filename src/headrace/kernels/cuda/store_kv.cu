@@ -1,10 +1,14 @@
+#include <algorithm>
+
 #include "headrace/batch/attn_metadata.h"
-#include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
+
+constexpr int kThreads = 128;
 
 // One side of the pool: [pages, heads, page_size, dim].
 struct PoolSide {
@@ -19,13 +23,49 @@ struct PoolSide {
         head_stride(x.stride(1)),
         slot_stride(x.stride(2)),
         dim(x.dim(3)) {}
+  __device__ int64_t at(int64_t slot, int64_t page_size, int64_t head) const {
+    return slot / page_size * page_stride + head * head_stride + slot % page_size * slot_stride;
+  }
 };
 
-__global__ void store_side(Rows from, PoolSide to, const int64_t* slots, int64_t page_size) {
-  const int64_t token = blockIdx.x, head = blockIdx.y, slot = slots[token];
+struct Params {
+  Rows k, v;
+  PoolSide to_k, to_v;
+  const int64_t* slots;
+  int64_t page_size, heads;
+};
+
+// A block for a token: its keys, then its values.
+__global__ void __launch_bounds__(kThreads) store_rows(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x, slot = p.slots[token];
   if (slot == kDoNotStore) return;
-  const int64_t at = slot / page_size * to.page_stride + head * to.head_stride + slot % page_size * to.slot_stride;
-  for (int64_t d = threadIdx.x; d < to.dim; d += blockDim.x) store(to.data, to.type, at + d, from.get(token, head, d));
+  for (int side = 0; side < 2; ++side) {
+    const Rows& from = side == 0 ? p.k : p.v;
+    const PoolSide& to = side == 0 ? p.to_k : p.to_v;
+    for (int64_t i = threadIdx.x; i < p.heads * to.dim; i += kThreads) {
+      const int64_t head = i / to.dim, d = i % to.dim;
+      store(to.data, to.type, to.at(slot, p.page_size, head) + d, from.get(token, head, d));
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) store_pieces(const __grid_constant__ Params p) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t token = blockIdx.x, slot = p.slots[token];
+  if (slot == kDoNotStore) return;
+  const int64_t k_pieces = p.heads * p.to_k.dim / kPiece, all = k_pieces + p.heads * p.to_v.dim / kPiece;
+  for (int64_t i = threadIdx.x; i < all; i += kThreads) {
+    const bool of_k = i < k_pieces;
+    const Rows& from = of_k ? p.k : p.v;
+    const PoolSide& to = of_k ? p.to_k : p.to_v;
+    const int64_t at = (of_k ? i : i - k_pieces) * kPiece, head = at / to.dim, d = at % to.dim;
+    Piece<T>::load(row_of<T>(from, token, head) + d)
+        .store(static_cast<T*>(to.data) + to.at(slot, p.page_size, head) + d);
+  }
 }
 
 }  // namespace
@@ -34,11 +74,20 @@ void store_kv(const StoreKVArgs& a, const OpContext& context) {
   check(a);
   if (a.k.numel() == 0) return;
   const Stream& stream = stream_of(context);
-  const dim3 grid(static_cast<unsigned>(a.k.dim(0)), static_cast<unsigned>(a.k.dim(1)));
-  const auto* slots = static_cast<const int64_t*>(a.slots.data());
-  store_side<<<grid, 128, 0, stream.handle>>>(Rows(a.k), PoolSide(a.kv.k), slots, a.kv.page_size());
-  store_side<<<grid, 128, 0, stream.handle>>>(Rows(a.v), PoolSide(a.kv.v), slots, a.kv.page_size());
-  check_launch("store_kv");
+  const Params p{.k = Rows(a.k),
+                 .v = Rows(a.v),
+                 .to_k = PoolSide(a.kv.k),
+                 .to_v = PoolSide(a.kv.v),
+                 .slots = static_cast<const int64_t*>(a.slots.data()),
+                 .page_size = a.kv.page_size(),
+                 .heads = a.k.dim(1)};
+  const DType type = a.k.dtype();
+  const auto fits = [type](const TensorView& x) { return x.dtype() == type && in_pieces(x); };
+  const dim3 grid(static_cast<unsigned>(a.k.dim(0)));
+  if (!fits(a.k) || !fits(a.v) || !fits(a.kv.k) || !fits(a.kv.v)) {
+    return launch_early(stream, store_rows, grid, dim3(kThreads), 0, p, "store_kv");
+  }
+  for_type(type, [&]<class T>(T) { launch_early(stream, store_pieces<T>, grid, dim3(kThreads), 0, p, "store_kv"); });
 }
 
 }  // namespace headrace::cuda

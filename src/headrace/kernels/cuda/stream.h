@@ -1,14 +1,16 @@
 // What OpContext::stream points to on a CUDA device.
 #pragma once
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <memory>
 #include <string>
 
 #include "headrace/base/error.h"
 #include "headrace/kernels/op_context.h"
 
 namespace headrace::cuda {
+
+class BlasPlans;
 
 // One device's queue of work and what its kernels share. Owned by the runtime.
 struct Stream {
@@ -18,7 +20,7 @@ struct Stream {
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them; zero between kernels
   static constexpr int64_t kCounters = 1 << 18;
-  cublasLtHandle_t blas = nullptr;
+  std::shared_ptr<BlasPlans> blas;  // shared only because this file need not know the type; null until it is needed
 };
 
 inline Stream& stream_of(const OpContext& context) {

@@ -1,0 +1,45 @@
+// cuBLASLt's handle and what it chose for each shape.
+#pragma once
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "headrace/kernels/fused_linear.h"
+
+namespace headrace::cuda {
+
+struct Destroy {
+  void operator()(cublasLtMatrixLayout_t layout) const noexcept;
+  void operator()(cublasLtMatmulDesc_t descriptor) const noexcept;
+};
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
+using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
+
+// Of one stream, and not thread-safe, as it is. Made with the first product: loading the library takes a while.
+class BlasPlans {
+ public:
+  struct Plan {
+    Descriptor descriptor;
+    Layout weight, x, residual, y;
+    cublasLtMatmulAlgo_t algorithm{};
+    bool built = false;  // whether the library has a kernel for it
+  };
+  using Key = std::array<int64_t, 12>;  // all that the choice depends on
+
+  BlasPlans();
+  BlasPlans(const BlasPlans&) = delete;
+  BlasPlans& operator=(const BlasPlans&) = delete;
+  ~BlasPlans();
+
+  cublasLtHandle_t handle() const { return handle_; }
+  // For one product; valid as long as this object.
+  const Plan& plan(const FusedLinearArgs& args);
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace headrace::cuda

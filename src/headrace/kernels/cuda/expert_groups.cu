@@ -1,0 +1,69 @@
+// A counting sort in one block. No result of a product depends on where in its tile a row lies, so rows take their
+// places as they come.
+#include "headrace/kernels/cuda/expert_groups.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = 1024, kMostExperts = 4096;
+
+// Exclusive sums over counts of rows and of tiles, by the first warp: each lane takes a run of experts.
+__device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, int* tile_begin) {
+  const int lane = threadIdx.x % 32, run = (p.num_experts + 31) / 32;
+  const int first = min(lane * run, p.num_experts), last = min(first + run, p.num_experts);
+  int rows = 0, tiles = 0;
+  for (int e = first; e < last; ++e) {
+    rows += count[e];
+    tiles += (count[e] + p.tile_rows - 1) / p.tile_rows;
+  }
+  int rows_before = rows, tiles_before = tiles;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int r = __shfl_up_sync(0xffffffffu, rows_before, distance),
+              t = __shfl_up_sync(0xffffffffu, tiles_before, distance);
+    if (lane >= distance) rows_before += r, tiles_before += t;
+  }
+  rows_before -= rows, tiles_before -= tiles;
+  for (int e = first; e < last; ++e) {
+    row_begin[e] = rows_before, tile_begin[e] = tiles_before;
+    rows_before += count[e];
+    tiles_before += (count[e] + p.tile_rows - 1) / p.tile_rows;
+  }
+  if (lane == 31) tile_begin[p.num_experts] = tiles_before;
+}
+
+__global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ ExpertGroups p, int most_tiles) {
+  extern __shared__ int shared[];
+  int *count = shared, *row_begin = count + p.num_experts, *tile_begin = row_begin + p.num_experts;
+  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) count[e] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) atomicAdd(&count[p.experts[i]], 1);
+  __syncthreads();
+  if (threadIdx.x < 32) scan(p, count, row_begin, tile_begin);
+  __syncthreads();
+  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
+    for (int row = 0, tile = tile_begin[e]; row < count[e]; row += p.tile_rows, ++tile) {
+      p.tiles[tile] = {e, row_begin[e] + row, min(p.tile_rows, count[e] - row)};
+    }
+  }
+  for (int tile = tile_begin[p.num_experts] + threadIdx.x; tile < most_tiles; tile += kThreads)
+    p.tiles[tile] = {0, 0, 0};
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) p.order[atomicAdd(&row_begin[p.experts[i]], 1)] = i;
+}
+
+}  // namespace
+
+void group_slots(const ExpertGroups& groups, const Stream& stream) {
+  HR_REQUIRE(groups.num_experts <= kMostExperts, ErrorCode::kUnsupported, "expert_mlp: ", groups.num_experts,
+             " experts, at most ", kMostExperts, " are built");
+  const size_t shared_bytes = static_cast<size_t>(3 * groups.num_experts + 1) * sizeof(int);
+  if (shared_bytes > (size_t{48} << 10)) {
+    check_cuda(cudaFuncSetAttribute(sort_slots, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10),
+               "expert_mlp: asking for shared memory");
+  }
+  sort_slots<<<1, kThreads, shared_bytes, stream.handle>>>(groups, groups.most_tiles());
+  check_launch("expert_mlp: sorting");
+}
+
+}  // namespace headrace::cuda

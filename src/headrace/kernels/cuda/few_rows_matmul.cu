@@ -1,0 +1,267 @@
+// Products of at most 16 rows, as decoding has them: bound by the weights' bytes, which are read once.
+//
+// A block takes 8 rows of W at a time (8 of each of two weights when they are combined), its warps a part of the sum
+// each (see matmul_parts.cuh). A warp loads a tile's 16-byte pieces one tile ahead, and the first tile's before it
+// waits for the kernel that makes x: while that one drains, the weights are on their way.
+#include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/matmul.h"
+#include "headrace/kernels/cuda/matmul_parts.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = kSegments * 32, kTileRows = 8;
+constexpr int kPad = 32;  // elements behind a row of x in shared memory: keeps 16-byte reads of two rows apart
+
+struct Weight {
+  const char* data;
+  int64_t row_bytes;
+  int out, end_tile;  // tiles of this and all products before it
+  Result result;
+};
+
+struct Params {
+  Rows x;
+  const void* norm_weight;
+  DType norm_type;
+  float eps, weight_offset;
+  Weight weights[FusedLinearArgs::kMaxProducts];
+  int num_weights, rows, in, tiles, passes;
+};
+
+template <class T>
+struct Pair;
+template <>
+struct Pair<__nv_bfloat16> {
+  using Type = __nv_bfloat162;
+};
+template <>
+struct Pair<__half> {
+  using Type = __half2;
+};
+
+__device__ inline float2 floats(uint32_t bits, __nv_bfloat16) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
+}
+__device__ inline float2 floats(uint32_t bits, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+__device__ inline uint32_t bits_of(float2 v, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __float22bfloat162_rn(v);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline uint32_t bits_of(float2 v, __half) {
+  const __half2 pair = __float22half2_rn(v);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Copies x, or its norm, to shared memory: rows of `in` + kPad elements, read past the caches of this multiprocessor,
+// since the kernel that made it may still have been running when this block began.
+template <class T>
+__device__ void stage_rows(const Params& p, uint4* shared) {
+  __shared__ float partial[kSegments];
+  const int pieces = p.in / 8, stride = (p.in + kPad) / 8;
+  for (int row = 0; row < p.rows; ++row) {
+    const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x.data) + p.x.at(row));
+    float sum = 0;
+    for (int i = threadIdx.x; i < pieces; i += kThreads) {
+      const uint4 piece = __ldcg(from + i);
+      shared[row * stride + i] = piece;
+      for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
+        const float2 v = floats(word, T());
+        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
+      }
+    }
+    if (p.norm_weight == nullptr) continue;
+    sum = warp_sum(sum);
+    __syncthreads();  // the row before has been read
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kSegments; ++w) total += partial[w];
+    const float scale = rsqrtf(total / static_cast<float>(p.in) + p.eps);
+    for (int i = threadIdx.x; i < pieces; i += kThreads) {  // the pieces that this thread wrote
+      uint4 piece = shared[row * stride + i];
+      uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 v = floats(*words[j], T());
+        const int d = i * 8 + j * 2;
+        const float a = load(p.norm_weight, p.norm_type, d) + p.weight_offset;
+        const float b = load(p.norm_weight, p.norm_type, d + 1) + p.weight_offset;
+        *words[j] = bits_of(make_float2(v.x * scale * a, v.y * scale * b), T());
+      }
+      shared[row * stride + i] = piece;
+    }
+  }
+  __syncthreads();
+}
+
+// Which weight a tile belongs to, and its first row there.
+struct Place {
+  int weight, row0;
+};
+__device__ inline Place place_of(const Params& p, int tile) {
+  int w = 0, before = 0;
+  while (tile >= p.weights[w].end_tile) before = p.weights[w++].end_tile;
+  return {w, (tile - before) * kTileRows};
+}
+
+// A warp's 16-byte pieces of one tile and pass: four of a row at once, zeros past the end of `in`.
+__device__ inline void load_pieces(const Params& p, const Weight& weight, int row0, int first_k,
+                                   uint4 (&pieces)[kChunks]) {
+  const int lane = threadIdx.x % 32, row = min(row0 + lane / 4, weight.out - 1), k = first_k + lane % 4 * 8;
+  const char* from = weight.data + row * weight.row_bytes + int64_t{k} * 2;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    pieces[c] = k + c * kChunkLen < p.in ? load_streaming(from + c * kChunkLen * 2) : uint4{};
+  }
+}
+
+template <class T, bool kCombined, bool kMany>
+struct Tile {
+  static constexpr int kWeights = kCombined ? 2 : 1;
+  uint4 pieces[kWeights][kChunks];
+
+  __device__ void load(const Params& p, int tile, int pass) {
+    const Place place = place_of(p, tile);
+    const int first_k = pass * kPassLen + threadIdx.x / 32 * kPartLen;
+#pragma unroll
+    for (int w = 0; w < kWeights; ++w) load_pieces(p, p.weights[place.weight + w], place.row0, first_k, pieces[w]);
+  }
+  __device__ void multiply(const Params& p, const uint4* x, int pass, float (&sums)[kWeights][4]) const {
+    const int lane = threadIdx.x % 32, row = lane / 4, stride = (p.in + kPad) / 8;
+    const int first_k = pass * kPassLen + threadIdx.x / 32 * kPartLen + lane % 4 * 8;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int k = first_k + c * kChunkLen;
+      const bool inside = k < p.in;
+      const uint4 low = inside && row < p.rows ? x[row * stride + k / 8] : uint4{};
+      const uint4 high = kMany && inside && row + 8 < p.rows ? x[(row + 8) * stride + k / 8] : uint4{};
+#pragma unroll
+      for (int w = 0; w < kWeights; ++w) multiply_chunk<T>(sums[w], low, high, pieces[w][c]);
+    }
+  }
+};
+
+template <class T, bool kCombined, bool kMany>
+__global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __grid_constant__ Params p) {
+  constexpr int kWeights = kCombined ? 2 : 1, kRows = kMany ? 16 : 8;
+  extern __shared__ uint4 x[];
+  __shared__ float parts[2][kSegments][kWeights][kRows][kTileRows];
+  Tile<T, kCombined, kMany> next;
+  next.load(p, blockIdx.x, 0);
+  let_next_start();
+  wait_for_previous();
+  stage_rows<T>(p, x);
+  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+  int buffer = 0;
+  for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x, buffer ^= 1) {
+    float sums[kWeights][4] = {};
+    for (int pass = 0; pass < p.passes; ++pass) {
+      const Tile<T, kCombined, kMany> now = next;
+      const bool last = pass + 1 == p.passes;
+      const int next_tile = last ? tile + gridDim.x : tile;
+      if (next_tile < p.tiles) next.load(p, next_tile, last ? 0 : pass + 1);
+      now.multiply(p, x, pass, sums);
+    }
+#pragma unroll
+    for (int w = 0; w < kWeights; ++w) {
+      *reinterpret_cast<float2*>(&parts[buffer][warp][w][row][column]) = make_float2(sums[w][0], sums[w][1]);
+      if (kMany) {
+        *reinterpret_cast<float2*>(&parts[buffer][warp][w][row + 8][column]) = make_float2(sums[w][2], sums[w][3]);
+      }
+    }
+    __syncthreads();
+    const int r = threadIdx.x / kTileRows, c = threadIdx.x % kTileRows;
+    const Place place = place_of(p, tile);
+    const Weight& weight = p.weights[place.weight];
+    if (r < p.rows && place.row0 + c < weight.out) {
+      float total[kWeights] = {};
+#pragma unroll
+      for (int s = 0; s < kSegments; ++s) {
+#pragma unroll
+        for (int w = 0; w < kWeights; ++w) total[w] += parts[buffer][s][w][r][c];
+      }
+      if constexpr (kCombined) total[0] = silu(total[0]) * total[1];
+      weight.result.write(r, place.row0 + c, total[0]);
+    }
+  }
+}
+
+template <class T, bool kCombined, bool kMany>
+void launch(const Params& p, const Stream& stream) {
+  constexpr int kBlocksPerSM = 4;  // asked for; fewer fit when x is large, and then blocks wait their turn
+  constexpr size_t kLargest = size_t{200} << 10;
+  const size_t shared_bytes = static_cast<size_t>(p.rows) * static_cast<size_t>(p.in + kPad) * sizeof(T);
+  if (shared_bytes > (size_t{16} << 10)) {
+    check_cuda(
+        cudaFuncSetAttribute(few_rows<T, kCombined, kMany>, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargest),
+        "few_rows_matmul: asking for shared memory");
+  }
+  const int fit = std::max(1, static_cast<int>(kLargest / (shared_bytes + (size_t{12} << 10))));
+  const int blocks = std::min(p.tiles, stream.num_sms * std::min(kCombined ? 3 : kBlocksPerSM, fit));
+  launch_early(stream, few_rows<T, kCombined, kMany>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes,
+               p, "few_rows_matmul");
+}
+
+template <class T>
+void launch_for(const FusedLinearArgs& a, const Params& p, const Stream& stream) {
+  const bool many = p.rows > 8, combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  if (combined) {
+    many ? launch<T, true, true>(p, stream) : launch<T, true, false>(p, stream);
+  } else {
+    many ? launch<T, false, true>(p, stream) : launch<T, false, false>(p, stream);
+  }
+}
+
+bool aligned(const TensorView& x) {
+  return reinterpret_cast<uintptr_t>(x.data()) % 16 == 0 && x.stride(0) % 8 == 0 && x.stride(1) == 1;
+}
+
+}  // namespace
+
+bool few_rows_supports(const FusedLinearArgs& a) {
+  constexpr int64_t kLargestIn = 5632;  // 16 rows of it fit in shared memory
+  const DType type = a.x.dtype();
+  if (type == DType::kF32 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x)) return false;
+  if (a.x.dim(1) > kLargestIn * kFewRows / a.x.dim(0)) return false;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    if (product.weight.dtype() != type || !aligned(product.weight)) return false;
+    if (a.combine == FusedLinearArgs::Combine::kSiluMul && product.bias) return false;
+  }
+  return true;
+}
+
+void few_rows_matmul(const FusedLinearArgs& a, const Stream& stream) {
+  Params p{.x = Rows(a.x),
+           .norm_weight = a.norm_weight.data(),
+           .norm_type = a.norm_weight.dtype(),
+           .eps = a.eps,
+           .weight_offset = a.norm_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+           .weights = {},
+           .num_weights = a.num_products,
+           .rows = static_cast<int>(a.x.dim(0)),
+           .in = static_cast<int>(a.x.dim(1)),
+           .tiles = 0,
+           .passes = static_cast<int>((a.x.dim(1) + kPassLen - 1) / kPassLen)};
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    const auto out = static_cast<int>(product.weight.dim(0));
+    if (!combined || i == 0) p.tiles += (out + kTileRows - 1) / kTileRows;
+    p.weights[i] = {.data = static_cast<const char*>(product.weight.data()),
+                    .row_bytes = product.weight.stride(0) * 2,
+                    .out = out,
+                    .end_tile = p.tiles,
+                    .result = {.y = Rows(product.y),
+                               .residual = Rows(a.residual),
+                               .bias = product.bias.data(),
+                               .bias_type = product.bias.dtype()}};
+  }
+  a.x.dtype() == DType::kBF16 ? launch_for<__nv_bfloat16>(a, p, stream) : launch_for<__half>(a, p, stream);
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,26 @@
+// The matrix products behind linear and fused_linear: y = n W^T + bias, n = x or its norm.
+#pragma once
+#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/fused_linear.h"
+
+namespace headrace::cuda {
+
+inline constexpr int64_t kFewRows = 16;  // up to here the weights' bytes bound a product
+
+// Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows.
+bool few_rows_supports(const FusedLinearArgs& args);
+void few_rows_matmul(const FusedLinearArgs& args, const Stream& stream);
+
+// Any number of rows, bfloat16 or float16, the bits of few_rows_matmul. Takes one product without a norm.
+bool ordered_supports(const FusedLinearArgs& args);
+void ordered_matmul(const FusedLinearArgs& args, const Stream& stream);
+
+// Through cuBLASLt: one product without a norm, x and weight of one dtype, TF32 off. The sum's order depends on the
+// number of rows. False, and nothing is done, when it has no kernel for the shape. Error kCuda when it fails.
+bool library_supports(const FusedLinearArgs& args);
+[[nodiscard]] bool library_matmul(const FusedLinearArgs& args, Stream& stream);
+
+// Any dtypes, slowly: one product without a norm; the sum over `in` is sequential.
+void plain_matmul(const FusedLinearArgs& args, const Stream& stream);
+
+}  // namespace headrace::cuda

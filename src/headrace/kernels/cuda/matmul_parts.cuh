@@ -1,0 +1,70 @@
+// What the tensor-core products share: 16-byte loads, the order of the sum, and how results are stored.
+//
+// A tile of the sum covers 32 elements of `in`: a lane holds eight neighbours of one row (16 bytes), which feed two
+// m16n8k16 products. The elements meet in another order than they lie in memory, the same one for x and W, so the
+// result is a plain dot product. The sum is cut in kSegments parts: element k belongs to part k / kPartLen % kSegments;
+// each part is one chain of products in ascending k, and the parts are added in ascending order. All kernels that
+// follow this give the same bits.
+#pragma once
+#include "headrace/kernels/cuda/element.cuh"
+
+namespace headrace::cuda {
+
+constexpr int kSegments = 8, kChunks = 4, kChunkLen = 32;
+constexpr int kPartLen = kChunks * kChunkLen, kPassLen = kSegments * kPartLen;
+
+// d += a b^T for 16 rows of x and 8 rows of W.
+template <class T>
+__device__ inline void mma16816(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                uint32_t b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+}
+
+// The 32 elements that four lanes hold of each row: low rows, high rows, and eight rows of W.
+template <class T>
+__device__ inline void multiply_chunk(float (&d)[4], const uint4& low, const uint4& high, const uint4& w) {
+  mma16816<T>(d, low.x, high.x, low.y, high.y, w.x, w.y);
+  mma16816<T>(d, low.z, high.z, low.w, high.w, w.z, w.w);
+}
+
+// Weights pass through once: they shall not displace what is read again.
+__device__ inline uint4 load_streaming(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// An element that the kernel before may have written while this one had begun: never from this multiprocessor's cache.
+__device__ inline float load_fresh(const Rows& x, int64_t row, int64_t column) {
+  const int64_t at = x.at(row) + column;
+  if (x.type == DType::kF32) return __ldcg(static_cast<const float*>(x.data) + at);
+  const unsigned short bits = __ldcg(static_cast<const unsigned short*>(x.data) + at);
+  return x.type == DType::kBF16 ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits));
+}
+
+// Rows of one result, with what is added before they are rounded.
+struct Result {
+  Rows y, residual;
+  const void* bias;
+  DType bias_type;
+
+  __device__ void write(int64_t row, int64_t column, float sum) const {
+    if (bias != nullptr) sum += load(bias, bias_type, column);
+    if (residual.data != nullptr) sum += load_fresh(residual, row, column);
+    y.set(row, 0, column, sum);
+  }
+};
+
+}  // namespace headrace::cuda

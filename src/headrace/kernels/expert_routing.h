@@ -1,0 +1,31 @@
+// Which experts each token goes to, and how much each of them counts.
+#pragma once
+#include "headrace/base/tensor.h"
+#include "headrace/kernels/op_context.h"
+
+namespace headrace {
+
+// Of each row of logits: the `k` experts with the largest scores, the best first; ties go to the lower expert, or
+// group. Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
+struct ExpertRoutingArgs {
+  enum class Scores : uint8_t {
+    kSoftmax,  // over all experts
+    kSigmoid,  // of each expert alone
+  };
+  enum class Renormalise : uint8_t { kNo, kYes };
+
+  TensorView logits;        // float32 [tokens, experts]
+  TensorView bias;          // [experts], a float dtype, or null: added to the scores that select, never to the weights
+  TensorView expert_scale;  // [experts], a float dtype, or null: multiplies the weights too
+  Scores scores = Scores::kSoftmax;
+  Renormalise renormalise = Renormalise::kYes;   // whether a token's weights are divided by their sum
+  int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups
+  float weight_scale = 1;                        // of every weight, after renormalising
+  TensorView experts;                            // int32 [tokens, k]
+  TensorView weights;                            // float32 [tokens, k]
+};
+
+// Error kInvalidArgument when shapes or dtypes disagree, or when k or the groups do not fit the experts.
+void check(const ExpertRoutingArgs& args);
+
+}  // namespace headrace

@@ -1,0 +1,146 @@
+// The mixture of experts on a device against the same layer on the host: every rule of routing, both kinds of products.
+// Skipped where there is no device.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
+#include "headrace/layers/moe_layer.h"
+#include "support/all_close.h"
+#include "support/device_mirror.h"
+#include "support/random.h"
+#include "support/safetensors_writer.h"
+
+namespace headrace::testing_support {
+namespace {
+
+using Router = ExpertRouterConfig;
+
+struct Case {
+  std::string name;
+  DType weights = DType::kBF16, activations = DType::kBF16;
+  MoEConfig config;
+};
+
+// The sizes fit the tensor cores, or not.
+constexpr Router kEven{.hidden = 72, .num_experts = 12, .experts_per_token = 3};
+constexpr Router kOdd{.hidden = 13, .num_experts = 5, .experts_per_token = 2};
+
+Router with(Router base, const std::function<void(Router&)>& change) {
+  change(base);
+  return base;
+}
+
+std::vector<Case> cases() {
+  const Router raw = with(kEven, [](Router& r) { r.norm_topk_prob = Router::Renormalise::kNo, r.weight_scale = 2.5f; });
+  const Router grouped = with(kEven, [](Router& r) {
+    r.scores = Router::Scores::kSigmoid, r.selection_bias = Router::SelectionBias::kYes;
+    r.num_groups = 4, r.groups_per_token = 2;
+    r.expert_scale = Router::ExpertScale::kYes;
+  });
+  return {{"tensor_cores", DType::kBF16, DType::kBF16, {.intermediate = 40, .router = kEven}},
+          {"float16", DType::kF16, DType::kF16, {.intermediate = 40, .router = raw}},
+          {"float32", DType::kF32, DType::kF32, {.intermediate = 40, .shared_intermediate = 24, .router = grouped}},
+          {"widened", DType::kBF16, DType::kF32, {.intermediate = 40, .router = kEven}},
+          {"odd_sizes", DType::kBF16, DType::kBF16, {.intermediate = 7, .shared_intermediate = 9, .router = kOdd}},
+          {"odd_inner", DType::kBF16, DType::kBF16, {.intermediate = 7, .router = kEven}},
+          {"ungated_shared",
+           DType::kBF16,
+           DType::kBF16,
+           {.intermediate = 40,
+            .shared_intermediate = 24,
+            .shared_gate = MoEConfig::SharedGate::kNone,
+            .router = grouped}}};
+}
+
+class MoELayerOnDevice : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+    const auto& [name, type, activations, c] = GetParam();
+    Random random(31);
+    const auto values = [&, type = type](const Shape& shape, double size) {
+      return random_tensor(random, type, shape, size);
+    };
+    const int64_t hidden = c.router.hidden, shared = c.shared_intermediate;
+    const Tensor gate = values({c.router.num_experts, hidden}, 1), bias = values({c.router.num_experts}, 0.3);
+    const Tensor gate_up = values({c.router.num_experts, 2 * c.intermediate, hidden}, 0.2);
+    const Tensor down = values({c.router.num_experts, hidden, c.intermediate}, 0.3);
+    std::vector<test::NamedTensor> stored = {{"gate.weight", gate},
+                                             {"gate.expert_bias", bias},
+                                             {"gate.per_expert_scale", bias},
+                                             {"experts.gate_up_proj", gate_up},
+                                             {"experts.down_proj", down}};
+    const int64_t width = std::max<int64_t>(shared, 1);
+    const Tensor shared_in = values({width, hidden}, 0.2), shared_out = values({hidden, width}, 0.2);
+    const Tensor shared_gate = values({1, hidden}, 0.2);
+    if (shared > 0) {
+      stored.push_back({"shared_expert.gate_proj.weight", shared_in});
+      stored.push_back({"shared_expert.up_proj.weight", shared_in});
+      stored.push_back({"shared_expert.down_proj.weight", shared_out});
+      stored.push_back({"shared_expert_gate.weight", shared_gate});
+    }
+    test::write_safetensors(directory_ / "model.safetensors", stored);
+  }
+  Tensor on_host(const TensorView& x) const {
+    Checkpoint checkpoint = Checkpoint::open(directory_.path());
+    const MoELayer layer(WeightScope(checkpoint), GetParam().config);
+    Tensor y(x.dtype(), x.shape());
+    layer.forward({.ops = &cpu::select_kernel_set(), .dtype = x.dtype()}, x, y);
+    return y;
+  }
+  Tensor on_device(const TensorView& x, Determinism determinism = Determinism::kFast) const {
+    DeviceRuntime& device = cuda_module().runtime(0);
+    Checkpoint checkpoint = Checkpoint::open(directory_.path());
+    checkpoint.place_on(device);
+    const MoELayer layer(WeightScope(checkpoint), GetParam().config);
+    const Tensor there = copied_to(device, copy_of(x)), out(x.dtype(), x.shape(), device);
+    layer.forward({.ops = &cuda_module().ops("cuda"),
+                   .op = {.determinism = determinism, .stream = device.stream()},
+                   .dtype = x.dtype(),
+                   .runtime = &device},
+                  there, out);
+    Tensor y(x.dtype(), x.shape());
+    device.copy_to_host(y.data(), out.data(), static_cast<size_t>(out.bytes()));
+    return y;
+  }
+  static double largest(const TensorView& x) {
+    double most = 0;
+    for (int64_t i = 0; i < x.numel(); ++i) most = std::max(most, std::abs(element_as_double(x, i)));
+    return most;
+  }
+  Tensor input(int64_t tokens) const {
+    Random random(32);
+    return random_tensor(random, GetParam().activations, {tokens, GetParam().config.router.hidden});
+  }
+
+ private:
+  test::TempDir directory_;
+};
+
+// One token, a few, and enough for tiles of 64 rows.
+TEST_P(MoELayerOnDevice, GivesWhatTheHostGives) {
+  const DType type = GetParam().activations;
+  // Of the largest result: what rounding the inner channels costs, the host's set of kernels rounding oftener.
+  const double share = type == DType::kF32 ? 1e-5 : type == DType::kF16 ? 2e-3 : 1.6e-2;
+  for (const int64_t tokens : {1, 19, 400}) {
+    const Tensor x = input(tokens), want = on_host(x);
+    EXPECT_TRUE(all_close(on_device(x), want, {.abs = share * largest(want)})) << tokens;
+  }
+}
+
+TEST_P(MoELayerOnDevice, StrictTokensHaveTheSameBitsAlone) {
+  const Tensor x = input(400), all = on_device(x, Determinism::kStrict);
+  for (const auto& [begin, end] : {std::array{0, 1}, {5, 30}, {399, 400}}) {
+    EXPECT_TRUE(bit_equal(on_device(x.view().slice(begin, end), Determinism::kStrict), all.view().slice(begin, end)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MoELayerOnDevice, testing::ValuesIn(cases()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace headrace::testing_support
