@@ -1,5 +1,8 @@
 #include "headrace/engine/batch_builder.h"
 
+#include <cstddef>
+#include <cstring>
+
 namespace headrace {
 
 void BatchBuilder::add_span(const Sequence& s, const PlannedSpan& planned, const ReqToTokenPool& table) {
@@ -45,6 +48,34 @@ void BatchBuilder::add_merge(int32_t mask_token_id) {
                                        .length = TokenMerge::Length::kOfParts};
 }
 
+void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
+  conditioned_.assign(ids_.size(), 0);
+  int32_t row0 = 0;
+  std::vector<TensorView> parts;
+  int64_t rows = 0;
+  for (const ScheduledStep& step : steps) {
+    if (step.sequence->conditioning && !step.plan.sample.empty()) {
+      for (const SampleRow& sample : step.plan.sample) conditioned_[static_cast<size_t>(row0 + sample.row)] = 1;
+      rows += parts.emplace_back(step.sequence->conditioning).dim(0);
+    }
+    row0 += step.plan.num_rows();
+  }
+  if (parts.empty()) return;
+  TensorView logits = parts.front();
+  if (parts.size() > 1) {
+    conditioning_ = Tensor(DType::kF32, {rows, logits.dim(1)});
+    auto* to = static_cast<std::byte*>(conditioning_.data());
+    for (const TensorView& part : parts) {
+      std::memcpy(to, part.data(), static_cast<size_t>(part.bytes()));
+      to += part.bytes();
+    }
+    logits = conditioning_;
+  }
+  batch_.attn.self_conditioning =
+      SelfConditioning{.mask = TensorView(conditioned_.data(), DType::kU8, {static_cast<int64_t>(conditioned_.size())}),
+                       .logits = logits};
+}
+
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
                                         AttentionBackend* backend) {
   ids_.clear();
@@ -69,6 +100,7 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
   batch_.input_ids = TensorView(ids_.data(), DType::kI32, {tokens});
   batch_.positions = TensorView(positions_.data(), DType::kI32, {tokens});
   if (!soft_.empty()) add_merge(*steps.front().plan.excluded_id);
+  add_conditioning(steps);
   batch_.attn_backend = backend;
   return batch_;
 }

@@ -18,12 +18,15 @@ class BatchBuilder {
  private:
   void add(const ScheduledStep& step, const ReqToTokenPool& table);
   void add_merge(int32_t mask_token_id);
+  void add_conditioning(std::span<const ScheduledStep> steps);
   void add_span(const Sequence& sequence, const PlannedSpan& span, const ReqToTokenPool& table);
 
   std::vector<int32_t> ids_, positions_;
   std::vector<int64_t> write_slots_;
-  std::vector<SoftRow> soft_;  // of all sequences
-  struct Merge {               // [tokens], as TokenMerge has it with one candidate
+  std::vector<SoftRow> soft_;         // of all sequences
+  std::vector<uint8_t> conditioned_;  // [tokens]
+  Tensor conditioning_;               // of several sequences, one after the other
+  struct Merge {                      // [tokens], as TokenMerge has it with one candidate
     std::vector<uint8_t> mask;
     std::vector<int64_t> ids;
     std::vector<float> probs, residual;

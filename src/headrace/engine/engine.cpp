@@ -118,9 +118,15 @@ void Engine::step_warm_up() {
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   const bool greedy = std::ranges::all_of(steps, [](const ScheduledStep& step) {
     const SamplingParams& p = step.sequence->params;
-    return step.plan.sample.empty() || (p.temperature == 0 && p.repetition_penalty == 1);
+    const bool plain = step.plan.temperature == 1 && step.plan.logits == StepPlan::Logits::kRead;
+    return step.plan.sample.empty() || (p.temperature == 0 && p.repetition_penalty == 1 && plain);
   });
-  if (runner_.on_cpu() || !greedy || batch.logits_rows.empty()) return sample(steps, runner_.run(batch));
+  if (runner_.on_cpu() || !greedy || batch.logits_rows.empty()) {
+    const Tensor logits = runner_.run(batch);
+    std::vector<SampledToken> sampled = sample(steps, logits);
+    keep_logits(steps, logits, model_.info().dtype);
+    return sampled;
+  }
   const auto rows = runner_.run_confidence(batch, config_.vocab, steps.front().plan.excluded_id);
   return sampler_.most_likely(rows.best, rows.stats);
 }
@@ -131,11 +137,28 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
     const Sequence& s = *step.sequence;
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back({&s.params, s.tokens, row.position - 1, row.step});
+      spots.push_back({&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature});
     }
   }
   if (spots.empty()) return {};
   return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
+}
+
+// For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.
+void Engine::keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype) {
+  int64_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const auto count = static_cast<int64_t>(step.plan.sample.size());
+    const TensorView rows = logits.view().slice(first, first + count);
+    first += count;
+    if (step.plan.logits == StepPlan::Logits::kRead) continue;
+    Tensor& kept = step.sequence->conditioning;
+    if (!kept || kept.shape() != rows.shape()) kept = Tensor(DType::kF32, rows.shape());
+    const auto* from = static_cast<const float*>(rows.data());
+    const bool rounds = dtype == DType::kBF16;
+    std::transform(from, from + rows.numel(), kept.data_as<float>(),
+                   [rounds](float x) { return rounds ? static_cast<float>(BF16(x)) : x; });
+  }
 }
 
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled) {

@@ -75,6 +75,7 @@ class Engine {
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
+  static void keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype);
   void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
 

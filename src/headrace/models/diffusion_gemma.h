@@ -68,6 +68,9 @@ class DiffusionGemma final : public Model {
 };
 
 ModelConfig diffusion_gemma_config(const JsonValue& root);
+// generation_config.json's say on the canvas. Error kModelFile for values out of range, kUnsupported for a sampler that
+// is not built.
+void read_canvas_schedule(const JsonValue& generation, ModelConfig& config);
 std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,
                                             const LayerContext& context);
 

@@ -124,8 +124,32 @@ ModelConfig diffusion_gemma_config(const JsonValue& root) {
   c.diffusion = DiffusionInfo{.block_size = canvas,
                               .sub_block_size = canvas,
                               .attention = DiffusionInfo::Attention::kCanvas,
-                              .threshold = 0.1f};
+                              .threshold = 0.1f,
+                              .canvas = {.noise_vocab = static_cast<int32_t>(c.vocab)}};
   return c;
+}
+
+void read_canvas_schedule(const JsonValue& generation, ModelConfig& config) {
+  DiffusionInfo::Canvas& canvas = config.diffusion->canvas;
+  const auto number = [&generation](const char* key, float fallback) {
+    const auto value = static_cast<float>(generation.float_or(key, static_cast<double>(fallback)));
+    HR_REQUIRE(value >= 0, ErrorCode::kModelFile, generation.where(), " has ", key, " ", value, ", expected 0 or more");
+    return value;
+  };
+  canvas.max_steps = static_cast<int32_t>(generation.int_or("max_denoising_steps", canvas.max_steps, 1, 1 << 20));
+  canvas.stability = static_cast<int32_t>(generation.int_or("stability_threshold", canvas.stability, 0, 1 << 20));
+  canvas.confidence = number("confidence_threshold", canvas.confidence);
+  canvas.t_min = number("t_min", canvas.t_min);
+  canvas.t_max = number("t_max", canvas.t_max);
+  HR_REQUIRE(canvas.t_max > canvas.t_min, ErrorCode::kModelFile, generation.where(), " has t_max ", canvas.t_max,
+             ", expected more than t_min ", canvas.t_min);
+  const JsonValue* sampler = generation.find("sampler_config");
+  if (sampler == nullptr) return;
+  const std::string name = sampler->string_or("_cls_name", "EntropyBoundSamplerConfig");
+  HR_REQUIRE(name == "EntropyBoundSamplerConfig", ErrorCode::kUnsupported, sampler->where(), " names '", name,
+             "'; built are: EntropyBoundSamplerConfig");
+  config.diffusion->threshold =
+      static_cast<float>(sampler->float_or("entropy_bound", static_cast<double>(config.diffusion->threshold)));
 }
 
 std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,

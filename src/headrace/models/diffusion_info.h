@@ -28,6 +28,15 @@ struct DiffusionInfo {
     kTimesteps,  // the best of the share that linear time gives, of the whole output: it is one block
   };
 
+  // How a canvas is denoised; of kCanvas alone.
+  struct Canvas {
+    int32_t noise_vocab = 0;           // a token without meaning is uniform in [0, noise_vocab)
+    int32_t max_steps = 48;            // of one canvas
+    float t_max = 0.8f, t_min = 0.4f;  // temperature: down from t_max, to one step above t_min
+    int32_t stability = 1;      // a canvas is done when the likeliest tokens of so many steps before are the same
+    float confidence = 0.005f;  // and the mean entropy is below this, in nats
+  };
+
   std::optional<int32_t> mask_token_id;  // below vocab_size; absent: a canvas starts as uniform noise
   int32_t block_size = 0;                // tokens that are denoised together
   int32_t sub_block_size = 0;            // its parts, denoised left to right; block_size when it has none
@@ -37,6 +46,7 @@ struct DiffusionInfo {
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
   Loop loop = Loop::kDynamic;
+  Canvas canvas;
 };
 
 }  // namespace headrace

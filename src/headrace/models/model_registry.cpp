@@ -23,6 +23,7 @@ struct Row {
   ModelConfig (*config)(const JsonValue&);
   std::unique_ptr<Model> (*make)(const JsonValue&, const ModelConfig&, Checkpoint,
                                  const LayerContext&) = make_causal_lm;
+  void (*generation)(const JsonValue&, ModelConfig&) = nullptr;  // generation_config.json, beyond eos ids
 };
 
 // A new family is one file and one row.
@@ -36,7 +37,7 @@ constexpr std::array kModels = {
     Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
     Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
-    Row{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma},
+    Row{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule},
     Row{"DreamModel", dream_config},
     Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     Row{"LLaDAModelLM", llada_config},
@@ -91,6 +92,10 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
   check(config);
+  const std::filesystem::path generation = directory / "generation_config.json";
+  if (row.generation != nullptr && std::filesystem::exists(generation)) {
+    row.generation(read_json_file(generation), config);
+  }
   config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {

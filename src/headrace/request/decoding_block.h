@@ -50,8 +50,10 @@ class DecodingBlock {
   bool may_change() const { return open_ && is_active(); }
   void commit();  // kActive to kToCache; Error kInternal for a block that is not settled
 
-  int32_t num_steps() const { return num_steps_; }            // forward passes that it was denoised in
-  int32_t num_edit_steps() const { return num_edit_steps_; }  // of these, passes that found no masks in it
+  int32_t num_steps() const { return num_steps_; }                // forward passes that it was denoised in
+  int32_t num_edit_steps() const { return num_edit_steps_; }      // of these, passes that found no masks in it
+  int32_t num_stable_steps() const { return num_stable_steps_; }  // in a row that confirmed the one before
+  void set_num_stable_steps(int32_t count) { num_stable_steps_ = count; }
   // Of a pass that has decided nothing yet.
   void count_step() {
     ++num_steps_;
@@ -65,7 +67,7 @@ class DecodingBlock {
   State state_ = State::kActive;
   std::vector<bool> masked_;
   bool open_ = false;
-  int32_t num_steps_ = 0, num_edit_steps_ = 0;
+  int32_t num_steps_ = 0, num_edit_steps_ = 0, num_stable_steps_ = 0;
 };
 
 }  // namespace headrace

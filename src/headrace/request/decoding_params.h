@@ -24,7 +24,8 @@ struct DecodingParams {
   };
   Rule rule = Rule::kConfidence;
   Schedule schedule = Schedule::kThreshold;
-  std::optional<int32_t> steps;    // kReference: passes that share a block's masks; absent: as many as masks
+  // kReference: passes that share a block's masks; absent: as many as masks. Of a canvas: at most; absent: the model's.
+  std::optional<int32_t> steps;
   std::optional<float> threshold;  // absent: the model's
   float add_block = 0.1f;          // share of a block that is decided before the next one is opened behind it
   float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress

@@ -10,6 +10,8 @@ struct SampledToken {
   float confidence = 0;  // that probability
   float margin = 0;      // best minus second-best probability
   float entropy = 0;     // of that distribution, in nats
+  int32_t best_id = 0;   // its most likely token
+  float best_logprob = 0;
 };
 
 }  // namespace headrace

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/base/tensor.h"
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/request/decoding_block.h"
 #include "headrace/request/sampled_token.h"
@@ -36,6 +37,7 @@ struct Sequence {
   int32_t num_published = 0;          // of these, tokens that the engine has handed out; the prompt counts
   int32_t num_forwards = 0;           // passes that looked for tokens, or stored some; prompt chunks do not count
   std::vector<DecodingBlock> blocks;  // of block strategies: what is not cached yet, in order, without gaps
+  Tensor conditioning;                // float32 [rows, vocab]: logits of the last step that the next one reads; or null
   std::optional<FinishReason> finish_reason;
 
   // Held while the sequence runs.

@@ -67,6 +67,11 @@ double uniform(uint64_t seed, int64_t position, int32_t step) {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
+int32_t noise_token(uint64_t seed, int64_t position, int32_t step, int32_t vocab) {
+  constexpr uint64_t kNoise = 0x6e6f697365;
+  return static_cast<int32_t>(uniform(seed ^ kNoise, position, step) * vocab);
+}
+
 int32_t drawn(std::span<const float> logits, float largest, std::optional<int32_t> excluded_id, const SamplingParams& p,
               double u) {
   Descending candidates(weighted(logits, largest, excluded_id, p.temperature));

@@ -1,5 +1,6 @@
 #include "headrace/sampling/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "headrace/base/error.h"
@@ -31,7 +32,9 @@ SampledToken described(const RowStats& row, int32_t id, float logit) {
           .logprob = logprob,
           .confidence = std::exp(logprob),
           .margin = (1 - std::exp(row.second - row.largest)) * std::exp(-row.log_sum),
-          .entropy = row.entropy};
+          .entropy = row.entropy,
+          .best_id = row.best,
+          .best_logprob = -row.log_sum};
 }
 
 void check_numbers(std::span<const float> logits, const RowStats& row) {
@@ -55,6 +58,10 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
   };
   for (int64_t r = 0; r < count; ++r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
+    if (spot.temperature != 1) {
+      auto* row = static_cast<float*>(logits.select(r).data());
+      std::transform(row, row + logits.dim(1), row, [&spot](float logit) { return logit / spot.temperature; });
+    }
     penalise(row_of(r), spot.params->repetition_penalty, spot.history);
   }
   const Tensor best(DType::kI32, {count}), stats(DType::kF32, {count, 4});

@@ -17,6 +17,7 @@ struct SampleSpot {
   std::span<const int32_t> history;        // tokens that the repetition penalty knows
   int64_t position = 0;                    // in the request
   int32_t step = 0;                        // passes that have looked at this position before
+  float temperature = 1;                   // divides the row before everything else
 };
 
 // Owned by an engine. Not thread-safe.
@@ -25,10 +26,10 @@ class Sampler {
   // Ids from `vocab` on (padding rows of the model's head) and excluded_id are excluded before the softmax.
   Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
 
-  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. The repetition penalty, then
-  // temperature, top-k, top-p, min-p; ties go to the lowest id. The random number depends on the seed, the position and
-  // the step alone, and a row is read without the others, so a result does not depend on what else runs. Error
-  // kInternal for a logit that is NaN.
+  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. The spot's temperature and
+  // the repetition penalty, then temperature, top-k, top-p, min-p; ties go to the lowest id. The random number depends
+  // on the seed, the position and the step alone, and a row is read without the others, so a result does not depend on
+  // what else runs. Error kInternal for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}) const;
   // The most likely tokens, from what token_confidence said of their rows on some device: best int32 [rows] and stats

@@ -44,6 +44,9 @@ struct StepPlan {
   std::vector<SampleRow> sample;       // ascending in row, each row once; the model's head runs on these alone
   std::optional<int32_t> excluded_id;  // never sampled: the mask token
   std::vector<SoftRow> soft;           // ascending in row
+  float temperature = 1;               // divides the logits of `sample` before anything else reads them
+  // kKept: these logits, so divided, are the sequence's `conditioning` of the next step, of the same rows.
+  enum class Logits : uint8_t { kRead, kKept } logits = Logits::kRead;
 
   int32_t num_rows() const;
   // Where this sequence's cache ends after the step.

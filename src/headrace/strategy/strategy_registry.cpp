@@ -5,6 +5,7 @@
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
 #include "headrace/strategy/d2f.h"
+#include "headrace/strategy/diffusion_gemma.h"
 #include "headrace/strategy/dmax.h"
 #include "headrace/strategy/dual_cache.h"
 #include "headrace/strategy/fast_dllm_v2.h"
@@ -39,6 +40,7 @@ constexpr std::array kStrategies = {
     Row{"d2f", make<D2F>},
     Row{"dmax", make<DMax>},
     Row{"fast_dllm_v2", make<FastDLLMv2>},
+    Row{"diffusion_gemma", make<CanvasStrategy>},
 };
 
 }  // namespace
