@@ -21,6 +21,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
   app.add_option("--edit-threshold", s.decoding.edit_threshold, "what another token must pass to replace a kept one");
+  app.add_option("--copy-penalty", s.decoding.copy_penalty, "off the logit of the token on the left (multi_bd_edit)")
+      ->capture_default_str();
   app.add_option("--max-edits", s.decoding.max_edits, "passes that may change a block without masks")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

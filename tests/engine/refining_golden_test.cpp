@@ -43,6 +43,7 @@ SamplingParams params_of(const JsonValue& entry) {
   if (const JsonValue* edit = entry.find("edit_threshold")) {
     params.decoding.edit_threshold = static_cast<float>(edit->as_float());
   }
+  params.decoding.copy_penalty = static_cast<float>(entry.float_or("copy_penalty", 0));
   params.decoding.max_edits = static_cast<int32_t>(entry.int_or("max_edits", 16));
   return params;
 }
@@ -147,7 +148,7 @@ void expect_all_equal(const std::string& strategy, size_t count) {
 
 TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
 
-TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 12); }
+TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 16); }
 
 TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 8); }
 

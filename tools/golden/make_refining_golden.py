@@ -191,8 +191,9 @@ def d2f(model, prompt, *, block, blocks, gen, mask_id, threshold, shift, eos):
     return text
 
 
-def block_causal(model, text, end, soft):
-    """All tokens before `end` in one pass; soft: {position: probability} of tokens that are mixed with the mask."""
+def block_causal(model, text, end, soft, copy_penalty=0.0):
+    """All tokens before `end` in one pass; soft: {position: probability} of tokens that are mixed with the mask. The token
+    that stands to the left in the same block loses copy_penalty of its logit."""
     table, at = model.get_input_embeddings().weight, torch.arange(end)
     with torch.no_grad():
         x = table[torch.tensor(text.ids[:end])].clone()
@@ -201,7 +202,11 @@ def block_causal(model, text, end, soft):
             mixed = parts[0] + parts[1]
             x[p] = mixed * (parts[0].norm() + parts[1].norm()) / mixed.norm().clamp(min=1e-12)
         visible = at[None] // text.block <= at[:, None] // text.block
-        return chances(model(inputs_embeds=x[None], attention_mask=additive(visible)).logits[0], text.mask_id)
+        logits = model(inputs_embeds=x[None], attention_mask=additive(visible)).logits[0]
+        for p in range(end):
+            if p % text.block:
+                logits[p, text.ids[p - 1]] -= copy_penalty
+        return chances(logits, text.mask_id)
 
 
 def settle(text, quiet):
@@ -212,11 +217,12 @@ def settle(text, quiet):
     text.maybe_open()
 
 
-def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos):
+def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos,
+         copy_penalty=0.0):
     """LLaDA2.1: each pass fills masks and replaces tokens of the blocks that are not final."""
     text, looks, edits = Text(prompt, block, blocks, gen, mask_id, eos), {}, {}
     while not text.done():
-        best = block_causal(model, text, max(text.active) + block, {})
+        best = block_causal(model, text, max(text.active) + block, {}, copy_penalty)
         writes, quiet = {}, set()
         for b in text.active:
             looks[b], masks = looks.get(b, 0) + 1, text.masks(b)
@@ -285,6 +291,7 @@ CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", di
          ("multi_bd_edit", "llada2", dict(block=8, blocks=1, edit_threshold=0.0, max_edits=16)),
          ("multi_bd_edit", "llada2", dict(block=8, blocks=2, edit_threshold=0.08, max_edits=16)),
          ("multi_bd_edit", "llada2", dict(block=8, blocks=1, edit_threshold=0.02, max_edits=2)),
+         ("multi_bd_edit", "llada2", dict(block=8, blocks=2, edit_threshold=0.02, max_edits=2, copy_penalty=3.0)),
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16)), ("dmax", "llada2", dict(block=8, blocks=2, max_edits=3))]
 # prompt's length, threshold, tokens, whether an end token is among them
 PROMPTS = [(6, 0.05, 24, False), (21, 0.12, 17, False), (16, 0.08, 24, True), (3, 0.99, 9, False)]

@@ -119,7 +119,8 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   const bool greedy = std::ranges::all_of(steps, [](const ScheduledStep& step) {
     const SamplingParams& p = step.sequence->params;
     const bool plain = step.plan.temperature == 1 && step.plan.logits == StepPlan::Logits::kRead;
-    return step.plan.sample.empty() || (p.temperature == 0 && p.repetition_penalty == 1 && plain);
+    return step.plan.sample.empty() ||
+           (p.temperature == 0 && p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && plain);
   });
   if (runner_.on_cpu() || !greedy || batch.logits_rows.empty()) {
     const Tensor logits = runner_.run(batch);
@@ -137,7 +138,7 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
     const Sequence& s = *step.sequence;
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back({&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature});
+      spots.push_back({&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature, row.discouraged_id});
     }
   }
   if (spots.empty()) return {};

@@ -32,6 +32,7 @@ struct DecodingParams {
   // Of strategies that change decided tokens again.
   std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
   int32_t max_edits = 16;               // passes that may change a block without masks
+  float copy_penalty = 0;               // off the logit of the token on the left in the same block (multi_bd_edit)
 };
 
 }  // namespace headrace

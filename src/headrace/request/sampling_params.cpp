@@ -17,6 +17,7 @@ void validate(const SamplingParams& p) {
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
+                 {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
                  {"max_edits", static_cast<double>(p.decoding.max_edits), 0, 1 << 20},
                  {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
   for (const auto& range : kRanges) {

@@ -62,6 +62,9 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
       auto* row = static_cast<float*>(logits.select(r).data());
       std::transform(row, row + logits.dim(1), row, [&spot](float logit) { return logit / spot.temperature; });
     }
+    if (spot.discouraged_id && *spot.discouraged_id < vocab_) {
+      row_of(r)[static_cast<size_t>(*spot.discouraged_id)] -= spot.params->decoding.copy_penalty;
+    }
     penalise(row_of(r), spot.params->repetition_penalty, spot.history);
   }
   const Tensor best(DType::kI32, {count}), stats(DType::kF32, {count, 4});

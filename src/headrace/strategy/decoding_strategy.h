@@ -27,9 +27,10 @@ struct PlannedSpan {
 
 // A row whose logits decide a position: the position's own, or for models that predict the next token the one before.
 struct SampleRow {
-  int32_t row = 0;       // counted from the plan's first
-  int32_t position = 0;  // that is decided
-  int32_t step = 0;      // of this position's denoising; the random number depends on it
+  int32_t row = 0;                             // counted from the plan's first
+  int32_t position = 0;                        // that is decided
+  int32_t step = 0;                            // of this position's denoising; the random number depends on it
+  std::optional<int32_t> discouraged_id = {};  // whose logit pays the request's copy_penalty
 };
 
 // A row whose input is share * E[its token] + (1 - share) * E[excluded_id], as long as its parts together.

@@ -27,6 +27,17 @@ std::vector<size_t> filled(const DecodingBlock& block, std::span<const SampledTo
 
 }  // namespace
 
+StepPlan MultiBDEdit::plan(const Sequence& s, int32_t budget) const {
+  StepPlan plan = RefiningBD::plan(s, budget);
+  if (s.params.decoding.copy_penalty == 0) return plan;
+  auto block = s.blocks.begin();
+  for (SampleRow& row : plan.sample) {
+    while (block->end() <= row.position) ++block;
+    if (row.position > block->begin()) row.discouraged_id = s.tokens[static_cast<size_t>(row.position) - 1];
+  }
+  return plan;
+}
+
 BlockVerdict MultiBDEdit::judge(const Sequence& s, const DecodingBlock& block,
                                 std::span<const SampledToken> candidates) const {
   const DecodingParams& params = s.params.decoding;

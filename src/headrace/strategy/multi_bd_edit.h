@@ -9,6 +9,7 @@ class MultiBDEdit final : public RefiningBD {
  public:
   explicit MultiBDEdit(const StrategyConfig& config) : RefiningBD("multi_bd_edit", config) {}
   std::string_view name() const override { return "multi_bd_edit"; }
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 
  private:
   // Masks take candidates above the threshold, or the best; decided positions take another token above edit_threshold.
