@@ -158,6 +158,17 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128AreWithinAHundredthOfTheOracle) {
   }
 }
 
+// Longer than one pass of a device's kernels over chunks.
+TEST_P(CpuGDN, Bfloat16HeadsOf128LongRequestIsWithinAHundredthOfTheOracle) {
+  GDNCase c = heads_of_128({8300, 70}, -0.02);
+  c.group = 1;
+  GDNProblem want(c), got(c);
+  want.run(reference::ops());
+  got.run(ops());
+  EXPECT_LT(relative_rms(got.out(), want.out()), 1e-2);
+  for (const int64_t slot : {2, 4}) EXPECT_LT(relative_rms(got.slot(slot), want.slot(slot)), 1e-2) << slot;
+}
+
 TEST_P(CpuGDN, Bfloat16HeadsOf128ReadZerosAndKeepNothing) {
   for (const int32_t len : {1, 70}) {
     const GDNCase c = heads_of_128({len, len, len});

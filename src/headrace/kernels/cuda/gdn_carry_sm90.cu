@@ -25,10 +25,10 @@ struct Layout {
   // Of one stage: k and q in halves of 64 columns, v, an image.
   static constexpr int kK = 0, kQ = 2 * kTile, kV = 4 * kTile, kImage = kTiles * kTile;
   static constexpr int kStage = (kImage + Image::kBytes + 1023) / 1024 * 1024;
-  static constexpr int kOutput = kStages * kStage;                             // [halves][64][kOutputPitch]
-  static constexpr int kOutputPitch = 144;                                     // bytes: no two of 8 rows share a bank
-  static constexpr int kBarriers = kOutput + kHalves * kChunk * kOutputPitch;  // full, then empty
-  static constexpr int kBytes = kBarriers + 2 * kStages * 8 + 1024;            // the base is rounded up to 1024
+  static constexpr int kOutput = kStages * kStage;                   // [halves] tiles of 64 tokens
+  static constexpr int kCounts = kOutput + kHalves * kTile;          // [stages] tokens of the chunk; 0: no more chunks
+  static constexpr int kBarriers = kCounts + 16;                     // full, then empty
+  static constexpr int kBytes = kBarriers + 2 * kStages * 8 + 1024;  // the base is rounded up to 1024
 };
 
 #ifdef HR_BUILD_SM90A
@@ -48,6 +48,7 @@ struct Carrier {
   const GDNParams& p;
   const Pass& pass;
   const Place& at;
+  const CUtensorMap& out;
   int half, thread, warp, lane;
 
   __device__ uint32_t stage(int s) const { return at.shared + s * L::kStage; }
@@ -178,28 +179,32 @@ struct Carrier {
     wgmma_commit();
   }
 
-  __device__ int outputs() const { return L::kOutput + half * kChunk * L::kOutputPitch; }
+  __device__ int outputs() const { return L::kOutput + half * kTile; }
   // A chunk's outputs, turned from [dimension, token] to rows, wait in shared memory ..
   __device__ void keep_output(const float (&o)[8][4]) const {
+    if (thread == 0) wait_bytes_out();
     named_barrier(2 + half, kGroupThreads);  // the rows before are read
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
-      const int token = 8 * n + lane % 8 + lane / 16 * 8, column = 16 * warp + lane / 8 % 2 * 8;
-      stmatrix_x4_trans(at.shared + outputs() + token * L::kOutputPitch + column * 2,
+      const int token = 8 * n + lane % 8 + lane / 16 * 8;
+      stmatrix_x4_trans(at.shared + outputs() + swizzled<8>(token, 2 * warp + lane / 8 % 2),
                         pack2<__nv_bfloat16>(o[n][0], o[n][1]), pack2<__nv_bfloat16>(o[n][2], o[n][3]),
                         pack2<__nv_bfloat16>(o[n + 1][0], o[n + 1][1]), pack2<__nv_bfloat16>(o[n + 1][2], o[n + 1][3]));
     }
+    fence_for_wgmma();
   }
-  // .. and are written while the tensor cores have work again.
+  // .. and are written while the tensor cores have work again: a whole chunk by the copy engine.
   __device__ void write_output(int first, int count) const {
     named_barrier(2 + half, kGroupThreads);
-    auto* const out = static_cast<__nv_bfloat16*>(p.out.data) + at.first_row + 64 * half + thread % 8 * 8;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = thread / 8 + 16 * i;
-      if (token >= count) continue;
-      *reinterpret_cast<uint4*>(out + p.out.at(at.span.q_off + first + token, at.head)) =
-          *reinterpret_cast<const uint4*>(at.base + outputs() + token * L::kOutputPitch + thread % 8 * 16);
+    const int token0 = at.span.q_off + first, column = at.first_row + 64 * half;
+    if (count == kChunk) {
+      if (thread == 0) copy_box_out(out, column, at.head, token0, 0, at.shared + outputs());
+      return;
+    }
+    auto* const to = static_cast<__nv_bfloat16*>(p.out.data) + column + thread % 8 * 8;
+    for (int token = thread / 8; token < count; token += kGroupThreads / 8) {
+      *reinterpret_cast<uint4*>(to + p.out.at(token0 + token, at.head)) =
+          *reinterpret_cast<const uint4*>(at.base + outputs() + swizzled<8>(token, thread % 8));
     }
   }
 
@@ -237,12 +242,16 @@ struct Carrier {
     }
   }
 
-  // Where a request's chunks end within the pass, rows that are not its are zeros: they may be NaN where they lie.
-  __device__ void clear(int s, int count) const {
-    if (count == kChunk) return;
-    clear_rows(at.base + s * L::kStage, L::kTiles, count, half * kGroupThreads + thread, kHalves * kGroupThreads);
-    fence_for_wgmma();
-    named_barrier(1, kHalves * kGroupThreads);
+  // Tokens of the chunk in a stage, once it is there. Rows that are not the chunk's become zeros: they may be NaN.
+  __device__ int wait_for(uint32_t full, int s, int parity) const {
+    barrier_wait(full + 8 * s, parity);
+    const int count = reinterpret_cast<const int*>(at.base + L::kCounts)[s];
+    if (count > 0 && count < kChunk) {
+      clear_rows(at.base + s * L::kStage, L::kTiles, count, half * kGroupThreads + thread, kHalves * kGroupThreads);
+      fence_for_wgmma();
+      named_barrier(1, kHalves * kGroupThreads);
+    }
+    return count;
   }
 
   // All chunks of the pass. A chunk's outputs are summed and written while the state meets the next keys.
@@ -250,25 +259,22 @@ struct Carrier {
     const StateSlots slots = p.batch.state_slots[at.request];
     float* const between = pass.states + (int64_t{at.request} * p.v_heads + at.head) * kDim * kDim;
     Walk walk = at.walk;
-    int now = 0, parity = 0, first = walk.done, count = walk.next(p), left = pass.count - 1;
+    int now = 0, parity = 0, first = walk.done;
+    walk.next(p);
     int snapshot = walk.snapshot;
     float s[16][4], x[8][4], o[8][4];
     uint32_t packed[8][4];
     load(first > 0 ? between : p.state_of(slots.read, at.head), s);
-    barrier_wait(full, 0);
-    clear(0, count);
+    int count = wait_for(full, 0, 0);
     pack_state(s, packed);
     start_state_product(stage(0) + L::kK, packed, x);
     wgmma_wait<0>();
     hold(x);
     while (count > 0) {
       carry(chunk(now), x, packed, s, o);
-      const int before = now, next_first = walk.done, next_count = left-- > 0 ? walk.next(p) : 0;
+      const int before = now;
       if (++now == kStages) now = 0, parity ^= 1;
-      if (next_count > 0) {
-        barrier_wait(full + 8 * now, parity);
-        clear(now, next_count);
-      }
+      const int next_count = wait_for(full, now, parity);
       wgmma_wait<1>();
       hold(s);
       pack_state(s, packed);
@@ -280,14 +286,15 @@ struct Carrier {
       write_output(first, count);
       wgmma_wait<0>();
       hold(x);
-      if (p.snapshots > 0) save_snapshots(snapshot, next_first, s);
-      first = next_first, count = next_count;
+      first += count, count = next_count;
+      if (p.snapshots > 0) save_snapshots(snapshot, first, s);
     }
     if (first < at.span.q_len) {
       save(between, s);
     } else if (slots.write != kNoState) {
       save(p.state_of(slots.write, at.head), s);
     }
+    if (thread == 0) wait_bytes_out();
   }
 };
 
@@ -298,11 +305,12 @@ __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& a
   using L = Layout<kHalves>;
   Walk walk = at.walk;
   int stage = 0, parity = 1;
-  for (int i = 0; i < pass.count; ++i) {
-    const int row = at.span.q_off + walk.done;
-    if (walk.next(p) == 0) break;
+  for (int i = 0;; ++i) {
+    const int row = at.span.q_off + walk.done, count = i < pass.count ? walk.next(p) : 0;
     barrier_wait(empty + 8 * stage, parity);  // at first there is nothing to wait for
     const uint32_t to = at.shared + stage * L::kStage, barrier = full + 8 * stage;
+    reinterpret_cast<int*>(at.base + L::kCounts)[stage] = count;
+    if (count == 0) return barrier_arrive(barrier);
     barrier_expect(barrier, L::kTiles * kTile + Image::kBytes);
     const int q = at.key_head * kDim, k = (p.k_heads + at.key_head) * kDim;
     const int v = (2 * p.k_heads + at.head) * kDim + at.first_row;
@@ -333,10 +341,12 @@ constexpr int kThreads = kHalves == 2 ? 3 * kGroupThreads : kGroupThreads + 32;
 
 template <int kHalves>
 __global__ void __launch_bounds__(kThreads<kHalves>, 1)
-    carry_states(const GDNParams p, const Pass pass, const __grid_constant__ CUtensorMap qkv) {
+    carry_states(const GDNParams p, const Pass pass, const __grid_constant__ Maps maps) {
 #ifdef HR_BUILD_SM90A
   extern __shared__ char memory[];
   using L = Layout<kHalves>;
+  wait_for_previous();
+  let_next_start();
   const int request = blockIdx.y;
   const KeySpan span = p.batch.spans[request];
   if (!p.has(span)) return;
@@ -366,34 +376,34 @@ __global__ void __launch_bounds__(kThreads<kHalves>, 1)
   const int group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
   if (group == kHalves) {
     if constexpr (kHalves == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (thread == 0) read_chunks<kHalves>(p, pass, at, qkv, full, empty);
+    if (thread == 0) read_chunks<kHalves>(p, pass, at, maps.qkv, full, empty);
   } else {
     // Together at most the registers of the launch, 3 x 168: more would wait for ever.
     if constexpr (kHalves == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Carrier<kHalves>{p, pass, at, group, thread, thread / 32, thread % 32}.run(full, empty);
+    Carrier<kHalves>{p, pass, at, maps.out, group, thread, thread / 32, thread % 32}.run(full, empty);
   }
 #endif
 }
 
 template <int kHalves>
-void launch(const GDNParams& p, const Pass& pass, const CUtensorMap& qkv, cudaStream_t stream) {
+void launch(const GDNParams& p, const Pass& pass, const Maps& maps, const Stream& stream) {
   constexpr int kBytes = Layout<kHalves>::kBytes;
   static_assert(kBytes <= 227 * 1024);
   check_cuda(cudaFuncSetAttribute(carry_states<kHalves>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
              "setting the shared memory of gated_delta_rule");
-  const dim3 grid(static_cast<unsigned>(p.v_heads * (2 / kHalves)), static_cast<unsigned>(p.requests));
-  carry_states<kHalves><<<grid, kThreads<kHalves>, kBytes, stream>>>(p, pass, qkv);
-  check_launch("gated_delta_rule, states");
+  EarlyLaunch early(dim3(static_cast<unsigned>(p.v_heads * (2 / kHalves)), static_cast<unsigned>(p.requests)),
+                    kThreads<kHalves>, kBytes, stream);
+  check_cuda(cudaLaunchKernelEx(&early.config, carry_states<kHalves>, p, pass, maps),
+             "launching gated_delta_rule, states");
 }
 
 }  // namespace
 
-// Few heads: two blocks for each, so that more multiprocessors have one; the halves never meet, so no bit changes.
-void gdn_carry_sm90(const GDNParams& p, const Pass& pass, const CUtensorMap& qkv, int num_sms, cudaStream_t stream) {
-  if (p.requests * p.v_heads * 2 <= num_sms) {
-    launch<1>(p, pass, qkv, stream);
+void gdn::gdn_carry_sm90(const GDNParams& p, const Pass& pass, const Maps& maps, const Stream& stream) {
+  if (halves_apart(p, stream)) {
+    launch<1>(p, pass, maps, stream);
   } else {
-    launch<2>(p, pass, qkv, stream);
+    launch<2>(p, pass, maps, stream);
   }
 }
 

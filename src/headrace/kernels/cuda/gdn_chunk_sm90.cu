@@ -8,7 +8,8 @@ namespace {
 
 using namespace gdn;
 
-constexpr int kMaxGroup = 8;  // value heads of a key head
+constexpr int kMaxGroup = 8;            // value heads of a key head
+constexpr int64_t kOverlapChunks = 64;  // of a request in a pass, where passes overlap
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
@@ -23,18 +24,21 @@ EncodeTiled encoder() {
   return encode;
 }
 
-// Boxes of 64 tokens and 64 channels; rows after the last are zeros.
-CUtensorMap map_of(const TensorView& qkv) {
+// Boxes of 64 tokens and 64 dimensions of a head; rows after the last are zeros. Of qkv all channels are one head.
+CUtensorMap map_of(const char* name, const TensorView& x) {
   CUtensorMap map{};
-  const auto bytes = static_cast<cuuint64_t>(qkv.stride(0)) * 2, all = bytes * static_cast<cuuint64_t>(qkv.dim(0));
-  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(qkv.dim(1)), static_cast<cuuint64_t>(qkv.dim(0)), 1, 1};
-  const cuuint64_t strides[3] = {bytes, all, all};
-  const cuuint32_t box[4] = {64, kChunk, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, qkv.data(), sizes, strides, box, steps,
+  const bool heads = x.rank() == 3;
+  const auto token = static_cast<cuuint64_t>(x.stride(0)) * 2, all = token * static_cast<cuuint64_t>(x.dim(0));
+  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(x.dim(x.rank() - 1)),
+                               static_cast<cuuint64_t>(heads ? x.dim(1) : x.dim(0)),
+                               static_cast<cuuint64_t>(heads ? x.dim(0) : 1), 1};
+  const cuuint64_t strides[3] = {heads ? static_cast<cuuint64_t>(x.stride(1)) * 2 : token, heads ? token : all, all};
+  const cuuint32_t box[4] = {64, heads ? 1U : kChunk, heads ? kChunk : 1U, 1}, steps[4] = {1, 1, 1, 1};
+  const CUresult status = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x.data(), sizes, strides, box, steps,
                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda gated_delta_rule: no tensor map for ", qkv.dim(0),
-             " tokens of ", qkv.dim(1), " channels: driver error ", static_cast<int>(status));
+  HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda gated_delta_rule: no tensor map for ", name, " of shape ",
+             x.shape(), ": driver error ", static_cast<int>(status));
   return map;
 }
 
@@ -61,34 +65,41 @@ bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream) 
   return stream.arch == 90 && a.qkv.dtype() == DType::kBF16 && a.out.dtype() == DType::kBF16 &&
          a.head_k_dim() == kDim && a.head_v_dim() == kDim && aligned(a.qkv) && aligned(a.out) &&
          a.out.stride(1) % 8 == 0 && a.num_v_heads() / a.num_k_heads <= kMaxGroup &&
-         (places_of_any(a) <= room(a, stream, 0) || room(a, stream, requests) >= requests);
+         (places_of_any(a) <= room(a, stream, 0) || room(a, stream, requests) >= 2 * requests);
 }
 
-// One pass where the images of all chunks have room: then a captured graph serves any lengths with the same sum. Else
-// as many as the lengths of this call need.
+// One pass where the images of all chunks have room: then a captured graph serves any lengths with the same sum. More,
+// as the lengths of this call need, where they have not, and where a few long requests leave multiprocessors on which
+// images can be made meanwhile.
 void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Stream& stream) {
   const auto requests = static_cast<int64_t>(a.spans.size()), snapshots = static_cast<int64_t>(a.snapshots.size());
-  const CUtensorMap qkv = map_of(a.qkv);
-  Pass pass{.images = static_cast<char*>(stream.scratch), .states = nullptr, .first = 0, .count = INT32_MAX};
-  int64_t needed = places_of_any(a);
-  if (needed <= room(a, stream, 0)) {
-    gdn_prepare_sm90(p, pass, qkv, static_cast<int>(needed), stream.handle);
-    gdn_carry_sm90(p, pass, qkv, stream.num_sms, stream.handle);
-    return;
-  }
-  const int64_t places = room(a, stream, requests);
-  pass.states = reinterpret_cast<float*>(pass.images + places * p.v_heads * Image::kBytes);
+  const Maps maps{.qkv = map_of("qkv", a.qkv), .out = map_of("out", a.out)};
   int64_t longest = 0;
   for (const KeySpan& span : a.spans) longest = std::max(longest, chunks_of(span) + snapshots);
-  const int64_t passes = (longest + places / requests - 1) / (places / requests);
+  Pass pass{.images = static_cast<char*>(stream.scratch), .states = nullptr, .first = 0, .count = INT32_MAX};
+  int64_t needed = places_of_any(a);
+  const bool overlaps =
+      halves_apart(p, stream) && longest >= 2 * kOverlapChunks && room(a, stream, requests) >= 2 * requests;
+  if (needed <= room(a, stream, 0) && !overlaps) {
+    gdn_prepare_sm90(p, pass, maps, static_cast<int>(needed), Start::kAfterAll, stream);
+    gdn_carry_sm90(p, pass, maps, stream);
+    return;
+  }
+  const int64_t buffers = overlaps ? 2 : 1, places = room(a, stream, requests) / buffers;
+  const int64_t most = overlaps ? std::min(kOverlapChunks, places / requests) : places / requests;
+  const int64_t passes = (longest + most - 1) / most, buffer_bytes = places * p.v_heads * Image::kBytes;
+  char* const images = pass.images;
+  pass.states = reinterpret_cast<float*>(images + buffers * buffer_bytes);
   pass.count = static_cast<int>((longest + passes - 1) / passes);
-  for (; pass.first < longest; pass.first += pass.count) {
+  for (int64_t i = 0; pass.first < longest; pass.first += pass.count, ++i) {
     needed = 0;
     for (const KeySpan& span : a.spans) {
       needed += std::clamp<int64_t>(chunks_of(span) + snapshots - pass.first, 0, pass.count);
     }
-    gdn_prepare_sm90(p, pass, qkv, static_cast<int>(needed), stream.handle);
-    gdn_carry_sm90(p, pass, qkv, stream.num_sms, stream.handle);
+    pass.images = images + i % buffers * buffer_bytes;
+    const Start start = overlaps && i > 0 ? Start::kDuringPassBefore : Start::kAfterAll;
+    gdn_prepare_sm90(p, pass, maps, static_cast<int>(needed), start, stream);
+    gdn_carry_sm90(p, pass, maps, stream);
   }
 }
 

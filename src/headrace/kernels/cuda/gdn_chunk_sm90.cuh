@@ -13,6 +13,7 @@
 #include <cuda.h>
 
 #include "headrace/kernels/cuda/gated_delta_rule.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 
 namespace headrace::cuda {
 
@@ -73,11 +74,40 @@ __device__ inline char* image_of(const GDNParams& p, const Pass& pass, int place
   return pass.images + (int64_t{place} * p.v_heads + head) * Image::kBytes;
 }
 
+// A launch that may begin before the kernel ahead of it has ended (launch.cuh).
+struct EarlyLaunch {
+  EarlyLaunch(dim3 grid, int threads, int shared_bytes, const Stream& stream) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config.stream = stream.handle;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  EarlyLaunch(const EarlyLaunch&) = delete;
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config{};
+};
+
+// Few heads: two blocks for each, so that more multiprocessors have one; the halves never meet, so no bit changes.
+inline bool halves_apart(const GDNParams& p, const Stream& stream) {
+  return p.requests * p.v_heads * 2 <= stream.num_sms;
+}
+
+// The copy engine's views of the op's tensors.
+struct Maps {
+  CUtensorMap qkv, out;
+};
+
+// Where there are several passes, the images of a pass are made while states are carried through the pass before, on
+// the multiprocessors that this leaves: so neighbouring passes have images of their own, and the images of a pass are
+// complete only when the pass before is.
+enum class Start : uint8_t { kAfterAll, kDuringPassBefore };
+void gdn_prepare_sm90(const GDNParams& params, const Pass& pass, const Maps& maps, int places, Start start,
+                      const Stream& stream);
+void gdn_carry_sm90(const GDNParams& params, const Pass& pass, const Maps& maps, const Stream& stream);
+
 }  // namespace gdn
-
-void gdn_prepare_sm90(const GDNParams& params, const gdn::Pass& pass, const CUtensorMap& qkv, int places,
-                      cudaStream_t stream);
-void gdn_carry_sm90(const GDNParams& params, const gdn::Pass& pass, const CUtensorMap& qkv, int num_sms,
-                    cudaStream_t stream);
-
 }  // namespace headrace::cuda

@@ -337,12 +337,9 @@ __device__ int2 locate(const GDNParams& p, const Pass& pass, int place) {
   }
   return {-1, 0};
 }
-#endif  // HR_BUILD_SM90A
 
-__global__ void __launch_bounds__(kGroupThreads, kBlocks)
-    make_images(const GDNParams p, const Pass pass, const __grid_constant__ CUtensorMap qkv) {
-#ifdef HR_BUILD_SM90A
-  extern __shared__ char memory[];
+// The images of one chunk and key head.
+__device__ void make_images_of(const GDNParams& p, const Pass& pass, const CUtensorMap& qkv, char* memory) {
   using L = Layout;
   const int place = blockIdx.y, key_head = blockIdx.x, group = p.v_heads / p.k_heads;
   const int2 at = locate(p, pass, place);
@@ -391,19 +388,30 @@ __global__ void __launch_bounds__(kGroupThreads, kBlocks)
     }
   }
   if (thread == 0) wait_bytes_out();
+}
+#endif  // HR_BUILD_SM90A
+
+__global__ void __launch_bounds__(kGroupThreads, kBlocks)
+    make_images(const GDNParams p, const Pass pass, const __grid_constant__ CUtensorMap qkv) {
+#ifdef HR_BUILD_SM90A
+  extern __shared__ char memory[];
+  make_images_of(p, pass, qkv, memory);
+  if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1) wait_for_previous();  // see Start
 #endif
 }
 
 }  // namespace
 
 // `places`: at least as many as all requests have.
-void gdn_prepare_sm90(const GDNParams& p, const Pass& pass, const CUtensorMap& qkv, int places, cudaStream_t stream) {
+void gdn::gdn_prepare_sm90(const GDNParams& p, const Pass& pass, const Maps& maps, int places, Start start,
+                           const Stream& stream) {
   const int bytes = Layout::bytes(p.v_heads / p.k_heads);
   check_cuda(cudaFuncSetAttribute(make_images, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "setting the shared memory of gated_delta_rule");
-  const dim3 grid(static_cast<unsigned>(p.k_heads), static_cast<unsigned>(places));
-  make_images<<<grid, kGroupThreads, bytes, stream>>>(p, pass, qkv);
-  check_launch("gated_delta_rule, images");
+  EarlyLaunch launch(dim3(static_cast<unsigned>(p.k_heads), static_cast<unsigned>(places)), kGroupThreads, bytes,
+                     stream);
+  if (start == Start::kAfterAll) launch.config.numAttrs = 0;
+  check_cuda(cudaLaunchKernelEx(&launch.config, make_images, p, pass, maps.qkv), "launching gated_delta_rule, images");
 }
 
 }  // namespace headrace::cuda

@@ -6,6 +6,7 @@
 // moves that state on, after all of them have read it.
 #include "headrace/kernels/cuda/element.cuh"
 #include "headrace/kernels/cuda/gdn_rows.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -98,6 +99,8 @@ __global__ void __launch_bounds__(kHeadThreads, 2) step_heads(const Params p) {
   __shared__ float y[kHeadDim];
   const int head = blockIdx.x, request = blockIdx.y, group = p.v_heads / p.k_heads, key_head = head / group;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  wait_for_previous();
+  let_next_start();
   const int64_t token = p.batch.spans[request].q_off;
   const StateSlots slots = p.batch.state_slots[request];
   WarpState state;
@@ -136,15 +139,17 @@ __global__ void __launch_bounds__(kHeadThreads, 2) step_heads(const Params p) {
 
 template <class T>
 void launch(const Params& p, int requests, cudaStream_t stream) {
-  cudaLaunchAttribute cluster[1] = {};
-  cluster[0].id = cudaLaunchAttributeClusterDimension;
-  cluster[0].val.clusterDim = {static_cast<unsigned>(p.v_heads / p.k_heads), 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(p.v_heads / p.k_heads), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.v_heads), static_cast<unsigned>(requests));
   config.blockDim = dim3(kHeadThreads);
   config.stream = stream;
-  config.attrs = cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   check_cuda(cudaLaunchKernelEx(&config, step_heads<T>, p), "launching gdn_step");
 }
 

@@ -94,6 +94,14 @@ __device__ inline void copy_bytes_out(void* to, uint32_t from, uint32_t bytes) {
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+// A box of shared memory to a 4-dimensional tensor.
+__device__ inline void copy_box_out(const CUtensorMap& map, int x, int y, int z, int w, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(
+                   reinterpret_cast<uint64_t>(&map)),
+               "r"(x), "r"(y), "r"(z), "r"(w), "r"(from)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 // The bytes that this thread copies out are read.
 __device__ inline void wait_bytes_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
