@@ -1,0 +1,97 @@
+// Which ops GDNAttnBackend runs, and the norm behind them.
+#include "headrace/attention/gdn_attn_backend.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/kernels/reference/reference_ops.h"
+#include "support/all_close.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using namespace testing_support;
+
+constexpr int32_t kKHeads = 1, kVHeads = 2, kDim = 8, kConvDim = 2 * kKHeads * kDim + kVHeads * kDim, kTokens = 3;
+constexpr float kMark = 7;
+
+// Stands for a fused step: marks its outputs.
+bool mark(const GDNStepArgs& a, const OpContext&) {
+  for (int64_t i = 0; i < a.out.numel(); ++i) set_element(a.out, i, kMark);
+  return true;
+}
+bool refuse(const GDNStepArgs&, const OpContext&) { return false; }
+
+struct Problem {
+  // `lens`: tokens of each request, three in all.
+  Tensor run(const OpSet& ops, const std::vector<int32_t>& lens, const std::vector<StateSnapshot>& snapshots = {},
+             const GatedNorm& norm = {}) const {
+    const GDNPool pool({.num_layers = 1,
+                        .num_slots = 5,
+                        .num_k_heads = kKHeads,
+                        .num_v_heads = kVHeads,
+                        .head_k_dim = kDim,
+                        .head_v_dim = kDim,
+                        .conv_dtype = DType::kF32});
+    GDNAttnBackend backend(pool, ops, {}, kTokens);
+    ForwardBatch batch{.mode = ForwardMode::kMixed};
+    batch.attn.snapshots = snapshots;
+    for (int32_t r = 0, row = 0; r < static_cast<int32_t>(lens.size()); row += lens[static_cast<size_t>(r++)]) {
+      batch.attn.spans.push_back({.q_off = row, .q_len = lens[static_cast<size_t>(r)]});
+      batch.attn.state_slots.push_back({.read = kNoState, .write = 1 + r});
+    }
+    Tensor out(DType::kF32, {kTokens, kVHeads, kDim});
+    poison(out);
+    backend.init_forward_metadata(batch);
+    backend.forward(layer, {.mixed_qkv = qkv, .a = a, .b = b, .norm = norm}, batch, out);
+    return out;
+  }
+
+  Random random{5};
+  Tensor conv_weight = random_tensor(random, DType::kF32, {kConvDim, 4}, 0.5);
+  Tensor vector = random_tensor(random, DType::kF32, {kVHeads}, 0.5);
+  Tensor qkv = random_tensor(random, DType::kF32, {kTokens, kConvDim});
+  Tensor a = random_tensor(random, DType::kF32, {kTokens, kVHeads});
+  Tensor b = random_tensor(random, DType::kF32, {kTokens, kVHeads});
+  Tensor gate = random_tensor(random, DType::kF32, {kTokens, kVHeads, kDim});
+  Tensor weight = random_tensor(random, DType::kF32, {kDim});
+  RadixLinearAttention layer{{.num_k_heads = kKHeads,
+                              .num_v_heads = kVHeads,
+                              .head_k_dim = kDim,
+                              .head_v_dim = kDim,
+                              .conv_weight = conv_weight,
+                              .a_log = vector,
+                              .dt_bias = vector}};
+};
+
+OpSet with_step(bool (*step)(const GDNStepArgs&, const OpContext&)) {
+  OpSet ops = reference::ops();
+  ops.gdn_step = step;
+  return ops;
+}
+
+bool marked(const Tensor& out) { return element_as_double(out, 0) == kMark; }
+
+TEST(GDNAttnBackend, TakesTheFusedStepForOneTokenEach) {
+  const OpSet ops = with_step(mark);
+  EXPECT_TRUE(marked(Problem().run(ops, {1, 1, 1})));
+  EXPECT_FALSE(marked(Problem().run(ops, {1, 2})));
+  EXPECT_FALSE(marked(Problem().run(ops, {1, 1, 1}, {{.request = 1, .num_tokens = 1, .slot = 4}})));
+}
+
+TEST(GDNAttnBackend, RunsTheOpsWhereTheFusedStepRefuses) {
+  const OpSet ops = with_step(refuse);
+  EXPECT_TRUE(bit_equal(Problem().run(ops, {1, 1, 1}), Problem().run(reference::ops(), {1, 1, 1})));
+}
+
+TEST(GDNAttnBackend, AppliesTheGatedNorm) {
+  const Problem p;
+  const GatedNorm norm{.gate = p.gate, .weight = p.weight, .eps = 1e-5f};
+  const Tensor plain = p.run(reference::ops(), {3}), got = p.run(reference::ops(), {3}, {}, norm);
+  const Tensor want(DType::kF32, plain.shape());
+  reference::ops().rms_norm({.x = plain, .weight = p.weight, .gate = p.gate, .eps = 1e-5f, .out = want}, {});
+  EXPECT_TRUE(bit_equal(got, want));
+}
+
+}  // namespace
+}  // namespace headrace
