@@ -55,44 +55,59 @@ __device__ inline uint32_t bits_of(float2 v, __half) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// The norm's weight as it multiplies, in shared memory behind the rows of x: a constant, so it is read before the
+// kernel that makes x has ended.
+__device__ inline float* norm_factors(const Params& p, uint4* shared) {
+  return reinterpret_cast<float*>(shared + p.rows * ((p.in + kPad) / 8));
+}
+__device__ inline void stage_norm(const Params& p, uint4* shared) {
+  if (p.norm_weight == nullptr) return;
+  float* factors = norm_factors(p, shared);
+  for (int i = threadIdx.x; i < p.in; i += kThreads) factors[i] = load(p.norm_weight, p.norm_type, i) + p.weight_offset;
+}
+
+// One row's norm by one warp, whatever the other rows; `to` holds the row and is overwritten.
+template <class T>
+__device__ inline void normalise(const Params& p, const float* factors, float sum, uint4* to) {
+  const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(p.in) + p.eps);
+  for (int i = threadIdx.x % 32; i < p.in / 8; i += 32) {  // the pieces that this lane wrote
+    uint4 piece = to[i];
+    uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 v = floats(*words[j], T()), f = *reinterpret_cast<const float2*>(factors + i * 8 + j * 2);
+      *words[j] = bits_of(make_float2(v.x * scale * f.x, v.y * scale * f.y), T());
+    }
+    to[i] = piece;
+  }
+}
+
 // Copies x, or its norm, to shared memory: rows of `in` + kPad elements, read past the caches of this multiprocessor,
-// since the kernel that made it may still have been running when this block began.
+// since the kernel that made it may still have been running when this block began. A warp for each row.
 template <class T>
 __device__ void stage_rows(const Params& p, uint4* shared) {
-  __shared__ float partial[kSegments];
   const int pieces = p.in / 8, stride = (p.in + kPad) / 8;
-  for (int row = 0; row < p.rows; ++row) {
-    const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x.data) + p.x.at(row));
-    float sum = 0;
-    for (int i = threadIdx.x; i < pieces; i += kThreads) {
-      const uint4 piece = __ldcg(from + i);
-      shared[row * stride + i] = piece;
-      for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
-        const float2 v = floats(word, T());
-        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
-      }
+  if (p.norm_weight == nullptr) {
+    for (int i = threadIdx.x; i < p.rows * pieces; i += kThreads) {
+      const int row = i / pieces, at = i % pieces;
+      shared[row * stride + at] =
+          __ldcg(reinterpret_cast<const uint4*>(static_cast<const T*>(p.x.data) + p.x.at(row)) + at);
     }
-    if (p.norm_weight == nullptr) continue;
-    sum = warp_sum(sum);
-    __syncthreads();  // the row before has been read
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
-    __syncthreads();
-    float total = 0;
-#pragma unroll
-    for (int w = 0; w < kSegments; ++w) total += partial[w];
-    const float scale = rsqrtf(total / static_cast<float>(p.in) + p.eps);
-    for (int i = threadIdx.x; i < pieces; i += kThreads) {  // the pieces that this thread wrote
-      uint4 piece = shared[row * stride + i];
-      uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 v = floats(*words[j], T());
-        const int d = i * 8 + j * 2;
-        const float a = load(p.norm_weight, p.norm_type, d) + p.weight_offset;
-        const float b = load(p.norm_weight, p.norm_type, d + 1) + p.weight_offset;
-        *words[j] = bits_of(make_float2(v.x * scale * a, v.y * scale * b), T());
+  } else {
+    __syncthreads();  // the norm's weight has been staged
+    for (int row = threadIdx.x / 32; row < p.rows; row += kSegments) {
+      const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x.data) + p.x.at(row));
+      float sum = 0;
+#pragma unroll 4
+      for (int i = threadIdx.x % 32; i < pieces; i += 32) {
+        const uint4 piece = __ldcg(from + i);
+        shared[row * stride + i] = piece;
+        for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
+          const float2 v = floats(word, T());
+          sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
+        }
       }
-      shared[row * stride + i] = piece;
+      normalise<T>(p, norm_factors(p, shared), sum, shared + row * stride);
     }
   }
   __syncthreads();
@@ -145,20 +160,81 @@ struct Tile {
   }
 };
 
+// The warps' parts of one tile, added up and written. `parts` is not touched by the next tile's.
+template <bool kCombined, bool kMany>
+struct Parts {
+  static constexpr int kWeights = kCombined ? 2 : 1, kRows = kMany ? 16 : 8;
+  float v[kSegments][kWeights][kRows][kTileRows];
+
+  __device__ void write(const Params& p, int tile, const float (&sums)[kWeights][4]) {
+    const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int w = 0; w < kWeights; ++w) {
+      *reinterpret_cast<float2*>(&v[warp][w][row][column]) = make_float2(sums[w][0], sums[w][1]);
+      if (kMany) *reinterpret_cast<float2*>(&v[warp][w][row + 8][column]) = make_float2(sums[w][2], sums[w][3]);
+    }
+    __syncthreads();
+    const int r = threadIdx.x / kTileRows, c = threadIdx.x % kTileRows;
+    const Place place = place_of(p, tile);
+    const Weight& weight = p.weights[place.weight];
+    if (r >= p.rows || place.row0 + c >= weight.out) return;
+    float total[kWeights] = {};
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) {
+#pragma unroll
+      for (int w = 0; w < kWeights; ++w) total[w] += v[s][w][r][c];
+    }
+    if constexpr (kCombined) total[0] = silu(total[0]) * total[1];
+    weight.result.write(r, place.row0 + c, total[0]);
+  }
+};
+
+// Blocks of one multiprocessor that hold all weights of their tiles in registers.
+constexpr int blocks_at_once(bool combined, int passes, int tiles) {
+  const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
+  return pieces <= 8 ? 4 : pieces <= 16 ? 2 : 1;
+}
+
+// kTiles tiles for each block: all of their weights are on their way before this waits for x.
+template <class T, bool kCombined, bool kMany, int kPasses, int kTiles>
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, kTiles))
+    few_rows_at_once(const __grid_constant__ Params p) {
+  extern __shared__ uint4 x[];
+  __shared__ Parts<kCombined, kMany> parts[kTiles];
+  Tile<T, kCombined, kMany> tiles[kTiles][kPasses];
+  const int first = blockIdx.x * kTiles;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) tiles[t][pass].load(p, min(first + t, p.tiles - 1), pass);
+  }
+  let_next_start();
+  stage_norm(p, x);
+  wait_for_previous();
+  stage_rows<T>(p, x);
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (first + t >= p.tiles) return;
+    float sums[kCombined ? 2 : 1][4] = {};
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) tiles[t][pass].multiply(p, x, pass, sums);
+    parts[t].write(p, first + t, sums);
+  }
+}
+
 template <class T, bool kCombined, bool kMany>
 __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __grid_constant__ Params p) {
-  constexpr int kWeights = kCombined ? 2 : 1, kRows = kMany ? 16 : 8;
   extern __shared__ uint4 x[];
-  __shared__ float parts[2][kSegments][kWeights][kRows][kTileRows];
+  __shared__ Parts<kCombined, kMany> parts[2];
   Tile<T, kCombined, kMany> next;
   next.load(p, blockIdx.x, 0);
   let_next_start();
+  stage_norm(p, x);
   wait_for_previous();
   stage_rows<T>(p, x);
-  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   int buffer = 0;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x, buffer ^= 1) {
-    float sums[kWeights][4] = {};
+    float sums[kCombined ? 2 : 1][4] = {};
     for (int pass = 0; pass < p.passes; ++pass) {
       const Tile<T, kCombined, kMany> now = next;
       const bool last = pass + 1 == p.passes;
@@ -166,44 +242,47 @@ __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __
       if (next_tile < p.tiles) next.load(p, next_tile, last ? 0 : pass + 1);
       now.multiply(p, x, pass, sums);
     }
-#pragma unroll
-    for (int w = 0; w < kWeights; ++w) {
-      *reinterpret_cast<float2*>(&parts[buffer][warp][w][row][column]) = make_float2(sums[w][0], sums[w][1]);
-      if (kMany) {
-        *reinterpret_cast<float2*>(&parts[buffer][warp][w][row + 8][column]) = make_float2(sums[w][2], sums[w][3]);
-      }
-    }
-    __syncthreads();
-    const int r = threadIdx.x / kTileRows, c = threadIdx.x % kTileRows;
-    const Place place = place_of(p, tile);
-    const Weight& weight = p.weights[place.weight];
-    if (r < p.rows && place.row0 + c < weight.out) {
-      float total[kWeights] = {};
-#pragma unroll
-      for (int s = 0; s < kSegments; ++s) {
-#pragma unroll
-        for (int w = 0; w < kWeights; ++w) total[w] += parts[buffer][s][w][r][c];
-      }
-      if constexpr (kCombined) total[0] = silu(total[0]) * total[1];
-      weight.result.write(r, place.row0 + c, total[0]);
-    }
+    parts[buffer].write(p, tile, sums);
   }
+}
+
+constexpr size_t kLargestShared = size_t{200} << 10;
+
+void launch_with(void (*kernel)(Params), int blocks, size_t shared_bytes, const Params& p, const Stream& stream) {
+  if (shared_bytes > (size_t{16} << 10)) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargestShared),
+               "few_rows_matmul: asking for shared memory");
+  }
+  launch_early(stream, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes, p, "few_rows_matmul");
 }
 
 template <class T, bool kCombined, bool kMany>
 void launch(const Params& p, const Stream& stream) {
-  constexpr int kBlocksPerSM = 4;  // asked for; fewer fit when x is large, and then blocks wait their turn
-  constexpr size_t kLargest = size_t{200} << 10;
-  const size_t shared_bytes = static_cast<size_t>(p.rows) * static_cast<size_t>(p.in + kPad) * sizeof(T);
-  if (shared_bytes > (size_t{16} << 10)) {
-    check_cuda(
-        cudaFuncSetAttribute(few_rows<T, kCombined, kMany>, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargest),
-        "few_rows_matmul: asking for shared memory");
+  const auto rows = static_cast<size_t>(p.rows), in = static_cast<size_t>(p.in);
+  const size_t shared_bytes =
+      rows * (in + kPad) * sizeof(T) + (p.norm_weight != nullptr ? in * sizeof(float) : size_t{0});
+  // Blocks of a multiprocessor that its shared memory holds; each takes 1 KB more than it asks for.
+  const auto fit = [shared_bytes](size_t parts) {
+    constexpr size_t kOfMultiprocessor = size_t{227} << 10;
+    const size_t bytes = shared_bytes + parts * sizeof(Parts<kCombined, kMany>) + 1024;
+    return std::max(1, static_cast<int>(kOfMultiprocessor / bytes));
+  };
+  // Two tiles share one copy of x where their weights fit: blocks are few, and all run at once.
+  const auto at_once = [&]<int kPasses>(std::integral_constant<int, kPasses>) {
+    constexpr int kTiles = kCombined || kPasses > 1 ? 1 : 2;
+    const int blocks = (p.tiles + kTiles - 1) / kTiles;
+    const int resident = std::min(fit(kTiles), blocks_at_once(kCombined, kPasses, kTiles));
+    if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
+    launch_with(few_rows_at_once<T, kCombined, kMany, kPasses, kTiles>, blocks, shared_bytes, p, stream);
+    return true;
+  };
+  if (at_once(std::integral_constant<int, 1>()) || at_once(std::integral_constant<int, 2>()) ||
+      at_once(std::integral_constant<int, 4>())) {
+    return;
   }
-  const int fit = std::max(1, static_cast<int>(kLargest / (shared_bytes + (size_t{12} << 10))));
-  const int blocks = std::min(p.tiles, stream.num_sms * std::min(kCombined ? 3 : kBlocksPerSM, fit));
-  launch_early(stream, few_rows<T, kCombined, kMany>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes,
-               p, "few_rows_matmul");
+  constexpr int kBlocksPerSM = 4;  // asked for; fewer fit when x is large, and then blocks wait their turn
+  const int blocks = std::min(p.tiles, stream.num_sms * std::min(kCombined ? 3 : kBlocksPerSM, fit(2)));
+  launch_with(few_rows<T, kCombined, kMany>, blocks, shared_bytes, p, stream);
 }
 
 template <class T>
@@ -223,10 +302,10 @@ bool aligned(const TensorView& x) {
 }  // namespace
 
 bool few_rows_supports(const FusedLinearArgs& a) {
-  constexpr int64_t kLargestIn = 5632;  // 16 rows of it fit in shared memory
+  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // 16 rows of it, and the norm's weight, fit in shared memory
   const DType type = a.x.dtype();
   if (type == DType::kF32 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x)) return false;
-  if (a.x.dim(1) > kLargestIn * kFewRows / a.x.dim(0)) return false;
+  if (a.x.dim(1) > largest_in * kFewRows / a.x.dim(0)) return false;
   for (int i = 0; i < a.num_products; ++i) {
     const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
     if (product.weight.dtype() != type || !aligned(product.weight)) return false;

@@ -12,6 +12,7 @@ struct Params {
   Rows x, gate, out;
   const void* weight;
   DType weight_type;
+  bool weight_in_pieces;  // of x's type and aligned
   int64_t num_rows, heads, dim;
   float eps, weight_offset;
 };
@@ -41,18 +42,47 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const __grid_constant__ Pa
   }
 }
 
-// kLanes threads for one row, a warp or the block; each keeps its pieces in registers.
+// Eight elements of the weight as they multiply.
+template <class T>
+__device__ inline void load_weight(const Params& p, int d, float (&weight)[kPiece]) {
+  if (p.weight_in_pieces) {
+    const Piece<T> piece = Piece<T>::load_constant(static_cast<const T*>(p.weight) + d);
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) weight[j] = piece.v[j] + p.weight_offset;
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kPiece; ++j) weight[j] = load(p.weight, p.weight_type, d + j) + p.weight_offset;
+}
+
+template <int kLanes>
+__device__ inline float sum_of_lanes(float x) {
+#pragma unroll
+  for (int distance = (kLanes < 32 ? kLanes : 32) / 2; distance > 0; distance /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, distance);
+  }
+  return x;
+}
+
+// kLanes threads for one row: half a warp, a warp or the block. Each keeps its pieces in registers, and those of the
+// weight, which is read before the kernel that makes x has ended.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
   __shared__ float partial[kThreads / 32];
+  const int lane = threadIdx.x % kLanes;
+  Piece<T> x[kPiecesPerThread];
+  float weight[kPiecesPerThread][kPiece];
+#pragma unroll
+  for (int i = 0; i < kPiecesPerThread; ++i) {
+    const int d = (i * kLanes + lane) * kPiece;
+    if (d < p.dim) load_weight<T>(p, d, weight[i]);
+  }
   let_next_start();
   wait_for_previous();
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
-  if (kLanes == 32 && row >= p.num_rows) return;
-  const int64_t token = row / p.heads, head = row % p.heads;
-  const int lane = threadIdx.x % kLanes;
+  const bool inside = row < p.num_rows;  // the others take part in the sums of their warp
+  const int64_t token = inside ? row / p.heads : 0, head = inside ? row % p.heads : 0;
   const T* from = row_of<T>(p.x, token, head);
-  Piece<T> x[kPiecesPerThread];
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPiecesPerThread; ++i) {
@@ -62,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
 #pragma unroll
     for (const float v : x[i].v) sum = fmaf(v, v, sum);
   }
-  sum = warp_sum(sum);
+  sum = sum_of_lanes<kLanes>(sum);
   if constexpr (kLanes > 32) {
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
     __syncthreads();
@@ -70,6 +100,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
 #pragma unroll
     for (int w = 0; w < kLanes / 32; ++w) sum += partial[w];
   }
+  if (!inside) return;
   const float scale = rsqrtf(sum / static_cast<float>(p.dim) + p.eps);
   T* to = row_of<T>(p.out, token, head);
 #pragma unroll
@@ -77,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
     const int d = (i * kLanes + lane) * kPiece;
     if (d >= p.dim) break;
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) x[i].v[j] *= scale * (load(p.weight, p.weight_type, d + j) + p.weight_offset);
+    for (int j = 0; j < kPiece; ++j) x[i].v[j] *= scale * weight[i][j];
     if (p.gate.data != nullptr) {
       const Piece<T> gate = Piece<T>::load(row_of<T>(p.gate, token, head) + d);
 #pragma unroll
@@ -99,6 +130,7 @@ void rms_norm(const RMSNormArgs& a, const OpContext& context) {
                  .out = Rows(a.out),
                  .weight = a.weight.data(),
                  .weight_type = a.weight.dtype(),
+                 .weight_in_pieces = a.weight.dtype() == a.x.dtype() && in_pieces(a.weight),
                  .num_rows = a.x.dim(0) * heads,
                  .heads = heads,
                  .dim = a.x.dim(a.x.rank() - 1),
@@ -109,7 +141,9 @@ void rms_norm(const RMSNormArgs& a, const OpContext& context) {
   const auto blocks = [&p](int64_t rows) { return dim3(static_cast<unsigned>((p.num_rows + rows - 1) / rows)); };
   if (!pieces) return launch_early(stream, norm_rows, blocks(1), dim3(kThreads), 0, p, "rms_norm");
   for_type(a.x.dtype(), [&]<class T>(T) {
-    if (p.dim <= 32 * kPiece * 2) {
+    if (p.dim <= 16 * kPiece) {
+      launch_early(stream, norm_pieces<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "rms_norm");
+    } else if (p.dim <= 32 * kPiece * kPiecesPerThread) {
       launch_early(stream, norm_pieces<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "rms_norm");
     } else {
       launch_early(stream, norm_pieces<T, kThreads>, blocks(1), dim3(kThreads), 0, p, "rms_norm");

@@ -12,23 +12,13 @@ template <class T>
 struct Piece {
   float v[kPiece];
 
+  // Of what an earlier kernel wrote: never from this multiprocessor's cache.
   __device__ static Piece load(const T* from) {
-    Piece piece;
-    if constexpr (std::is_same_v<T, float>) {
-      const float4 a = __ldcg(reinterpret_cast<const float4*>(from)),
-                   b = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-      piece.v[0] = a.x, piece.v[1] = a.y, piece.v[2] = a.z, piece.v[3] = a.w;
-      piece.v[4] = b.x, piece.v[5] = b.y, piece.v[6] = b.z, piece.v[7] = b.w;
-    } else {
-      const uint4 bits = __ldcg(reinterpret_cast<const uint4*>(from));
-      const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = floats(words[i]);
-        piece.v[2 * i] = pair.x, piece.v[2 * i + 1] = pair.y;
-      }
-    }
-    return piece;
+    return of([](const auto* at) { return __ldcg(at); }, from);
+  }
+  // Of what no kernel writes.
+  __device__ static Piece load_constant(const T* from) {
+    return of([](const auto* at) { return __ldg(at); }, from);
   }
   __device__ void store(T* to) const {
     if constexpr (std::is_same_v<T, float>) {
@@ -40,6 +30,25 @@ struct Piece {
   }
 
  private:
+  template <class Load>
+  __device__ static Piece of(const Load& load, const T* from) {
+    Piece piece;
+    if constexpr (std::is_same_v<T, float>) {
+      const auto* at = reinterpret_cast<const float4*>(from);
+      const float4 a = load(at), b = load(at + 1);
+      piece.v[0] = a.x, piece.v[1] = a.y, piece.v[2] = a.z, piece.v[3] = a.w;
+      piece.v[4] = b.x, piece.v[5] = b.y, piece.v[6] = b.z, piece.v[7] = b.w;
+    } else {
+      const uint4 bits = load(reinterpret_cast<const uint4*>(from));
+      const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = floats(words[i]);
+        piece.v[2 * i] = pair.x, piece.v[2 * i + 1] = pair.y;
+      }
+    }
+    return piece;
+  }
   __device__ static float2 floats(uint32_t word) {
     if constexpr (std::is_same_v<T, __half>) {
       return __half22float2(*reinterpret_cast<const __half2*>(&word));
