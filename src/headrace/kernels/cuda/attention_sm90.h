@@ -9,28 +9,58 @@
 
 namespace headrace::cuda {
 
+// Keys of a tile. Where rows are few and two teams of warps take tiles in turns, small ones keep more copies under way.
+constexpr int tile_keys(int dim, int teams) {
+  if (teams == 2) return dim > 128 ? 32 : dim > 64 ? 64 : 128;
+  return dim > 128 ? 64 : 128;
+}
+
 struct KVMaps {
   CUtensorMap k, v;  // of [pages, heads, slots, dim]: boxes of 64 elements by the slots of a page that a tile takes
 };
 
-// How keys are cut into parts, and where the parts' results go.
-struct PartPlan {
-  int max_parts = 1;            // of a tile of rows; 1: keys are not cut
-  int least_tiles = 8;          // of keys in a part
-  int rounds = 6;               // parts that each block of threads should get
-  float* values = nullptr;      // [tokens, heads, max_parts, v_head_dim], not yet divided by the sum
-  float2* states = nullptr;     // [tokens, heads, max_parts]: largest score (base 2), sum
-  uint32_t* arrived = nullptr;  // by tile of rows and kv head: parts done; zero between calls
-  uint32_t* queue = nullptr;    // pieces taken from the queue, blocks that are done; zero between calls
+// Rows whose keys several blocks of threads took: what to join.
+struct JoinEntry {
+  int request = 0, kv_head = 0, row0 = 0, rows = 0;  // rows: of the request, packed as (token, head of the group)
+  int parts = 0;                                     // 0 or 1: nothing to join
+  int slot = 0, step = 1;                            // parts lie in slots slot, slot + 1, slot + 1 + step, ...
+
+  __device__ int slot_of(int part) const { return part == 0 ? slot : slot + 1 + (part - 1) * step; }
 };
+
+// How the work is shared out, and where partial results go. All of it is counted on the device from the key spans.
+struct WorkPlan {
+  enum class Sharing : uint8_t {
+    kQueue,   // pieces are whole rows, or groups of their keys; blocks take one after the other, long ones first
+    kShares,  // every block of threads gets the same number of tiles of keys, wherever rows begin and end
+  };
+  Sharing sharing = Sharing::kQueue;
+  int teams = 1;           // warpgroups that take the tiles of one group of 64 rows in turns
+  bool both_ends = false;  // the queue is taken from both ends: long contexts and long prompts then run side by side
+  // Strict mode: sums are cut at every multiple of this many tiles of keys and the groups added up in order, so that it
+  // does not matter which block of threads took them. 0: never.
+  int group_tiles = 0;
+  int max_parts = 1;         // groups of one piece of rows in slots of their own; 1: not split
+  int slot_rows = 0;         // rows of a slot
+  float* values = nullptr;   // [slots, slot_rows, v_head_dim], not yet divided by the sum
+  float2* states = nullptr;  // [slots, slot_rows]: largest score (base 2), sum
+  JoinEntry* entries = nullptr;
+  float* stash = nullptr;     // strict mode: of each thread, the sum of the groups before
+  uint32_t* queue = nullptr;  // pieces taken, blocks that are done; zero between calls
+};
+
+constexpr int kStashFloats = 256 / 2 + 4;  // of a thread, for heads of up to 256
 
 // One of these for each head size, in a file of its own: they are slow to compile. max_rows: of a request, packed as
 // (token, query head of the group).
-void attend_sm90_64(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, int max_rows,
+void attend_sm90_64(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, int max_rows,
                     const Stream& stream);
-void attend_sm90_128(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, int max_rows,
+void attend_sm90_128(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, int max_rows,
                      const Stream& stream);
-void attend_sm90_256(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, int max_rows,
+void attend_sm90_256(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, int max_rows,
                      const Stream& stream);
+
+// Adds up the parts of `entries` entries, in order, and writes the rows.
+void join_parts_sm90(const AttentionParams& p, const WorkPlan& plan, int entries, const Stream& stream);
 
 }  // namespace headrace::cuda

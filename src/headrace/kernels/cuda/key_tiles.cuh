@@ -20,6 +20,11 @@ struct KeyTiles {
     if (i >= cached_count) return first_new + i - cached_count;
     return first + i + (first + i >= hole_at ? hole_tiles : 0);
   }
+  // How many tiles of the cache's run come before tile `tile`.
+  __device__ int index_of(int tile) const {
+    const int hidden = min(max(tile - hole_at, 0), hole_tiles);
+    return min(max(tile - hidden - first, 0), cached_count);
+  }
   __device__ bool holds_cached(int i) const { return i < cached_count; }
 };
 

@@ -68,6 +68,7 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   int longest = 0;
   for (const KeySpan& s : a.spans) {
     const int rows = s.q_len * group;
+    shape.min_rows = std::min(shape.min_rows, rows);
     shape.max_rows = std::max(shape.max_rows, rows);
     shape.tiles16 += (rows + 15) / 16;
     shape.tiles64 += (rows + 63) / 64;

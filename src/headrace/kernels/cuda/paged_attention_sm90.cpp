@@ -41,15 +41,14 @@ EncodeTiled encoder() {
   return encode;
 }
 
-CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int tile_keys) {
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
   CUtensorMap map{};
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
                                static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)};
   const cuuint64_t strides[3] = {static_cast<cuuint64_t>(side.slot_stride) * 2,
                                  static_cast<cuuint64_t>(side.head_stride) * 2,
                                  static_cast<cuuint64_t>(side.page_stride) * 2};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(p.page_size, tile_keys)), 1, 1},
-                   steps[4] = {1, 1, 1, 1};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(p.page_size, keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult status =
       encoder()(&map, p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
                 const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -59,31 +58,83 @@ CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int
   return map;
 }
 
-// Keys are cut where there are few tiles of rows, or requests of unlike length.
-PartPlan plan_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  PartPlan plan{.arrived = stream.counters + 2, .queue = stream.counters};
+constexpr int kGroupKeys = 4096;  // of the groups of strict mode
+
+// Takes memory from the front of the stream's scratch.
+class Scratch {
+ public:
+  explicit Scratch(const Stream& stream)
+      : at_(static_cast<char*>(stream.scratch)), left_(static_cast<int64_t>(stream.scratch_bytes)) {}
+  int64_t left() const { return left_; }
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    HR_REQUIRE(bytes <= left_, ErrorCode::kInternal, "cuda paged_attention: scratch memory ends ", bytes - left_,
+               " bytes early");
+    T* taken = reinterpret_cast<T*>(at_);
+    at_ += bytes, left_ -= bytes;
+    return taken;
+  }
+
+ private:
+  char* at_;
+  int64_t left_;
+};
+
+struct Launch {
+  WorkPlan plan;
+  int entries = 0;  // to join
+};
+
+int64_t slot_bytes(const AttentionParams& p, const WorkPlan& plan) {
+  return int64_t{plan.slot_rows} * (p.v_head_dim + 2) * int64_t{sizeof(float)};
+}
+
+void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int64_t slots) {
+  plan.states = scratch.take<float2>(slots * plan.slot_rows);
+  plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
+}
+
+Launch launch_of(const AttentionParams& p, const AttentionShape& shape, int kernel_dim, const Stream& stream) {
+  Launch launch{.plan = {.queue = stream.counters}};
+  WorkPlan& plan = launch.plan;
+  Scratch scratch(stream);
   const bool tall = shape.max_rows > 64;
-  const int64_t tiles = tall ? shape.tiles128 : shape.tiles64, blocks = tiles * p.kv_heads;
-  const int64_t counters = blocks * (tall ? 2 : 1);
-  if (shape.determinism == Determinism::kStrict || blocks >= 8 * stream.num_sms || counters > Stream::kCounters - 2)
-    return plan;
-  const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
-  const int64_t fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes);
-  plan.max_parts = static_cast<int>(std::clamp<int64_t>(fits, 1, 128));
-  plan.states = static_cast<float2*>(stream.scratch);
-  plan.values = reinterpret_cast<float*>(plan.states + rows * plan.max_parts);
-  return plan;
+  const int64_t pieces = (tall ? shape.tiles128 : shape.tiles64) * p.kv_heads;
+  plan.slot_rows = std::min(tall ? 128 : 64, shape.max_rows);
+  plan.both_ends = tall && shape.min_rows <= 64;
+  if (shape.determinism == Determinism::kStrict) {
+    plan.group_tiles = kGroupKeys / tile_keys(kernel_dim, 1);
+    plan.stash = scratch.take<float>(int64_t{stream.num_sms} * kStashFloats * 2 * 128);
+    const int64_t parts = (int64_t{shape.max_keys} + kGroupKeys - 1) / kGroupKeys + 1;
+    const int64_t bytes = pieces * (parts * slot_bytes(p, plan) + int64_t{sizeof(JoinEntry)}) + 1024;
+    if (pieces < 2 * stream.num_sms && parts > 2 && bytes <= scratch.left()) {
+      plan.max_parts = static_cast<int>(parts);
+      launch.entries = static_cast<int>(pieces);
+      plan.entries = scratch.take<JoinEntry>(pieces);
+      take_slots(p, plan, scratch, pieces * parts);
+    }
+  } else if (!tall || pieces < stream.num_sms) {
+    plan.sharing = WorkPlan::Sharing::kShares;
+    plan.teams = tall ? 1 : 2;
+    launch.entries = stream.num_sms;
+    plan.entries = scratch.take<JoinEntry>(stream.num_sms);
+    take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
+  }
+  return launch;
 }
 
 }  // namespace
 
 bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (!fits(p, stream)) return false;
-  const int dim = std::max(p.head_dim, p.v_head_dim), tile_keys = dim > 128 ? 64 : 128;
-  const KVMaps maps{.k = map_of(p, p.k, p.head_dim, tile_keys), .v = map_of(p, p.v, p.v_head_dim, tile_keys)};
-  const PartPlan plan = plan_of(p, shape, stream);
-  const auto attend = dim <= 64 ? attend_sm90_64 : dim <= 128 ? attend_sm90_128 : attend_sm90_256;
-  attend(maps, p, plan, shape.max_rows, stream);
+  const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
+  const Launch launch = launch_of(p, shape, dim, stream);
+  const int keys = tile_keys(dim, launch.plan.teams);
+  const KVMaps maps{.k = map_of(p, p.k, p.head_dim, keys), .v = map_of(p, p.v, p.v_head_dim, keys)};
+  const auto attend = dim == 64 ? attend_sm90_64 : dim == 128 ? attend_sm90_128 : attend_sm90_256;
+  attend(maps, p, launch.plan, shape.max_rows, stream);
+  if (launch.entries > 0) join_parts_sm90(p, launch.plan, launch.entries, stream);
   return true;
 }
 

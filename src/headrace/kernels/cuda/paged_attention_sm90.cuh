@@ -3,9 +3,12 @@
 // one pass over K and V serves the whole group; keys may be cut into parts, which the last one to end joins. Source:
 // Dao 2023, FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
 #pragma once
+#include <climits>
+
 #include "headrace/kernels/cuda/attention_row.cuh"
 #include "headrace/kernels/cuda/attention_work.cuh"
 #include "headrace/kernels/cuda/bulk_copy.cuh"
+#include "headrace/kernels/cuda/part_sum.cuh"
 #include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/cuda/wgmma_products.cuh"
 
@@ -14,25 +17,30 @@ namespace headrace::cuda {
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-template <class T_, int kDim_, int kConsumers_>
+// kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns.
+template <class T_, int kDim_, int kRowGroups_, int kTeams_>
 struct Sm90Shape {
   using T = T_;
-  static constexpr int kDim = kDim_, kConsumers = kConsumers_, kKeys = kDim > 128 ? 64 : 128, kColumns = kDim / 64;
-  static constexpr int kRows = 64 * kConsumers, kThreads = 128 * (kConsumers + 1), kChunks = kDim / 8;
+  static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
+  static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
+  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kQBytes = larger(64 * kDim * 2, (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024);
-  static constexpr int kFreeBytes = 227 * 1024 - 1024 - 2048 - kConsumers * kQBytes;  // less alignment, Control
-  static constexpr int kStages = smaller(4, kFreeBytes / (2 * kTileBytes));
-  static constexpr int kSharedBytes = 1024 + kConsumers * kQBytes + kStages * 2 * kTileBytes + 2048;
-  static_assert(kStages >= 2);
+  static constexpr int kControlBytes = 4096;
+  static constexpr int kFreeBytes = 227 * 1024 - 1024 - kControlBytes - kWarpgroups * kQBytes;  // 1024: for alignment
+  static constexpr int kStages = smaller(6, kFreeBytes / (2 * kTileBytes));
+  static constexpr int kSharedBytes = 1024 + kWarpgroups * kQBytes + kStages * 2 * kTileBytes + kControlBytes;
+  static_assert(kStages >= 2 && kWarpgroups <= 2);
 };
 
 template <class S>
 struct Control {
-  uint64_t k_full[S::kStages], k_empty[S::kStages], v_full[S::kStages], v_empty[S::kStages];
+  // A team has full barriers of its own: it may be two rounds ahead of what the other has seen, and a barrier tells two
+  // rounds apart, no more.
+  uint64_t k_full[S::kTeams][S::kStages], v_full[S::kTeams][S::kStages], k_empty[S::kStages], v_empty[S::kStages];
   uint64_t work_full[2], work_empty[2];
   Work work[2];
-  int arrived[S::kConsumers];
+  float exchange[4][128];  // of the second team: largest scores and sums
 };
 
 template <class S>
@@ -45,11 +53,11 @@ struct SharedLayout {
   }
   __device__ char* q(int consumer) const { return base + consumer * S::kQBytes; }
   __device__ uint32_t k(int stage) const {
-    return shared_address(base) + S::kConsumers * S::kQBytes + stage * 2 * S::kTileBytes;
+    return shared_address(base) + S::kWarpgroups * S::kQBytes + stage * 2 * S::kTileBytes;
   }
   __device__ uint32_t v(int stage) const { return k(stage) + S::kTileBytes; }
   __device__ Control<S>& control() const {
-    return *reinterpret_cast<Control<S>*>(base + S::kConsumers * S::kQBytes + S::kStages * 2 * S::kTileBytes);
+    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * 2 * S::kTileBytes);
   }
 };
 
@@ -69,63 +77,96 @@ struct Producer {
   RingPlace<S::kStages> place;
   int lane;
 
-  __device__ void copy_side(const CUtensorMap& map, uint32_t to, uint64_t& full, int page, int slot, bool valid,
-                            int kv_head, int box_rows, int pages) {
+  // The pages of the tiles from list entry `first` on, a lane a box: tile lane / boxes, box lane % boxes of it. They
+  // are read ahead of their tiles, since a copy that waits for its page number comes too late.
+  struct Pages {
+    int page = 0, slot = 0;
+    unsigned valid = 0;  // by lane
+  };
+  struct Source {
+    const int32_t* table;
+    int box_rows, boxes;  // of a tile
+  };
+  __device__ Pages pages_of(const Work& work, const BlockKeys& keys, const Source& source, int first) const {
+    const int i = first + lane / source.boxes;
+    Pages pages;
+    bool valid = i < work.end;
+    if (valid) {
+      const int from = work.tiles.tile(i) * S::kKeys + lane % source.boxes * source.box_rows,
+                to = from + source.box_rows;
+      const bool with_cached = work.tiles.holds_cached(i);
+      valid = keys.sees_cached(from, to, with_cached) ||
+              (p.k_new.data == nullptr && keys.sees_fresh(from, to, with_cached));
+      if (valid) pages.page = source.table[from >> p.page_shift];
+      pages.slot = from & (p.page_size - 1);
+    }
+    pages.valid = __ballot_sync(0xffffffffu, valid);
+    return pages;
+  }
+  __device__ void copy_side(const CUtensorMap& map, uint32_t to, uint64_t& full, uint64_t& empty, const Pages& pages,
+                            int kv_head, unsigned boxes_here, const Source& source) const {
     const uint32_t barrier = shared_address(&full);
-    if (lane == 0) barrier_expect(barrier, static_cast<uint32_t>(pages * box_rows * 128 * S::kColumns));
+    barrier_wait(shared_address(&empty), place.phase ^ 1);
+    if (lane == 0)
+      barrier_expect(barrier, __popc(boxes_here) * static_cast<uint32_t>(source.box_rows * 128 * S::kColumns));
     __syncwarp();
-    if (!valid) return;
+    if ((boxes_here >> lane & 1) == 0) return;
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {
-      copy_box(to + c * S::kColumnBytes + lane * box_rows * 128, map, c * 64, slot, kv_head, page, barrier);
+      copy_box(to + c * S::kColumnBytes + lane % source.boxes * source.box_rows * 128, map, c * 64, pages.slot, kv_head,
+               pages.page, barrier);
     }
   }
   __device__ void feed(const Work& work) {
     Control<S>& control = shared.control();
     const KeyAxis axis(p, work.span);
-    const int group = p.heads / p.kv_heads, last = min(work.row0 + S::kRows, work.rows) - 1;
-    const BlockKeys keys(p, axis, axis.row(p, work.row0 / group), axis.row(p, last / group));
-    const int box_rows = min(p.page_size, S::kKeys), boxes = S::kKeys / box_rows;
-    const int32_t* table = p.page_table + axis.page_row * p.table_stride;
-    for (int i = work.begin; i < work.end; ++i) {
-      const int from = work.tiles.tile(i) * S::kKeys + lane * box_rows;
-      const bool with_cached = work.tiles.holds_cached(i);
-      const bool valid =
-          lane < boxes && (keys.sees_cached(from, from + box_rows, with_cached) ||
-                           (p.k_new.data == nullptr && keys.sees_fresh(from, from + box_rows, with_cached)));
-      const int page = valid ? table[from >> p.page_shift] : 0, slot = from & (p.page_size - 1);
-      const int pages = __popc(__ballot_sync(0xffffffffu, valid));
-      barrier_wait(shared_address(&control.k_empty[place.stage]), place.phase ^ 1);
-      copy_side(maps.k, shared.k(place.stage), control.k_full[place.stage], page, slot, valid, work.kv_head, box_rows,
-                pages);
-      barrier_wait(shared_address(&control.v_empty[place.stage]), place.phase ^ 1);
-      copy_side(maps.v, shared.v(place.stage), control.v_full[place.stage], page, slot, valid, work.kv_head, box_rows,
-                pages);
-      place.next();
+    const BlockKeys keys(p, axis, work.top, work.bottom);
+    const int box_rows = min(p.page_size, S::kKeys), boxes = S::kKeys / box_rows, each = 32 / boxes;
+    const Source source{p.page_table + axis.page_row * p.table_stride, box_rows, boxes};
+    const int kv_head = work.kv_head, end = work.end;
+    Pages pages = pages_of(work, keys, source, work.begin);
+    for (int first = work.begin; first < end; first += each) {
+      const Pages next = pages_of(work, keys, source, first + each);
+      for (int j = 0; j < each && first + j < end; ++j, place.next()) {
+        const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
+        const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
+        copy_side(maps.k, shared.k(stage), control.k_full[team][stage], control.k_empty[stage], pages, kv_head, here,
+                  source);
+        copy_side(maps.v, shared.v(stage), control.v_full[team][stage], control.v_empty[stage], pages, kv_head, here,
+                  source);
+      }
+      pages = next;
     }
   }
-  __device__ void run(const PartPlan& plan) {
+  __device__ void send(const Work& work, RingPlace<2>& at) {
     Control<S>& control = shared.control();
-    const WorkList<S::kKeys, S::kRows> list(p, plan);
-    const int pieces = list.pieces();
-    RingPlace<2> at;
-    int index = blockIdx.x;
-    for (bool more = true; more; at.next()) {
-      more = index < pieces;
-      Work work;
-      if (more) work = list.piece(index);
-      barrier_wait(shared_address(&control.work_empty[at.stage]), at.phase ^ 1);
-      if (lane == 0) {
-        control.work[at.stage] = work;
-        barrier_arrive(shared_address(&control.work_full[at.stage]));
-      }
-      __syncwarp();
-      if (!more) break;
-      feed(work);
-      if (lane == 0) index = gridDim.x + static_cast<int>(atomicAdd(&plan.queue[0], 1u));
-      index = __shfl_sync(0xffffffffu, index, 0);
+    barrier_wait(shared_address(&control.work_empty[at.stage]), at.phase ^ 1);
+    if (lane == 0) {
+      control.work[at.stage] = work;
+      barrier_arrive(shared_address(&control.work_full[at.stage]));
     }
-    if (lane == 0 && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1) plan.queue[0] = 0;  // for the next call
+    __syncwarp();
+    at.next();
+    if (work.request >= 0 && work.slot != Work::kNothing) feed(work);
+  }
+  __device__ void run(const WorkPlan& plan) {
+    const WorkList<S::kKeys, S::kRows> list(p, plan);
+    RingPlace<2> at;
+    if (plan.sharing == WorkPlan::Sharing::kShares) {
+      list.clear_entry();
+      const unsigned until = list.share(blockIdx.x + 1);
+      for (unsigned tile = list.share(blockIdx.x); tile < until;) send(list.shared(tile, until), at);
+    } else {
+      const unsigned pieces = list.pieces();
+      for (unsigned index = blockIdx.x; index < pieces;) {
+        send(list.queued(index), at);
+        if (lane == 0) index = gridDim.x + atomicAdd(&plan.queue[0], 1u);
+        index = __shfl_sync(0xffffffffu, index, 0);
+      }
+      if (lane == 0 && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1)
+        plan.queue[0] = 0;  // for the next call
+    }
+    send({}, at);
   }
 };
 
@@ -138,14 +179,18 @@ struct Consumer {
   using Values = float[S::kDim / 8][4];
 
   const AttentionParams& p;
-  const PartPlan& plan;
+  const WorkPlan& plan;
   SharedLayout<S> shared;
   int consumer, thread, lane, warp;  // of the warpgroup
-  RingPlace<S::kStages> place;
   float to_log2;
+  RingPlace<S::kStages> place{};
+  uint32_t rounds = 0;  // a bit a stage: the phase that its next tile for this team completes
 
+  __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : consumer; }
+  __device__ int team() const { return S::kTeams == 1 ? 0 : consumer; }
   __device__ void sync() const { named_barrier(1 + consumer, 128); }
-  __device__ int row_of(int half) const { return consumer * 64 + warp * 16 + half * 8 + lane / 4; }
+  __device__ void sync_teams(int barrier) const { named_barrier(4 + barrier, 256); }
+  __device__ int row_of(int half) const { return row_group() * 64 + warp * 16 + half * 8 + lane / 4; }
 
   __device__ void release(uint64_t& empty) const {
     if (lane == 0) barrier_arrive(shared_address(&empty));
@@ -153,37 +198,47 @@ struct Consumer {
 
   __device__ void load_queries(const Work& work, int group) const {
     char* to = shared.q(consumer);
-    for (int i = thread; i < 64 * S::kChunks; i += 128) {
-      const int r = i / S::kChunks, c = i % S::kChunks, row = work.row0 + consumer * 64 + r;
-      uint4 x = make_uint4(0, 0, 0, 0);
-      if (row < work.rows && c * 8 < p.head_dim) {
-        const int64_t token = work.span.q_off + row / group;
-        const int head = work.kv_head * group + row % group;
-        x = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) + token * p.q_token_stride +
-                                            head * p.q_head_stride + c * 8);
+    constexpr int kEach = 64 * S::kChunks / 128, kAtOnce = smaller(kEach, 8);
+    for (int from = 0; from < kEach; from += kAtOnce) {
+      uint4 x[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = (from + j) * 128 + thread, r = i / S::kChunks, c = i % S::kChunks,
+                  row = work.row0 + row_group() * 64 + r;
+        x[j] = make_uint4(0, 0, 0, 0);
+        if (row < work.rows && c * 8 < p.head_dim) {
+          const int64_t token = work.span.q_off + row / group;
+          const int head = work.kv_head * group + row % group;
+          x[j] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) + token * p.q_token_stride +
+                                                 head * p.q_head_stride + c * 8);
+        }
       }
-      *reinterpret_cast<uint4*>(to + column_swizzled(64, r, c)) = x;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = (from + j) * 128 + thread;
+        *reinterpret_cast<uint4*>(to + column_swizzled(64, i / S::kChunks, i % S::kChunks)) = x[j];
+      }
     }
     fence_for_wgmma();
     sync();
   }
 
   __device__ void start_scores(Scores& s) const {
-    const uint32_t q_at = shared_address(shared.q(consumer)), k_at = shared.k(place.stage);
+    const uint32_t q = operand_low(shared_address(shared.q(consumer)), 0), k = operand_low(shared.k(place.stage), 0);
     wgmma_fence();
 #pragma unroll
     for (int d = 0; d < S::kDim / 16; ++d) {
       const uint32_t column = d / 4, within = d % 4 * 32;
-      wgmma_shared<T>(s, wgmma_operand(q_at + column * 64 * 128 + within, 0),
-                      wgmma_operand(k_at + column * S::kColumnBytes + within, 0), d == 0 ? Add::kNo : Add::kYes);
+      wgmma_shared<T>(s, operand(q + (column * 64 * 128 + within) / 16),
+                      operand(k + (column * S::kColumnBytes + within) / 16), d == 0 ? Add::kNo : Add::kYes);
     }
     wgmma_commit();
   }
   __device__ void start_values(Values& o, const uint32_t (&w)[kSteps][4], int stage) const {
-    const uint32_t v_at = shared.v(stage);
+    const uint32_t v = operand_low(shared.v(stage), S::kColumnBytes);
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) wgmma_registers<T>(o, w[n], wgmma_operand(v_at + n * 2048, S::kColumnBytes));
+    for (int n = 0; n < kSteps; ++n) wgmma_registers<T>(o, w[n], operand(v + n * (2048 / 16)));
     wgmma_commit();
   }
 
@@ -251,8 +306,8 @@ struct Consumer {
       for (int n = 0; n < S::kKeys / 8; ++n) top = fmaxf(top, fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      const float base = top == -INFINITY ? 0.0f : top * to_log2;
-      keep[half] = exp2_fast(fmaf(largest[half], to_log2, -base));
+      const float base = top == -INFINITY ? 0.0f : __fmul_rn(top, to_log2);
+      keep[half] = exp2_fast(__fadd_rn(__fmul_rn(largest[half], to_log2), -base));  // 1 exactly where the largest stays
       float added = 0;
 #pragma unroll
       for (int n = 0; n < S::kKeys / 8; ++n) {
@@ -262,11 +317,6 @@ struct Consumer {
       largest[half] = top;
       sum[half] = fmaf(sum[half], keep[half], added);
     }
-  }
-  __device__ static float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
   }
   __device__ static void pack(uint32_t (&w)[kSteps][4], const Scores& s) {
 #pragma unroll
@@ -285,33 +335,69 @@ struct Consumer {
       barrier_wait(shared_address(&control.work_full[at.stage]), at.phase);
       const Work& work = control.work[at.stage];
       if (work.request < 0) return;
-      if (work.row0 + consumer * 64 < work.rows) {
-        attend(work);
-      } else {
-        pass(work);
+      if (work.slot != Work::kNothing) {
+        if (work.row0 + row_group() * 64 < work.rows) {
+          attend(work);
+        } else {
+          pass(work);
+        }
       }
       release(control.work_empty[at.stage]);
     }
+  }
+
+  // Goes to the tile `count` stages on, which is this team's.
+  __device__ void move(int count) {
+    place.stage = (place.stage + count) % S::kStages;
+    place.phase = rounds >> place.stage & 1;
+    rounds ^= 1u << place.stage;
   }
 
   // Keeps the rings in step for a piece that has no rows here.
   __device__ void pass(const Work& work) {
     Control<S>& control = shared.control();
     for (int i = work.begin; i < work.end; ++i) {
-      barrier_wait(shared_address(&control.k_full[place.stage]), place.phase);
+      move(i == work.begin ? 0 : 1);
+      barrier_wait(shared_address(&control.k_full[team()][place.stage]), place.phase);
       release(control.k_empty[place.stage]);
-      barrier_wait(shared_address(&control.v_full[place.stage]), place.phase);
+      barrier_wait(shared_address(&control.v_full[team()][place.stage]), place.phase);
       release(control.v_empty[place.stage]);
-      place.next();
     }
+    if (work.begin < work.end) place.stage = (place.stage + 1) % S::kStages;
   }
 
-  // Whether every row of the block sees all of a tile.
-  __device__ static bool plain_tile(const KeyAxis& axis, const KeyAxis::Row& top, const KeyAxis::Row& bottom,
-                                    const BlockKeys& keys, int tile) {
-    const int from = tile * S::kKeys, to = from + S::kKeys;
-    if (!keys.joined || to > top.end || keys.hole.meets(from, to)) return false;
-    return (from >= axis.ctx || from >= bottom.first) && (to <= axis.ctx || max(from, axis.ctx) >= bottom.first_new);
+  // A run of the list of tiles that every row of the block sees whole and that the copy engine brings whole.
+  struct PlainRun {
+    int begin = 0, end = 0;
+    __device__ bool holds(int i) const { return i >= begin && i < end; }
+  };
+  __device__ PlainRun plain_run(const KeyTiles& tiles, const KeyAxis& axis, const KeyAxis::Row& top,
+                                const KeyAxis::Row& bottom, const BlockKeys& keys) const {
+    if (!keys.joined) return {};
+    int from = (bottom.first + S::kKeys - 1) / S::kKeys;
+    const bool cached_only = p.k_new.data != nullptr || bottom.first_new > axis.ctx;
+    int to = (cached_only ? min(top.end, axis.ctx) : top.end) / S::kKeys;
+    if (keys.hole.end > keys.hole.begin) {  // what lies before it, or behind it
+      const int hole_begin = keys.hole.begin / S::kKeys, hole_end = (keys.hole.end + S::kKeys - 1) / S::kKeys;
+      if (hole_begin - from >= to - hole_end) {
+        to = min(to, hole_begin);
+      } else {
+        from = max(from, hole_end);
+      }
+    }
+    return {tiles.index_of(from), tiles.index_of(to)};
+  }
+  __device__ bool holds_new(const KeyTiles& tiles, const BlockKeys& keys, int i) const {
+    const int from = tiles.tile(i) * S::kKeys;
+    return p.k_new.data != nullptr && keys.sees_fresh(from, from + S::kKeys, tiles.holds_cached(i));
+  }
+
+  // Two warpgroups take turns, so that one multiplies while the other finds its weights.
+  __device__ void take_turn(bool turns) const {
+    if (S::kRowGroups == 2 && turns) named_barrier(4 + consumer, 256);
+  }
+  __device__ void give_turn(bool turns) const {
+    if (S::kRowGroups == 2 && turns) asm volatile("bar.arrive %0, 256;" ::"r"(4 + (consumer ^ 1)) : "memory");
   }
 
   __device__ void attend(const Work& work) {
@@ -320,11 +406,15 @@ struct Consumer {
     load_queries(work, group);
     const KeyAxis axis(p, work.span);
     const int last = min(work.row0 + S::kRows, work.rows) - 1;
-    const KeyAxis::Row top = axis.row(p, work.row0 / group), bottom = axis.row(p, last / group);
+    const KeyAxis::Row top = work.top, bottom = work.bottom;
     const BlockKeys keys(p, axis, top, bottom);
     KeyAxis::Row rows[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) rows[half] = axis.row(p, min(work.row0 + row_of(half), last) / group);
+    const KeyTiles& tiles = work.tiles;
+    const PlainRun plain = plain_run(tiles, axis, top, bottom, keys);
+    const int begin = work.begin + team(), end = work.end, kv_head = work.kv_head;
+    const bool turns = work.row0 + 64 < work.rows;  // both groups of rows are there
 
     float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {}, keep[2];
     Values o;
@@ -333,86 +423,200 @@ struct Consumer {
     uint32_t w[kSteps][4];
     Scores s;
     const auto finish_scores = [&](int i) {
-      const int tile = work.tiles.tile(i);
       if (p.cap > 0) cap_scores(s);
-      if (!plain_tile(axis, top, bottom, keys, tile))
-        mask_scores(s, axis, rows, keys.shift, tile, work.tiles.holds_cached(i));
+      if (!plain.holds(i)) mask_scores(s, axis, rows, keys.shift, tiles.tile(i), tiles.holds_cached(i));
       soften(s, largest, sum, keep);
     };
-    const auto has_new = [&](int tile, bool with_cached) {
-      return p.k_new.data != nullptr && keys.sees_fresh(tile * S::kKeys, (tile + 1) * S::kKeys, with_cached);
-    };
     const auto await_keys = [&](int i) {
-      barrier_wait(shared_address(&control.k_full[place.stage]), place.phase);
-      const int tile = work.tiles.tile(i);
-      const bool with_cached = work.tiles.holds_cached(i);
-      if (!has_new(tile, with_cached)) return;
-      fill_tile(p.k_new, p.head_dim, keys, work.span, work.kv_head, tile, with_cached, shared.k(place.stage),
-                Fill::kNewKeys);
+      barrier_wait(shared_address(&control.k_full[team()][place.stage]), place.phase);
+      if (plain.holds(i) || !holds_new(tiles, keys, i)) return;
+      fill_tile(p.k_new, p.head_dim, keys, work.span, kv_head, tiles.tile(i), tiles.holds_cached(i),
+                shared.k(place.stage), Fill::kNewKeys);
     };
     const auto await_values = [&](int i, const RingPlace<S::kStages>& v) {
-      barrier_wait(shared_address(&control.v_full[v.stage]), v.phase);
-      const int tile = work.tiles.tile(i);
-      const bool with_cached = work.tiles.holds_cached(i);
-      if (plain_tile(axis, top, bottom, keys, tile) && !has_new(tile, with_cached)) return;
-      fill_tile(p.v_new, p.v_head_dim, keys, work.span, work.kv_head, tile, with_cached, shared.v(v.stage),
-                Fill::kClearHidden);
+      barrier_wait(shared_address(&control.v_full[team()][v.stage]), v.phase);
+      if (plain.holds(i)) return;
+      fill_tile(p.v_new, p.v_head_dim, keys, work.span, kv_head, tiles.tile(i), tiles.holds_cached(i),
+                shared.v(v.stage), Fill::kClearHidden);
     };
-    if (work.begin < work.end) {
-      await_keys(work.begin);
+    const auto scale_values = [&] {
+      if (!__any_sync(0xffffffffu, keep[0] != 1 || keep[1] != 1)) return;
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+        o[d][0] *= keep[0], o[d][1] *= keep[0], o[d][2] *= keep[1], o[d][3] *= keep[1];
+      }
+    };
+    const int first_stage = place.stage;
+    if (begin < end) {
+      move(team());
+      if (consumer == 1) give_turn(turns);  // the first turn is the first warpgroup's
+      await_keys(begin);
+      take_turn(turns);
       start_scores(s);
+      give_turn(turns);
       wgmma_wait<0>();
       hold(s);
       release(control.k_empty[place.stage]);
-      finish_scores(work.begin);
+      finish_scores(begin);
       pack(w, s);
-      for (int i = work.begin + 1; i < work.end; ++i) {
-        const RingPlace<S::kStages> v = place;
-        place.next();
-        await_keys(i);
-        start_scores(s);
-        await_values(i - 1, v);
-        start_values(o, w, v.stage);
-        wgmma_wait<1>();
-        hold(s);
-        release(control.k_empty[place.stage]);
-        finish_scores(i);
+    }
+    bool stashed = false;
+    int cut = plan.group_tiles == 0 ? INT_MAX : group_end(tiles, begin);
+    for (int i = begin; i + S::kTeams < end; i += S::kTeams) {
+      const RingPlace<S::kStages> v = place;
+      move(S::kTeams);
+      await_values(i, v);
+      await_keys(i + S::kTeams);
+      take_turn(turns);
+      start_scores(s);
+      start_values(o, w, v.stage);
+      give_turn(turns);
+      wgmma_wait<1>();
+      hold(s);
+      release(control.k_empty[place.stage]);
+      if (i + S::kTeams == cut) {
         wgmma_wait<0>();
         hold(o);
         release(control.v_empty[v.stage]);
-        if (__any_sync(0xffffffffu, keep[0] != 1 || keep[1] != 1)) {
-#pragma unroll
-          for (int d = 0; d < S::kDim / 8; ++d) {
-            o[d][0] *= keep[0], o[d][1] *= keep[0], o[d][2] *= keep[1], o[d][3] *= keep[1];
-          }
-        }
-        pack(w, s);
+        stash(o, largest, sum, stashed);
+        stashed = true;
+        cut = group_end(tiles, cut);
+        finish_scores(i + S::kTeams);
+      } else {
+        finish_scores(i + S::kTeams);
+        wgmma_wait<0>();
+        hold(o);
+        release(control.v_empty[v.stage]);
+        scale_values();
       }
-      await_values(work.end - 1, place);
+      pack(w, s);
+    }
+    if (begin < end) {
+      await_values(begin + (end - 1 - begin) / S::kTeams * S::kTeams, place);
+      take_turn(turns);
       start_values(o, w, place.stage);
+      give_turn(turns);
       wgmma_wait<0>();
       hold(o);
       release(control.v_empty[place.stage]);
-      place.next();
+      if (consumer == 0) take_turn(turns);  // takes what the second gave last
     }
+    place.stage = (first_stage + max(end - work.begin, 0)) % S::kStages;
+    sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+    for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], to_log2);
+    if (stashed) add_stashed(o, largest, sum);
+    if constexpr (S::kTeams == 2) {
+      if (!join_teams(o, largest, sum)) return;
     }
-    if (work.part >= work.parts) return;  // none of its keys are seen
-    if (work.parts > 1) {
-      write_part(work, group, o, largest, sum);
+    if (work.slot >= 0) {
+      write_part(work, o, largest, sum);
     } else {
       write_rows(work, group, o, largest, sum);
     }
   }
 
-  __device__ int64_t row_place(const Work& work, int group, int row, int& token, int& head) const {
-    token = work.span.q_off + row / group;
-    head = work.kv_head * group + row % group;
-    return int64_t{token} * p.heads + head;
+  __device__ static float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
+
+  // Adds the second team's sums to the first's, whose call returns true.
+  __device__ bool join_teams(Values& o, float (&largest)[2], float (&sum)[2]) const {
+    Control<S>& control = shared.control();
+    float* values = reinterpret_cast<float*>(shared.q(1)) + thread;
+    constexpr int kHalf = S::kDim / 16;
+    float a[2], b[2];
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      if (consumer == 1) {
+        if (part == 0) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            control.exchange[half][thread] = largest[half], control.exchange[2 + half][thread] = sum[half];
+          }
+        }
+#pragma unroll
+        for (int d = 0; d < kHalf; ++d) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) values[(d * 4 + j) * 128] = o[part * kHalf + d][j];
+        }
+      }
+      sync_teams(0);
+      if (consumer == 0) {
+        if (part == 0) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const PartSum mine{largest[half], sum[half]},
+                next{control.exchange[half][thread], control.exchange[2 + half][thread]};
+            const PartSum all = mine.joined(next);
+            a[half] = mine.factor(all), b[half] = next.factor(all);
+            largest[half] = all.largest, sum[half] = all.sum;
+          }
+        }
+#pragma unroll
+        for (int d = 0; d < kHalf; ++d) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            float& x = o[part * kHalf + d][j];
+            x = PartSum::joined_value(x, a[j / 2], values[(d * 4 + j) * 128], b[j / 2]);
+          }
+        }
+      }
+      sync_teams(1);
+    }
+    return consumer == 0;
+  }
+
+  // Strict mode: where in the list the group of entry i ends.
+  __device__ int group_end(const KeyTiles& tiles, int i) const {
+    if (!tiles.holds_cached(i)) {
+      const int next = (tiles.tile(i) / plan.group_tiles + 1) * plan.group_tiles;
+      return i + next - tiles.tile(i);
+    }
+    return tiles.index_of((tiles.tile(i) / plan.group_tiles + 1) * plan.group_tiles);
+  }
+  __device__ float* stash_place() const {
+    return plan.stash + static_cast<int64_t>(blockIdx.x) * kStashFloats * 256 + consumer * 128 + thread;
+  }
+  // Puts a group's sums away, with those of the groups before, and begins anew.
+  __device__ __forceinline__ void stash(Values& o, float (&largest)[2], float (&sum)[2], bool stashed) const {
+    sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], to_log2);
+    if (stashed) add_stashed(o, largest, sum);
+    float* to = stash_place();
+    constexpr int kStep = 128 * S::kWarpgroups;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      to[half * kStep] = largest[half], to[(2 + half) * kStep] = sum[half];
+      largest[half] = -INFINITY, sum[half] = 0;
+    }
+#pragma unroll
+    for (int d = 0; d < S::kDim / 8; ++d) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[(4 + d * 4 + j) * kStep] = o[d][j], o[d][j] = 0;
+    }
+  }
+  __device__ void add_stashed(Values& o, float (&largest)[2], float (&sum)[2]) const {
+    const float* from = stash_place();
+    constexpr int kStep = 128 * S::kWarpgroups;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const PartSum before{from[half * kStep], from[(2 + half) * kStep]}, mine{largest[half], sum[half]};
+      const PartSum all = before.joined(mine);
+      const float a = before.factor(all), b = mine.factor(all);
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+#pragma unroll
+        for (int j = half * 2; j < half * 2 + 2; ++j) {
+          o[d][j] = PartSum::joined_value(from[(4 + d * 4 + j) * kStep], a, o[d][j], b);
+        }
+      }
+      largest[half] = all.largest, sum[half] = all.sum;
+    }
+  }
+
   __device__ void write_rows(const Work& work, int group, const Values& o, const float (&largest)[2],
                              const float (&sum)[2]) const {
     bool nan = false;
@@ -420,10 +624,10 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       const int row = work.row0 + row_of(half);
       if (row >= work.rows) continue;
-      int token, head;
-      row_place(work, group, row, token, head);
+      const int64_t token = work.span.q_off + row / group;
+      const int head = work.kv_head * group + row % group;
       if (p.lse != nullptr && lane % 4 == 0) {
-        p.lse[token * p.lse_stride + head] = log_sum(__fmul_rn(largest[half], to_log2), sum[half]);
+        p.lse[token * p.lse_stride + head] = PartSum{largest[half], sum[half]}.log_sum();
       }
       const float scale = sum[half] == 0 ? 0.0f : 1.0f / sum[half];
       T* to = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
@@ -438,17 +642,12 @@ struct Consumer {
     }
     redo_if(nan, work, group);
   }
-  // Rounded step by step, so that every caller has the same bits.
-  __device__ static float log_sum(float largest, float sum) {
-    return sum == 0 ? -INFINITY : __fmul_rn(__fadd_rn(largest, log2f(sum)), 0.6931471805599453f);
-  }
-
   // A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN. Such elements, which real
   // models do not have, are done again row by row.
   __device__ void redo_if(bool nan, const Work& work, int group) const {
     const int found = any_of_group(nan);
     if (!found) return;
-    for (int row = work.row0 + consumer * 64; row < min(work.row0 + consumer * 64 + 64, work.rows); ++row) {
+    for (int row = work.row0 + row_group() * 64; row < min(work.row0 + row_group() * 64 + 64, work.rows); ++row) {
       attend_row(p, work.request, work.span.q_off + row / group, work.kv_head * group + row % group,
                  *reinterpret_cast<RowScratch*>(shared.q(consumer)), RowWrite::kWhereNaN,
                  RowTeam{1 + consumer, thread});
@@ -463,103 +662,61 @@ struct Consumer {
     return any;
   }
 
-  __device__ void write_part(const Work& work, int group, const Values& o, const float (&largest)[2],
+  __device__ void write_part(const Work& work, const Values& o, const float (&largest)[2],
                              const float (&sum)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = work.row0 + row_of(half);
-      if (row >= work.rows) continue;
-      int token, head;
-      const int64_t at = row_place(work, group, row, token, head) * plan.max_parts + work.part;
-      if (lane % 4 == 0) plan.states[at] = make_float2(__fmul_rn(largest[half], to_log2), sum[half]);
+      const int row = row_of(half);
+      if (work.row0 + row >= work.rows) continue;
+      const int64_t at = static_cast<int64_t>(work.slot) * plan.slot_rows + row;
+      if (lane % 4 == 0) plan.states[at] = make_float2(largest[half], sum[half]);
       float* to = plan.values + at * p.v_head_dim;
 #pragma unroll
       for (int d = 0; d < S::kDim / 8; ++d) {
         const int column = d * 8 + lane % 4 * 2;
-        if (column < p.v_head_dim)
+        if (column < p.v_head_dim) {
           *reinterpret_cast<float2*>(to + column) = make_float2(o[d][half * 2], o[d][half * 2 + 1]);
-      }
-    }
-    __threadfence();
-    sync();
-    Control<S>& control = shared.control();
-    if (thread == 0) {
-      const int64_t counter = (int64_t{work.tile_index} * p.kv_heads + work.kv_head) * S::kConsumers + consumer;
-      control.arrived[consumer] = static_cast<int>(atomicInc(&plan.arrived[counter], work.parts - 1));
-    }
-    sync();
-    if (control.arrived[consumer] == work.parts - 1) join(work, group);
-  }
-
-  // Adds up the parts of this warpgroup's rows, in their order: a warp a row.
-  __device__ void join(const Work& work, int group) const {
-    __threadfence();
-    bool nan = false;
-    const int first = work.row0 + consumer * 64, stop = min(first + 64, work.rows);
-    for (int row = first + warp; row < stop; row += 4) {
-      int token, head;
-      const int64_t at = row_place(work, group, row, token, head) * plan.max_parts;
-      float top = -INFINITY, total = 0;
-      for (int i = lane; i < work.parts; i += 32) top = fmaxf(top, __ldcg(&plan.states[at + i].x));
-      top = warp_max(top);
-      const float base = top == -INFINITY ? 0.0f : top;
-      float x[S::kDim / 32] = {};
-#pragma unroll 4
-      for (int i = 0; i < work.parts; ++i) {
-        const float2 state = __ldcg(&plan.states[at + i]);
-        const float factor = exp2_fast(state.x - base);
-        total = fmaf(factor, state.y, total);
-        const float* from = plan.values + (at + i) * p.v_head_dim;
-#pragma unroll
-        for (int d = 0; d < S::kDim / 64; ++d) {
-          const int column = d * 64 + lane * 2;
-          const float2 v =
-              column < p.v_head_dim ? __ldcg(reinterpret_cast<const float2*>(from + column)) : make_float2(0, 0);
-          x[2 * d] = fmaf(factor, v.x, x[2 * d]);
-          x[2 * d + 1] = fmaf(factor, v.y, x[2 * d + 1]);
         }
       }
-      const float scale = total == 0 ? 0.0f : 1.0f / total;
-      T* to = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
-#pragma unroll
-      for (int d = 0; d < S::kDim / 64; ++d) {
-        const int column = d * 64 + lane * 2;
-        if (column >= p.v_head_dim) continue;
-        *reinterpret_cast<uint32_t*>(to + column) = pack2<T>(x[2 * d] * scale, x[2 * d + 1] * scale);
-        nan |= isnan(x[2 * d] * scale) || isnan(x[2 * d + 1] * scale);
-      }
-      if (p.lse != nullptr && lane == 0) p.lse[token * p.lse_stride + head] = log_sum(base, total);
     }
-    redo_if(nan, work, group);
   }
 };
 
 template <class S>
-__device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, char* memory) {
+__device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, char* memory) {
   const SharedLayout<S> shared(memory);
   Control<S>& control = shared.control();
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      for (uint64_t* full : {&control.k_full[i], &control.v_full[i]}) barrier_init(shared_address(full), 1);
+      for (int team = 0; team < S::kTeams; ++team) {
+        barrier_init(shared_address(&control.k_full[team][i]), 1);
+        barrier_init(shared_address(&control.v_full[team][i]), 1);
+      }
       for (uint64_t* empty : {&control.k_empty[i], &control.v_empty[i]})
-        barrier_init(shared_address(empty), 4 * S::kConsumers);
+        barrier_init(shared_address(empty), 4 * S::kRowGroups);
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&control.work_full[i]), 1);
-      barrier_init(shared_address(&control.work_empty[i]), 4 * S::kConsumers);
+      barrier_init(shared_address(&control.work_empty[i]), 4 * S::kWarpgroups);
     }
     fence_barrier_init();
   }
   __syncthreads();
+  asm volatile("griddepcontrol.launch_dependents;");  // the join's blocks may come as soon as there is room
   const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
   if (group == 0) {
-    if constexpr (S::kConsumers == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (S::kWarpgroups == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (thread < 32) Producer<S>{p, maps, shared, {}, thread}.run(plan);
   } else {
-    if constexpr (S::kConsumers == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    Consumer<S>{p,           plan,   shared,
-                group - 1,   thread, thread % 32,
-                thread / 32, {},     p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}
+    if constexpr (S::kWarpgroups == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    Consumer<S>{.p = p,
+                .plan = plan,
+                .shared = shared,
+                .consumer = group - 1,
+                .thread = thread,
+                .lane = thread % 32,
+                .warp = thread / 32,
+                .to_log2 = p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}
         .run();
   }
 }
@@ -569,7 +726,7 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     attend_sm90(const __grid_constant__ KVMaps maps, const __grid_constant__ AttentionParams p,
-                const __grid_constant__ PartPlan plan) {
+                const __grid_constant__ WorkPlan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
   attend_sm90_block<S>(maps, p, plan, memory);
@@ -577,7 +734,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 }
 
 template <class S>
-void launch_sm90(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, const Stream& stream) {
+void launch_sm90(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, const Stream& stream) {
   static const bool ready = [] {
     check_cuda(cudaFuncSetAttribute(attend_sm90<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
                "paged_attention: shared memory");
@@ -589,12 +746,14 @@ void launch_sm90(const KVMaps& maps, const AttentionParams& p, const PartPlan& p
 }
 
 template <class T, int kDim>
-void attend_sm90_of(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, int max_rows,
+void attend_sm90_of(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, int max_rows,
                     const Stream& stream) {
-  if (max_rows <= 64) {
-    launch_sm90<Sm90Shape<T, kDim, 1>>(maps, p, plan, stream);
+  if (max_rows > 64) {
+    launch_sm90<Sm90Shape<T, kDim, 2, 1>>(maps, p, plan, stream);
+  } else if (plan.teams == 2) {
+    launch_sm90<Sm90Shape<T, kDim, 1, 2>>(maps, p, plan, stream);
   } else {
-    launch_sm90<Sm90Shape<T, kDim, 2>>(maps, p, plan, stream);
+    launch_sm90<Sm90Shape<T, kDim, 1, 1>>(maps, p, plan, stream);
   }
 }
 

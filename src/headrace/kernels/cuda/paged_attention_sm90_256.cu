@@ -2,7 +2,7 @@
 
 namespace headrace::cuda {
 
-void attend_sm90_256(const KVMaps& maps, const AttentionParams& p, const PartPlan& plan, int max_rows,
+void attend_sm90_256(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, int max_rows,
                      const Stream& stream) {
   if (p.q_type == DType::kBF16) {
     attend_sm90_of<__nv_bfloat16, 256>(maps, p, plan, max_rows, stream);

@@ -19,7 +19,7 @@ struct Stream {
   void* scratch = nullptr;    // kernels of one op at a time; sized once
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them; zero between kernels
-  static constexpr int64_t kCounters = 1 << 18;
+  static constexpr int64_t kCounters = 256;
   std::shared_ptr<BlasPlans> blas;  // shared only because this file need not know the type; null until it is needed
 };
 

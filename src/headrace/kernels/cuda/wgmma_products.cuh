@@ -24,17 +24,32 @@ __device__ inline void hold(float (&d)[kTiles][4]) {
   }
 }
 
-// Descriptor of an operand of which 64 elements (128 bytes) of a row lie side by side, and 8 rows in 1024 bytes.
-// next_columns: bytes to the next 64 elements of a row, where the rows are the summed dimension; else unused.
-__device__ inline uint64_t wgmma_operand(uint32_t address, uint32_t next_columns) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+// Descriptor of an operand of which 64 elements (128 bytes) of a row lie side by side, and 8 rows in 1024 bytes. Its
+// low word; an offset of n bytes adds n / 16 to it. next_columns: bytes to the next 64 elements of a row, where the
+// rows are the summed dimension; else unused.
+__device__ inline uint32_t operand_low(uint32_t address, uint32_t next_columns) {
+  return ((address & 0x3ffff) >> 4) | next_columns >> 4 << 16;
 }
+__device__ inline uint64_t operand(uint32_t low) { return low | uint64_t{1 << 30 | 1024 >> 4} << 32; }
 
 enum class Add : int { kNo = 0, kYes = 1 };  // d = a b, or d += a b
 
 // The operand lists are longer than a line.
 // clang-format off
+// d [64, 32] of a [64, 16] and b [32, 16], both in shared memory, rows of 16 elements.
+template <class T>
+__device__ inline void wgmma_shared(float (&d)[4][4], uint64_t a, uint64_t b, Add add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0; }"
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0; }"
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+  }
+}
+
 // d [64, 64] of a [64, 16] and b [64, 16], both in shared memory, rows of 16 elements.
 template <class T>
 __device__ inline void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b, Add add) {
