@@ -45,15 +45,19 @@ void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs&
   const Tensor k = options.k_rope ? with_rope(in.k, options.k_rope) : Tensor();
   const TensorView new_k = k ? k.view() : in.k;
   const KVLayerView kv = encoder_only ? KVLayerView{} : pool_.layer(layer.layer_id());
+  const bool stores = new_k && !encoder_only && options.save_kv_cache == SaveKV::kYes;
+  // A device's kernels are fastest when all keys come from one place.
+  const bool from_pool = stores && batch.attn.on_device != nullptr &&
+                         batch.attn.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
   const TensorView& slots = cross ? batch.attn.encoder_write_slots : batch.attn.write_slots;
-  if (new_k && !encoder_only && options.save_kv_cache == SaveKV::kYes) {
+  if (stores) {
     HR_REQUIRE(slots, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(),
                ": keys are to be stored, but the batch has no write slots");
     ops_.store_kv({.k = new_k, .v = in.v, .slots = slots, .kv = kv}, context_);
   }
   ops_.paged_attention({.q = q ? q.view() : in.q,
-                        .k_new = cross ? TensorView() : new_k,
-                        .v_new = cross ? TensorView() : in.v,
+                        .k_new = cross || from_pool ? TensorView() : new_k,
+                        .v_new = cross || from_pool ? TensorView() : in.v,
                         .kv = kv,
                         .spans = batch.attn.spans,
                         .on_device = batch.attn.on_device,

@@ -32,6 +32,7 @@ struct AttnMetadata {
   std::vector<KeySpan> spans;            // one per request; rows are packed in this order without gaps
   TensorView page_table;                 // int32 [rows, pages]: physical page of each logical page
   TensorView write_slots;                // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
+  int64_t padding_rows = 0;              // at the end, to fill a captured graph: nobody reads their results
   TensorView encoder_write_slots;        // int64 [encoder tokens]: where cross-attention stores encoder K and V
   std::vector<StateSlots> state_slots;   // one per request; empty when the model has no GDN layers
   std::vector<StateSnapshot> snapshots;  // sorted by request, then num_tokens

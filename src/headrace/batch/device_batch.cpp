@@ -12,6 +12,14 @@ int64_t bytes_of(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
 }
 
+DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn) {
+  const int64_t rows = attn.num_tokens() - attn.padding_rows;
+  if (!attn.write_slots || attn.write_slots.numel() < rows) return DeviceMetadata::NewKeys::kSomeNotStored;
+  const auto* slots = static_cast<const int64_t*>(attn.write_slots.data());
+  const bool all = std::all_of(slots, slots + rows, [](int64_t slot) { return slot != kDoNotStore; });
+  return all ? DeviceMetadata::NewKeys::kAllStored : DeviceMetadata::NewKeys::kSomeNotStored;
+}
+
 }  // namespace
 
 DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime) : config_(c), runtime_(runtime) {
@@ -114,6 +122,7 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
     }
     to.page_table = table_;
   }
+  metadata_.new_keys = new_keys_of(from);
   metadata_.token_merge.reset();
   if (from.token_merge) place_merge(*from.token_merge);
   to.on_device = &metadata_;

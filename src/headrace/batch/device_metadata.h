@@ -1,5 +1,6 @@
 // The arrays of an AttnMetadata where a device's kernels can read them.
 #pragma once
+#include <cstdint>
 #include <optional>
 
 #include "headrace/batch/key_span.h"
@@ -16,6 +17,9 @@ struct DeviceMetadata {
   const KeySpan* spans = nullptr;
   const StateSlots* state_slots = nullptr;
   const StateSnapshot* snapshots = nullptr;
+  // Whether every row that counts has a write slot: once stored, new keys can be read from the pool like all others.
+  enum class NewKeys : uint8_t { kSomeNotStored, kAllStored };
+  NewKeys new_keys = NewKeys::kSomeNotStored;
   std::optional<TokenMerge> token_merge;  // its views on the device; AttnMetadata keeps the host's
 };
 

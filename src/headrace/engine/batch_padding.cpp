@@ -31,6 +31,7 @@ const ForwardBatch& BatchPadding::fill(const ForwardBatch& batch, int32_t size) 
              count, " requests and ", batch.num_tokens(), " tokens does not fit ", size, " decode rows");
   filled_ = batch;
   if (count == size) return filled_;
+  filled_.attn.padding_rows = size - count;
   filled_.input_ids = filled<int32_t>(ids_, batch.input_ids, count, size, 0);
   filled_.positions = filled<int32_t>(positions_, batch.positions, count, size, 0);
   filled_.attn.write_slots = filled<int64_t>(write_slots_, batch.attn.write_slots, count, size, kDoNotStore);
