@@ -33,7 +33,7 @@ struct AttentionCase {
   int32_t page_size = 16;
   std::optional<int32_t> window;
   float logit_cap = 0;
-  DType dtype = DType::kF32;       // of q, k, v and out
+  DType dtype = DType::kF32;  // of q, k, v and out
   DType pool_dtype = DType::kF32;
   AttentionType type = AttentionType::kDecoder;
   RadixAttentionConfig::KeySource source = RadixAttentionConfig::KeySource::kSelf;

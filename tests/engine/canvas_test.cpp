@@ -145,7 +145,9 @@ TEST(Canvas, B27_NoiseDependsOnTheSeedThePositionAndTheStepAlone) {
   ASSERT_EQ(first.size(), 8u);
   for (size_t i = 0; i < first.size(); ++i) {
     EXPECT_NE(first[i], other[i]);
-    if (i > 0) EXPECT_NE(first[i], first[i - 1]);
+    if (i > 0) {
+      EXPECT_NE(first[i], first[i - 1]);
+    }
     for (const int32_t id : first[i]) EXPECT_TRUE(0 <= id && id < ToyDiffusionModel::kVocab);
   }
 }

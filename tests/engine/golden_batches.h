@@ -29,7 +29,7 @@ class GoldenBatches {
 
   struct Share {
     size_t sequence = 0;
-    int32_t count = 0;       // of its next tokens; those that are left, when fewer
+    int32_t count = 0;         // of its next tokens; those that are left, when fewer
     int32_t wanted = 1 << 20;  // logits of this many of them, from the last one back
   };
   // One forward pass.

@@ -9,9 +9,9 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t next();
-  double uniform();                          // [0, 1)
-  double normal();                           // mean 0, variance 1 (Box-Muller)
-  int64_t below(int64_t n);                  // [0, n)
+  double uniform();          // [0, 1)
+  double normal();           // mean 0, variance 1 (Box-Muller)
+  int64_t below(int64_t n);  // [0, n)
 
  private:
   uint64_t state_;

@@ -20,7 +20,7 @@ struct AttentionConfig {
   float scale = 1;
   int32_t num_kv_heads = 0;
   AttnImpl attn_impl = AttnImpl::kGrouped;
-  std::optional<int32_t> sliding_window;       // keys that a row sees, its own included
+  std::optional<int32_t> sliding_window;         // keys that a row sees, its own included
   std::string_view kv_cache_layout = "unified";  // the only one; "distinct" is refused
   OpContext context;
 };

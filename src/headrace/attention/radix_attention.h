@@ -12,12 +12,12 @@ namespace headrace {
 // The origin's ten fields in its order.
 struct RadixAttentionConfig {
   int32_t num_heads = 0;
-  int32_t head_dim = 0;      // of q and k
-  float scaling = 1;         // usually 1 / sqrt(head_dim)
-  int32_t num_kv_heads = 0;  // divides num_heads
-  int32_t layer_id = 0;      // global: the layer's number in the model
-  float logit_cap = 0;       // 0: none
-  std::optional<int32_t> v_head_dim;  // absent: head_dim
+  int32_t head_dim = 0;                        // of q and k
+  float scaling = 1;                           // usually 1 / sqrt(head_dim)
+  int32_t num_kv_heads = 0;                    // divides num_heads
+  int32_t layer_id = 0;                        // global: the layer's number in the model
+  float logit_cap = 0;                         // 0: none
+  std::optional<int32_t> v_head_dim;           // absent: head_dim
   std::optional<int32_t> sliding_window_size;  // keys that a row sees, its own included; absent: all
   enum class KeySource : uint8_t { kSelf, kCrossAttention } is_cross_attention = KeySource::kSelf;
   AttentionType attn_type = AttentionType::kDecoder;

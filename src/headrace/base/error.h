@@ -40,13 +40,15 @@ std::string str(const Parts&... parts) {
 }  // namespace headrace
 
 // Throws Error(code, parts...) unless `cond`. The parts are evaluated only on failure.
-#define HR_REQUIRE(cond, code, ...)                                                          \
-  do {                                                                                       \
-    if (!(cond)) [[unlikely]] throw ::headrace::Error((code), ::headrace::str(__VA_ARGS__)); \
+#define HR_REQUIRE(cond, code, ...)                                  \
+  do {                                                               \
+    if (!(cond)) [[unlikely]]                                        \
+      throw ::headrace::Error((code), ::headrace::str(__VA_ARGS__)); \
   } while (0)
 
 // A broken invariant of headrace itself; throws Error(kInternal). Never used on input.
-#define HR_ASSERT(cond)                                                               \
-  do {                                                                                \
-    if (!(cond)) [[unlikely]] ::headrace::assertion_failed(#cond, __FILE__, __LINE__); \
+#define HR_ASSERT(cond)                                        \
+  do {                                                         \
+    if (!(cond)) [[unlikely]]                                  \
+      ::headrace::assertion_failed(#cond, __FILE__, __LINE__); \
   } while (0)

@@ -2,8 +2,8 @@
 // thread pools never fight; under ThreadSanitizer the same calls run on std::jthread.
 #pragma once
 #include <cstdint>
-#include <type_traits>
 #include <memory>
+#include <type_traits>
 
 namespace headrace {
 

@@ -20,16 +20,10 @@ class View {
   int64_t stride(int i) const { return strides_[static_cast<size_t>(i)]; }
 
   template <class... Index>
-    requires(sizeof...(Index) == R)
-  T& operator()(Index... index) const {
-    return data_[offset(index...)];
-  }
+  requires(sizeof...(Index) == R) T& operator()(Index... index) const { return data_[offset(index...)]; }
   // The memory at a leading index; the last dimension is contiguous from there when its stride is 1.
   template <class... Index>
-    requires(sizeof...(Index) < R)
-  T* row(Index... index) const {
-    return data_ + offset(index...);
-  }
+  requires(sizeof...(Index) < R) T* row(Index... index) const { return data_ + offset(index...); }
 
  private:
   template <class... Index>

@@ -9,8 +9,7 @@ namespace headrace {
 class Workspace {
  public:
   Workspace() = default;
-  explicit Workspace(int64_t bytes, DeviceRuntime& runtime = cpu_runtime())
-      : memory_(DType::kU8, {bytes}, runtime) {}
+  explicit Workspace(int64_t bytes, DeviceRuntime& runtime = cpu_runtime()) : memory_(DType::kU8, {bytes}, runtime) {}
 
   void reset() { used_ = 0; }
   int64_t capacity() const { return memory_ ? memory_.bytes() : 0; }

@@ -31,16 +31,16 @@ struct KeySpan {
     kSegment,  // every row sees the cached keys from logical(phys0) - window + 1 on; new rows are not windowed
   };
 
-  int32_t q_off = 0, q_len = 1;           // its rows in the packed batch
-  int32_t ctx_len = 0;                    // readable cached tokens
-  int32_t phys0 = 0;                      // physical position of its row 0
-  int32_t log_shift = 0;                  // logical = physical before the hole, physical - log_shift after it
-  int32_t hole_begin = 0, hole_end = 0;   // cached positions that no row sees
+  int32_t q_off = 0, q_len = 1;          // its rows in the packed batch
+  int32_t ctx_len = 0;                   // readable cached tokens
+  int32_t phys0 = 0;                     // physical position of its row 0
+  int32_t log_shift = 0;                 // logical = physical before the hole, physical - log_shift after it
+  int32_t hole_begin = 0, hole_end = 0;  // cached positions that no row sees
   Kind kind = Kind::kCausal;
-  int32_t block_size = 1;                 // kBlock, kPrefixFull
+  int32_t block_size = 1;                         // kBlock, kPrefixFull
   int32_t prompt_len = 0, padded_prompt_len = 0;  // kPrefixFull; such a prompt is never chunked
   WindowFrom window_from = WindowFrom::kRow;
-  int32_t page_row = 0;                   // its row of the page table
+  int32_t page_row = 0;                           // its row of the page table
   int32_t encoder_len = 0, encoder_page_row = 0;  // cross-attention: keys [0, encoder_len), no mask
 
   HR_HOST_DEVICE constexpr int32_t seq_len() const { return ctx_len + q_len; }

@@ -9,7 +9,7 @@ namespace headrace {
 // Each throws Error kInvalidArgument: "<name>: ... is <found>, expected <expected>".
 void check_shape(std::string_view name, const TensorView& tensor, const Shape& expected);
 void check_dtype(std::string_view name, const TensorView& tensor, DType expected);
-void check_float(std::string_view name, const TensorView& tensor);      // float32, bfloat16 or float16
+void check_float(std::string_view name, const TensorView& tensor);  // float32, bfloat16 or float16
 void check_rank(std::string_view name, const TensorView& tensor, int expected);
 void check_rows_contiguous(std::string_view name, const TensorView& tensor);  // the last dimension's stride is 1
 

@@ -19,7 +19,7 @@ struct RMSNormArgs {
   TensorView gate;    // shape and dtype of x, or null
   float eps = 1e-6f;
   WeightForm weight_form = WeightForm::kPlain;
-  TensorView out;     // shape and dtype of x
+  TensorView out;  // shape and dtype of x
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

@@ -11,8 +11,8 @@ namespace headrace {
 // One layer's K and V. Refers to a pool's memory, or to another engine's: strides say the order, so token-major
 // pools fit too. The last dimension is contiguous.
 struct KVLayerView {
-  TensorView k;  // [pages, num_kv_heads, page_size, head_dim]
-  TensorView v;  // [pages, num_kv_heads, page_size, v_head_dim]
+  TensorView k;                    // [pages, num_kv_heads, page_size, head_dim]
+  TensorView v;                    // [pages, num_kv_heads, page_size, v_head_dim]
   float k_scale = 1, v_scale = 1;  // what a stored 8-bit value is multiplied by; 1 for floats
 
   explicit operator bool() const { return static_cast<bool>(k); }
@@ -43,7 +43,7 @@ enum class KVLayout : uint8_t {
 
 struct KVPoolConfig {
   std::vector<KVLayerGroup> groups;
-  int32_t num_pages = 0;  // usable pages; one more is reserved
+  int32_t num_pages = 0;   // usable pages; one more is reserved
   int32_t page_size = 64;  // tokens: 1, 16, 32, 64, 128 or 256
   DType dtype = DType::kBF16;
   KVLayout layout = KVLayout::kHeadMajor;
@@ -76,7 +76,7 @@ class KVPool {
   struct Layer {
     int32_t layer_id = 0;
     const Layer* source = nullptr;  // not owned: another element of layers_, which does not grow after construction
-    Tensor k, v;  // dense, in the order of layout_
+    Tensor k, v;                    // dense, in the order of layout_
   };
   const Layer* find(int32_t layer_id) const;
 

@@ -27,8 +27,8 @@ class ReqToTokenPool {
   // The slot of a token's K and V. `position` must lie in a page that was written.
   int64_t slot_of(int32_t row, int32_t position) const;
 
-  TensorView page_table() const { return pages_; }       // int32 [max_requests + 1, pages]
-  TensorView state_slots() const { return states_; }     // int32 [max_requests + 1]
+  TensorView page_table() const { return pages_; }    // int32 [max_requests + 1, pages]
+  TensorView state_slots() const { return states_; }  // int32 [max_requests + 1]
   void set_state_slot(int32_t row, int32_t state_slot);
 
  private:

@@ -25,7 +25,7 @@ constexpr int kVecsInRegisters = 2;
 
 template <int kRows, int kVecs, Into kInto>
 [[gnu::always_inline]] inline void multiply_block(const float* a, const float* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+                                                  ReadAhead& ahead) {
   Vec sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) sum[r][v] = kInto == Into::kAdd ? load(c + r * s.c_stride + v * kLanes) : Vec{};
@@ -50,7 +50,7 @@ template <int kRows, int kVecs, Into kInto>
 // a holds bf16, b pairs of bf16 [depth / 2, n]: the low half belongs to the even index of depth.
 template <int kRows, int kVecs, Into kInto>
 [[gnu::always_inline]] inline void multiply_block(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+                                                  ReadAhead& ahead) {
   __m512 sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) {
@@ -79,8 +79,7 @@ template <int kRows, int kVecs, Into kInto>
 #endif
 
 template <int kVecs, Into kInto, class A, class B>
-inline void multiply_columns(const A* a, const B* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+inline void multiply_columns(const A* a, const B* b, float* c, const Product& s, ReadAhead& ahead) {
   long r = 0;
   for (; r + kRowsInRegisters <= s.rows; r += kRowsInRegisters) {
     multiply_block<kRowsInRegisters, kVecs, kInto>(a + r * s.a_stride, b, c + r * s.c_stride, s, ahead);
@@ -98,8 +97,7 @@ inline void multiply_columns(const A* a, const B* b, float* c, const Product& s,
 }
 
 template <Into kInto, class A, class B>
-inline void multiply(const A* a, const B* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+inline void multiply(const A* a, const B* b, float* c, const Product& s, ReadAhead& ahead) {
   long n = 0;
   for (; n + kVecsInRegisters * kLanes <= s.n; n += kVecsInRegisters * kLanes) {
     multiply_columns<kVecsInRegisters, kInto>(a, b + n, c + n, s, ahead);
@@ -125,7 +123,7 @@ inline void release_tiles() { _tile_release(); }
 // 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows.
 template <int kTileRows, Into kInto>
 [[gnu::always_inline]] inline void multiply_tiles(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+                                                  ReadAhead& ahead) {
   const long a_bytes = s.a_stride * 2, b_bytes = s.b_stride * 4, c_bytes = s.c_stride * 4;
   asm volatile("" ::: "memory");  // _tile_loadd does not say that it reads memory
   if (kInto == Into::kAdd) {
@@ -159,8 +157,7 @@ template <int kTileRows, Into kInto>
 }
 
 template <Into kInto>
-inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
-                 ReadAhead& ahead) {
+inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Product& s, ReadAhead& ahead) {
   for (long n = 0; n < s.n; n += 32) {
     for (long r = 0; r < s.rows; r += 32) {
       if (s.rows - r > 16) {

@@ -57,8 +57,10 @@ inline void locate(const PagedAttentionParams& p, const KeySpan& span, const Rea
     }
     const long at = position / p.page_size, slot = position - at * p.page_size;
     const long page = p.page_table[span.page_row * p.table_row_stride + at * p.table_page_stride];
-    keys.k[i] = static_cast<const char*>(p.k.data) + (page * p.k.page_stride + slot * p.k.slot_stride) * size_of(p.k.type);
-    keys.v[i] = static_cast<const char*>(p.v.data) + (page * p.v.page_stride + slot * p.v.slot_stride) * size_of(p.v.type);
+    keys.k[i] =
+        static_cast<const char*>(p.k.data) + (page * p.k.page_stride + slot * p.k.slot_stride) * size_of(p.k.type);
+    keys.v[i] =
+        static_cast<const char*>(p.v.data) + (page * p.v.page_stride + slot * p.v.slot_stride) * size_of(p.v.type);
   }
 }
 
@@ -72,13 +74,27 @@ struct TileRows {
 };
 
 [[gnu::always_inline]] inline TileRows k_rows(const PagedAttentionParams& p, const TileKeys& t, long kv_head) {
-  return {t.k, t.present, t.fresh, kv_head * p.k.head_stride * size_of(p.k.type),
-          kv_head * p.k_new.head_stride * size_of(p.k_new.type), p.k.type, p.k_new.type, p.key_type, p.head_dim};
+  return {t.k,
+          t.present,
+          t.fresh,
+          kv_head * p.k.head_stride * size_of(p.k.type),
+          kv_head * p.k_new.head_stride * size_of(p.k_new.type),
+          p.k.type,
+          p.k_new.type,
+          p.key_type,
+          p.head_dim};
 }
 
 [[gnu::always_inline]] inline TileRows v_rows(const PagedAttentionParams& p, const TileKeys& t, long kv_head) {
-  return {t.v, t.present, t.fresh, kv_head * p.v.head_stride * size_of(p.v.type),
-          kv_head * p.v_new.head_stride * size_of(p.v_new.type), p.v.type, p.v_new.type, p.key_type, p.v_head_dim};
+  return {t.v,
+          t.present,
+          t.fresh,
+          kv_head * p.v.head_stride * size_of(p.v.type),
+          kv_head * p.v_new.head_stride * size_of(p.v_new.type),
+          p.v.type,
+          p.v_new.type,
+          p.key_type,
+          p.v_head_dim};
 }
 
 // to[64, stride] in float32, new keys rounded to the pool's dtype; zeros where a key is absent and beyond dim.

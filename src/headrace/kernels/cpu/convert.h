@@ -7,7 +7,9 @@
 namespace headrace::cpu {
 namespace {
 
-[[gnu::always_inline]] inline float bf16_to_f32(uint16_t bits) { return __builtin_bit_cast(float, uint32_t{bits} << 16); }
+[[gnu::always_inline]] inline float bf16_to_f32(uint16_t bits) {
+  return __builtin_bit_cast(float, uint32_t{bits} << 16);
+}
 
 // Rounds to nearest, ties to even; NaN stays NaN.
 [[gnu::always_inline]] inline uint16_t f32_to_bf16(float value) {

@@ -9,8 +9,8 @@
 namespace headrace::cpu {
 
 struct KernelSet {
-  const OpSet* ops;          // ops->name is the set's name
-  bool (*runs_here)();       // this processor and operating system can run it
+  const OpSet* ops;     // ops->name is the set's name
+  bool (*runs_here)();  // this processor and operating system can run it
 };
 
 // Every set that is built, best first: amx, avx512bf16, avx512, avx2, portable. portable runs everywhere.

@@ -5,9 +5,19 @@
 #pragma once
 
 // Declares an entry point in the namespace of every set.
-#define HR_DECLARE_PER_ISA(declaration)  \
-  namespace portable { declaration; }    \
-  namespace avx2 { declaration; }        \
-  namespace avx512 { declaration; }      \
-  namespace avx512bf16 { declaration; }  \
-  namespace amx { declaration; }
+#define HR_DECLARE_PER_ISA(declaration) \
+  namespace portable {                  \
+  declaration;                          \
+  }                                     \
+  namespace avx2 {                      \
+  declaration;                          \
+  }                                     \
+  namespace avx512 {                    \
+  declaration;                          \
+  }                                     \
+  namespace avx512bf16 {                \
+  declaration;                          \
+  }                                     \
+  namespace amx {                       \
+  declaration;                          \
+  }

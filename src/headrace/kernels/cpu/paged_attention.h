@@ -66,9 +66,7 @@ struct PagedAttentionParams {
 };
 
 // n rounded up to the padding of scratch matrices.
-[[gnu::always_inline]] constexpr long padded(long n) {
-  return (n + kAttentionPad - 1) / kAttentionPad * kAttentionPad;
-}
+[[gnu::always_inline]] constexpr long padded(long n) { return (n + kAttentionPad - 1) / kAttentionPad * kAttentionPad; }
 
 HR_DECLARE_PER_ISA(void paged_attention(const PagedAttentionParams& params))
 

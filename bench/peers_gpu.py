@@ -1,0 +1,90 @@
+"""Speed of other libraries' attention on one GPU, on the shapes of attention_gpu_bench and gdn_gpu_bench.
+
+Prints a Markdown table, the limits of the machine first. Libraries that cannot be imported are skipped by name; PEERS_PATH
+names a folder to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn]
+"""
+import os
+import sys
+
+sys.path.insert(0, os.environ.get("PEERS_PATH", "peers"))
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from triton.testing import do_bench
+
+BF16 = dict(device="cuda", dtype=torch.bfloat16)
+BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
+
+
+def report(name, call, flops=0, moved=0):
+    """One row: the median of `call`, with what `flops` and `moved` bytes make of it. A call that fails is a row too."""
+    try:
+        call()
+        ms = do_bench(call, warmup=20, rep=100, return_mode="median")
+    except Exception as error:
+        print(f"| {name} | failed: {type(error).__name__}: {str(error).splitlines()[0][:100]} |", flush=True)
+        return
+    rate = f"{flops / ms / 1e9:.0f} TFLOP/s" if flops else f"{moved / ms / 1e9:.2f} TB/s" if moved else ""
+    print(f"| {name} | {ms * 1e3:.1f} us | {rate} |", flush=True)
+
+
+def limits():
+    source = torch.empty(1 << 30, **BF16)
+    target = torch.empty_like(source)
+    report("copy of 2 GiB", lambda: target.copy_(source), moved=4 * source.numel())
+    x = torch.randn(8192, 8192, **BF16)
+    report("matmul 8192^3", lambda: x @ x, flops=2 * 8192**3)
+
+
+def attention(label, heads, kv_heads, dim, batch, rows, keys, causal):
+    q = torch.randn(batch, heads, rows, dim, **BF16)
+    k = torch.randn(batch, kv_heads, keys, dim, **BF16)
+    v = torch.randn_like(k)
+    for name, backend in BACKENDS.items():
+        def call():
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+        flops = 2 * heads * dim * rows * keys if causal else 0
+        report(f"{label}, {name}", call, flops=flops, moved=4 * k.numel())
+
+
+def prefill():
+    for heads, kv_heads, dim in ((32, 8, 128), (16, 2, 256), (32, 8, 64)):
+        for tokens in (2048, 8192, 32768):
+            attention(f"prefill {tokens} {heads}/{kv_heads} d{dim}", heads, kv_heads, dim, 1, tokens, tokens, True)
+
+
+def decode():
+    for heads, kv_heads, dim, batch, keys in ((32, 8, 128, 64, 8192), (32, 8, 128, 1, 32768), (16, 2, 256, 1, 131072)):
+        attention(f"decode b{batch} {keys} {heads}/{kv_heads} d{dim}, dense", heads, kv_heads, dim, batch, 1, keys, False)
+
+
+def gdn():
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+    except ImportError as error:
+        print(f"| Gated DeltaNet, flash-linear-attention | skipped: {error} |")
+        return
+    for count, tokens in ((1, 32768), (16, 2048), (8, 4096)):
+        total = count * tokens
+        q, k = (torch.randn(1, total, 16, 128, **BF16) for _ in range(2))
+        v, beta = torch.randn(1, total, 32, 128, **BF16), torch.rand(1, total, 32, **BF16)
+        g, state = -torch.rand(1, total, 32, device="cuda"), torch.randn(count, 32, 128, 128, device="cuda")
+        starts = torch.arange(0, total + 1, tokens, device="cuda", dtype=torch.long)
+        with torch.no_grad():
+            report(f"GDN prefill {count} x {tokens}, fla", lambda: chunk_gated_delta_rule(
+                q, k, v, g, beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=starts))
+    for count in (1, 64):
+        q, k = (torch.randn(count, 1, 16, 128, **BF16) for _ in range(2))
+        v, beta = torch.randn(count, 1, 32, 128, **BF16), torch.rand(count, 1, 32, **BF16)
+        g, state = -torch.rand(count, 1, 32, device="cuda"), torch.randn(count, 32, 128, 128, device="cuda")
+        with torch.no_grad():
+            report(f"GDN decode b{count}, fla recurrence alone", lambda: fused_recurrent_gated_delta_rule(
+                q, k, v, g, beta=beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True))
+
+
+if __name__ == "__main__":
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
+    print("| work | median | rate |\n|---|---|---|")
+    for part in sys.argv[1:] or ("limits", "prefill", "decode", "gdn"):
+        {"limits": limits, "prefill": prefill, "decode": decode, "gdn": gdn}[part]()
