@@ -99,6 +99,7 @@ Tensor ModelRunner::run(const ForwardBatch& batch) {
 
 ModelRunner::TokenRows ModelRunner::run_confidence(const ForwardBatch& batch, int32_t vocab,
                                                    std::optional<int32_t> excluded_id) {
+  if (excluded_id && *excluded_id >= vocab) excluded_id.reset();  // excluded as it is
   const Logits logits = forward(batch);
   const int64_t rows = logits.view.dim(0);
   // One allocation, so that one copy brings both: the ids, then the statistics.

@@ -3,6 +3,7 @@
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/cuda/tiles.cuh"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
@@ -50,6 +51,54 @@ __global__ void convolve(Params p) {
   }
 }
 
+// The same for kernels of 4 and 16-bit inputs: a thread takes eight channels and reads every input once.
+constexpr int kTaps = 4;
+
+template <class T>
+__global__ void __launch_bounds__(kChannels) convolve_pieces(Params p) {
+  const TilePlace place = locate_tile(p.batch.spans, p.requests, kTokens, blockIdx.x);
+  const int c = (blockIdx.y * kChannels + threadIdx.x) * kPiece;
+  if (place.request < 0 || c >= p.channels) return;
+  const KeySpan span = p.batch.spans[place.request];
+  const int read = p.batch.state_slots[place.request].read;
+  const int begin = place.tile * kTokens, end = min(begin + kTokens, span.q_len);
+  float weight[kTaps][kPiece], past[kTaps - 1][kPiece];  // past: oldest first
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) weight[j][i] = load(p.weight, p.weight_type, (c + i) * p.weight_stride + j);
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) past[j][i] = p.input(span, read, c + i, begin - (kTaps - 1) + j);
+  }
+  constexpr int kAhead = 4;
+  for (int first = begin; first < end; first += kAhead) {
+    Piece<T> x[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      if (first + u < end) x[u] = Piece<T>::load(row_of<T>(p.x, span.q_off + first + u) + c);
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      if (first + u >= end) break;
+      Piece<T> y;
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < kTaps - 1; ++j) sum = fmaf(weight[j][i], past[j][i], sum);
+        y.v[i] = silu(fmaf(weight[kTaps - 1][i], x[u].v[i], sum));
+        past[0][i] = past[1][i], past[1][i] = past[2][i], past[2][i] = x[u].v[i];
+      }
+      y.store(row_of<T>(p.out, span.q_off + first + u) + c);
+    }
+  }
+}
+
+bool takes_pieces(const CausalConv1dArgs& a) {
+  return a.weight.dim(1) == kTaps && a.x.dtype() == a.out.dtype() && size_of(a.x.dtype()) == 2 && in_pieces(a.x) &&
+         in_pieces(a.out);
+}
+
 // Runs after convolve: a request's first tile reads the state that this overwrites.
 __global__ void save_states(Params p) {
   const int request = blockIdx.x, c = blockIdx.y * kChannels + threadIdx.x;
@@ -85,7 +134,17 @@ void causal_conv1d(const CausalConv1dArgs& a, const OpContext& context) {
                       .snapshots = static_cast<int>(a.snapshots.size()),
                       .batch = *a.on_device};
   const auto blocks = static_cast<unsigned>((params.channels + kChannels - 1) / kChannels);
-  convolve<<<dim3(static_cast<unsigned>(tiles_of(a.spans, kTokens)), blocks), kChannels, 0, stream.handle>>>(params);
+  const auto tiles = static_cast<unsigned>(tiles_of(a.spans, kTokens));
+  if (takes_pieces(a)) {
+    const dim3 grid(tiles, (blocks + kPiece - 1) / kPiece);
+    if (a.x.dtype() == DType::kBF16) {
+      convolve_pieces<__nv_bfloat16><<<grid, kChannels, 0, stream.handle>>>(params);
+    } else {
+      convolve_pieces<__half><<<grid, kChannels, 0, stream.handle>>>(params);
+    }
+  } else {
+    convolve<<<dim3(tiles, blocks), kChannels, 0, stream.handle>>>(params);
+  }
   save_states<<<dim3(static_cast<unsigned>(a.spans.size()), blocks), kChannels, 0, stream.handle>>>(params);
   check_launch("causal_conv1d");
 }

@@ -192,7 +192,9 @@ struct Consumer {
   __device__ void sync_teams(int barrier) const { named_barrier(4 + barrier, 256); }
   __device__ int row_of(int half) const { return row_group() * 64 + warp * 16 + half * 8 + lane / 4; }
 
+  // A warp is done with what the barrier guards: all of its lanes are.
   __device__ void release(uint64_t& empty) const {
+    __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&empty));
   }
 
