@@ -55,9 +55,23 @@ void bench_model(const ModelFlags& flags, int threads, const bench::Report& repo
        .limit_rate = std::nullopt});
 }
 
+// `bench attention` and `bench gdn` measure the CPU's kernels, in dtypes of their own.
+void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
+  const auto refuse = [&what](std::string_view flag, const std::string& value) {
+    if (value == "auto" || value == "cpu") return;
+    throw Error(ErrorCode::kInvalidArgument,
+                str("bench ", what, ": ", flag, " ", value, " has no effect on it; bench model takes that flag, and ",
+                    "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
+  };
+  refuse("--device", flags.device);
+  refuse("--dtype", flags.dtype);
+  refuse("--backend", flags.backend);
+}
+
 }  // namespace
 
 int bench(const std::string& what, const ModelFlags& flags) {
+  if (what != "model") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };

@@ -46,6 +46,7 @@ check "unknown option" "headrace: unknown option '--max-token' of headrace gener
 check "unknown command" "headrace: unknown command 'genrate' of headrace; did you mean 'generate'?" \
   "$(message "$headrace" genrate -p x)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
+check "a flag that bench attention would ignore is usage" 2 "$(status "$headrace" bench attention --dtype bfloat16)"
 check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense | wc -l)"
 
 # Ctrl-C: what was made so far is out, on whole lines, and the status says that it was cut short.
