@@ -2,7 +2,7 @@
 // mma.sync's. Compiled for sm_90a only.
 #pragma once
 #include "headrace/kernels/cuda/bulk_copy.cuh"
-#include "headrace/kernels/cuda/mma.cuh"
+#include "headrace/kernels/cuda/wgmma_products.cuh"
 
 namespace headrace::cuda {
 
@@ -19,22 +19,6 @@ __device__ inline uint32_t movmatrix(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
-}
-
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Keeps the compiler from moving an accumulator across a wait or a fence.
-template <int kTiles>
-__device__ inline void hold(float (&d)[kTiles][4]) {
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) asm volatile("" : "+f"(d[i][j])::"memory");
-  }
 }
 
 // Operands in shared memory with the 128-byte swizzle, 64 bfloat16 in a row. `next_rows` bytes lead to the next 8 rows,
@@ -104,8 +88,5 @@ __device__ inline void copy_box_out(const CUtensorMap& map, int x, int y, int z,
 }
 // The bytes that this thread copies out are read.
 __device__ inline void wait_bytes_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
-// What ordinary stores wrote becomes visible to wgmma; before the barrier that tells its warpgroup.
-__device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace headrace::cuda
