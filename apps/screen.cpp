@@ -14,7 +14,7 @@ namespace headrace::app {
 namespace {
 
 std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
   return value != nullptr ? value : "";
 }
 
@@ -29,7 +29,8 @@ Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.toke
   const std::string_view term = variable("TERM");
   const bool moves = isatty(STDOUT_FILENO) != 0 && !term.empty() && term != "dumb";
   if (moves && !flags.json && llm.config().strategy != "autoregressive") {
-    std::setlocale(LC_CTYPE, "C.UTF-8");  // for the widths of characters
+    // For the widths of characters; no other thread prints or classifies any.
+    std::setlocale(LC_CTYPE, "C.UTF-8");  // NOLINT(concurrency-mt-unsafe)
     const auto colours = variable("NO_COLOR").empty() ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
     view_.emplace(tokenizer_, terminal_columns(), colours);
   }

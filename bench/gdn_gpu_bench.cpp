@@ -160,8 +160,8 @@ void decode(const Machine& m, int32_t requests, bool fused) {
                            m.context);
     m.ops.rms_norm({.x = out, .weight = weight, .gate = gate, .out = out}, m.context);
   });
-  const auto bytes =
-      static_cast<double>(2 * state_bytes + 2 * conv_states.bytes() / calls + x.bytes() + 2 * out.bytes());
+  const int64_t conv_bytes = conv_states.bytes() / calls;
+  const auto bytes = static_cast<double>(2 * state_bytes + 2 * conv_bytes + x.bytes() + 2 * out.bytes());
   print(m, std::string(fused ? "gdn_decode_fused" : "gdn_decode_apart") + "_batch" + std::to_string(requests), seconds,
         bytes, 0);
 }
@@ -223,7 +223,7 @@ void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism det
   const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(determinism); });
   const auto bytes =
       static_cast<double>(work.qkv.bytes() + work.out.bytes() + 2 * work.a.bytes() + 2 * work.state.bytes());
-  const double chunks = static_cast<double>(requests) * ((tokens + kGDNChunk - 1) / kGDNChunk) * kValueHeads;
+  const auto chunks = static_cast<double>(int64_t{requests} * ((tokens + kGDNChunk - 1) / kGDNChunk) * kValueHeads);
   const std::string lengths = str(requests, "x", tokens);
   if (determinism == Determinism::kStrict) return print(m, "gdn_prefill_strict_" + lengths, seconds, bytes, 0);
   print(m, "gdn_prefill_" + lengths, seconds, bytes, 10.5e6 * chunks);

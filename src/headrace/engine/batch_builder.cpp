@@ -55,7 +55,8 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
   int64_t rows = 0;
   for (const ScheduledStep& step : steps) {
     if (step.sequence->conditioning && !step.plan.sample.empty()) {
-      for (const SampleRow& sample : step.plan.sample) conditioned_[static_cast<size_t>(row0 + sample.row)] = 1;
+      for (const SampleRow& sample : step.plan.sample)
+        conditioned_[static_cast<size_t>(row0) + static_cast<size_t>(sample.row)] = 1;
       rows += parts.emplace_back(step.sequence->conditioning).dim(0);
     }
     row0 += step.plan.num_rows();
