@@ -111,7 +111,7 @@ TEST_P(DenseOps, SoftCapOfSmallLogitsIsAsExactAsThatOfLargeOnes) {
   const Tensor cap(DType::kF32, {1, 1}), y(DType::kF32, {1, 400}), want(DType::kF32, {1, 400}),
       got(DType::kF32, {1, 400});
   set_element(cap, 0, 30);
-  for (int64_t i = 0; i < 400; ++i) set_element(y, i, (i % 2 == 0 ? 1 : -1) * std::pow(10.0, 0.015 * i - 4));
+  for (int32_t i = 0; i < 400; ++i) set_element(y, i, (i % 2 == 0 ? 1 : -1) * std::pow(10.0, 0.015 * i - 4));
   reference::pointwise({.kind = PointwiseKind::kSoftCap, .x = cap, .y = y, .out = want}, {});
   ops_->pointwise({.kind = PointwiseKind::kSoftCap, .x = cap, .y = y, .out = got}, {});
   EXPECT_TRUE(all_close(got, want, {.abs = 0, .rel = 1e-6}));

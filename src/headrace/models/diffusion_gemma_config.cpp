@@ -12,8 +12,8 @@ constexpr int64_t kMaxDim = int64_t{1} << 24;
 
 // Which layers see the whole text: every sixth and the last, unless the file lists them.
 std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
-  std::vector<bool> full;
-  for (int32_t i = 0; i < layers; ++i) full.push_back((i + 1) % 6 == 0 || i + 1 == layers);
+  std::vector<bool> full(static_cast<size_t>(layers));
+  for (int32_t i = 0; i < layers; ++i) full[static_cast<size_t>(i)] = (i + 1) % 6 == 0 || i + 1 == layers;
   const JsonValue* listed = text.find("layer_types");
   if (listed == nullptr) return full;
   const std::vector<std::string> names = listed->as_strings();

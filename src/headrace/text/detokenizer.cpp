@@ -25,7 +25,7 @@ std::string Detokenizer::push(int32_t id) {
 }
 
 std::string Detokenizer::end_run() {
-  const std::string run = std::exchange(run_, {});
+  std::string run = std::exchange(run_, {});
   if (is_valid_utf8(run)) return run;
   std::string text;
   for (size_t i = 0; i < run.size(); ++i) append_utf8(kReplacement, text);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "headrace/kernels/reference/reference_ops.h"
 
@@ -11,7 +12,7 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext&) {
   const auto stats = a.stats.as<float, 2>("stats");
   for (int64_t r = 0; r < logits.dim(0); ++r) {
     int32_t first = -1;
-    double second = -INFINITY, sum = 0, weighted = 0;
+    double second = -std::numeric_limits<double>::infinity(), sum = 0, weighted = 0;
     const auto counts = [&a](int32_t i) { return !a.excluded_id || i != *a.excluded_id; };
     for (int32_t i = 0; i < a.vocab; ++i) {
       if (counts(i) && (first < 0 || logits(r, i) > logits(r, first))) first = i;
