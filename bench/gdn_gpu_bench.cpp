@@ -223,7 +223,8 @@ void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism det
   const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(determinism); });
   const auto bytes =
       static_cast<double>(work.qkv.bytes() + work.out.bytes() + 2 * work.a.bytes() + 2 * work.state.bytes());
-  const auto chunks = static_cast<double>(int64_t{requests} * ((tokens + kGDNChunk - 1) / kGDNChunk) * kValueHeads);
+  const int64_t chunks_each = (tokens + kGDNChunk - 1) / kGDNChunk;
+  const auto chunks = static_cast<double>(requests * chunks_each * kValueHeads);
   const std::string lengths = str(requests, "x", tokens);
   if (determinism == Determinism::kStrict) return print(m, "gdn_prefill_strict_" + lengths, seconds, bytes, 0);
   print(m, "gdn_prefill_" + lengths, seconds, bytes, 10.5e6 * chunks);

@@ -105,10 +105,10 @@ Launch launch_of(const AttentionParams& p, const AttentionShape& shape, int kern
   plan.both_ends = tall && shape.min_rows <= 64;
   if (shape.determinism == Determinism::kStrict) {
     plan.group_tiles = kGroupKeys / tile_keys(kernel_dim, 1);
-    plan.stash = scratch.take<float>(int64_t{stream.num_sms} * kStashFloats * int64_t{256});
+    plan.stash = scratch.take<float>(int64_t{stream.num_sms} * (int64_t{kStashFloats} * 256));
     const int64_t parts = (int64_t{shape.max_keys} + kGroupKeys - 1) / kGroupKeys + 1;
     const int64_t bytes = pieces * (parts * slot_bytes(p, plan) + int64_t{sizeof(JoinEntry)}) + 1024;
-    if (pieces < 2 * stream.num_sms && parts > 2 && bytes <= scratch.left()) {
+    if (pieces < int64_t{2} * stream.num_sms && parts > 2 && bytes <= scratch.left()) {
       plan.max_parts = static_cast<int>(parts);
       launch.entries = static_cast<int>(pieces);
       plan.entries = scratch.take<JoinEntry>(pieces);
