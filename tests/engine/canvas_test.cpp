@@ -68,12 +68,6 @@ std::vector<int32_t> decode(const Model& model, const std::vector<int32_t>& prom
   return ids;
 }
 
-std::vector<int32_t> toy_tokens(int32_t begin, int32_t count) {
-  std::vector<int32_t> ids;
-  for (int32_t p = begin; p < begin + count; ++p) ids.push_back(ToyDiffusionModel::token_at(p));
-  return ids;
-}
-
 TEST(Canvas, B06_ACanvasCostsItsStepsAndOneCausalPass) {
   std::string passes;
   const auto ids = decode(ToyCanvasModel(), prompt_of(5), {.max_tokens = 20, .seed = 3},
@@ -85,7 +79,7 @@ TEST(Canvas, B06_ACanvasCostsItsStepsAndOneCausalPass) {
                             EXPECT_EQ(plan.sample.size(), text ? 0u : size_t{kCanvas});
                             passes += str(text ? "text" : "canvas", " ", span.keys.phys0, "+", span.keys.q_len, "; ");
                           });
-  EXPECT_EQ(ids, toy_tokens(5, 20));
+  EXPECT_EQ(ids, ToyDiffusionModel::tokens(5, 20));
   EXPECT_EQ(
       passes,
       "text 0+5; canvas 5+8; canvas 5+8; text 5+8; canvas 13+8; canvas 13+8; text 13+8; canvas 21+8; canvas 21+8; ");
@@ -93,7 +87,8 @@ TEST(Canvas, B06_ACanvasCostsItsStepsAndOneCausalPass) {
 
 TEST(Canvas, B01_MaxTokensCountsFinalTokens) {
   for (const int32_t max_tokens : {1, 7, 8, 9, 30}) {
-    EXPECT_EQ(decode(ToyCanvasModel(), prompt_of(6), {.max_tokens = max_tokens}, {}), toy_tokens(6, max_tokens));
+    EXPECT_EQ(decode(ToyCanvasModel(), prompt_of(6), {.max_tokens = max_tokens}, {}),
+              ToyDiffusionModel::tokens(6, max_tokens));
   }
 }
 
@@ -160,8 +155,8 @@ TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
   while (!engine.idle()) {
     for (const StepOutput& out : engine.step()) ids[out.sequence_id - 1].push_back(out.token.id);
   }
-  EXPECT_EQ(ids[0], toy_tokens(30, 12));
-  EXPECT_EQ(ids[1], toy_tokens(30, 12));
+  EXPECT_EQ(ids[0], ToyDiffusionModel::tokens(30, 12));
+  EXPECT_EQ(ids[1], ToyDiffusionModel::tokens(30, 12));
 }
 
 TEST(Canvas, OtherModelsAndOtherSizesAreRefused) {

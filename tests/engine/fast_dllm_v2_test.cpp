@@ -30,12 +30,6 @@ std::vector<int32_t> prompt_of(int32_t length) {
   return prompt;
 }
 
-std::vector<int32_t> expected(int32_t prompt_len, int32_t count) {
-  std::vector<int32_t> ids;
-  for (int32_t p = prompt_len; p < prompt_len + count; ++p) ids.push_back(ToyDiffusionModel::token_at(p));
-  return ids;
-}
-
 enum class Pass { kChunk, kInit, kRefine, kCommit };
 
 Pass pass_of(const Sequence& s, const StepPlan& plan) {
@@ -71,7 +65,7 @@ Decoded decode(const ToyScript& script, const EngineConfig& config, const std::v
 
 TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
   const Decoded r = decode(kScript, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
-  EXPECT_EQ(r.ids.at(1), expected(40, 50));
+  EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 7);  // the first of them runs the prompt, too
   EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
   EXPECT_EQ(r.passes.at(Pass::kCommit), 1);  // the last block is not needed again
@@ -82,7 +76,7 @@ TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstTok
   for (const int32_t prompt_len : {1, 31, 32, 33, 64}) {
     for (const int32_t max_tokens : {1, 7, 26, 32, 33}) {
       const Decoded r = decode(kScript, config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
-      EXPECT_EQ(r.ids.at(1), expected(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
+      EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
     }
   }
   const Decoded aligned = decode(kScript, config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
@@ -93,7 +87,7 @@ TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
   const Decoded r = decode(kScript, config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
   const std::vector<int32_t> prompt_lens = {40, 64, 33, 96, 7, 59};
   for (size_t i = 0; i < prompt_lens.size(); ++i) {
-    EXPECT_EQ(r.ids.at(static_cast<int64_t>(i) + 1), expected(prompt_lens[i], 60)) << prompt_lens[i];
+    EXPECT_EQ(r.ids.at(static_cast<int64_t>(i) + 1), ToyDiffusionModel::tokens(prompt_lens[i], 60)) << prompt_lens[i];
   }
   EXPECT_TRUE(std::ranges::any_of(r.steps, [](const std::set<Pass>& kinds) {
     return kinds.contains(Pass::kInit) && kinds.contains(Pass::kRefine) && kinds.contains(Pass::kCommit);
@@ -105,7 +99,7 @@ TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
   EngineConfig config = config_of(1, 128);
   config.decoding.block_cache = StrategyConfig::BlockCache::kNo;
   const Decoded r = decode(kScript, config, {40}, {.max_tokens = 50, .temperature = 0});
-  EXPECT_EQ(r.ids.at(1), expected(40, 50));
+  EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 19);
   EXPECT_FALSE(r.passes.contains(Pass::kRefine));
 }

@@ -47,12 +47,6 @@ std::vector<int32_t> decode(const ToyScript& script, const EngineConfig& config,
   return ids;
 }
 
-std::vector<int32_t> toy_tokens(int32_t begin, int32_t count) {
-  std::vector<int32_t> ids;
-  for (int32_t p = begin; p < begin + count; ++p) ids.push_back(ToyDiffusionModel::token_at(p));
-  return ids;
-}
-
 TEST(Refining, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
   for (const char* strategy : kRefining) {
     for (const int32_t num_blocks : {1, 3}) {
@@ -60,7 +54,8 @@ TEST(Refining, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
         for (const int32_t max_tokens : {1, 7, 16}) {
           const auto ids = decode({}, config_of(strategy, num_blocks), prompt_of(prompt_len),
                                   {.max_tokens = max_tokens, .temperature = 0});
-          EXPECT_EQ(ids, toy_tokens(prompt_len, max_tokens)) << strategy << ", " << num_blocks << " blocks";
+          EXPECT_EQ(ids, ToyDiffusionModel::tokens(prompt_len, max_tokens))
+              << strategy << ", " << num_blocks << " blocks";
         }
       }
     }
@@ -116,7 +111,7 @@ TEST(Refining, NoTextChangesForEver) {
 TEST(Refining, AnEndTokenEndsTheTextWhenItsBlockIsFinal) {
   for (const char* strategy : kRefining) {
     const auto ids = decode({.eos_at = 13}, config_of(strategy, 2), prompt_of(6), {.temperature = 0});
-    std::vector<int32_t> want = toy_tokens(6, 7);
+    std::vector<int32_t> want = ToyDiffusionModel::tokens(6, 7);
     want.push_back(ToyDiffusionModel::kEos);
     EXPECT_EQ(ids, want) << strategy;
   }
@@ -163,7 +158,7 @@ TEST(D2F, B11_ThePromptSeesItselfInOnePassAndNothingBehindIt) {
                             EXPECT_EQ(keys.new_keys(6), 8);
                             EXPECT_EQ(keys.new_keys(8), 12);
                           });
-  EXPECT_EQ(ids, toy_tokens(6, 6));
+  EXPECT_EQ(ids, ToyDiffusionModel::tokens(6, 6));
 }
 
 TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {

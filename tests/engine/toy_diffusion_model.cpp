@@ -62,4 +62,10 @@ Tensor ToyDiffusionModel::forward(const ForwardBatch& batch) const {
   return logits;
 }
 
+std::vector<int32_t> ToyDiffusionModel::tokens(int32_t begin, int32_t count) {
+  std::vector<int32_t> ids;
+  for (int32_t p = begin; p < begin + count; ++p) ids.push_back(token_at(p));
+  return ids;
+}
+
 }  // namespace headrace::testing

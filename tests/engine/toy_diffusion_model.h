@@ -28,6 +28,8 @@ class ToyDiffusionModel final : public Model {
   Tensor forward(const ForwardBatch& batch) const override;
 
   static int32_t token_at(int32_t position) { return (position * 7 + 3) % 90; }
+  // What it writes at positions [begin, begin + count).
+  static std::vector<int32_t> tokens(int32_t begin, int32_t count);
 
   mutable std::vector<int64_t> rows, logits_rows;  // of each pass
 

@@ -163,6 +163,40 @@ TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
     }
   }
   expect_matches_reference({.dim = 16, .v_dim = 16, .context = 4500, .window = 100});  // splits that see nothing
+  for (const int32_t window : {kNoWindow, 100}) {  // 16-bit floats have GPU kernels, and a cut of keys, of their own
+    expect_matches_reference({.dim = 16,
+                              .v_dim = 16,
+                              .page_size = 64,
+                              .context = 9000,
+                              .q_type = DType::kBF16,
+                              .new_type = DType::kBF16,
+                              .pool_type = DType::kBF16,
+                              .window = window});
+  }
+}
+
+// Rows of a long context: decoded alone their keys are shared out between blocks of threads, in a chunk they are not.
+TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  constexpr int64_t kTokens = 40;
+  const DType type = DType::kBF16;
+  Request request({.heads = 4,
+                   .kv_heads = 1,
+                   .dim = 16,
+                   .v_dim = 16,
+                   .page_size = 64,
+                   .tokens = kTokens,
+                   .context = 8180,
+                   .q_type = type,
+                   .new_type = type,
+                   .pool_type = type});
+  const Request::Result whole = request.run(ops(), strict, 0, kTokens);
+  request.store_new_keys();
+  for (const int64_t row : {0, 11, 12, 39}) {  // the cut at 8192 keys lies between 11 and 12
+    const Request::Result alone = request.run(ops(), strict, row, row + 1);
+    EXPECT_TRUE(bit_equal(alone.out, copy_of(whole.out.view().slice(row, row + 1)))) << "row " << row;
+    EXPECT_TRUE(bit_equal(alone.lse, copy_of(whole.lse.view().slice(row, row + 1)))) << "row " << row;
+  }
 }
 
 TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {

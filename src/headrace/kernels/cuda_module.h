@@ -16,8 +16,8 @@ struct CudaModule {
   // The runtime of a device: one for each, alive until the program ends. Error kNoDevice: no driver, no such device,
   // or an architecture that is not built.
   DeviceRuntime& (*runtime)(int32_t index) = nullptr;
-  // Kernels for contexts whose stream is that of a runtime. "cuda", or one by name: "cuda_baseline" never uses kernels
-  // that are bound to one architecture. Error kUnsupported.
+  // Kernels for contexts whose stream is that of a runtime: the set "cuda", which takes those of the device's
+  // architecture where they fit. Error kUnsupported for another name.
   const OpSet& (*ops)(std::string_view name) = nullptr;
   // One line for each device: name, memory, architecture. Empty when there is none.
   std::vector<std::string> (*devices)() = nullptr;

@@ -147,9 +147,11 @@ class WorkList {
   // Group `group` of the keys alone, with a slot of its own when there are several.
   __device__ void set_group(Work& work, int group, int64_t entry) const {
     const KeyTiles& t = work.tiles;
-    const bool apart = t.count == 0 || t.count > t.cached_count;  // such rows are one piece
-    const int lowest = t.first / plan_.group_tiles, highest = apart ? lowest : t.tile(t.count - 1) / plan_.group_tiles;
-    if (apart) return;
+    if (t.count == 0 || t.count > t.cached_count) {  // such rows are one piece
+      enter(static_cast<int>(entry), work, 1, 1);
+      return;
+    }
+    const int lowest = t.first / plan_.group_tiles, highest = t.tile(t.count - 1) / plan_.group_tiles;
     if (group < lowest || group > highest) {
       work.slot = Work::kNothing;
       work.end = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "headrace/kernels/cuda/gdn_chunk_sm90.cuh"
+#include "headrace/kernels/cuda/tensor_map.h"
 
 namespace headrace::cuda {
 namespace {
@@ -10,19 +11,6 @@ using namespace gdn;
 
 constexpr int kMaxGroup = 8;            // value heads of a key head
 constexpr int64_t kOverlapChunks = 64;  // of a request in a pass, where passes overlap
-
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled encoder() {
-  static const EncodeTiled encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-               "finding cuTensorMapEncodeTiled");
-    return reinterpret_cast<EncodeTiled>(function);
-  }();
-  return encode;
-}
 
 // Boxes of 64 tokens and 64 dimensions of a head; rows after the last are zeros. Of qkv all channels are one head.
 CUtensorMap map_of(const char* name, const TensorView& x) {
@@ -34,9 +22,9 @@ CUtensorMap map_of(const char* name, const TensorView& x) {
                                static_cast<cuuint64_t>(heads ? x.dim(0) : 1), 1};
   const cuuint64_t strides[3] = {heads ? static_cast<cuuint64_t>(x.stride(1)) * 2 : token, heads ? token : all, all};
   const cuuint32_t box[4] = {64, heads ? 1U : kChunk, heads ? kChunk : 1U, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x.data(), sizes, strides, box, steps,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x.data(), sizes, strides, box,
+                                               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda gated_delta_rule: no tensor map for ", name, " of shape ",
              x.shape(), ": driver error ", static_cast<int>(status));
   return map;

@@ -5,6 +5,7 @@
 
 #include "headrace/kernels/cuda/attention_sm90.h"
 #include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/tensor_map.h"
 
 namespace headrace::cuda {
 namespace {
@@ -28,19 +29,6 @@ bool fits(const AttentionParams& p, const Stream& stream) {
          std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled encoder() {
-  static const EncodeTiled encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-               "finding cuTensorMapEncodeTiled");
-    return reinterpret_cast<EncodeTiled>(function);
-  }();
-  return encode;
-}
-
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
   CUtensorMap map{};
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
@@ -49,10 +37,10 @@ CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int
                                  static_cast<cuuint64_t>(side.head_stride) * 2,
                                  static_cast<cuuint64_t>(side.page_stride) * 2};
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(p.page_size, keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status =
-      encoder()(&map, p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = tensor_map_encoder()(
+      &map, p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+      const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
              " pages of ", p.page_size, " slots of ", dim, ": driver error ", static_cast<int>(status));
   return map;
