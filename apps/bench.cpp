@@ -8,6 +8,7 @@
 #include "bench/gdn_bench.h"
 #include "bench/limit_beside.h"
 #include "bench/measured_limits.h"
+#include "block_bench.h"
 #include "commands.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
@@ -76,7 +77,7 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
-                str("bench ", what, ": ", flag, " ", value, " has no effect on it; bench model takes that flag, and ",
+                str("bench ", what, ": ", flag, " ", value, " has no effect on it; bench model and bench blocks take that flag, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("--device", flags.device);
@@ -88,13 +89,17 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 }  // namespace
 
 int bench(const std::string& what, const ModelFlags& flags) {
-  if (what != "model") refuse_model_flags(what, flags);
+  if (what != "model" && what != "blocks") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (what == "model") bench_model(flags, threads, report);
+  if (what == "blocks") {
+    LLM llm(model_directory(flags.model), options_of(flags));
+    bench_blocks(llm);
+  }
   return 0;
 }
 

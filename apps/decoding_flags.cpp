@@ -40,6 +40,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--steps", s.decoding.steps,
                  "of --schedule reference: passes per block, for Dream over all (default: one token each)")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--max-passes", s.decoding.max_passes, "passes that a block is decided in at most (multi_bd, d2f)")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--block-size", f.block_size, "tokens denoised together (default: the model's)")
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--blocks", f.num_blocks, "blocks denoised at the same time")

@@ -83,5 +83,48 @@ TEST(BatchPadding, RefusesWhatDoesNotFit) {
   EXPECT_THROW(padding.fill(three.batch, 8), Error);
 }
 
+// Two requests in the middle of a block of 4: one stores the block before, the other does not.
+struct Denoising {
+  std::vector<int32_t> ids, positions;
+  std::vector<int64_t> slots;
+  ForwardBatch batch{.mode = ForwardMode::kExtend};
+  Denoising() {
+    for (int32_t i = 0; i < 12; ++i) ids.push_back(i), positions.push_back(i), slots.push_back(i < 4 ? i : kDoNotStore);
+    batch.input_ids = TensorView(ids.data(), DType::kI32, {12});
+    batch.positions = TensorView(positions.data(), DType::kI32, {12});
+    batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {12});
+    batch.logits_rows = {4, 6, 7, 9};
+    batch.attn.spans = {{.q_off = 0, .q_len = 8, .kind = KeySpan::Kind::kBlock, .block_size = 4},
+                        {.q_off = 8, .q_len = 4, .kind = KeySpan::Kind::kBlock, .block_size = 4}};
+  }
+};
+
+TEST(BatchPadding, W02_RowsPaddedBehindBlocksAreNotStoredAndSeeNothing) {
+  const Denoising two;
+  BatchPadding padding(BatchPadding::States::kNone);
+  const ForwardBatch& filled = padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 16, .logits_rows = 8});
+  filled.attn.validate(0);
+  ASSERT_EQ(filled.batch_size(), 5);
+  ASSERT_EQ(filled.num_tokens(), 16);
+  EXPECT_EQ(filled.attn.padding_rows, 4);
+  EXPECT_EQ(filled.logits_rows, (Sizes{4, 6, 7, 9, 0, 0, 0, 0}));
+  const auto slots = filled.attn.write_slots.as<const int64_t, 1>("slots");
+  for (int32_t i = 0; i < 16; ++i) EXPECT_EQ(slots(i), i < 4 ? i : kDoNotStore);
+  EXPECT_EQ(filled.attn.spans[2].q_len, 0);
+  EXPECT_EQ(filled.attn.spans[3].q_len, 0);
+  const KeySpan& last = filled.attn.spans[4];
+  EXPECT_EQ(last.q_off, 12);
+  EXPECT_EQ(last.q_len, 4);
+  for (int32_t i = 0; i < 4; ++i) EXPECT_EQ(last.ctx_len + last.new_keys(i), 0);
+}
+
+TEST(BatchPadding, RefusesBlocksThatLeaveNoRequestForThePadding) {
+  const Denoising two;
+  BatchPadding padding(BatchPadding::States::kNone);
+  EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 2, .rows = 16, .logits_rows = 8}), Error);
+  EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 8, .logits_rows = 8}), Error);
+  EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 16, .logits_rows = 3}), Error);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -9,51 +9,97 @@
 namespace headrace {
 namespace {
 
-class CudaGraphs : public testing::TestWithParam<std::string> {
+struct Case {
+  std::string family, strategy = "autoregressive";
+  std::optional<DType> dtype;  // in place of the checkpoint's
+  std::string graphs = {};     // part of what the runner says of them
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.family << " by " << c.strategy; }
+};
+
+constexpr int32_t kRequests = 6;
+
+class CudaGraphs : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   }
+  struct Run {
+    std::vector<std::vector<int32_t>> ids;
+    std::string report;
+    int64_t steps = 0, graph_steps = 0, device_steps = 0;
+  };
   // Ids that several requests of different lengths get, each greedily.
-  static std::vector<std::vector<int32_t>> generated(RunnerConfig::Graphs graphs, std::string& ran) {
+  static Run generated(RunnerConfig::Graphs graphs) {
     DeviceRuntime& runtime = cuda_module().runtime(0);
     const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-    const std::string folder = std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + GetParam();
-    const auto model = load_model(folder, {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+    const std::string folder = std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + GetParam().family;
+    const auto model = load_model(
+        folder,
+        {.dtype = GetParam().dtype, .ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
     Engine engine(*model, {.runner = {.runtime = &runtime,
                                       .context = context,
                                       .num_pages = 64,
                                       .page_size = 16,
-                                      .num_states = 6,
+                                      .num_states = kRequests,
                                       .graphs = graphs},
-                           .max_requests = 6,
-                           .max_context_len = 128});
-    ran = engine.runner().describe();
-    std::vector<std::vector<int32_t>> ids(6);
-    for (int32_t r = 0; r < 6; ++r) {
-      std::vector<int32_t> prompt;
-      for (int32_t i = 0; i < 3 + 5 * r; ++i) prompt.push_back((i * 31 + r * 7) % 500);
-      engine.add(prompt,
-                 {.max_tokens = 8 + 3 * r, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+                           .max_requests = kRequests,
+                           .max_context_len = 128,
+                           .strategy = GetParam().strategy});
+    Run run{.ids = std::vector<std::vector<int32_t>>(kRequests), .report = engine.runner().describe()};
+    for (int32_t r = 0; r < 4; ++r) add(engine, r);
+    for (int step = 0; !engine.idle(); ++step) {
+      if (step == 3) add(engine, 4), add(engine, 5);  // while others run
+      if (step == 5) engine.abort(2);
+      for (const StepOutput& out : engine.step()) {
+        run.ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
+      }
     }
-    while (!engine.idle()) {
-      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
-    }
-    return ids;
+    run.ids[1].clear();  // how far it came depends on the steps
+    run.steps = engine.counters().steps;
+    run.graph_steps = engine.runner().num_graph_steps();
+    run.device_steps = engine.counters().device_steps;
+    return run;
+  }
+  static void add(Engine& engine, int32_t r) {
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < 3 + 2 * r; ++i) prompt.push_back((i * 31 + r * 7) % 250);
+    SamplingParams params{
+        .max_tokens = 20 + 3 * r, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+    params.decoding.threshold = 0.04f;  // of random weights: some passes decide one token, some several
+    engine.add(prompt, params);
   }
 };
 
 TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
-  std::string ran, eager;
-  const auto with = generated(RunnerConfig::Graphs::kRequired, ran);
-  const auto without = generated(RunnerConfig::Graphs::kOff, eager);
-  EXPECT_NE(ran.find("graphs for 1, 2, 4, 6 requests"), std::string::npos) << ran;
-  EXPECT_NE(eager.find("no graphs: switched off"), std::string::npos) << eager;
-  EXPECT_EQ(with, without);
+  const Run with = generated(RunnerConfig::Graphs::kRequired), without = generated(RunnerConfig::Graphs::kOff);
+  EXPECT_NE(with.report.find(GetParam().graphs), std::string::npos) << with.report;
+  EXPECT_NE(without.report.find("no graphs: switched off"), std::string::npos) << without.report;
+  EXPECT_EQ(with.ids, without.ids);
+  EXPECT_EQ(without.graph_steps, 0);
+  EXPECT_GE(with.graph_steps, with.steps - 2);  // all but prompts that are larger than any graph
+  EXPECT_EQ(with.device_steps > 0, GetParam().strategy == "multi_bd");
+  EXPECT_EQ(without.device_steps, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CudaGraphs, testing::Values("llama", "qwen3", "qwen3_5", "qwen3_moe", "qwen3_next"),
-                         [](const auto& family) { return family.param; });
+const std::string kDecode = "graphs for 1, 2, 4, 6 requests", kMixed = kDecode + " and for steps of 8, 16, 32, 64 rows";
+
+INSTANTIATE_TEST_SUITE_P(Decoding, CudaGraphs,
+                         testing::Values(Case{.family = "llama", .graphs = kMixed},
+                                         Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed},
+                                         Case{.family = "qwen3", .graphs = kMixed},
+                                         Case{.family = "qwen3_5", .graphs = kDecode},
+                                         Case{.family = "qwen3_moe", .graphs = kMixed},
+                                         Case{.family = "qwen3_next", .graphs = kDecode}),
+                         [](const auto& one) { return one.param.family + (one.param.dtype ? "_16" : ""); });
+
+INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
+                         testing::Values(Case{"sdar", "multi_bd", {}, "graphs for steps of "},
+                                         Case{"sdar", "multi_bd", DType::kBF16, "graphs for steps of "},
+                                         Case{"sdar_moe", "multi_bd", {}, "graphs for steps of "},
+                                         Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "}),
+                         [](const auto& one) {
+                           return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
+                         });
 
 }  // namespace
 }  // namespace headrace

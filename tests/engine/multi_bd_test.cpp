@@ -277,6 +277,33 @@ TEST(MultiBD, B32_TheNextBlockOpensOnceATenthIsDecided) {
   EXPECT_EQ(r.trace.at(1), "c8 rows 8+16 store - | 1A7 2A8 | 2");
 }
 
+TEST(MultiBD, MaxPassesSharesABlocksMasksOutEvenly) {
+  SamplingParams params{.max_tokens = 12, .temperature = 0};
+  params.decoding.max_passes = 3;  // of four masks: two, one, one
+  const Decoded r = decode({.sure_masks = 0}, {}, 8, params);
+  EXPECT_EQ(r.trace,
+            (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 2", "c8 rows 8+4 store - | 2A2 | 1", "c8 rows 8+4 store - | 2A1 | 1",
+                   "c8 rows 8+8 store 2 | 2T0 3A4 | 2", "c12 rows 12+4 store - | 3A2 | 1",
+                   "c12 rows 12+4 store - | 3A1 | 1", "c12 rows 12+8 store 3 | 3T0 4A4 | 2",
+                   "c16 rows 16+4 store - | 4A2 | 1", "c16 rows 16+4 store - | 4A1 | 1"}));
+  EXPECT_EQ(decode({.sure_masks = 4}, {}, 8, params).forwards(), 3);  // what passes the threshold is kept besides
+}
+
+TEST(MultiBD, MaxPassesIsRefusedWhereNothingReadsIt) {
+  const ToyDiffusionModel model({});
+  SamplingParams params{.max_tokens = 4, .temperature = 0};
+  params.decoding.max_passes = 3;
+  for (const char* strategy : {"multi_bd_edit", "dmax", "full_attention", "dual_cache"}) {
+    EngineConfig config = config_of({});
+    config.strategy = strategy;
+    Engine engine(model, config);
+    EXPECT_THROW(engine.add(prompt_of(8), params), Error) << strategy;
+  }
+  params.decoding.schedule = DecodingParams::Schedule::kReference;
+  Engine engine(model, config_of({}));
+  EXPECT_THROW(engine.add(prompt_of(8), params), Error);
+}
+
 TEST(MultiBD, ACausalModelIsRefusedInASentence) {
   try {
     make_strategy("multi_bd", {});

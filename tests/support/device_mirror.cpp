@@ -158,6 +158,24 @@ void linear(const LinearArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
+void block_step(const BlockStepArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  BlockStepArgs a = host;
+  a.best = m.in(host.best), a.stats = m.in(host.stats), a.sizes = m.in(host.sizes);
+  a.states = m.out(host.states), a.tokens = m.out(host.tokens), a.counter = m.out(host.counter);
+  a.rows = {.spans = m.out(host.rows.spans),
+            .ids = m.out(host.rows.ids),
+            .positions = m.out(host.rows.positions),
+            .write_slots = m.out(host.rows.write_slots),
+            .logits_rows = m.out(host.rows.logits_rows),
+            .page_table = m.in(host.rows.page_table)};
+  a.report = m.out(host.report), a.results = m.out(host.results);
+  cuda_ops<kSet>().block_step(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
 void rms_norm(const RMSNormArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -242,7 +260,8 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .token_confidence = token_confidence<kSet>,
                              .sample_tokens = sample_tokens<kSet>,
                              .gdn_step = kSet == Set::kCuda ? gdn_step<kSet> : nullptr,
-                             .fused_linear = fused_linear<kSet>};
+                             .fused_linear = fused_linear<kSet>,
+                             .block_step = block_step<kSet>};
 
 bool has_device() {
   try {

@@ -40,6 +40,14 @@ std::string to_string(Device device) {
   return device.type == DeviceType::kCPU ? std::string("cpu") : str("cuda:", device.index);
 }
 
+void* DeviceRuntime::allocate_shared(size_t bytes) {
+  void* memory = allocate(bytes);
+  fill_zero(memory, bytes);
+  return memory;
+}
+
+void DeviceRuntime::release_shared(void* memory, size_t bytes) noexcept { release(memory, bytes); }
+
 void DeviceRuntime::begin_capture() {
   throw Error(ErrorCode::kUnsupported, str(to_string(device()), ": work cannot be captured in a graph here"));
 }

@@ -46,6 +46,11 @@ class DeviceRuntime {
   // something in between cannot be recorded, and then nothing is left half-recorded.
   virtual void begin_capture();
   virtual std::unique_ptr<DeviceGraph> end_capture();
+
+  // Zeros that the host and the device both read and write, at one address, while work runs: what the host polls.
+  // Given back with release_shared when no queued work writes to it any more. Error kOutOfMemory.
+  virtual void* allocate_shared(size_t bytes);
+  virtual void release_shared(void* memory, size_t bytes) noexcept;
 };
 
 // The CPU's runtime: stateless, so one object serves the process.

@@ -11,6 +11,8 @@ int64_t bytes_of(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
 }
 
+}  // namespace
+
 DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn) {
   const int64_t rows = attn.num_tokens() - attn.padding_rows;
   if (!attn.write_slots || attn.write_slots.numel() < rows) return DeviceMetadata::NewKeys::kSomeNotStored;
@@ -18,8 +20,6 @@ DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn) {
   const bool all = std::all_of(slots, slots + rows, [](int64_t slot) { return slot != kDoNotStore; });
   return all ? DeviceMetadata::NewKeys::kAllStored : DeviceMetadata::NewKeys::kSomeNotStored;
 }
-
-}  // namespace
 
 DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
     : config_(c), runtime_(runtime), plans_(runtime) {
@@ -154,6 +154,19 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   if (from.self_conditioning) place_conditioning(*from.self_conditioning);
   to.on_device = &metadata_;
   return batch_;
+}
+
+DeviceBatch::Arrays DeviceBatch::arrays() const {
+  const auto all = [this](const Section& section, DType dtype) {
+    return TensorView(static_cast<char*>(memory_.data()) + section.offset, dtype, {section.bytes / size_of(dtype)},
+                      memory_.view().device());
+  };
+  return {.spans = all(spans_, DType::kU8),
+          .ids = all(ids_, DType::kI32),
+          .positions = all(positions_, DType::kI32),
+          .write_slots = all(write_slots_, DType::kI64),
+          .logits_rows = all(logits_rows_, DType::kI32),
+          .page_table = table_};
 }
 
 }  // namespace headrace

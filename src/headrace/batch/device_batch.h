@@ -8,6 +8,9 @@
 
 namespace headrace {
 
+// Of the rows that count: those before the padding.
+DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn);
+
 struct DeviceBatchConfig {
   int64_t max_requests = 0, max_tokens = 0;
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
@@ -30,6 +33,17 @@ class DeviceBatch {
   const ForwardBatch& upload(const ForwardBatch& host);
   // Kernels make their plans of the batch again: a recording is to hold the making of all that it uses.
   void forget_plans() { plans_.forget(); }
+  // The first `pages` entries of a row of `table`, on the host, come with the next upload(): batches that a kernel lays
+  // out behind it may refer to them.
+  void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }
+  // Its arrays in full, for a kernel that lays out the next batch by itself: the spans' bytes, ids, positions, write
+  // slots, rows of logits and the page table.
+  struct Arrays {
+    TensorView spans, ids, positions, write_slots, logits_rows, page_table;
+  };
+  Arrays arrays() const;
+  // DeviceMetadata::most_rows of what is uploaded from now on.
+  void set_most_rows(int32_t rows) { metadata_.most_rows = rows; }
 
  private:
   struct Section {

@@ -43,4 +43,21 @@ const ForwardBatch& BatchPadding::fill(const ForwardBatch& batch, int32_t size) 
   return filled_;
 }
 
+const ForwardBatch& BatchPadding::fill(const ForwardBatch& batch, const Sizes& sizes) {
+  const auto rows = static_cast<int32_t>(batch.num_tokens()), logits = static_cast<int32_t>(batch.logits_rows.size());
+  HR_REQUIRE(batch.batch_size() < sizes.spans && rows <= sizes.rows && logits <= sizes.logits_rows,
+             ErrorCode::kInvalidArgument, "cuda graph: a batch of ", batch.batch_size(), " requests, ", rows,
+             " rows and ", logits, " rows of logits does not fit ", sizes.spans - 1, ", ", sizes.rows, " and ",
+             sizes.logits_rows);
+  filled_ = batch;
+  filled_.attn.padding_rows = sizes.rows - rows;
+  filled_.input_ids = filled<int32_t>(ids_, batch.input_ids, rows, sizes.rows, 0);
+  filled_.positions = filled<int32_t>(positions_, batch.positions, rows, sizes.rows, 0);
+  filled_.attn.write_slots = filled<int64_t>(write_slots_, batch.attn.write_slots, rows, sizes.rows, kDoNotStore);
+  filled_.attn.spans.resize(static_cast<size_t>(sizes.spans), {.q_off = rows, .q_len = 0});
+  filled_.attn.spans.back() = {.q_off = rows, .q_len = sizes.rows - rows, .kind = KeySpan::Kind::kNone};
+  filled_.logits_rows.resize(static_cast<size_t>(sizes.logits_rows), 0);
+  return filled_;
+}
+
 }  // namespace headrace

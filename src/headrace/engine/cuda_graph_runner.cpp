@@ -6,12 +6,20 @@
 namespace headrace {
 namespace {
 
+using NewKeys = DeviceMetadata::NewKeys;
+
 DeviceBatchConfig device_config(const CudaGraphConfig& c) {
-  return {.max_requests = c.max_requests,
-          .max_tokens = c.max_requests,
+  return {.max_requests = c.max_requests + 1,  // one for the padding
+          .max_tokens = std::max(c.max_requests, c.rows.sizes.empty() ? 0 : c.rows.sizes.back()),
           .table_rows = c.table_rows,
           .table_pages = c.table_pages,
           .page_size = c.page_size};
+}
+
+std::string listed(const auto& graphs) {
+  std::string sizes;
+  for (const auto& [size, captured] : graphs) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return sizes;
 }
 
 // Ends a recording whatever happens in between.
@@ -49,63 +57,107 @@ CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, 
       padding_(config.states),
       no_pages_(Tensor::zeros(DType::kI32, {config.table_rows, config.table_pages})) {}
 
-CudaGraphRunner::Captured CudaGraphRunner::record(const ForwardBatch& on_device, int32_t bucket) {
+CudaGraphRunner::Captured CudaGraphRunner::record(const ForwardBatch& on_device,
+                                                  const std::function<void(const TensorView& logits)>& end) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
   backend_.init_forward_metadata(on_device);
-  support->init_forward_metadata_capture_cuda_graph(on_device, bucket);
-  model_.forward(on_device);  // warm-up: libraries start, kernels load, memory is found
+  support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
+  end(model_.forward(on_device));  // warm-up: libraries start, kernels load, memory is found
   runtime_.synchronize();
   device_batch_.forget_plans();  // those of the warm-up: the graph is to make its own whenever it runs
   Recording recording(runtime_);
-  Captured captured{.graph = nullptr, .logits = model_.forward(on_device)};
-  captured.graph = recording.end();
-  return captured;
+  const Tensor logits = model_.forward(on_device);
+  end(logits);
+  return {.graph = recording.end(), .logits = logits};
+}
+
+ForwardBatch CudaGraphRunner::nothing(ForwardMode mode) const {
+  ForwardBatch batch{.mode = mode};
+  batch.attn.page_table = no_pages_;
+  batch.attn_backend = &backend_;
+  return batch;
 }
 
 void CudaGraphRunner::capture() {
-  const std::vector<int32_t> sizes = capture_sizes(config_.max_requests);
   if (CudaGraphSupport* support = backend_.cuda_graph_support(); support != nullptr) {
-    support->init_cuda_graph_state(config_.max_requests, config_.max_requests);
+    const int32_t most = config_.rows.sizes.empty() ? 0 : config_.rows.sizes.back();
+    support->init_cuda_graph_state(config_.max_requests + 1, std::max(config_.max_requests, most));
   }
+  capture_rows();  // the larger ones
+  if (config_.decode_rows == CudaGraphConfig::DecodeRows::kYes) capture_decode();
+}
+
+void CudaGraphRunner::capture_decode() {
+  const std::vector<int32_t> sizes = capture_sizes(config_.max_requests);
+  device_batch_.set_most_rows(0);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-    ForwardBatch nothing{.mode = ForwardMode::kDecode};  // padding alone
-    nothing.attn.page_table = no_pages_;
-    nothing.attn_backend = &backend_;
-    ForwardBatch rows = padding_.fill(nothing, *size);
+    ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), *size);
     // Launches are sized for the longest context; what a request has of it is read on the device.
     const auto longest = static_cast<int32_t>(config_.table_pages * config_.page_size) - 1;
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = longest;
-    graphs_[*size] = record(device_batch_.upload(rows), *size);
+    graphs_[*size] = record(device_batch_.upload(rows), [](const TensorView&) {});
   }
 }
 
-bool CudaGraphRunner::holds(const ForwardBatch& batch) const {
+BatchPadding::Sizes CudaGraphRunner::sizes_of(int32_t rows) const {
+  return {.spans = config_.max_requests + 1, .rows = rows, .logits_rows = std::min(rows, config_.rows.most_logits)};
+}
+
+void CudaGraphRunner::capture_rows() {
+  const RowGraphs& config = config_.rows;
+  device_batch_.set_most_rows(config.most_rows);
+  for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
+    ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size));
+    if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
+    row_graphs_[*size] = record(device_batch_.upload(rows), end_rows_);
+  }
+}
+
+bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
+  const AttnMetadata& attn = batch.attn;
+  return attn.snapshots.empty() && !attn.token_merge && !attn.self_conditioning &&
+         std::ranges::all_of(attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
+}
+
+bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
   if (batch.mode != ForwardMode::kDecode || graphs_.empty() || count < 1 || count > graphs_.rbegin()->first)
     return false;
   if (batch.num_tokens() != count || static_cast<int64_t>(batch.logits_rows.size()) != count) return false;
   const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
-  if (!batch.attn.snapshots.empty() || batch.attn.token_merge || batch.attn.self_conditioning ||
-      recurrent == batch.attn.state_slots.empty())
+  return plain(batch) && recurrent != batch.attn.state_slots.empty();
+}
+
+bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
+  const RowGraphs& config = config_.rows;
+  if (row_graphs_.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
+  if (batch.num_tokens() > row_graphs_.rbegin()->first ||
+      static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
     return false;
-  return std::ranges::all_of(batch.attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
+  return plain(batch) && batch.attn.state_slots.empty() && new_keys_of(batch.attn) == config.new_keys &&
+         std::ranges::all_of(batch.attn.spans, [&](const KeySpan& s) { return s.q_len <= config.most_rows; });
 }
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
-  const auto count = static_cast<int32_t>(batch.batch_size());
-  const auto& [bucket, captured] = *graphs_.lower_bound(count);
-  const ForwardBatch& on_device = device_batch_.upload(padding_.fill(batch, bucket));
-  backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device, bucket);
+  const bool decode = holds_decode(batch);
+  const auto& [size, captured] = decode ? *graphs_.lower_bound(static_cast<int32_t>(batch.batch_size()))
+                                        : *row_graphs_.lower_bound(static_cast<int32_t>(batch.num_tokens()));
+  const ForwardBatch& padded = decode ? padding_.fill(batch, size) : padding_.fill(batch, sizes_of(size));
+  const ForwardBatch& on_device = device_batch_.upload(padded);
+  backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
+                                                                         static_cast<int32_t>(on_device.batch_size()));
   captured.graph->launch();
-  return captured.logits.view().slice(0, count);
+  return captured.logits.slice(0, static_cast<int64_t>(batch.logits_rows.size()));
 }
 
 std::string CudaGraphRunner::describe() const {
-  std::string sizes;
-  for (const auto& [size, captured] : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
-  return "graphs for " + sizes + " requests";
+  std::string text = "graphs for ";
+  if (!graphs_.empty()) text += listed(graphs_) + " requests";
+  if (!row_graphs_.empty())
+    text += (graphs_.empty() ? "" : " and for ") + str("steps of ", listed(row_graphs_), " rows");
+  return text;
 }
 
 }  // namespace headrace

@@ -1,8 +1,10 @@
-// Decode steps as recorded graphs: one launch for a whole step.
+// Steps as recorded graphs: one launch for a whole step.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headrace/attention/attention_backend.h"
@@ -13,8 +15,19 @@
 
 namespace headrace {
 
+// Steps whose requests have several rows: diffusion blocks, or short prompts among decode rows.
+struct RowGraphs {
+  std::vector<int32_t> sizes;  // rows of a step, ascending; empty: such steps run without
+  int32_t most_rows = 1;       // of a request
+  int32_t most_logits = 1;     // rows of logits of a step
+  // What is recorded; a batch of the other kind runs without.
+  DeviceMetadata::NewKeys new_keys = DeviceMetadata::NewKeys::kSomeNotStored;
+};
+
 struct CudaGraphConfig {
   int32_t max_requests = 1;
+  enum class DecodeRows : uint8_t { kNo, kYes } decode_rows = DecodeRows::kYes;  // steps of one row for each request
+  RowGraphs rows;
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
@@ -27,34 +40,59 @@ class CudaGraphRunner {
   // None is owned; all outlive the runner, and so does the memory of their pools. Records nothing yet.
   CudaGraphRunner(const Model& model, AttentionBackend& backend, DeviceRuntime& runtime, const CudaGraphConfig& config);
 
+  // Recorded behind each step of RowGraphs, over its logits. Before capture().
+  void end_rows_with(std::function<void(const TensorView& logits)> end) { end_rows_ = std::move(end); }
+  // Makes pages known that no batch has referred to yet.
+  void upload_pages(const TensorView& table, int32_t row, int64_t pages) {
+    device_batch_.upload_pages(table, row, pages);
+  }
+  // What steps of RowGraphs read their batches from.
+  DeviceBatch::Arrays arrays() const { return device_batch_.arrays(); }
+
   // Runs every size once as a warm-up and then records it, the largest first, so that the smaller ones find their
   // memory. Throws what a step throws, kUnsupported where graphs mean nothing, kCuda for what cannot be recorded; sizes
   // recorded before stay.
   void capture();
 
-  // Whether a graph holds this batch: decode rows, one per request, each of which wants its logits.
-  bool holds(const ForwardBatch& batch) const;
-  // Runs it; `batch` has its views on the host. float32 [requests, vocab] on the device, valid until the next run.
+  // Whether a graph holds this batch: decode rows, one per request, each of which wants its logits; or some rows of
+  // each request, within the limits of the configuration.
+  bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || holds_rows(batch); }
+  // Runs it; `batch` has its views on the host. float32 [logits_rows, vocab] on the device, valid until the next run of
+  // any graph of the device.
   TensorView run(const ForwardBatch& batch);
 
-  size_t num_graphs() const { return graphs_.size(); }
-  std::string describe() const;  // "graphs for 1, 2, 4 requests"
+  // Whether run(batch) is a step of RowGraphs.
+  bool holds_rows(const ForwardBatch& batch) const;
+  // Runs the step of that many rows, one of RowGraphs::sizes, over what lies in arrays().
+  void run_rows(int32_t size) { row_graphs_.at(size).graph->launch(); }
+
+  size_t num_graphs() const { return graphs_.size() + row_graphs_.size(); }
+  std::string describe() const;  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows"
 
  private:
   struct Captured {
     std::unique_ptr<DeviceGraph> graph;
-    Tensor logits;
+    TensorView logits;  // in memory that all graphs of the device share
   };
-  Captured record(const ForwardBatch& on_device, int32_t bucket);
+  using Graphs = std::map<int32_t, Captured>;  // by requests, or by rows
+  Captured record(const ForwardBatch& on_device, const std::function<void(const TensorView& logits)>& end);
+  void capture_decode();
+  void capture_rows();
+  // Padding alone, before it is filled up.
+  ForwardBatch nothing(ForwardMode mode) const;
+  bool plain(const ForwardBatch& batch) const;
+  bool holds_decode(const ForwardBatch& batch) const;
+  BatchPadding::Sizes sizes_of(int32_t rows) const;
 
   const Model& model_;
   AttentionBackend& backend_;
   DeviceRuntime& runtime_;
   CudaGraphConfig config_;
   DeviceBatch device_batch_;  // of all sizes: an array's address does not depend on how much of it is used
-  std::map<int32_t, Captured> graphs_;
+  Graphs graphs_, row_graphs_;
   BatchPadding padding_;
   Tensor no_pages_;
+  std::function<void(const TensorView& logits)> end_rows_ = [](const TensorView&) {};
 };
 
 }  // namespace headrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -34,6 +35,22 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
   return config;
 }
 
+// Beyond this, a step's products take so long that its launches are free.
+constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
+
+RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
+  const bool single = shape.most_rows == 1;  // then what has several rows is a prompt, of any length
+  const int64_t most = single ? kMostMixedRows : std::min(kMostGraphRows, shape.most_rows * max_requests);
+  RowGraphs graphs{.most_rows = single ? kMostMixedRows : shape.most_rows,
+                   .most_logits = shape.most_samples * max_requests,
+                   .new_keys = shape.stores == StepShape::Stores::kAll ? DeviceMetadata::NewKeys::kAllStored
+                                                                       : DeviceMetadata::NewKeys::kSomeNotStored};
+  const int32_t unit = single ? 8 : shape.rows;
+  for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) graphs.sizes.push_back(size * unit);
+  if (!graphs.sizes.empty() && graphs.sizes.back() < most) graphs.sizes.push_back(static_cast<int32_t>(most));
+  return graphs;
+}
+
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
@@ -48,11 +65,15 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       scheduler_(scheduler_config(model, config), *strategy_),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
+  BatchLimits limits{.max_requests = config.max_requests, .table_rows = table.dim(0), .table_pages = table.dim(1)};
   const bool single_rows = strategy_->runs_rows_once();
-  runner_.prepare({.max_requests = config.max_requests,
-                   .table_rows = table.dim(0),
-                   .table_pages = table.dim(1),
-                   .decode_rows = single_rows ? BatchLimits::DecodeRows::kYes : BatchLimits::DecodeRows::kNo});
+  limits.decode_rows = single_rows ? CudaGraphConfig::DecodeRows::kYes : CudaGraphConfig::DecodeRows::kNo;
+  if (const auto blocks = strategy_->device_blocks()) {
+    limits.blocks = BlockLoopConfig{
+        .block_size = blocks->block_size, .mask_token_id = blocks->mask_token_id, .vocab = config_.vocab};
+  }
+  if (const auto shape = strategy_->step_shape()) limits.rows = row_graphs(*shape, config.max_requests);
+  runner_.prepare(limits);
 }
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
@@ -81,6 +102,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   strategy_->start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
+  flight_ends_ = true;
   return next_id_++;
 }
 
@@ -88,6 +110,11 @@ void Engine::abort(int64_t id) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
+  for (ScheduledStep& step : flight_) {
+    if (step.sequence != found->second.get()) continue;
+    step.sequence = nullptr;
+    flight_ends_ = true;
+  }
   scheduler_.release(*found->second);
   sequences_.erase(found);
 }
@@ -117,16 +144,88 @@ std::vector<StepOutput> Engine::run_step() {
     step_warm_up();
     return {};
   }
+  if (!flight_.empty()) {
+    show_planned(flight_);
+    return land();
+  }
   const std::vector<ScheduledStep> steps = scheduler_.next();
   if (steps.empty()) return {};
-  for (const ScheduledStep& step : steps) {
-    if (observer_) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
-  }
+  show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
+  if (take_off(steps, batch)) return land();
   std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
   ++counters_.steps;
   counters_.rows += batch.num_tokens();
   counters_.tokens += static_cast<int64_t>(outputs.size());
+  return outputs;
+}
+
+void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
+  for (const ScheduledStep& step : steps) {
+    if (observer_ && step.sequence != nullptr) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
+  }
+}
+
+bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
+  BlockLoop* loop = runner_.block_loop();
+  if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
+  const int32_t size = loop->config().block_size;
+  if (2 * size * static_cast<int64_t>(steps.size()) > config_.runner.max_tokens)
+    return false;  // later ones must fit too
+  std::vector<BlockState> states;
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> pages;
+  for (const ScheduledStep& step : steps) {
+    const Sequence& s = *step.sequence;
+    const auto state = strategy_->block_state(s);
+    if (!state) return false;
+    states.push_back(*state);
+    pages.push_back(static_cast<int64_t>(s.pages.size()));
+    for (int32_t p = state->begin - size; p < state->begin + size; ++p) {
+      tokens.push_back(p < 0 ? 0 : s.tokens[static_cast<size_t>(p)]);
+    }
+  }
+  loop->load(states, tokens);
+  runner_.start_blocks(batch, pages);
+  flight_ = steps;
+  flight_ends_ = false;
+  return true;
+}
+
+// The scheduler's order changes when the last of a prompt is cached; the device keeps the one that it took off with.
+void Engine::fly_on(const std::vector<ScheduledStep>& landed) {
+  std::vector<ScheduledStep> planned = scheduler_.next();
+  for (const ScheduledStep& before : landed) {
+    const auto same = std::ranges::find(planned, before.sequence, &ScheduledStep::sequence);
+    if (before.sequence != nullptr && same != planned.end()) flight_.push_back(std::move(*same));
+  }
+  HR_REQUIRE(flight_.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", flight_.size(),
+             " requests, the scheduler with ", planned.size());
+}
+
+std::vector<StepOutput> Engine::land() {
+  BlockLoop& loop = *runner_.block_loop();
+  const BlockLoop::Step step = loop.wait();
+  const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
+  const BlockReport& next = step.next;
+  // Who waits may be admitted when somebody ends.
+  const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
+  const bool goes_on = next.running > 0 && !changes;
+  if (goes_on) runner_.next_blocks(next.size);
+  std::vector<StepOutput> outputs = commit(landed, sampler_.most_likely(step.best, step.stats));
+  ++counters_.steps;
+  ++counters_.device_steps;
+  for (const ScheduledStep& one : landed) counters_.rows += one.plan.num_rows();
+  counters_.tokens += static_cast<int64_t>(outputs.size());
+  if (!goes_on) return outputs;
+  fly_on(landed);
+  int32_t rows = 0, samples = 0;
+  for (const ScheduledStep& one : flight_) {
+    rows += one.plan.num_rows();
+    samples += static_cast<int32_t>(one.plan.sample.size());
+  }
+  HR_REQUIRE(rows == next.rows && samples == next.logits_rows, ErrorCode::kInternal, "engine: the device goes on with ",
+             next.rows, " rows, ", next.logits_rows, " of them undecided, the strategy with ", rows, " and ", samples);
   return outputs;
 }
 
@@ -215,6 +314,10 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
   std::vector<StepOutput> outputs;
   size_t next = 0;
   for (const ScheduledStep& step : steps) {
+    if (step.sequence == nullptr) {  // aborted while its step ran
+      next += step.plan.sample.size();
+      continue;
+    }
     Sequence& s = *step.sequence;
     const StepPlan& plan = step.plan;
     const KeySpan& last = plan.spans.back().keys;

@@ -40,8 +40,9 @@ struct StepOutput {
 // What the engine did so far; warm-up is not counted.
 struct EngineCounters {
   int64_t steps = 0;
-  int64_t rows = 0;    // tokens that went through the model
-  int64_t tokens = 0;  // that were handed out
+  int64_t rows = 0;          // tokens that went through the model
+  int64_t tokens = 0;        // that were handed out
+  int64_t device_steps = 0;  // of `steps`: that the device ended by itself
 };
 
 // Not thread-safe.
@@ -58,6 +59,7 @@ class Engine {
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
   // One step of every sequence that fits: schedule, build, run, sample, commit. Nothing is handed out of a warm-up.
+  // Where the device denoises blocks by itself, the next step runs already when this one returns.
   // An Error kCuda is the device's last word: every request is dropped, and from then on add() and step() throw it
   // again. A server fails all its requests with it and ends, to be started anew.
   std::vector<StepOutput> step();
@@ -80,6 +82,12 @@ class Engine {
   void give_up(const std::string& fault);
   void check_device() const;
   void step_warm_up();
+  // Starts a step that the device ends by itself, if all of `steps` are of that kind.
+  bool take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
+  // Waits for the step in flight, starts the next one where nothing stands against it, and commits.
+  std::vector<StepOutput> land();
+  void fly_on(const std::vector<ScheduledStep>& landed);
+  void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   static std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps);
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
@@ -103,6 +111,9 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
+  // Of block_loop(): what is in flight, in the order of its rows; a sequence that was aborted since is null.
+  std::vector<ScheduledStep> flight_;
+  bool flight_ends_ = false;  // its requests are no longer those of the next step
 };
 
 }  // namespace headrace

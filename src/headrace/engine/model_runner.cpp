@@ -75,33 +75,83 @@ void ModelRunner::prepare(const BatchLimits& limits) {
 void ModelRunner::capture(const BatchLimits& limits) {
   no_graphs_ = "switched off";
   if (config_.graphs == RunnerConfig::Graphs::kOff) return;
-  no_graphs_ = "the strategy decodes no single rows";
-  if (limits.decode_rows == BatchLimits::DecodeRows::kNo) return;
+  if (!limits.blocks && limits.decode_rows == CudaGraphConfig::DecodeRows::kNo) {
+    no_loop_ = "block_step cannot say this strategy";
+  }
   const auto states = gdn_ ? BatchPadding::States::kRecurrent : BatchPadding::States::kNone;
+  RowGraphs rows = limits.rows;
+  std::erase_if(rows.sizes, [this](int32_t size) { return size > config_.max_tokens; });
+  if (gdn_) rows.sizes.clear();  // chunks of recurrent layers are cut on the host
+  no_graphs_ = "the strategy's steps have no bound but the context";
+  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty()) return;
+  const std::vector<int32_t> sizes = rows.sizes;
   auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
                                                   CudaGraphConfig{.max_requests = limits.max_requests,
+                                                                  .decode_rows = limits.decode_rows,
+                                                                  .rows = std::move(rows),
                                                                   .table_rows = limits.table_rows,
                                                                   .table_pages = limits.table_pages,
                                                                   .page_size = kv_->page_size(),
                                                                   .states = states});
   try {
+    loop_ = make_loop(limits, *graphs, sizes);
     graphs->capture();
     graphs_ = std::move(graphs);
   } catch (const Error& e) {
+    loop_.reset();
     no_graphs_ = e.what();
     if (e.code() == ErrorCode::kOutOfMemory) no_graphs_ += "; try a smaller max_model_len";
     runtime_.synchronize();  // throws if it was the device that failed: there is no step without graphs then
   }
 }
 
+std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
+                                                  const std::vector<int32_t>& sizes) {
+  if (!limits.blocks) return nullptr;
+  BlockLoopConfig config = *limits.blocks;
+  config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
+  config.sizes = sizes;
+  const int64_t most = int64_t{2} * config.max_requests * config.block_size;
+  if (sizes.empty() || sizes.back() < most || config.max_requests > kMaxBlockRequests) {
+    no_loop_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
+    return nullptr;
+  }
+  const DeviceBatch::Arrays a = graphs.arrays();
+  const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.page_table};
+  auto loop = std::make_unique<BlockLoop>(*ops_, config_.context, runtime_, config, rows);
+  graphs.end_rows_with([loop = loop.get()](const TensorView& logits) { loop->end_step(logits); });
+  return loop;
+}
+
+void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages) {
+  ++num_graph_steps_;
+  for (size_t r = 0; r < pages.size(); ++r) {
+    graphs_->upload_pages(batch.attn.page_table, batch.attn.spans[r].page_row, pages[r]);
+  }
+  graphs_->run(batch);
+  loop_->started();
+}
+
+void ModelRunner::next_blocks(int32_t size) {
+  ++num_graph_steps_;
+  graphs_->run_rows(size);
+  loop_->started();
+}
+
 std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
-  return backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
+  std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
+  if (loop_) text += "; blocks are denoised on the device";
+  if (!no_loop_.empty()) text += "; every denoise step goes through the host: " + no_loop_;
+  return text;
 }
 
 ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host) {
   source_.set_fetch_fn_for_attn_metadata([&host]() -> const AttnMetadata& { return host.attn; });
-  if (graphs_ && graphs_->holds(host)) return {.owned = {}, .view = graphs_->run(host)};
+  if (graphs_ && graphs_->holds(host)) {
+    ++num_graph_steps_;
+    return {.owned = {}, .view = graphs_->run(host)};
+  }
   HR_REQUIRE(on_cpu() || device_batch_, ErrorCode::kInvalidArgument, "model runner: a batch runs before prepare()");
   const ForwardBatch& batch = on_cpu() ? host : device_batch_->upload(host);
   backend_->init_forward_metadata(batch);

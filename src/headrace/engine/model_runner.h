@@ -7,6 +7,7 @@
 #include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
+#include "headrace/engine/block_loop.h"
 #include "headrace/engine/cuda_graph_runner.h"
 #include "headrace/models/model.h"
 #include "headrace/sampling/sampler.h"
@@ -24,7 +25,7 @@ struct RunnerConfig {
   std::optional<DType> kv_dtype;  // of keys and values in the cache; absent: that of activations
   enum class Graphs : uint8_t {
     kOff,
-    kPreferred,  // decode steps run without where they cannot be recorded, and describe() says why
+    kPreferred,  // steps run without where they cannot be recorded, and describe() says why
     kRequired,   // that is an error
   } graphs = Graphs::kPreferred;
 };
@@ -33,7 +34,10 @@ struct RunnerConfig {
 struct BatchLimits {
   int32_t max_requests = 1;
   int64_t table_rows = 0, table_pages = 0;
-  enum class DecodeRows : uint8_t { kNo, kYes } decode_rows = DecodeRows::kYes;  // whether single rows are decoded
+  CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;  // whether single rows are decoded
+  RowGraphs rows;  // of the other steps; sizes beyond RunnerConfig::max_tokens are left out
+  // Blocks that the device goes on with by itself; `sizes`, `page_size` and `max_requests` are the runner's to set.
+  std::optional<BlockLoopConfig> blocks;
 };
 
 // Not thread-safe.
@@ -42,7 +46,7 @@ class ModelRunner {
   // `model` is not owned and outlives the runner. Errors as KVPool, GDNPool and make_backend.
   ModelRunner(const Model& model, const RunnerConfig& config);
 
-  // Once, before the first batch: makes the device's tables and records graphs of decode steps, on a device. Error
+  // Once, before the first batch: makes the device's tables and records graphs, on a device. Error
   // kOutOfMemory, with the reason, when graphs are required and there are none.
   void prepare(const BatchLimits& limits);
 
@@ -51,6 +55,17 @@ class ModelRunner {
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
+  // Steps that feed each other. Null on a CPU, without graphs, for a strategy that block_step cannot say, and where the
+  // graphs are too small for all requests.
+  BlockLoop* block_loop() { return loop_.get(); }
+  // Whether the loop can start with this batch.
+  bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
+  // Queues the batch, whose blocks the loop has loaded, or the next step, of `size` rows.
+  // `pages`: of each request, all that it will ever use.
+  void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
+  void next_blocks(int32_t size);
+
+  int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
   // The backend, and on a device the graphs or why there are none.
   std::string describe() const;
 
@@ -63,6 +78,8 @@ class ModelRunner {
 
  private:
   void capture(const BatchLimits& limits);
+  std::unique_ptr<BlockLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
+                                       const std::vector<int32_t>& sizes);
   // Logits where the model runs. The tensor is set when they are not a graph's.
   struct Logits {
     Tensor owned;
@@ -82,7 +99,10 @@ class ModelRunner {
   const OpSet* ops_ = nullptr;                 // not owned
   std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
   std::unique_ptr<CudaGraphRunner> graphs_;
+  std::unique_ptr<BlockLoop> loop_;         // over memory of graphs_
+  std::string no_loop_;                     // why
   std::string no_graphs_ = "not prepared";  // why
+  int64_t num_graph_steps_ = 0;
   AttnMetadataSource source_;
 };
 

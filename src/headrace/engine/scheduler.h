@@ -41,6 +41,7 @@ class Scheduler {
   // Frees everything that a finished or aborted sequence holds, queued or running.
   void release(Sequence& sequence);
 
+  bool any_waiting() const { return !waiting_.empty(); }
   bool idle() const { return waiting_.empty() && running_.empty(); }
   const ReqToTokenPool& table() const { return table_; }
   int32_t free_pages() const { return pages_.available_size() + kept_.num_pages(); }  // those with kept text too

@@ -3,6 +3,7 @@
 #pragma once
 #include <string_view>
 
+#include "headrace/kernels/block_step.h"
 #include "headrace/kernels/causal_conv1d.h"
 #include "headrace/kernels/embedding.h"
 #include "headrace/kernels/expert_mlp.h"
@@ -48,6 +49,7 @@ struct OpSet {
   void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
   void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
   void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
+  void (*block_step)(const BlockStepArgs&, const OpContext&) = nullptr;
   int32_t most_head_dim = 0;     // that paged_attention takes, of keys and of values; 0: any
   int32_t most_gdn_key_dim = 0;  // that gated_delta_rule takes; 0: any
 };

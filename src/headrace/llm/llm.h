@@ -74,6 +74,7 @@ class LLM {
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow);
 
   Device device() const { return runtime_.device(); }
+  const Model& model() const { return *model_; }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const EngineConfig& config() const { return engine_->config(); }

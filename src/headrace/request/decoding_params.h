@@ -27,6 +27,9 @@ struct DecodingParams {
   Schedule schedule = Schedule::kThreshold;
   // kReference: passes that share a block's masks; absent: as many as masks. Of a canvas: at most; absent: the model's.
   std::optional<int32_t> steps;
+  // kThreshold of multi_bd and d2f: a block that is sure of progress is decided in that many passes at most; each keeps
+  // no less than an even share of the masks that are left. Absent: a pass may keep a single one.
+  std::optional<int32_t> max_passes;
   std::optional<float> threshold;  // absent: the model's
   float add_block = 0.1f;          // share of a block that is decided before the next one is opened behind it
   float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress

@@ -16,6 +16,7 @@ void validate(const SamplingParams& p) {
                  {"top_p", static_cast<double>(p.top_p), 1e-6, 1},
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
+                 {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
                  {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
                  {"order_temperature", static_cast<double>(p.decoding.order_temperature), 0, 1e6},
@@ -29,6 +30,9 @@ void validate(const SamplingParams& p) {
   HR_REQUIRE(!p.decoding.steps || p.decoding.schedule == DecodingParams::Schedule::kReference,
              ErrorCode::kInvalidArgument, "steps is ", p.decoding.steps.value_or(0),
              ", expected none without the schedule 'reference'");
+  HR_REQUIRE(!p.decoding.max_passes || p.decoding.schedule == DecodingParams::Schedule::kThreshold,
+             ErrorCode::kInvalidArgument, "max_passes is ", p.decoding.max_passes.value_or(0),
+             ", expected none with the schedule 'reference'");
   for (const std::string& stop : p.stop) {
     HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");
   }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/token_scores.h"
 #include "headrace/sampling/random_draw.h"
 
 namespace headrace {
@@ -31,8 +32,8 @@ SampledToken described(const RowStats& row, int32_t id, float logit) {
   const float logprob = logit - row.largest - row.log_sum;
   return {.id = id,
           .logprob = logprob,
-          .confidence = std::exp(logprob),
-          .margin = (1 - std::exp(row.second - row.largest)) * std::exp(-row.log_sum),
+          .confidence = TokenScores::confidence(logprob),
+          .margin = TokenScores::margin(row.largest, row.log_sum, row.second),
           .entropy = row.entropy,
           .best_id = row.best,
           .best_logprob = -row.log_sum};
@@ -121,6 +122,17 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<co
     tokens.push_back(described(row, rows.ids.data_as<int32_t>()[r], rows.logits.data_as<float>()[r]));
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
     tokens.back().order = order_number(spot.params->seed, spot.position, spot.step);
+  }
+  return tokens;
+}
+
+std::vector<SampledToken> Sampler::most_likely(const Tensor& best, const Tensor& stats) {
+  std::vector<SampledToken> tokens;
+  for (int64_t r = 0; r < best.dim(0); ++r) {
+    const float* s = stats.data_as<float>() + 4 * r;
+    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kInternal, "sampler: row ", r, " has a logit that is NaN or infinite");
+    const RowStats row{best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
+    tokens.push_back(described(row, row.best, row.largest));
   }
   return tokens;
 }

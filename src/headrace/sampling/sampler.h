@@ -49,6 +49,10 @@ class Sampler {
   // Tokens that were chosen on some device, from what token_confidence and sample_tokens said of their rows. Error
   // kInternal as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
+  // The most likely tokens, from what token_confidence said of their rows: best int32 [rows] and stats float32 [rows,
+  // 4], both on the host. Their order numbers are not set: no rule that block_step can say reads them. Error kInternal
+  // as above.
+  static std::vector<SampledToken> most_likely(const Tensor& best, const Tensor& stats);
 
  private:
   const OpSet& ops_;

@@ -11,6 +11,7 @@ class Autoregressive final : public DecodingStrategy {
   bool runs_rows_once() const override { return true; }
   void start(Sequence& sequence) const override { sequence.num_final = sequence.prompt_len; }
   int32_t min_budget(const Sequence&) const override { return 1; }
+  std::optional<StepShape> step_shape() const override { return StepShape{}; }
   // First the part of the prompt that is not cached, in chunks; then the newest token alone. Only the last row of a
   // finished prompt, or the newest token, is sampled.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

@@ -48,6 +48,13 @@ int32_t storable_end(const Sequence& s) {
   return active == s.blocks.end() ? s.num_tokens() : active->begin();
 }
 
+StepShape BlockBuffer::step_shape() const {
+  return {.rows = block_size,
+          .most_rows = 2 * num_blocks * block_size + 1,
+          .most_samples = num_blocks * block_size,
+          .stores = StepShape::Stores::kSome};
+}
+
 void BlockBuffer::start(Sequence& s) const {
   const int32_t whole = s.prompt_len / block_size * block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));

@@ -16,6 +16,8 @@ struct BlockBuffer {
     kYes,  // not before its block is settled
   } edits = Edits::kNo;
 
+  // One block that is stored for each that is denoised, and the row before them.
+  StepShape step_shape() const;
   // The prompt's whole blocks, ready to be stored, its rest as an active block, and what may be opened behind it.
   void start(Sequence& sequence) const;
   // The pass over `run` whose rows `sample` are read; where they exceed the budget, a chunk of whole blocks that are

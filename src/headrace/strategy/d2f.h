@@ -16,6 +16,7 @@ class D2F final : public DecodingStrategy {
   void start(Sequence& sequence) const override;
   // The first pass holds the whole prompt: its keys depend on all of it, so that it is never cut.
   int32_t min_budget(const Sequence& sequence) const override;
+  std::optional<StepShape> step_shape() const override { return blocks_.step_shape(); }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
     blocks_.commit(sequence, plan, sampled);

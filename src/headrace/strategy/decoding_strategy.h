@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/kernels/block_state.h"
 #include "headrace/models/diffusion_info.h"
 #include "headrace/request/sequence.h"
 
@@ -59,6 +60,19 @@ struct StepPlan {
 // Runs and stores the positions of `run` under a causal mask; the rows of `sampled` decide what follows them.
 StepPlan causal_step(TokenRange run, TokenRange sampled);
 
+// What the steps of a sequence behind its prompt look like, whatever its state; graphs are recorded for them.
+struct StepShape {
+  int32_t rows = 1, most_rows = 1;  // a multiple of which most steps have; at most
+  int32_t most_samples = 1;
+  // Whether K and V of every row are kept.
+  enum class Stores : uint8_t { kAll, kSome } stores = Stores::kAll;
+};
+
+// Blocks that kernels/block_step can denoise.
+struct BlockShape {
+  int32_t block_size = 1, mask_token_id = 0;
+};
+
 struct StrategyConfig {
   // kParity, for tests: the origin's schedule with its idle passes. A block that waits for its store counts against
   // the buffer, an aligned prompt decides nothing in its own pass, and blocks behind an end token are still finished.
@@ -87,6 +101,13 @@ class DecodingStrategy {
   // When n is a multiple of this, K and V of the first n cached tokens depend on these n tokens alone, so that another
   // sequence which begins with them may go on from there. Nothing: they depend on what is behind them.
   virtual std::optional<int32_t> reusable_multiple() const { return std::nullopt; }
+  // Absent: its steps have no bound but the context, or more than one span.
+  virtual std::optional<StepShape> step_shape() const { return std::nullopt; }
+  // What the device goes on with by itself, step after step: the blocks of all sequences, and where one of them stands,
+  // if block_step can say its rule. commit() must decide as BlockState::advance does, plan() lay out rows as
+  // block_step. Absent: every step goes through the host, and a start report says so.
+  virtual std::optional<BlockShape> device_blocks() const { return std::nullopt; }
+  virtual std::optional<BlockState> block_state(const Sequence&) const { return std::nullopt; }
   // Positions that may ever be stored; their pages are reserved when the sequence is admitted.
   virtual int32_t max_cached(const Sequence& sequence) const { return sequence.limit; }
   // The next step, with at most `budget` rows.

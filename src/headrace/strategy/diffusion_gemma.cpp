@@ -8,6 +8,7 @@
 #include "headrace/sampling/acceptance.h"
 #include "headrace/sampling/random_draw.h"
 #include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -48,6 +49,7 @@ CanvasStrategy::CanvasStrategy(const StrategyConfig& config) : info_(config.mode
 }
 
 void CanvasStrategy::start(Sequence& s) const {
+  refuse_max_passes(name(), s.params.decoding);
   s.blocks.push_back(DecodingBlock::of_prompt(0, s.prompt_len));
   s.num_final = s.prompt_len;
   if (s.prompt_len < s.limit) open(s);

@@ -36,6 +36,7 @@ DualCache::DualCache(const StrategyConfig& config) : info_(diffusion_info(name()
 void DualCache::start(Sequence& s) const {
   HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kInvalidArgument, "request ", s.id, ": strategy '",
              name(), "' has no reference schedule, expected a threshold");
+  refuse_max_passes(name(), s.params.decoding);
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += info_.block_size) {
     s.blocks.emplace_back(begin, std::min(begin + info_.block_size, s.limit), begin, s.limit);
   }

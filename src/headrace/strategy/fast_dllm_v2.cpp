@@ -53,6 +53,7 @@ void FastDLLMv2::open_block(Sequence& s, int32_t begin) const {
 void FastDLLMv2::start(Sequence& s) const {
   HR_REQUIRE(!s.params.decoding.steps, ErrorCode::kUnsupported, "strategy '", name(),
              "': a pass keeps what passes the threshold; a number of steps is not built");
+  refuse_max_passes(name(), s.params.decoding);
   const int32_t whole = s.prompt_len / info_.block_size * info_.block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) open_block(s, whole);

@@ -15,6 +15,7 @@ FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_inf
 }
 
 void FullAttention::start(Sequence& s) const {
+  refuse_max_passes(name(), s.params.decoding);
   const bool one = follows_reference(s.params.decoding) && info_.loop == DiffusionInfo::Loop::kTimesteps;
   const int32_t size = one ? s.limit - s.prompt_len : info_.block_size;
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += size) {

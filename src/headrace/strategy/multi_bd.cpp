@@ -25,6 +25,29 @@ int32_t useful_end(const Sequence& s, int32_t stored) {
   return end;
 }
 
+// Candidates that a pass over a block that is sure of progress keeps at least.
+int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) {
+  return BlockRule{.steps = params.max_passes.value_or(0)}.least(block.num_masked(), block.num_steps());
+}
+
+// The request's rule as block_step has it; nothing for one that it cannot say.
+std::optional<BlockRule> device_rule(const DecodingParams& params, const DiffusionInfo& info) {
+  using Rule = DecodingParams::Rule;
+  if (follows_reference(params) || params.order_temperature != 0) return {};
+  const AcceptanceRule rule = acceptance_rule(params, info);
+  BlockRule said{.passes = rule.passes == DiffusionInfo::Acceptance::kAbove ? BlockRule::Passes::kAbove
+                                                                            : BlockRule::Passes::kAtLeast,
+                 .threshold = rule.threshold,
+                 .steps = params.max_passes.value_or(0)};
+  switch (rule.rule) {
+    case Rule::kConfidence: said.score = BlockRule::Score::kConfidence; return said;
+    case Rule::kMargin: said.score = BlockRule::Score::kMargin; return said;
+    case Rule::kEntropy: said.score = BlockRule::Score::kEntropy; return said;
+    case Rule::kLeftmost: said.score = BlockRule::Score::kLeftmost; return said;
+    default: return {};
+  }
+}
+
 }  // namespace
 
 MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
@@ -57,9 +80,10 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
       const auto candidates =
           sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
       const AtLeast least = progress_before >= s.params.decoding.semi_complete ? AtLeast::kOne : AtLeast::kNone;
-      const auto kept = follows_reference(s.params.decoding)
-                            ? kept_by_reference(candidates, block, s.params.decoding, info_)
-                            : accepted(candidates, rule, least);
+      auto kept = follows_reference(s.params.decoding) ? kept_by_reference(candidates, block, s.params.decoding, info_)
+                                                       : accepted(candidates, rule, least);
+      const int32_t share = least == AtLeast::kOne ? share_of_pass(s.params.decoding, block) : 0;
+      if (share > static_cast<int32_t>(kept.size())) kept = best_of(candidates, rule, share);
       block.count_step();
       for (const size_t i : kept) {
         buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);
@@ -68,6 +92,33 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
     progress_before = progress;
   }
   buffer_.advance(s, plan.stored_end(s.num_cached));
+}
+
+std::optional<BlockShape> MultiBD::device_blocks() const {
+  const bool said = buffer_.num_blocks == 1 && buffer_.pipeline == StrategyConfig::Pipeline::kTight &&
+                    info_.logits_of == DiffusionInfo::LogitsOf::kSame && buffer_.block_size <= BlockState::kMaxBlock;
+  return said ? std::optional(BlockShape{buffer_.block_size, buffer_.mask_token_id}) : std::nullopt;
+}
+
+std::optional<BlockState> MultiBD::block_state(const Sequence& s) const {
+  const auto rule = device_rule(s.params.decoding, info_);
+  const bool greedy = s.params.temperature == 0 && s.params.repetition_penalty == 1;
+  if (!device_blocks() || !rule || !greedy || s.eos_ids.size() > BlockState::kMaxEndIds || s.blocks.empty()) return {};
+  const DecodingBlock& open = s.blocks.back();
+  const bool waiting = s.num_cached == open.begin() - buffer_.block_size;
+  if (!open.is_active() || open.complete() || (!waiting && s.num_cached != open.begin())) return {};
+  BlockState state{.running = 1,
+                   .begin = open.begin(),
+                   .editable = open.editable_begin() - open.begin(),
+                   .num_cached = s.num_cached,
+                   .limit = s.limit,
+                   .num_steps = open.num_steps(),
+                   .page_row = s.table_row,
+                   .rule = *rule,
+                   .num_end_ids = static_cast<int32_t>(s.eos_ids.size())};
+  for (const int32_t p : open.masked_positions()) state.set_masked(p - open.begin(), 1);
+  std::ranges::copy(s.eos_ids, std::begin(state.end_ids));
+  return state;
 }
 
 }  // namespace headrace

@@ -15,12 +15,17 @@ class MultiBD final : public DecodingStrategy {
   std::optional<int32_t> reusable_multiple() const override { return info_.block_size; }
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
   int32_t min_budget(const Sequence& sequence) const override;
+  std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // Everything from the end of the cache on: blocks that are complete are stored by the same pass that denoises those
   // behind them. A prompt that exceeds the budget runs in chunks of whole blocks first.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // In each block, keeps the candidates that pass the request's rule; in the first unfinished block, and in one behind
   // a block that is nearly done, at least the best.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
+  // Of one block at a time that reads its own positions' logits; greedy requests, and every rule but entropy_bound and
+  // random.
+  std::optional<BlockShape> device_blocks() const override;
+  std::optional<BlockState> block_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

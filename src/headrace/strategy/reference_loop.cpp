@@ -1,5 +1,6 @@
 #include "headrace/strategy/reference_loop.h"
 
+#include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 
 namespace headrace {
@@ -60,6 +61,11 @@ std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, 
     if (passing.size() >= static_cast<size_t>(n)) return passing;
   }
   return best_of(candidates, rule, n);
+}
+
+void refuse_max_passes(std::string_view strategy, const DecodingParams& params) {
+  HR_REQUIRE(!params.max_passes, ErrorCode::kUnsupported, "strategy '", strategy,
+             "': a pass keeps what passes the threshold; a most number of passes is not built");
 }
 
 }  // namespace headrace

@@ -1,6 +1,7 @@
 // What a pass of a family's published loop keeps.
 #pragma once
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "headrace/models/diffusion_info.h"
@@ -17,5 +18,8 @@ inline bool follows_reference(const DecodingParams& params) {
 // Indices of the kept candidates, ascending: those of the block's masked positions, before the pass is counted.
 std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
                                       const DecodingParams& params, const DiffusionInfo& info);
+
+// Error kUnsupported, naming the strategy, for a request with max_passes.
+void refuse_max_passes(std::string_view strategy, const DecodingParams& params);
 
 }  // namespace headrace

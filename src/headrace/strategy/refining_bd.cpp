@@ -15,6 +15,7 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
 void RefiningBD::start(Sequence& s) const {
   HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported, "strategy '", name(),
              "': schedule 'reference' is not built; built are: threshold");
+  refuse_max_passes(name(), s.params.decoding);
   buffer_.start(s);
 }
 

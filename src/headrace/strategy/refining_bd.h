@@ -19,6 +19,7 @@ class RefiningBD : public DecodingStrategy {
   void start(Sequence& sequence) const override;
   std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
   int32_t min_budget(const Sequence& sequence) const override;
+  std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // As MultiBD's, but every token of a block that is not final is decided anew.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

@@ -12,6 +12,7 @@
 #include "headrace/kernels/cpu/sample_tokens.h"
 #include "headrace/kernels/cpu/store_kv.h"
 #include "headrace/kernels/cpu/token_confidence.h"
+#include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace::cpu {
 namespace {
@@ -100,7 +101,8 @@ void run_token_confidence(const TokenConfidenceArgs& args, const OpContext& cont
                              .pointwise = run_pointwise<isa::pointwise>,                      \
                              .embedding = run_embedding<isa::embedding>,                      \
                              .token_confidence = run_token_confidence<isa::token_confidence>, \
-                             .sample_tokens = sample_tokens}
+                             .sample_tokens = sample_tokens,                                  \
+                             .block_step = reference::block_step /* a few words of a batch */}
 
 HR_OP_SET(portable);
 #ifdef HR_HAVE_AVX2

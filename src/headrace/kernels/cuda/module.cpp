@@ -2,6 +2,7 @@
 #include <array>
 #include <memory>
 
+#include "headrace/kernels/cuda/block_step.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/runtime.h"
@@ -40,6 +41,7 @@ constexpr OpSet kOps = {.name = "cuda",
                         .expert_mlp = expert_mlp,
                         .merge_tokens = merge_tokens,
                         .soft_embedding = soft_embedding,
+                        .block_step = block_step,
                         .most_head_dim = kMostHeadDim,
                         .most_gdn_key_dim = kMostGDNKeyDim};
 

@@ -78,6 +78,12 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
     shape.tiles192 += (rows + 191) / 192;
     longest = std::max(longest, s.q_len);
   }
+  if (const int most = a.on_device->most_rows; most > 0) {  // any split of the rows: each request's last tile is short
+    const int64_t rows = a.q.dim(0) * group, requests = static_cast<int64_t>(a.spans.size());
+    shape.min_rows = group, shape.max_rows = most * group, longest = most;
+    shape.tiles16 = rows / 16 + requests, shape.tiles64 = rows / 64 + requests, shape.tiles128 = rows / 128 + requests;
+    shape.tiles192 = rows / 192 + requests;
+  }
   const int64_t pool = a.page_table ? a.page_table.dim(1) * a.kv.page_size() : 0;
   shape.max_keys = static_cast<int>(std::min<int64_t>(pool + longest, INT32_MAX));
   return shape;

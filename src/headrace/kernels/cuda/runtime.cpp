@@ -50,7 +50,7 @@ Runtime::Runtime(int32_t index) : index_(index) {
 Runtime::~Runtime() {
   stream_.blas.reset();
   free_cached();
-  for (void* block : graph_blocks_) cudaFree(block);
+  for (const auto& [block, size] : graph_blocks_) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
   cudaFreeHost(ring_);
@@ -60,12 +60,7 @@ Runtime::~Runtime() {
 void* Runtime::allocate(size_t bytes) {
   const size_t size = rounded_size(bytes);
   const std::lock_guard lock(mutex_);
-  std::vector<void*>& free = free_blocks()[size];
-  if (!free.empty()) {
-    void* memory = free.back();
-    free.pop_back();
-    return memory;
-  }
+  if (void* memory = take_free(size); memory != nullptr) return memory;
   void* memory = nullptr;
   cudaError_t status = cudaMalloc(&memory, size);
   if (status == cudaErrorMemoryAllocation && !capturing_) {  // waiting, as freeing needs, would end a capture
@@ -74,7 +69,7 @@ void* Runtime::allocate(size_t bytes) {
     status = cudaMalloc(&memory, size);
   }
   if (status == cudaSuccess) {
-    if (capturing_) graph_blocks_.insert(memory);
+    if (capturing_) graph_blocks_[memory] = size;
     return memory;
   }
   cudaGetLastError();
@@ -85,9 +80,27 @@ void* Runtime::allocate(size_t bytes) {
                                            " of ", total, " are free"));
 }
 
+// A free block of that size; graphs, which never run at the same time, share larger ones too. Null if there is none.
+void* Runtime::take_free(size_t size) {
+  Blocks& blocks = capturing_ ? of_graphs_ : cached_;
+  for (auto found = blocks.lower_bound(size); found != blocks.end(); ++found) {
+    if (!capturing_ && found->first != size) break;
+    if (found->second.empty()) continue;
+    void* memory = found->second.back();
+    found->second.pop_back();
+    return memory;
+  }
+  return nullptr;
+}
+
 void Runtime::release(void* memory, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  (graph_blocks_.contains(memory) ? of_graphs_ : cached_)[rounded_size(bytes)].push_back(memory);
+  const auto of_graph = graph_blocks_.find(memory);
+  if (of_graph == graph_blocks_.end()) {
+    cached_[rounded_size(bytes)].push_back(memory);
+  } else {
+    of_graphs_[of_graph->second].push_back(memory);
+  }
 }
 
 void Runtime::free_cached() noexcept {
@@ -135,6 +148,18 @@ void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
 }
 
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device"); }
+
+void* Runtime::allocate_shared(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocMapped);
+  if (status != cudaSuccess) cudaGetLastError();
+  HR_REQUIRE(status == cudaSuccess, ErrorCode::kOutOfMemory, "cuda: could not allocate ", bytes,
+             " bytes of pinned memory: ", cudaGetErrorString(status));
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+
+void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memory); }
 
 void Runtime::begin_capture() {
   const std::lock_guard lock(mutex_);

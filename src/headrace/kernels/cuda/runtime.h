@@ -2,7 +2,7 @@
 #pragma once
 #include <map>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "headrace/base/device.h"
@@ -28,6 +28,8 @@ class Runtime final : public DeviceRuntime {
   void copy_to_host(void* to_host, const void* from, size_t bytes) override;
   void copy_on_device(void* to, const void* from, size_t bytes) override;
   void synchronize() override;
+  void* allocate_shared(size_t bytes) override;
+  void release_shared(void* memory, size_t bytes) noexcept override;
   void* stream() override { return &stream_; }
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
@@ -35,14 +37,14 @@ class Runtime final : public DeviceRuntime {
  private:
   using Blocks = std::map<size_t, std::vector<void*>>;  // free ones, by rounded size
   void free_cached() noexcept;
-  Blocks& free_blocks() { return capturing_ ? of_graphs_ : cached_; }
+  void* take_free(size_t size);
   char* stage(size_t bytes);
 
   int32_t index_;
   Stream stream_;
   std::mutex mutex_;  // of what follows
   Blocks cached_, of_graphs_;
-  std::unordered_set<void*> graph_blocks_;  // every block that a graph may write to, free or not
+  std::unordered_map<void*, size_t> graph_blocks_;  // every block that a graph may write to, free or not, and its size
   bool capturing_ = false;
   char* ring_ = nullptr;  // pinned
   size_t ring_at_ = 0;

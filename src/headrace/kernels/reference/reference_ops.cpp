@@ -14,7 +14,9 @@ const OpSet& ops() {
                                  .pointwise = pointwise,
                                  .embedding = embedding,
                                  .token_confidence = token_confidence,
-                                 .sample_tokens = sample_tokens};
+                                 .sample_tokens = sample_tokens,
+
+                                 .block_step = block_step};
   return kOps;
 }
 

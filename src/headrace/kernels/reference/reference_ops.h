@@ -13,6 +13,7 @@ void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
 void pointwise(const PointwiseArgs& args, const OpContext& context);
 void embedding(const EmbeddingArgs& args, const OpContext& context);
+void block_step(const BlockStepArgs& args, const OpContext& context);
 void token_confidence(const TokenConfidenceArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 

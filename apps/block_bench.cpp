@@ -1,0 +1,198 @@
+#include "block_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/measured_limits.h"
+#include "headrace/kernels/cuda_module.h"
+#include "output.h"
+
+namespace headrace::app {
+namespace {
+
+constexpr int32_t kPrompt = 256, kOutput = 256, kSteps = 96;
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Limits {
+  double copy_rate = 0, matmul_rate = 0;  // bytes/s, both directions counted; flop/s
+};
+
+Limits measured_limits(DeviceRuntime& runtime, const OpContext& context) {
+  constexpr int64_t kBytes = int64_t{1} << 30, kSize = 8192;
+  constexpr int kTimes = 20;
+  const Tensor from = Tensor::zeros(DType::kU8, {kBytes}, runtime), to(DType::kU8, {kBytes}, runtime);
+  const auto per_call = [&runtime](const std::function<void()>& call) {
+    return bench::median_seconds(5,
+                                 [&] {
+                                   for (int i = 0; i < kTimes; ++i) call();
+                                   runtime.synchronize();
+                                 }) /
+           kTimes;
+  };
+  const double copy = per_call([&] { runtime.copy_on_device(to.data(), from.data(), kBytes); });
+  const Tensor host = bench::filled(DType::kBF16, {kSize, kSize});  // zeros would flatter
+  const Tensor x(DType::kBF16, {kSize, kSize}, runtime), y(DType::kBF16, {kSize, kSize}, runtime);
+  runtime.copy_to_device(x.data(), host.data(), static_cast<size_t>(host.view().bytes()));
+  OpContext fast = context;
+  fast.determinism = Determinism::kFast;
+  const double product = per_call([&] { cuda_module().ops("cuda").linear({.x = x, .weight = x, .y = y}, fast); });
+  return {2.0 * kBytes / copy, 2.0 * kSize * kSize * kSize / product};
+}
+
+SamplingParams scripted(int32_t block_size) {
+  SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  params.decoding.threshold = 1;  // nothing is above it
+  params.decoding.max_passes = std::max(1, block_size * 3 / 4);
+  return params;
+}
+
+EngineConfig config_for(const LLM& llm, int32_t requests, int32_t block_size) {
+  EngineConfig config = llm.config();
+  const int32_t page = config.runner.page_size, context = kPrompt + kOutput + 2 * block_size;
+  config.max_requests = requests;
+  config.max_context_len = context;
+  config.runner.num_pages = requests * ((context + page - 1) / page) + 1;
+  config.runner.max_tokens = std::max<int64_t>(2048, int64_t{2} * requests * block_size);
+  return config;
+}
+
+struct Measured {
+  double step_s = 0, device_s = 0, looped_s = 0, tokens_per_s = 0, rows = 0, tokens_per_forward = 0;
+};
+
+// The engine with all requests past their prompts, until the first of them ends.
+void measure_engine(Engine& engine, int32_t requests, int32_t block_size, Measured& m) {
+  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(kPrompt, 5 + r), scripted(block_size));
+  while (!engine.idle() && engine.counters().device_steps < 8) engine.step();
+  HR_REQUIRE(!engine.idle(), ErrorCode::kUnsupported,
+             "bench blocks: steps go through the host: ", engine.runner().describe());
+  const EngineCounters before = engine.counters();
+  const auto start = Clock::now();
+  bool ended = false;
+  while (!ended) {
+    for (const StepOutput& out : engine.step()) ended |= out.finish_reason.has_value();
+  }
+  const double seconds = seconds_since(start);
+  const EngineCounters& after = engine.counters();
+  const auto steps = static_cast<double>(after.steps - before.steps);
+  m.step_s = seconds / steps;
+  m.rows = static_cast<double>(after.rows - before.rows) / steps;
+  m.tokens_per_s = static_cast<double>(after.tokens - before.tokens) / seconds;
+  m.tokens_per_forward = static_cast<double>(after.tokens - before.tokens) / steps / requests;
+  while (!engine.idle()) engine.step();
+}
+
+// Requests in the middle of their output, a third of them at each pass of their blocks.
+class Rehearsal {
+ public:
+  Rehearsal(Engine& engine, int32_t requests, int32_t block_size)
+      : runner_(engine.runner()), table_(Tensor::zeros(DType::kI32, engine.scheduler().table().page_table().shape())) {
+    const int32_t page = engine.config().runner.page_size, begin = kPrompt + kOutput / 2 / block_size * block_size / 2,
+                  passes = scripted(block_size).decoding.max_passes.value_or(1);
+    const auto each = static_cast<int32_t>((kPrompt + kOutput + page - 1) / page);
+    batch_.mode = ForwardMode::kExtend;
+    for (int32_t r = 0; r < requests; ++r) {
+      for (int32_t i = 0; i < each; ++i) table_.data_as<int32_t>()[(r + 1) * table_.dim(1) + i] = r * each + i;
+      BlockState state{
+          .running = 1, .begin = begin, .num_cached = begin, .limit = kPrompt + kOutput, .page_row = r + 1};
+      state.rule = {.threshold = 1, .steps = passes};
+      state.num_steps = r % passes;
+      for (int32_t p = r % passes; p < block_size; ++p) state.set_masked(p, 1), rows_of_logits(r * block_size + p);
+      states_.push_back(state);
+      pages_.push_back(each);
+      add_rows(r, begin, block_size);
+    }
+    const auto rows = static_cast<int64_t>(ids_.size());
+    batch_.input_ids = TensorView(ids_.data(), DType::kI32, {rows});
+    batch_.positions = TensorView(positions_.data(), DType::kI32, {rows});
+    batch_.attn.write_slots = TensorView(slots_.data(), DType::kI64, {rows});
+    batch_.attn.page_table = table_;
+    batch_.attn_backend = &runner_.backend();
+  }
+
+  // As the engine does it: each step is started when the one before has reported. Records their sizes.
+  double looped() {
+    const auto start = begin();
+    for (int32_t i = 0; i < kSteps; ++i) {
+      sizes_.push_back(runner_.block_loop()->wait().next.size);
+      runner_.next_blocks(sizes_.back());
+    }
+    runner_.block_loop()->wait();
+    return seconds_since(start) / (kSteps + 1);
+  }
+  // The same steps, all queued at once.
+  double queued(DeviceRuntime& runtime) {
+    const auto start = begin();
+    for (const int32_t size : sizes_) runner_.next_blocks(size);
+    runtime.synchronize();
+    return seconds_since(start) / (kSteps + 1);
+  }
+
+ private:
+  void rows_of_logits(int32_t row) { batch_.logits_rows.push_back(row); }
+  void add_rows(int32_t r, int32_t begin, int32_t block_size) {
+    batch_.attn.spans.push_back({.q_off = r * block_size,
+                                 .q_len = block_size,
+                                 .ctx_len = begin,
+                                 .phys0 = begin,
+                                 .kind = KeySpan::Kind::kBlock,
+                                 .block_size = block_size,
+                                 .page_row = r + 1});
+    for (int32_t p = 0; p < block_size; ++p) {
+      ids_.push_back(7), positions_.push_back(begin + p), slots_.push_back(kDoNotStore);
+      tokens_.insert(tokens_.end(), 2, 7);
+    }
+  }
+  Clock::time_point begin() {
+    runner_.block_loop()->load(states_, tokens_);
+    const auto start = Clock::now();
+    runner_.start_blocks(batch_, pages_);
+    return start;
+  }
+
+  ModelRunner& runner_;
+  Tensor table_;
+  ForwardBatch batch_;
+  std::vector<int32_t> ids_, positions_, tokens_, sizes_;
+  std::vector<int64_t> slots_, pages_;
+  std::vector<BlockState> states_;
+};
+
+void report(const LLM& llm, int32_t requests, const Limits& limits, const Measured& m) {
+  const ModelInfo& info = llm.model_info();
+  const auto bytes = static_cast<double>(info.weight_bytes);
+  const double reads = bytes / limits.copy_rate, products = bytes * m.rows / limits.matmul_rate,  // weights of 2 bytes
+      floor = std::max(reads, products);
+  write_out(fmt::format(
+      "{{\"name\": \"blocks batch {} {} {}\", \"step_s\": {:.6f}, \"rows\": {:.1f}, \"looped_step_s\": {:.6f}, "
+      "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
+      "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
+      requests, info.architecture, name_of(info.dtype), m.step_s, m.rows, m.looped_s, m.device_s,
+      1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor, m.step_s / floor,
+      m.tokens_per_forward, m.tokens_per_s));
+}
+
+}  // namespace
+
+void bench_blocks(LLM& llm) {
+  HR_REQUIRE(llm.device().type != DeviceType::kCPU, ErrorCode::kUnsupported,
+             "bench blocks: it measures a GPU's denoise steps; give --device cuda");
+  DeviceRuntime& runtime = *llm.config().runner.runtime;
+  const Limits limits = measured_limits(runtime, llm.config().runner.context);
+  const int32_t block_size = llm.model_info().diffusion ? llm.model_info().diffusion->block_size : 1;
+  for (const int32_t requests : {1, 128}) {
+    Engine engine(llm.model(), config_for(llm, requests, block_size));
+    Measured m;
+    measure_engine(engine, requests, block_size, m);
+    Rehearsal rehearsal(engine, requests, block_size);
+    m.looped_s = rehearsal.looped();
+    m.device_s = rehearsal.queued(runtime);
+    report(llm, requests, limits, m);
+  }
+}
+
+}  // namespace headrace::app

@@ -1,0 +1,121 @@
+#include "headrace/engine/block_loop.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <optional>
+
+namespace headrace {
+namespace {
+
+constexpr int32_t kPolls = 1 << 22;     // some tens of milliseconds; then the device is asked
+constexpr size_t kResultsOffset = 256;  // behind the report
+constexpr int64_t kResultWords = 5;     // best, then stats
+
+}  // namespace
+
+BlockLoop::BlockLoop(const OpSet& ops, const OpContext& context, DeviceRuntime& runtime, const BlockLoopConfig& config,
+                     const BatchRows& rows)
+    : ops_(ops), context_(context), runtime_(runtime), config_(config), rows_(rows) {
+  const int64_t requests = config.max_requests, results = requests * config.block_size;
+  HR_REQUIRE(!config.sizes.empty() && config.sizes.back() >= 2 * results, ErrorCode::kInvalidArgument,
+             "block loop: the largest step of ", requests, " requests has ", 2 * results, " rows, graphs have ",
+             config.sizes.empty() ? 0 : config.sizes.back());
+  states_ = Tensor::zeros(DType::kU8, {requests * static_cast<int64_t>(sizeof(BlockState))}, runtime);
+  tokens_ = Tensor::zeros(DType::kI32, {requests, 2, config.block_size}, runtime);
+  counter_ = Tensor::zeros(DType::kI32, {2}, runtime);
+  sizes_ = Tensor(DType::kI32, {static_cast<int64_t>(config.sizes.size())}, runtime);
+  runtime.copy_to_device(sizes_.data(), config.sizes.data(), config.sizes.size() * sizeof(int32_t));
+  best_ = Tensor::zeros(DType::kI32, {results}, runtime);
+  stats_ = Tensor::zeros(DType::kF32, {results, 4}, runtime);
+  all_states_.resize(static_cast<size_t>(requests));
+  shared_bytes_ = kResultsOffset + static_cast<size_t>(2 * results * kResultWords) * sizeof(int32_t);
+  shared_ = runtime.allocate_shared(shared_bytes_);
+}
+
+BlockLoop::~BlockLoop() {
+  try {
+    runtime_.synchronize();
+  } catch (const Error&) {  // a device that has failed writes no more
+  }
+  runtime_.release_shared(shared_, shared_bytes_);
+}
+
+int32_t* BlockLoop::results_of(int32_t step) const {
+  return reinterpret_cast<int32_t*>(static_cast<char*>(shared_) + kResultsOffset) +
+         step % 2 * best_.dim(0) * kResultWords;
+}
+
+void BlockLoop::end_step(const TensorView& logits) {
+  const int64_t count = std::min(logits.dim(0), best_.dim(0));
+  const std::optional<int32_t> excluded =
+      config_.mask_token_id < config_.vocab ? std::optional(config_.mask_token_id) : std::nullopt;
+  ops_.token_confidence({.logits = logits.slice(0, count),
+                         .vocab = config_.vocab,
+                         .excluded_id = excluded,
+                         .best = best_.view().slice(0, count),
+                         .stats = stats_.view().slice(0, count)},
+                        context_);
+  const Device device = runtime_.device();
+  ops_.block_step({.best = best_,
+                   .stats = stats_,
+                   .states = states_,
+                   .tokens = tokens_,
+                   .counter = counter_,
+                   .sizes = sizes_,
+                   .block_size = config_.block_size,
+                   .mask_token_id = config_.mask_token_id,
+                   .page_size = config_.page_size,
+                   .rows = rows_,
+                   .report = TensorView(shared_, DType::kU8, {static_cast<int64_t>(sizeof(BlockReport))}, device),
+                   .results = TensorView(results_of(0), DType::kI32, {2, best_.dim(0), kResultWords}, device)},
+                  context_);
+}
+
+void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t> tokens) {
+  HR_REQUIRE(states.size() <= all_states_.size() &&
+                 tokens.size() == states.size() * 2 * static_cast<size_t>(config_.block_size),
+             ErrorCode::kInvalidArgument, "block loop: ", states.size(), " requests and ", tokens.size(),
+             " tokens, expected at most ", all_states_.size(), " requests");
+  if (in_flight_) runtime_.synchronize();
+  in_flight_ = false;
+  std::ranges::fill(all_states_, BlockState{});
+  std::ranges::copy(states, all_states_.begin());
+  logits_rows_ = 0;
+  for (BlockState& s : all_states_) {
+    s.first_logit = logits_rows_;
+    logits_rows_ += s.running != 0 ? s.num_masked(config_.block_size) : 0;
+  }
+  steps_ = 0;
+  static_cast<BlockReport*>(shared_)->step = 0;  // nothing is in flight
+  const std::array<int32_t, 2> counter = {0, logits_rows_};
+  runtime_.copy_to_device(states_.data(), all_states_.data(), all_states_.size() * sizeof(BlockState));
+  runtime_.copy_to_device(tokens_.data(), tokens.data(), tokens.size_bytes());
+  runtime_.copy_to_device(counter_.data(), counter.data(), sizeof counter);
+}
+
+BlockLoop::Step BlockLoop::wait() {
+  HR_REQUIRE(in_flight_, ErrorCode::kInternal, "block loop: no step is in flight");
+  auto* report = static_cast<BlockReport*>(shared_);
+  const std::atomic_ref<int32_t> arrived(report->step);
+  const int32_t wanted = steps_ + 1;
+  for (int32_t i = 0; arrived.load(std::memory_order_acquire) != wanted; ++i) {
+    if (i < kPolls) continue;
+    runtime_.synchronize();
+    HR_REQUIRE(arrived.load(std::memory_order_acquire) == wanted, ErrorCode::kInternal,
+               "block loop: the device is done, but step ", wanted, " did not report");
+  }
+  in_flight_ = false;
+  steps_ = wanted;
+  Step step{*report, Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_, 4})};
+  const int32_t* from = results_of(wanted);
+  for (int64_t i = 0; i < logits_rows_; ++i, from += kResultWords) {
+    step.best.data_as<int32_t>()[i] = from[0];
+    std::memcpy(step.stats.data_as<float>() + 4 * i, from + 1, 4 * sizeof(float));
+  }
+  logits_rows_ = step.next.logits_rows;
+  return step;
+}
+
+}  // namespace headrace

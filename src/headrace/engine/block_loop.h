@@ -1,0 +1,69 @@
+// Denoise steps that feed each other where the model runs: the end of one lays out the next, and the host only starts
+// it.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "headrace/kernels/op_set.h"
+
+namespace headrace {
+
+struct BlockLoopConfig {
+  int32_t max_requests = 1;
+  int32_t block_size = 1, mask_token_id = 0;
+  int32_t vocab = 0;           // ids that may be chosen; the mask token never is
+  int32_t page_size = 1;       // tokens
+  std::vector<int32_t> sizes;  // rows of a step that graphs are recorded for, ascending
+};
+
+// The requests' blocks in a device's memory, and how the host hears of them. Not thread-safe.
+class BlockLoop {
+ public:
+  // `rows`: the memory that graphs read their batches from; it outlives the loop, and so do ops and runtime, which are
+  // not owned. Error kInvalidArgument for more requests or larger blocks than block_step takes, or sizes too small.
+  BlockLoop(const OpSet& ops, const OpContext& context, DeviceRuntime& runtime, const BlockLoopConfig& config,
+            const BatchRows& rows);
+  BlockLoop(const BlockLoop&) = delete;
+  BlockLoop& operator=(const BlockLoop&) = delete;
+  ~BlockLoop();
+
+  // Queues, or records, what follows a model's forward: token_confidence of its logits, then block_step. While nothing
+  // was loaded it does nothing that anybody reads.
+  void end_step(const TensorView& logits);
+
+  // Copies the requests' states, in the order of their rows in the step that is queued next, and their tokens, int32
+  // [states, 2, block_size]: the block before the open one, then that. A step before that nobody has waited for is
+  // over.
+  void load(std::span<const BlockState> states, std::span<const int32_t> tokens);
+  // A step was queued.
+  void started() { in_flight_ = true; }
+
+  struct Step {
+    BlockReport next;
+    Tensor best, stats;  // as TokenConfidenceArgs has them, on the host
+  };
+  // What the step that is in flight decided, as soon as it is over. Polls memory that the device writes; the device is
+  // asked only when it takes long, so that its errors come out. Error kCuda.
+  Step wait();
+
+  const BlockLoopConfig& config() const { return config_; }
+
+ private:
+  int32_t* results_of(int32_t step) const;
+
+  const OpSet& ops_;
+  OpContext context_;
+  DeviceRuntime& runtime_;
+  BlockLoopConfig config_;
+  BatchRows rows_;
+  Tensor states_, tokens_, counter_, sizes_;  // as BlockStepArgs has them
+  Tensor best_, stats_;
+  std::vector<BlockState> all_states_;  // staging: those that run, then those that do not
+  void* shared_ = nullptr;              // report, then results
+  size_t shared_bytes_ = 0;
+  int32_t steps_ = 0;        // that were waited for
+  int32_t logits_rows_ = 0;  // of the step in flight
+  bool in_flight_ = false;
+};
+
+}  // namespace headrace

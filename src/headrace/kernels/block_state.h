@@ -1,0 +1,140 @@
+// A block of tokens in the middle of its denoising, as plain data, and what a pass changes in it. Host and device share
+// this one definition; the strategies' own state machines are what it is tested against.
+#pragma once
+#include <cstdint>
+
+#include "headrace/kernels/token_scores.h"
+
+namespace headrace {
+
+// Which candidates a pass keeps.
+struct BlockRule {
+  enum class Score : int32_t {
+    kConfidence,  // probability of the candidate; larger is better
+    kMargin,      // best minus second-best probability
+    kEntropy,     // minus the entropy, in nats: at most the threshold passes
+    kLeftmost,    // none passes by itself, and the first is the best
+  };
+  enum class Passes : int32_t { kAbove, kAtLeast };
+  Score score = Score::kConfidence;
+  Passes passes = Passes::kAbove;
+  float threshold = 1;
+  int32_t steps = 0;  // passes that a block is decided in at most, its masks shared out evenly; 0: as many as it takes
+
+  HR_HOST_DEVICE bool accepts(float value) const {
+    if (score == Score::kLeftmost) return false;
+    if (score == Score::kEntropy) return -value <= threshold;
+    return passes == Passes::kAbove ? value > threshold : value >= threshold;
+  }
+  // Candidates that a pass keeps at least, of `masks`, after `passed` passes.
+  HR_HOST_DEVICE int32_t least(int32_t masks, int32_t passed) const {
+    const int32_t left = steps - passed;
+    return left > 1 ? (masks + left - 1) / left : steps > 0 ? masks : 1;
+  }
+  // From a row of token_confidence's statistics.
+  HR_HOST_DEVICE float value_of(const float* stats) const {
+    switch (score) {
+      case Score::kConfidence: return TokenScores::confidence(-stats[1]);
+      case Score::kMargin: return TokenScores::margin(stats[0], stats[1], stats[2]);
+      case Score::kEntropy: return -stats[3];
+      case Score::kLeftmost: return 0;
+    }
+    return 0;
+  }
+};
+
+// Of a request that denoises one block at a time. 32-bit fields only: an array of these is copied to a device as it is.
+struct BlockState {
+  static constexpr int32_t kMaxBlock = 64, kMaxEndIds = 8;
+
+  int32_t running = 0;     // 0: nothing is left to do, and no row is run
+  int32_t begin = 0;       // position of the open block
+  int32_t editable = 0;    // its tokens before this one are prompt
+  int32_t num_cached = 0;  // begin, or the block before it waits for its store: begin - block_size
+  int32_t limit = 0;       // positions from here on are never decided
+  int32_t num_steps = 0;   // passes that the open block was denoised in
+  int32_t page_row = 0;
+  int32_t first_logit = 0;               // of the step that runs: a row for each undecided position, in their order
+  uint32_t masked[kMaxBlock / 32] = {};  // bit p: token p of the open block is undecided
+  BlockRule rule;
+  int32_t num_end_ids = 0;
+  int32_t end_ids[kMaxEndIds] = {};
+
+  HR_HOST_DEVICE bool is_masked(int32_t p) const { return (masked[p / 32] >> (p % 32) & 1) != 0; }
+  HR_HOST_DEVICE void set_masked(int32_t p, uint32_t value) {
+    masked[p / 32] = (masked[p / 32] & ~(1u << p % 32)) | value << p % 32;
+  }
+  HR_HOST_DEVICE int32_t num_masked(int32_t block_size) const {
+    int32_t count = 0;
+    for (int32_t p = 0; p < block_size; ++p) count += is_masked(p) ? 1 : 0;
+    return count;
+  }
+  HR_HOST_DEVICE int32_t num_rows(int32_t block_size) const { return running ? begin - num_cached + block_size : 0; }
+
+  // The pass is over: `best` [masks] and `stats` [masks, 4] are what token_confidence said of the undecided positions;
+  // `tokens` [2, block_size] the block before and the open one. Keeps the candidates that pass the rule, and at least
+  // its least, ties to the lowest position; an end token ends the request behind it; a complete block is followed by
+  // the next one, all `mask_id`, unless the limit is reached.
+  HR_HOST_DEVICE void advance(const int32_t* best, const float* stats, int32_t block_size, int32_t mask_id,
+                              int32_t* tokens) {
+    if (running == 0) return;
+    accept(best, stats, block_size, tokens + block_size);
+    num_cached = begin;
+    ++num_steps;
+    stop_at_end_id(block_size, tokens + block_size);
+    if (num_masked(block_size) > 0) return;
+    if (begin + block_size >= limit) {
+      running = 0;
+      return;
+    }
+    begin += block_size;
+    editable = 0;
+    num_steps = 0;
+    for (int32_t p = 0; p < block_size; ++p) {
+      tokens[p] = tokens[block_size + p];
+      tokens[block_size + p] = mask_id;
+      set_masked(p, begin + p < limit ? 1 : 0);
+    }
+  }
+
+ private:
+  HR_HOST_DEVICE void accept(const int32_t* best, const float* stats, int32_t block_size, int32_t* tokens) {
+    const int32_t masks = num_masked(block_size), least = rule.least(masks, num_steps);
+    uint32_t kept[kMaxBlock / 32] = {};  // by candidate
+    int32_t count = 0;
+    for (int32_t i = 0; i < masks; ++i) {
+      if (!rule.accepts(rule.value_of(stats + 4 * i))) continue;
+      kept[i / 32] |= 1u << i % 32;
+      ++count;
+    }
+    while (count < least && count < masks) {
+      int32_t top = -1;
+      float value = 0;
+      for (int32_t i = 0; i < masks; ++i) {
+        if ((kept[i / 32] >> i % 32 & 1) != 0) continue;
+        const float mine = rule.value_of(stats + 4 * i);
+        if (top < 0 || mine > value) top = i, value = mine;
+      }
+      kept[top / 32] |= 1u << top % 32;
+      ++count;
+    }
+    for (int32_t p = 0, i = 0; p < block_size; ++p) {
+      if (!is_masked(p)) continue;
+      if ((kept[i / 32] >> i % 32 & 1) != 0) tokens[p] = best[i], set_masked(p, 0);
+      ++i;
+    }
+  }
+  HR_HOST_DEVICE void stop_at_end_id(int32_t block_size, const int32_t* tokens) {
+    for (int32_t p = editable; p < block_size && begin + p < limit; ++p) {
+      if (is_masked(p)) continue;
+      for (int32_t e = 0; e < num_end_ids; ++e) {
+        if (tokens[p] == end_ids[e]) limit = begin + p + 1;
+      }
+    }
+    for (int32_t p = 0; p < block_size; ++p) {
+      if (begin + p >= limit) set_masked(p, 0);
+    }
+  }
+};
+
+}  // namespace headrace

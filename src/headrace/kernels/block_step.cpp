@@ -1,0 +1,32 @@
+#include "headrace/kernels/block_step.h"
+
+#include "headrace/kernels/checks.h"
+
+namespace headrace {
+
+void check(const BlockStepArgs& a) {
+  const int64_t requests = a.requests(), results = a.best.dim(0);
+  check_dtype("block_step: best", a.best, DType::kI32);
+  check_shape("block_step: stats", a.stats, {results, 4});
+  check_dtype("block_step: stats", a.stats, DType::kF32);
+  check_rows_contiguous("block_step: stats", a.stats);
+  HR_REQUIRE(a.block_size >= 1 && a.block_size <= BlockState::kMaxBlock, ErrorCode::kInvalidArgument,
+             "block_step: block_size is ", a.block_size, ", expected 1 to ", BlockState::kMaxBlock);
+  HR_REQUIRE(requests >= 1 && requests <= kMaxBlockRequests, ErrorCode::kInvalidArgument, "block_step: ", requests,
+             " requests, expected 1 to ", kMaxBlockRequests);
+  check_shape("block_step: tokens", a.tokens, {requests, 2, a.block_size});
+  check_dtype("block_step: tokens", a.tokens, DType::kI32);
+  check_shape("block_step: counter", a.counter, {2});
+  HR_REQUIRE(a.rows.num_spans() > requests, ErrorCode::kInvalidArgument, "block_step: ", a.rows.num_spans(),
+             " spans, expected more than the ", requests, " requests");
+  const int64_t most = requests * 2 * a.block_size;
+  HR_REQUIRE(a.rows.ids.numel() >= most && a.rows.positions.numel() >= most && a.rows.write_slots.numel() >= most,
+             ErrorCode::kInvalidArgument, "block_step: room for ", a.rows.ids.numel(), " rows, expected ", most);
+  HR_REQUIRE(a.rows.logits_rows.numel() >= requests * a.block_size && a.results.dim(1) >= requests * a.block_size,
+             ErrorCode::kInvalidArgument, "block_step: room for ", a.rows.logits_rows.numel(),
+             " rows of logits, expected ", requests * a.block_size);
+  HR_REQUIRE(a.report.numel() >= static_cast<int64_t>(sizeof(BlockReport)), ErrorCode::kInvalidArgument,
+             "block_step: the report has ", a.report.numel(), " bytes, expected ", sizeof(BlockReport));
+}
+
+}  // namespace headrace

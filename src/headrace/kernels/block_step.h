@@ -1,0 +1,58 @@
+// The end of a denoise step: what the model said of a batch's blocks becomes their tokens, and the rows of the next
+// step are laid out, without the host. Strategies describe themselves by BlockRule; no strategy is named here.
+#pragma once
+#include "headrace/base/tensor.h"
+#include "headrace/kernels/block_state.h"
+#include "headrace/kernels/op_context.h"
+
+namespace headrace {
+
+// Where a batch's rows lie; a DeviceBatch's memory, each array as long as its largest batch.
+struct BatchRows {
+  TensorView spans;        // uint8 [requests * sizeof(KeySpan)]
+  TensorView ids;          // int32 [rows]
+  TensorView positions;    // int32 [rows]
+  TensorView write_slots;  // int64 [rows]
+  TensorView logits_rows;  // int32 [logits rows]
+  TensorView page_table;   // int32 [table rows, pages]
+
+  int64_t num_spans() const { return spans.numel() / static_cast<int64_t>(sizeof(KeySpan)); }
+};
+
+// What the host learns of a step. `step` is written last: once it has changed, everything else is there.
+struct BlockReport {
+  int32_t step = 0;
+  int32_t rows = 0, logits_rows = 0;  // of the next step
+  int32_t size = 0;                   // the smallest of `sizes` that holds the rows, or 0 for none
+  int32_t running = 0;                // requests that it goes on with
+};
+
+// Updates every state that runs, from best[first_logit..] and stats[first_logit..], and writes the next step:
+//   request r's rows are the block that waits for its store, if any, and the open one, in the order of the states;
+//   kinds are KeySpan::Kind::kBlock; rows of the waiting block are stored where the page table says; undecided
+//   positions want logits, and first_logit says where they will be. Padding up to `size` rows, the last span's, sees
+//   nothing, is not stored, and spans of requests that are done have no rows. Logits rows behind those wanted are 0.
+// `report` gets the step after `counter`[0] and, at `results`, this step's best and stats: `counter`[1] rows, in the
+// half that step % 2 says. Both may be memory that the host polls. counter becomes the next step's.
+struct BlockStepArgs {
+  TensorView best, stats;  // of token_confidence: int32 [logits rows], float32 [logits rows, 4]
+  TensorView states;       // uint8 [requests * sizeof(BlockState)]
+  TensorView tokens;       // int32 [requests, 2, block_size]
+  TensorView counter;      // int32 [2]: steps so far, rows of logits of this one
+  TensorView sizes;        // int32 [sizes], ascending: rows that a step may have
+  int32_t block_size = 0;  // 1 to BlockState::kMaxBlock
+  int32_t mask_token_id = 0;
+  int32_t page_size = 1;
+  BatchRows rows;      // one span more than requests
+  TensorView report;   // uint8 [sizeof(BlockReport)]
+  TensorView results;  // int32 [2, rows, 5]: best, then the bits of stats
+
+  int64_t requests() const { return states.numel() / static_cast<int64_t>(sizeof(BlockState)); }
+};
+
+inline constexpr int32_t kMaxBlockRequests = 1024;
+
+// Error kInvalidArgument when shapes or dtypes disagree, or the rows of the next step might not fit.
+void check(const BlockStepArgs& args);
+
+}  // namespace headrace

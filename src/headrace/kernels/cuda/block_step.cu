@@ -1,0 +1,179 @@
+// One block of threads for the whole batch: a thread advances a request, a scan finds where its rows go, a warp writes
+// them. A step's work is a few thousand words, so that a second block would only add a launch.
+#include "headrace/kernels/cuda/block_step.h"
+
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = kMaxBlockRequests, kWarps = kThreads / 32;
+
+struct Params {
+  const int32_t* best;
+  const float* stats;  // [rows, 4]
+  BlockState* states;
+  int32_t* tokens;
+  int32_t* counter;
+  const int32_t* sizes;
+  int num_sizes, requests, spans, logits_capacity, block_size, mask_token_id, page_size;
+  KeySpan* to_spans;
+  int32_t *ids, *positions, *logits_rows;
+  int64_t* write_slots;
+  const int32_t* page_table;
+  int64_t table_stride;
+  volatile BlockReport* report;
+  int32_t* results;
+  int results_rows;
+};
+
+// Rows in the upper half, logits rows in the lower one. Exclusive; `total` is of the whole block.
+__device__ unsigned long long scan(unsigned long long mine, unsigned long long& total) {
+  __shared__ unsigned long long of_warp[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  unsigned long long upto = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const unsigned long long other = __shfl_up_sync(0xffffffffu, upto, step);
+    if (lane >= step) upto += other;
+  }
+  if (lane == 31) of_warp[warp] = upto;
+  __syncthreads();
+  unsigned long long before = 0;
+  total = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += of_warp[w];
+    total += of_warp[w];
+  }
+  return before + upto - mine;
+}
+
+// A warp writes what the next step runs of request `r`.
+__device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
+  const int lane = threadIdx.x % 32, rows = s.num_rows(p.block_size), waiting = s.begin - s.num_cached;
+  if (lane == 0) {
+    KeySpan span{.q_off = row0, .q_len = rows};
+    if (rows > 0) {
+      span.ctx_len = span.phys0 = s.num_cached;
+      span.kind = KeySpan::Kind::kBlock, span.block_size = p.block_size, span.page_row = s.page_row;
+    }
+    p.to_spans[r] = span;
+  }
+  if (rows == 0) return;
+  const int32_t* tokens = p.tokens + static_cast<int64_t>(r) * 2 * p.block_size + p.block_size - waiting;
+  const int32_t* pages = p.page_table + s.page_row * p.table_stride;
+  for (int i = lane; i < rows; i += 32) {
+    const int position = s.num_cached + i;
+    p.ids[row0 + i] = tokens[i];
+    p.positions[row0 + i] = position;
+    p.write_slots[row0 + i] =
+        i < waiting ? int64_t{pages[position / p.page_size]} * p.page_size + position % p.page_size : kDoNotStore;
+  }
+  int logit = s.first_logit;
+  for (int base = 0; base < p.block_size; base += 32) {
+    const int at = base + lane;
+    const bool wanted = at < p.block_size && s.is_masked(at);
+    const unsigned all = __ballot_sync(0xffffffffu, wanted);
+    if (wanted) p.logits_rows[logit + __popc(all & ((1u << lane) - 1))] = row0 + waiting + at;
+    logit += __popc(all);
+  }
+}
+
+__device__ int size_of(const Params& p, int rows) {
+  if (rows == 0) return 0;
+  for (int i = 0; i < p.num_sizes; ++i) {
+    if (p.sizes[i] >= rows) return p.sizes[i];
+  }
+  return 0;
+}
+
+__device__ void pad(const Params& p, int rows, int logits, int size) {
+  const int end = max(rows, size);
+  for (int r = p.requests + threadIdx.x; r < p.spans; r += kThreads) {
+    KeySpan span{.q_off = rows, .q_len = 0};
+    if (r == p.spans - 1) span.q_len = end - rows, span.kind = KeySpan::Kind::kNone;
+    p.to_spans[r] = span;
+  }
+  for (int i = rows + threadIdx.x; i < end; i += kThreads) {
+    p.ids[i] = p.positions[i] = 0;
+    p.write_slots[i] = kDoNotStore;
+  }
+  for (int i = logits + threadIdx.x; i < p.logits_capacity; i += kThreads) p.logits_rows[i] = 0;
+}
+
+__device__ void give_results(const Params& p, int step, int count) {
+  int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * 5;
+  for (int i = threadIdx.x; i < count * 5; i += kThreads) {
+    const int row = i / 5, field = i % 5;
+    to[i] = field == 0 ? p.best[row] : __float_as_int(p.stats[row * 4 + field - 1]);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ Params p) {
+  __shared__ int row0_of[kThreads];
+  const int r = threadIdx.x, step = p.counter[0] + 1;
+  give_results(p, step, p.counter[1]);
+  BlockState s;
+  if (r < p.requests) {
+    s = p.states[r];
+    s.advance(p.best + s.first_logit, p.stats + 4 * s.first_logit, p.block_size, p.mask_token_id,
+              p.tokens + static_cast<int64_t>(r) * 2 * p.block_size);
+  }
+  const int rows = r < p.requests ? s.num_rows(p.block_size) : 0, logits = rows > 0 ? s.num_masked(p.block_size) : 0;
+  unsigned long long total = 0;
+  const unsigned long long before =
+      scan(static_cast<unsigned long long>(rows) << 32 | static_cast<unsigned>(logits), total);
+  row0_of[r] = static_cast<int>(before >> 32);
+  if (r < p.requests) {
+    s.first_logit = rows > 0 ? static_cast<int>(before & 0xffffffffu) : 0;
+    p.states[r] = s;
+  }
+  const int running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
+  for (int i = threadIdx.x / 32; i < p.requests; i += kWarps) lay_out(p, i, p.states[i], row0_of[i]);
+  const int all_rows = static_cast<int>(total >> 32), all_logits = static_cast<int>(total & 0xffffffffu),
+            size = size_of(p, all_rows);
+  pad(p, all_rows, all_logits, size);
+  __threadfence_system();
+  __syncthreads();
+  if (r != 0) return;
+  p.counter[0] = step, p.counter[1] = all_logits;
+  p.report->rows = all_rows, p.report->logits_rows = all_logits, p.report->size = size, p.report->running = running;
+  __threadfence_system();
+  p.report->step = step;
+}
+
+}  // namespace
+
+void block_step(const BlockStepArgs& a, const OpContext& context) {
+  check(a);
+  const Stream& stream = stream_of(context);
+  const Params p{.best = static_cast<const int32_t*>(a.best.data()),
+                 .stats = static_cast<const float*>(a.stats.data()),
+                 .states = static_cast<BlockState*>(a.states.data()),
+                 .tokens = static_cast<int32_t*>(a.tokens.data()),
+                 .counter = static_cast<int32_t*>(a.counter.data()),
+                 .sizes = static_cast<const int32_t*>(a.sizes.data()),
+                 .num_sizes = static_cast<int>(a.sizes.numel()),
+                 .requests = static_cast<int>(a.requests()),
+                 .spans = static_cast<int>(a.rows.num_spans()),
+                 .logits_capacity = static_cast<int>(a.rows.logits_rows.numel()),
+                 .block_size = a.block_size,
+                 .mask_token_id = a.mask_token_id,
+                 .page_size = a.page_size,
+                 .to_spans = static_cast<KeySpan*>(a.rows.spans.data()),
+                 .ids = static_cast<int32_t*>(a.rows.ids.data()),
+                 .positions = static_cast<int32_t*>(a.rows.positions.data()),
+                 .logits_rows = static_cast<int32_t*>(a.rows.logits_rows.data()),
+                 .write_slots = static_cast<int64_t*>(a.rows.write_slots.data()),
+                 .page_table = static_cast<const int32_t*>(a.rows.page_table.data()),
+                 .table_stride = a.rows.page_table.stride(0),
+                 .report = static_cast<volatile BlockReport*>(a.report.data()),
+                 .results = static_cast<int32_t*>(a.results.data()),
+                 .results_rows = static_cast<int>(a.results.dim(1))};
+  step_blocks<<<1, kThreads, 0, stream.handle>>>(p);
+  check_launch("block_step");
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,342 @@
+// Blocks that a device goes on with by itself, against the strategy's own state machine and the engine's own batches.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "headrace/engine/batch_builder.h"
+#include "headrace/engine/batch_padding.h"
+#include "headrace/engine/block_loop.h"
+#include "headrace/engine/scheduler.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/sampling/sampler.h"
+#include "support/device_mirror.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using testing_support::Random;
+
+constexpr int32_t kVocab = 24, kMask = 23, kPage = 16, kMaxContext = 640;
+
+struct Problem {
+  int32_t block_size = 4, requests = 3;
+  DecodingParams decoding;
+  DiffusionInfo::Acceptance acceptance = DiffusionInfo::Acceptance::kAbove;
+  uint64_t seed = 1;
+};
+
+// A row of statistics as a softmax might have them, from few values, so that ties and thresholds are met.
+struct Rows {
+  Tensor best, stats;
+};
+Rows random_rows(int64_t count, Random& random) {
+  const auto one_of = [&random](std::initializer_list<float> values) {
+    return values.begin()[random.next() % values.size()];
+  };
+  Rows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4})};
+  for (int64_t i = 0; i < count; ++i) {
+    float* stats = rows.stats.data_as<float>() + 4 * i;
+    rows.best.data_as<int32_t>()[i] = static_cast<int32_t>(random.next() % kMask);
+    stats[0] = one_of({-1.5f, 0.0f, 7.25f});
+    stats[1] = one_of({0.0f, 0.05f, 0.10536052f, 0.5f, 0.69314718f, 2.0f});
+    stats[2] = stats[0] - one_of({0.0f, 0.25f, 3.0f});
+    stats[3] = one_of({0.0f, 0.1f, 0.3f, 0.5f, 1.5f});
+  }
+  return rows;
+}
+
+// The memory that a DeviceBatch and a BlockLoop would have, on the host.
+struct Memory {
+  Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, report, results, best, stats;
+  std::vector<int32_t> all_sizes;
+  Memory(int32_t requests, int32_t block) {
+    const int64_t rows = int64_t{2} * requests * block, results_rows = int64_t{requests} * block;
+    for (int32_t size = block; size < rows; size += 3 * block) all_sizes.push_back(size);
+    all_sizes.push_back(static_cast<int32_t>(rows));
+    states = Tensor::zeros(DType::kU8, {requests * int64_t{sizeof(BlockState)}});
+    tokens = Tensor::zeros(DType::kI32, {requests, 2, block});
+    counter = Tensor::zeros(DType::kI32, {2});
+    sizes = Tensor(DType::kI32, {static_cast<int64_t>(all_sizes.size())});
+    std::ranges::copy(all_sizes, sizes.data_as<int32_t>());
+    spans = Tensor::zeros(DType::kU8, {(requests + 1) * int64_t{sizeof(KeySpan)}});
+    ids = Tensor::zeros(DType::kI32, {rows}), positions = Tensor::zeros(DType::kI32, {rows});
+    slots = Tensor::zeros(DType::kI64, {rows}), logits = Tensor::zeros(DType::kI32, {rows});
+    report = Tensor::zeros(DType::kU8, {256}), results = Tensor::zeros(DType::kI32, {2, results_rows, 5});
+    best = Tensor::zeros(DType::kI32, {results_rows}), stats = Tensor::zeros(DType::kF32, {results_rows, 4});
+  }
+  BlockStepArgs args(int32_t block, const TensorView& page_table) const {
+    return {.best = best,
+            .stats = stats,
+            .states = states,
+            .tokens = tokens,
+            .counter = counter,
+            .sizes = sizes,
+            .block_size = block,
+            .mask_token_id = kMask,
+            .page_size = kPage,
+            .rows = {spans, ids, positions, slots, logits, page_table},
+            .report = report,
+            .results = results};
+  }
+  const BlockReport& said() const { return *static_cast<const BlockReport*>(report.data()); }
+};
+
+class BlockTrace {
+ public:
+  BlockTrace(const Problem& problem, const OpSet& ops)
+      : problem_(problem), ops_(ops), random_(problem.seed), memory_(problem.requests, problem.block_size) {
+    const DiffusionInfo info{.mask_token_id = kMask,
+                             .block_size = problem.block_size,
+                             .sub_block_size = problem.block_size,
+                             .threshold = 0.9f,
+                             .acceptance = problem.acceptance};
+    strategy_ = make_strategy("multi_bd", {.model = info});
+    scheduler_.emplace(SchedulerConfig{.num_pages = 256,
+                                       .page_size = kPage,
+                                       .max_requests = problem.requests,
+                                       .max_context_len = kMaxContext,
+                                       .max_tokens_per_step = 512},
+                       *strategy_);
+    for (int32_t r = 0; r < problem.requests; ++r) add(r);
+  }
+
+  // Steps that the op ended.
+  int run() {
+    do {  // the first step admits them
+      const auto steps = next_steps();
+      if (steps.empty()) return 0;
+      commit(steps, random_rows(samples_of(steps), random_));
+    } while (!all_loaded());
+    load();
+    auto steps = next_steps();
+    int count = 0;
+    while (!steps.empty() && !testing::Test::HasFailure()) {
+      const Rows rows = random_rows(samples_of(steps), random_);
+      std::memcpy(memory_.best.data(), rows.best.data(), static_cast<size_t>(rows.best.view().bytes()));
+      std::memcpy(memory_.stats.data(), rows.stats.data(), static_cast<size_t>(rows.stats.view().bytes()));
+      ops_.block_step(memory_.args(problem_.block_size, scheduler_->table().page_table()), {});
+      commit(steps, rows);
+      steps = next_steps();
+      compare(steps, rows, ++count);
+    }
+    return count;
+  }
+
+ private:
+  void add(int32_t r) {
+    auto s = std::make_unique<Sequence>();
+    s->id = r;
+    s->prompt_len = 1 + static_cast<int32_t>(random_.next() % (3 * problem_.block_size));
+    for (int32_t p = 0; p < s->prompt_len; ++p) s->tokens.push_back(static_cast<int32_t>(random_.next() % kVocab));
+    s->params.temperature = 0;
+    s->params.decoding = problem_.decoding;
+    s->limit = s->prompt_len + 1 + static_cast<int32_t>(random_.next() % (5 * problem_.block_size));
+    if (random_.next() % 3 > 0) s->eos_ids = {3, 9};
+    strategy_->start(*s);
+    scheduler_->add(*s);
+    sequences_.push_back(std::move(s));
+  }
+  // In the order of the states, which is that of the ids.
+  std::vector<ScheduledStep> next_steps() {
+    auto steps = scheduler_->next();
+    std::ranges::sort(steps, {}, [](const ScheduledStep& step) { return step.sequence->id; });
+    return steps;
+  }
+  static int64_t samples_of(const std::vector<ScheduledStep>& steps) {
+    int64_t count = 0;
+    for (const ScheduledStep& step : steps) count += static_cast<int64_t>(step.plan.sample.size());
+    return count;
+  }
+  bool all_loaded() const {
+    return std::ranges::all_of(sequences_, [this](const auto& s) { return !s || strategy_->block_state(*s); });
+  }
+  void commit(const std::vector<ScheduledStep>& steps, const Rows& rows) {
+    const auto sampled = Sampler::most_likely(rows.best, rows.stats);
+    size_t next = 0;
+    for (const ScheduledStep& step : steps) {
+      Sequence& s = *step.sequence;
+      strategy_->commit(s, step.plan, std::span(sampled).subspan(next, step.plan.sample.size()));
+      next += step.plan.sample.size();
+      if (s.num_final < s.limit) continue;
+      scheduler_->release(s);
+      sequences_[static_cast<size_t>(s.id)].reset();
+    }
+  }
+  void load() {
+    auto* states = static_cast<BlockState*>(memory_.states.data());
+    int32_t logits = 0;
+    size_t next = 0;
+    for (const auto& s : sequences_) {
+      if (!s) continue;
+      BlockState& state = states[next] = *strategy_->block_state(*s);
+      state.first_logit = logits;
+      logits += state.num_masked(problem_.block_size);
+      for (int32_t i = 0; i < 2 * problem_.block_size; ++i) {
+        const int32_t p = state.begin - problem_.block_size + i;
+        memory_.tokens
+            .data_as<int32_t>()[next * 2 * static_cast<size_t>(problem_.block_size) + static_cast<size_t>(i)] =
+            p < 0 ? 0 : s->tokens[static_cast<size_t>(p)];
+      }
+      ++next;
+    }
+    memory_.counter.data_as<int32_t>()[1] = logits;
+  }
+  // What the op laid out against the batch that the engine builds of the strategy's plans.
+  void compare(const std::vector<ScheduledStep>& steps, const Rows& rows, int32_t step) {
+    const BlockReport& said = memory_.said();
+    const int32_t* results = memory_.results.data_as<int32_t>() + step % 2 * memory_.results.dim(1) * 5;
+    for (int64_t i = 0; i < rows.best.dim(0); ++i) {
+      ASSERT_EQ(results[5 * i], rows.best.data_as<int32_t>()[i]);
+      ASSERT_EQ(std::memcmp(results + 5 * i + 1, rows.stats.data_as<float>() + 4 * i, 16), 0);
+    }
+    ASSERT_EQ(said.step, step);
+    ASSERT_EQ(said.running, static_cast<int32_t>(steps.size()));
+    if (steps.empty()) return;
+    const ForwardBatch& batch = builder_.build(steps, scheduler_->table(), nullptr);
+    ASSERT_EQ(said.rows, batch.num_tokens());
+    ASSERT_EQ(said.logits_rows, static_cast<int32_t>(batch.logits_rows.size()));
+    ASSERT_EQ(said.size, *std::ranges::lower_bound(memory_.all_sizes, said.rows));
+    const ForwardBatch& padded = padding_.fill(
+        batch, BatchPadding::Sizes{problem_.requests + 1, said.size, static_cast<int32_t>(memory_.logits.numel())});
+    const auto same = [&](const char* what, const TensorView& want, const Tensor& got) {
+      EXPECT_EQ(std::memcmp(want.data(), got.data(), static_cast<size_t>(want.bytes())), 0)
+          << what << ", step " << step;
+    };
+    same("ids", padded.input_ids, memory_.ids);
+    same("positions", padded.positions, memory_.positions);
+    same("slots", padded.attn.write_slots, memory_.slots);
+    EXPECT_TRUE(std::ranges::equal(
+        padded.logits_rows, std::span(memory_.logits.data_as<int32_t>(), static_cast<size_t>(memory_.logits.numel()))));
+    compare_spans(padded.attn.spans);
+  }
+  // Those of requests that are done stay where they are, without rows.
+  void compare_spans(const std::vector<KeySpan>& want) {
+    const auto* spans = static_cast<const KeySpan*>(memory_.spans.data());
+    size_t next = 0;
+    int32_t rows = 0;
+    for (int32_t r = 0; r <= problem_.requests; ++r) {
+      EXPECT_EQ(spans[r].q_off, rows);
+      rows += spans[r].q_len;
+      if (spans[r].q_len == 0) continue;
+      while (want[next].q_len == 0) ++next;
+      EXPECT_EQ(std::memcmp(&spans[r], &want[next++], sizeof(KeySpan)), 0) << "request " << r;
+    }
+  }
+
+  Problem problem_;
+  const OpSet& ops_;
+  Random random_;
+  Memory memory_;
+  std::unique_ptr<DecodingStrategy> strategy_;
+  std::optional<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  BatchBuilder builder_;
+  BatchPadding padding_{BatchPadding::States::kNone};
+};
+
+std::vector<Problem> problems() {
+  using Rule = DecodingParams::Rule;
+  std::vector<Problem> all;
+  uint64_t seed = 1;
+  for (const int32_t block : {1, 4, 8, 32, 64}) {
+    for (const Rule rule : {Rule::kConfidence, Rule::kMargin, Rule::kEntropy, Rule::kLeftmost}) {
+      for (const bool passes : {false, true}) {
+        Problem p{.block_size = block, .requests = block > 8 ? 2 : 5, .seed = ++seed};
+        p.decoding.rule = rule;
+        p.decoding.threshold = rule == Rule::kEntropy ? 0.3f : rule == Rule::kMargin ? 0.4f : 0.5f;
+        if (passes) {
+          p.decoding.max_passes = 3;
+          p.acceptance = DiffusionInfo::Acceptance::kAtLeast;
+        }
+        all.push_back(p);
+      }
+    }
+  }
+  return all;
+}
+
+void follow_the_strategy(const OpSet& ops) {
+  int steps = 0;
+  for (const Problem& problem : problems()) {
+    SCOPED_TRACE(testing::Message() << "blocks of " << problem.block_size << ", seed " << problem.seed);
+    steps += BlockTrace(problem, ops).run();
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(steps, 200);
+}
+
+TEST(BlockStep, FollowsTheStrategyAndItsBatches) { follow_the_strategy(reference::ops()); }
+
+TEST(BlockStep, FollowsTheStrategyAndItsBatchesOnADevice) {
+  const OpSet* ops = testing_support::mirrored_cuda_ops();
+  if (ops == nullptr) GTEST_SKIP() << "no CUDA device";
+  follow_the_strategy(*ops);
+}
+
+TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
+  const DiffusionInfo info{.mask_token_id = kMask, .block_size = 4, .sub_block_size = 4, .threshold = 0.9f};
+  const auto one = make_strategy("multi_bd", {.model = info});
+  const auto two = make_strategy("multi_bd", {.model = info, .num_blocks = 2});
+  EXPECT_TRUE(one->device_blocks());
+  EXPECT_FALSE(two->device_blocks());
+  Sequence s{.tokens = {1, 2, 3, 4, 5}, .prompt_len = 5, .limit = 20};
+  s.params.temperature = 0;
+  one->start(s);
+  EXPECT_TRUE(one->block_state(s));  // the first block waits for its store
+  s.params.temperature = 1;
+  EXPECT_FALSE(one->block_state(s));
+  s.params.temperature = 0;
+  for (const auto rule : {DecodingParams::Rule::kEntropyBound, DecodingParams::Rule::kRandom}) {
+    s.params.decoding.rule = rule;
+    EXPECT_FALSE(one->block_state(s));
+  }
+  s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
+  EXPECT_FALSE(one->block_state(s));
+  EXPECT_FALSE(make_strategy("multi_bd_edit", {.model = info})->device_blocks());
+}
+
+// The loop's own bookkeeping, on a device that is the host.
+TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
+  const Memory memory(2, 4);
+  const Tensor table = Tensor::zeros(DType::kI32, {3, 4});
+  BlockLoop loop(reference::ops(), {}, cpu_runtime(),
+                 {.max_requests = 2,
+                  .block_size = 4,
+                  .mask_token_id = kMask,
+                  .vocab = kVocab,
+                  .page_size = kPage,
+                  .sizes = memory.all_sizes},
+                 {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, table});
+  BlockState state{.running = 1, .begin = 4, .num_cached = 4, .limit = 8, .page_row = 1};
+  state.rule.threshold = 0.5f;
+  for (int32_t p = 0; p < 4; ++p) state.set_masked(p, 1);
+  for (int round = 0; round < 2; ++round) {
+    loop.load(std::array{state}, std::array<int32_t, 8>{0, 0, 0, 0, kMask, kMask, kMask, kMask});
+    Tensor logits = Tensor::zeros(DType::kF32, {8, kVocab});
+    for (int64_t i = 0; i < 3; ++i) logits.data_as<float>()[i * kVocab + 5 + i] = 9;  // the fourth is not sure
+    for (int64_t i = 0; i < 8; ++i) logits.data_as<float>()[i * kVocab + kMask] = 20;
+    loop.started();
+    loop.end_step(logits);
+    const BlockLoop::Step first = loop.wait();
+    EXPECT_EQ(first.next.running, 1);
+    EXPECT_EQ(first.next.rows, 4);
+    EXPECT_EQ(first.next.logits_rows, 1);
+    ASSERT_EQ(first.best.dim(0), 4);
+    for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(first.best.data_as<int32_t>()[i], 5 + i);
+    loop.started();
+    loop.end_step(logits);
+    const BlockLoop::Step last = loop.wait();
+    EXPECT_EQ(last.best.dim(0), 1);
+    EXPECT_EQ(last.next.running, 0);
+    EXPECT_EQ(last.next.size, 0);
+  }
+  EXPECT_THROW(loop.wait(), Error);
+}
+
+}  // namespace
+}  // namespace headrace
