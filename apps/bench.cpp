@@ -77,7 +77,8 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
-                str("bench ", what, ": ", flag, " ", value, " has no effect on it; bench model and bench blocks take that flag, and ",
+                str("bench ", what, ": ", flag, " ", value,
+                    " has no effect on it; bench model and bench blocks take that flag, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("--device", flags.device);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -192,7 +193,9 @@ class BlockTrace {
     const int32_t* results = memory_.results.data_as<int32_t>() + step % 2 * memory_.results.dim(1) * 5;
     for (int64_t i = 0; i < rows.best.dim(0); ++i) {
       ASSERT_EQ(results[5 * i], rows.best.data_as<int32_t>()[i]);
-      ASSERT_EQ(std::memcmp(results + 5 * i + 1, rows.stats.data_as<float>() + 4 * i, 16), 0);
+      for (int64_t j = 0; j < 4; ++j) {
+        ASSERT_EQ(results[5 * i + 1 + j], std::bit_cast<int32_t>(rows.stats.data_as<float>()[4 * i + j]));
+      }
     }
     ASSERT_EQ(said.step, step);
     ASSERT_EQ(said.running, static_cast<int32_t>(steps.size()));

@@ -170,7 +170,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   BlockLoop* loop = runner_.block_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
   const int32_t size = loop->config().block_size;
-  if (2 * size * static_cast<int64_t>(steps.size()) > config_.runner.max_tokens)
+  if (int64_t{2} * size * static_cast<int64_t>(steps.size()) > config_.runner.max_tokens)
     return false;  // later ones must fit too
   std::vector<BlockState> states;
   std::vector<int32_t> tokens;

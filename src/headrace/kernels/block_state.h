@@ -103,7 +103,7 @@ struct BlockState {
     uint32_t kept[kMaxBlock / 32] = {};  // by candidate
     int32_t count = 0;
     for (int32_t i = 0; i < masks; ++i) {
-      if (!rule.accepts(rule.value_of(stats + 4 * i))) continue;
+      if (!rule.accepts(rule.value_of(stats + int64_t{4} * i))) continue;
       kept[i / 32] |= 1u << i % 32;
       ++count;
     }
@@ -112,7 +112,7 @@ struct BlockState {
       float value = 0;
       for (int32_t i = 0; i < masks; ++i) {
         if ((kept[i / 32] >> i % 32 & 1) != 0) continue;
-        const float mine = rule.value_of(stats + 4 * i);
+        const float mine = rule.value_of(stats + int64_t{4} * i);
         if (top < 0 || mine > value) top = i, value = mine;
       }
       kept[top / 32] |= 1u << top % 32;

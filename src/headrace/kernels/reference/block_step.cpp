@@ -73,8 +73,8 @@ void block_step(const BlockStepArgs& a, const OpContext&) {
   give_results(a, report.step, counter[1]);
   for (int64_t r = 0; r < a.requests(); ++r) {
     BlockState& s = states[r];
-    s.advance(data<const int32_t>(a.best) + s.first_logit, data<const float>(a.stats) + 4 * s.first_logit, a.block_size,
-              a.mask_token_id, data<int32_t>(a.tokens) + r * 2 * a.block_size);
+    s.advance(data<const int32_t>(a.best) + s.first_logit, data<const float>(a.stats) + int64_t{4} * s.first_logit,
+              a.block_size, a.mask_token_id, data<int32_t>(a.tokens) + r * 2 * a.block_size);
     report.running += s.running != 0 ? 1 : 0;
     lay_out(a, r, s, taken);
   }
