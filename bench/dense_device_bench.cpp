@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headrace/base/tensor.h"
@@ -155,14 +156,14 @@ void bench_sampling(const Bench& b, const char* name, int64_t rows, const TokenD
   std::printf("%-34s rows %5ld  %9.2f us\n", name, static_cast<long>(rows), seconds * 1e6);
 }
 
-void run() {
-  const Bench b;
+double copy_rate(const Bench& b) {
   constexpr int64_t kCopied = int64_t{1} << 30;
   const Tensor from = b.make(DType::kU8, {kCopied}), to = b.make(DType::kU8, {kCopied});
   b.runtime.fill_zero(from.data(), kCopied);
-  const double copy =
-      2.0 * kCopied / b.time(4, [&](int) { b.runtime.copy_on_device(to.data(), from.data(), kCopied); });
-  std::printf("copy %.3f TB/s\n", copy / 1e12);
+  return 2.0 * kCopied / b.time(4, [&](int) { b.runtime.copy_on_device(to.data(), from.data(), kCopied); });
+}
+
+void bench_all_products(const Bench& b, double copy) {
   using Combine = FusedLinearArgs::Combine;
   constexpr auto kFast = Determinism::kFast, kStrict = Determinism::kStrict;
   for (const int64_t rows : {1, 8, 16}) {
@@ -180,7 +181,9 @@ void run() {
     bench_products(b, "the same, strict", 1024, 3584, rows, copy, Combine::kNone, kStrict);
     bench_products(b, "6144 x 1024", 6144, 1024, rows, copy, Combine::kNone, kFast);
   }
-  for (const int64_t rows : {1, 64, 4096}) bench_experts(b, rows, copy);
+}
+
+void bench_all_sampling(const Bench& b) {
   for (const int64_t rows : {1, 64}) {
     bench_sampling(b, "most likely of 151936", rows, {});
     bench_sampling(b, "drawn at temperature 0.8", rows, {.temperature = 0.8f});
@@ -188,12 +191,24 @@ void run() {
   }
 }
 
+// All of it, or one part: products, experts or sampling.
+void run(std::string_view part) {
+  const Bench b;
+  const double copy = copy_rate(b);
+  std::printf("copy %.3f TB/s\n", copy / 1e12);
+  if (part.empty() || part == "products") bench_all_products(b, copy);
+  for (const int64_t rows : {1, 8, 64, 512, 4096}) {
+    if (part.empty() || part == "experts") bench_experts(b, rows, copy);
+  }
+  if (part.empty() || part == "sampling") bench_all_sampling(b);
+}
+
 }  // namespace
 }  // namespace headrace
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    headrace::run();
+    headrace::run(argc > 1 ? argv[1] : "");
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -23,10 +23,12 @@ struct Case {
   std::string name;
   DType weights = DType::kBF16, activations = DType::kBF16;
   MoEConfig config;
+  double bias = 0.3;  // about as large are the values that select
 };
 
 // The sizes fit the tensor cores, or not.
 constexpr Router kEven{.hidden = 72, .num_experts = 12, .experts_per_token = 3};
+constexpr Router kWide{.hidden = 192, .num_experts = 12, .experts_per_token = 3};
 constexpr Router kOdd{.hidden = 13, .num_experts = 5, .experts_per_token = 2};
 
 Router with(Router base, const std::function<void(Router&)>& change) {
@@ -41,7 +43,12 @@ std::vector<Case> cases() {
     r.num_groups = 4, r.groups_per_token = 2;
     r.expert_scale = Router::ExpertScale::kYes;
   });
+  const Router chosen = with(
+      kWide, [](Router& r) { r.scores = Router::Scores::kSigmoid, r.selection_bias = Router::SelectionBias::kYes; });
   return {
+      {"several_tiles", DType::kBF16, DType::kBF16, {.intermediate = 448, .router = kWide}},
+      {"several_tiles_float16", DType::kF16, DType::kF16, {.intermediate = 448, .router = kWide}},
+      {"empty_experts", DType::kBF16, DType::kBF16, {.intermediate = 64, .router = chosen}, 100},
       {"tensor_cores", DType::kBF16, DType::kBF16, {.intermediate = 40, .router = kEven}},
       {"float16", DType::kF16, DType::kF16, {.intermediate = 40, .router = raw}},
       {"float32", DType::kF32, DType::kF32, {.intermediate = 40, .shared_intermediate = 24, .router = grouped}},
@@ -59,17 +66,17 @@ std::vector<Case> cases() {
         .router = grouped}}};
 }
 
-class MoELayerOnDevice : public testing::TestWithParam<Case> {
+class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_view, Case>> {
  protected:
   void SetUp() override {
     if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-    const auto& [name, type, activations, c] = GetParam();
+    const auto& [name, type, activations, c, bias_size] = one();
     Random random(31);
     const auto values = [&, type = type](const Shape& shape, double size) {
       return random_tensor(random, type, shape, size);
     };
     const int64_t hidden = c.router.hidden, shared = c.shared_intermediate;
-    const Tensor gate = values({c.router.num_experts, hidden}, 1), bias = values({c.router.num_experts}, 0.3);
+    const Tensor gate = values({c.router.num_experts, hidden}, 1), bias = values({c.router.num_experts}, bias_size);
     const Tensor gate_up = values({c.router.num_experts, 2 * c.intermediate, hidden}, 0.2);
     const Tensor down = values({c.router.num_experts, hidden, c.intermediate}, 0.3);
     std::vector<test::NamedTensor> stored = {{"gate.weight", gate},
@@ -88,9 +95,10 @@ class MoELayerOnDevice : public testing::TestWithParam<Case> {
     }
     test::write_safetensors(directory_ / "model.safetensors", stored);
   }
+  static const Case& one() { return std::get<1>(GetParam()); }
   Tensor on_host(const TensorView& x) const {
     Checkpoint checkpoint = Checkpoint::open(directory_.path());
-    const MoELayer layer(WeightScope(checkpoint), GetParam().config);
+    const MoELayer layer(WeightScope(checkpoint), one().config);
     Tensor y(x.dtype(), x.shape());
     layer.forward({.ops = &cpu::select_kernel_set(), .dtype = x.dtype()}, x, y);
     return y;
@@ -99,9 +107,9 @@ class MoELayerOnDevice : public testing::TestWithParam<Case> {
     DeviceRuntime& device = cuda_module().runtime(0);
     Checkpoint checkpoint = Checkpoint::open(directory_.path());
     checkpoint.place_on(device);
-    const MoELayer layer(WeightScope(checkpoint), GetParam().config);
+    const MoELayer layer(WeightScope(checkpoint), one().config);
     const Tensor there = copied_to(device, copy_of(x)), out(x.dtype(), x.shape(), device);
-    layer.forward({.ops = &cuda_module().ops("cuda"),
+    layer.forward({.ops = &cuda_module().ops(std::get<0>(GetParam())),
                    .op = {.determinism = determinism, .stream = device.stream()},
                    .dtype = x.dtype(),
                    .runtime = &device},
@@ -117,19 +125,19 @@ class MoELayerOnDevice : public testing::TestWithParam<Case> {
   }
   Tensor input(int64_t tokens) const {
     Random random(32);
-    return random_tensor(random, GetParam().activations, {tokens, GetParam().config.router.hidden});
+    return random_tensor(random, one().activations, {tokens, one().config.router.hidden});
   }
 
  private:
   test::TempDir directory_;
 };
 
-// One token, a few, and enough for tiles of 64 rows.
+// One token, a few, and enough for the tiles of many rows: of one tile for an expert, and of several.
 TEST_P(MoELayerOnDevice, GivesWhatTheHostGives) {
-  const DType type = GetParam().activations;
+  const DType type = one().activations;
   // Of the largest result: what rounding the inner channels costs, the host's set of kernels rounding oftener.
   const double share = type == DType::kF32 ? 1e-5 : type == DType::kF16 ? 2e-3 : 1.6e-2;
-  for (const int64_t tokens : {1, 19, 400}) {
+  for (const int64_t tokens : {1, 19, 400, 900}) {
     const Tensor x = input(tokens), want = on_host(x);
     EXPECT_TRUE(all_close(on_device(x), want, {.abs = share * largest(want)})) << tokens;
   }
@@ -142,8 +150,9 @@ TEST_P(MoELayerOnDevice, StrictTokensHaveTheSameBitsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, MoELayerOnDevice, testing::ValuesIn(cases()),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, MoELayerOnDevice,
+                         testing::Combine(testing::ValuesIn(kCudaSets), testing::ValuesIn(cases())),
+                         [](const auto& one) { return str(std::get<0>(one.param), "_", std::get<1>(one.param).name); });
 
 }  // namespace
 }  // namespace headrace::testing_support

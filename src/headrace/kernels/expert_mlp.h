@@ -7,8 +7,8 @@
 namespace headrace {
 
 // y[t] = sum_j weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), e = experts[t, j], added in the order of j.
-// What goes into down is rounded to x's dtype; all sums are float32. Under kStrict a token's bits do not depend on the
-// others.
+// What goes into down and what comes out of it is rounded to x's dtype; all sums are float32. Under kStrict a token's
+// bits do not depend on the others.
 struct ExpertMLPArgs {
   TensorView x;        // [tokens, hidden], a float dtype; rows may be strided
   TensorView experts;  // int32 [tokens, k], below num_experts

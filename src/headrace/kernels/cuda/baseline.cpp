@@ -25,4 +25,6 @@ void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context) 
   run_as_oldest(cuda::gated_delta_rule, args, context);
 }
 
+void expert_mlp(const ExpertMLPArgs& args, const OpContext& context) { run_as_oldest(cuda::expert_mlp, args, context); }
+
 }  // namespace headrace::cuda::baseline

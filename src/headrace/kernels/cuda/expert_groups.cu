@@ -1,6 +1,7 @@
 // A counting sort in one block. No result of a product depends on where in its tile a row lies, so rows take their
 // places as they come.
 #include "headrace/kernels/cuda/expert_groups.h"
+#include "headrace/kernels/cuda/launch.cuh"
 
 namespace headrace::cuda {
 namespace {
@@ -32,24 +33,36 @@ __device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, in
   if (lane == 31) tile_begin[p.num_experts] = tiles_before;
 }
 
-__global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ ExpertGroups p, int most_tiles) {
+// The tiles of the experts, and empty ones behind them.
+__device__ void write_tiles(const ExpertGroups& p, const int* count, const int* row_begin, const int* tile_begin) {
+  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
+    const int tiles = tile_begin[e + 1] - tile_begin[e];
+    for (int i = 0; i < tiles; ++i) {
+      const int begin = count[e] * i / tiles, end = count[e] * (i + 1) / tiles;
+      p.tiles[tile_begin[e] + i] = {e, row_begin[e] + begin, end - begin};
+    }
+  }
+  const int num_tiles = tile_begin[p.num_experts];
+  for (int tile = num_tiles + threadIdx.x; tile < p.most_tiles(); tile += kThreads) p.tiles[tile] = {0, 0, 0};
+  if (threadIdx.x == 0) *p.num_tiles = num_tiles;
+}
+
+__global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ ExpertGroups p) {
   extern __shared__ int shared[];
   int *count = shared, *row_begin = count + p.num_experts, *tile_begin = row_begin + p.num_experts;
   for (int e = threadIdx.x; e < p.num_experts; e += kThreads) count[e] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < p.slots; i += kThreads) atomicAdd(&count[p.experts[i]], 1);
+  wait_for_previous();
+  let_next_start();
+#pragma unroll 8
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) atomicAdd(&count[__ldcg(p.experts + i)], 1);
   __syncthreads();
   if (threadIdx.x < 32) scan(p, count, row_begin, tile_begin);
   __syncthreads();
-  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
-    for (int row = 0, tile = tile_begin[e]; row < count[e]; row += p.tile_rows, ++tile) {
-      p.tiles[tile] = {e, row_begin[e] + row, min(p.tile_rows, count[e] - row)};
-    }
-  }
-  for (int tile = tile_begin[p.num_experts] + threadIdx.x; tile < most_tiles; tile += kThreads)
-    p.tiles[tile] = {0, 0, 0};
+  write_tiles(p, count, row_begin, tile_begin);
   __syncthreads();
-  for (int i = threadIdx.x; i < p.slots; i += kThreads) p.order[atomicAdd(&row_begin[p.experts[i]], 1)] = i;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) p.order[atomicAdd(&row_begin[__ldcg(p.experts + i)], 1)] = i;
 }
 
 }  // namespace
@@ -62,8 +75,7 @@ void group_slots(const ExpertGroups& groups, const Stream& stream) {
     check_cuda(cudaFuncSetAttribute(sort_slots, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10),
                "expert_mlp: asking for shared memory");
   }
-  sort_slots<<<1, kThreads, shared_bytes, stream.handle>>>(groups, groups.most_tiles());
-  check_launch("expert_mlp: sorting");
+  launch_early(stream, sort_slots, dim3(1), dim3(kThreads), shared_bytes, groups, "expert_mlp: sorting");
 }
 
 }  // namespace headrace::cuda

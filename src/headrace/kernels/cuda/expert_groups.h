@@ -7,7 +7,7 @@
 
 namespace headrace::cuda {
 
-// Up to `count` neighbours in the sorted order, all of one expert. Tiles past the last one have no rows.
+// `count` neighbours in the sorted order, all of one expert. Tiles past the last one have no rows.
 struct ExpertTile {
   int32_t expert, begin, count;
 };
@@ -16,13 +16,15 @@ struct ExpertTile {
 struct ExpertGroups {
   const int32_t* experts = nullptr;  // [slots]
   int32_t slots = 0, num_experts = 0, tile_rows = 0;
-  int32_t* order = nullptr;     // [slots]: the slot at each place of the sorted order
-  ExpertTile* tiles = nullptr;  // [most_tiles()]
+  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order
+  ExpertTile* tiles = nullptr;   // [most_tiles()]
+  int32_t* num_tiles = nullptr;  // [1]: those that have rows
 
-  int32_t most_tiles() const { return std::min(slots, slots / tile_rows + num_experts); }
+  constexpr int32_t most_tiles() const { return std::min(slots, slots / tile_rows + num_experts); }
 };
 
-// Fills `order` and `tiles`. Within an expert the order is unspecified.
+// Fills `order`, `tiles` and `num_tiles`. An expert's rows are shared out evenly among as few tiles as hold them.
+// Within an expert the order is unspecified.
 void group_slots(const ExpertGroups& groups, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -1,28 +1,66 @@
 // Slots are sorted by expert, then two grouped products, then the weighted sum of a token's results. As many tokens at
 // a time as the stream's scratch holds.
 #include "headrace/kernels/cuda/grouped_matmul.h"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 
 struct SumParams {
-  const float *results, *weights;  // [tokens * k, hidden], [tokens * k]
-  float* y;
-  int64_t hidden;
-  int k;
+  Rows results;          // [tokens * k, hidden], dense
+  const float* weights;  // [tokens * k]
+  float* y;              // [tokens, hidden]
+  int hidden, k;
 };
 
-__global__ void __launch_bounds__(kThreads) weighted_sum(const __grid_constant__ SumParams p) {
+__global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ SumParams p) {
+  wait_for_previous();
+  let_next_start();
   const int64_t token = blockIdx.x;
-  for (int64_t d = threadIdx.x; d < p.hidden; d += kThreads) {
+  for (int d = threadIdx.x; d < p.hidden; d += kThreads) {
     float sum = 0;
     for (int j = 0; j < p.k; ++j)
-      sum = fmaf(p.weights[token * p.k + j], p.results[(token * p.k + j) * p.hidden + d], sum);
+      sum = fmaf(__ldcg(p.weights + token * p.k + j), p.results.get(token * p.k + j, 0, d), sum);
     p.y[token * p.hidden + d] = sum;
   }
+}
+
+// The same sums, eight channels at a time.
+template <class T>
+__global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ SumParams p) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t token = blockIdx.x;
+  for (int d = threadIdx.x * kPiece; d < p.hidden; d += kThreads * kPiece) {
+    Piece<float> sum{};
+#pragma unroll 8
+    for (int j = 0; j < p.k; ++j) {
+      const float weight = __ldcg(p.weights + token * p.k + j);
+      const auto piece = Piece<T>::load(row_of<T>(p.results, token * p.k + j) + d);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) sum.v[i] = fmaf(weight, piece.v[i], sum.v[i]);
+    }
+    sum.store(p.y + token * p.hidden + d);
+  }
+}
+
+void weighted_sum(const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
+  const SumParams p{.results = Rows(results),
+                    .weights = static_cast<const float*>(a.weights.data()),
+                    .y = static_cast<float*>(a.y.data()),
+                    .hidden = static_cast<int>(a.y.dim(1)),
+                    .k = static_cast<int>(a.experts.dim(1))};
+  const dim3 grid(static_cast<unsigned>(a.y.dim(0)));
+  if (!in_pieces(results) || !in_pieces(a.y)) {
+    return launch_early(stream, sum_rows, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+  }
+  for_type(results.dtype(), [&]<class T>(T) {
+    launch_early(stream, sum_pieces<T>, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+  });
 }
 
 struct Scratch {
@@ -38,12 +76,34 @@ struct Scratch {
 // Of one token's slots, at most, tiles and rounding up left out.
 int64_t bytes_per_token(const ExpertMLPArgs& a) {
   const int64_t slot =
-      a.intermediate * size_of(a.x.dtype()) + a.x.dim(1) * 4 + 4 + static_cast<int64_t>(sizeof(ExpertTile));
+      (a.intermediate + a.x.dim(1)) * size_of(a.x.dtype()) + 4 + static_cast<int64_t>(sizeof(ExpertTile));
   return a.experts.dim(1) * slot;
 }
 
-void multiply(const GroupedMatmul& product, const Stream& stream) {
-  grouped_supports(product) ? grouped_matmul(product, stream) : plain_grouped_matmul(product, stream);
+enum class Kernel : uint8_t { kPlain, kTensorCores, kSm90 };
+
+// Of both products: `in` of one is `out` of the other.
+Kernel kernel_of(const GroupedMatmul& gate_up, const Stream& stream) {
+  if (grouped_sm90_supports(gate_up, stream)) return Kernel::kSm90;
+  return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? Kernel::kTensorCores : Kernel::kPlain;
+}
+
+// Larger tiles pay from some rows per expert on.
+int32_t tile_rows_of(Kernel kernel, int64_t slots, int64_t experts) {
+  const int64_t rows = slots / experts;
+  switch (kernel) {
+    case Kernel::kSm90: return rows < 48 ? kFewRowsSm90 : kManyRowsSm90;
+    case Kernel::kTensorCores: return rows < 32 ? kFewTileRows : kManyTileRows;
+    default: return kFewTileRows;
+  }
+}
+
+void multiply(const GroupedMatmul& product, Kernel kernel, const Stream& stream) {
+  switch (kernel) {
+    case Kernel::kSm90: return grouped_matmul_sm90(product, stream);
+    case Kernel::kTensorCores: return grouped_matmul(product, stream);
+    default: return plain_grouped_matmul(product, stream);
+  }
 }
 
 void run(const ExpertMLPArgs& a, const Stream& stream) {
@@ -52,8 +112,7 @@ void run(const ExpertMLPArgs& a, const Stream& stream) {
   Scratch scratch{static_cast<char*>(stream.scratch)};
   ExpertGroups groups{.experts = static_cast<const int32_t*>(a.experts.data()),
                       .slots = static_cast<int32_t>(slots),
-                      .num_experts = static_cast<int32_t>(a.addresses.dim(0)),
-                      .tile_rows = kFewTileRows};
+                      .num_experts = static_cast<int32_t>(a.addresses.dim(0))};
   GroupedMatmul product{.x = Rows(a.x),
                         .k = static_cast<int32_t>(k),
                         .addresses = static_cast<const int64_t*>(a.addresses.data()),
@@ -61,26 +120,20 @@ void run(const ExpertMLPArgs& a, const Stream& stream) {
                         .activation = a.activation,
                         .in = static_cast<int32_t>(hidden),
                         .out = static_cast<int32_t>(a.intermediate)};
-  constexpr int64_t kMany = 32;  // rows per expert from which larger tiles pay
-  const bool tensor_cores = grouped_supports(product) && a.intermediate % 8 == 0;
-  if (tensor_cores && slots >= kMany * groups.num_experts) groups.tile_rows = kManyTileRows;
+  const Kernel kernel = kernel_of(product, stream);
+  groups.tile_rows = tile_rows_of(kernel, slots, groups.num_experts);
+  groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
   groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
   groups.tiles = static_cast<ExpertTile*>(scratch.take(groups.most_tiles() * static_cast<int64_t>(sizeof(ExpertTile))));
   const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
-  const TensorView results(scratch.take(slots * hidden * 4), DType::kF32, {slots, hidden});
+  const TensorView results(scratch.take(slots * hidden * size_of(type)), type, {slots, hidden});
   group_slots(groups, stream);
   product.groups = groups, product.y = Rows(inner);
-  multiply(product, stream);
+  multiply(product, kernel, stream);
   product.x = Rows(inner), product.k = 0, product.of = GroupedMatmul::Of::kDown, product.y = Rows(results);
   std::swap(product.in, product.out);
-  multiply(product, stream);
-  const SumParams sum{.results = static_cast<const float*>(results.data()),
-                      .weights = static_cast<const float*>(a.weights.data()),
-                      .y = static_cast<float*>(a.y.data()),
-                      .hidden = hidden,
-                      .k = static_cast<int>(k)};
-  weighted_sum<<<static_cast<unsigned>(tokens), kThreads, 0, stream.handle>>>(sum);
-  check_launch("expert_mlp: weighted sum");
+  multiply(product, kernel, stream);
+  weighted_sum(results, a, stream);
 }
 
 }  // namespace

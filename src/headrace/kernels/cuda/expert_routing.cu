@@ -1,6 +1,7 @@
 // A warp for each token. Scores are made in double as the host makes them, so that a choice between two experts that
 // are all but equal falls the same way.
 #include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -82,6 +83,8 @@ __device__ inline double warp_sum_of(double x) {
 
 __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Params p) {
   extern __shared__ float shared[];
+  wait_for_previous();
+  let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.x * kWarps + warp;
   if (token >= p.tokens) return;
   float* rank = shared + warp * (p.num_experts + p.num_groups);
@@ -108,11 +111,14 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
   for (int j = 0; j < p.k; ++j) {
     last = next_behind(rank, p.num_experts, last);
     const int expert = last.index == kNone ? 0 : last.index;  // NaN everywhere: the result will be NaN as well
-    if (p.renormalise) sum += score(expert);
     if (lane == 0) p.experts[token * p.experts_stride + j] = expert;
   }
-  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
   __syncwarp();
+  for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // made at once, added one after the other
+    const double own = j0 + lane < p.k ? score(p.experts[token * p.experts_stride + j0 + lane]) : 0;
+    for (int j = 0; j < min(32, p.k - j0); ++j) sum += __shfl_sync(0xffffffffu, own, j);
+  }
+  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
   for (int j = lane; j < p.k; j += 32) {
     const int expert = p.experts[token * p.experts_stride + j];
     const float own = p.expert_scale != nullptr ? load(p.expert_scale, p.scale_type, expert) : 1.0f;
@@ -147,9 +153,8 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
   const int shared_bytes = kWarps * (p.num_experts + p.num_groups) * static_cast<int>(sizeof(float));
   HR_REQUIRE(shared_bytes <= kMostShared, ErrorCode::kUnsupported, "expert_routing: ", p.num_experts,
              " experts, at most 2048 are built");
-  choose<<<static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps), kWarps * 32, static_cast<size_t>(shared_bytes),
-           stream.handle>>>(p);
-  check_launch("expert_routing");
+  launch_early(stream, choose, dim3(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps)), dim3(kWarps * 32),
+               static_cast<size_t>(shared_bytes), p, "expert_routing");
 }
 
 }  // namespace headrace::cuda

@@ -24,6 +24,13 @@ struct GroupedMatmul {
 // Tiles that suit the tensor cores are of this many rows, or of 64 when there are many.
 inline constexpr int kFewTileRows = 16, kManyTileRows = 64;
 
+// The same for the Hopper kernel, whose tiles are of up to kFewRowsSm90 or kManyRowsSm90 rows.
+inline constexpr int kFewRowsSm90 = 64, kManyRowsSm90 = 192;
+
+// On sm_90, bfloat16 or float16, `in` and `out` multiples of 64. The order of a sum depends on `in` alone: a chain of
+// k16 products in ascending k, whatever the tile.
+bool grouped_sm90_supports(const GroupedMatmul& product, const Stream& stream);
+void grouped_matmul_sm90(const GroupedMatmul& product, const Stream& stream);
 // bfloat16 or float16, `in` a multiple of 8. The order of a sum depends on `in` alone.
 bool grouped_supports(const GroupedMatmul& product);
 void grouped_matmul(const GroupedMatmul& product, const Stream& stream);

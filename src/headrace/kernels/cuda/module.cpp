@@ -50,6 +50,7 @@ constexpr OpSet baseline_of(OpSet set) {
   set.name = "cuda_baseline";
   set.paged_attention = baseline::paged_attention;
   set.gated_delta_rule = baseline::gated_delta_rule;
+  set.expert_mlp = baseline::expert_mlp;
   set.gdn_step = nullptr;  // Hopper's alone
   return set;
 }

@@ -27,6 +27,7 @@ void soft_embedding(const SoftEmbeddingArgs& args, const OpContext& context);
 namespace baseline {
 void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
 void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
+void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
 }  // namespace baseline
 
 }  // namespace headrace::cuda
