@@ -18,6 +18,14 @@ namespace {
 using namespace headrace;
 using namespace headrace::app;
 
+// CLI11 reads -1 into an unsigned number as its two's complement.
+CLI::Validator not_negative() {
+  return {[](const std::string& text) {
+            return text.starts_with('-') ? "is " + text + ", expected 0 or more" : std::string();
+          },
+          ""};
+}
+
 void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("model", f.model, "model directory (default: the bundled demo)");
   app.add_option("--dtype", f.dtype, "of activations")
@@ -43,7 +51,8 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--log-level", f.log_level, "messages on standard error: off, warning, info")
       ->check(CLI::IsMember({"off", "warning", "info"}))
       ->capture_default_str();
-  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
+  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed")
+      ->check(not_negative());
 }
 
 void add_sampling_flags(CLI::App& app, SamplingParams& s) {
@@ -53,7 +62,7 @@ void add_sampling_flags(CLI::App& app, SamplingParams& s) {
   app.add_option("--top-p", s.top_p)->capture_default_str();
   app.add_option("--min-p", s.min_p)->capture_default_str();
   app.add_option("--repetition-penalty", s.repetition_penalty)->capture_default_str();
-  app.add_option("--seed", s.seed)->capture_default_str();
+  app.add_option("--seed", s.seed)->check(not_negative())->capture_default_str();
   app.add_option("--stop", s.stop, "text that ends the output; may be given several times");
   app.add_flag_callback(
       "--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");

@@ -9,7 +9,8 @@ foreach(layer IN LISTS layers)
   endif()
   install(TARGETS headrace_${layer} EXPORT headraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT attention)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/headrace/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace
-          COMPONENT attention FILES_MATCHING PATTERN "*.h" PATTERN "cpu" EXCLUDE PATTERN "reference" EXCLUDE)
+          COMPONENT attention FILES_MATCHING PATTERN "*.h"
+          PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "reference" EXCLUDE)
 endforeach()
 install(EXPORT headraceTargets NAMESPACE headrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT attention)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headraceConfig.cmake.in

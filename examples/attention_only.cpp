@@ -1,4 +1,4 @@
-// The attention library alone: one prompt of four tokens into a paged pool, then one decode step over it.
+// The attention library alone: four decode steps over a paged pool, each of which sees one key more.
 #include <cstdio>
 
 #include "headrace/attention/backend_registry.h"

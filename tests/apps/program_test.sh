@@ -23,11 +23,16 @@ check "version" 0 "$(status "$headrace" --version)"
 check "no command" 2 "$(status "$headrace")"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
+for flag in --seed --random-weights; do  # and not its two's complement
+  check "a negative $flag" 2 "$(status "$headrace" generate -p x -n 1 $flag -1)"
+done
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
 [[ -e /dev/nvidiactl ]] || check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
 check "graphs that a CPU has none of" 4 "$(status "$headrace" generate -p x --device cpu --require-graphs)"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
+check "a file as model" "headrace: $0: is a file, expected the directory of a model; status 3" \
+  "$("$headrace" generate "$0" -p x 2>&1); status $?"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -50,7 +50,7 @@ RequestCase request_of(const Choice& c, int32_t prefix, int32_t new_tokens) {
     r.padded_prompt_len = std::max(r.prompt_len, new_tokens - 3);
   }
   if (r.kind == Kind::kNone) r.prefix = std::max(r.prefix, new_tokens);
-  if (c[kHole] == 1 && r.prefix > 8 && r.kind != Kind::kNone) {
+  if (c[kHole] == 1 && r.prefix > 8) {
     r.hole_begin = 5;
     r.hole_end = r.log_shift = 8;
     r.log_shift -= r.hole_begin;
@@ -62,7 +62,9 @@ RequestCase request_of(const Choice& c, int32_t prefix, int32_t new_tokens) {
 AttentionCase case_of(const Choice& c, std::string name) {
   AttentionCase a{.name = std::move(name)};
   const int32_t prefix = kPrefixes[static_cast<size_t>(c[kPrefix])], fresh = kNews[static_cast<size_t>(c[kNew])];
-  a.requests = {request_of(c, prefix, fresh), request_of(c, 3, 1), request_of(c, prefix, 2)};
+  // A hole needs a context around it, whatever the first request has.
+  a.requests = {request_of(c, prefix, fresh), request_of(c, 3, 1),
+                c[kHole] == 1 ? request_of(c, kPrefixes.back(), fresh) : request_of(c, prefix, 2)};
   a.num_kv_heads = 2;
   a.num_heads = 2 * kGroups[static_cast<size_t>(c[kGroup])];
   a.head_dim = kHeadDims[static_cast<size_t>(c[kHeadDim])];
@@ -88,6 +90,11 @@ Choice random_choice(Random& random) {
   return c;
 }
 
+// A prompt in one pass has nothing cached: a prefix or a hole chosen for it would be counted and not tested.
+bool is_possible(const Choice& c) {
+  return kKinds[static_cast<size_t>(c[kKind])] != Kind::kPrefixFull || (c[kPrefix] == 0 && c[kHole] == 0);
+}
+
 using Pair = std::tuple<int, int, int, int>;  // axis, value, axis, value
 
 std::vector<Pair> pairs_of(const Choice& c) {
@@ -105,7 +112,12 @@ std::set<Pair> all_pairs() {
   for (int i = 0; i < kNumAxes; ++i) {
     for (int j = i + 1; j < kNumAxes; ++j) {
       for (int x = 0; x < kSizes[static_cast<size_t>(i)]; ++x) {
-        for (int y = 0; y < kSizes[static_cast<size_t>(j)]; ++y) pairs.emplace(i, x, j, y);
+        for (int y = 0; y < kSizes[static_cast<size_t>(j)]; ++y) {
+          Choice c{};
+          c[static_cast<size_t>(i)] = x;
+          c[static_cast<size_t>(j)] = y;
+          if (is_possible(c)) pairs.emplace(i, x, j, y);
+        }
       }
     }
   }
@@ -127,6 +139,7 @@ std::vector<AttentionCase> pairwise_attention_cases() {
       const auto& [a, x, b, y] = *left.begin();  // so that every round covers at least this one
       choice[static_cast<size_t>(a)] = x;
       choice[static_cast<size_t>(b)] = y;
+      if (!is_possible(choice)) continue;
       const auto pairs = pairs_of(choice);
       const int64_t count = std::ranges::count_if(pairs, [&](const Pair& p) { return left.contains(p); });
       if (count > best_count) {

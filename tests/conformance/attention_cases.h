@@ -9,7 +9,7 @@ namespace headrace::testing_support {
 // Cases with names: each is a defect of an origin, a worked example of the specification, or an edge.
 std::vector<AttentionCase> named_attention_cases();
 
-// Cases in which every pair of axis values occurs at least once.
+// Cases in which every pair of axis values that can meet does, at least once.
 std::vector<AttentionCase> pairwise_attention_cases();
 
 // `count` cases drawn from the whole product of the axes.

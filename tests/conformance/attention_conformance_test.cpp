@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <set>
+#include <utility>
 
 #include "conformance/attention_cases.h"
 #include "headrace/kernels/cpu/dispatch.h"
@@ -105,6 +107,29 @@ INSTANTIATE_TEST_SUITE_P(Named, AttentionConformance, testing::ValuesIn(named_at
 INSTANTIATE_TEST_SUITE_P(Pairs, AttentionConformance, testing::ValuesIn(pairwise_attention_cases()), case_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionConformance);
 INSTANTIATE_TEST_SUITE_P(Sampled, AttentionConformance, testing::ValuesIn(sampled_cases()), case_name);
+
+// The pairs are real: a hole lies in somebody's context under every kind, window, head and page.
+TEST(AttentionCases, EveryValueOfEveryAxisMeetsAHole) {
+  std::set<KeySpan::Kind> kinds;
+  std::set<int32_t> windows, groups, dims, pages, rows;
+  std::set<std::pair<DType, DType>> types;
+  for (const AttentionCase& c : pairwise_attention_cases()) {
+    for (const RequestCase& r : c.requests) {
+      if (r.hole_end == 0) continue;
+      EXPECT_LT(r.hole_end, r.prefix);
+      kinds.insert(r.kind), rows.insert(r.new_tokens), windows.insert(c.window.value_or(0));
+      groups.insert(c.num_heads / c.num_kv_heads), dims.insert(c.head_dim), pages.insert(c.page_size);
+      types.emplace(c.dtype, c.pool_dtype);
+    }
+  }
+  EXPECT_EQ(kinds.size(), 4) << "all but kPrefixFull, which has no context";
+  EXPECT_EQ(windows.size(), 4);
+  EXPECT_EQ(groups.size(), 6);
+  EXPECT_EQ(dims.size(), 4);
+  EXPECT_EQ(pages.size(), 6);
+  EXPECT_EQ(rows, (std::set{1, 2, 11}));
+  EXPECT_GE(types.size(), 6);
+}
 
 class KernelSet : public testing::TestWithParam<std::string_view> {};
 

@@ -216,21 +216,25 @@ TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
   }
 }
 
+// Small heads, so that a context of thousands of keys is cheap.
+Problem long_problem(int64_t tokens, int64_t context) {
+  return {.heads = 4,
+          .kv_heads = 1,
+          .dim = 16,
+          .v_dim = 16,
+          .page_size = 64,
+          .tokens = tokens,
+          .context = context,
+          .q_type = DType::kBF16,
+          .new_type = DType::kBF16,
+          .pool_type = DType::kBF16};
+}
+
 // Rows of a long context: decoded alone their keys are shared out between blocks of threads, in a chunk they are not.
 TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int64_t kTokens = 40;
-  const DType type = DType::kBF16;
-  Request request({.heads = 4,
-                   .kv_heads = 1,
-                   .dim = 16,
-                   .v_dim = 16,
-                   .page_size = 64,
-                   .tokens = kTokens,
-                   .context = 8180,
-                   .q_type = type,
-                   .new_type = type,
-                   .pool_type = type});
+  Request request(long_problem(kTokens, 8180));
   const Request::Result whole = request.run(ops(), strict, 0, kTokens);
   request.store_new_keys();
   for (const int64_t row : {0, 11, 12, 39}) {  // the cut at 8192 keys lies between 11 and 12
@@ -245,17 +249,7 @@ TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
 TEST_P(CpuPagedAttention, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndTogether) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int32_t kRequests = 40;
-  const DType type = DType::kBF16;
-  const Request request({.heads = 4,
-                         .kv_heads = 1,
-                         .dim = 16,
-                         .v_dim = 16,
-                         .page_size = 64,
-                         .tokens = kRequests,
-                         .context = 8600,
-                         .q_type = type,
-                         .new_type = type,
-                         .pool_type = type});
+  const Request request(long_problem(kRequests, 8600));
   std::vector<KeySpan> spans;
   for (int32_t i = 0; i < kRequests; ++i) {
     const int32_t context = i % 8 == 0 ? 8600 - 90 * i : i * i;

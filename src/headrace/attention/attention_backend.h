@@ -25,7 +25,7 @@ class AttentionBackend {
   AttentionBackend& operator=(const AttentionBackend&) = delete;
   virtual ~AttentionBackend() = default;
 
-  virtual std::string_view name() const = 0;                          // "reference", "cpu", "cuda", "hybrid"
+  virtual std::string_view name() const = 0;                          // of the registry, or "hybrid"
   virtual std::string describe() const = 0;                           // one line for run reports: which kernels run
   virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
 

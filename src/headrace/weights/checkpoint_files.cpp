@@ -110,7 +110,10 @@ std::vector<SafetensorsFile> open_shards(const fs::path& directory, const Checkp
 
 void refuse_other_formats(const fs::path& model) {
   std::error_code ignored;
-  if (fs::is_regular_file(model, ignored)) refuse_other_format(model);
+  if (fs::is_regular_file(model, ignored)) {
+    refuse_other_format(model);
+    throw Error(ErrorCode::kModelFile, str(model.string(), ": is a file, expected the directory of a model"));
+  }
   if (is_present(model / kSingleFile) || is_present(model / kIndexFile)) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored)) refuse_other_format(entry.path());
 }
