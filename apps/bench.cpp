@@ -85,6 +85,7 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   refuse("--dtype", flags.dtype);
   refuse("--kv-cache-dtype", flags.kv_dtype);
   refuse("--backend", flags.backend);
+  refuse("--attn-impl", flags.attn_impl);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ enum class Output : unsigned char { kText, kJson };
 
 // Flags that every command with a model takes.
 struct ModelFlags {
-  std::string model, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", kernel_set, adapter,
-                     log_level = "warning";
+  std::string model, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
+                     kernel_set, adapter, log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;
   bool deterministic = false, require_graphs = false, no_graphs = false;
   std::optional<uint64_t> random_weights;

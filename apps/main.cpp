@@ -38,6 +38,8 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--backend,--attention-backend", f.backend,
                  "attention backend and kernels: auto, cpu, reference, cuda or cuda_baseline")
       ->capture_default_str();
+  app.add_option("--attn-impl", f.attn_impl,
+                 "how the backend attends: reference, optimized (a pass per query head) or grouped (default)");
   app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
   app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();

@@ -18,6 +18,7 @@ std::optional<DType> dtype_of(const std::string& name) {
 LLMOptions options_of(const ModelFlags& f) {
   LLMOptions options{
       .dtype = dtype_of(f.dtype), .kv_dtype = dtype_of(f.kv_dtype), .device = f.device, .backend = f.backend};
+  if (f.attn_impl != "auto") options.attn_impl = attn_impl_from(f.attn_impl);
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;

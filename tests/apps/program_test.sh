@@ -146,6 +146,12 @@ passes='\(forwards\|tokens_per_forward\)'
 check "one token per forward" "20 1.000" "$(diffuse --json | field "$passes" | xargs)"
 check "blocks at once" "2 10.000" "$(diffuse --json --threshold 0 --blocks 2 | field "$passes" | xargs)"
 check "the model's strategy by itself" "$(diffuse)" "$(diffuse --strategy multi_bd)"
+for impl in reference optimized grouped; do
+  check "the run names $impl attention" 1 "$(diffuse --json --attn-impl $impl | grep -c "($impl)")"
+  check "the forwards of $impl attention" "2 10.000" \
+    "$(diffuse --json --threshold 0 --blocks 2 --attn-impl $impl | field "$passes" | xargs)"
+done
+check "an attention implementation that is not built is usage" 2 "$(status "$headrace" generate -p x --attn-impl cudnn)"
 check "two threads, same tokens" "$(diffuse --threshold 0.001 -t 1)" "$(diffuse --threshold 0.001 -t 2)"
 check "a trace line per forward" 3 "$(diffuse --threshold 0 --trace "$work/trace" >/dev/null; wc -l <"$work/trace")"
 check "the trace holds every token" 20 "$(grep -o '"position"' "$work/trace" | wc -l)"

@@ -58,6 +58,20 @@ TEST(Attention, NamesTheKernelThatRuns) {
   EXPECT_THROW(attn_impl_from("cudnn"), Error);
 }
 
+TEST(Attention, ABatchWithoutSlotsForNewKeysIsRefused) {
+  AttentionProblem problem({.name = "slots", .requests = {{.prefix = 2, .new_tokens = 3}}}, 1);
+  AttnMetadata step = problem.batch().attn;
+  step.write_slots = {};
+  AttnMetadataSource source;
+  source.set_fetch_fn_for_attn_metadata([&]() -> const AttnMetadata& { return step; });
+  Attention attention({.num_heads = 4, .head_dim = 64, .num_kv_heads = 2}, source);
+  attention.bind_kv_cache(problem.pool().layer(3));
+  const AttnInputs in = problem.inputs();
+  const Tensor out(DType::kF32, in.q.shape());
+  EXPECT_THROW(attention.forward(in.q, in.k, in.v, out), Error);
+  EXPECT_NO_THROW(attention.forward(in.q, in.k, in.v, out, {.save_kv_cache = SaveKV::kNo}));
+}
+
 TEST(Attention, B12_RefusesTheDistinctLayoutByName) {
   const AttnMetadataSource source;
   try {

@@ -47,6 +47,17 @@ TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
   EXPECT_THROW(make_backend("cpu", {}, {}), Error);
 }
 
+TEST(BackendRegistry, AnImplementationCanBeForcedAndIsNamed) {
+  const KVPool pool(kPool);
+  const auto described = [&pool](std::string_view backend, AttnImpl impl) {
+    return make_backend(backend, {}, {.kv_pool = &pool, .attn_impl = impl})->describe();
+  };
+  EXPECT_EQ(described("cpu", AttnImpl::kReference), "cpu: paged_attention reference (reference)");
+  EXPECT_NE(described("cpu", AttnImpl::kOptimized).find("(optimized)"), std::string::npos);
+  EXPECT_EQ(described("reference", AttnImpl::kReference), "reference: paged_attention reference (reference)");
+  EXPECT_THROW(described("reference", AttnImpl::kGrouped), Error);
+}
+
 TEST(BackendRegistry, W35_GDNOnAPlainBackendNamesTheHybrid) {
   const KVPool pool(kPool);
   const auto backend = make_backend("cpu", {}, {.kv_pool = &pool});

@@ -251,20 +251,7 @@ Tensor AttentionProblem::run_alone(size_t request, std::string_view backend, std
 }
 
 AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
-  restore_pool();
-  AttnMetadataSource source;
-  source.set_fetch_fn_for_attn_metadata([this]() -> const AttnMetadata& { return batch_.attn; });
-  Attention attention({.num_heads = case_.num_heads,
-                       .head_dim = case_.head_dim,
-                       .scale = layer_.config().scaling,
-                       .num_kv_heads = case_.num_kv_heads,
-                       .attn_impl = impl,
-                       .sliding_window = case_.window},
-                      source);
-  attention.bind_kv_cache(pool_->layer(kLayerId));
-  const AttnInputs in = inputs();
-  return {written_by(batch_.num_tokens(), [&](const TensorView& out) { attention.forward(in.q, in.k, in.v, out); }),
-          {}};
+  return run_batch(batch_, inputs(), {.attn_impl = impl}, "cpu");
 }
 
 }  // namespace headrace::testing_support

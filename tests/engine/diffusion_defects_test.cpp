@@ -320,53 +320,53 @@ TEST_P(DiffusionDefects, B24_TwoEnginesInOneProcessKnowNothingOfEachOther) {
   EXPECT_EQ(ids, want);
 }
 
-// A network beside whose passes the strategies' attention layer runs on the same metadata, by each implementation.
-class AttentionProbe final : public Model {
+// A network that counts how often its layers ask for the step's metadata, where the runner has installed it.
+class CountingReads final : public Model {
  public:
-  AttentionProbe(const Model& model, const EngineConfig& config)
-      : model_(model),
-        pool_({.groups = {{{kKvHeads, kDim, kDim}, {0}}},
-               .num_pages = config.runner.num_pages,
-               .page_size = config.runner.page_size,
-               .dtype = DType::kF32}) {}
+  explicit CountingReads(const Model& model) : model_(model) {}
   const ModelInfo& info() const override { return model_.info(); }
   Tensor forward(const ForwardBatch& batch) const override {
-    const int64_t rows = batch.num_tokens();
-    Random random(static_cast<uint64_t>(++passes));
-    const Tensor q = random_tensor(random, DType::kF32, {rows, kHeads, kDim});
-    const Tensor k = random_tensor(random, DType::kF32, {rows, kKvHeads, kDim});
-    const Tensor v = random_tensor(random, DType::kF32, {rows, kKvHeads, kDim});
-    std::vector<Tensor> outs;
-    for (const AttnImpl impl : {AttnImpl::kReference, AttnImpl::kOptimized, AttnImpl::kGrouped}) {
-      Attention attention(
-          {.num_heads = kHeads, .head_dim = kDim, .scale = 0.25f, .num_kv_heads = kKvHeads, .attn_impl = impl},
-          *source);
-      attention.bind_kv_cache(pool_.layer(0));
-      attention.forward(q, k, v, outs.emplace_back(DType::kF32, q.shape()));
-    }
-    const auto tolerance = testing_support::attention_tolerance(DType::kF32);
-    for (const size_t i : {1u, 2u}) EXPECT_TRUE(testing_support::all_close(outs[i], outs[0], tolerance));
+    EXPECT_EQ(&source->fetch_attn_metadata(), &batch.attn);
+    source->set_fetch_fn_for_attn_metadata([this, &batch]() -> const AttnMetadata& {
+      ++reads;
+      return batch.attn;
+    });
+    ++passes;
     return model_.forward(batch);
   }
-  const AttnMetadataSource* source = nullptr;  // the engine's
-  mutable int32_t passes = 0;
+  AttnMetadataSource* source = nullptr;  // the engine's
+  mutable int64_t reads = 0, passes = 0;
 
  private:
-  static constexpr int64_t kHeads = 6, kKvHeads = 2, kDim = 16;
   const Model& model_;
-  KVPool pool_;
 };
 
-TEST_P(DiffusionDefects, EveryAttentionImplementationServesTheStrategysMetadataFromTheSource) {
+TEST_P(DiffusionDefects, EveryLayerReadsTheStrategysMetadataFromTheSource) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
-  const EngineConfig config = config_of(GetParam().strategy, 2);
-  AttentionProbe probe(*model, config);
-  Engine engine(probe, config);
-  probe.source = &engine.runner().metadata_source();
+  CountingReads counting(*model);
+  Engine engine(counting, config_of(GetParam().strategy, 2));
+  counting.source = &engine.runner().metadata_source();
   engine.add(prompt_of(21), greedy(20, 0.03f));
   engine.add(prompt_of(9, 1), greedy(12, 0.045f));
   while (!engine.idle()) engine.step();
-  EXPECT_GE(probe.passes, 2);
+  EXPECT_GE(counting.passes, 2);
+  EXPECT_EQ(counting.reads, counting.passes * model->info().num_layers);
+}
+
+TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokens) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const std::vector<Request> requests = {{prompt_of(21), greedy(20, 0.03f)}, {prompt_of(9, 1), greedy(12, 0.045f)}};
+  std::vector<std::vector<int32_t>> want;
+  for (const AttnImpl impl : {AttnImpl::kReference, AttnImpl::kOptimized, AttnImpl::kGrouped}) {
+    SCOPED_TRACE(name_of(impl));
+    EngineConfig config = config_of(GetParam().strategy, 2);
+    config.runner.attn_impl = impl;
+    EXPECT_NE(Engine(*model, config).runner().describe().find(str("(", name_of(impl), ")")), std::string::npos);
+    std::vector<std::vector<int32_t>> got;
+    for (const auto& decoded : decode(*model, config, requests)) got.push_back(decoded.ids());
+    if (impl == AttnImpl::kReference) want = got;
+    EXPECT_EQ(got, want);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, DiffusionDefects,

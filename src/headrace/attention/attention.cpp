@@ -16,14 +16,6 @@ TensorView heads_of(const TensorView& x, int64_t heads) {
   return x.rank() == 3 ? x : x.reshape({x.dim(0), heads, x.dim(1) / heads});
 }
 
-void run(AttnImpl impl, const PagedAttentionArgs& args, const OpContext& context) {
-  switch (impl) {
-    case AttnImpl::kReference: return reference_attention(args, context);
-    case AttnImpl::kOptimized: return optimized_attention(args, context);
-    case AttnImpl::kGrouped: return grouped_attention(args, context);
-  }
-}
-
 }  // namespace
 
 std::string_view name_of(AttnImpl impl) {
@@ -50,7 +42,9 @@ AttnImpl attn_impl_from(std::string_view name) {
 }
 
 Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& source)
-    : config_(config), source_(source) {
+    : config_(config),
+      ops_(ops_of(config.attn_impl, config.ops != nullptr ? *config.ops : cpu::select_kernel_set())),
+      source_(source) {
   HR_REQUIRE(config.kv_cache_layout == "unified", ErrorCode::kUnsupported, "attention: kv cache layout '",
              config.kv_cache_layout, "' is not built; built is: unified");
   HR_REQUIRE(!config.sliding_window || *config.sliding_window > 0, ErrorCode::kInvalidArgument,
@@ -59,52 +53,48 @@ Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& so
              "attention: ", config.num_heads, " query heads are not a multiple of ", config.num_kv_heads, " kv heads");
 }
 
-void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out) const {
+const OpSet& ops_of(AttnImpl impl, const OpSet& ops) { return impl == AttnImpl::kReference ? reference::ops() : ops; }
+
+// Whether the new keys are in the pool now.
+bool Attention::store(const TensorView& k, const TensorView& v, const AttnMetadata& metadata, SaveKV save) const {
+  if (!k || !kv_ || save == SaveKV::kNo || source_.is_warming_up()) return false;
+  const bool encoder = config_.keys == PagedAttentionArgs::Keys::kEncoder;
+  const TensorView& slots = encoder ? metadata.encoder_write_slots : metadata.write_slots;
+  HR_REQUIRE(slots, ErrorCode::kInvalidArgument, "attention: keys are to be stored, but the batch has no ",
+             encoder ? "encoder write slots" : "write slots");
+  ops_.store_kv({.k = k, .v = v, .slots = slots, .kv = kv_}, config_.context);
+  return true;
+}
+
+void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
+                        const AttentionOptions& options) const {
   const AttnMetadata& metadata = source_.fetch_attn_metadata();
-  const TensorView k_heads = k ? heads_of(k, config_.num_kv_heads) : k,
-                   v_heads = v ? heads_of(v, config_.num_kv_heads) : v;
   if (q.dim(0) == 0) return;
-  if (k && kv_ && metadata.write_slots && !source_.is_warming_up()) {
-    const StoreKVArgs store{.k = k_heads, .v = v_heads, .slots = metadata.write_slots, .kv = kv_};
-    if (config_.attn_impl == AttnImpl::kReference) {
-      reference::store_kv(store, config_.context);
-    } else {
-      cpu::select_kernel_set().store_kv(store, config_.context);
-    }
-  }
-  run(config_.attn_impl,
+  const TensorView new_k = k ? heads_of(k, config_.num_kv_heads) : k, new_v = v ? heads_of(v, config_.num_kv_heads) : v;
+  const bool stored = store(new_k, new_v, metadata, options.save_kv_cache);
+  // A device's kernels are fastest when all keys come from one place; an encoder's are always the pool's.
+  const bool all_stored =
+      metadata.on_device != nullptr && metadata.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
+  const bool from_pool = config_.keys == PagedAttentionArgs::Keys::kEncoder || (stored && all_stored);
+  ops_.paged_attention(
       {.q = heads_of(q, config_.num_heads),
-       .k_new = k_heads,
-       .v_new = v_heads,
+       .k_new = from_pool ? TensorView() : new_k,
+       .v_new = from_pool ? TensorView() : new_v,
        .kv = kv_,
        .spans = metadata.spans,
+       .on_device = metadata.on_device,
        .page_table = metadata.page_table,
        .scale = config_.scale,
+       .logit_cap = config_.logit_cap,
        .window = config_.sliding_window.value_or(kNoWindow),
-       .out = heads_of(out, config_.num_heads)},
+       .type = config_.attn_type,
+       .keys = config_.keys,
+       .grouping = config_.attn_impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped,
+       .out = heads_of(out, config_.num_heads),
+       .lse = options.lse},
       config_.context);
 }
 
-std::string Attention::kernel_name() const {
-  const std::string_view set =
-      config_.attn_impl == AttnImpl::kReference ? reference::ops().name : cpu::select_kernel_set().name;
-  return str(name_of(config_.attn_impl), " ", set);
-}
-
-void reference_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  reference::paged_attention(args, context);
-}
-
-void optimized_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  PagedAttentionArgs per_head = args;
-  per_head.grouping = HeadGrouping::kPerHead;
-  cpu::select_kernel_set().paged_attention(per_head, context);
-}
-
-void grouped_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  PagedAttentionArgs grouped = args;
-  grouped.grouping = HeadGrouping::kGrouped;
-  cpu::select_kernel_set().paged_attention(grouped, context);
-}
+std::string Attention::kernel_name() const { return str(name_of(config_.attn_impl), " ", ops_.name); }
 
 }  // namespace headrace

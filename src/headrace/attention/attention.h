@@ -1,11 +1,13 @@
-// The strategies' attention layer: the same call as RadixAttention, reading the step's metadata from a source.
+// Attention of the rows of a step, whose metadata is read from a source: what a strategy planned, the runner installs,
+// and no layer hands on. Models reach it through RadixAttention and their backend.
 #pragma once
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "headrace/attention/attn_metadata_source.h"
-#include "headrace/kernels/paged_attention.h"
+#include "headrace/attention/radix_attention.h"
+#include "headrace/kernels/op_set.h"
 
 namespace headrace {
 
@@ -23,6 +25,15 @@ struct AttentionConfig {
   std::optional<int32_t> sliding_window;         // keys that a row sees, its own included
   std::string_view kv_cache_layout = "unified";  // the only one; "distinct" is refused
   OpContext context;
+  const OpSet* ops = nullptr;  // not owned; null: the best of this processor. kReference runs the reference's
+  float logit_cap = 0;         // 0: none
+  AttentionType attn_type = AttentionType::kDecoder;
+  PagedAttentionArgs::Keys keys = PagedAttentionArgs::Keys::kSequence;
+};
+
+struct AttentionOptions {
+  SaveKV save_kv_cache = SaveKV::kYes;
+  TensorView lse;  // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
 };
 
 // Not thread-safe, as its source.
@@ -35,21 +46,24 @@ class Attention {
   void bind_kv_cache(const KVLayerView& kv) { kv_ = kv; }
 
   // Stores k and v of rows with a write slot (never while the source is warming up), then attends.
-  //   q [num_tokens, num_heads * head_dim] or 3-D;  k, v likewise with num_kv_heads;  out as q, written in full
-  // Errors as paged_attention.
-  void forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out) const;
+  //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's size of a head, written in full
+  //   k, v likewise with num_kv_heads, or both null: all keys come from the pool
+  // Errors as paged_attention; kInvalidArgument when keys are to be stored and the metadata has no slots for them.
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
+               const AttentionOptions& options = {}) const;
 
   std::string kernel_name() const;  // of the run report: "grouped avx512"
 
  private:
+  bool store(const TensorView& k, const TensorView& v, const AttnMetadata& metadata, SaveKV save) const;
+
   AttentionConfig config_;
+  const OpSet& ops_;  // not owned
   const AttnMetadataSource& source_;
   KVLayerView kv_;
 };
 
-// The three implementations as free functions. args.grouping is theirs to set.
-void reference_attention(const PagedAttentionArgs& args, const OpContext& context);
-void optimized_attention(const PagedAttentionArgs& args, const OpContext& context);  // a pass per query head
-void grouped_attention(const PagedAttentionArgs& args, const OpContext& context);    // a pass per kv head
+// The set that an implementation runs of `ops`: the reference's for kReference.
+const OpSet& ops_of(AttnImpl impl, const OpSet& ops);
 
 }  // namespace headrace

@@ -35,6 +35,7 @@ void AttentionBackend::init_forward_metadata(const ForwardBatch& batch) {
   batch.attn.validate(0);
   plan(batch);
   planned_ = &batch;
+  metadata_source().set_fetch_fn_for_attn_metadata([&batch]() -> const AttnMetadata& { return batch.attn; });
 }
 
 void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/radix_attention.h"
 #include "headrace/attention/radix_linear_attention.h"
 
@@ -29,9 +30,11 @@ class AttentionBackend {
   virtual std::string describe() const = 0;                           // one line for run reports: which kernels run
   virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
 
-  // Plans `batch`; once per batch, before its first forward(). The batch must stay alive and unchanged until its
-  // last. Error kInvalidArgument as AttnMetadata::validate.
+  // Plans `batch` and installs its metadata in the source; once per batch, before its first forward(). The batch must
+  // stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate.
   void init_forward_metadata(const ForwardBatch& batch);
+  // Where attention reads the metadata of the planned batch.
+  virtual AttnMetadataSource& metadata_source() { return source_; }
 
   // out[t] = softmax(scaling * q[t] K^T) V over the keys that the batch's spans and the layer's window show to
   // token t. K and V of stored rows are written to the pool first. out: [num_tokens, num_heads, v_head_dim], dtype
@@ -58,6 +61,7 @@ class AttentionBackend {
 
   friend class HybridAttnBackend;          // delegates to the private half of the backends that it owns
   const ForwardBatch* planned_ = nullptr;  // not owned
+  AttnMetadataSource source_;
 };
 
 }  // namespace headrace

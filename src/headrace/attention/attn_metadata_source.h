@@ -8,8 +8,9 @@
 
 namespace headrace {
 
-// One per engine (the origin's was a process-wide global): a strategy's runner installs the fetch function, and
-// Attention reads through it. Not thread-safe: it belongs to the engine's thread.
+// One per attention backend, and so one per engine (the origin's was a process-wide global): the runner installs the
+// fetch function with each batch that it plans, and Attention reads through it. Not thread-safe: it belongs to the
+// engine's thread.
 class AttnMetadataSource {
  public:
   using FetchFn = std::function<const AttnMetadata&()>;

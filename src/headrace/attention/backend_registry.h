@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
 #include "headrace/kernels/op_set.h"
 #include "headrace/pool/gdn_pool.h"
@@ -22,6 +23,7 @@ struct BackendConfig {
   DeviceRuntime* runtime = nullptr;          // where the pools lie; not owned; null: the CPU's
   OpContext context;                         // on a device its stream is the runtime's
   std::optional<std::string> kernel_set;     // a CPU kernel set by name; absent: the best that runs here
+  std::optional<AttnImpl> attn_impl;         // absent: grouped, or the one that the backend has
 };
 
 // The backends of a device that are built, best first.

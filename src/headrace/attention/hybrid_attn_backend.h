@@ -18,6 +18,7 @@ class HybridAttnBackend final : public AttentionBackend {
   std::string_view name() const override { return "hybrid"; }
   std::string describe() const override;
   CudaGraphSupport* cuda_graph_support() override { return full_->cuda_graph_support(); }
+  AttnMetadataSource& metadata_source() override { return full_->metadata_source(); }
   const AttentionBackend& full_attn_backend() const { return *full_; }
   const GDNAttnBackend& gdn_backend() const { return *gdn_; }
 

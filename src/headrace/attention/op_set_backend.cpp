@@ -14,10 +14,22 @@ Tensor one_on(DeviceRuntime& runtime) {
 }  // namespace
 
 OpSetBackend::OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context,
-                           DeviceRuntime& runtime)
-    : name_(name), ops_(ops), pool_(pool), context_(context), runtime_(runtime), one_(one_on(runtime)) {}
+                           AttnImpl attn_impl, DeviceRuntime& runtime)
+    : name_(name),
+      ops_(ops),
+      pool_(pool),
+      context_(context),
+      attn_impl_(attn_impl),
+      runtime_(runtime),
+      one_(one_on(runtime)) {
+  HR_REQUIRE(attn_impl == AttnImpl::kGrouped || runtime.device().type == DeviceType::kCPU, ErrorCode::kUnsupported,
+             "attention backend '", name, "': implementation '", name_of(attn_impl),
+             "' is not built for a device; built is: grouped");
+}
 
-std::string OpSetBackend::describe() const { return str(name_, ": paged_attention ", ops_.name, " (grouped)"); }
+std::string OpSetBackend::describe() const {
+  return str(name_, ": paged_attention ", ops_of(attn_impl_, ops_).name, " (", name_of(attn_impl_), ")");
+}
 
 void OpSetBackend::plan(const ForwardBatch& batch) {
   batch.attn.validate(pool_.page_size());
@@ -53,40 +65,28 @@ Tensor OpSetBackend::with_rope(const TensorView& x, const TensorView& rope) cons
   return joined;
 }
 
-void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch&,
                                   const TensorView& out) {
-  const bool encoder_only = layer.config().attn_type == AttentionType::kEncoderOnly;
-  const bool cross = layer.is_cross_attention();
+  const RadixAttentionConfig& c = layer.config();
   const RadixAttentionOptions& options = in.options;
   const Tensor q = options.q_rope ? with_rope(in.q, options.q_rope) : Tensor();
   const Tensor k = options.k_rope ? with_rope(in.k, options.k_rope) : Tensor();
-  const TensorView new_k = k ? k.view() : in.k;
-  const KVLayerView kv = encoder_only ? KVLayerView{} : pool_.layer(layer.layer_id());
-  const bool stores = new_k && !encoder_only && options.save_kv_cache == SaveKV::kYes;
-  // A device's kernels are fastest when all keys come from one place.
-  const bool from_pool = stores && batch.attn.on_device != nullptr &&
-                         batch.attn.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
-  const TensorView& slots = cross ? batch.attn.encoder_write_slots : batch.attn.write_slots;
-  if (stores) {
-    HR_REQUIRE(slots, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(),
-               ": keys are to be stored, but the batch has no write slots");
-    ops_.store_kv({.k = new_k, .v = in.v, .slots = slots, .kv = kv}, context_);
-  }
-  ops_.paged_attention({.q = q ? q.view() : in.q,
-                        .k_new = cross || from_pool ? TensorView() : new_k,
-                        .v_new = cross || from_pool ? TensorView() : in.v,
-                        .kv = kv,
-                        .spans = batch.attn.spans,
-                        .on_device = batch.attn.on_device,
-                        .page_table = batch.attn.page_table,
-                        .scale = layer.config().scaling,
-                        .logit_cap = layer.config().logit_cap,
-                        .window = layer.window(),
-                        .type = layer.config().attn_type,
-                        .keys = cross ? PagedAttentionArgs::Keys::kEncoder : PagedAttentionArgs::Keys::kSequence,
-                        .out = out,
-                        .lse = options.lse},
-                       context_);
+  using Keys = PagedAttentionArgs::Keys;
+  Attention attention({.num_heads = c.num_heads,
+                       .head_dim = c.head_dim,
+                       .scale = c.scaling,
+                       .num_kv_heads = c.num_kv_heads,
+                       .attn_impl = attn_impl_,
+                       .sliding_window = c.sliding_window_size,
+                       .context = context_,
+                       .ops = &ops_,
+                       .logit_cap = c.logit_cap,
+                       .attn_type = c.attn_type,
+                       .keys = layer.is_cross_attention() ? Keys::kEncoder : Keys::kSequence},
+                      metadata_source());
+  if (c.attn_type != AttentionType::kEncoderOnly) attention.bind_kv_cache(pool_.layer(layer.layer_id()));
+  attention.forward(q ? q.view() : in.q, k ? k.view() : in.k, in.v, out,
+                    {.save_kv_cache = options.save_kv_cache, .lse = options.lse});
 }
 
 }  // namespace headrace

@@ -1,17 +1,18 @@
 // An attention backend made of one OpSet: what the reference and the cpu backend have in common.
 #pragma once
+#include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
-#include "headrace/kernels/op_set.h"
 #include "headrace/pool/kv_pool.h"
 
 namespace headrace {
 
-// Stores new keys and attends, over the layers of one KVPool. Threads as AttentionBackend.
+// Runs each layer's Attention over one KVPool. Threads as AttentionBackend.
 class OpSetBackend : public AttentionBackend {
  public:
-  // `ops`, `pool` and `runtime` are not owned and outlive the backend.
+  // `ops`, `pool` and `runtime` are not owned and outlive the backend. Error kUnsupported for an implementation that
+  // the runtime's kernels are not built as.
   OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context,
-               DeviceRuntime& runtime = cpu_runtime());
+               AttnImpl attn_impl = AttnImpl::kGrouped, DeviceRuntime& runtime = cpu_runtime());
 
   std::string_view name() const override { return name_; }
   std::string describe() const override;
@@ -33,6 +34,7 @@ class OpSetBackend : public AttentionBackend {
   const OpSet& ops_;
   const KVPool& pool_;
   OpContext context_;
+  AttnImpl attn_impl_;
   DeviceRuntime& runtime_;
   Tensor one_;  // float32 [1]
 };

@@ -49,7 +49,8 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
                               .max_tokens = config.max_tokens,
                               .runtime = &runtime_,
                               .context = config.context,
-                              .kernel_set = config.kernel_set};
+                              .kernel_set = config.kernel_set,
+                              .attn_impl = config.attn_impl};
   backend_ = make_backend(config.backend, runtime_.device(), backend);
   ops_ = &backend_ops(config.backend, runtime_.device(), backend);
 }
@@ -147,7 +148,6 @@ std::string ModelRunner::describe() const {
 }
 
 ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host) {
-  source_.set_fetch_fn_for_attn_metadata([&host]() -> const AttnMetadata& { return host.attn; });
   if (graphs_ && graphs_->holds(host)) {
     ++num_graph_steps_;
     return {.owned = {}, .view = graphs_->run(host)};

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/block_loop.h"
@@ -17,6 +16,7 @@ namespace headrace {
 struct RunnerConfig {
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
+  std::optional<AttnImpl> attn_impl;  // absent: the backend's own
   DeviceRuntime* runtime = nullptr;  // not owned; null: the CPU's
   OpContext context;
   int32_t num_pages = 0, page_size = 64;
@@ -51,7 +51,7 @@ class ModelRunner {
   void prepare(const BatchLimits& limits);
 
   AttentionBackend& backend() { return *backend_; }
-  AttnMetadataSource& metadata_source() { return source_; }
+  AttnMetadataSource& metadata_source() { return backend_->metadata_source(); }
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
@@ -103,7 +103,6 @@ class ModelRunner {
   std::string no_loop_;                     // why
   std::string no_graphs_ = "not prepared";  // why
   int64_t num_graph_steps_ = 0;
-  AttnMetadataSource source_;
 };
 
 }  // namespace headrace

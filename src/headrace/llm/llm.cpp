@@ -49,6 +49,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
       o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
   return {.runner = {.backend = o.backend,
                      .kernel_set = o.kernel_set,
+                     .attn_impl = o.attn_impl,
                      .runtime = &runtime,
                      .context = context_on(runtime, o),
                      .num_pages = (context + o.page_size - 1) / o.page_size,

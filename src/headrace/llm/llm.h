@@ -19,6 +19,7 @@ struct LLMOptions {
   std::string device = "auto";    // as open_device
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
+  std::optional<AttnImpl> attn_impl;  // absent: the backend's own
   OpContext context;
   RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;

@@ -52,7 +52,8 @@ const OpSet& baseline_ops(const BackendConfig& config) {
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config) {
   HR_REQUIRE(config.runtime != nullptr && config.runtime->device().type == DeviceType::kCUDA,
              ErrorCode::kInvalidArgument, "attention backend '", ops.name, "': the runtime of a CUDA device is needed");
-  return std::make_unique<CudaBackend>(ops.name, ops, *config.kv_pool, config.context, *config.runtime);
+  return std::make_unique<CudaBackend>(ops.name, ops, *config.kv_pool, config.context,
+                                       config.attn_impl.value_or(AttnImpl::kGrouped), *config.runtime);
 }
 
 }  // namespace headrace::cuda

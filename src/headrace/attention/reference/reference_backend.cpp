@@ -12,7 +12,10 @@ const OpSet& backend_ops(const BackendConfig& config) {
 }
 
 std::unique_ptr<AttentionBackend> make_reference_backend(const OpSet& op_set, const BackendConfig& config) {
-  return std::make_unique<OpSetBackend>("reference", op_set, *config.kv_pool, config.context);
+  const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kReference);
+  HR_REQUIRE(impl == AttnImpl::kReference, ErrorCode::kUnsupported, "attention backend 'reference': implementation '",
+             name_of(impl), "' is not built; built is: reference");
+  return std::make_unique<OpSetBackend>("reference", op_set, *config.kv_pool, config.context, impl);
 }
 
 }  // namespace headrace::reference
