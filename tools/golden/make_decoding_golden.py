@@ -331,7 +331,7 @@ def fast_dllm_v2(text, *, block, sub_block, threshold, block_cache=False):
 
 
 LOOPS = dict(llada=llada, dream=dream, dual_cache=dual_cache, sdar=sdar, multi_bd=multi_bd, fast_dllm_v2=fast_dllm_v2)
-SHIFTED = ("dream", "fast_dllm_v2")
+SHIFTED = ("dream", "diffucoder", "fast_dllm_v2")
 
 # loop, checkpoint, the request's own way (whole_blocks), what the loop takes besides
 CASES = [("llada", "llada", True, dict(block=8)),
@@ -350,6 +350,9 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("dream", "dream", True, dict(steps=40, alg="origin", seed=8)),
          ("dream", "dream", True, dict(steps=9, alg="entropy", alg_temp=0.1, seed=9)),
          ("dream", "dream", True, dict(steps=24, alg="confidence", alg_temp=0.01, seed=10)),
+         ("dream", "diffucoder", True, dict(steps=9, alg="entropy")),
+         ("dream", "diffucoder", True, dict(steps=24, alg="entropy", alg_temp=0.1, seed=11)),
+         ("llada", "diffucoder", False, dict(block=8, threshold=0.035)),
          ("dual_cache", "llada", False, dict(block=8, threshold=0.035)),
          ("dual_cache", "dream", False, dict(block=8, threshold=0.035)),
          ("sdar", "sdar", True, dict(block=4, threshold=0.035)),

@@ -33,6 +33,10 @@ FAMILIES = {
               "LLaDAModelLM", dict(model_type="llada", mask_token_id=MASK)),
     "dream": ("Qwen2", dict(BASE, rope_parameters=rope(1e6)), None, "DreamModel",
               dict(model_type="Dream", mask_token_id=MASK)),
+    # seven query heads of a key head, as in the release
+    "diffucoder": ("Qwen2", dict(BASE, hidden_size=112, num_attention_heads=7, num_key_value_heads=1,
+                                 rope_parameters=rope(1e6)), None, "DreamModel",
+                   dict(model_type="Dream", mask_token_id=MASK)),
     "fast_dllm_v2": ("Qwen2", dict(BASE, tie_word_embeddings=True, rope_parameters=rope(1e6)), 16,
                      "Fast_dLLM_QwenForCausalLM", dict(model_type="Fast_dLLM_Qwen", mask_token_id=MASK, bd_size=16)),
     "stable_diffcoder": ("Llama", dict(BASE, rope_parameters=rope(5e5)), 4, "StableDiffcoderForCausalLM",

@@ -124,6 +124,12 @@ class Text:
             self.ids[p] = writes[p]
         self.passes.append([[p, self.ids[p]] for p in changed])
 
+    def remask(self, positions):
+        self.masked.update(positions)
+        for p in positions:
+            self.ids[p] = self.mask_id
+        self.passes[-1] = sorted(self.passes[-1] + [[p, self.mask_id] for p in positions])
+
     def end_at(self, positions):
         """The first of `positions` that holds an end token is the last of the text."""
         ends = [p for p in positions if p not in self.masked and self.ids[p] in self.eos]
@@ -200,14 +206,17 @@ def d2f(model, prompt, *, block, blocks, gen, mask_id, threshold, shift, eos):
     return text
 
 
-def block_causal(model, text, end, soft, copy_penalty=0.0):
+def block_causal(model, text, end, soft, copy_penalty=0.0, smooth=None):
     """All tokens before `end` in one pass; soft: {position: [(token, probability), ...]} of tokens that are mixed, and the
-    mask makes up what they lack to 1. The token that stands to the left in the same block loses copy_penalty of its
-    logit."""
+    mask makes up what they lack to 1; with smooth, that share of them is added to the position's token instead. The token
+    that stands to the left in the same block loses copy_penalty of its logit."""
     table, at = model.get_input_embeddings().weight, torch.arange(end)
     with torch.no_grad():
         x = table[torch.tensor(text.ids[:end])].clone()
         for p, candidates in soft.items():
+            if smooth is not None:
+                x[p] = x[p] + smooth * sum(share * table[token] for token, share in candidates)
+                continue
             rest = max(0.0, 1 - sum(share for _, share in candidates))
             parts = [share * table[token] for token, share in candidates] + [rest * table[text.mask_id]]
             mixed = torch.stack(parts).sum(0)
@@ -229,12 +238,13 @@ def settle(text, quiet):
 
 
 def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos,
-         copy_penalty=0.0):
-    """LLaDA2.1: each pass fills masks and replaces tokens of the blocks that are not final."""
+         copy_penalty=0.0, remask=None):
+    """LLaDA2.1: each pass fills masks and replaces tokens of the blocks that are not final. With remask, which is
+    headrace's own, a place all of whose tokens are less likely than that becomes a mask again."""
     text, looks, edits = Text(prompt, block, blocks, gen, mask_id, eos), {}, {}
     while not text.done():
         best = chances(block_causal(model, text, max(text.active) + block, {}, copy_penalty), mask_id)
-        writes, quiet = {}, set()
+        writes, doubted, quiet = {}, [], set()
         for b in text.active:
             looks[b], masks = looks.get(b, 0) + 1, text.masks(b)
             filled = [p for p in masks if best[p][1] > threshold]
@@ -246,30 +256,71 @@ def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshol
             known = [p for p in text.editable(b) if p not in text.masked]
             changed = [p for p in known if best[p][0] != text.ids[p] and best[p][1] > edit_threshold]
             text.near(*(best[p][1] - edit_threshold for p in known if best[p][0] != text.ids[p] and edit_threshold > 0))
+            unsure = []
+            if remask is not None:
+                unsure = [p for p in known if p not in changed and best[p][1] < remask]
+                text.near(*(best[p][1] - remask for p in known if p not in changed))
             if not masks:
                 edits[b] = edits.get(b, 0) + 1
             if looks[b] >= block + max_edits:  # out of time: whatever is left is taken as it is
                 taken = masks + changed
                 quiet.add(b)
-            elif not filled + changed or edits.get(b, 0) > max_edits:
+            elif not filled + changed + unsure or edits.get(b, 0) > max_edits:
                 taken = []
                 quiet.add(b)
             else:
                 taken = filled + changed
+                doubted += unsure
             text.near(*(best[p][2] for p in known + taken))
             writes.update({p: best[p][0] for p in taken})
         text.write(writes)
+        text.remask(doubted)
         settle(text, quiet)
     return text
 
 
-def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eos, merge=1):
+def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos, steps=None):
+    """LLaDA2.1 as it was published: block after block, whole ones whatever is wanted of the last. A pass fills the masks
+    above the threshold, or its share of them where those are fewer, and replaces tokens of the block; behind the last
+    mask, passes go on until one replaces nothing, max_edits at most."""
+    wanted, whole = len(prompt) + gen, math.ceil((len(prompt) + gen) / block) * block
+    text = Text(prompt, block, blocks, whole - len(prompt), mask_id, eos)
+    while not text.done():
+        b = text.active[0]
+        masks = text.masks(b)
+        shares = [len(masks) // (steps or block) + (i < len(masks) % (steps or block)) for i in range(steps or block)]
+        for share in [n for n in shares if n > 0] + [0] * max_edits:
+            masks = text.masks(b)
+            if share > 0 and not masks:
+                continue
+            best, writes = chances(block_causal(model, text, b + block, {}), mask_id), {}
+            filled = [p for p in masks if best[p][1] > threshold]
+            text.near(*(best[p][1] - threshold for p in masks))
+            if len(filled) < share:
+                ranked = sorted(masks, key=lambda p: (-best[p][1], p))
+                filled = ranked[:share]
+                text.near(*(best[filled[-1]][1] - best[p][1] for p in ranked[share:share + 1]))
+            known = [p for p in text.editable(b) if p not in text.masked]
+            changed = [p for p in known if best[p][0] != text.ids[p] and best[p][1] > edit_threshold]
+            text.near(*(best[p][1] - edit_threshold for p in known if best[p][0] != text.ids[p] and edit_threshold > 0))
+            text.near(*(best[p][2] for p in known + filled))
+            text.write({p: best[p][0] for p in filled + changed})
+            if not masks and not changed:
+                break
+        settle(text, {b})
+    text.limit = min(text.limit, wanted)
+    return text
+
+
+def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eos, merge=1, smooth=None):
     """DMax: every known token of a block is decided anew in each pass, and is seen mixed with the mask by its probability,
-    or the `merge` likeliest tokens of its place by theirs; masks are filled from the left as far as they are likely."""
+    or the `merge` likeliest tokens of its place by theirs (dmax_topk); or as it is, and `smooth` of the likeliest tokens
+    besides (iter_smooth_topk). Masks are filled from the left as far as they are likely."""
     text, edits, mixture = Text(prompt, block, blocks, gen, mask_id, eos), {}, {}
     while not text.done():
         unsettled = {p for b in text.active for p in text.editable(b) if p not in text.masked}
-        logits = block_causal(model, text, max(text.active) + block, {p: mixture[p] for p in unsettled})
+        logits = block_causal(model, text, max(text.active) + block, {p: mixture[p] for p in unsettled},
+                              smooth=smooth)
         best, several = chances(logits, mask_id), likeliest(logits, mask_id, merge)
         writes, quiet = {}, set()
         for b in text.active:
@@ -291,7 +342,7 @@ def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eo
                 quiet.add(b)
             writes.update({p: best[p][0] for p in taken})
             for p in taken:
-                mixture[p] = [best[p][:2]] if merge == 1 else several[p][0]
+                mixture[p] = [best[p][:2]] if merge == 1 and smooth is None else several[p][0]
                 text.near(several[p][1] if merge > 1 else math.inf)
         text.write(writes)
         settle(text, quiet)
@@ -299,6 +350,7 @@ def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eo
 
 
 LOOPS = dict(d2f=d2f, multi_bd_edit=edit, dmax=dmax)
+PUBLISHED = dict(multi_bd_edit=published_edit)  # of --schedule reference
 # strategy, checkpoint, what the loop takes besides
 CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", dict(block=8, blocks=3, shift=1)),
          ("d2f", "llada", dict(block=4, blocks=2, shift=0)), ("d2f", "llada", dict(block=16, blocks=2, shift=0)),
@@ -306,9 +358,15 @@ CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", di
          ("multi_bd_edit", "llada2", dict(block=8, blocks=2, edit_threshold=0.08, max_edits=16)),
          ("multi_bd_edit", "llada2", dict(block=8, blocks=1, edit_threshold=0.02, max_edits=2)),
          ("multi_bd_edit", "llada2", dict(block=8, blocks=2, edit_threshold=0.02, max_edits=2, copy_penalty=3.0)),
+         ("multi_bd_edit", "llada2", dict(block=8, blocks=2, edit_threshold=0.08, max_edits=4, remask=0.04)),
+         ("multi_bd_edit", "llada2", dict(block=8, blocks=1, edit_threshold=0.08, max_edits=16, schedule="reference")),
+         ("multi_bd_edit", "llada2",
+          dict(block=8, blocks=1, edit_threshold=0.0, max_edits=2, steps=3, schedule="reference")),
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16)), ("dmax", "llada2", dict(block=8, blocks=2, max_edits=3)),
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, merge=3)),
-         ("dmax", "llada2", dict(block=8, blocks=2, max_edits=3, merge=2))]
+         ("dmax", "llada2", dict(block=8, blocks=2, max_edits=3, merge=2)),
+         ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, smooth=1.0)),
+         ("dmax", "llada2", dict(block=8, blocks=1, max_edits=3, merge=2, smooth=0.5))]
 # prompt's length, threshold, tokens, whether an end token is among them
 PROMPTS = [(6, 0.05, 24, False), (21, 0.12, 17, False), (16, 0.08, 24, True), (3, 0.99, 9, False)]
 
@@ -324,10 +382,12 @@ def main():
         if family not in models:
             models[family] = native(args.golden / family, family)
         for seed, (length, threshold, gen, ends) in enumerate(PROMPTS):
-            for attempt in range(60):  # another prompt where two choices are too close to call
+            for attempt in range(300):  # another prompt where two choices are too close to call
                 prompt = torch.randint(6, MASK, (length,), generator=torch.Generator().manual_seed(1000 * seed + attempt))
-                run = lambda eos: LOOPS[strategy](models[family], prompt.tolist(), gen=gen, mask_id=MASK,
-                                                  threshold=threshold, eos=eos, **options)
+                loop = (PUBLISHED if "schedule" in options else LOOPS)[strategy]
+                taken = {name: value for name, value in options.items() if name != "schedule"}
+                run = lambda eos: loop(models[family], prompt.tolist(), gen=gen, mask_id=MASK, threshold=threshold,
+                                       eos=eos, **taken)
                 text, eos = run([]), []
                 if ends and text.closest >= MARGIN:  # a token that the text holds in its later half ends it
                     eos = [text.ids[length + gen * 2 // 3]]
