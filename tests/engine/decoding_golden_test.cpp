@@ -190,11 +190,11 @@ void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>
 
 TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 5); }
 
-TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 3); }
+TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 4); }
 
 TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_of("llada", true), 5); }
 
-TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 8); }
+TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 10); }
 
 TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
   expect_all_equal("multi_bd", cases_of("sdar", true), 7);
@@ -220,9 +220,9 @@ TEST_F(CudaDecodingGolden, MultiBD) {
 }
 
 TEST_F(CudaDecodingGolden, FullAttention) {
-  expect_all_equal("full_attention", cases_of("llada", false), 3, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("llada", false), 4, GoldenDevice::kCuda);
   expect_all_equal("full_attention", cases_of("llada", true), 5, GoldenDevice::kCuda);
-  expect_all_equal("full_attention", cases_of("dream", true), 8, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("dream", true), 10, GoldenDevice::kCuda);
 }
 
 TEST_F(CudaDecodingGolden, Caches) {
