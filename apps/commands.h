@@ -30,6 +30,7 @@ struct DecodingFlags {
   std::optional<int32_t> block_size, mask_token_id;
   int32_t num_blocks = 1;
   StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
+  StrategyConfig::Merge merge;
 };
 
 struct GenerateFlags {

@@ -19,6 +19,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
   app.add_option("--edit-threshold", s.decoding.edit_threshold, "what another token must pass to replace a kept one");
+  app.add_option("--remask-threshold", s.decoding.remask_threshold,
+                 "decided tokens become masks again where no token is as likely (multi_bd_edit; default: never)");
   app.add_option("--copy-penalty", s.decoding.copy_penalty, "off the logit of the token on the left (multi_bd_edit)")
       ->capture_default_str();
   app.add_option("--max-edits", s.decoding.max_edits, "passes that may change a block without masks")
@@ -33,6 +35,17 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--merge-candidates", s.decoding.merge_candidates,
                  "tokens whose blend a place that is not final goes in as (dmax)")
       ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  using Merge = StrategyConfig::Merge;
+  static const std::map<std::string, Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
+                                                             {"iter_smooth_topk", Merge::Mode::kSmooth}};
+  app.add_option(
+         "--merge", f.merge.mode,
+         "of dmax: dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+         "--merge-weight of the candidates")
+      ->transform(CLI::CheckedTransformer(kMerges).description(""));
+  app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
+      ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
   app.add_option("--schedule", s.decoding.schedule,
                  "threshold: a pass keeps what passes; reference: as the family's own published loop")
@@ -61,7 +74,8 @@ void set_decoding(LLMOptions& options, const DecodingFlags& f) {
   options.decoding = {.block_size = f.block_size,
                       .mask_token_id = f.mask_token_id,
                       .num_blocks = f.num_blocks,
-                      .block_cache = f.block_cache};
+                      .block_cache = f.block_cache,
+                      .merge = f.merge};
 }
 
 }  // namespace headrace::app

@@ -18,7 +18,7 @@ using testing_support::golden_runner;
 using testing_support::GoldenDevice;
 using testing_support::WithEndTokens;
 
-// Position and token of each change, pass by pass.
+// Position and token of each change, pass by pass; the mask for one that becomes a mask again.
 using Passes = std::vector<std::vector<std::vector<int32_t>>>;
 
 struct Decoded {
@@ -46,10 +46,21 @@ SamplingParams params_of(const JsonValue& entry) {
   if (const JsonValue* edit = entry.find("edit_threshold")) {
     params.decoding.edit_threshold = static_cast<float>(edit->as_float());
   }
+  if (const JsonValue* remask = entry.find("remask")) {
+    params.decoding.remask_threshold = static_cast<float>(remask->as_float());
+  }
+  if (const JsonValue* steps = entry.find("steps")) params.decoding.steps = static_cast<int32_t>(steps->as_int());
+  if (entry.find("schedule")) params.decoding.schedule = DecodingParams::Schedule::kReference;
   params.decoding.copy_penalty = static_cast<float>(entry.float_or("copy_penalty", 0));
   params.decoding.merge_candidates = static_cast<int32_t>(entry.int_or("merge", 1));
   params.decoding.max_edits = static_cast<int32_t>(entry.int_or("max_edits", 16));
   return params;
+}
+
+StrategyConfig::Merge merge_of(const JsonValue& entry) {
+  const JsonValue* smooth = entry.find("smooth");
+  if (smooth == nullptr) return {};
+  return {.mode = StrategyConfig::Merge::Mode::kSmooth, .weight = static_cast<float>(smooth->as_float())};
 }
 
 EngineConfig config_of(const JsonValue& entry, int32_t max_requests, GoldenDevice device) {
@@ -58,7 +69,8 @@ EngineConfig config_of(const JsonValue& entry, int32_t max_requests, GoldenDevic
           .max_context_len = 128,
           .strategy = entry.at("strategy").as_string(),
           .decoding = {.block_size = static_cast<int32_t>(entry.at("block").as_int()),
-                       .num_blocks = static_cast<int32_t>(entry.at("blocks").as_int())}};
+                       .num_blocks = static_cast<int32_t>(entry.at("blocks").as_int()),
+                       .merge = merge_of(entry)}};
 }
 
 // The token at `position`, or -1 where it is undecided.
@@ -82,8 +94,8 @@ class Recorder {
     auto& changes = passes.emplace_back();
     for (size_t i = 0; i < before_.size(); ++i) {
       const int32_t position = plan.sample[i].position;
-      const int32_t now = position < s.num_tokens() ? token_at(s, position) : -1;
-      if (now != before_[i] && now >= 0) changes.push_back({position, now});
+      if (position >= s.num_tokens() || token_at(s, position) == before_[i]) continue;
+      changes.push_back({position, s.tokens[static_cast<size_t>(position)]});
     }
   }
   Passes passes;
@@ -137,7 +149,10 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
     const WithEndTokens ended(*model, ids_of(entry.at("eos")));
     expect_equal(decode(ended, {&entry}, device).front(), entry, "alone");
     if (!ids_of(entry.at("eos")).empty()) continue;
-    together[str(checkpoint, " ", entry.at("block").as_int(), " ", entry.at("blocks").as_int())].push_back(&entry);
+    const JsonValue* smooth = entry.find("smooth");
+    together[str(checkpoint, " ", entry.at("block").as_int(), " ", entry.at("blocks").as_int(), " ",
+                 smooth == nullptr ? 0 : smooth->as_float())]
+        .push_back(&entry);
   }
   EXPECT_EQ(found, count);
   for (const auto& [options, entries] : together) {
@@ -152,9 +167,9 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
 
 TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
 
-TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 16); }
+TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 28); }
 
-TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 16); }
+TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 24); }
 
 class CudaRefiningGolden : public testing::Test {
  protected:
@@ -165,9 +180,9 @@ class CudaRefiningGolden : public testing::Test {
 
 TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 16, GoldenDevice::kCuda); }
 
-TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 16, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 28, GoldenDevice::kCuda); }
 
-TEST_F(CudaRefiningGolden, DMax) { expect_all_equal("dmax", 16, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, DMax) { expect_all_equal("dmax", 24, GoldenDevice::kCuda); }
 
 }  // namespace
 }  // namespace headrace

@@ -273,7 +273,7 @@ TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {
 
 TEST(Refining, ALoopThatIsNotBuiltIsRefused) {
   const ToyDiffusionModel model({});
-  for (const char* strategy : {"multi_bd_edit", "dmax", "d2f"}) {
+  for (const char* strategy : {"dmax", "d2f"}) {
     Engine engine(model, config_of(strategy));
     SamplingParams params;
     params.decoding.schedule = DecodingParams::Schedule::kReference;

@@ -171,6 +171,9 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.top_p = 0}), "top_p is 0, expected 1e-06 to 1");
   EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
   EXPECT_EQ(refusal({.decoding = {.steps = 3}}), "steps is 3, expected none without the schedule 'reference'");
+  using Schedule = DecodingParams::Schedule;
+  EXPECT_EQ(refusal({.decoding = {.schedule = Schedule::kReference, .remask_threshold = 0.5f}}),
+            "remask_threshold is 0.5, expected none with the schedule 'reference'");
   EXPECT_EQ(refusal({.stop = {""}}), "stop: a stop text is empty");
 }
 

@@ -28,7 +28,7 @@ void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
   for (const SoftRow& soft : step.plan.soft) soft_.push_back({row0 + soft.row, soft.parts});
 }
 
-void BatchBuilder::add_merge(int32_t mask_token_id) {
+void BatchBuilder::add_merge(const StepPlan& any) {
   const size_t tokens = ids_.size();
   size_t most = 1;  // parts of a row; those with fewer get some that weigh nothing
   for (const SoftRow& soft : soft_) most = std::max(most, soft.parts.size());
@@ -52,8 +52,8 @@ void BatchBuilder::add_merge(int32_t mask_token_id) {
                                        .ids = TensorView(merge_.ids.data(), DType::kI64, {count, width}),
                                        .probs = TensorView(merge_.probs.data(), DType::kF32, {count, width}),
                                        .residual = TensorView(merge_.residual.data(), DType::kF32, {count}),
-                                       .mask_token_id = mask_token_id,
-                                       .length = TokenMerge::Length::kOfParts};
+                                       .mask_token_id = *any.excluded_id,
+                                       .length = any.soft_length};
 }
 
 void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
@@ -108,7 +108,7 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
   batch_.attn.write_slots = TensorView(write_slots_.data(), DType::kI64, {tokens});
   batch_.input_ids = TensorView(ids_.data(), DType::kI32, {tokens});
   batch_.positions = TensorView(positions_.data(), DType::kI32, {tokens});
-  if (!soft_.empty()) add_merge(*steps.front().plan.excluded_id);
+  if (!soft_.empty()) add_merge(steps.front().plan);
   add_conditioning(steps);
   batch_.attn_backend = backend;
   return batch_;

@@ -17,7 +17,7 @@ class BatchBuilder {
 
  private:
   void add(const ScheduledStep& step, const ReqToTokenPool& table);
-  void add_merge(int32_t mask_token_id);
+  void add_merge(const StepPlan& any);
   void add_conditioning(std::span<const ScheduledStep> steps);
   void add_span(const Sequence& sequence, const PlannedSpan& span, const ReqToTokenPool& table);
 

@@ -35,7 +35,10 @@ struct DecodingParams {
   float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress
   // Of strategies that change decided tokens again.
   std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
-  int32_t max_edits = 16;               // passes that may change a block without masks
+  // Decided tokens become masks again where no token is as likely as this (multi_bd_edit); absent: never. Blocks end
+  // all the same: within as many passes as they have tokens, and max_edits more.
+  std::optional<float> remask_threshold;
+  int32_t max_edits = 16;  // passes that may change a block without masks
   // Above 0: instead of the best, as many are drawn one after the other, each by exp(score / order_temperature). The
   // scores are those of the rule: probability, margin, minus entropy.
   float order_temperature = 0;

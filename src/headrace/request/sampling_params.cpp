@@ -18,6 +18,7 @@ void validate(const SamplingParams& p) {
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
+                 {"remask_threshold", static_cast<double>(p.decoding.remask_threshold.value_or(0)), 0, 1},
                  {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
                  {"order_temperature", static_cast<double>(p.decoding.order_temperature), 0, 1e6},
                  {"merge_candidates", static_cast<double>(p.decoding.merge_candidates), 1, 64},
@@ -32,6 +33,9 @@ void validate(const SamplingParams& p) {
              ", expected none without the schedule 'reference'");
   HR_REQUIRE(!p.decoding.max_passes || p.decoding.schedule == DecodingParams::Schedule::kThreshold,
              ErrorCode::kInvalidArgument, "max_passes is ", p.decoding.max_passes.value_or(0),
+             ", expected none with the schedule 'reference'");
+  HR_REQUIRE(!p.decoding.remask_threshold || p.decoding.schedule == DecodingParams::Schedule::kThreshold,
+             ErrorCode::kInvalidArgument, "remask_threshold is ", p.decoding.remask_threshold.value_or(0),
              ", expected none with the schedule 'reference'");
   for (const std::string& stop : p.stop) {
     HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");

@@ -73,6 +73,11 @@ void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, co
   s.chosen[static_cast<size_t>(position - s.prompt_len)] = token;
 }
 
+void BlockBuffer::doubt(Sequence& s, DecodingBlock& block, int32_t position) const {
+  block.remask(position);
+  s.tokens[static_cast<size_t>(position)] = mask_token_id;
+}
+
 bool BlockBuffer::may_open(const Sequence& s) const {
   if (s.num_tokens() >= s.limit) return false;
   const bool parity = pipeline == Pipeline::kParity;

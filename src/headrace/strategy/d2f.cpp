@@ -23,7 +23,8 @@ D2F::D2F(const StrategyConfig& config)
 
 void D2F::start(Sequence& s) const {
   HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported,
-             "strategy 'd2f': schedule 'reference' is not built; built are: threshold");
+             "strategy 'd2f': the model's published loop is that of strategy 'full_attention', without its adapter; ",
+             "schedule 'threshold' is Diffulex's");
   blocks_.start(s);
 }
 

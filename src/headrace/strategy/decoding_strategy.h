@@ -35,7 +35,7 @@ struct SampleRow {
 };
 
 // A row whose input is a sum over `parts` of probability * E[id], and of E[excluded_id] by what they lack to 1; as long
-// as its summands together.
+// as its summands together, unless the plan says otherwise.
 struct SoftRow {
   int32_t row = 0;
   std::vector<TokenShare> parts;
@@ -47,8 +47,9 @@ struct StepPlan {
   std::vector<SampleRow> sample;       // ascending in row, each row once; the model's head runs on these alone
   std::optional<int32_t> excluded_id;  // never sampled: the mask token
   std::vector<SoftRow> soft;           // ascending in row
-  int32_t num_candidates = 0;          // of each sampled row, that the sequence keeps in its `candidates`
-  float temperature = 1;               // divides the logits of `sample` before anything else reads them
+  TokenMerge::Length soft_length = TokenMerge::Length::kOfParts;  // the same in every plan of a strategy
+  int32_t num_candidates = 0;  // of each sampled row, that the sequence keeps in its `candidates`
+  float temperature = 1;       // divides the logits of `sample` before anything else reads them
   // kKept: these logits, so divided, are the sequence's `conditioning` of the next step, of the same rows.
   enum class Logits : uint8_t { kRead, kKept } logits = Logits::kRead;
 
@@ -85,6 +86,14 @@ struct StrategyConfig {
   int32_t num_blocks = 1;                            // that may be denoised at the same time
   Pipeline pipeline = Pipeline::kTight;
   BlockCache block_cache = BlockCache::kYes;  // of strategies that have one
+  // What a token that is not final goes in as (dmax).
+  struct Merge {
+    enum class Mode : uint8_t {
+      kTopK,    // a blend of the likeliest tokens and the mask (dmax_topk)
+      kSmooth,  // the token, and beside it `weight` of the likeliest by their probability (iter_smooth_topk)
+    } mode = Mode::kTopK;
+    float weight = 1;
+  } merge;
 };
 
 // Stateless: all state is the sequence's. Callable from any thread.

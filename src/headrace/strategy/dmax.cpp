@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "headrace/base/error.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -11,28 +12,42 @@ constexpr float kThreshold = 0.5f, kNearlyCertain = 0.9f;
 
 }  // namespace
 
+DMax::DMax(const StrategyConfig& config) : RefiningBD("dmax", config), merge_(config.merge) {
+  HR_REQUIRE(merge_.weight >= 0, ErrorCode::kInvalidArgument, "strategy 'dmax': the merge weight is ", merge_.weight,
+             ", expected 0 or more");
+  HR_REQUIRE(merge_.mode == StrategyConfig::Merge::Mode::kSmooth || merge_.weight == 1, ErrorCode::kInvalidArgument,
+             "strategy 'dmax': the merge weight is ", merge_.weight, ", which iter_smooth_topk alone has");
+}
+
 void DMax::start(Sequence& s) const {
   const DecodingParams& params = s.params.decoding;
   HR_REQUIRE(params.rule == DecodingParams::Rule::kConfidence && params.order_temperature == 0, ErrorCode::kUnsupported,
              "strategy 'dmax': tokens are accepted by confidence alone; no other rule is built");
+  HR_REQUIRE(!follows_reference(params), ErrorCode::kUnsupported,
+             "strategy 'dmax': no published loop of a model is its own; schedule 'threshold' is Diffulex's");
   RefiningBD::start(s);
 }
 
 StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = RefiningBD::plan(s, budget);
+  const bool smooth = merge_.mode == StrategyConfig::Merge::Mode::kSmooth;
   const auto several = static_cast<size_t>(s.params.decoding.merge_candidates);
-  if (several > 1) plan.num_candidates = s.params.decoding.merge_candidates;
+  if (several > 1 || smooth) plan.num_candidates = s.params.decoding.merge_candidates;
+  if (smooth) plan.soft_length = TokenMerge::Length::kAsSummed;
   auto block = s.blocks.begin();
   for (const SampleRow& row : plan.sample) {
     while (block->end() <= row.position) ++block;
     if (block->masked(row.position)) continue;
     const auto at = static_cast<size_t>(row.position - s.prompt_len);
-    if (several == 1) {
+    if (several == 1 && !smooth) {
       plan.soft.push_back({row.row, {{s.chosen[at].id, std::clamp(s.chosen[at].confidence, 0.0f, 1.0f)}}});
-    } else {
-      const TokenShare* first = s.candidates.data() + at * several;
-      plan.soft.push_back({row.row, {first, first + several}});
+      continue;
     }
+    const TokenShare* first = s.candidates.data() + at * several;
+    SoftRow& soft = plan.soft.emplace_back(SoftRow{row.row, {first, first + several}});
+    if (!smooth) continue;
+    for (TokenShare& part : soft.parts) part.probability *= merge_.weight;
+    soft.parts.push_back({s.tokens[static_cast<size_t>(row.position)], 1});
   }
   return plan;
 }
@@ -40,7 +55,7 @@ StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
 BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
                          std::span<const SampledToken> candidates) const {
   const DecodingParams& params = s.params.decoding;
-  if (block.num_edit_steps() > params.max_edits) return {{}, BlockVerdict::Then::kSettles};
+  if (block.complete() && block.num_edit_steps() >= params.max_edits) return {.then = BlockVerdict::Then::kSettles};
   std::vector<size_t> kept;
   bool filling = true, any_mask = false, same = true;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -55,7 +70,8 @@ BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
     kept.push_back(i);
   }
   const bool certain = std::ranges::all_of(candidates, [](const auto& c) { return c.confidence >= kNearlyCertain; });
-  return {std::move(kept), same || certain ? BlockVerdict::Then::kSettles : BlockVerdict::Then::kGoesOn};
+  return {.kept = std::move(kept),
+          .then = same || certain ? BlockVerdict::Then::kSettles : BlockVerdict::Then::kGoesOn};
 }
 
 }  // namespace headrace

@@ -1,7 +1,7 @@
 // DMax: every token of a block that is not final is decided anew in each pass, and goes into the next one as a blend of
-// its embedding and the mask's, by its probability; or of its place's likeliest tokens, by theirs, and the mask's. Of
-// LLaDA2 checkpoints that were trained for it.
-// Source: DMax; Diffulex, strategy dmax with token merge dmax_topk.
+// its embedding and the mask's, by its probability; or of its place's likeliest tokens, by theirs, and the mask's; or
+// as it is with a share of the likeliest beside it. Of LLaDA2 checkpoints that were trained for it. Source: DMax;
+// Diffulex, strategy dmax with token merge dmax_topk or iter_smooth_topk.
 #pragma once
 #include "headrace/strategy/refining_bd.h"
 
@@ -9,9 +9,10 @@ namespace headrace {
 
 class DMax final : public RefiningBD {
  public:
-  explicit DMax(const StrategyConfig& config) : RefiningBD("dmax", config) {}
+  // Error kInvalidArgument also for a merge weight below 0.
+  explicit DMax(const StrategyConfig& config);
   std::string_view name() const override { return "dmax"; }
-  // Error kUnsupported for a request that accepts by anything but confidence.
+  // Error kUnsupported for a request that accepts by anything but confidence, and for --schedule reference.
   void start(Sequence& sequence) const override;
   // Tokens of blocks that are stored go in as they are.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
@@ -22,6 +23,8 @@ class DMax final : public RefiningBD {
   // tokens that change back and forth; here max_edits passes over a block without masks settle it as it is.
   BlockVerdict judge(const Sequence& sequence, const DecodingBlock& block,
                      std::span<const SampledToken> candidates) const override;
+
+  StrategyConfig::Merge merge_;
 };
 
 }  // namespace headrace

@@ -3,15 +3,23 @@
 #include <algorithm>
 
 #include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
 
 constexpr float kThreshold = 0.7f, kEditThreshold = 0.5f;  // LLaDA2.1's quality mode
 
+}  // namespace
+
+MultiBDEdit::MultiBDEdit(const StrategyConfig& config)
+    : RefiningBD("multi_bd_edit", config), info_(diffusion_info("multi_bd_edit", config)) {
+  info_.threshold = kThreshold;
+}
+
 // Indices into `candidates` of masks that are filled in this pass.
-std::vector<size_t> filled(const DecodingBlock& block, std::span<const SampledToken> candidates,
-                           const DecodingParams& params) {
+std::vector<size_t> MultiBDEdit::filled(const DecodingBlock& block, std::span<const SampledToken> candidates,
+                                        const DecodingParams& params) const {
   std::vector<size_t> masks;
   std::vector<SampledToken> of_masks;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -19,15 +27,13 @@ std::vector<size_t> filled(const DecodingBlock& block, std::span<const SampledTo
     masks.push_back(i);
     of_masks.push_back(candidates[i]);
   }
-  const AcceptanceRule rule{.rule = params.rule,
-                            .threshold = params.threshold.value_or(kThreshold),
-                            .order_temperature = params.order_temperature};
-  std::vector<size_t> kept = accepted(of_masks, rule, AtLeast::kOne);
+  if (masks.empty()) return {};
+  std::vector<size_t> kept = follows_reference(params)
+                                 ? kept_by_reference(of_masks, block, params, info_)
+                                 : accepted(of_masks, acceptance_rule(params, info_), AtLeast::kOne);
   for (size_t& i : kept) i = masks[i];
   return kept;
 }
-
-}  // namespace
 
 StepPlan MultiBDEdit::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = RefiningBD::plan(s, budget);
@@ -42,21 +48,33 @@ StepPlan MultiBDEdit::plan(const Sequence& s, int32_t budget) const {
 
 BlockVerdict MultiBDEdit::judge(const Sequence& s, const DecodingBlock& block,
                                 std::span<const SampledToken> candidates) const {
+  using Then = BlockVerdict::Then;
   const DecodingParams& params = s.params.decoding;
-  const bool out_of_time = block.num_steps() >= block.end() - block.begin() + params.max_edits;
-  std::vector<size_t> kept = filled(block, candidates, params);
+  const int32_t looks = block.num_steps() + 1, edit_looks = block.complete() ? block.num_edit_steps() + 1 : 0;
+  const bool out_of_time = looks >= block.end() - block.begin() + params.max_edits && !follows_reference(params);
+  BlockVerdict verdict;
+  if (!out_of_time) verdict.kept = filled(block, candidates, params);
+  const bool full = static_cast<int32_t>(verdict.kept.size()) == block.num_masked();
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int32_t p = block.editable_begin() + static_cast<int32_t>(i);
     const bool other = candidates[i].id != s.tokens[static_cast<size_t>(p)];
-    if (!block.masked(p) && other && candidates[i].confidence > params.edit_threshold.value_or(kEditThreshold)) {
-      kept.push_back(i);
+    if (block.masked(p)) {
+      if (out_of_time) verdict.kept.push_back(i);
+    } else if (other && candidates[i].confidence > params.edit_threshold.value_or(kEditThreshold)) {
+      verdict.kept.push_back(i);
+    } else if (params.remask_threshold && candidates[i].confidence < *params.remask_threshold) {
+      verdict.remasked.push_back(i);
     }
   }
-  std::ranges::sort(kept);
-  // Every pass fills a mask as long as there is one, so none is left now that this one does not fill.
-  if (out_of_time) return {std::move(kept), BlockVerdict::Then::kSettles};
-  if (kept.empty() || block.num_edit_steps() > params.max_edits) return {{}, BlockVerdict::Then::kSettles};
-  return {std::move(kept), BlockVerdict::Then::kGoesOn};
+  std::ranges::sort(verdict.kept);
+  const bool quiet = verdict.kept.empty() && verdict.remasked.empty();
+  if (follows_reference(params)) {
+    if (full && (quiet || edit_looks >= params.max_edits)) verdict.then = Then::kSettles;
+    return verdict;
+  }
+  if (out_of_time) return {.kept = std::move(verdict.kept), .then = Then::kSettles};
+  if (quiet || edit_looks > params.max_edits) return {.then = Then::kSettles};
+  return verdict;
 }
 
 }  // namespace headrace

@@ -7,15 +7,21 @@ namespace headrace {
 
 class MultiBDEdit final : public RefiningBD {
  public:
-  explicit MultiBDEdit(const StrategyConfig& config) : RefiningBD("multi_bd_edit", config) {}
+  explicit MultiBDEdit(const StrategyConfig& config);
   std::string_view name() const override { return "multi_bd_edit"; }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 
  private:
   // Masks take candidates above the threshold, or the best; decided positions take another token above edit_threshold.
-  // A pass that changes nothing settles the block, as does running out of passes.
+  // A place all of whose tokens are less likely than remask_threshold becomes a mask again, which is headrace's own. A
+  // pass that changes nothing settles the block, as does running out of passes. In the published loop masks take the
+  // best of the pass's share where fewer pass, and max_edits passes over a block without masks settle it.
   BlockVerdict judge(const Sequence& sequence, const DecodingBlock& block,
                      std::span<const SampledToken> candidates) const override;
+  std::vector<size_t> filled(const DecodingBlock& block, std::span<const SampledToken> candidates,
+                             const DecodingParams& params) const;
+
+  DiffusionInfo info_;
 };
 
 }  // namespace headrace

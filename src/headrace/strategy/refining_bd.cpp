@@ -13,8 +13,6 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
 }
 
 void RefiningBD::start(Sequence& s) const {
-  HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported, "strategy '", name(),
-             "': schedule 'reference' is not built; built are: threshold");
   refuse_max_passes(name(), s.params.decoding);
   buffer_.start(s);
 }
@@ -43,9 +41,10 @@ void RefiningBD::commit(Sequence& s, const StepPlan& plan, std::span<const Sampl
     const int32_t first = block.editable_begin();
     const auto candidates = sampled.first(static_cast<size_t>(block.valid_end() - first));
     sampled = sampled.subspan(candidates.size());
-    block.count_step();
     const BlockVerdict verdict = judge(s, block, candidates);
+    block.count_step();
     for (const size_t i : verdict.kept) buffer_.decide(s, block, first + static_cast<int32_t>(i), candidates[i]);
+    for (const size_t i : verdict.remasked) buffer_.doubt(s, block, first + static_cast<int32_t>(i));
     if (verdict.then == BlockVerdict::Then::kSettles) {
       block.settle();
     } else {

@@ -6,7 +6,8 @@ namespace headrace {
 
 // What a pass means for a block.
 struct BlockVerdict {
-  std::vector<size_t> kept;  // candidates that take their places, ascending
+  std::vector<size_t> kept;      // candidates that take their places, ascending
+  std::vector<size_t> remasked;  // whose places become masks again
   enum class Then : uint8_t {
     kGoesOn,   // the block is looked at again
     kSettles,  // it is final if it has no masks left
@@ -15,7 +16,6 @@ struct BlockVerdict {
 
 class RefiningBD : public DecodingStrategy {
  public:
-  // Error kUnsupported for --schedule reference: no published loop of these is built.
   void start(Sequence& sequence) const override;
   std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
   int32_t min_budget(const Sequence& sequence) const override;
@@ -28,7 +28,7 @@ class RefiningBD : public DecodingStrategy {
   // Error kInvalidArgument as diffusion_info, and for a model whose logits decide the position after theirs.
   RefiningBD(std::string_view name, const StrategyConfig& config);
 
-  // One candidate for each position of `block` from editable_begin to valid_end. The pass is counted already.
+  // One candidate for each position of `block` from editable_begin to valid_end. The pass is not counted yet.
   virtual BlockVerdict judge(const Sequence& sequence, const DecodingBlock& block,
                              std::span<const SampledToken> candidates) const = 0;
 
