@@ -229,7 +229,7 @@ int main(int argc, char** argv) {
   context.stream = device.stream();
   const double copy = copy_rate(device);
   for (const Case& c : cases()) {
-    if (argc > 1 && c.name.find(argv[1]) == std::string::npos) continue;
+    if (argc > 1 && !c.name.starts_with(argv[1])) continue;
     context.determinism = Determinism::kFast;
     run(c, device, ops, context, copy, "fast");
     context.determinism = Determinism::kStrict;

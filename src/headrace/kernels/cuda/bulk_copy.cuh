@@ -27,6 +27,19 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// The same for a warp with much time: it asks seldom, since questions take turns to issue from the warps beside it.
+__device__ inline void barrier_wait_asleep(uint32_t barrier, uint32_t parity) {
+  for (;;) {
+    uint32_t done;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    if (done != 0) return;
+    __nanosleep(200);
+  }
+}
+
 // What the L2 cache is to do with what is copied: the policies that createpolicy makes for evict_first, and for all
 // bytes as usual.
 constexpr uint64_t kReadOnce = 0x12f0000000000000, kReadAgain = 0x1000000000000000;

@@ -26,15 +26,27 @@ struct Sm90Shape {
   static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
   static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
-  static constexpr int kQBytes = larger(64 * kDim * 2, (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024);
-  static constexpr int kControlBytes = 4096;
-  static constexpr int kFreeBytes = 227 * 1024 - 1024 - kControlBytes - kWarpgroups * kQBytes;  // 1024: for alignment
-  static constexpr int kStages = smaller(6, kFreeBytes / (2 * kTileBytes));
-  static constexpr int kSharedBytes = 1024 + kWarpgroups * kQBytes + kStages * 2 * kTileBytes + kControlBytes;
+  static constexpr int kQBytes = 64 * kDim * 2,
+                       kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
+  static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
+  static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
+  static constexpr int kStages = smaller(6, (227 * 1024 - kOtherBytes) / (2 * kTileBytes));
+  static constexpr int kSharedBytes = kOtherBytes + kStages * 2 * kTileBytes;
   // Registers of a thread: of 64 Ki in all.
   static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
                        kConsumerRegisters = kWarpgroups == 3 ? 160 : 224;
   static_assert(kStages >= 2 && kWarpgroups <= 3);
+};
+
+// What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
+// nor new keys apart from the cached ones.
+template <class S>
+struct Ranges {
+  int2 row[S::kRows];  // [first, end)
+  // A tile within these positions is in the pool and every key of it belongs to the request: what some rows do not see
+  // of it is hidden by their weights alone. Empty where that is not so.
+  int stored_from, stored_to;
+  bool say_all;
 };
 
 template <class S>
@@ -42,10 +54,13 @@ struct Control {
   // A team has full barriers of its own: it may be two rounds ahead of what the other has seen, and a barrier tells two
   // rounds apart, no more.
   uint64_t k_full[S::kTeams][S::kStages], v_full[S::kTeams][S::kStages], k_empty[S::kStages], v_empty[S::kStages];
+  uint64_t q_full[S::kWarpgroups], q_empty[S::kWarpgroups];
   uint64_t work_full[2], work_empty[2];
   Work work[2];
+  Ranges<S> ranges[2];                     // of these
   float exchange[4][128];                  // of the second team: largest scores and sums
   uint64_t exchange_full, exchange_empty;  // of these and half of its values; each is passed twice a piece
+  int scratch_taken;
 };
 
 template <class S>
@@ -62,7 +77,11 @@ struct SharedLayout {
   }
   __device__ uint32_t v(int stage) const { return k(stage) + S::kTileBytes; }
   __device__ Control<S>& control() const {
+    static_assert(sizeof(Control<S>) <= S::kControlBytes);
     return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * 2 * S::kTileBytes);
+  }
+  __device__ RowScratch& scratch() const {
+    return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
   }
 };
 
@@ -176,10 +195,31 @@ struct Producer {
     int* to = reinterpret_cast<int*>(&work);
     to[lane] = words.first;
     if (lane + 32 < Work::kWords) to[lane + 32] = words.second;
-    barrier_arrive(shared_address(&control.work_full[at.stage]));
     __syncwarp();
+    const bool any = work.request >= 0 && work.slot != Work::kNothing;
+    if (any) find_ranges(work, control.ranges[at.stage]);
+    barrier_arrive(shared_address(&control.work_full[at.stage]));
     at.next();
-    if (work.request >= 0 && work.slot != Work::kNothing) feed(work);
+    if (any) feed(work);
+  }
+  __device__ void find_ranges(const Work& work, Ranges<S>& ranges) const {
+    const KeyAxis axis(p, work.span);
+    const PackedRows packed(p.heads / p.kv_heads);
+    const bool together =
+        p.encoder || (axis.span.phys0 == axis.span.ctx_len && axis.span.hole_end <= axis.span.hole_begin);
+    const int last = min(work.row0 + S::kRows, work.rows) - 1;
+    bool all = together;
+    for (int r = lane; r < S::kRows; r += 32) {
+      const KeyAxis::Row row = axis.row(p, packed.token(min(work.row0 + r, last)));
+      all &= row.first_new <= axis.ctx;
+      ranges.row[r] = make_int2(row.first, row.end);
+    }
+    all = __all_sync(0xffffffffu, all);
+    if (lane != 0) return;
+    const bool stored = all && p.k_new.data == nullptr && !p.encoder;
+    ranges.stored_from = stored ? work.top.first : 0;
+    ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
+    ranges.say_all = all;
   }
   // The piece of one kv head.
   __device__ Words of_head(Words words, int kv_head, int slot_step) const {
@@ -224,6 +264,54 @@ struct Producer {
   }
 };
 
+// A warp that brings the queries of one warpgroup: those of the next piece while the last one ends.
+template <class S>
+struct QueryLoader {
+  const AttentionParams& p;
+  SharedLayout<S> shared;
+  int consumer, lane;
+  PackedRows packed;
+  uint32_t phase = 0;
+
+  __device__ void run() {
+    Control<S>& control = shared.control();
+    RingPlace<2> at;
+    for (;; at.next()) {
+      barrier_wait_asleep(shared_address(&control.work_full[at.stage]), at.phase);
+      const Work& work = control.work[at.stage];
+      const int request = work.request, row0 = work.row0 + (S::kRowGroups == 1 ? 0 : consumer * 64), rows = work.rows,
+                kv_head = work.kv_head;
+      const int64_t token0 = work.span.q_off;
+      const bool any = work.slot != Work::kNothing && row0 < rows;
+      barrier_arrive(shared_address(&control.work_empty[at.stage]));
+      if (request < 0) return;
+      if (any) load(token0, row0, rows, kv_head);
+    }
+  }
+
+ private:
+  __device__ void load(int64_t token0, int row0, int rows, int kv_head) {
+    Control<S>& control = shared.control();
+    barrier_wait_asleep(shared_address(&control.q_empty[consumer]), phase ^ 1);
+    phase ^= 1;
+    const auto* q = static_cast<const typename S::T*>(p.q);
+    const uint32_t to = shared_address(shared.q(consumer));
+#pragma unroll 4
+    for (int i = lane; i < 64 * S::kChunks; i += 32) {
+      const int r = i / S::kChunks, c = i % S::kChunks, row = row0 + r;
+      const bool inside = row < rows && c * 8 < p.head_dim;
+      const int64_t token = token0 + packed.token(row);
+      const int head = kv_head * packed.group + packed.head(row);
+      const auto* from = inside ? q + token * p.q_token_stride + head * p.q_head_stride + c * 8 : q;
+      copy16(to + column_swizzled(64, r, c), from, inside);
+    }
+    commit_copies();
+    wait_copies<0>();
+    fence_for_wgmma();
+    barrier_arrive(shared_address(&control.q_full[consumer]));
+  }
+};
+
 // A warpgroup and its 64 rows.
 template <class S>
 struct Consumer {
@@ -240,6 +328,7 @@ struct Consumer {
   PackedRows packed;
   RingPlace<S::kStages> place{};
   uint32_t rounds = 0;  // a bit a stage: the phase that its next tile for this team completes
+  uint32_t q_phase = 0;
 
   __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : consumer; }
   __device__ int team() const { return S::kTeams == 1 ? 0 : consumer; }
@@ -248,7 +337,10 @@ struct Consumer {
   __device__ static void with_constant(int number, F use) {
     if (number == 0) {
       use(std::integral_constant<int, 0>());
-    } else if (number == 1) {
+      return;
+    }
+    asm volatile("" : "+r"(number));  // three comparisons of one number become a table of jumps, which is slow
+    if (S::kWarpgroups == 2 || number == 1) {
       use(std::integral_constant<int, 1>());
     } else {
       use(std::integral_constant<int, 2>());
@@ -264,33 +356,6 @@ struct Consumer {
   __device__ void release(uint64_t& empty) const {
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&empty));
-  }
-
-  __device__ void load_queries(const Work& work) const {
-    char* to = shared.q(consumer);
-    constexpr int kEach = 64 * S::kChunks / 128, kAtOnce = smaller(kEach, 8);
-    for (int from = 0; from < kEach; from += kAtOnce) {
-      uint4 x[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = (from + j) * 128 + thread, r = i / S::kChunks, c = i % S::kChunks,
-                  row = work.row0 + row_group() * 64 + r;
-        x[j] = make_uint4(0, 0, 0, 0);
-        if (row < work.rows && c * 8 < p.head_dim) {
-          const int64_t token = work.span.q_off + packed.token(row);
-          const int head = work.kv_head * packed.group + packed.head(row);
-          x[j] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) + token * p.q_token_stride +
-                                                 head * p.q_head_stride + c * 8);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = (from + j) * 128 + thread;
-        *reinterpret_cast<uint4*>(to + column_swizzled(64, i / S::kChunks, i % S::kChunks)) = x[j];
-      }
-    }
-    fence_for_wgmma();
-    sync();
   }
 
   // Operands of the products with the tile of stage `stage`: numbers that the whole warp has.
@@ -370,29 +435,31 @@ struct Consumer {
       for (int j = 0; j < 4; ++j) s[n][j] = p.cap * tanhf(s[n][j] * inner);
     }
   }
-  __device__ void mask_scores(Scores& s, const Sight& sight, int tile, bool with_cached) const {
-    const KeyAxis& axis = sight.axis;
-    const KeyAxis::Row(&rows)[2] = sight.rows;
-    const int shift = sight.keys.shift;
+  __device__ void mask_by_ranges(Scores& s, const Ranges<S>& ranges, int tile) const {
     const int first = tile * S::kKeys + lane % 4 * 2;
-    if (shift == 0 && rows[0].first_new <= axis.ctx && rows[1].first_new <= axis.ctx &&
-        axis.span.hole_end <= axis.span.hole_begin) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int2 seen = ranges.row[row_of(half)];
+      const int from = seen.x - first, to = seen.y - first;
 #pragma unroll
       for (int n = 0; n < S::kKeys / 8; ++n) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int at = first + n * 8 + j % 2;
-          if (at < rows[j / 2].first || at >= rows[j / 2].end) s[n][j] = -INFINITY;
+        for (int j = 0; j < 2; ++j) {
+          if (n * 8 + j < from || n * 8 + j >= to) s[n][half * 2 + j] = -INFINITY;
         }
       }
-      return;
     }
+  }
+  __device__ void mask_one_by_one(Scores& s, const Sight& sight, int i) const {
+    const KeyTiles& tiles = sight.work.tiles;
+    const int first = tiles.tile(i) * S::kKeys + lane % 4 * 2;
+    const bool with_cached = tiles.holds_cached(i);
 #pragma unroll
     for (int n = 0; n < S::kKeys / 8; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int at = first + n * 8 + j % 2;
-        if (!sees_position(p, axis, rows[j / 2], shift, at, with_cached)) s[n][j] = -INFINITY;
+        if (!sees_position(p, sight.axis, sight.rows[j / 2], sight.keys.shift, at, with_cached)) s[n][j] = -INFINITY;
       }
     }
   }
@@ -475,7 +542,7 @@ struct Consumer {
       if (work.request < 0) return;
       if (work.slot != Work::kNothing) {
         if (work.row0 + row_group() * 64 < work.rows) {
-          attend(work);
+          attend(work, control.ranges[at.stage]);
         } else {
           pass(work);
         }
@@ -534,13 +601,8 @@ struct Consumer {
     return sight.keys.sees_fresh(from, from + S::kKeys, tiles.holds_cached(i));
   }
 
-  // Whether a tile is in the pool and every key of it belongs to the request: what some rows do not see of it is hidden
-  // by their weights alone.
-  __device__ bool holds_stored(const Sight& sight, int i) const {
-    const BlockKeys& keys = sight.keys;
-    const int from = sight.work.tiles.tile(i) * S::kKeys, to = from + S::kKeys;
-    return p.k_new.data == nullptr && keys.joined && !p.encoder && from >= sight.work.top.first &&
-           to <= sight.axis.ctx + sight.axis.span.q_len && (keys.hole.end <= from || to <= keys.hole.begin);
+  __device__ static bool holds_stored(const Ranges<S>& ranges, int tile) {
+    return tile * S::kKeys >= ranges.stored_from && (tile + 1) * S::kKeys <= ranges.stored_to;
   }
 
   // The warpgroups take turns, so that one multiplies while the others find their weights.
@@ -556,10 +618,16 @@ struct Consumer {
     });
   }
 
-  __device__ void attend(const Work& work) {
+  __device__ void attend(const Work& work, const Ranges<S>& ranges) {
     Control<S>& control = shared.control();
-    load_queries(work);
     const PlainRun plain = plain_run(work);
+    barrier_wait(shared_address(&control.q_full[consumer]), q_phase);
+    q_phase ^= 1;
+    bool holds_queries = true;
+    const auto release_queries = [&] {
+      if (holds_queries) release(control.q_empty[consumer]);
+      holds_queries = false;
+    };
     const int begin = work.begin + team(), end = work.end;
     const bool turns = work.row0 + S::kRows - 64 < work.rows;  // all groups of rows are there
 
@@ -573,8 +641,11 @@ struct Consumer {
     const auto finish_scores = [&](int i) {
       if (p.cap > 0) cap_scores(s);
       if (plain.holds(i)) return;
-      const Sight sight(*this, work);
-      mask_scores(s, sight, sight.work.tiles.tile(i), sight.work.tiles.holds_cached(i));
+      if (ranges.say_all) {
+        mask_by_ranges(s, ranges, work.tiles.tile(i));
+      } else {
+        mask_one_by_one(s, Sight(*this, work), i);
+      }
     };
     const auto await_keys = [&](int i) {
       barrier_wait(shared_address(&control.k_full[team()][place.stage]), place.phase);
@@ -584,9 +655,8 @@ struct Consumer {
     };
     const auto await_values = [&](int i, const RingPlace<S::kStages>& v) {
       barrier_wait(shared_address(&control.v_full[team()][v.stage]), v.phase);
-      if (plain.holds(i)) return;
-      const Sight sight(*this, work);
-      if (!holds_stored(sight, i)) fill_tile(p.v_new, p.v_head_dim, sight, i, shared.v(v.stage), Fill::kClearHidden);
+      if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(i))) return;
+      fill_tile(p.v_new, p.v_head_dim, Sight(*this, work), i, shared.v(v.stage), Fill::kClearHidden);
     };
     const int first_stage = place.stage;
     if (begin < end) {
@@ -621,12 +691,16 @@ struct Consumer {
       hold(s);
       release(control.k_empty[place.stage]);
       const Softening x = begin_softening(s, largest);
-      soften(s, 0, x, sum);
-      // The compiler moves the wait for the values up as far as it can, which is to here: a barrier long passed.
-      barrier_wait(shared_address(&control.k_full[team()][place.stage]), place.phase);
+      if constexpr (S::kDim > 128) {
+        // The compiler moves the wait for the values up as far as it can. Long ones leave time for one row's weights
+        // before it: held here by a barrier long passed.
+        soften(s, 0, x, sum);
+        barrier_wait(shared_address(&control.k_full[team()][place.stage]), place.phase);
+      }
       wgmma_wait<0>();
       hold(o);
       release(control.v_empty[v.stage]);
+      if constexpr (S::kDim <= 128) soften(s, 0, x, sum);
       soften(s, 1, x, sum);
       pack(w, s);
       scale(o, x);
@@ -645,6 +719,7 @@ struct Consumer {
       hold(o);
       release(control.k_empty[place.stage]);
       release(control.v_empty[v.stage]);
+      if (S::kTeams == 1 && i + 2 >= end) release_queries();
       if (i + S::kTeams == cut) {
         stash(o, largest, sum, stashed);
         stashed = true;
@@ -663,6 +738,7 @@ struct Consumer {
       step(i);
       i += S::kTeams;
     }
+    if (S::kTeams == 1) release_queries();
     if (begin < end) {
       await_values(begin + (end - 1 - begin) / S::kTeams * S::kTeams, place);
       take_turn(turns);
@@ -679,7 +755,9 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], to_log2);
     if (stashed) add_stashed(o, largest, sum);
     if constexpr (S::kTeams == 2) {
-      if (!join_teams(o, largest, sum)) return;
+      const bool first = join_teams(o, largest, sum);
+      release_queries();
+      if (!first) return;
     }
     if (work.slot >= 0) {
       write_part(work, o, largest, sum);
@@ -792,37 +870,49 @@ struct Consumer {
     }
   }
 
-  // By way of shared memory, where the queries were, so that a row's stores are whole.
+  // Four words of each of four lanes, transposed: lane l gets word l of all.
+  __device__ void transpose(uint32_t (&w)[4]) const {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const int low = pair * (3 - step), high = low + step;
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[low] : w[high], step);
+        w[low] = upper ? got : w[low];
+        w[high] = upper ? w[high] : got;
+      }
+    }
+  }
+  // A row's values, of which four lanes have two in eight, leave in pieces of 16 bytes, 64 together.
   __device__ void write_rows(const Work& work, const Values& o, const float (&largest)[2],
                              const float (&sum)[2]) const {
-    char* tile = shared.q(consumer);
     bool nan = false;
-    sync();  // nobody reads queries any more
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = work.row0 + row_of(half);
-      if (p.lse != nullptr && lane % 4 == 0 && row < work.rows) {
-        const int64_t token = work.span.q_off + packed.token(row);
-        p.lse[token * p.lse_stride + work.kv_head * packed.group + packed.head(row)] =
-            PartSum{largest[half], sum[half]}.log_sum();
-      }
-      const float scale = sum[half] == 0 ? 0.0f : 1.0f / sum[half];
-#pragma unroll
-      for (int d = 0; d < S::kDim / 8; ++d) {
-        const float x = o[d][half * 2] * scale, y = o[d][half * 2 + 1] * scale;
-        *reinterpret_cast<uint32_t*>(tile + column_swizzled(64, row_of(half) % 64, d) + lane % 4 * 4) = pack2<T>(x, y);
-        nan |= row < work.rows && d * 8 < p.v_head_dim && (isnan(x) || isnan(y));
-      }
-    }
-    sync();
-#pragma unroll 8
-    for (int i = thread; i < 64 * S::kChunks; i += 128) {
-      const int r = i / S::kChunks, c = i % S::kChunks, row = work.row0 + row_group() * 64 + r;
-      if (row >= work.rows || c * 8 >= p.v_head_dim) continue;
+      const bool inside = row < work.rows;
       const int64_t token = work.span.q_off + packed.token(row);
       const int head = work.kv_head * packed.group + packed.head(row);
-      *reinterpret_cast<uint4*>(static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride +
-                                c * 8) = *reinterpret_cast<const uint4*>(tile + column_swizzled(64, r, c));
+      if (p.lse != nullptr && lane % 4 == 0 && inside) {
+        p.lse[token * p.lse_stride + head] = PartSum{largest[half], sum[half]}.log_sum();
+      }
+      T* to = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
+      const float scale = sum[half] == 0 ? 0.0f : 1.0f / sum[half];
+#pragma unroll
+      for (int g = 0; g < S::kDim / 32; ++g) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float x = o[4 * g + i][half * 2] * scale, y = o[4 * g + i][half * 2 + 1] * scale;
+          w[i] = pack2<T>(x, y);
+          nan |= inside && (4 * g + i) * 8 < p.v_head_dim && (isnan(x) || isnan(y));
+        }
+        transpose(w);
+        const int column = (4 * g + lane % 4) * 8;
+        if (inside && column < p.v_head_dim)
+          *reinterpret_cast<uint4*>(to + column) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
     }
     redo_if(nan, work);
   }
@@ -831,11 +921,17 @@ struct Consumer {
   __device__ void redo_if(bool nan, const Work& work) const {
     const int found = any_of_group(nan);
     if (!found) return;
+    int& taken = shared.control().scratch_taken;  // the warpgroups have one place for it
+    if (thread == 0) {
+      while (atomicCAS(&taken, 0, 1) != 0) __nanosleep(100);
+    }
+    sync();
     for (int row = work.row0 + row_group() * 64; row < min(work.row0 + row_group() * 64 + 64, work.rows); ++row) {
       attend_row(p, work.request, work.span.q_off + packed.token(row), work.kv_head * packed.group + packed.head(row),
-                 *reinterpret_cast<RowScratch*>(shared.q(consumer)), RowWrite::kWhereNaN,
-                 RowTeam{1 + consumer, thread});
+                 shared.scratch(), RowWrite::kWhereNaN, RowTeam{1 + consumer, thread});
     }
+    sync();
+    if (thread == 0) atomicExch(&taken, 0);
   }
   __device__ int any_of_group(bool mine) const {
     int any;
@@ -881,8 +977,13 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&control.work_full[i]), 32);
-      barrier_init(shared_address(&control.work_empty[i]), 128 * S::kWarpgroups);
+      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups);
     }
+    for (int i = 0; i < S::kWarpgroups; ++i) {
+      barrier_init(shared_address(&control.q_full[i]), 32);
+      barrier_init(shared_address(&control.q_empty[i]), 4);
+    }
+    control.scratch_taken = 0;
     barrier_init(shared_address(&control.exchange_full), 128);
     barrier_init(shared_address(&control.exchange_empty), 128);
     fence_barrier_init();
@@ -893,7 +994,11 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
   const int group = static_cast<int>(uniform(threadIdx.x / 128)), thread = threadIdx.x % 128;
   if (group == 0) {
     if constexpr (S::kWarpgroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
-    if (thread < 32) Producer<S>{p, maps, shared, {}, thread}.run(plan);
+    const int warp = thread / 32, lane = thread % 32;
+    if (warp == 0) Producer<S>{p, maps, shared, {}, lane}.run(plan);
+    if (warp > 0 && warp <= S::kWarpgroups) {
+      QueryLoader<S>{p, shared, warp - 1, lane, PackedRows(p.heads / p.kv_heads)}.run();
+    }
   } else {
     if constexpr (S::kWarpgroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
     Consumer<S>{.p = p,
