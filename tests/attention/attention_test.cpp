@@ -58,6 +58,36 @@ TEST(Attention, NamesTheKernelThatRuns) {
   EXPECT_THROW(attn_impl_from("cudnn"), Error);
 }
 
+TEST(Attention, TheFreeFunctionsHaveTheBitsOfTheirImplementations) {
+  AttentionProblem problem({.name = "free", .requests = {{.prefix = 70, .new_tokens = 3}}}, 1);
+  const AttnInputs in = problem.inputs();
+  const struct {
+    AttnImpl impl;
+    void (*attend)(const PagedAttentionArgs&, const OpContext&);
+  } kAll[] = {{AttnImpl::kReference, reference_attention},
+              {AttnImpl::kOptimized, optimized_attention},
+              {AttnImpl::kGrouped, grouped_attention}};
+  for (const auto& [impl, attend] : kAll) {
+    SCOPED_TRACE(name_of(impl));
+    AttnMetadataSource source;
+    source.set_fetch_fn_for_attn_metadata([&]() -> const AttnMetadata& { return problem.batch().attn; });
+    Attention layer({.num_heads = 4, .head_dim = 64, .scale = 0.1f, .num_kv_heads = 2, .attn_impl = impl}, source);
+    layer.bind_kv_cache(problem.pool().layer(3));
+    const Tensor want(DType::kF32, in.q.shape()), got(DType::kF32, in.q.shape());
+    layer.forward(in.q, in.k, in.v, want, {.save_kv_cache = SaveKV::kNo});
+    attend({.q = in.q,
+            .k_new = in.k,
+            .v_new = in.v,
+            .kv = problem.pool().layer(3),
+            .spans = problem.batch().attn.spans,
+            .page_table = problem.batch().attn.page_table,
+            .scale = 0.1f,
+            .out = got},
+           {});
+    EXPECT_TRUE(bit_equal(got, want));
+  }
+}
+
 TEST(Attention, ABatchWithoutSlotsForNewKeysIsRefused) {
   AttentionProblem problem({.name = "slots", .requests = {{.prefix = 2, .new_tokens = 3}}}, 1);
   AttnMetadata step = problem.batch().attn;

@@ -16,6 +16,12 @@ TensorView heads_of(const TensorView& x, int64_t heads) {
   return x.rank() == 3 ? x : x.reshape({x.dim(0), heads, x.dim(1) / heads});
 }
 
+void attend(AttnImpl impl, const OpSet& ops, const PagedAttentionArgs& args, const OpContext& context) {
+  PagedAttentionArgs of_impl = args;
+  of_impl.grouping = impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped;
+  ops_of(impl, ops).paged_attention(of_impl, context);
+}
+
 }  // namespace
 
 std::string_view name_of(AttnImpl impl) {
@@ -76,25 +82,36 @@ void Attention::forward(const TensorView& q, const TensorView& k, const TensorVi
   const bool all_stored =
       metadata.on_device != nullptr && metadata.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
   const bool from_pool = config_.keys == PagedAttentionArgs::Keys::kEncoder || (stored && all_stored);
-  ops_.paged_attention(
-      {.q = heads_of(q, config_.num_heads),
-       .k_new = from_pool ? TensorView() : new_k,
-       .v_new = from_pool ? TensorView() : new_v,
-       .kv = kv_,
-       .spans = metadata.spans,
-       .on_device = metadata.on_device,
-       .page_table = metadata.page_table,
-       .scale = config_.scale,
-       .logit_cap = config_.logit_cap,
-       .window = config_.sliding_window.value_or(kNoWindow),
-       .type = config_.attn_type,
-       .keys = config_.keys,
-       .grouping = config_.attn_impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped,
-       .out = heads_of(out, config_.num_heads),
-       .lse = options.lse},
-      config_.context);
+  attend(config_.attn_impl, ops_,
+         {.q = heads_of(q, config_.num_heads),
+          .k_new = from_pool ? TensorView() : new_k,
+          .v_new = from_pool ? TensorView() : new_v,
+          .kv = kv_,
+          .spans = metadata.spans,
+          .on_device = metadata.on_device,
+          .page_table = metadata.page_table,
+          .scale = config_.scale,
+          .logit_cap = config_.logit_cap,
+          .window = config_.sliding_window.value_or(kNoWindow),
+          .type = config_.attn_type,
+          .keys = config_.keys,
+          .out = heads_of(out, config_.num_heads),
+          .lse = options.lse},
+         config_.context);
 }
 
 std::string Attention::kernel_name() const { return str(name_of(config_.attn_impl), " ", ops_.name); }
+
+void reference_attention(const PagedAttentionArgs& args, const OpContext& context) {
+  attend(AttnImpl::kReference, cpu::select_kernel_set(), args, context);
+}
+
+void optimized_attention(const PagedAttentionArgs& args, const OpContext& context) {
+  attend(AttnImpl::kOptimized, cpu::select_kernel_set(), args, context);
+}
+
+void grouped_attention(const PagedAttentionArgs& args, const OpContext& context) {
+  attend(AttnImpl::kGrouped, cpu::select_kernel_set(), args, context);
+}
 
 }  // namespace headrace

@@ -63,6 +63,11 @@ class Attention {
   KVLayerView kv_;
 };
 
+// The three implementations as free functions, with the best kernels of this processor. args.grouping is theirs to set.
+void reference_attention(const PagedAttentionArgs& args, const OpContext& context);
+void optimized_attention(const PagedAttentionArgs& args, const OpContext& context);  // a pass per query head
+void grouped_attention(const PagedAttentionArgs& args, const OpContext& context);    // a pass per kv head
+
 // The set that an implementation runs of `ops`: the reference's for kReference.
 const OpSet& ops_of(AttnImpl impl, const OpSet& ops);
 
