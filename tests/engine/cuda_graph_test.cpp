@@ -13,10 +13,39 @@ struct Case {
   std::string family, strategy = "autoregressive";
   std::optional<DType> dtype;  // in place of the checkpoint's
   std::string graphs = {};     // part of what the runner says of them
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.family << " by " << c.strategy; }
+  std::string set = "cuda";    // of kernels
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.set << ": " << c.family << " by " << c.strategy; }
 };
 
 constexpr int32_t kRequests = 6;
+
+// Device 0, which has no memory for recordings: any allocation within one fails.
+class ScarceRuntime final : public DeviceRuntime {
+ public:
+  Device device() const override { return real_.device(); }
+  void* allocate(size_t bytes) override {
+    HR_REQUIRE(!capturing_, ErrorCode::kOutOfMemory, "cuda:0: could not allocate ", bytes, " bytes; 7 of 9 are free");
+    return real_.allocate(bytes);
+  }
+  void release(void* memory, size_t bytes) noexcept override { real_.release(memory, bytes); }
+  void fill_zero(void* memory, size_t bytes) override { real_.fill_zero(memory, bytes); }
+  void copy_to_device(void* to, const void* from, size_t bytes) override { real_.copy_to_device(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { real_.copy_to_host(to, from, bytes); }
+  void copy_on_device(void* to, const void* from, size_t bytes) override { real_.copy_on_device(to, from, bytes); }
+  void synchronize() override { real_.synchronize(); }
+  void* allocate_shared(size_t bytes) override { return real_.allocate_shared(bytes); }
+  void release_shared(void* memory, size_t bytes) noexcept override { real_.release_shared(memory, bytes); }
+  void* stream() override { return real_.stream(); }
+  void begin_capture() override { real_.begin_capture(), capturing_ = true; }
+  std::unique_ptr<DeviceGraph> end_capture() override {
+    capturing_ = false;
+    return real_.end_capture();
+  }
+
+ private:
+  DeviceRuntime& real_ = cuda_module().runtime(0);
+  bool capturing_ = false;
+};
 
 class CudaGraphs : public testing::TestWithParam<Case> {
  protected:
@@ -29,22 +58,21 @@ class CudaGraphs : public testing::TestWithParam<Case> {
     int64_t steps = 0, graph_steps = 0, device_steps = 0;
   };
   // Ids that several requests of different lengths get, each greedily.
-  static Run generated(RunnerConfig::Graphs graphs) {
-    DeviceRuntime& runtime = cuda_module().runtime(0);
+  static Run generated(const Case& one, RunnerConfig::Graphs graphs,
+                       DeviceRuntime& runtime = cuda_module().runtime(0)) {
     const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-    const std::string folder = std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + GetParam().family;
+    const std::string folder = std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + one.family;
     const auto model = load_model(
-        folder,
-        {.dtype = GetParam().dtype, .ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
-    Engine engine(*model, {.runner = {.runtime = &runtime,
-                                      .context = context,
-                                      .num_pages = 64,
-                                      .page_size = 16,
-                                      .num_states = kRequests,
-                                      .graphs = graphs},
-                           .max_requests = kRequests,
-                           .max_context_len = 128,
-                           .strategy = GetParam().strategy});
+        folder, {.dtype = one.dtype, .ops = &cuda_module().ops(one.set), .context = context, .runtime = &runtime});
+    RunnerConfig runner{.runtime = &runtime,
+                        .context = context,
+                        .num_pages = 64,
+                        .page_size = 16,
+                        .num_states = kRequests,
+                        .graphs = graphs};
+    runner.backend = one.set;
+    Engine engine(*model,
+                  {.runner = runner, .max_requests = kRequests, .max_context_len = 128, .strategy = one.strategy});
     Run run{.ids = std::vector<std::vector<int32_t>>(kRequests), .report = engine.runner().describe()};
     for (int32_t r = 0; r < 4; ++r) add(engine, r);
     for (int step = 0; !engine.idle(); ++step) {
@@ -71,7 +99,8 @@ class CudaGraphs : public testing::TestWithParam<Case> {
 };
 
 TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
-  const Run with = generated(RunnerConfig::Graphs::kRequired), without = generated(RunnerConfig::Graphs::kOff);
+  const Run with = generated(GetParam(), RunnerConfig::Graphs::kRequired),
+            without = generated(GetParam(), RunnerConfig::Graphs::kOff);
   EXPECT_NE(with.report.find(GetParam().graphs), std::string::npos) << with.report;
   EXPECT_NE(without.report.find("no graphs: switched off"), std::string::npos) << without.report;
   EXPECT_EQ(with.ids, without.ids);
@@ -81,6 +110,7 @@ TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
   EXPECT_EQ(without.device_steps, 0);
 }
 
+const std::string kBaseline = "cuda_baseline";
 const std::string kDecode = "graphs for 1, 2, 4, 6 requests", kMixed = kDecode + " and for steps of 8, 16, 32, 64 rows";
 
 INSTANTIATE_TEST_SUITE_P(Decoding, CudaGraphs,
@@ -100,6 +130,42 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
                          [](const auto& one) {
                            return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
                          });
+
+INSTANTIATE_TEST_SUITE_P(
+    Baseline, CudaGraphs,
+    testing::Values(Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed, .set = kBaseline},
+                    Case{.family = "qwen3_next", .graphs = kDecode, .set = kBaseline},
+                    Case{.family = "qwen3_moe", .graphs = kMixed, .set = kBaseline},
+                    Case{"sdar", "multi_bd", {}, "graphs for steps of ", kBaseline}),
+    [](const auto& one) { return one.param.family; });
+
+class CudaGraphMemory : public CudaGraphs {};
+
+TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWhatToTry) {
+  ScarceRuntime scarce;
+  const Run without = generated(GetParam(), RunnerConfig::Graphs::kPreferred, scarce);
+  EXPECT_NE(without.report.find("no graphs: cuda:0: could not allocate"), std::string::npos) << without.report;
+  EXPECT_NE(without.report.find("bytes; 7 of 9 are free; try a smaller max_model_len"), std::string::npos)
+      << without.report;
+  EXPECT_EQ(without.graph_steps, 0);
+  EXPECT_EQ(without.ids, generated(GetParam(), RunnerConfig::Graphs::kOff).ids);
+}
+
+TEST_P(CudaGraphMemory, ARecordingThatIsRequiredAndFindsNoneIsAnErrorOfMemory) {
+  ScarceRuntime scarce;
+  try {
+    generated(GetParam(), RunnerConfig::Graphs::kRequired, scarce);
+    FAIL() << "graphs in memory that is not there";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+    EXPECT_EQ(std::string(e.what()).find("graphs of decode steps are required, but there are none: cuda:0: could not"),
+              0u)
+        << e.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OneFamily, CudaGraphMemory, testing::Values(Case{.family = "qwen3"}),
+                         [](const auto& one) { return one.param.family; });
 
 }  // namespace
 }  // namespace headrace

@@ -29,6 +29,11 @@ TEST(CudaFaults, NoDeviceIsOneSentenceThatSaysWhy) {
             "no device can be used: no CUDA-capable device is detected");
 }
 
+TEST(CudaFaults, AnArchitectureThatIsNotBuiltIsNamedBesideThoseThatAre) {
+  EXPECT_EQ(cuda::not_built_reason(1, "NVIDIA T4", 75, "sm_80, sm_90a"),
+            "device 1 (NVIDIA T4) is sm_75; built are: sm_80, sm_90a");
+}
+
 TEST(CudaFaults, WithoutADeviceItIsRefusedByName) {
   if (testing_support::mirrored_cuda_ops() != nullptr) {
     EXPECT_EQ(code_of([] { open_device("cuda:63"); }), ErrorCode::kNoDevice);

@@ -19,8 +19,9 @@ cudaDeviceProp checked_device(int32_t index) {
   check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   const cudaError_t code = try_code();
   if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
-    throw Error(ErrorCode::kNoDevice, str("cuda: device ", index, " (", properties.name, ") is sm_", properties.major,
-                                          properties.minor, "; built are: " HEADRACE_CUDA_ARCHITECTURES));
+    throw Error(ErrorCode::kNoDevice,
+                "cuda: " + not_built_reason(index, properties.name, properties.major * 10 + properties.minor,
+                                            HEADRACE_CUDA_ARCHITECTURES));
   }
   check_cuda(code, "loading the kernels");
   return properties;

@@ -1,4 +1,4 @@
-// The sentence behind a device that cannot be used.
+// The sentences behind a device that cannot be used.
 #pragma once
 #include <string>
 #include <string_view>
@@ -16,6 +16,11 @@ inline std::string no_device_reason(int driver, int runtime, std::string_view er
     return str("the NVIDIA driver is too old: it runs CUDA ", name(driver), ", expected ", name(runtime), " or newer");
   }
   return str("no device can be used: ", error);
+}
+
+// Of a device that this build has no code for. `arch` is 90 for sm_90, `built` a list.
+inline std::string not_built_reason(int index, std::string_view name, int arch, std::string_view built) {
+  return str("device ", index, " (", name, ") is sm_", arch, "; built are: ", built);
 }
 
 }  // namespace headrace::cuda
