@@ -386,6 +386,35 @@ INSTANTIATE_TEST_SUITE_P(Strategies, CudaDiffusionDefects,
                                            Pair{"dmax", "llada2"}),
                          [](const auto& pair) { return pair.param.strategy + "_" + pair.param.family; });
 
+// A network whose published sampler filters in another order.
+class FilteredAsOthers final : public Model {
+ public:
+  explicit FilteredAsOthers(const Model& model) : model_(model), info_(model.info()) {
+    info_.diffusion->filters = DiffusionInfo::Filters::kTopKFirst;
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override { return model_.forward(batch); }
+
+ private:
+  const Model& model_;
+  ModelInfo info_;
+};
+
+TEST(Dream, TopPComesBeforeTopK) {
+  const auto dream = golden("dream", DType::kF32, {.threads = 1});
+  EXPECT_EQ(dream->info().diffusion->filters, DiffusionInfo::Filters::kTopPFirst);
+  const FilteredAsOthers other(*dream);
+  const auto differs = [&](int32_t top_k) {
+    SamplingParams params{.max_tokens = 24, .temperature = 1, .top_k = top_k, .top_p = 0.5f, .seed = 3};
+    params.decoding.threshold = 0.03f;
+    const EngineConfig config = config_of("full_attention", 1);
+    const std::vector<Request> requests = {{prompt_of(9), params}};
+    return decode(*dream, config, requests).front().ids() != decode(other, config, requests).front().ids();
+  };
+  EXPECT_TRUE(differs(4));
+  EXPECT_FALSE(differs(0));
+}
+
 // Rows that a router saw; no other product of the checkpoint has as many outputs as there are experts.
 int64_t routed_rows = 0;
 

@@ -80,6 +80,10 @@ TEST_P(SampleTokens, LimitsCutTheEndOfTheOrder) {
   EXPECT_EQ(spread(kLogits, {.temperature = 1, .top_p = 0.4f}), (Ids{{2, 100}}));
   EXPECT_EQ(spread(kLogits, {.temperature = 1, .top_p = 0.6f}), (Ids{{2, 71}, {1, 29}}));
   EXPECT_EQ(spread(kLogits, {.temperature = 1, .top_p = 0.6f, .top_k = 2}), (Ids{{2, 100}}));  // of 5/7
+  EXPECT_EQ(spread(kLogits, {.temperature = 1, .top_p = 0.6f, .top_k = 2, .top_p_of = TopPOf::kAll}),
+            (Ids{{2, 71}, {1, 29}}));
+  EXPECT_EQ(spread(kLogits, {.temperature = 1, .top_p = 0.95f, .top_k = 2, .top_p_of = TopPOf::kAll}),
+            (Ids{{2, 71}, {1, 29}}));  // which have less than that
   EXPECT_EQ(spread(kLogits, {.temperature = 1, .min_p = 0.3f}), (Ids{{2, 56}, {1, 22}, {3, 22}}));
   EXPECT_EQ(spread(kLogits, {.temperature = 1, .min_p = 1}), (Ids{{2, 100}}));
 }
@@ -119,7 +123,8 @@ TEST_P(SampleTokens, AreThoseOfTheReference) {
                                                    : 1.3f,
                        .top_p = r % 4 == 1 ? 0.9f : 1.0f,
                        .min_p = r % 5 == 2 ? 0.02f : 0.0f,
-                       .top_k = r % 7 == 3 ? 50 : 0});
+                       .top_k = r % 7 == 3 ? 50 : 0,
+                       .top_p_of = r % 2 == 0 ? TopPOf::kAll : TopPOf::kTopK});
     }
     const Drawn want = drawn(reference::ops(), logits, kIds, draws, 33);
     const Drawn got = drawn(ops(), logits, kIds, draws, 33);

@@ -52,6 +52,7 @@ TEST_P(DiffusionGolden, SaysHowTheFamilyIsDecoded) {
   EXPECT_EQ(got.threshold, want.threshold);
   EXPECT_EQ(got.acceptance, want.acceptance);
   EXPECT_EQ(got.loop, want.loop);
+  EXPECT_EQ(got.filters, want.filters);
 }
 
 void one_pass(const std::string& folder, const Part& part, const OpSet& ops, DeviceRuntime& runtime) {
@@ -122,7 +123,8 @@ const std::vector<Family> kFamilies = {
       .attention = DiffusionInfo::Attention::kFull,
       .logits_of = DiffusionInfo::LogitsOf::kBefore,
       .acceptance = DiffusionInfo::Acceptance::kAtLeast,
-      .loop = DiffusionInfo::Loop::kTimesteps}},
+      .loop = DiffusionInfo::Loop::kTimesteps,
+      .filters = DiffusionInfo::Filters::kTopPFirst}},
     {"diffucoder",
      {.mask_token_id = 250,
       .block_size = 32,
@@ -130,7 +132,8 @@ const std::vector<Family> kFamilies = {
       .attention = DiffusionInfo::Attention::kFull,
       .logits_of = DiffusionInfo::LogitsOf::kBefore,
       .acceptance = DiffusionInfo::Acceptance::kAtLeast,
-      .loop = DiffusionInfo::Loop::kTimesteps}},
+      .loop = DiffusionInfo::Loop::kTimesteps,
+      .filters = DiffusionInfo::Filters::kTopPFirst}},
     {"fast_dllm_v2",
      {.mask_token_id = 250, .block_size = 16, .sub_block_size = 8, .logits_of = DiffusionInfo::LogitsOf::kBefore}},
     {"llada",

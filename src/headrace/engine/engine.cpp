@@ -256,13 +256,17 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   return Sampler::describe(runner_.run_tokens(batch, config_.vocab, steps.front().plan.excluded_id, draws), spots);
 }
 
-std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) {
+std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
   std::vector<SampleSpot> spots;
+  const auto& diffusion = model_.info().diffusion;
+  const bool top_p_first = diffusion && diffusion->filters == DiffusionInfo::Filters::kTopPFirst;
+  const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
   for (const ScheduledStep& step : steps) {
     const Sequence& s = *step.sequence;
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back({&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature, row.discouraged_id});
+      spots.push_back(
+          {&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of});
     }
   }
   return spots;

@@ -89,7 +89,7 @@ class Engine {
   void fly_on(const std::vector<ScheduledStep>& landed);
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
-  static std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps);
+  std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
   static void keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype);

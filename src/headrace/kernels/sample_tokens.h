@@ -7,18 +7,23 @@
 
 namespace headrace {
 
+// Of whose weight top_p is a share: of the top k's, or of all candidates', as where top-p comes before top-k.
+enum class TopPOf : uint8_t { kTopK, kAll };
+
 // How a row's token is drawn; what SamplingParams has of it, and the random number.
 struct TokenDraw {
   double uniform = 0;     // in [0, 1)
   float temperature = 0;  // 0: the most likely token
   float top_p = 1, min_p = 0;
   int32_t top_k = 0;  // 0: all
+  TopPOf top_p_of = TopPOf::kTopK;
 };
 
 // A row's candidates are the ids [0, vocab) without excluded_id in descending order of logit, equal ones in ascending
 // order of id, each with the weight exp((logit - largest) / temperature). The first top_k stay; of these the shortest
-// beginning with a share of top_p of their weight; of these those with at least min_p of the first one's weight. The
-// token is the one that `uniform` falls on when the weights stand side by side. A row does not depend on the others.
+// beginning with a share of top_p of their weight, or all of them when top_p_of is kAll and they have less of it; of
+// these those with at least min_p of the first one's weight. The token is the one that `uniform` falls on when the
+// weights stand side by side. A row does not depend on the others.
 //
 // The host's sets add in double. A device adds weights rounded to multiples of 2^-44 of the largest, so another token
 // comes out only when `uniform` falls within 1e-8 of a border between two.

@@ -46,6 +46,8 @@ struct DiffusionInfo {
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
   Loop loop = Loop::kDynamic;
+  // In which order the published sampler filters; that of a request with both filters set.
+  enum class Filters : uint8_t { kTopKFirst, kTopPFirst } filters = Filters::kTopKFirst;
   Canvas canvas;
 };
 

@@ -16,7 +16,8 @@ ModelConfig dream_config(const JsonValue& root) {
                               .attention = DiffusionInfo::Attention::kFull,
                               .logits_of = DiffusionInfo::LogitsOf::kBefore,
                               .acceptance = DiffusionInfo::Acceptance::kAtLeast,
-                              .loop = DiffusionInfo::Loop::kTimesteps};
+                              .loop = DiffusionInfo::Loop::kTimesteps,
+                              .filters = DiffusionInfo::Filters::kTopPFirst};
   return c;
 }
 

@@ -55,7 +55,8 @@ TokenDraw draw_of(const SampleSpot& spot) {
           .temperature = p.temperature,
           .top_p = p.top_p,
           .min_p = p.min_p,
-          .top_k = p.top_k};
+          .top_k = p.top_k,
+          .top_p_of = spot.top_p_of};
 }
 
 std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<const SampleSpot> spots,

@@ -62,14 +62,15 @@ std::vector<Candidate> weighted(std::span<const float> logits, float largest, st
 int32_t drawn(std::span<const float> logits, float largest, std::optional<int32_t> excluded_id, const TokenDraw& p) {
   Descending candidates(weighted(logits, largest, excluded_id, p.temperature));
   size_t count = candidates.size();
-  double total = candidates.sum();
+  const double all = candidates.sum();
+  double total = all;
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < count) {
     count = static_cast<size_t>(p.top_k);
     total = 0;
     for (size_t i = 0; i < count; ++i) total += candidates[i].weight;
   }
   if (p.top_p < 1 || p.min_p > 0) {
-    const double enough = static_cast<double>(p.top_p) * total,
+    const double enough = static_cast<double>(p.top_p) * (p.top_p_of == TopPOf::kAll ? all : total),
                  least = static_cast<double>(p.min_p) * candidates[0].weight;
     double kept = 0;
     size_t n = 0;

@@ -52,6 +52,7 @@ struct Search {
 
 struct RowState {
   Search search[2];  // the even and the odd passes
+  Mass all;          // every candidate
   Mass kept;         // the beginning of the order that is left
   Mass likely;       // candidates with a share of min_p of the first one's weight
 };
@@ -142,6 +143,7 @@ __global__ void __launch_bounds__(32) keep_all(const __grid_constant__ Params p)
   if (p.draws[row].temperature <= 0 || threadIdx.x >= 2) return;
   const Mass sum = over_slices(p, row);
   (threadIdx.x == 0 ? p.states[row].kept : p.states[row].likely) = sum;
+  if (threadIdx.x == 0) p.states[row].all = sum;
 }
 
 // Whether the row has such a search, and its target.
@@ -154,7 +156,9 @@ __device__ Search begin(const Params& p, int row) {
   if (p.stage == Stage::kTopK && draw.top_k > 0 && static_cast<uint32_t>(draw.top_k) < state.kept.count) {
     search.until = Search::Until::kCount, search.target = draw.top_k;
   } else if (p.stage == Stage::kTopP && draw.top_p < 1) {
-    search.until = Search::Until::kWeight, search.target = static_cast<double>(draw.top_p) * kept;
+    const Mass& of = draw.top_p_of == TopPOf::kAll ? state.all : state.kept;
+    search.until = Search::Until::kWeight,
+    search.target = static_cast<double>(draw.top_p) * static_cast<double>(of.weight);
   } else if (p.stage == Stage::kToken) {
     search.until = Search::Until::kMoreWeight, search.target = draw.uniform * kept;
   }

@@ -14,13 +14,14 @@ struct Candidate {
 
 int32_t drawn(std::vector<Candidate> all, const TokenDraw& draw) {
   std::ranges::stable_sort(all, std::greater<>(), &Candidate::weight);
+  const std::vector<Candidate> every = all;
   if (draw.top_k > 0 && static_cast<size_t>(draw.top_k) < all.size()) all.resize(static_cast<size_t>(draw.top_k));
   const auto sum = [](const std::vector<Candidate>& of) {
     double total = 0;
     for (const Candidate& c : of) total += c.weight;
     return total;
   };
-  const double enough = static_cast<double>(draw.top_p) * sum(all);
+  const double enough = static_cast<double>(draw.top_p) * sum(draw.top_p_of == TopPOf::kAll ? every : all);
   const double least = static_cast<double>(draw.min_p) * all.front().weight;
   if (draw.top_p < 1 || draw.min_p > 0) {
     std::vector<Candidate> kept;
