@@ -1,0 +1,101 @@
+// Sizes of the Hopper attention kernels' tiles, and what lies where in a block's shared memory.
+#pragma once
+#include "headrace/kernels/cuda/attention_row.cuh"
+#include "headrace/kernels/cuda/attention_work.cuh"
+#include "headrace/kernels/cuda/bulk_copy.cuh"
+#include "headrace/kernels/cuda/mma.cuh"
+
+namespace headrace::cuda {
+
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns.
+template <class T_, int kDim_, int kRowGroups_, int kTeams_>
+struct Sm90Shape {
+  using T = T_;
+  static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
+  static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
+  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
+  static constexpr int kQBytes = 64 * kDim * 2,
+                       kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
+  static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
+  static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
+  static constexpr int kStages = smaller(6, (227 * 1024 - kOtherBytes) / (2 * kTileBytes));
+  static constexpr int kSharedBytes = kOtherBytes + kStages * 2 * kTileBytes;
+  // Registers of a thread: of 64 Ki in all.
+  static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
+                       kConsumerRegisters = kWarpgroups == 3 ? 160 : 224;
+  static_assert(kStages >= 2 && kWarpgroups <= 3);
+};
+
+// What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
+// nor new keys apart from the cached ones.
+template <class S>
+struct Ranges {
+  int2 row[S::kRows];  // [first, end)
+  // A tile within these positions is in the pool and every key of it belongs to the request: what some rows do not see
+  // of it is hidden by their weights alone. Empty where that is not so.
+  int stored_from, stored_to;
+  bool say_all;
+};
+
+template <class S>
+struct Control {
+  // A team has full barriers of its own: it may be two rounds ahead of what the other has seen, and a barrier tells two
+  // rounds apart, no more.
+  uint64_t k_full[S::kTeams][S::kStages], v_full[S::kTeams][S::kStages], k_empty[S::kStages], v_empty[S::kStages];
+  uint64_t q_full[S::kWarpgroups], q_empty[S::kWarpgroups];
+  uint64_t work_full[2], work_empty[2];
+  Work work[2];
+  Ranges<S> ranges[2];                     // of these
+  float exchange[4][128];                  // of the second team: largest scores and sums
+  uint64_t exchange_full, exchange_empty;  // of these and half of its values; each is passed twice a piece
+  int scratch_taken;
+};
+
+template <class S>
+struct SharedLayout {
+  char* base;
+
+  __device__ explicit SharedLayout(char* memory) {
+    const uint32_t at = shared_address(memory);
+    base = memory + ((1024 - (at & 1023)) & 1023);
+  }
+  __device__ char* q(int consumer) const { return base + consumer * S::kQBytes; }
+  __device__ uint32_t k(int stage) const {
+    return shared_address(base) + S::kWarpgroups * S::kQBytes + stage * 2 * S::kTileBytes;
+  }
+  __device__ uint32_t v(int stage) const { return k(stage) + S::kTileBytes; }
+  __device__ Control<S>& control() const {
+    static_assert(sizeof(Control<S>) <= S::kControlBytes);
+    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * 2 * S::kTileBytes);
+  }
+  __device__ RowScratch& scratch() const {
+    return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
+  }
+};
+
+// A number that all lanes of a warp have: the compiler then knows it, and keeps it where products take descriptors
+// from.
+__device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// 16-byte chunk `chunk` of a row of a tile of `rows` rows, stored as columns of 64 elements.
+__device__ inline uint32_t column_swizzled(int rows, int row, int chunk) {
+  return static_cast<uint32_t>((chunk / 8 * rows + row) * 128 + ((chunk ^ row) & 7) * 16);
+}
+
+// Rows are packed as (token, head of the group). A multiplication finds the token: a division costs as much as loading
+// it.
+struct PackedRows {
+  int group;
+  uint32_t inverse;  // of the group, times 2^32: exact while a row times the group is less than that
+
+  __device__ explicit PackedRows(int of)
+      : group(of), inverse(of == 1 ? 0 : UINT32_MAX / static_cast<uint32_t>(of) + 1) {}
+  __device__ int token(int row) const { return inverse == 0 ? row : static_cast<int>(__umulhi(row, inverse)); }
+  __device__ int head(int row) const { return row - token(row) * group; }
+};
+
+}  // namespace headrace::cuda

@@ -1,0 +1,96 @@
+// The softmax of a warpgroup's rows, a tile of scores after another. Source: Milakov & Gimelshein 2018, online softmax.
+#pragma once
+#include "headrace/kernels/cuda/part_sum.cuh"
+#include "headrace/kernels/cuda/wgmma_products.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The score that exponents are less follows a row's largest one only when that is more than this (base 2) above it:
+// weights stay below 2^kSlack, and earlier values are seldom multiplied. A row decides for itself, so its bits do not
+// depend on the others. Source: FlashAttention-4, conditional rescaling.
+constexpr float kSlack = 8;
+
+// One step, of a thread's two rows: what earlier values are to be multiplied by, and what the exponents are less.
+struct Softening {
+  float keep[2], base[2];
+};
+
+// Four chains for the largest of both rows: one after the other they would wait for each result.
+template <int kTiles>
+__device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], float to_log2) {
+  float top[2][2] = {{largest[0], -INFINITY}, {largest[1], -INFINITY}};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half][n % 2] = fmaxf(top[half][n % 2], fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) top[half][0] = fmaxf(top[half][0], top[half][1]);
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half][0] = fmaxf(top[half][0], __shfl_xor_sync(0xffffffffu, top[half][0], step));
+    }
+  }
+  Softening x;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float before = largest[half];
+    if (__fmul_rn(__fadd_rn(top[half][0], -before), to_log2) > kSlack) largest[half] = top[half][0];
+    x.base[half] = largest[half] == -INFINITY ? 0.0f : __fmul_rn(largest[half], to_log2);
+    x.keep[half] = exp2_fast(__fadd_rn(__fmul_rn(before, to_log2), -x.base[half]));  // 1 exactly where it stays
+  }
+  return x;
+}
+
+// Scores of row `half` to weights in place.
+template <int kTiles>
+__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, float to_log2, float (&sum)[2]) {
+  float added[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& weight = s[n][half * 2 + j];
+      weight = exp2_fast(fmaf(weight, to_log2, -x.base[half]));
+      added[j] = __fadd_rn(added[j], weight);
+    }
+  }
+  sum[half] = fmaf(sum[half], x.keep[half], __fadd_rn(added[0], added[1]));
+}
+
+// Weights as a product with values takes them.
+template <class T, int kTiles>
+__device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles / 2; ++n) {
+    w[n][0] = pack2<T>(s[2 * n][0], s[2 * n][1]);
+    w[n][1] = pack2<T>(s[2 * n][2], s[2 * n][3]);
+    w[n][2] = pack2<T>(s[2 * n + 1][0], s[2 * n + 1][1]);
+    w[n][3] = pack2<T>(s[2 * n + 1][2], s[2 * n + 1][3]);
+  }
+}
+
+template <int kTiles>
+__device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
+  if (!__any_sync(0xffffffffu, x.keep[0] != 1 || x.keep[1] != 1)) return;
+#pragma unroll
+  for (int d = 0; d < kTiles; ++d) {
+    o[d][0] *= x.keep[0], o[d][1] *= x.keep[0], o[d][2] *= x.keep[1], o[d][3] *= x.keep[1];
+  }
+}
+
+// Of the four lanes that share a row.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+#endif
+
+}  // namespace headrace::cuda
