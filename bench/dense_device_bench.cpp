@@ -76,6 +76,39 @@ void bench_products(const Bench& b, const char* name, int64_t out, int64_t in, i
               seconds * 1e6, rate / 1e12, rate / copy, flops / seconds / 1e12);
 }
 
+struct LayerShape {
+  int64_t hidden, heads, inner, next;  // next: rows of all projections of the next layer together
+};
+
+// A decoder layer's products, from behind its attention to before the next one's; every step reads what the last wrote.
+void bench_layer(const Bench& b, const char* name, const LayerShape& l, int64_t rows, double copy) {
+  const int64_t bytes = 2 * l.hidden * (l.heads + 3 * l.inner + l.next);
+  const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 3, 12));
+  const Tensor out = b.random({copies * l.hidden, l.heads}), gate_up = b.random({copies * 2 * l.inner, l.hidden});
+  const Tensor down = b.random({copies * l.hidden, l.inner}), next = b.random({copies * l.next, l.hidden});
+  const Tensor norm = b.random({l.hidden}), a = b.random({rows, l.heads}), x = b.random({rows, l.hidden});
+  const Tensor inner = b.make(DType::kBF16, {rows, l.inner}), y = b.make(DType::kBF16, {rows, l.next});
+  const OpContext context{.stream = b.runtime.stream()};
+  const double seconds = b.time(copies, [&](int i) {
+    const auto part = [i](const Tensor& w, int64_t of, int64_t at = 0, int64_t parts = 1) {
+      return w.view().slice((i * parts + at) * of, (i * parts + at + 1) * of);
+    };
+    b.ops.fused_linear({.x = a, .products = {{{part(out, l.hidden), {}, x}}}, .residual = x}, context);
+    b.ops.fused_linear(
+        {.x = x,
+         .norm_weight = norm,
+         .products = {{{part(gate_up, l.inner, 0, 2), {}, inner}, {part(gate_up, l.inner, 1, 2), {}, {}}}},
+         .num_products = 2,
+         .combine = FusedLinearArgs::Combine::kSiluMul},
+        context);
+    b.ops.fused_linear({.x = inner, .products = {{{part(down, l.hidden), {}, x}}}, .residual = x}, context);
+    b.ops.fused_linear({.x = x, .norm_weight = norm, .products = {{{part(next, l.next), {}, y}}}}, context);
+  });
+  const double rate = static_cast<double>(bytes) / seconds;
+  std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", name, static_cast<long>(rows), seconds * 1e6,
+              rate / 1e12, rate / copy);
+}
+
 // The experts of a layer of Qwen3-30B-A3B: 128, of which a token takes 8; routing included. Every step of the rotation
 // has tokens, and so experts, of its own.
 void bench_experts(const Bench& b, int64_t rows, double copy) {
@@ -191,11 +224,16 @@ void bench_all_sampling(const Bench& b) {
   }
 }
 
-// All of it, or one part: products, experts or sampling.
+// All of it, or one part: layers, products, experts or sampling.
 void run(std::string_view part) {
   const Bench b;
   const double copy = copy_rate(b);
   std::printf("copy %.3f TB/s\n", copy / 1e12);
+  for (const int64_t rows : {1, 2, 4, 8, 16}) {
+    if (!part.empty() && part != "layers") break;
+    bench_layer(b, "layer of Qwen3.5-0.8B (GDN)", {1024, 2048, 3584, 8224}, rows, copy);
+    bench_layer(b, "layer of SDAR-4B", {2560, 4096, 9728, 6144}, rows, copy);
+  }
   if (part.empty() || part == "products") bench_all_products(b, copy);
   for (const int64_t rows : {1, 8, 64, 512, 4096}) {
     if (part.empty() || part == "experts") bench_experts(b, rows, copy);
@@ -207,6 +245,7 @@ void run(std::string_view part) {
 }  // namespace headrace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever stops it early has what was measured
   try {
     headrace::run(argc > 1 ? argv[1] : "");
   } catch (const std::exception& e) {

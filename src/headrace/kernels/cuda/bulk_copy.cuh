@@ -54,6 +54,15 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int x, int 
       : "memory");
 }
 
+// Copies a multiple of 16 bytes that no kernel writes meanwhile; arrives at `barrier` with them.
+__device__ inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // A barrier of `threads` threads of the block; id 0 is __syncthreads.
 __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -2,10 +2,22 @@
 #include "headrace/kernels/cuda/element.cuh"
 #include "headrace/kernels/cuda/matmul.h"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/product_chain.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
 namespace {
+
+enum class Chained : uint8_t { kWhereFaster, kAlways };
+
+// Products of few rows wait for those that follow them. Strict ones do not: a chain adds in an order of its own.
+bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
+  const Stream& stream = stream_with_waiting(context);
+  if (context.determinism == Determinism::kStrict || !ProductChain::supports(a, stream)) return false;
+  if (chained == Chained::kWhereFaster && !ProductChain::pays(a)) return false;
+  stream.chain->add(a, stream);
+  return true;
+}
 
 // One product without a norm.
 void multiply(const FusedLinearArgs& a, const OpContext& context) {
@@ -79,20 +91,18 @@ FusedLinearArgs rows_of(FusedLinearArgs a, int64_t begin, int64_t end) {
   return a;
 }
 
-}  // namespace
-
-void linear(const LinearArgs& a, const OpContext& context) {
+void run(const LinearArgs& a, const OpContext& context, Chained chained) {
   check(a);
   if (a.y.numel() == 0) return;
   FusedLinearArgs product{.x = a.x};
   product.products[0] = {.weight = a.weight, .bias = a.bias, .y = a.y};
-  multiply(product, context);
+  if (!joins_chain(product, context, chained)) multiply(product, context);
 }
 
-void fused_linear(const FusedLinearArgs& a, const OpContext& context) {
+void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   check(a);
   const int64_t rows = a.x.dim(0);
-  if (rows == 0) return;
+  if (rows == 0 || joins_chain(a, context, chained)) return;
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
   if (!(strict && a.norm_weight) && few_rows_supports(a)) return few_rows_matmul(a, stream);
@@ -101,5 +111,15 @@ void fused_linear(const FusedLinearArgs& a, const OpContext& context) {
     run_parts(rows_of(a, begin, std::min(rows, begin + step)), context);
   }
 }
+
+}  // namespace
+
+void linear(const LinearArgs& a, const OpContext& context) { run(a, context, Chained::kWhereFaster); }
+void fused_linear(const FusedLinearArgs& a, const OpContext& context) { run(a, context, Chained::kWhereFaster); }
+
+namespace chained {
+void linear(const LinearArgs& a, const OpContext& context) { run(a, context, Chained::kAlways); }
+void fused_linear(const FusedLinearArgs& a, const OpContext& context) { run(a, context, Chained::kAlways); }
+}  // namespace chained
 
 }  // namespace headrace::cuda

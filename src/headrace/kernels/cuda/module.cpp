@@ -56,12 +56,20 @@ constexpr OpSet baseline_of(OpSet set) {
 }
 constexpr OpSet kBaselineOps = baseline_of(kOps);
 
+constexpr OpSet chained_of(OpSet set) {
+  set.name = "cuda_chained";
+  set.linear = chained::linear;
+  set.fused_linear = chained::fused_linear;
+  return set;
+}
+constexpr OpSet kChainedOps = chained_of(kOps);
+
 const OpSet& ops(std::string_view name) {
-  for (const OpSet* set : {&kOps, &kBaselineOps}) {
+  for (const OpSet* set : {&kOps, &kBaselineOps, &kChainedOps}) {
     if (set->name == name) return *set;
   }
   throw Error(ErrorCode::kUnsupported,
-              str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline"));
+              str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_chained"));
 }
 
 std::vector<std::string> devices() {

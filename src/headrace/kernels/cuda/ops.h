@@ -30,4 +30,11 @@ void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
 void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
 }  // namespace baseline
 
+// The same with few rows in chains (product_chain.h) whether that is faster or not: small sizes are what tests can
+// judge.
+namespace chained {
+void linear(const LinearArgs& args, const OpContext& context);
+void fused_linear(const FusedLinearArgs& args, const OpContext& context);
+}  // namespace chained
+
 }  // namespace headrace::cuda

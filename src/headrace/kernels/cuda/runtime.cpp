@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
 
 #include "headrace/kernels/cuda/device_check.h"
+#include "headrace/kernels/cuda/product_chain.h"
 
 namespace headrace::cuda {
 namespace {
@@ -22,28 +24,33 @@ size_t rounded_size(size_t bytes) {
 
 class Graph final : public DeviceGraph {
  public:
-  Graph(cudaGraphExec_t exec, cudaStream_t stream) : exec_(exec), stream_(stream) {}
+  Graph(cudaGraphExec_t exec, const Stream& stream) : exec_(exec), stream_(&stream) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph() override { cudaGraphExecDestroy(exec_); }
-  void launch() override { check_cuda(cudaGraphLaunch(exec_, stream_), "launching a graph"); }
+  void launch() override {
+    launch_waiting(*stream_);
+    check_cuda(cudaGraphLaunch(exec_, stream_->handle), "launching a graph");
+  }
 
  private:
   cudaGraphExec_t exec_;
-  cudaStream_t stream_;  // not owned
+  const Stream* stream_;  // not owned
 };
 
 }  // namespace
 
 Runtime::Runtime(int32_t index) : index_(index) {
   const cudaDeviceProp properties = checked_device(index);
+  stream_.chain = std::make_shared<ProductChain>();
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
   check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_.scratch_bytes = kScratchBytes;
   stream_.scratch = allocate(kScratchBytes);
-  stream_.counters = static_cast<uint32_t*>(allocate(Stream::kCounters * sizeof(uint32_t)));
-  check_cuda(cudaMemset(stream_.counters, 0, Stream::kCounters * sizeof(uint32_t)), "clearing counters");
+  constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
+  stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
+  check_cuda(cudaMemset(stream_.counters, 0, kCounterBytes), "clearing counters");
   check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
 
@@ -104,7 +111,10 @@ void Runtime::release(void* memory, size_t bytes) noexcept {
 }
 
 void Runtime::free_cached() noexcept {
-  cudaStreamSynchronize(stream_.handle);
+  try {
+    synchronize();
+  } catch (const Error&) {  // an earlier kernel's fault, which the next call tells: what follows frees all the same
+  }
   for (auto& [size, blocks] : cached_) {
     for (void* block : blocks) cudaFree(block);
     blocks.clear();
@@ -112,13 +122,13 @@ void Runtime::free_cached() noexcept {
 }
 
 void Runtime::fill_zero(void* memory, size_t bytes) {
-  check_cuda(cudaMemsetAsync(memory, 0, bytes, stream_.handle), "cudaMemsetAsync");
+  check_cuda(cudaMemsetAsync(memory, 0, bytes, queue()), "cudaMemsetAsync");
 }
 
 // A place in the pinned ring. Wrapping waits for the device, so nothing is overwritten before it was read.
 char* Runtime::stage(size_t bytes) {
   if (ring_at_ + bytes > kRingBytes) {
-    check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device");
+    check_cuda(cudaStreamSynchronize(queue()), "waiting for the device");
     ring_at_ = 0;
   }
   char* place = ring_ + ring_at_;
@@ -132,22 +142,22 @@ void Runtime::copy_to_device(void* to, const void* from, size_t bytes) {
     const size_t part = std::min(bytes - done, kRingBytes / 2);
     char* staged = stage(part);
     std::memcpy(staged, static_cast<const char*>(from) + done, part);
-    check_cuda(cudaMemcpyAsync(static_cast<char*>(to) + done, staged, part, cudaMemcpyHostToDevice, stream_.handle),
+    check_cuda(cudaMemcpyAsync(static_cast<char*>(to) + done, staged, part, cudaMemcpyHostToDevice, queue()),
                "copying to the device");
     done += part;
   }
 }
 
 void Runtime::copy_to_host(void* to, const void* from, size_t bytes) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.handle), "copying from the device");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue()), "copying from the device");
   synchronize();
 }
 
 void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_.handle), "copying on the device");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue()), "copying on the device");
 }
 
-void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(stream_.handle), "waiting for the device"); }
+void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
 
 void* Runtime::allocate_shared(size_t bytes) {
   void* memory = nullptr;
@@ -163,7 +173,7 @@ void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memor
 
 void Runtime::begin_capture() {
   const std::lock_guard lock(mutex_);
-  check_cuda(cudaStreamBeginCapture(stream_.handle, cudaStreamCaptureModeRelaxed), "beginning a capture");
+  check_cuda(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeRelaxed), "beginning a capture");
   capturing_ = true;
 }
 
@@ -171,14 +181,22 @@ std::unique_ptr<DeviceGraph> Runtime::end_capture() {
   const std::lock_guard lock(mutex_);
   capturing_ = false;
   cudaGraph_t graph = nullptr;
+  std::exception_ptr failure;
+  try {
+    launch_waiting(stream_);
+  } catch (const Error&) {
+    failure = std::current_exception();  // told when the capture has ended
+  }
   const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
   if (status != cudaSuccess) cudaGetLastError();
+  if (failure && graph != nullptr) cudaGraphDestroy(graph);
+  if (failure) std::rethrow_exception(failure);
   check_cuda(status, "ending a capture");
   cudaGraphExec_t exec = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(instantiated, "making a graph of a capture");
-  return std::make_unique<Graph>(exec, stream_.handle);
+  return std::make_unique<Graph>(exec, stream_);
 }
 
 }  // namespace headrace::cuda

@@ -30,7 +30,7 @@ class Runtime final : public DeviceRuntime {
   void synchronize() override;
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
-  void* stream() override { return &stream_; }
+  void* stream() override { return &stream_; }  // ops may leave products waiting in it: queue() has none
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
 
@@ -39,6 +39,11 @@ class Runtime final : public DeviceRuntime {
   void free_cached() noexcept;
   void* take_free(size_t size);
   char* stage(size_t bytes);
+  // The stream's handle behind all work that was asked for.
+  cudaStream_t queue() const {
+    launch_waiting(stream_);
+    return stream_.handle;
+  }
 
   int32_t index_;
   Stream stream_;

@@ -11,6 +11,7 @@
 namespace headrace::cuda {
 
 class BlasPlans;
+class ProductChain;
 
 inline constexpr int kOldestArch = 80;  // that is built
 
@@ -20,15 +21,26 @@ struct Stream {
   int num_sms = 0, arch = 0;  // arch: 90 for sm_90
   void* scratch = nullptr;    // kernels of one op at a time; sized once
   size_t scratch_bytes = 0;
-  uint32_t* counters = nullptr;  // kCounters of them; zero between kernels
+  uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one at which all blocks of a grid meet
   static constexpr int64_t kCounters = 256;
-  std::shared_ptr<BlasPlans> blas;  // shared only because this file need not know the type; null until it is needed
+  std::shared_ptr<BlasPlans> blas;      // shared only because this file need not know the type; null until it is needed
+  std::shared_ptr<ProductChain> chain;  // likewise, never null: products that were asked for and are not queued yet
 };
 
-inline Stream& stream_of(const OpContext& context) {
+// Queues the products that wait. Everything that is to come after them does this first.
+void launch_waiting(const Stream& stream);
+
+// The stream as it is: for what may join the products that wait.
+inline Stream& stream_with_waiting(const OpContext& context) {
   HR_REQUIRE(context.stream != nullptr, ErrorCode::kInvalidArgument,
              "cuda: the op's context has no stream; take it from the device's runtime");
   return *static_cast<Stream*>(context.stream);
+}
+// The stream to queue an op on.
+inline Stream& stream_of(const OpContext& context) {
+  Stream& stream = stream_with_waiting(context);
+  launch_waiting(stream);
+  return stream;
 }
 
 // Error kCuda (kOutOfMemory for a full device) with the call's name and the runtime's reason.

@@ -1,0 +1,33 @@
+// Products of few rows that follow one another, run by one kernel of sm_90 that reads their weights without a pause.
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/fused_linear.h"
+
+namespace headrace::cuda {
+
+// What a stream has been asked for and has not launched yet. Whoever takes the stream to queue anything else launches
+// it first (stream_of), and so do copies and waits: nobody else sees that it was late. Thread-safe.
+class ProductChain {
+ public:
+  static constexpr size_t kMost = 4;  // products and what they share: a layer of a decoder has four
+
+  // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
+  static bool supports(const FusedLinearArgs& args, const Stream& stream);
+  // Whether it is faster there.
+  static bool pays(const FusedLinearArgs& args);
+  // Puts `args`, which it supports, behind what waits already.
+  void add(const FusedLinearArgs& args, const Stream& stream);
+  // Queues what waits. Error kCuda.
+  void launch(const Stream& stream);
+
+ private:
+  void launch_waiting(const Stream& stream);
+
+  std::mutex mutex_;
+  std::vector<FusedLinearArgs> waiting_;
+};
+
+}  // namespace headrace::cuda

@@ -1,0 +1,251 @@
+// Products of few rows that the CUDA part runs as one kernel: what that kernel is given, and that nobody can tell.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+
+#include "headrace/kernels/cuda/product_chain_plan.h"
+#include "headrace/kernels/cuda_module.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "support/all_close.h"
+#include "support/device_mirror.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+constexpr Tolerance kRounded{.abs = 1.6e-2, .rel = 1.6e-2};  // one rounding to bfloat16 of sums of sizes up to 4
+
+TEST(ProductChainPlan, KeepsXWholeWhileItIsSmallAndSpendsTheRestOnTheRing) {
+  using cuda::ChainPlan;
+  const cuda::ChainStep small[] = {{2048, false}, {1024, true}, {3584, false}, {1024, true}};
+  const ChainPlan one = plan_chain(1, small, 4);
+  EXPECT_EQ(one.slices, 4);
+  EXPECT_EQ(one.norm_slices, 1);
+  EXPECT_EQ(one.slots, 11);
+  const cuda::ChainStep large[] = {{4096, false}, {2560, true}, {9728, false}, {2560, true}};
+  const ChainPlan eight = plan_chain(8, large, 4);
+  EXPECT_EQ(eight.slices, 3);  // of ten
+  EXPECT_EQ(eight.slots, 9);
+  for (int rows = 1; rows <= ChainPlan::kMostRows; ++rows) {
+    const ChainPlan plan = plan_chain(rows, large, 4);
+    EXPECT_GE(plan.slots, ChainPlan::kFewestSlots) << rows;
+    EXPECT_LE(plan.shared_bytes(rows), ChainPlan::kSharedBytes) << rows;
+  }
+}
+
+TEST(ProductChainPlan, RefusesWhatDoesNotFit) {
+  const cuda::ChainStep plain{8192, false}, normed{8192, true};
+  EXPECT_GT(cuda::plan_chain(8, &plain, 1).slots, 0);
+  EXPECT_EQ(cuda::plan_chain(8, &normed, 1).slots, 0);  // 128 KiB of x and 16 of its norm's weight
+  EXPECT_GT(cuda::plan_chain(2, &normed, 1).slots, 0);
+  EXPECT_EQ(cuda::plan_chain(9, &plain, 1).slots, 0);
+}
+
+// The layers that were measured: one of 4 billion parameters gains, one of 0.8 billion does not.
+TEST(ProductChainPlan, TakesLargeWeightsAndLeavesLogitsOut) {
+  constexpr bool kAsX = true;
+  for (const int64_t bytes : {2560 * 4096 * 2, 2 * 9728 * 2560 * 2, 2560 * 9728 * 2, 6144 * 2560 * 2}) {
+    EXPECT_TRUE(cuda::chain_pays(bytes, kAsX)) << bytes;
+    EXPECT_FALSE(cuda::chain_pays(bytes, !kAsX)) << bytes;
+  }
+  for (const int64_t bytes : {1024 * 2048 * 2, 2 * 3584 * 1024 * 2, 1024 * 3584 * 2, 8224 * 1024 * 2}) {
+    EXPECT_FALSE(cuda::chain_pays(bytes, kAsX)) << bytes;
+  }
+}
+
+// A decoder layer from behind its attention to before the next one's, every result apart.
+struct Layer {
+  Tensor a, x, out, norm1, gate, up, norm2, down, q, k, bias;  // weights, and inputs a and x
+  Tensor after_out, inner, after_down, y_q, y_k;
+
+  Layer(DType type, int64_t rows, int64_t hidden, int64_t heads, int64_t inner_size) {
+    Random random(static_cast<uint64_t>(11 + rows));
+    const auto make = [&](const Shape& shape, double size) { return random_tensor(random, type, shape, size); };
+    a = make({rows, heads}, 1), x = make({rows, hidden}, 1);
+    out = make({hidden, heads}, 0.03), norm1 = make({hidden}, 1), norm2 = make({hidden}, 0.1);
+    gate = make({inner_size, hidden}, 0.03), up = make({inner_size, hidden}, 0.03);
+    down = make({hidden, inner_size}, 0.03);
+    q = make({70, hidden}, 0.03), k = make({3, hidden}, 0.03), bias = make({3}, 1);
+    after_out = Tensor(type, {rows, hidden}), inner = Tensor(type, {rows, inner_size});
+    after_down = Tensor(type, {rows, hidden}), y_q = Tensor(type, {rows, 70}), y_k = Tensor(type, {rows, 3});
+    for (Tensor* t : results()) poison(*t);
+  }
+  std::array<Tensor*, 5> results() { return {&after_out, &inner, &after_down, &y_q, &y_k}; }
+  std::array<FusedLinearArgs, 4> steps() const {
+    std::array<FusedLinearArgs, 4> s;
+    s[0] = {.x = a, .products = {{{out, {}, after_out}}}, .residual = x};
+    s[1] = {.x = after_out,
+            .norm_weight = norm1,
+            .products = {{{gate, {}, inner}, {up, {}, {}}}},
+            .num_products = 2,
+            .combine = FusedLinearArgs::Combine::kSiluMul};
+    s[2] = {.x = inner, .products = {{{down, {}, after_down}}}, .residual = after_out};
+    s[3] = {.x = after_down,
+            .norm_weight = norm2,
+            .norm_form = WeightForm::kPlusOne,
+            .products = {{{q, {}, y_q}, {k, bias, y_k}}},
+            .num_products = 2};
+    return s;
+  }
+};
+
+class ProductChain : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+    device_ = &cuda_module().runtime(0);
+    ops_ = &cuda_module().ops("cuda_chained");
+  }
+  OpContext context() const { return {.stream = device_->stream()}; }
+  Tensor on_host(const TensorView& x) const {
+    Tensor host(x.dtype(), x.shape());
+    device_->copy_to_host(host.data(), x.data(), static_cast<size_t>(x.bytes()));
+    return host;
+  }
+  // The same layer on the device.
+  Layer on_device(Layer host) const {
+    for (Tensor* t : {&host.a, &host.x, &host.out, &host.norm1, &host.gate, &host.up, &host.norm2, &host.down, &host.q,
+                      &host.k, &host.bias, &host.after_out, &host.inner, &host.after_down, &host.y_q, &host.y_k}) {
+      *t = copied_to(*device_, std::move(*t));
+    }
+    return host;
+  }
+  void run(const Layer& layer, const std::function<void(int)>& between) const {
+    const auto steps = layer.steps();
+    for (int i = 0; i < 4; ++i) {
+      if (i > 0) between(i);
+      ops_->fused_linear(steps[static_cast<size_t>(i)], context());
+    }
+  }
+  DeviceRuntime* device_ = nullptr;  // not owned
+  const OpSet* ops_ = nullptr;
+};
+
+void together(int) {}
+
+Tensor normed(const TensorView& x, const TensorView& weight, WeightForm form) {
+  Tensor out(x.dtype(), x.shape());
+  reference::rms_norm({.x = x, .weight = weight, .weight_form = form, .out = out}, {});
+  return out;
+}
+Tensor product(const TensorView& x, const TensorView& weight, const TensorView& bias = {}) {
+  Tensor y(DType::kF32, {x.dim(0), weight.dim(0)});
+  reference::linear({.x = x, .weight = weight, .bias = bias, .y = y}, {});
+  return y;
+}
+Tensor joined(PointwiseKind kind, DType type, const TensorView& x, const TensorView& y) {
+  Tensor out(type, x.shape());
+  reference::pointwise({.kind = kind, .x = x, .y = y, .out = out}, {});
+  return out;
+}
+
+// Every step from what the device had before it.
+void expect_matches(const Layer& layer, const std::array<Tensor, 5>& got, const std::string& what) {
+  const DType type = layer.x.dtype();
+  const auto& [after_out, inner, after_down, y_q, y_k] = got;
+  EXPECT_TRUE(all_close(after_out, joined(PointwiseKind::kAdd, type, layer.x, product(layer.a, layer.out)), kRounded))
+      << what;
+  const Tensor n1 = normed(after_out, layer.norm1, WeightForm::kPlain);
+  EXPECT_TRUE(
+      all_close(inner, joined(PointwiseKind::kSiluMul, type, product(n1, layer.gate), product(n1, layer.up)), kRounded))
+      << what;
+  EXPECT_TRUE(all_close(after_down, joined(PointwiseKind::kAdd, type, after_out, product(inner, layer.down)), kRounded))
+      << what;
+  const Tensor n2 = normed(after_down, layer.norm2, WeightForm::kPlusOne);
+  EXPECT_TRUE(all_close(y_q, product(n2, layer.q), kRounded)) << what;
+  EXPECT_TRUE(all_close(y_k, product(n2, layer.k, layer.bias), kRounded)) << what;
+}
+
+// Sizes that are no multiples of tiles, slices or blocks; fewer rows than there are blocks; x that does not fit whole.
+TEST_F(ProductChain, EveryStepMatchesTheOracle) {
+  struct Case {
+    int64_t rows, hidden, heads, inner;
+    DType type = DType::kBF16;
+  };
+  for (const Case& c :
+       {Case{1, 1032, 520, 1544}, Case{1, 264, 2056, 200}, Case{2, 520, 264, 2056, DType::kF16},
+        Case{3, 264, 1032, 3080}, Case{4, 1032, 264, 520}, Case{5, 136, 72, 6152}, Case{7, 264, 2056, 136},
+        Case{8, 264, 136, 3592}, Case{8, 1032, 520, 264, DType::kF16}, Case{8, 72, 40, 9000}}) {
+    const Layer host(c.type, c.rows, c.hidden, c.heads, c.inner);
+    const Layer layer = on_device(Layer(c.type, c.rows, c.hidden, c.heads, c.inner));
+    run(layer, together);
+    expect_matches(host,
+                   {on_host(layer.after_out), on_host(layer.inner), on_host(layer.after_down), on_host(layer.y_q),
+                    on_host(layer.y_k)},
+                   std::to_string(c.rows) + " rows, hidden " + std::to_string(c.hidden));
+  }
+}
+
+// Rows of a block that take several rounds, over an x that comes slice by slice in each; strict products are the judge,
+// which the oracle judges elsewhere.
+TEST_F(ProductChain, SeveralRoundsReadXAgain) {
+  Random random(5);
+  const auto make = [&](const Shape& shape) {
+    return copied_to(*device_, random_tensor(random, DType::kBF16, shape, 0.1));
+  };
+  const Tensor x = make({8, 3080}), w = make({9000, 3080});
+  const Tensor y(DType::kF32, {8, 9000}, *device_), want(DType::kF32, {8, 9000}, *device_);
+  OpContext strict = context();
+  strict.determinism = Determinism::kStrict;
+  ops_->linear({.x = x, .weight = w, .y = y}, context());
+  ops_->linear({.x = x, .weight = w, .y = want}, strict);
+  EXPECT_TRUE(all_close(on_host(y), on_host(want), {.abs = 1e-4, .rel = 1e-4}));
+}
+
+// Chains of one, two and four steps give the same bits, whatever breaks them.
+TEST_F(ProductChain, OtherOpsBreakItAndSeeWhatTheySaw) {
+  const auto make = [this] { return on_device(Layer(DType::kBF16, 3, 1032, 520, 2056)); };
+  Layer whole = make(), waited = make(), broken = make();
+  const Tensor copy(DType::kBF16, {3, 1032}, *device_);
+  run(whole, together);
+  run(waited, [this](int) { device_->synchronize(); });
+  run(broken, [&](int i) {
+    if (i != 1) return;
+    ops_->pointwise({.kind = PointwiseKind::kAdd, .x = broken.after_out, .y = broken.x, .out = copy}, context());
+  });
+  for (size_t i = 0; i < 5; ++i) {
+    const Tensor want = on_host(*whole.results()[i]);
+    EXPECT_TRUE(bit_equal(on_host(*waited.results()[i]), want)) << i;
+    EXPECT_TRUE(bit_equal(on_host(*broken.results()[i]), want)) << i;
+  }
+  const Tensor x = on_host(broken.x), after_out = on_host(broken.after_out);
+  EXPECT_TRUE(all_close(on_host(copy), joined(PointwiseKind::kAdd, DType::kBF16, after_out, x), kRounded));
+}
+
+// Two layers, of which the second adds to the first's input: every replay goes on from the last.
+TEST_F(ProductChain, ReplaysOfAGraphGoOnWhereTheLastEnded) {
+  const auto make = [this] { return on_device(Layer(DType::kBF16, 2, 520, 264, 1032)); };
+  const auto step = [this](const Layer& layer) {
+    run(layer, together);
+    ops_->fused_linear({.x = layer.inner, .products = {{{layer.down, {}, layer.x}}}, .residual = layer.x}, context());
+  };
+  const Layer eager = make(), replayed = make();
+  for (int i = 0; i < 4; ++i) step(eager), device_->synchronize();
+  step(replayed);  // waits still when the capture begins
+  device_->begin_capture();
+  step(replayed);
+  const auto graph = device_->end_capture();
+  for (int i = 0; i < 3; ++i) graph->launch();
+  EXPECT_TRUE(bit_equal(on_host(replayed.x), on_host(eager.x)));
+  EXPECT_TRUE(bit_equal(on_host(replayed.y_q), on_host(eager.y_q)));
+}
+
+// The next op gets the memory that a waiting product still reads.
+TEST_F(ProductChain, MemoryThatIsReleasedMeanwhileServesTheNextOp) {
+  const Layer layer = on_device(Layer(DType::kBF16, 1, 264, 520, 520));
+  const auto steps = layer.steps();
+  ops_->fused_linear(steps[0], context());
+  const Tensor want = on_host(layer.after_out);
+  {
+    const Tensor a = copied_to(*device_, on_host(layer.a));
+    FusedLinearArgs out = steps[0];
+    out.x = a;
+    ops_->fused_linear(out, context());
+  }
+  const Tensor reused = Tensor::zeros(DType::kBF16, {1, 520}, *device_);
+  EXPECT_TRUE(bit_equal(on_host(layer.after_out), want));
+}
+
+}  // namespace
+}  // namespace headrace::testing_support
