@@ -166,69 +166,6 @@ void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
   }
 }
 
-bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
-  BlockLoop* loop = runner_.block_loop();
-  if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
-  const int32_t size = loop->config().block_size;
-  if (int64_t{2} * size * static_cast<int64_t>(steps.size()) > config_.runner.max_tokens)
-    return false;  // later ones must fit too
-  std::vector<BlockState> states;
-  std::vector<int32_t> tokens;
-  std::vector<int64_t> pages;
-  for (const ScheduledStep& step : steps) {
-    const Sequence& s = *step.sequence;
-    const auto state = strategy_->block_state(s);
-    if (!state) return false;
-    states.push_back(*state);
-    pages.push_back(static_cast<int64_t>(s.pages.size()));
-    for (int32_t p = state->begin - size; p < state->begin + size; ++p) {
-      tokens.push_back(p < 0 ? 0 : s.tokens[static_cast<size_t>(p)]);
-    }
-  }
-  loop->load(states, tokens);
-  runner_.start_blocks(batch, pages);
-  flight_ = steps;
-  flight_ends_ = false;
-  return true;
-}
-
-// The scheduler's order changes when the last of a prompt is cached; the device keeps the one that it took off with.
-void Engine::fly_on(const std::vector<ScheduledStep>& landed) {
-  std::vector<ScheduledStep> planned = scheduler_.next();
-  for (const ScheduledStep& before : landed) {
-    const auto same = std::ranges::find(planned, before.sequence, &ScheduledStep::sequence);
-    if (before.sequence != nullptr && same != planned.end()) flight_.push_back(std::move(*same));
-  }
-  HR_REQUIRE(flight_.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", flight_.size(),
-             " requests, the scheduler with ", planned.size());
-}
-
-std::vector<StepOutput> Engine::land() {
-  BlockLoop& loop = *runner_.block_loop();
-  const BlockLoop::Step step = loop.wait();
-  const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
-  const BlockReport& next = step.next;
-  // Who waits may be admitted when somebody ends.
-  const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
-  const bool goes_on = next.running > 0 && !changes;
-  if (goes_on) runner_.next_blocks(next.size);
-  std::vector<StepOutput> outputs = commit(landed, sampler_.most_likely(step.best, step.stats));
-  ++counters_.steps;
-  ++counters_.device_steps;
-  for (const ScheduledStep& one : landed) counters_.rows += one.plan.num_rows();
-  counters_.tokens += static_cast<int64_t>(outputs.size());
-  if (!goes_on) return outputs;
-  fly_on(landed);
-  int32_t rows = 0, samples = 0;
-  for (const ScheduledStep& one : flight_) {
-    rows += one.plan.num_rows();
-    samples += static_cast<int32_t>(one.plan.sample.size());
-  }
-  HR_REQUIRE(rows == next.rows && samples == next.logits_rows, ErrorCode::kInternal, "engine: the device goes on with ",
-             next.rows, " rows, ", next.logits_rows, " of them undecided, the strategy with ", rows, " and ", samples);
-  return outputs;
-}
-
 void Engine::step_warm_up() {
   const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
   runner_.run(
