@@ -2,7 +2,8 @@
 
 #include <map>
 
-#include "headrace/strategy/decoding_strategy.h"
+#include "headrace/base/error.h"
+#include "headrace/strategy/decoding_option.h"
 
 namespace headrace::app {
 
@@ -17,15 +18,19 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   std::string names = "auto";
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
+  const auto of = [](DecodingOption option, const char* what) { return str(what, " (", readers_of(option), ")"); };
   app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
-  app.add_option("--edit-threshold", s.decoding.edit_threshold, "what another token must pass to replace a kept one");
+  app.add_option("--edit-threshold", s.decoding.edit_threshold,
+                 of(DecodingOption::kEditThreshold, "what another token must pass to replace a kept one"));
   app.add_option("--remask-threshold", s.decoding.remask_threshold,
-                 "decided tokens become masks again where no token is as likely (multi_bd_edit; default: never)");
-  app.add_option("--copy-penalty", s.decoding.copy_penalty, "off the logit of the token on the left (multi_bd_edit)")
+                 of(DecodingOption::kRemaskThreshold,
+                    "decided tokens become masks again where no token is as likely; default: never"));
+  app.add_option("--copy-penalty", s.decoding.copy_penalty,
+                 of(DecodingOption::kCopyPenalty, "off the logit of the token on the left"))
       ->capture_default_str();
-  app.add_option("--max-edits", s.decoding.max_edits, "passes that may change a block without masks")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  app.add_option("--max-edits", s.decoding.max_edits,
+                 of(DecodingOption::kMaxEdits, "passes that may change a block without masks; default: 16"))
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--accept", s.decoding.rule,
                  "by what a token passes: confidence, margin, entropy, entropy_bound, leftmost, random")
       ->transform(CLI::CheckedTransformer(kRules).description(""));
@@ -33,7 +38,7 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
                  "above 0: tokens are drawn by exp(score / it) where the best would be kept (Dream's alg_temp)")
       ->capture_default_str();
   app.add_option("--merge-candidates", s.decoding.merge_candidates,
-                 "tokens whose blend a place that is not final goes in as (dmax)")
+                 of(DecodingOption::kMergeCandidates, "tokens whose blend a place that is not final goes in as"))
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   using Merge = StrategyConfig::Merge;
@@ -41,29 +46,34 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
                                                              {"iter_smooth_topk", Merge::Mode::kSmooth}};
   app.add_option(
          "--merge", f.merge.mode,
-         "of dmax: dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
-         "--merge-weight of the candidates")
+         of(DecodingOption::kMerge,
+            "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+            "--merge-weight of the candidates"))
       ->transform(CLI::CheckedTransformer(kMerges).description(""));
   app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
       ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
   app.add_option("--schedule", s.decoding.schedule,
-                 "threshold: a pass keeps what passes; reference: as the family's own published loop")
+                 of(DecodingOption::kSchedule,
+                    "threshold: a pass keeps what passes; reference: as the family's own published loop"))
       ->transform(CLI::CheckedTransformer(kSchedules).description(""));
   app.add_option("--steps", s.decoding.steps,
-                 "of --schedule reference: passes per block, for Dream over all (default: one token each)")
+                 of(DecodingOption::kSteps,
+                    "of --schedule reference: passes per block, for Dream over all; default: one token each"))
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-passes", s.decoding.max_passes, "passes that a block is decided in at most (multi_bd, d2f)")
+  app.add_option("--max-passes", s.decoding.max_passes,
+                 of(DecodingOption::kMaxPasses, "passes that a block is decided in at most"))
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--block-size", f.block_size, "tokens denoised together (default: the model's)")
       ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--blocks", f.num_blocks, "blocks denoised at the same time")
+  app.add_option("--blocks", f.num_blocks, of(DecodingOption::kNumBlocks, "blocks denoised at the same time"))
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   using BlockCache = StrategyConfig::BlockCache;
   static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
   app.add_option("--block-cache", f.block_cache,
-                 "of fast_dllm_v2: yes: passes over a sub-block see the others as they were; no: exact passes")
+                 of(DecodingOption::kBlockCache,
+                    "yes: passes over a sub-block see the others as they were; no: exact passes"))
       ->transform(CLI::CheckedTransformer(kCaches).description(""));
   app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");

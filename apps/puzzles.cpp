@@ -8,6 +8,7 @@
 
 #include "curve_svg.h"
 #include "headrace/llm/llm.h"
+#include "headrace/strategy/decoding_option.h"
 #include "headrace/weights/config_file.h"
 #include "json.h"
 #include "model_options.h"
@@ -49,8 +50,8 @@ PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
 
 PuzzleRun run(LLM& llm, const std::vector<Item>& items, std::optional<float> threshold) {
   PuzzleRun result{.strategy = llm.config().strategy, .threshold = threshold};
-  const SamplingParams params{
-      .max_tokens = 32, .temperature = 0, .decoding = {.threshold = threshold.value_or(kNever)}};
+  SamplingParams params{.max_tokens = 32, .temperature = 0};
+  if (reads_option(result.strategy, DecodingOption::kThreshold)) params.decoding.threshold = threshold.value_or(kNever);
   score(llm, items.front(), params);  // so that no run pays for the first touch of the weights
   for (const Item& item : items) result.tasks[item.task].add(score(llm, item, params));
   return result;

@@ -156,6 +156,10 @@ check "two threads, same tokens" "$(diffuse --threshold 0.001 -t 1)" "$(diffuse 
 check "a trace line per forward" 3 "$(diffuse --threshold 0 --trace "$work/trace" >/dev/null; wc -l <"$work/trace")"
 check "the trace holds every token" 20 "$(grep -o '"position"' "$work/trace" | wc -l)"
 check "a causal model is no diffusion model" 2 "$(status "$headrace" generate -p x --strategy multi_bd)"
+check "an option that the strategy does not read is usage" "2 2 2" \
+  "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
+check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
+  "$(diffuse --edit-threshold 0.5)"
 check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"

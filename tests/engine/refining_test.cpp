@@ -7,6 +7,7 @@
 #include <string>
 
 #include "headrace/engine/engine.h"
+#include "headrace/strategy/decoding_option.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {
@@ -67,7 +68,7 @@ TEST(Refining, B31_TheMaskIsNeverChosenNorEditedIn) {  // the toy model wants it
   for (const char* strategy : kRefining) {
     for (const float temperature : {0.0f, 1.5f}) {
       SamplingParams params{.max_tokens = 40, .temperature = temperature, .seed = 4};
-      params.decoding.edit_threshold = 0;
+      if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
       const auto ids = decode({}, config_of(strategy, 2), prompt_of(5), params);
       EXPECT_EQ(ids.size(), 40u);
       EXPECT_EQ(std::ranges::count(ids, ToyDiffusionModel::kMask), 0) << strategy;
@@ -181,7 +182,8 @@ TEST(MultiBDEdit, TheTokenOnTheLeftIsDiscouragedWithinABlockAlone) {
 TEST(Refining, NoTextChangesForEver) {
   for (const char* strategy : kRefining) {
     SamplingParams params{.max_tokens = 12, .temperature = 0};
-    params.decoding = {.threshold = 0.99f, .edit_threshold = 0.0f, .max_edits = 3};
+    params.decoding = {.threshold = 0.99f, .max_edits = 3};
+    if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
     EXPECT_EQ(decode({.fickle = true}, config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
   }
 }

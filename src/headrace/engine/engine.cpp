@@ -6,6 +6,8 @@
 
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/strategy/decoding_option.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -79,6 +81,8 @@ Engine::Engine(const Model& model, const EngineConfig& config)
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   check_device();
   validate(params);
+  refuse_unread(config_.strategy, asked_options(params.decoding));
+  if (model_.info().diffusion) check_reference(params.decoding, *model_.info().diffusion);
   for (const int32_t id : prompt) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
                " is outside the vocabulary of ", model_.info().vocab_size);

@@ -23,7 +23,7 @@ struct DecodingParams {
     kReference,  // as the family's published loop, DiffusionInfo::loop: blocks one at a time, and positions behind the
                  // end are decided like all others as long as one before it is left
   };
-  Rule rule = Rule::kConfidence;
+  std::optional<Rule> rule;  // absent: kConfidence; of a canvas, kEntropyBound
   Schedule schedule = Schedule::kThreshold;
   // kReference: passes that share a block's masks; absent: as many as masks. Of a canvas: at most; absent: the model's.
   std::optional<int32_t> steps;
@@ -38,11 +38,12 @@ struct DecodingParams {
   // Decided tokens become masks again where no token is as likely as this (multi_bd_edit); absent: never. Blocks end
   // all the same: within as many passes as they have tokens, and max_edits more.
   std::optional<float> remask_threshold;
-  int32_t max_edits = 16;  // passes that may change a block without masks
+  std::optional<int32_t> max_edits;  // passes that may change a block without masks; absent: kMaxEdits
   // Above 0: instead of the best, as many are drawn one after the other, each by exp(score / order_temperature). The
   // scores are those of the rule: probability, margin, minus entropy.
   float order_temperature = 0;
   int32_t merge_candidates = 1;  // tokens whose blend a place that is not final goes in as (dmax)
+  static constexpr int32_t kMaxEdits = 16;
   float copy_penalty = 0;        // off the logit of the token on the left in the same block (multi_bd_edit)
 };
 

@@ -22,7 +22,7 @@ void validate(const SamplingParams& p) {
                  {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
                  {"order_temperature", static_cast<double>(p.decoding.order_temperature), 0, 1e6},
                  {"merge_candidates", static_cast<double>(p.decoding.merge_candidates), 1, 64},
-                 {"max_edits", static_cast<double>(p.decoding.max_edits), 0, 1 << 20},
+                 {"max_edits", static_cast<double>(p.decoding.max_edits.value_or(0)), 0, 1 << 20},
                  {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
   for (const auto& range : kRanges) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "headrace/base/error.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -20,13 +18,6 @@ StrategyConfig above_threshold(StrategyConfig config) {
 
 D2F::D2F(const StrategyConfig& config)
     : blocks_(above_threshold(config)), block_size_(diffusion_info("d2f", config).block_size) {}
-
-void D2F::start(Sequence& s) const {
-  HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kUnsupported,
-             "strategy 'd2f': the model's published loop is that of strategy 'full_attention', without its adapter; ",
-             "schedule 'threshold' is Diffulex's");
-  blocks_.start(s);
-}
 
 int32_t D2F::min_budget(const Sequence& s) const {
   const int32_t first = s.blocks.empty() ? s.num_tokens() : s.blocks.back().end();

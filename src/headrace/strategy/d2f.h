@@ -12,8 +12,7 @@ class D2F final : public DecodingStrategy {
   explicit D2F(const StrategyConfig& config);
 
   std::string_view name() const override { return "d2f"; }
-  // Error kUnsupported for --schedule reference: that is the loop of the model without its adapter.
-  void start(Sequence& sequence) const override;
+  void start(Sequence& sequence) const override { blocks_.start(sequence); }
   // The first pass holds the whole prompt: its keys depend on all of it, so that it is never cut.
   int32_t min_budget(const Sequence& sequence) const override;
   std::optional<StepShape> step_shape() const override { return blocks_.step_shape(); }

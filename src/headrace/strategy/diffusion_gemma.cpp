@@ -8,7 +8,6 @@
 #include "headrace/sampling/acceptance.h"
 #include "headrace/sampling/random_draw.h"
 #include "headrace/strategy/block_buffer.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -44,12 +43,9 @@ CanvasStrategy::CanvasStrategy(const StrategyConfig& config) : info_(config.mode
   HR_REQUIRE(!config.block_size || *config.block_size == info_.block_size, ErrorCode::kInvalidArgument,
              "strategy 'diffusion_gemma': the block size is ", config.block_size.value_or(0),
              ", expected the canvas's ", info_.block_size);
-  HR_REQUIRE(config.num_blocks == 1, ErrorCode::kInvalidArgument, "strategy 'diffusion_gemma': it is to denoise ",
-             config.num_blocks, " canvases at a time, expected 1");
 }
 
 void CanvasStrategy::start(Sequence& s) const {
-  refuse_max_passes(name(), s.params.decoding);
   s.blocks.push_back(DecodingBlock::of_prompt(0, s.prompt_len));
   s.num_final = s.prompt_len;
   if (s.prompt_len < s.limit) open(s);

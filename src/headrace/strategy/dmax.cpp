@@ -20,11 +20,9 @@ DMax::DMax(const StrategyConfig& config) : RefiningBD("dmax", config), merge_(co
 }
 
 void DMax::start(Sequence& s) const {
-  const DecodingParams& params = s.params.decoding;
-  HR_REQUIRE(params.rule == DecodingParams::Rule::kConfidence && params.order_temperature == 0, ErrorCode::kUnsupported,
+  const auto rule = s.params.decoding.rule;
+  HR_REQUIRE(!rule || rule == DecodingParams::Rule::kConfidence, ErrorCode::kInvalidArgument,
              "strategy 'dmax': tokens are accepted by confidence alone; no other rule is built");
-  HR_REQUIRE(!follows_reference(params), ErrorCode::kUnsupported,
-             "strategy 'dmax': no published loop of a model is its own; schedule 'threshold' is Diffulex's");
   RefiningBD::start(s);
 }
 
@@ -55,7 +53,7 @@ StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
 BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
                          std::span<const SampledToken> candidates) const {
   const DecodingParams& params = s.params.decoding;
-  if (block.complete() && block.num_edit_steps() >= params.max_edits) return {.then = BlockVerdict::Then::kSettles};
+  if (block.complete() && block.num_edit_steps() >= params.max_edits.value_or(DecodingParams::kMaxEdits)) return {.then = BlockVerdict::Then::kSettles};
   std::vector<size_t> kept;
   bool filling = true, any_mask = false, same = true;
   for (size_t i = 0; i < candidates.size(); ++i) {

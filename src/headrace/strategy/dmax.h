@@ -12,7 +12,7 @@ class DMax final : public RefiningBD {
   // Error kInvalidArgument also for a merge weight below 0.
   explicit DMax(const StrategyConfig& config);
   std::string_view name() const override { return "dmax"; }
-  // Error kUnsupported for a request that accepts by anything but confidence, and for --schedule reference.
+  // Error kInvalidArgument for a request that accepts by anything but confidence.
   void start(Sequence& sequence) const override;
   // Tokens of blocks that are stored go in as they are.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

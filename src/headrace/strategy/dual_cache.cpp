@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -28,15 +26,9 @@ PlannedSpan alone(const Sequence& s, const DecodingBlock& block) {
 
 }  // namespace
 
-DualCache::DualCache(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
-  HR_REQUIRE(config.num_blocks == 1, ErrorCode::kInvalidArgument, "strategy '", name(), "': it is to denoise ",
-             config.num_blocks, " blocks at a time, expected 1");
-}
+DualCache::DualCache(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {}
 
 void DualCache::start(Sequence& s) const {
-  HR_REQUIRE(!follows_reference(s.params.decoding), ErrorCode::kInvalidArgument, "request ", s.id, ": strategy '",
-             name(), "' has no reference schedule, expected a threshold");
-  refuse_max_passes(name(), s.params.decoding);
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += info_.block_size) {
     s.blocks.emplace_back(begin, std::min(begin + info_.block_size, s.limit), begin, s.limit);
   }

@@ -10,8 +10,7 @@ namespace headrace {
 
 class DualCache final : public DecodingStrategy {
  public:
-  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size, or when
-  // several blocks are to be denoised at a time.
+  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit DualCache(const StrategyConfig& config);
 
   std::string_view name() const override { return "dual_cache"; }

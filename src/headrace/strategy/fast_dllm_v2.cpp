@@ -33,8 +33,6 @@ FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
              info_.sub_block_size);
   HR_REQUIRE(info_.logits_of == DiffusionInfo::LogitsOf::kBefore, ErrorCode::kInvalidArgument, "strategy '", name(),
              "': the model's logits say the token of their own position, expected the next one's");
-  HR_REQUIRE(config.num_blocks == 1, ErrorCode::kInvalidArgument, "strategy '", name(), "': it is to denoise ",
-             config.num_blocks, " blocks at a time, expected 1");
 }
 
 int32_t FastDLLMv2::max_cached(const Sequence& s) const {
@@ -51,9 +49,6 @@ void FastDLLMv2::open_block(Sequence& s, int32_t begin) const {
 }
 
 void FastDLLMv2::start(Sequence& s) const {
-  HR_REQUIRE(!s.params.decoding.steps, ErrorCode::kUnsupported, "strategy '", name(),
-             "': a pass keeps what passes the threshold; a number of steps is not built");
-  refuse_max_passes(name(), s.params.decoding);
   const int32_t whole = s.prompt_len / info_.block_size * info_.block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) open_block(s, whole);

@@ -15,8 +15,7 @@ namespace headrace {
 class FastDLLMv2 final : public DecodingStrategy {
  public:
   // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size, when the
-  // block is no multiple of its sub-blocks, when the model's logits are no next tokens', or when several blocks are to
-  // be denoised at a time.
+  // block is no multiple of its sub-blocks, or when the model's logits are no next tokens'.
   explicit FastDLLMv2(const StrategyConfig& config);
 
   std::string_view name() const override { return "fast_dllm_v2"; }

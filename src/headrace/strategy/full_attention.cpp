@@ -2,20 +2,15 @@
 
 #include <algorithm>
 
-#include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 
-FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
-  HR_REQUIRE(config.num_blocks == 1, ErrorCode::kInvalidArgument, "strategy '", name(), "': it is to denoise ",
-             config.num_blocks, " blocks at a time, expected 1");
-}
+FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {}
 
 void FullAttention::start(Sequence& s) const {
-  refuse_max_passes(name(), s.params.decoding);
   const bool one = follows_reference(s.params.decoding) && info_.loop == DiffusionInfo::Loop::kTimesteps;
   const int32_t size = one ? s.limit - s.prompt_len : info_.block_size;
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += size) {

@@ -9,8 +9,7 @@ namespace headrace {
 
 class FullAttention final : public DecodingStrategy {
  public:
-  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size, or when
-  // several blocks are to be denoised at a time.
+  // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit FullAttention(const StrategyConfig& config);
 
   std::string_view name() const override { return "full_attention"; }

@@ -50,8 +50,9 @@ BlockVerdict MultiBDEdit::judge(const Sequence& s, const DecodingBlock& block,
                                 std::span<const SampledToken> candidates) const {
   using Then = BlockVerdict::Then;
   const DecodingParams& params = s.params.decoding;
+  const int32_t max_edits = params.max_edits.value_or(DecodingParams::kMaxEdits);
   const int32_t looks = block.num_steps() + 1, edit_looks = block.complete() ? block.num_edit_steps() + 1 : 0;
-  const bool out_of_time = looks >= block.end() - block.begin() + params.max_edits && !follows_reference(params);
+  const bool out_of_time = looks >= block.end() - block.begin() + max_edits && !follows_reference(params);
   BlockVerdict verdict;
   if (!out_of_time) verdict.kept = filled(block, candidates, params);
   const bool full = static_cast<int32_t>(verdict.kept.size()) == block.num_masked();
@@ -69,11 +70,11 @@ BlockVerdict MultiBDEdit::judge(const Sequence& s, const DecodingBlock& block,
   std::ranges::sort(verdict.kept);
   const bool quiet = verdict.kept.empty() && verdict.remasked.empty();
   if (follows_reference(params)) {
-    if (full && (quiet || edit_looks >= params.max_edits)) verdict.then = Then::kSettles;
+    if (full && (quiet || edit_looks >= max_edits)) verdict.then = Then::kSettles;
     return verdict;
   }
   if (out_of_time) return {.kept = std::move(verdict.kept), .then = Then::kSettles};
-  if (quiet || edit_looks > params.max_edits) return {.then = Then::kSettles};
+  if (quiet || edit_looks > max_edits) return {.then = Then::kSettles};
   return verdict;
 }
 

@@ -19,7 +19,8 @@ inline bool follows_reference(const DecodingParams& params) {
 std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
                                       const DecodingParams& params, const DiffusionInfo& info);
 
-// Error kUnsupported, naming the strategy, for a request with max_passes.
-void refuse_max_passes(std::string_view strategy, const DecodingParams& params);
+// Error kInvalidArgument for a request of the schedule 'reference' whose threshold, or steps beside one, the family's
+// loop does not read.
+void check_reference(const DecodingParams& params, const DiffusionInfo& info);
 
 }  // namespace headrace

@@ -1,7 +1,6 @@
 #include "headrace/strategy/refining_bd.h"
 
 #include "headrace/base/error.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 
@@ -10,11 +9,6 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
              "': the model's logits decide the next position, expected their own");
   buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
-}
-
-void RefiningBD::start(Sequence& s) const {
-  refuse_max_passes(name(), s.params.decoding);
-  buffer_.start(s);
 }
 
 int32_t RefiningBD::min_budget(const Sequence&) const {

@@ -16,7 +16,7 @@ struct BlockVerdict {
 
 class RefiningBD : public DecodingStrategy {
  public:
-  void start(Sequence& sequence) const override;
+  void start(Sequence& sequence) const override { buffer_.start(sequence); }
   std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
   int32_t min_budget(const Sequence& sequence) const override;
   std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }

@@ -5,6 +5,7 @@
 #include "headrace/base/error.h"
 #include "headrace/strategy/autoregressive.h"
 #include "headrace/strategy/d2f.h"
+#include "headrace/strategy/decoding_option.h"
 #include "headrace/strategy/diffusion_gemma.h"
 #include "headrace/strategy/dmax.h"
 #include "headrace/strategy/dual_cache.h"
@@ -19,7 +20,17 @@ namespace {
 struct Row {
   std::string_view name;
   std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
+  DecodingOptionSet reads;
 };
+
+using enum DecodingOption;
+
+// By what a block strategy chooses tokens, and how it is made.
+constexpr DecodingOptionSet kChoice = {kRule, kThreshold, kOrderTemperature, kBlockSize, kMaskTokenId};
+// Of those with a buffer of several blocks.
+constexpr DecodingOptionSet kBuffer = {kAddBlock, kNumBlocks, kPipeline};
+constexpr DecodingOptionSet kPublishedLoop = {kSchedule, kSteps};
+constexpr DecodingOptionSet kProgress = {kMaxPasses, kSemiComplete};
 
 template <class Strategy>
 std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
@@ -30,18 +41,30 @@ std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
   }
 }
 
-// A new strategy is one file and one row.
+// A new strategy is one file and one row. What a row does not read is refused by name.
 constexpr std::array kStrategies = {
-    Row{"autoregressive", make<Autoregressive>},
-    Row{"full_attention", make<FullAttention>},
-    Row{"dual_cache", make<DualCache>},
-    Row{"multi_bd", make<MultiBD>},
-    Row{"multi_bd_edit", make<MultiBDEdit>},
-    Row{"d2f", make<D2F>},
-    Row{"dmax", make<DMax>},
-    Row{"fast_dllm_v2", make<FastDLLMv2>},
-    Row{"diffusion_gemma", make<CanvasStrategy>},
+    Row{"autoregressive", make<Autoregressive>, {}},
+    Row{"full_attention", make<FullAttention>, kChoice | kPublishedLoop},
+    Row{"dual_cache", make<DualCache>, kChoice},
+    Row{"multi_bd", make<MultiBD>, kChoice | kBuffer | kPublishedLoop | kProgress},
+    Row{"multi_bd_edit", make<MultiBDEdit>,
+        kChoice | kBuffer | kPublishedLoop | DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
+    Row{"d2f", make<D2F>, kChoice | kBuffer | kProgress},
+    Row{"dmax", make<DMax>,
+        kBuffer |
+            DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
+    Row{"fast_dllm_v2", make<FastDLLMv2>, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
+    Row{"diffusion_gemma", make<CanvasStrategy>, kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
 };
+
+const Row& row_of(std::string_view name) {
+  std::string built;
+  for (const Row& row : kStrategies) {
+    if (row.name == name) return row;
+    built += (built.empty() ? "" : ", ") + std::string(row.name);
+  }
+  throw Error(ErrorCode::kUnsupported, str("strategy '", name, "' is not built; built are: ", built));
+}
 
 }  // namespace
 
@@ -64,12 +87,19 @@ std::string_view default_strategy(const std::optional<DiffusionInfo>& model) {
 }
 
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
-  std::string built;
+  const Row& row = row_of(name);
+  refuse_unread(name, asked_options(config));
+  return row.make(config);
+}
+
+bool reads_option(std::string_view strategy, DecodingOption option) { return row_of(strategy).reads.contains(option); }
+
+std::string readers_of(DecodingOption option) {
+  std::string readers;
   for (const Row& row : kStrategies) {
-    if (row.name == name) return row.make(config);
-    built += (built.empty() ? "" : ", ") + std::string(row.name);
+    if (row.reads.contains(option)) readers += (readers.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw Error(ErrorCode::kUnsupported, str("strategy '", name, "' is not built; built are: ", built));
+  return readers;
 }
 
 }  // namespace headrace

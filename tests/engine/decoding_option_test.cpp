@@ -1,0 +1,195 @@
+// Every strategy under every option: it is read, or refused in one sentence.
+#include "headrace/strategy/decoding_option.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <string>
+
+#include "headrace/engine/engine.h"
+#include "toy_diffusion_model.h"
+
+namespace headrace {
+namespace {
+
+using testing::ToyDiffusionModel;
+using Strategies = std::set<std::string>;
+using Schedule = DecodingParams::Schedule;
+
+struct Asked {
+  DecodingParams params;
+  StrategyConfig config;
+};
+
+struct Case {
+  DecodingOption option;
+  Strategies readers;
+  std::string sentence;  // behind the strategy's name, without the readers
+  std::function<void(Asked&)> ask;
+};
+
+const Strategies kBlocks = {"multi_bd", "multi_bd_edit", "d2f", "dmax"};
+const Strategies kMasks = {"multi_bd", "multi_bd_edit", "d2f", "dmax", "full_attention", "dual_cache", "fast_dllm_v2"};
+
+Strategies with(Strategies strategies, const Strategies& more) {
+  strategies.insert(more.begin(), more.end());
+  return strategies;
+}
+
+Strategies without(Strategies strategies, const std::string& one) {
+  strategies.erase(one);
+  return strategies;
+}
+
+const std::vector<Case> kCases = {
+    {DecodingOption::kRule, kMasks, "rule is confidence, expected none",
+     [](Asked& a) { a.params.rule = DecodingParams::Rule::kConfidence; }},
+    {DecodingOption::kSchedule,
+     {"multi_bd", "multi_bd_edit", "full_attention", "fast_dllm_v2", "diffusion_gemma"},
+     "schedule is reference, expected threshold",
+     [](Asked& a) { a.params.schedule = Schedule::kReference; }},
+    {DecodingOption::kMaxPasses,
+     {"multi_bd", "d2f"},
+     "max_passes is 3, expected none",
+     [](Asked& a) { a.params.max_passes = 3; }},
+    {DecodingOption::kThreshold, with(kMasks, {"diffusion_gemma"}), "threshold is 0.5, expected none",
+     [](Asked& a) { a.params.threshold = 0.5f; }},
+    {DecodingOption::kAddBlock, kBlocks, "add_block is 0.2, expected 0.1", [](Asked& a) { a.params.add_block = 0.2f; }},
+    {DecodingOption::kSemiComplete,
+     {"multi_bd", "d2f"},
+     "semi_complete is 0.8, expected 0.9",
+     [](Asked& a) { a.params.semi_complete = 0.8f; }},
+    {DecodingOption::kEditThreshold,
+     {"multi_bd_edit"},
+     "edit_threshold is 0.5, expected none",
+     [](Asked& a) { a.params.edit_threshold = 0.5f; }},
+    {DecodingOption::kRemaskThreshold,
+     {"multi_bd_edit"},
+     "remask_threshold is 0.25, expected none",
+     [](Asked& a) { a.params.remask_threshold = 0.25f; }},
+    {DecodingOption::kMaxEdits,
+     {"multi_bd_edit", "dmax"},
+     "max_edits is 16, expected none",
+     [](Asked& a) { a.params.max_edits = 16; }},
+    {DecodingOption::kOrderTemperature, without(kMasks, "dmax"), "order_temperature is 2, expected 0",
+     [](Asked& a) { a.params.order_temperature = 2; }},
+    {DecodingOption::kMergeCandidates,
+     {"dmax"},
+     "merge_candidates is 2, expected 1",
+     [](Asked& a) { a.params.merge_candidates = 2; }},
+    {DecodingOption::kCopyPenalty,
+     {"multi_bd_edit"},
+     "copy_penalty is 1, expected 0",
+     [](Asked& a) { a.params.copy_penalty = 1; }},
+    {DecodingOption::kBlockSize, with(kMasks, {"diffusion_gemma"}), "block_size is 8, expected none",
+     [](Asked& a) { a.config.block_size = 8; }},
+    {DecodingOption::kMaskTokenId, kMasks, "mask_token_id is 7, expected none",
+     [](Asked& a) { a.config.mask_token_id = 7; }},
+    {DecodingOption::kNumBlocks, kBlocks, "num_blocks is 2, expected 1", [](Asked& a) { a.config.num_blocks = 2; }},
+    {DecodingOption::kPipeline, kBlocks, "pipeline is parity, expected tight",
+     [](Asked& a) { a.config.pipeline = StrategyConfig::Pipeline::kParity; }},
+    {DecodingOption::kBlockCache,
+     {"fast_dllm_v2"},
+     "block_cache is no, expected yes",
+     [](Asked& a) { a.config.block_cache = StrategyConfig::BlockCache::kNo; }},
+    {DecodingOption::kMerge,
+     {"dmax"},
+     "merge is iter_smooth_topk of weight 2, expected dmax_topk of weight 1",
+     [](Asked& a) { a.config.merge = {StrategyConfig::Merge::Mode::kSmooth, 2}; }},
+};
+
+// A network of the kind that the strategy decodes.
+class AnyModel final : public Model {
+ public:
+  explicit AnyModel(const std::string& strategy) : toy_({.block_size = 8}), info_(toy_.info()) {
+    if (strategy == "fast_dllm_v2") info_.diffusion->logits_of = DiffusionInfo::LogitsOf::kBefore;
+    if (strategy != "diffusion_gemma") return;
+    info_.diffusion = DiffusionInfo{.block_size = 8, .attention = DiffusionInfo::Attention::kCanvas};
+    info_.diffusion->canvas.noise_vocab = ToyDiffusionModel::kVocab;
+  }
+  DiffusionInfo& diffusion() { return *info_.diffusion; }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override { return toy_.forward(batch); }
+
+ private:
+  ToyDiffusionModel toy_;
+  ModelInfo info_;
+};
+
+// What an engine says to it; empty where it takes it.
+std::string refusal(const AnyModel& model, const std::string& strategy, const Asked& asked) {
+  try {
+    Engine engine(model, {.runner = {.num_pages = 16, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = 128},
+                          .max_context_len = 64,
+                          .strategy = strategy,
+                          .decoding = asked.config});
+    engine.add({1, 2, 3}, {.max_tokens = 4, .decoding = asked.params});
+    return {};
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    return e.what();
+  }
+}
+
+TEST(DecodingOptions, B13_EachStrategyReadsAnOptionOrRefusesItInASentence) {
+  for (const std::string_view name : strategy_names()) {
+    const std::string strategy(name);
+    EXPECT_EQ(refusal(AnyModel(strategy), strategy, {}), "");
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(str(strategy, ", ", name_of(c.option)));
+      Asked asked;
+      c.ask(asked);
+      const std::string got = refusal(AnyModel(strategy), strategy, asked);
+      EXPECT_EQ(reads_option(strategy, c.option), c.readers.contains(strategy));
+      if (c.readers.contains(strategy)) {
+        EXPECT_EQ(got, "");
+      } else {
+        EXPECT_EQ(got, str("strategy '", strategy, "': ", c.sentence, "; strategies that read it: ",
+                           readers_of(c.option)));
+      }
+    }
+  }
+}
+
+TEST(DecodingOptions, StepsAreReadByPublishedLoopsThatCountThem) {
+  const Strategies readers = {"multi_bd", "multi_bd_edit", "full_attention", "diffusion_gemma"};
+  for (const std::string_view name : strategy_names()) {
+    const std::string strategy(name);
+    Asked asked;
+    asked.params = {.schedule = Schedule::kReference, .steps = 2};
+    const std::string got = refusal(AnyModel(strategy), strategy, asked);
+    EXPECT_EQ(got.empty(), readers.contains(strategy)) << strategy << ": " << got;
+    EXPECT_EQ(reads_option(strategy, DecodingOption::kSteps), readers.contains(strategy)) << strategy;
+    if (strategy == "fast_dllm_v2") {
+      EXPECT_EQ(got, str("strategy 'fast_dllm_v2': steps is 2, expected none; strategies that read it: ",
+                         readers_of(DecodingOption::kSteps)));
+    }
+  }
+}
+
+TEST(DecodingOptions, EveryOptionIsInTheTables) {
+  std::set<DecodingOption> known = {DecodingOption::kSteps};
+  for (const Case& c : kCases) known.insert(c.option);
+  for (size_t i = 0; i < 19; ++i) EXPECT_TRUE(known.contains(static_cast<DecodingOption>(i))) << i;
+  EXPECT_EQ(name_of(static_cast<DecodingOption>(19)), "unknown") << "an option that no table here has";
+}
+
+TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTakesEither) {
+  AnyModel dream("full_attention"), llada("full_attention");
+  dream.diffusion().loop = DiffusionInfo::Loop::kTimesteps;
+  llada.diffusion().loop = DiffusionInfo::Loop::kEven;
+  Asked threshold, both;
+  threshold.params = {.schedule = Schedule::kReference, .threshold = 0.5f};
+  both.params = {.schedule = Schedule::kReference, .steps = 2, .threshold = 0.5f};
+  EXPECT_EQ(refusal(dream, "full_attention", threshold),
+            "threshold is 0.5, expected none with the schedule 'reference' of this model, which keeps a share of the "
+            "masks in each step");
+  EXPECT_EQ(refusal(llada, "full_attention", threshold), "");
+  EXPECT_EQ(refusal(llada, "full_attention", both),
+            "steps is 2, expected none beside a threshold with the schedule 'reference' of this model");
+  EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", both), "");
+}
+
+}  // namespace
+}  // namespace headrace
