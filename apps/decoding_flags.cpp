@@ -44,11 +44,10 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   using Merge = StrategyConfig::Merge;
   static const std::map<std::string, Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
                                                              {"iter_smooth_topk", Merge::Mode::kSmooth}};
-  app.add_option(
-         "--merge", f.merge.mode,
-         of(DecodingOption::kMerge,
-            "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
-            "--merge-weight of the candidates"))
+  app.add_option("--merge", f.merge.mode,
+                 of(DecodingOption::kMerge,
+                    "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+                    "--merge-weight of the candidates"))
       ->transform(CLI::CheckedTransformer(kMerges).description(""));
   app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
       ->check(CLI::Range(0.0, 1e3))
@@ -71,9 +70,9 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
       ->capture_default_str();
   using BlockCache = StrategyConfig::BlockCache;
   static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
-  app.add_option("--block-cache", f.block_cache,
-                 of(DecodingOption::kBlockCache,
-                    "yes: passes over a sub-block see the others as they were; no: exact passes"))
+  app.add_option(
+         "--block-cache", f.block_cache,
+         of(DecodingOption::kBlockCache, "yes: passes over a sub-block see the others as they were; no: exact passes"))
       ->transform(CLI::CheckedTransformer(kCaches).description(""));
   app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");

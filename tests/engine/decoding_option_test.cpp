@@ -96,7 +96,9 @@ const std::vector<Case> kCases = {
     {DecodingOption::kMerge,
      {"dmax"},
      "merge is iter_smooth_topk of weight 2, expected dmax_topk of weight 1",
-     [](Asked& a) { a.config.merge = {StrategyConfig::Merge::Mode::kSmooth, 2}; }},
+     [](Asked& a) {
+       a.config.merge = {StrategyConfig::Merge::Mode::kSmooth, 2};
+     }},
 };
 
 // A network of the kind that the strategy decodes.
@@ -145,8 +147,8 @@ TEST(DecodingOptions, B13_EachStrategyReadsAnOptionOrRefusesItInASentence) {
       if (c.readers.contains(strategy)) {
         EXPECT_EQ(got, "");
       } else {
-        EXPECT_EQ(got, str("strategy '", strategy, "': ", c.sentence, "; strategies that read it: ",
-                           readers_of(c.option)));
+        EXPECT_EQ(got,
+                  str("strategy '", strategy, "': ", c.sentence, "; strategies that read it: ", readers_of(c.option)));
       }
     }
   }

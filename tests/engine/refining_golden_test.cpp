@@ -53,7 +53,9 @@ SamplingParams params_of(const JsonValue& entry) {
   if (entry.find("schedule")) params.decoding.schedule = DecodingParams::Schedule::kReference;
   params.decoding.copy_penalty = static_cast<float>(entry.float_or("copy_penalty", 0));
   params.decoding.merge_candidates = static_cast<int32_t>(entry.int_or("merge", 1));
-  params.decoding.max_edits = static_cast<int32_t>(entry.int_or("max_edits", 16));
+  if (const JsonValue* edits = entry.find("max_edits")) {
+    params.decoding.max_edits = static_cast<int32_t>(edits->as_int());
+  }
   return params;
 }
 

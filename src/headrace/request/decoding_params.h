@@ -44,7 +44,7 @@ struct DecodingParams {
   float order_temperature = 0;
   int32_t merge_candidates = 1;  // tokens whose blend a place that is not final goes in as (dmax)
   static constexpr int32_t kMaxEdits = 16;
-  float copy_penalty = 0;        // off the logit of the token on the left in the same block (multi_bd_edit)
+  float copy_penalty = 0;  // off the logit of the token on the left in the same block (multi_bd_edit)
 };
 
 }  // namespace headrace

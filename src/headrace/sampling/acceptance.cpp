@@ -44,7 +44,8 @@ double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
 }  // namespace
 
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info) {
-  return {params.rule.value_or(Rule::kConfidence), params.threshold.value_or(info.threshold), info.acceptance, params.order_temperature};
+  return {params.rule.value_or(Rule::kConfidence), params.threshold.value_or(info.threshold), info.acceptance,
+          params.order_temperature};
 }
 
 double score_of(const SampledToken& candidate, Rule rule) {

@@ -116,8 +116,8 @@ std::vector<AskedOption> asked_options(const StrategyConfig& config) {
 
 void refuse_unread(std::string_view strategy, const std::vector<AskedOption>& asked) {
   for (const AskedOption& one : asked) {
-    HR_REQUIRE(reads_option(strategy, one.option), ErrorCode::kInvalidArgument, "strategy '", strategy, "': ",
-               name_of(one.option), " is ", one.value, ", expected ", one.unasked,
+    HR_REQUIRE(reads_option(strategy, one.option), ErrorCode::kInvalidArgument, "strategy '", strategy,
+               "': ", name_of(one.option), " is ", one.value, ", expected ", one.unasked,
                "; strategies that read it: ", readers_of(one.option));
   }
 }

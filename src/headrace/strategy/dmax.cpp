@@ -53,7 +53,8 @@ StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
 BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
                          std::span<const SampledToken> candidates) const {
   const DecodingParams& params = s.params.decoding;
-  if (block.complete() && block.num_edit_steps() >= params.max_edits.value_or(DecodingParams::kMaxEdits)) return {.then = BlockVerdict::Then::kSettles};
+  if (block.complete() && block.num_edit_steps() >= params.max_edits.value_or(DecodingParams::kMaxEdits))
+    return {.then = BlockVerdict::Then::kSettles};
   std::vector<size_t> kept;
   bool filling = true, any_mask = false, same = true;
   for (size_t i = 0; i < candidates.size(); ++i) {

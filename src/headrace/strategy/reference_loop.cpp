@@ -65,10 +65,12 @@ std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, 
 
 void check_reference(const DecodingParams& params, const DiffusionInfo& info) {
   if (!follows_reference(params) || !params.threshold) return;
-  HR_REQUIRE(info.loop != Loop::kTimesteps, ErrorCode::kInvalidArgument, "threshold is ", *params.threshold,
-             ", expected none with the schedule 'reference' of this model, which keeps a share of the masks in each step");
+  HR_REQUIRE(
+      info.loop != Loop::kTimesteps, ErrorCode::kInvalidArgument, "threshold is ", *params.threshold,
+      ", expected none with the schedule 'reference' of this model, which keeps a share of the masks in each step");
   HR_REQUIRE(info.loop != Loop::kEven || !params.steps, ErrorCode::kInvalidArgument, "steps is ",
-             params.steps.value_or(0), ", expected none beside a threshold with the schedule 'reference' of this model");
+             params.steps.value_or(0),
+             ", expected none beside a threshold with the schedule 'reference' of this model");
 }
 
 }  // namespace headrace

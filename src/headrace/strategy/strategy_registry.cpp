@@ -48,11 +48,11 @@ constexpr std::array kStrategies = {
     Row{"dual_cache", make<DualCache>, kChoice},
     Row{"multi_bd", make<MultiBD>, kChoice | kBuffer | kPublishedLoop | kProgress},
     Row{"multi_bd_edit", make<MultiBDEdit>,
-        kChoice | kBuffer | kPublishedLoop | DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
+        kChoice | kBuffer | kPublishedLoop |
+            DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
     Row{"d2f", make<D2F>, kChoice | kBuffer | kProgress},
     Row{"dmax", make<DMax>,
-        kBuffer |
-            DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
+        kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
     Row{"fast_dllm_v2", make<FastDLLMv2>, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
     Row{"diffusion_gemma", make<CanvasStrategy>, kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
 };
