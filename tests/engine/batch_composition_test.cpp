@@ -2,9 +2,13 @@
 // there, and however its prompt is cut.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/golden_batches.h"
+#include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "support/all_close.h"
+#include "support/random.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -55,6 +59,54 @@ TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCut) {
         ASSERT_EQ(together.left(0), 0);
         EXPECT_TRUE(bit_equal(together.logits(0), alone.logits(0)));
       }
+    }
+  }
+}
+
+using Prompts = std::vector<std::vector<int32_t>>;
+using Answers = std::map<int64_t, std::vector<SampledToken>>;
+
+// All at once, four tokens each; `rows` that ran.
+Answers answers(const Model& model, SchedulerConfig::KeepText keep, const Prompts& prompts, int64_t& rows) {
+  Engine engine(model, {.runner = {.context = {.threads = 2, .determinism = Determinism::kStrict},
+                                   .num_pages = 64,
+                                   .page_size = 16,
+                                   .num_states = 4,
+                                   .max_tokens = 100},
+                        .max_requests = 4,
+                        .max_context_len = 128,
+                        .keep_text = keep});
+  Answers all;
+  for (const std::vector<int32_t>& prompt : prompts) engine.add(prompt, {.max_tokens = 4, .temperature = 0});
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) all[out.sequence_id].push_back(out.token);
+  }
+  rows = engine.counters().rows;
+  EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  return all;
+}
+
+// Three prompts that share 77, 77 and 40 tokens, and one that shares none: nobody's tokens or probabilities change by a
+// bit, whether keys and values alone are shared or recurrent states too, and what is shared runs once.
+TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
+  const auto model = load_model(golden_folder(GetParam()),
+                                {.dtype = DType::kF32, .context = {.threads = 2, .determinism = Determinism::kStrict}});
+  Prompts prompts(4, std::vector<int32_t>(kLength));
+  Random random(3);
+  for (int32_t& id : prompts[0]) id = static_cast<int32_t>(random.below(200));
+  for (int32_t& id : prompts[3]) id = static_cast<int32_t>(random.below(200));
+  prompts[1] = prompts[2] = prompts[0];
+  for (size_t p = 40; p < kLength; ++p) prompts[2][p] = prompts[3][p];
+  int64_t shared_rows = 0, own_rows = 0;
+  Answers shared = answers(*model, SchedulerConfig::KeepText::kYes, prompts, shared_rows);
+  Answers own = answers(*model, SchedulerConfig::KeepText::kNo, prompts, own_rows);
+  EXPECT_EQ(own_rows - shared_rows, 64 + 32);  // whole pages of 16
+  for (const auto& [id, want] : own) {
+    const std::vector<SampledToken>& got = shared[id];
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].id, want[i].id) << "request " << id << ", token " << i;
+      EXPECT_EQ(got[i].logprob, want[i].logprob) << "request " << id << ", token " << i;
     }
   }
 }

@@ -247,6 +247,27 @@ void expect_same_bits(const Answer& got, const Answer& want) {
   }
 }
 
+// The request twice at the same time: the pages that its prompt fills are in both, all others in one alone, and the
+// bits are those of a run by itself.
+void expect_two_to_share(const Model& model, Engine& engine, const std::string& strategy, const Request& request) {
+  Engine fresh(model, config_of(strategy, 2, {.threads = 1, .determinism = Determinism::kStrict}));
+  const Answer want = answered(fresh, request);
+  std::map<int64_t, std::vector<int32_t>> pages;
+  std::map<int64_t, Answer> got;
+  engine.observe([&pages](StepMoment, const Sequence& s, const StepPlan&) { pages[s.id] = s.pages; });
+  for (int i = 0; i < 2; ++i) engine.add(request.prompt, request.params);
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) got[out.sequence_id].tokens.push_back(out.token);
+  }
+  for (const auto& [id, answer] : got) expect_same_bits(answer, want);
+  const std::vector<int32_t>&first = pages.begin()->second, &second = pages.rbegin()->second;
+  const size_t shared = goes_on(strategy) ? request.prompt.size() / 16 : 0;
+  ASSERT_EQ(first.size(), second.size());
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(std::ranges::count(second, first[i]), i < shared ? 1 : 0) << "page " << i;
+  }
+}
+
 TEST_P(DiffusionDefects, B03_AFollowUpGoesOnBehindTheGeneratedTextAndChangesNoBit) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
   Engine engine(*model, keeping(GetParam().strategy, 64));
@@ -265,7 +286,7 @@ TEST_P(DiffusionDefects, B03_AFollowUpGoesOnBehindTheGeneratedTextAndChangesNoBi
   EXPECT_EQ(engine.scheduler().free_pages(), 64);
 }
 
-TEST_P(DiffusionDefects, B03_KeptTextGivesWayToRequestsAndIsNeverSharedByTwo) {
+TEST_P(DiffusionDefects, B03_KeptTextGivesWayToRequestsAndTwoThatBeginWithItChangeNoBit) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
   Engine engine(*model, keeping(GetParam().strategy, 12));
   for (const int32_t seed : {1, 2, 1, 3, 4, 5, 1, 2}) {  // more text than the pool holds
@@ -274,16 +295,17 @@ TEST_P(DiffusionDefects, B03_KeptTextGivesWayToRequestsAndIsNeverSharedByTwo) {
     expect_same_bits(answered(engine, request), answered(fresh, request));
     EXPECT_EQ(engine.scheduler().free_pages(), 12);
   }
-  std::map<int64_t, std::set<int32_t>> pages;
-  engine.observe(
-      [&pages](StepMoment, const Sequence& s, const StepPlan&) { pages[s.id].insert(s.pages.begin(), s.pages.end()); });
-  std::map<int64_t, std::vector<int32_t>> ids;
-  for (int i = 0; i < 2; ++i) engine.add(prompt_of(37, 1), greedy(20, 0.03f));
-  while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) ids[out.sequence_id].push_back(out.token.id);
+  expect_two_to_share(*model, engine, GetParam().strategy, {prompt_of(37, 1), greedy(20, 0.03f)});
+}
+
+TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
+  for (const int64_t rows : {256, 50}) {  // at once, and a prompt in two steps
+    EngineConfig config = keeping(GetParam().strategy, 12);
+    config.runner.max_tokens = goes_on(GetParam().strategy) ? rows : 256;
+    Engine engine(*model, config);
+    expect_two_to_share(*model, engine, GetParam().strategy, {prompt_of(37, 1), greedy(20, 0.03f)});
   }
-  EXPECT_EQ(ids.begin()->second, ids.rbegin()->second);
-  for (const int32_t page : pages.begin()->second) EXPECT_FALSE(pages.rbegin()->second.contains(page));
 }
 
 TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {

@@ -12,14 +12,16 @@
 namespace headrace {
 namespace {
 
-SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
+SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c, const ModelRunner& runner) {
+  using CopyStates = SchedulerConfig::CopyStates;
   return {.num_pages = c.runner.num_pages,
           .page_size = c.runner.page_size,
           .max_requests = c.max_requests,
           .num_states = model.info().num_gdn_layers > 0 ? c.runner.num_states : 0,
           .max_context_len = c.max_context_len,
           .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens),
-          .keep_text = c.keep_text};
+          .keep_text = c.keep_text,
+          .copy_states = runner.on_cpu() ? CopyStates::kYes : CopyStates::kNo};
 }
 
 std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineConfig& c) {
@@ -64,7 +66,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       config_(with_vocab(config, model)),
       strategy_(strategy_of(model, config)),
       runner_(model, config.runner),
-      scheduler_(scheduler_config(model, config), *strategy_),
+      scheduler_(scheduler_config(model, config, runner_), *strategy_),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
   BatchLimits limits{.max_requests = config.max_requests, .table_rows = table.dim(0), .table_pages = table.dim(1)};
@@ -153,10 +155,12 @@ std::vector<StepOutput> Engine::run_step() {
     return land();
   }
   const std::vector<ScheduledStep> steps = scheduler_.next();
+  for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
   if (steps.empty()) return {};
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  if (take_off(steps, batch)) return land();
+  // Who is held back joins with the next step, which a flight does not stop for.
+  if (!scheduler_.any_held_back() && take_off(steps, batch)) return land();
   std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
   ++counters_.steps;
   counters_.rows += batch.num_tokens();

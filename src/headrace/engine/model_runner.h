@@ -69,6 +69,8 @@ class ModelRunner {
   // The backend, and on a device the graphs or why there are none.
   std::string describe() const;
 
+  // Recurrent states of all layers, by slot, before whatever runs next. Errors as GDNPool::copy_states.
+  void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
   // The same on a device, which a token drawn for each row leaves, and what token_confidence says of the row, but no

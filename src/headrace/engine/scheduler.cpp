@@ -2,17 +2,29 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <limits>
 #include <utility>
 
 namespace headrace {
+namespace {
+
+RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
+  using KeepText = RequestPagesConfig::KeepText;
+  const bool shares = c.keep_text == SchedulerConfig::KeepText::kYes &&
+                      (c.num_states == 0 || c.copy_states == SchedulerConfig::CopyStates::kYes);
+  return {.num_pages = c.num_pages,
+          .page_size = c.page_size,
+          .multiple = shares ? strategy.reusable_multiple() : std::nullopt,
+          .keep_text = c.num_states == 0 ? KeepText::kYes : KeepText::kNo};  // a kept text has no state
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy)
     : config_(config),
       strategy_(strategy),
-      pages_("kv page", config.num_pages),
       states_("recurrent state", config.num_states),
-      kept_(config.page_size),
+      pages_(pages_config(config, strategy)),
       table_(config.max_requests, config.max_context_len, config.page_size) {}
 
 int32_t Scheduler::pages_needed(const Sequence& s) const {
@@ -35,64 +47,83 @@ void Scheduler::add(Sequence& s) {
 }
 
 bool Scheduler::admit(Sequence& s) {
-  if (pages_needed(s) > free_pages() || table_.available_size() == 0) return false;
-  if (config_.num_states > 0 && states_.available_size() == 0) return false;
-  give_pages(s);
+  if (table_.available_size() == 0) return false;
+  if (recurrent() && states_.available_size() == 0) return false;
+  const auto stored = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
+  const auto most = recurrent() ? running_.end() : std::ranges::max_element(running_, {}, stored);
+  if (!pages_.give(s, pages_needed(s), most == running_.end() ? nullptr : most->sequence)) return false;
   s.table_row = *table_.alloc();
   table_.write(s.table_row, 0, s.pages);
-  if (config_.num_states > 0) {
+  if (recurrent()) {
     s.state_slot = states_.alloc(1)->front();
     table_.set_state_slot(s.table_row, s.state_slot);
   }
-  running_.push_back(&s);
+  Running& one = running_.emplace_back(Running{.sequence = &s});
+  follow(one);
+  catch_up(one);
   return true;
 }
 
-bool Scheduler::keeps_text() const {
-  return config_.keep_text == SchedulerConfig::KeepText::kYes && config_.num_states == 0 &&
-         strategy_.reusable_multiple().has_value();
+void Scheduler::follow(Running& one) const {
+  const Sequence& s = *one.sequence;
+  one.ahead = nullptr;
+  one.common_pages = s.num_cached / config_.page_size;
+  for (const Running& other : running_) {
+    if (other.sequence == &s) return;  // only those before it
+    const Sequence& r = *other.sequence;
+    const int32_t common = pages_.in_common(s, std::span(r.tokens).first(static_cast<size_t>(r.prompt_len)));
+    if (common <= one.common_pages) continue;
+    // Its state is that of more tokens, or jumps there.
+    if (recurrent() && r.num_cached > common * config_.page_size) continue;
+    if (recurrent() && other.ahead != nullptr && other.common_pages > common) continue;
+    one.ahead = &r;
+    one.common_pages = common;
+  }
 }
 
-void Scheduler::give_pages(Sequence& s) {
-  if (keeps_text()) {
-    // At least one token of the prompt runs; whole pages that are whole blocks too.
-    const int32_t multiple = std::lcm(config_.page_size, *strategy_.reusable_multiple());
-    const int32_t most = (s.prompt_len - 1) / multiple * multiple / config_.page_size;
-    const auto prompt = std::span(s.tokens).first(static_cast<size_t>(s.prompt_len));
-    KeptPages::Taken taken = kept_.take(prompt, most);
-    while (static_cast<int32_t>(taken.pages.size()) * config_.page_size % multiple != 0) {
-      taken.unused.push_back(taken.pages.back());
-      taken.pages.pop_back();
-    }
-    pages_.free(taken.unused);
-    s.pages = std::move(taken.pages);
-    s.num_cached = static_cast<int32_t>(s.pages.size()) * config_.page_size;
+void Scheduler::catch_up(Running& one) {
+  if (one.ahead == nullptr) return;
+  Sequence& s = *one.sequence;
+  HR_ASSERT(!recurrent() || one.ahead->num_cached <= one.common_pages * config_.page_size);
+  const int32_t stored = std::min(one.common_pages, pages_.stored_in_common(s, *one.ahead));
+  const bool all = stored == one.common_pages;
+  if (recurrent() && !all) return;  // there is one state, at the end of what they have in common
+  if (stored * config_.page_size > s.num_cached) {
+    pages_.share(s, *one.ahead, stored);
+    table_.write(s.table_row, 0, s.pages);
+    if (recurrent()) state_copies_.push_back({one.ahead->state_slot, s.state_slot});
   }
-  const int32_t more = pages_needed(s) - static_cast<int32_t>(s.pages.size());
-  while (pages_.available_size() < more) pages_.free(kept_.drop_oldest());
-  const std::vector<int32_t> fresh = *pages_.alloc(more);
-  s.pages.insert(s.pages.end(), fresh.begin(), fresh.end());
+  if (all) one.ahead = nullptr;
 }
 
-void Scheduler::take_pages_back(Sequence& s) {
-  size_t whole = 0;
-  if (keeps_text()) {
-    whole = std::min(s.pages.size(), static_cast<size_t>(s.num_cached / config_.page_size));
-    kept_.keep(s.tokens, {s.pages.begin(), s.pages.begin() + static_cast<std::ptrdiff_t>(whole)});
+int32_t Scheduler::rows_to_copy(const Sequence& s) const {
+  int32_t rows = std::numeric_limits<int32_t>::max();
+  if (!recurrent()) return rows;
+  for (const Running& other : running_) {
+    if (other.ahead == &s) rows = std::min(rows, other.common_pages * config_.page_size - s.num_cached);
   }
-  pages_.free(std::span(s.pages).subspan(whole));
-  s.pages.clear();
+  return rows;
 }
+
+bool Scheduler::any_held_back() const {
+  return std::ranges::any_of(running_, [](const Running& one) { return one.ahead != nullptr; });
+}
+
+std::vector<StateCopy> Scheduler::take_state_copies() { return std::exchange(state_copies_, {}); }
 
 std::vector<ScheduledStep> Scheduler::next() {
+  for (Running& one : running_) catch_up(one);
   while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
-  std::vector<Sequence*> order = running_;
+  std::vector<Sequence*> order;
+  for (const Running& one : running_) {
+    if (one.ahead == nullptr) order.push_back(one.sequence);
+  }
   std::ranges::stable_sort(order, {}, [](const Sequence* s) { return s->num_cached < s->prompt_len ? 1 : 0; });
   std::vector<ScheduledStep> steps;
   int32_t budget = config_.max_tokens_per_step;
   for (Sequence* sequence : order) {
     if (budget == 0) break;
-    StepPlan plan = strategy_.plan(*sequence, budget);
+    StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
     if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
     budget -= plan.num_rows();
     steps.push_back({sequence, std::move(plan)});
@@ -102,8 +133,19 @@ std::vector<ScheduledStep> Scheduler::next() {
 
 void Scheduler::release(Sequence& s) {
   std::erase(waiting_, &s);
-  if (std::erase(running_, &s) == 0) return;
-  take_pages_back(s);
+  const auto found = std::ranges::find(running_, &s, &Running::sequence);
+  if (found == running_.end()) return;
+  std::vector<Sequence*> followers;
+  for (Running& other : running_) {
+    if (other.ahead != &s) continue;
+    catch_up(other);
+    followers.push_back(other.sequence);
+  }
+  running_.erase(found);
+  for (Running& other : running_) {
+    if (std::ranges::find(followers, other.sequence) != followers.end()) follow(other);
+  }
+  pages_.take_back(s);
   table_.free(s.table_row);
   if (s.state_slot != kNoState) states_.free(std::array{s.state_slot});
   s.state_slot = kNoState;

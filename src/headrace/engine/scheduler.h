@@ -3,7 +3,7 @@
 #include <deque>
 #include <vector>
 
-#include "headrace/engine/kept_pages.h"
+#include "headrace/engine/request_pages.h"
 #include "headrace/pool/req_to_token_pool.h"
 #include "headrace/pool/slot_allocator.h"
 #include "headrace/strategy/decoding_strategy.h"
@@ -16,9 +16,11 @@ struct SchedulerConfig {
   int32_t num_states = 0;  // recurrent state slots; 0 for a model without them
   int32_t max_context_len = 0;
   int32_t max_tokens_per_step = 512;
-  // kYes: pages of requests that are over stay filled until they are needed, and a request whose prompt begins with the
-  // same text goes on behind them. Not with recurrent states, and where the strategy allows it.
+  // kYes: a request whose prompt begins with the same text as that of a running one, or of one that is over and whose
+  // pages are still filled, goes on behind it. Where the strategy allows it; with recurrent states only behind running
+  // ones.
   enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;
+  enum class CopyStates : uint8_t { kNo, kYes } copy_states = CopyStates::kYes;  // whether they may be, for that
 };
 
 struct ScheduledStep {
@@ -26,8 +28,17 @@ struct ScheduledStep {
   StepPlan plan;
 };
 
+// Of recurrent states, by slot.
+struct StateCopy {
+  int32_t from = 0, to = 0;
+  bool operator==(const StateCopy&) const = default;
+};
+
 // A sequence gets pages for its whole prompt and output when it is admitted, so a running one never lacks memory;
-// those that do not fit yet wait in order of arrival. Not thread-safe.
+// those that do not fit yet wait in order of arrival. One whose prompt begins as that of a sequence which was admitted
+// before it, and which has not computed that part yet, is held back until those pages are stored, and shares them:
+// since only earlier ones are waited for, the first never waits, and whoever is over is not waited for any more. Not
+// thread-safe.
 class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
@@ -38,31 +49,43 @@ class Scheduler {
   void add(Sequence& sequence);
   // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step.
   std::vector<ScheduledStep> next();
+  // What the step that next() returned reads besides: to be copied before it runs, in this order.
+  std::vector<StateCopy> take_state_copies();
   // Frees everything that a finished or aborted sequence holds, queued or running.
   void release(Sequence& sequence);
 
   bool any_waiting() const { return !waiting_.empty(); }
+  bool any_held_back() const;  // by a sequence that computes what they begin with
   bool idle() const { return waiting_.empty() && running_.empty(); }
   const ReqToTokenPool& table() const { return table_; }
-  int32_t free_pages() const { return pages_.available_size() + kept_.num_pages(); }  // those with kept text too
+  int32_t free_pages() const { return pages_.num_available(); }  // those with kept text too
   int32_t free_states() const { return states_.available_size(); }
 
  private:
+  struct Running {
+    Sequence* sequence = nullptr;     // not owned
+    const Sequence* ahead = nullptr;  // who stores the first common_pages of its pages; null: it runs by itself
+    int32_t common_pages = 0;
+  };
+
+  bool recurrent() const { return config_.num_states > 0; }
   int32_t pages_needed(const Sequence& sequence) const;
   bool admit(Sequence& sequence);
-  bool keeps_text() const;
-  // Pages for the sequence: of a kept text that its prompt begins with, which it is then cached up to, and new ones.
-  void give_pages(Sequence& sequence);
-  // Keeps the pages of what is cached in whole, and frees the others.
-  void take_pages_back(Sequence& sequence);
+  // The sequence before `one` that will have stored the most of what it begins with, if that is more than it has.
+  void follow(Running& one) const;
+  // Shares what is stored by now with one that is held back.
+  void catch_up(Running& one);
+  // Rows that the sequence may run before it stops where a state is to be copied.
+  int32_t rows_to_copy(const Sequence& sequence) const;
 
   SchedulerConfig config_;
   const DecodingStrategy& strategy_;
-  SlotAllocator pages_, states_;
-  KeptPages kept_;
+  SlotAllocator states_;
+  RequestPages pages_;
   ReqToTokenPool table_;
-  std::deque<Sequence*> waiting_;   // not owned
-  std::vector<Sequence*> running_;  // not owned
+  std::deque<Sequence*> waiting_;  // not owned
+  std::vector<Running> running_;   // in order of admission
+  std::vector<StateCopy> state_copies_;
 };
 
 }  // namespace headrace

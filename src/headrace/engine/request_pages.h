@@ -1,0 +1,49 @@
+// The pages of requests: which are a request's own, and which it shares with others that begin with the same text.
+#pragma once
+#include <optional>
+
+#include "headrace/engine/kept_pages.h"
+#include "headrace/engine/page_users.h"
+#include "headrace/request/sequence.h"
+
+namespace headrace {
+
+struct RequestPagesConfig {
+  int32_t num_pages = 0, page_size = 1;
+  // Of tokens that two texts begin with, so many at a time may be read by both; absent: none.
+  std::optional<int32_t> multiple;
+  enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;  // of requests that are over
+};
+
+// A request writes behind its num_cached tokens alone, and shares whole pages before them alone: so nobody writes what
+// another one reads. Not thread-safe.
+class RequestPages {
+ public:
+  explicit RequestPages(const RequestPagesConfig& config);
+
+  int32_t page_size() const { return config_.page_size; }
+  // Free, or with kept text only, which gives way.
+  int32_t num_available() const { return pages_.num_free() + pages_.num_idle(); }
+
+  // Pages at the beginning of the sequence's prompt, one token of which always runs, that `tokens` begin with too.
+  int32_t in_common(const Sequence& sequence, std::span<const int32_t> tokens) const;
+  // Of these, those that `other` has stored.
+  int32_t stored_in_common(const Sequence& sequence, const Sequence& other) const;
+
+  // `count` pages for a sequence without any, which is then cached up to where it can go on: behind a kept text, or
+  // what `other` has stored, null for nobody. False, and no change, when too few are available.
+  bool give(Sequence& sequence, int32_t count, const Sequence* other);
+  // The first `count` pages of `other`, which has stored them, in place of the sequence's, which is cached up to there.
+  void share(Sequence& sequence, const Sequence& other, int32_t count);
+  // Takes all of the sequence's pages, and keeps the text that fills whole ones.
+  void take_back(Sequence& sequence);
+
+ private:
+  int32_t rounded(int32_t pages) const;
+
+  RequestPagesConfig config_;
+  PageUsers pages_;
+  KeptPages kept_;
+};
+
+}  // namespace headrace

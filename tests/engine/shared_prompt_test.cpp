@@ -1,0 +1,413 @@
+// Requests whose prompts begin alike: what is computed once, what is shared, and that nobody reads or writes what is
+// not his. The scheduler and the strategies are real; memory is a map from slots to what a token there stands for.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "headrace/engine/scheduler.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using testing_support::Random;
+using KeepText = SchedulerConfig::KeepText;
+using Ids = std::vector<int32_t>;
+
+constexpr int32_t kPage = 16, kMask = 95;
+
+std::unique_ptr<DecodingStrategy> strategy_of(const std::string& name) {
+  if (name == "autoregressive") return make_strategy(name, {});
+  DiffusionInfo info{.mask_token_id = kMask, .block_size = 8, .sub_block_size = 8};
+  if (name == "fast_dllm_v2") {
+    info.block_size = 32;
+    info.logits_of = DiffusionInfo::LogitsOf::kBefore;
+  }
+  if (name == "diffusion_gemma") {
+    info.attention = DiffusionInfo::Attention::kCanvas;
+    info.canvas.noise_vocab = 90;
+  }
+  return make_strategy(name, {.model = info});
+}
+
+SchedulerConfig config_of(int32_t rows_per_step = 512, int32_t num_pages = 64) {
+  return {.num_pages = num_pages,
+          .page_size = kPage,
+          .max_requests = 8,
+          .max_context_len = 256,
+          .max_tokens_per_step = rows_per_step,
+          .keep_text = KeepText::kYes};
+}
+
+SchedulerConfig recurrent(SchedulerConfig config) {
+  config.num_states = 8;
+  return config;
+}
+
+Ids prompt_of(int32_t length, int32_t seed = 0) {
+  Ids ids;
+  for (int32_t p = 0; p < length; ++p) ids.push_back((seed * 31 + p * p * 7 + p * 3) % 90);
+  return ids;
+}
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+class Traffic {
+ public:
+  Traffic(const std::string& strategy, const SchedulerConfig& config, uint64_t seed = 1)
+      : strategy_(strategy_of(strategy)), config_(config), scheduler_(config, *strategy_), random_(seed) {}
+
+  int64_t add(Ids prompt, int32_t max_tokens = 4) {
+    auto s = std::make_unique<Sequence>();
+    s->id = next_id_++;
+    s->params.temperature = 0;
+    s->prompt_len = s->num_published = static_cast<int32_t>(prompt.size());
+    s->limit = s->prompt_len + max_tokens;
+    s->tokens = std::move(prompt);
+    strategy_->start(*s);
+    scheduler_.add(*s);
+    return sequences_.emplace(s->id, std::move(s)).first->first;
+  }
+
+  // The rows of a step: "1:0+37 2:32+5" are 37 of request 1 from position 0 on, and five of request 2.
+  std::string step() {
+    const std::vector<ScheduledStep> steps = scheduler_.next();
+    for (const StateCopy& copy : scheduler_.take_state_copies()) states_[copy.to] = states_.at(copy.from);
+    std::string trace;
+    for (const ScheduledStep& one : steps) {
+      EXPECT_FALSE(one.plan.spans.empty());
+      for (const PlannedSpan& span : one.plan.spans) {
+        trace += str(trace.empty() ? "" : " ", one.sequence->id, ":", span.keys.phys0, "+", span.keys.q_len);
+        read(*one.sequence, span);
+      }
+      num_rows += one.plan.num_rows();
+    }
+    for (const ScheduledStep& one : steps) {
+      for (const PlannedSpan& span : one.plan.spans) write(*one.sequence, span);
+    }
+    for (const ScheduledStep& one : steps) commit(one);
+    return trace;
+  }
+
+  void abort(int64_t id) {
+    scheduler_.release(*sequences_.at(id));
+    sequences_.erase(id);
+  }
+
+  bool idle() const { return scheduler_.idle(); }
+  bool runs(int64_t id) const { return sequences_.contains(id); }
+  const Sequence& sequence(int64_t id) const { return *sequences_.at(id); }
+  const std::map<int64_t, std::unique_ptr<Sequence>>& sequences() const { return sequences_; }
+  const Scheduler& scheduler() const { return scheduler_; }
+
+  int64_t num_rows = 0;
+
+ private:
+  // What K and V, or a state, of the first `count` tokens stand for.
+  static uint64_t text_of(const Sequence& s, int32_t count) {
+    uint64_t text = 0xcbf29ce484222325;
+    for (int32_t p = 0; p < count; ++p)
+      text = (text ^ static_cast<uint64_t>(s.tokens[static_cast<size_t>(p)] + 1)) * 0x100000001b3;
+    return text;
+  }
+
+  int64_t slot_of(const Sequence& s, int32_t position) const {
+    const int64_t slot = scheduler_.table().slot_of(s.table_row, position);
+    EXPECT_EQ(slot / kPage, s.pages[static_cast<size_t>(position / kPage)]) << "the table has another page";
+    return slot;
+  }
+
+  void read(const Sequence& s, const PlannedSpan& span) {
+    for (int32_t p = 0; p < std::min(span.keys.ctx_len, s.num_cached); ++p) {
+      const auto found = memory_.find(slot_of(s, p));
+      ASSERT_TRUE(found != memory_.end() && found->second == text_of(s, p + 1))
+          << "request " << s.id << " reads at " << p << " what is not its text";
+    }
+    if (s.state_slot != kNoState && span.keys.phys0 > 0) {
+      ASSERT_EQ(states_.at(s.state_slot), text_of(s, span.keys.phys0)) << "request " << s.id << " from another state";
+    }
+  }
+
+  void write(const Sequence& s, const PlannedSpan& span) {
+    for (int32_t p = span.store.begin; p < span.store.end; ++p) {
+      const int64_t slot = slot_of(s, p);
+      for (const auto& [id, other] : sequences_) {
+        if (id == s.id) continue;
+        const auto readable = static_cast<std::ptrdiff_t>((other->num_cached + kPage - 1) / kPage);
+        const auto end = other->pages.begin() + std::min(readable, static_cast<std::ptrdiff_t>(other->pages.size()));
+        ASSERT_TRUE(std::find(other->pages.begin(), end, slot / kPage) == end)
+            << "request " << s.id << " writes at " << p << " what request " << id << " reads";
+      }
+      memory_[slot] = text_of(s, p + 1);
+    }
+    if (s.state_slot != kNoState) states_[s.state_slot] = text_of(s, span.keys.phys0 + span.keys.q_len);
+  }
+
+  void commit(const ScheduledStep& one) {
+    Sequence& s = *one.sequence;
+    const std::vector<SampleRow>& rows = one.plan.sample;
+    std::vector<SampledToken> sampled;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto id = static_cast<int32_t>(random_.below(90));
+      const float confidence = random_.below(2) == 0 ? 0.2f : 0.97f;
+      sampled.push_back({.id = id, .confidence = confidence, .best_id = id});
+    }
+    if (!rows.empty()) ++s.num_forwards;
+    // What a pass stores must be what its tokens stand for after it: text that is final before.
+    strategy_->commit(s, one.plan, sampled);
+    s.num_published = std::max(s.num_published, s.num_final);
+    if (s.num_final >= s.limit) abort(s.id);
+  }
+
+  std::unique_ptr<DecodingStrategy> strategy_;
+  SchedulerConfig config_;
+  Scheduler scheduler_;
+  Random random_;
+  std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
+  std::map<int64_t, uint64_t> memory_;  // by slot of K and V
+  std::map<int32_t, uint64_t> states_;  // by slot
+  int64_t next_id_ = 1;
+};
+
+TEST(SharedPrompts, EqualPromptsAreComputedOnceWhenTheyComeTogether) {
+  Traffic traffic("autoregressive", config_of());
+  for (int i = 0; i < 3; ++i) traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+37");
+  EXPECT_EQ(traffic.step(), "1:37+1 2:32+5 3:32+5");
+  EXPECT_EQ(traffic.sequence(1).pages[1], traffic.sequence(2).pages[1]);
+  EXPECT_NE(traffic.sequence(1).pages[2], traffic.sequence(2).pages[2]);
+  EXPECT_EQ(traffic.step(), "1:38+1 2:37+1 3:37+1");
+}
+
+TEST(SharedPrompts, WhoeverComesLaterSharesWhatIsStoredAndWaitsForTheRest) {
+  Traffic traffic("autoregressive", config_of(40));
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:0+40");
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:40+40");
+  EXPECT_EQ(traffic.sequence(2).num_cached, 32);
+  EXPECT_TRUE(traffic.scheduler().any_held_back());
+  EXPECT_EQ(traffic.step(), "1:80+10 2:80+10");
+  EXPECT_FALSE(traffic.scheduler().any_held_back());
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:90+1 2:90+1 3:80+10");
+}
+
+TEST(SharedPrompts, WholePagesAloneAreShared) {
+  for (const auto& [common, shared] : {std::pair{15, 0}, {16, 16}, {31, 16}, {32, 32}}) {
+    Traffic traffic("autoregressive", config_of());
+    traffic.add(joined(prompt_of(common), {1, 1, 1, 1}));
+    traffic.add(joined(prompt_of(common), {2, 2}));
+    const std::string behind = str("2:", shared, "+", common + 2 - shared);
+    EXPECT_EQ(traffic.step(), str("1:0+", common + 4, shared == 0 ? " " + behind : ""));
+    EXPECT_EQ(traffic.step(), str("1:", common + 4, "+1 ", shared == 0 ? str("2:", common + 2, "+1") : behind));
+  }
+}
+
+TEST(SharedPrompts, OneTokenOfAPromptAlwaysRuns) {
+  Traffic traffic("autoregressive", config_of());
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(32));
+  EXPECT_EQ(traffic.step(), "1:0+32");
+  EXPECT_EQ(traffic.step(), "1:32+1 2:16+16");
+}
+
+TEST(SharedPrompts, AnAbortedRequestLeavesWhatItHasStoredAndTheNextOneGoesOn) {
+  Traffic traffic("autoregressive", config_of(40));
+  for (int i = 0; i < 3; ++i) traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:0+40");
+  traffic.abort(1);
+  EXPECT_EQ(traffic.step(), "2:32+40");
+  EXPECT_EQ(traffic.step(), "2:72+18");
+  traffic.abort(3);  // it waited for 2
+  EXPECT_EQ(traffic.step(), "2:90+1");
+  traffic.abort(2);
+  EXPECT_EQ(traffic.scheduler().free_pages(), 64);
+}
+
+TEST(SharedPrompts, OthersAreNotHeldBackAndTakeTheRoom) {
+  Traffic traffic("autoregressive", config_of(60));
+  traffic.add(prompt_of(90));
+  traffic.add(prompt_of(90));
+  traffic.add(prompt_of(30, 5));
+  EXPECT_EQ(traffic.step(), "1:0+60");
+  EXPECT_EQ(traffic.step(), "1:60+30 3:0+30");
+  EXPECT_EQ(traffic.step(), "1:90+1 3:30+1 2:80+10");
+}
+
+TEST(SharedPrompts, WhatIsSharedNeedsNoRoomOfItsOwn) {
+  Traffic traffic("autoregressive", config_of(512, 4));  // three pages for one, and a page more
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37), 8);
+  EXPECT_EQ(traffic.step(), "1:0+37");
+  EXPECT_EQ(traffic.step(), "1:37+1 2:32+5");
+}
+
+TEST(SharedPrompts, AKeptTextIsSharedByAllThatBeginWithIt) {
+  Traffic traffic("autoregressive", config_of());
+  traffic.add(prompt_of(37), 1);
+  EXPECT_EQ(traffic.step(), "1:0+37");
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
+  traffic.add(joined(prompt_of(20), {3, 3}));
+  EXPECT_EQ(traffic.step(), "2:32+5 3:32+5 4:16+6");
+  EXPECT_EQ(traffic.sequence(2).pages[1], traffic.sequence(3).pages[1]);
+}
+
+TEST(SharedPrompts, NothingIsSharedWhereTextIsNotKept) {
+  SchedulerConfig config = config_of();
+  config.keep_text = KeepText::kNo;
+  Traffic traffic("autoregressive", config);
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+37 2:0+37");
+}
+
+TEST(SharedPrompts, AStateIsCopiedWhereTheCommonPagesEnd) {
+  Traffic traffic("autoregressive", recurrent(config_of()));
+  traffic.add(prompt_of(37));
+  traffic.add(joined(prompt_of(20), {3, 3}));
+  traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+16");  // it stops where 2 goes on by itself, then where 3 does
+  EXPECT_EQ(traffic.step(), "1:16+16 2:16+6");
+  EXPECT_EQ(traffic.step(), "2:22+1 1:32+5 3:32+5");
+  EXPECT_EQ(traffic.step(), "1:37+1 2:23+1 3:37+1");
+  traffic.add(prompt_of(37));  // too late: the states are those of more tokens
+  EXPECT_EQ(traffic.step(), "1:38+1 2:24+1 3:38+1 4:0+37");
+}
+
+TEST(SharedPrompts, AStateThatMayNotBeCopiedIsComputed) {
+  SchedulerConfig config = recurrent(config_of());
+  config.copy_states = SchedulerConfig::CopyStates::kNo;
+  Traffic traffic("autoregressive", config);
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+37 2:0+37");
+}
+
+TEST(SharedPrompts, AnAbortedRequestsStateIsComputedByTheNextOne) {
+  Traffic traffic("autoregressive", recurrent(config_of(20)));
+  for (int i = 0; i < 3; ++i) traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+20");
+  traffic.abort(1);
+  EXPECT_EQ(traffic.step(), "2:0+20");
+  EXPECT_EQ(traffic.step(), "2:20+12");
+  traffic.abort(2);  // its slot is free, and what it held goes to 3 before anybody else has it
+  traffic.add(prompt_of(9, 4));
+  EXPECT_EQ(traffic.step(), "3:32+5 4:0+9");
+}
+
+TEST(SharedPrompts, BlocksOfAPromptAreSharedWithThoseThatAreDenoised) {
+  Traffic traffic("multi_bd", config_of());
+  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:0+40");  // 32 of whole blocks are stored
+  const std::string second = traffic.step();
+  EXPECT_EQ(second.substr(second.find("2:")), "2:32+8") << second;
+}
+
+TEST(SharedPrompts, ABlockOfSeveralPagesIsSharedWhole) {
+  Traffic traffic("fast_dllm_v2", config_of());  // blocks of two pages
+  traffic.add(joined(prompt_of(50), Ids(50, 1)), 60);
+  traffic.add(joined(prompt_of(50), Ids(50, 2)), 60);
+  traffic.step();
+  traffic.step();
+  EXPECT_EQ(traffic.sequence(1).pages[1], traffic.sequence(2).pages[1]);
+  EXPECT_NE(traffic.sequence(1).pages[2], traffic.sequence(2).pages[2]);
+}
+
+TEST(SharedPrompts, KeysThatDependOnWhatIsBehindThemAreNeverShared) {
+  for (const char* strategy : {"d2f", "full_attention", "dual_cache"}) {
+    Traffic traffic(strategy, config_of());
+    for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
+    const std::string first = traffic.step();
+    EXPECT_NE(first.find("2:0+"), std::string::npos) << strategy << ": " << first;
+  }
+}
+
+// 3 comes when 1 has passed what they have in common; 2, which waits for 1, will take the state of more tokens too.
+TEST(SharedPrompts, AStateOfMoreTokensThanAreInCommonIsNotCopied) {
+  Traffic traffic("autoregressive", recurrent(config_of(60)));
+  traffic.add(prompt_of(90));
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:0+60");
+  traffic.add(joined(prompt_of(20), {3, 3}));
+  EXPECT_EQ(traffic.step(), "1:60+20 3:0+22");
+  EXPECT_EQ(traffic.step(), "3:22+1 1:80+10 2:80+10");
+}
+
+struct Mix {
+  std::string strategy;
+  bool recurrent = false;
+  friend std::ostream& operator<<(std::ostream& out, const Mix& m) {
+    return out << m.strategy << (m.recurrent ? "_recurrent" : "");
+  }
+};
+
+class RandomTraffic : public testing::TestWithParam<Mix> {
+ protected:
+  // A beginning of one of two texts, and something behind it.
+  static Ids prompt(Random& random) {
+    const auto common = static_cast<int32_t>(random.below(100)), text = static_cast<int32_t>(random.below(2));
+    Ids ids = prompt_of(common, 10 + text);
+    const auto more = static_cast<int32_t>(1 + random.below(12));
+    return joined(std::move(ids), prompt_of(more, static_cast<int32_t>(random.below(3))));
+  }
+};
+
+// Requests come, end and are aborted at random, in a pool that is often full: no text is read or written by mistake,
+// every step runs something, all requests end, and every page and state is free then.
+TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(str("seed ", seed));
+    Random random(seed);
+    SchedulerConfig config = config_of(static_cast<int32_t>(20 + random.below(150)), 24);
+    if (GetParam().recurrent) config = recurrent(config);
+    config.max_requests = 5;
+    Traffic traffic(GetParam().strategy, config, seed);
+    int32_t to_come = 40;
+    for (int32_t steps = 0; to_come > 0 || !traffic.idle(); ++steps) {
+      ASSERT_LT(steps, 4000);
+      while (to_come > 0 && random.below(3) == 0) {
+        --to_come;
+        try {
+          traffic.add(prompt(random), static_cast<int32_t>(1 + random.below(20)));
+        } catch (const Error&) {  // a step of it has more rows than the engine runs
+        }
+      }
+      if (!traffic.sequences().empty() && random.below(12) == 0) {
+        auto one = traffic.sequences().begin();
+        std::advance(one, random.below(static_cast<int64_t>(traffic.sequences().size())));
+        traffic.abort(one->first);
+      }
+      const std::string trace = traffic.step();
+      ASSERT_TRUE(!trace.empty() || traffic.idle()) << "nothing runs";
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(traffic.scheduler().free_pages(), 24);
+    EXPECT_EQ(traffic.scheduler().free_states(), config.num_states);
+  }
+}
+
+TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
+  std::array<int64_t, 2> rows{};
+  for (const KeepText keep : {KeepText::kNo, KeepText::kYes}) {
+    SchedulerConfig config = config_of(200, 64);
+    if (GetParam().recurrent) config = recurrent(config);
+    config.keep_text = keep;
+    Traffic traffic(GetParam().strategy, config);
+    for (int32_t i = 0; i < 4; ++i) traffic.add(joined(prompt_of(100), {i}), 1);
+    while (!traffic.idle()) traffic.step();
+    rows[keep == KeepText::kYes ? 1 : 0] = traffic.num_rows;
+  }
+  EXPECT_LE(rows[1], rows[0] - 3 * 80) << "three of four requests share 96 tokens; what passes they need is drawn";
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, RandomTraffic,
+                         testing::Values(Mix{"autoregressive"}, Mix{"autoregressive", true}, Mix{"multi_bd"},
+                                         Mix{"multi_bd_edit"}, Mix{"dmax"}, Mix{"fast_dllm_v2"},
+                                         Mix{"diffusion_gemma"}),
+                         [](const auto& mix) { return testing::PrintToString(mix.param); });
+
+}  // namespace
+}  // namespace headrace
