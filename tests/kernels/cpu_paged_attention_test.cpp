@@ -188,6 +188,20 @@ TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
                               .pool_type = DType::kBF16,
                               .window = window});
   }
+  for (const int64_t dim :
+       {16, 128}) {  // as do pools of FP8, and heads of which two blocks take half of the values each
+    for (const DType pool : {DType::kBF16, DType::kE4M3}) {
+      expect_matches_reference({.heads = 4,
+                                .kv_heads = 1,
+                                .dim = dim,
+                                .v_dim = dim,
+                                .page_size = 64,
+                                .context = 9000,
+                                .q_type = DType::kBF16,
+                                .new_type = DType::kBF16,
+                                .pool_type = pool});
+    }
+  }
 }
 
 // Four whole tiles and parts of two others; sizes with and without a remainder of the steps that the kernels take.
@@ -234,13 +248,20 @@ Problem long_problem(int64_t tokens, int64_t context) {
 TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int64_t kTokens = 40;
-  Request request(long_problem(kTokens, 8180));
-  const Request::Result whole = request.run(ops(), strict, 0, kTokens);
-  request.store_new_keys();
-  for (const int64_t row : {0, 11, 12, 39}) {  // the cut at 8192 keys lies between 11 and 12
-    const Request::Result alone = request.run(ops(), strict, row, row + 1);
-    EXPECT_TRUE(bit_equal(alone.out, copy_of(whole.out.view().slice(row, row + 1)))) << "row " << row;
-    EXPECT_TRUE(bit_equal(alone.lse, copy_of(whole.lse.view().slice(row, row + 1)))) << "row " << row;
+  using Kind = std::tuple<int64_t, DType, float>;  // head size, what the pool holds, scale of keys and values
+  for (const auto& [dim, pool, scale] : {Kind(16, DType::kBF16, 1.0f), Kind(128, DType::kBF16, 1.0f),
+                                         Kind(256, DType::kBF16, 1.0f), Kind(16, DType::kE4M3, 0.013f)}) {
+    SCOPED_TRACE(testing::Message() << "heads of " << dim << ", pool of " << name_of(pool));
+    Problem problem = long_problem(kTokens, 8180);
+    problem.dim = problem.v_dim = dim, problem.pool_type = pool, problem.k_scale = problem.v_scale = scale;
+    Request request(problem);
+    const Request::Result whole = request.run(ops(), strict, 0, kTokens);
+    request.store_new_keys();
+    for (const int64_t row : {0, 11, 12, 39}) {  // the cut at 8192 keys lies between 11 and 12
+      const Request::Result alone = request.run(ops(), strict, row, row + 1);
+      EXPECT_TRUE(bit_equal(alone.out, copy_of(whole.out.view().slice(row, row + 1)))) << "row " << row;
+      EXPECT_TRUE(bit_equal(alone.lse, copy_of(whole.lse.view().slice(row, row + 1)))) << "row " << row;
+    }
   }
 }
 

@@ -48,9 +48,10 @@ struct RowPartial {
   }
 };
 
-// The 128 threads that work on a row, and the named barrier of the block that they meet at.
+// The 128 threads that work on a row, the named barrier of the block that they meet at, and the columns they write.
 struct RowTeam {
   int barrier, thread;
+  int first_column = 0, columns = kMaxHeadDim;
   __device__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
 };
 
@@ -86,7 +87,8 @@ __device__ __noinline__ inline void attend_row(const AttentionParams& p, int req
   }
   const bool any = row.end > 0 && total != 0;
   const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;
-  for (int d = team.thread; d < p.v_head_dim; d += kRowWarps * 32) {
+  const int end_column = min(p.v_head_dim, team.first_column + team.columns);
+  for (int d = team.first_column + team.thread; d < end_column; d += kRowWarps * 32) {
     float y = 0;
     for (int w = 0; w < kRowWarps; ++w) {
       if (factor[w] != 0) y = fmaf(factor[w], shared.value[w][d], y);

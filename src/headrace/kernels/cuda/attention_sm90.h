@@ -33,7 +33,7 @@ struct JoinEntry {
 };
 
 struct Work;                     // attention_work.cuh
-constexpr int kWorkBytes = 136;  // of one
+constexpr int kWorkBytes = 140;  // of one
 
 // How the work is shared out, and where partial results go. All of it is counted on the device from the key spans, by
 // plan_attention_sm90.
@@ -49,6 +49,7 @@ struct WorkPlan {
   // matter which block of threads took them. 0: never.
   int group_tiles = 0;
   int max_parts = 1;         // groups of one piece of rows in slots of their own; 1: not split
+  int value_parts = 1;       // of the values' columns, which as many blocks of threads share that all find the weights
   int slot_rows = 0;         // rows of a slot
   float* values = nullptr;   // [slots, slot_rows, v_head_dim], not yet divided by the sum
   float2* states = nullptr;  // [slots, slot_rows]: largest score (base 2), sum

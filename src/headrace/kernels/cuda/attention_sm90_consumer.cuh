@@ -16,7 +16,7 @@ struct Consumer {
   using T = typename S::T;
   static constexpr int kSteps = S::kKeys / 16;
   using Scores = float[S::kKeys / 8][4];
-  using Values = float[S::kDim / 8][4];
+  using Values = float[S::kValueDim / 8][4];
 
   Warpgroup<S> me;
   RingPlace<S::kStages> place{};
@@ -98,7 +98,7 @@ struct Consumer {
     float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     Values o;
 #pragma unroll
-    for (int d = 0; d < S::kDim / 8; ++d) o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0;
+    for (int d = 0; d < S::kValueDim / 8; ++d) o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0;
     uint32_t w[kSteps][4];
     Scores s;
     const uint32_t q = uniform(operand_low(shared_address(me.shared.q(me.number)), 0));
@@ -116,12 +116,13 @@ struct Consumer {
       if (plain.holds(i) || me.p.k_new.data == nullptr) return;
       const Sight<S> sight(me, work);
       if (holds_new(sight, i))
-        fill_tile(me, me.p.k_new, me.p.head_dim, sight, i, me.shared.k(place.stage), Fill::kNewKeys);
+        fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, i, me.shared.k(place.stage), Fill::kNewKeys);
     };
     const auto await_values = [&](int i, const RingPlace<S::kStages>& v) {
       barrier_wait(shared_address(&control.v_full[me.team()][v.stage]), v.phase);
       if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(i))) return;
-      fill_tile(me, me.p.v_new, me.p.v_head_dim, Sight<S>(me, work), i, me.shared.v(v.stage), Fill::kClearHidden);
+      fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work), i,
+                                  me.shared.v(v.stage), Fill::kClearHidden);
     };
     const int first_stage = place.stage;
     if (begin < end) {

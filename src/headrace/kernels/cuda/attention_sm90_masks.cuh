@@ -31,23 +31,25 @@ struct Sight {
 };
 
 // What the copy engine cannot bring: new keys that are not read from the pool; and, with kClearHidden, zeros for keys
-// that no row of the block sees, since what lies there may be NaN. Both warpgroups may write the same.
+// that no row of the block sees, since what lies there may be NaN. Both warpgroups may write the same. The tile has
+// kColumns columns of 64 elements, from element `from_dim` of `dim` on.
 enum class Fill : uint8_t { kNewKeys, kClearHidden };
-template <class S>
-__device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int dim, const Sight<S>& sight, int index,
-                          uint32_t to, Fill fill) {
+template <int kColumns, class S>
+__device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int from_dim, int dim, const Sight<S>& sight,
+                          int index, uint32_t to, Fill fill) {
+  constexpr int kChunks = kColumns * 8;
   const BlockKeys& keys = sight.keys;
   const KeySpan& span = sight.work.span;
   const int first = sight.work.tiles.tile(index) * S::kKeys;
   const bool with_cached = sight.work.tiles.holds_cached(index);
-  for (int i = me.thread; i < S::kKeys * S::kChunks; i += 128) {
-    const int r = i / S::kChunks, c = i % S::kChunks, at = first + r;
+  for (int i = me.thread; i < S::kKeys * kChunks; i += 128) {
+    const int r = i / kChunks, c = i % kChunks, d = from_dim + c * 8, at = first + r;
     const bool is_new = keys.sees_fresh(at, at + 1, with_cached);
     uint4 x = make_uint4(0, 0, 0, 0);
     if (is_new && fresh.data != nullptr) {
       const int64_t from =
-          int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + c * 8;
-      if (c * 8 < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
+          int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + d;
+      if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
     } else if (is_new || fill == Fill::kNewKeys || keys.sees_cached(at, at + 1, with_cached)) {
       continue;
     }

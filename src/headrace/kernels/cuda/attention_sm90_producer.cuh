@@ -41,18 +41,20 @@ struct Producer {
     pages.valid = __ballot_sync(0xffffffffu, valid);
     return pages;
   }
-  __device__ void copy_side(const CUtensorMap& map, uint32_t to, uint64_t& full, uint64_t& empty, const Pages& pages,
-                            int kv_head, unsigned boxes_here, const Source& source) const {
+  // `kColumns` columns of 64 elements from element `first` on. kReads: how often keys are read.
+  template <int kColumns, uint64_t kReads>
+  __device__ void copy_side(const CUtensorMap& map, int first, uint32_t to, uint64_t& full, uint64_t& empty,
+                            const Pages& pages, int kv_head, unsigned boxes_here, const Source& source) const {
     const uint32_t barrier = shared_address(&full);
     barrier_wait(shared_address(&empty), place.phase ^ 1);
     if (lane == 0)
-      barrier_expect(barrier, __popc(boxes_here) * static_cast<uint32_t>(source.box_rows * 128 * S::kColumns));
+      barrier_expect(barrier, __popc(boxes_here) * static_cast<uint32_t>(source.box_rows * 128 * kColumns));
     __syncwarp();
     if ((boxes_here >> lane & 1) == 0) return;
 #pragma unroll
-    for (int c = 0; c < S::kColumns; ++c) {
-      copy_box(to + c * S::kColumnBytes + lane % source.boxes * source.box_rows * 128, map, c * 64, pages.slot, kv_head,
-               pages.page, barrier, S::kRowGroups == 1 ? kReadOnce : kReadAgain);
+    for (int c = 0; c < kColumns; ++c) {
+      copy_box(to + c * S::kColumnBytes + lane % source.boxes * source.box_rows * 128, map, first + c * 64, pages.slot,
+               kv_head, pages.page, barrier, kReads);
     }
   }
   // The piece itself lies in shared memory: registers are few here.
@@ -62,17 +64,19 @@ struct Producer {
     const BlockKeys keys(p, axis, work.top, work.bottom);
     const int box_rows = min(p.page_size, S::kKeys), boxes = S::kKeys / box_rows, each = 32 / boxes;
     const Source source{p.page_table + axis.page_row * p.table_stride, box_rows, boxes};
-    const int kv_head = work.kv_head, end = work.end;
+    const int kv_head = work.kv_head, end = work.end, value_column = first_column<S>(work);
     Pages pages = pages_of(work, keys, source, work.begin);
     for (int first = work.begin; first < end; first += each) {
       const Pages next = pages_of(work, keys, source, first + each);
       for (int j = 0; j < each && first + j < end; ++j, place.next()) {
         const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
         const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
-        copy_side(maps.k, shared.k(stage), control.k_full[team][stage], control.k_empty[stage], pages, kv_head, here,
-                  source);
-        copy_side(maps.v, shared.v(stage), control.v_full[team][stage], control.v_empty[stage], pages, kv_head, here,
-                  source);
+        constexpr uint64_t kValuesRead = S::kRowGroups == 1 ? kReadOnce : kReadAgain,
+                           kKeysRead = S::kValueParts == 1 ? kValuesRead : kReadAgain;
+        copy_side<S::kColumns, kKeysRead>(maps.k, 0, shared.k(stage), control.k_full[team][stage],
+                                          control.k_empty[stage], pages, kv_head, here, source);
+        copy_side<S::kValueColumns, kValuesRead>(maps.v, value_column, shared.v(stage), control.v_full[team][stage],
+                                                 control.v_empty[stage], pages, kv_head, here, source);
       }
       pages = next;
     }
@@ -119,11 +123,14 @@ struct Producer {
     ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
     ranges.say_all = all;
   }
-  // The piece of one kv head.
-  __device__ Words of_head(Words words, int kv_head, int slot_step) const {
-    constexpr int kHead = offsetof(Work, kv_head) / 4, kSlot = offsetof(Work, slot) / 4;
+  // The piece of one kv head, and of one part of the values' columns.
+  __device__ Words of_head(Words words, int kv_head, int value_part, int slot_step) const {
+    constexpr int kHead = offsetof(Work, kv_head) / 4, kSlot = offsetof(Work, slot) / 4,
+                  kColumn = offsetof(Work, value_column) / 4;
+    static_assert(kColumn >= 32);
     if (lane == kHead) words.first = kv_head;
     if (lane == kSlot && words.first >= 0) words.first += kv_head * slot_step;
+    if (S::kValueParts > 1 && lane + 32 == kColumn) words.second = value_part * S::kValueDim;
     return words;
   }
   __device__ void run_share(const WorkPlan& plan, RingPlace<2>& at) {
@@ -136,13 +143,14 @@ struct Producer {
       words = next;
     }
   }
-  // A tile's kv heads lie together, and long causal tiles come first.
+  // A tile's kv heads lie together, and long causal tiles come first. Blocks that share keys take them side by side.
   __device__ void run_queue(const WorkPlan& plan, RingPlace<2>& at) {
-    const unsigned units = *plan.units, kv_heads = static_cast<unsigned>(p.kv_heads), pieces = units * kv_heads;
+    const unsigned units = *plan.units, kv_heads = static_cast<unsigned>(p.kv_heads),
+                   pieces = units * kv_heads * S::kValueParts;
     const auto piece_of = [&](unsigned index) {
-      const unsigned place = index / kv_heads;
+      const unsigned part = index % S::kValueParts, of_all = index / S::kValueParts, place = of_all / kv_heads;
       const unsigned unit = !plan.both_ends ? units - 1 - place : place % 2 == 1 ? place / 2 : units - 1 - place / 2;
-      return of_head(words_of(plan, unit), static_cast<int>(index % kv_heads), plan.max_parts);
+      return of_head(words_of(plan, unit), static_cast<int>(of_all % kv_heads), static_cast<int>(part), plan.max_parts);
     };
     for (unsigned index = blockIdx.x; index < pieces;) {
       send(piece_of(index), at);

@@ -10,24 +10,32 @@ namespace headrace::cuda {
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns.
-template <class T_, int kDim_, int kRowGroups_, int kTeams_>
+// kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
+// up one of kValueParts parts of the values' columns.
+template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1>
 struct Sm90Shape {
   using T = T_;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
+  static constexpr int kValueParts = kValueParts_, kValueDim = kDim / kValueParts;
   static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
   static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
+  static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
   static constexpr int kQBytes = 64 * kDim * 2,
                        kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
-  static constexpr int kStages = smaller(6, (227 * 1024 - kOtherBytes) / (2 * kTileBytes));
-  static constexpr int kSharedBytes = kOtherBytes + kStages * 2 * kTileBytes;
+  static constexpr int kStages = smaller(6, (227 * 1024 - kOtherBytes) / kStageBytes);
+  // Strict mode's sums of the groups before: in the shared memory that is left, of as many columns as it holds.
+  static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums
+  static constexpr int kStashUnits =
+      kRowGroups == 1 ? 0 : smaller(kValueDim / 8 + 1, (227 * 1024 - kOtherBytes - kStages * kStageBytes) / kStashUnit);
+  static constexpr int kSharedBytes = kOtherBytes + kStages * kStageBytes + kStashUnits * kStashUnit;
   // Registers of a thread: of 64 Ki in all.
   static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
                        kConsumerRegisters = kWarpgroups == 3 ? 160 : 224;
-  static_assert(kStages >= 2 && kWarpgroups <= 3);
+  static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
+  static_assert(kValueParts == 1 || kWarpgroups == 1);
 };
 
 // What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
@@ -65,17 +73,26 @@ struct SharedLayout {
   }
   __device__ char* q(int consumer) const { return base + consumer * S::kQBytes; }
   __device__ uint32_t k(int stage) const {
-    return shared_address(base) + S::kWarpgroups * S::kQBytes + stage * 2 * S::kTileBytes;
+    return shared_address(base) + S::kWarpgroups * S::kQBytes + stage * S::kStageBytes;
   }
   __device__ uint32_t v(int stage) const { return k(stage) + S::kTileBytes; }
   __device__ Control<S>& control() const {
     static_assert(sizeof(Control<S>) <= S::kControlBytes);
-    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * 2 * S::kTileBytes);
+    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * S::kStageBytes);
   }
   __device__ RowScratch& scratch() const {
     return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
   }
+  __device__ float* stash() const {
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes);
+  }
 };
+
+// The first of the values' columns that a piece adds up.
+template <class S>
+__device__ int first_column(const Work& work) {
+  return S::kValueParts == 1 ? 0 : work.value_column;
+}
 
 // A number that all lanes of a warp have: the compiler then knows it, and keeps it where products take descriptors
 // from.

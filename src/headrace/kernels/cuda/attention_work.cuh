@@ -9,7 +9,7 @@ namespace headrace::cuda {
 
 struct Work {
   static constexpr int kWhole = -1, kNothing = -2;
-  static constexpr int kWords = 34;
+  static constexpr int kWords = 35;
   int request = -1;                     // -1: no more
   int kv_head = 0, row0 = 0, rows = 0;  // rows: of the request, packed as (token, head of the group)
   int slot = kWhole;                    // where a part's result goes
@@ -17,6 +17,7 @@ struct Work {
   KeyTiles tiles;
   KeySpan span;              // folded
   KeyAxis::Row top, bottom;  // of the first and last row
+  int value_column = 0;  // the first of the values' columns that the piece adds up, where a block takes some of them
 };
 static_assert(sizeof(Work) == kWorkBytes && sizeof(Work) == Work::kWords * 4, "copied by words");
 

@@ -4,28 +4,14 @@
 #pragma once
 #include <algorithm>
 
-#include "headrace/kernels/cuda/attention_row.cuh"
+#include "headrace/kernels/cuda/attention_mma_parts.cuh"
 #include "headrace/kernels/cuda/mma.cuh"
 #include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/cuda/tiles.cuh"
 
 namespace headrace::cuda {
 
-// What a block works on and how its keys are cut. part_tiles: tiles of a part, the same for every row and batch when
-// the result must not depend on them.
-struct SplitPlan {
-  int parts = 1;             // blocks for each tile of rows
-  int min_tiles = 1;         // of a part, so that short requests are not cut
-  float* values = nullptr;   // [tokens, heads, parts, v_head_dim]; null: one part, written to out
-  float2* states = nullptr;  // [tokens, heads, parts]: largest score (base 2), sum
-};
-
-__host__ __device__ inline int tiles_of_part(int tiles, const SplitPlan& plan) {
-  const int even = (tiles + plan.parts - 1) / plan.parts;
-  return even > plan.min_tiles ? even : plan.min_tiles;
-}
-
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLog2e = 1.4426950408889634f;
 
 // What the pool holds: numbers of the queries' type, or codes of FP8, which are copied as they are and unpacked to a
 // tile of the queries' type.
@@ -40,6 +26,7 @@ struct MmaShape {
                        kStages = kStages_;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN, kRows = 16 * kWarpsM * kRowTiles, kChunks = kDim / 8;
   static constexpr int kWarpKeys = kKeys / kWarpsN;
+  static constexpr bool kStrict = kWarpsN == 1;  // whether strict mode takes it
   static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
   static constexpr int kCodeChunks = kDim / 16, kCodeBytes = kKeys * kDim;  // of one side
   static constexpr int kStageBytes = 2 * (kCodes ? kCodeBytes : kTileBytes);
@@ -49,28 +36,6 @@ struct MmaShape {
                                           ? (kPipeBytes > kMergeBytes ? kPipeBytes : kMergeBytes)
                                           : int(sizeof(RowScratch));
   static_assert(kThreads >= 128 && kWarpKeys % 16 == 0);
-};
-
-// Tiles of keys that a block reads: aligned on the key axis, without those that lie inside the hole.
-struct TileRange {
-  int first = 0, hole_at = 0, hole_tiles = 0, count = 0;
-
-  template <int kKeys>
-  __device__ static TileRange of(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& top, int end) {
-    TileRange r;
-    const int begin = top.first < axis.ctx ? top.first : top.first_new;
-    if (end <= begin) return r;
-    r.first = begin / kKeys;
-    r.count = (end + kKeys - 1) / kKeys - r.first;
-    const bool hole = !p.encoder && axis.span.hole_end > axis.span.hole_begin;
-    const int from = hole ? (axis.span.hole_begin + kKeys - 1) / kKeys : 0;
-    const int to = hole ? min(axis.span.hole_end, axis.ctx) / kKeys : 0;
-    r.hole_at = max(from, r.first);
-    r.hole_tiles = max(min(to, r.first + r.count) - r.hole_at, 0);
-    r.count -= r.hole_tiles;
-    return r;
-  }
-  __device__ int tile(int i) const { return first + i + (first + i >= hole_at ? hole_tiles : 0); }
 };
 
 template <class S>
@@ -179,11 +144,67 @@ struct MmaBlock {
   }
 };
 
+// Adds up a row's sum over the four lanes that share it.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 template <class S>
 struct MmaState {
   float value[S::kRowTiles][S::kDim / 8][4];
   float largest[S::kRowTiles][2], sum[S::kRowTiles][2];
   KeyAxis::Row row[S::kRowTiles][2];
+};
+
+// Strict mode: a row's sums over the groups before. They lie in local memory, since registers are full.
+template <class S>
+struct Stash {
+  float value[S::kRowTiles][S::kDim / 8][4];
+  PartSum sum[S::kRowTiles][2];
+
+  __device__ void clear() {
+    for (int m = 0; m < S::kRowTiles; ++m) sum[m][0] = sum[m][1] = {};
+  }
+  // Adds the sums of groups before to a group's.
+  __device__ void add_to(MmaState<S>& state) const {
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const PartSum before = sum[m][half], mine{state.largest[m][half], quad_sum(state.sum[m][half])};
+        const PartSum all = before.joined(mine);
+        const float a = before.factor(all), b = mine.factor(all);
+        state.largest[m][half] = all.largest;
+        state.sum[m][half] = threadIdx.x % 4 == 0 ? all.sum : 0;  // of the four lanes that share the row
+        if (before.sum == 0) continue;
+#pragma unroll
+        for (int d = 0; d < S::kDim / 8; ++d) {
+#pragma unroll
+          for (int j = half * 2; j < half * 2 + 2; ++j) {
+            state.value[m][d][j] = PartSum::joined_value(value[m][d][j], a, state.value[m][d][j], b);
+          }
+        }
+      }
+    }
+  }
+  // Takes a group's sums, with those before, and begins anew.
+  __device__ void take(MmaState<S>& state) {
+    add_to(state);
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sum[m][half] = {state.largest[m][half], quad_sum(state.sum[m][half])};
+        state.largest[m][half] = -INFINITY, state.sum[m][half] = 0;
+      }
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) value[m][d][j] = state.value[m][d][j], state.value[m][d][j] = 0;
+      }
+    }
+  }
 };
 
 template <class S>
@@ -298,7 +319,7 @@ struct RowResult {
     if (plan.values != nullptr) {
       plan.states[(int64_t{token} * p.heads + head) * plan.parts + part] = make_float2(largest, sum);
     } else if (p.lse != nullptr) {
-      p.lse[token * p.lse_stride + head] = sum == 0 ? -INFINITY : (largest + log2f(sum)) * kLn2;
+      p.lse[token * p.lse_stride + head] = log_sum(largest, sum);
     }
   }
   // Two neighbouring values, divided by the sum when final. NaN comes back as true.
@@ -317,12 +338,6 @@ struct RowResult {
     return isnan(x * scale) || isnan(y * scale);
   }
 };
-
-// Adds up a row's sum over the four lanes that share it.
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 // The warps that shared the keys join their states through shared memory and write. Returns whether a value is NaN.
 template <class S>
@@ -411,8 +426,9 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
   const int last = min(b.row0 + S::kRows, b.rows) - 1 - b.row0;
   b.bottom = axis.row(p, b.token_of(last));
   const TileRange range = TileRange::of<S::kKeys>(p, axis, b.top, b.bottom.end);
-  const int part_tiles = tiles_of_part(range.count, plan), part = blockIdx.z;
-  const int begin = part * part_tiles, end = min(begin + part_tiles, range.count);
+  const int part = blockIdx.z;
+  PartTiles tiles(range, plan, part);
+  const int begin = tiles.begin, end = tiles.end;
   if (part > 0 && begin >= end) return;  // part 0 writes rows that see nothing
 
   MmaState<S> state;
@@ -437,6 +453,12 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
     commit_copies();
   }
   const bool plain = !p.encoder && axis.span.hole_end == axis.span.hole_begin && p.window == kNoWindow;
+  const bool has_rows = b.row0 + b.warp_m * S::kRowTiles * 16 < b.rows;
+  Stash<S> local, *stash = &local;
+  if constexpr (S::kStrict) {
+    asm volatile("" : "+l"(stash));  // the compiler does not know any more that these could be registers
+    stash->clear();
+  }
   for (int i = begin, stage = 0; i < end; ++i) {
     wait_copies<S::kStages - 2>();
     __syncthreads();
@@ -447,15 +469,26 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
       b.unpack_codes(stage);
       __syncthreads();
     }
-    const int tile = range.tile(i);
-    const bool masked = !plain || (tile + 1) * S::kKeys > b.top.end;
-    float s[S::kRowTiles][S::kWarpKeys / 8][4];
-    scores_of(b, stage, s);
-    soften(b, tile, masked, state, s);
-    add_values(b, stage, s, state);
+    if (has_rows) {
+      const int tile = range.tile(i);
+      const bool masked = !plain || (tile + 1) * S::kKeys > b.top.end;
+      float s[S::kRowTiles][S::kWarpKeys / 8][4];
+      scores_of(b, stage, s);
+      soften(b, tile, masked, state, s);
+      add_values(b, stage, s, state);
+    }
     stage = (stage + 1) % S::kStages;
+    if constexpr (S::kStrict) {
+      if (i + 1 == tiles.cut && i + 1 < end) {
+        stash->take(state);
+        tiles.next_cut(range, plan);
+      }
+    }
   }
   wait_copies<0>();
+  if constexpr (S::kStrict) {
+    if (plan.group_tiles != 0) stash->add_to(state);
+  }
   const RowResult result{p, plan, part};
   bool nan;
   if constexpr (S::kWarpsN > 1) {
@@ -464,42 +497,6 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
     nan = write_own(b, state, result);
   }
   if (__syncthreads_or(nan) && threadIdx.x < 128) redo_rows(b, place.request);
-}
-
-// Joins the parts of a row: one block for each row and head.
-template <class T>
-__global__ void __launch_bounds__(128) join_parts(AttentionParams p, SplitPlan plan) {
-  __shared__ RowScratch scratch;
-  const int token = blockIdx.x, head = blockIdx.y;
-  const int64_t row = int64_t{token} * p.heads + head;
-  const float2* states = plan.states + row * plan.parts;
-  const float* values = plan.values + row * plan.parts * p.v_head_dim;
-  float largest = -INFINITY, sum = 0;
-  for (int s = 0; s < plan.parts; ++s) {
-    if (states[s].y != 0) largest = fmaxf(largest, states[s].x);
-  }
-  for (int s = 0; s < plan.parts; ++s) {
-    if (states[s].y != 0) sum = fmaf(exp2f(states[s].x - largest), states[s].y, sum);
-  }
-  bool nan = false;
-  for (int d = threadIdx.x; d < p.v_head_dim; d += 128) {
-    float x = 0;
-    for (int s = 0; s < plan.parts; ++s) {
-      if (states[s].y != 0) x = fmaf(exp2f(states[s].x - largest), values[int64_t{s} * p.v_head_dim + d], x);
-    }
-    x = sum == 0 ? 0.0f : x * p.v_scale / sum;
-    nan |= isnan(x);
-    store(p.out, p.q_type, token * p.out_token_stride + head * p.out_head_stride + d, x);
-  }
-  if (p.lse != nullptr && threadIdx.x == 0) {
-    p.lse[token * p.lse_stride + head] = sum == 0 ? -INFINITY : (largest + log2f(sum)) * kLn2;
-  }
-  if (!__syncthreads_or(nan)) return;
-  for (int r = 0; r < p.requests; ++r) {
-    const KeySpan& span = p.spans[r];
-    if (token >= span.q_off && token < span.q_off + span.q_len)
-      attend_row(p, r, token, head, scratch, RowWrite::kWhereNaN, {1, static_cast<int>(threadIdx.x)});
-  }
 }
 
 template <class S>
@@ -515,17 +512,23 @@ int blocks_per_sm() {
   return blocks;
 }
 
-// Parts so that the device is full, as far as keys and scratch memory allow.
+// Parts so that the device is full, as far as keys and scratch memory allow; in strict mode a part for each group,
+// where blocks are few.
 template <class S>
 SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
   SplitPlan plan{.min_tiles = 4};
+  const bool strict = shape.determinism == Determinism::kStrict;
+  if (strict) plan.group_tiles = kGroupKeys / S::kKeys;
   const int64_t blocks = tiles * p.kv_heads, wanted = int64_t{stream.num_sms} * blocks_per_sm<S>();
-  if (shape.determinism == Determinism::kStrict || blocks * 2 > wanted) return plan;
+  if (blocks * 2 > wanted) return plan;
   const int64_t most_tiles = (int64_t{shape.max_keys} + S::kKeys - 1) / S::kKeys;
   const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
   const int64_t fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes);
+  const int64_t groups = most_tiles / (kGroupKeys / S::kKeys) + 1;  // that any tiles of a row can touch
+  if (strict && (groups > fits || groups > 65535)) return plan;
   const int64_t parts =
-      std::min({wanted / blocks, (most_tiles + plan.min_tiles - 1) / plan.min_tiles, fits, int64_t{128}});
+      strict ? groups
+             : std::min({wanted / blocks, (most_tiles + plan.min_tiles - 1) / plan.min_tiles, fits, int64_t{128}});
   if (parts < 2) return plan;
   plan.parts = static_cast<int>(parts);
   plan.states = static_cast<float2*>(stream.scratch);

@@ -131,6 +131,10 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   const bool by_groups = shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms);
   if (by_groups) {
     plan.group_tiles = kGroupKeys / tile_keys(kernel_dim, 1);
+    // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
+    // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
+    // own products: in long heads.
+    if (!tall && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
     plan.stash = scratch.take<float>(int64_t{stream.num_sms} * (int64_t{kStashFloats} * 256));
     const int64_t parts = (int64_t{shape.max_keys} + kGroupKeys - 1) / kGroupKeys + 1;
     const int64_t bytes = pieces_at_most * parts * (slot_bytes(p, plan) + kWorkBytes) + 4096;

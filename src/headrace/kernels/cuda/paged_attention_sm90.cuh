@@ -84,6 +84,8 @@ void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& strea
     launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim) / 64, 1>>(call, stream);
   } else if (call.plan.teams == 2) {
     launch_sm90<Sm90Shape<T, kDim, 1, 2>>(call, stream);
+  } else if (call.plan.value_parts == 2) {
+    if constexpr (kDim > 128) launch_sm90<Sm90Shape<T, kDim, 1, 1, 2>>(call, stream);
   } else {
     launch_sm90<Sm90Shape<T, kDim, 1, 1>>(call, stream);
   }
