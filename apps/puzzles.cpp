@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <set>
 
 #include "curve_svg.h"
 #include "headrace/llm/llm.h"
@@ -62,13 +63,13 @@ std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::
       read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
   LLMOptions options = options_of(flags.model);
   std::vector<PuzzleRun> runs;
-  options.strategy = "autoregressive";
-  LLM causal(model, options);
-  runs.push_back(run(causal, items, {}));
-  options.strategy = "auto";
-  LLM diffusion(model, options);
-  runs.push_back(run(diffusion, items, {}));
-  for (const float threshold : flags.thresholds) runs.push_back(run(diffusion, items, threshold));
+  for (const std::string& strategy : flags.strategies) {
+    options.strategy = strategy;
+    LLM llm(model, options);
+    runs.push_back(run(llm, items, {}));
+    if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) continue;
+    for (const float threshold : flags.thresholds) runs.push_back(run(llm, items, threshold));
+  }
   return runs;
 }
 
@@ -110,13 +111,18 @@ std::string json_of(const std::vector<PuzzleRun>& runs) {
 
 std::string curve(const std::vector<PuzzleRun>& runs) {
   std::map<std::string, Series> series;
+  std::set<std::string> strategies;
   for (const PuzzleRun& r : runs) {
+    if (r.strategy != "autoregressive") strategies.insert(r.strategy);
+  }
+  for (const PuzzleRun& r : runs) {
+    const std::string of = strategies.size() > 1 ? r.strategy + ", " : "";
     const auto add = [&r](Series& s, const PuzzleScore& score) {
       s.points.push_back({score.tokens_per_forward(), 100 * score.accuracy(), r.strategy + ", " + name_of(r)});
     };
     if (r.strategy == "autoregressive") continue;
-    for (const auto& [task, score] : r.tasks) add(series[task], score);
-    add(series["all"], r.all());
+    for (const auto& [task, score] : r.tasks) add(series[of + task], score);
+    add(series[of + "all"], r.all());
   }
   std::vector<Series> list;
   for (auto& [name, s] : series) {

@@ -249,8 +249,12 @@ void expect_same_bits(const Answer& got, const Answer& want) {
 
 // The request twice at the same time: the pages that its prompt fills are in both, all others in one alone, and the
 // bits are those of a run by itself.
-void expect_two_to_share(const Model& model, Engine& engine, const std::string& strategy, const Request& request) {
-  Engine fresh(model, config_of(strategy, 2, {.threads = 1, .determinism = Determinism::kStrict}));
+void expect_two_to_share(const Model& model, Engine& engine, const Request& request) {
+  const std::string& strategy = engine.config().strategy;
+  EngineConfig alone = engine.config();
+  alone.keep_text = SchedulerConfig::KeepText::kNo;
+  alone.runner.max_tokens = 256;
+  Engine fresh(model, alone);
   const Answer want = answered(fresh, request);
   std::map<int64_t, std::vector<int32_t>> pages;
   std::map<int64_t, Answer> got;
@@ -295,7 +299,7 @@ TEST_P(DiffusionDefects, B03_KeptTextGivesWayToRequestsAndTwoThatBeginWithItChan
     expect_same_bits(answered(engine, request), answered(fresh, request));
     EXPECT_EQ(engine.scheduler().free_pages(), 12);
   }
-  expect_two_to_share(*model, engine, GetParam().strategy, {prompt_of(37, 1), greedy(20, 0.03f)});
+  expect_two_to_share(*model, engine, {prompt_of(37, 1), greedy(20, 0.03f)});
 }
 
 TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
@@ -304,7 +308,24 @@ TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAnd
     EngineConfig config = keeping(GetParam().strategy, 12);
     config.runner.max_tokens = goes_on(GetParam().strategy) ? rows : 256;
     Engine engine(*model, config);
-    expect_two_to_share(*model, engine, GetParam().strategy, {prompt_of(37, 1), greedy(20, 0.03f)});
+    expect_two_to_share(*model, engine, {prompt_of(37, 1), greedy(20, 0.03f)});
+  }
+}
+
+// There one of them is denoised without the host as soon as nobody waits for it.
+TEST_P(CudaDiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext strict{.threads = 1, .determinism = Determinism::kStrict, .stream = runtime.stream()};
+  const auto model =
+      load_model(golden_folder(GetParam().family),
+                 {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict, .runtime = &runtime});
+  EngineConfig config = keeping(GetParam().strategy, 12);
+  config.runner.context = strict;
+  config.runner.runtime = &runtime;
+  for (const int32_t prompt_len : {37, 17}) {
+    Engine engine(*model, config);
+    expect_two_to_share(*model, engine, {prompt_of(prompt_len, 1), greedy(20, 0.03f)});
   }
 }
 
