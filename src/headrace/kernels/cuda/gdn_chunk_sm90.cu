@@ -32,10 +32,14 @@ CUtensorMap map_of(const char* name, const TensorView& x) {
 
 int64_t chunks_of(const KeySpan& span) { return (span.q_len + kChunk - 1) / kChunk; }
 
+// What a place of a pass takes.
+int64_t place_bytes(const GDNParams& p, const Stream& stream) {
+  return int64_t{p.v_heads} * (Image::kBytes + (halves_apart(p, stream) ? kKeysBytes : 0));
+}
 // Places for chunks in scratch memory that also holds `states` states of all heads.
-int64_t room(const GatedDeltaRuleArgs& a, const Stream& stream, int64_t states) {
-  const int64_t state_bytes = states * a.num_v_heads() * kDim * kDim * 4;
-  return (static_cast<int64_t>(stream.scratch_bytes) - state_bytes) / (a.num_v_heads() * Image::kBytes);
+int64_t room(const GDNParams& p, const Stream& stream, int64_t states) {
+  const int64_t state_bytes = states * p.v_heads * kDim * kDim * 4;
+  return (static_cast<int64_t>(stream.scratch_bytes) - state_bytes) / place_bytes(p, stream);
 }
 
 // No lengths need more places.
@@ -53,7 +57,7 @@ bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream) 
   return stream.arch == 90 && a.qkv.dtype() == DType::kBF16 && a.out.dtype() == DType::kBF16 &&
          a.head_k_dim() == kDim && a.head_v_dim() == kDim && aligned(a.qkv) && aligned(a.out) &&
          a.out.stride(1) % 8 == 0 && a.num_v_heads() / a.num_k_heads <= kMaxGroup &&
-         (places_of_any(a) <= room(a, stream, 0) || room(a, stream, requests) >= 2 * requests);
+         (places_of_any(a) <= room(params_of(a), stream, 0) || room(params_of(a), stream, requests) >= 2 * requests);
 }
 
 // One pass where the images of all chunks have room: then a captured graph serves any lengths with the same sum. More,
@@ -64,18 +68,20 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   const Maps maps{.qkv = map_of("qkv", a.qkv), .out = map_of("out", a.out)};
   int64_t longest = 0;
   for (const KeySpan& span : a.spans) longest = std::max(longest, chunks_of(span) + snapshots);
-  Pass pass{.images = static_cast<char*>(stream.scratch), .states = nullptr, .first = 0, .count = INT32_MAX};
+  Pass pass{
+      .images = static_cast<char*>(stream.scratch), .keys = nullptr, .states = nullptr, .first = 0, .count = INT32_MAX};
   int64_t needed = places_of_any(a);
   const bool overlaps =
-      halves_apart(p, stream) && longest >= 2 * kOverlapChunks && room(a, stream, requests) >= 2 * requests;
-  if (needed <= room(a, stream, 0) && !overlaps) {
+      halves_apart(p, stream) && longest >= 2 * kOverlapChunks && room(p, stream, requests) >= 2 * requests;
+  if (needed <= room(p, stream, 0) && !overlaps) {
+    if (halves_apart(p, stream)) pass.keys = pass.images + needed * p.v_heads * Image::kBytes;
     gdn_prepare_sm90(p, pass, maps, static_cast<int>(needed), Start::kAfterAll, stream);
     gdn_carry_sm90(p, pass, maps, stream);
     return;
   }
-  const int64_t buffers = overlaps ? 2 : 1, places = room(a, stream, requests) / buffers;
+  const int64_t buffers = overlaps ? 2 : 1, places = room(p, stream, requests) / buffers;
   const int64_t most = overlaps ? std::min(kOverlapChunks, places / requests) : places / requests;
-  const int64_t passes = (longest + most - 1) / most, buffer_bytes = places * p.v_heads * Image::kBytes;
+  const int64_t passes = (longest + most - 1) / most, buffer_bytes = places * place_bytes(p, stream);
   char* const images = pass.images;
   pass.states = reinterpret_cast<float*>(images + buffers * buffer_bytes);
   pass.count = static_cast<int>((longest + passes - 1) / passes);
@@ -85,6 +91,7 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
       needed += std::clamp<int64_t>(chunks_of(span) + snapshots - pass.first, 0, pass.count);
     }
     pass.images = images + i % buffers * buffer_bytes;
+    if (halves_apart(p, stream)) pass.keys = pass.images + places * p.v_heads * Image::kBytes;
     const Start start = overlaps && i > 0 ? Start::kDuringPassBefore : Start::kAfterAll;
     gdn_prepare_sm90(p, pass, maps, static_cast<int>(needed), start, stream);
     gdn_carry_sm90(p, pass, maps, stream);

@@ -22,15 +22,42 @@ namespace gdn {
 constexpr int kDim = 128, kChunk = 64, kGroupThreads = 128;
 constexpr int kTile = kChunk * 128;  // bytes of 64 rows of 64 bfloat16, swizzled in 128 bytes
 
-// What is known of a chunk before its state is: T and P, a float4 of factors for each token, exp(G_C).
+// A lower triangle of 64 x 64 bfloat16 in blocks of 16 x 16, all columns of a 16 together from the diagonal down; rows
+// of 32 bytes, swizzled, so that a strip of columns is an operand of a product.
+struct Triangle {
+  static constexpr int kBytes = 10 * 512, kStrips = 4;
+  static __host__ __device__ constexpr int strip(int s) { return s * 2048 - 256 * s * (s - 1); }
+  static __host__ __device__ constexpr int strip_bytes(int s) { return 2048 - 512 * s; }
+};
+// Where the 8 columns `half` (0 or 1) of a row begin in rows of 16 bfloat16 with the 32-byte swizzle.
+__device__ inline int in_rows_of_16(int row, int half) { return row * 32 + ((half ^ row >> 2) & 1) * 16; }
+// Where columns [8 eighth, 8 eighth + 8) of a row are, at or left of the diagonal's block.
+__device__ inline int in_triangle(int row, int eighth) {
+  const int s = eighth / 2;
+  return Triangle::strip(s) - 512 * s + in_rows_of_16(row, eighth % 2);
+}
+
+// What is known of a chunk before its state is: T and P, factors of each token, exp(G_C).
 struct Image {
-  static constexpr int kT = 0, kP = kTile, kScales = 2 * kTile, kLast = kScales + kChunk * 16;
+  static constexpr int kT = 0, kP = Triangle::kBytes, kScales = 2 * Triangle::kBytes;
+  static constexpr int kLast = static_cast<int>(kScales + sizeof(float) * 4 * kChunk);
   static constexpr int kBytes = kLast + 128;
 };
+struct Scales {
+  float state[kChunk];   // -beta exp(G) rk: of S k, and in W
+  float value[kChunk];   // beta: of v
+  float query[kChunk];   // exp(G) rq: of S q
+  float update[kChunk];  // exp(G_C - G) rk: of N
+};
+
+// W = -T diag(beta exp(G) rk) K [64, 128], in halves of 64 columns with the 128-byte swizzle: N = T (beta v) + W S,
+// which is one product less from a state to the next where a half of a head has a block of its own.
+constexpr int kKeysBytes = 2 * kTile;
 
 // Chunks [first, first + count) of every request, in one launch of both kernels.
 struct Pass {
   char* images;   // of the requests' chunks, one after the other, all heads of a chunk together
+  char* keys;     // W in the same order; null where the carriers do without
   float* states;  // [requests, heads, 128, 128] between passes
   int first, count;
 };
@@ -72,6 +99,10 @@ __device__ inline int places(const GDNParams& p, const Pass& pass, int request) 
 
 __device__ inline char* image_of(const GDNParams& p, const Pass& pass, int place, int head) {
   return pass.images + (int64_t{place} * p.v_heads + head) * Image::kBytes;
+}
+
+__device__ inline char* keys_of(const GDNParams& p, const Pass& pass, int place, int head) {
+  return pass.keys + (int64_t{place} * p.v_heads + head) * kKeysBytes;
 }
 
 // A launch that may begin before the kernel ahead of it has ended (launch.cuh).

@@ -27,6 +27,16 @@ __device__ inline uint64_t wgmma_operand(uint32_t address, uint32_t next_rows, u
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
          static_cast<uint64_t>(next_rows >> 4) << 32 | uint64_t{1} << 62;
 }
+// The same, `offset` bytes after a place of shared memory of which `base` is the address / 16; one addition where all
+// else is constant.
+__device__ inline uint64_t wgmma_operand_after(uint32_t base, uint32_t offset, uint32_t next_rows,
+                                               uint32_t next_columns) {
+  return (base + (offset >> 4 | next_columns >> 4 << 16)) | uint64_t{1 << 30 | next_rows >> 4} << 32;
+}
+// With the 32-byte swizzle: 16 bfloat16 in a row, 8 rows in 256 bytes.
+__device__ inline uint64_t wgmma_operand_of_16_after(uint32_t base, uint32_t offset) {
+  return (base + (offset >> 4 | 1 << 16)) | uint64_t{3U << 30 | 256 >> 4} << 32;
+}
 // Zeros rows [count, 64) of `tiles` operands of 64 rows, one after the other, by `threads` threads; nothing when all 64
 // count.
 __device__ inline void clear_rows(char* operands, int tiles, int count, int thread, int threads) {
