@@ -49,6 +49,8 @@ void Scheduler::add(Sequence& s) {
 bool Scheduler::admit(Sequence& s) {
   if (table_.available_size() == 0) return false;
   if (recurrent() && states_.available_size() == 0) return false;
+  // Before texts are compared: what is behind its prompt's whole pages is in nobody's.
+  if (pages_needed(s) - s.prompt_len / config_.page_size > pages_.num_available()) return false;
   const auto stored = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
   const auto most = recurrent() ? running_.end() : std::ranges::max_element(running_, {}, stored);
   if (!pages_.give(s, pages_needed(s), most == running_.end() ? nullptr : most->sequence)) return false;
