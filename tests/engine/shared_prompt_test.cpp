@@ -61,7 +61,7 @@ Ids joined(Ids first, const Ids& second) {
 class Traffic {
  public:
   Traffic(const std::string& strategy, const SchedulerConfig& config, uint64_t seed = 1)
-      : strategy_(strategy_of(strategy)), config_(config), scheduler_(config, *strategy_), random_(seed) {}
+      : strategy_(strategy_of(strategy)), scheduler_(config, *strategy_), random_(seed) {}
 
   int64_t add(Ids prompt, int32_t max_tokens = 4) {
     auto s = std::make_unique<Sequence>();
@@ -166,7 +166,6 @@ class Traffic {
   }
 
   std::unique_ptr<DecodingStrategy> strategy_;
-  SchedulerConfig config_;
   Scheduler scheduler_;
   Random random_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
