@@ -78,6 +78,8 @@ struct AttentionCall {
 void attend_sm90_64(const AttentionCall& call, int max_rows, const Stream& stream);
 void attend_sm90_128(const AttentionCall& call, int max_rows, const Stream& stream);
 void attend_sm90_256(const AttentionCall& call, int max_rows, const Stream& stream);
+// The same for up to 64 rows and a pool of FP8. dim: 128 or 256.
+void attend_sm90_codes(const AttentionCall& call, int dim, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.
 void plan_attention_sm90(const AttentionCall& call, const Stream& stream);

@@ -34,6 +34,23 @@ struct Sight {
 // that no row of the block sees, since what lies there may be NaN. Both warpgroups may write the same. The tile has
 // kColumns columns of 64 elements, from element `from_dim` of `dim` on.
 enum class Fill : uint8_t { kNewKeys, kClearHidden };
+
+// Eight numbers as a pool of FP8 would hold them.
+template <class T>
+__device__ inline uint4 as_stored(uint4 x, float scale) {
+  T number[8];
+  memcpy(number, &x, sizeof(x));
+  uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float y[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[j] = static_cast<float>(number[i * 4 + j]);
+    words[i] = floats_to_e4m3(y[0], y[1], scale) | floats_to_e4m3(y[2], y[3], scale) << 16;
+  }
+  return e4m3_to_floats<T>(words[0], words[1]);
+}
+
 template <int kColumns, class S>
 __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int from_dim, int dim, const Sight<S>& sight,
                           int index, uint32_t to, Fill fill) {
@@ -50,6 +67,7 @@ __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int fr
       const int64_t from =
           int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + d;
       if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
+      if constexpr (S::kCodes) x = as_stored<typename S::T>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
     } else if (is_new || fill == Fill::kNewKeys || keys.sees_cached(at, at + 1, with_cached)) {
       continue;
     }

@@ -12,7 +12,7 @@ struct Producer {
   const AttentionParams& p;
   const KVMaps& maps;
   SharedLayout<S> shared;
-  RingPlace<S::kStages> place;
+  RingPlace<S::kFeedStages> place;
   int lane;
 
   // The pages of the tiles from list entry `first` on, a lane a box: tile lane / boxes, box lane % boxes of it. They
@@ -57,6 +57,17 @@ struct Producer {
                kv_head, pages.page, barrier, kReads);
     }
   }
+  // The same of codes: rows of kDim bytes.
+  __device__ void copy_codes(const CUtensorMap& map, char* to, uint64_t& full, uint64_t& empty, const Pages& pages,
+                             int kv_head, unsigned boxes_here, const Source& source) const {
+    const uint32_t barrier = shared_address(&full), box_bytes = static_cast<uint32_t>(source.box_rows * S::kDim);
+    barrier_wait(shared_address(&empty), place.phase ^ 1);
+    if (lane == 0) barrier_expect(barrier, __popc(boxes_here) * box_bytes);
+    __syncwarp();
+    if ((boxes_here >> lane & 1) == 0) return;
+    copy_box(shared_address(to) + lane % source.boxes * box_bytes, map, 0, pages.slot, kv_head, pages.page, barrier,
+             kReadOnce);
+  }
   // The piece itself lies in shared memory: registers are few here.
   __device__ void feed(const Work& work) {
     Control<S>& control = shared.control();
@@ -71,6 +82,13 @@ struct Producer {
       for (int j = 0; j < each && first + j < end; ++j, place.next()) {
         const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
         const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
+        if constexpr (S::kCodes) {
+          copy_codes(maps.k, shared.k_codes(stage), control.k_codes_full[stage], control.k_codes_empty[stage], pages,
+                     kv_head, here, source);
+          copy_codes(maps.v, shared.v_codes(stage), control.v_codes_full[stage], control.v_codes_empty[stage], pages,
+                     kv_head, here, source);
+          continue;
+        }
         constexpr uint64_t kValuesRead = S::kRowGroups == 1 ? kReadOnce : kReadAgain,
                            kKeysRead = S::kValueParts == 1 ? kValuesRead : kReadAgain;
         copy_side<S::kColumns, kKeysRead>(maps.k, 0, shared.k(stage), control.k_full[team][stage],

@@ -10,32 +10,47 @@ namespace headrace::cuda {
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
+// What the pool holds: numbers of the queries' type, or codes of FP8, which a warpgroup of their own unpacks to tiles
+// of the queries' type.
+enum class PoolHolds : uint8_t { kFloats, kCodes };
+
 // kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
 // up one of kValueParts parts of the values' columns.
-template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1>
+template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
+          PoolHolds kPool_ = PoolHolds::kFloats>
 struct Sm90Shape {
   using T = T_;
+  static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
   static constexpr int kValueParts = kValueParts_, kValueDim = kDim / kValueParts;
   static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
-  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1 + kCodes);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
   static constexpr int kQBytes = 64 * kDim * 2,
                        kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
-  static constexpr int kStages = smaller(6, (227 * 1024 - kOtherBytes) / kStageBytes);
+  static constexpr int kStages = kCodes ? 2 : smaller(6, (227 * 1024 - kOtherBytes) / kStageBytes);
+  // Codes of one side of a tile, as they lie in the pool, and how many tiles of them there is room for.
+  static constexpr int kCodeBytes = kKeys * kDim;
+  static constexpr int kCodeStages =
+      kCodes ? smaller(4, (227 * 1024 - kOtherBytes - kStages * kStageBytes) / (2 * kCodeBytes)) : 0;
+  static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // of what the copy engine brings
   // Strict mode's sums of the groups before: in the shared memory that is left, of as many columns as it holds.
   static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums
   static constexpr int kStashUnits =
       kRowGroups == 1 ? 0 : smaller(kValueDim / 8 + 1, (227 * 1024 - kOtherBytes - kStages * kStageBytes) / kStashUnit);
-  static constexpr int kSharedBytes = kOtherBytes + kStages * kStageBytes + kStashUnits * kStashUnit;
+  static constexpr int kSharedBytes =
+      kOtherBytes + kStages * kStageBytes + kStashUnits * kStashUnit + kCodeStages * 2 * kCodeBytes;
+  static constexpr int kReleases = kCodes ? 128 : 4;  // of a warpgroup, at a barrier that says that it is done
   // Registers of a thread: of 64 Ki in all.
+  static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes;
   static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
-                       kConsumerRegisters = kWarpgroups == 3 ? 160 : 224;
+                       kConsumerRegisters = kWarpgroups == 3 ? 160 : 224, kUnpackerRegisters = 104;
   static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
   static_assert(kValueParts == 1 || kWarpgroups == 1);
+  static_assert(!kCodes || (kWarpgroups == 1 && kValueParts == 1 && kCodeStages >= 1));
 };
 
 // What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
@@ -61,6 +76,8 @@ struct Control {
   float exchange[4][128];                  // of the second team: largest scores and sums
   uint64_t exchange_full, exchange_empty;  // of these and half of its values; each is passed twice a piece
   int scratch_taken;
+  uint64_t k_codes_full[S::kCodeStages + 1], v_codes_full[S::kCodeStages + 1];  // one more: none would be an error
+  uint64_t k_codes_empty[S::kCodeStages + 1], v_codes_empty[S::kCodeStages + 1];
 };
 
 template <class S>
@@ -83,6 +100,10 @@ struct SharedLayout {
   __device__ RowScratch& scratch() const {
     return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
   }
+  __device__ char* k_codes(int stage) const {
+    return reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes + stage * 2 * S::kCodeBytes;
+  }
+  __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
   __device__ float* stash() const {
     return reinterpret_cast<float*>(reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes);
   }

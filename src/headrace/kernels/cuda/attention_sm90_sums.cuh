@@ -193,7 +193,7 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
       me.p.lse[token * me.p.lse_stride + head] = PartSum{largest[half], sum[half]}.log_sum();
     }
     T* to = static_cast<T*>(me.p.out) + token * me.p.out_token_stride + head * me.p.out_head_stride;
-    const float scale = sum[half] == 0 ? 0.0f : 1.0f / sum[half];
+    const float scale = sum[half] == 0 ? 0.0f : (S::kCodes ? me.p.v_scale : 1.0f) / sum[half];
 #pragma unroll
     for (int g = 0; g < S::kValueDim / 32; ++g) {
       uint32_t w[4];

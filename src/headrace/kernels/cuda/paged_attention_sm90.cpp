@@ -15,13 +15,22 @@ constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
 
 // A copy needs a base and strides of 16 bytes.
 bool copies(const PagedSide& side, DType type) {
+  const int64_t each = 16 / size_of(type);
   return side.data != nullptr && side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 &&
-         side.page_stride % 8 == 0 && side.head_stride % 8 == 0 && side.slot_stride % 8 == 0;
+         side.page_stride % each == 0 && side.head_stride % each == 0 && side.slot_stride % each == 0;
 }
 
-bool fits(const AttentionParams& p, const Stream& stream) {
+bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
+
+// Codes: what few rows that need not have the bits of others ask for, and heads of more than 64.
+bool fits(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
-  if (!copies(p.k, p.q_type) || !copies(p.v, p.q_type)) return false;
+  const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
+  if (!copies(p.k, held) || !copies(p.v, held)) return false;
+  if (holds_codes(p) &&
+      (shape.determinism == Determinism::kStrict || shape.max_rows > 64 || std::max(p.head_dim, p.v_head_dim) <= 64)) {
+    return false;
+  }
   if (p.k_new.data != nullptr && (!copies(p.k_new, p.q_type) || !copies(p.v_new, p.q_type))) return false;
   const bool rows = reinterpret_cast<uintptr_t>(p.q) % 16 == 0 && p.q_token_stride % 8 == 0 && p.q_head_stride % 8 == 0;
   const bool out =
@@ -30,18 +39,26 @@ bool fits(const AttentionParams& p, const Stream& stream) {
          std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
 }
 
-CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
+  const bool codes = holds_codes(p);
+  const auto bytes = static_cast<cuuint64_t>(size_of(side.type));
   CUtensorMap map{};
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
                                static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(side.slot_stride) * 2,
-                                 static_cast<cuuint64_t>(side.head_stride) * 2,
-                                 static_cast<cuuint64_t>(side.page_stride) * 2};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(p.page_size, keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = tensor_map_encoder()(
-      &map, p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(side.slot_stride) * bytes,
+                                 static_cast<cuuint64_t>(side.head_stride) * bytes,
+                                 static_cast<cuuint64_t>(side.page_stride) * bytes};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(codes ? kernel_dim : 64),
+                             static_cast<cuuint32_t>(std::min(p.page_size, keys)), 1, 1},
+                   steps[4] = {1, 1, 1, 1};
+  const CUresult status =
+      tensor_map_encoder()(&map,
+                           codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                           : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                           4, const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           codes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
              " pages of ", p.page_size, " slots of ", dim, ": driver error ", static_cast<int>(status));
   return map;
@@ -146,7 +163,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     }
   } else if (!tall || pieces < stream.num_sms) {
     plan.sharing = WorkPlan::Sharing::kShares;
-    plan.teams = tall ? 1 : 2;
+    plan.teams = tall || holds_codes(p) ? 1 : 2;
     plan.entry_count = stream.num_sms;
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
@@ -186,15 +203,19 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
 
 bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape, DevicePlans* plans,
                           const Stream& stream) {
-  if (!fits(p, stream)) return false;
+  if (!fits(p, shape, stream)) return false;
   const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   Scratch scratch(stream);
   AttentionCall call{.p = p};
   share_out(call, shape, dim, stream, scratch);
-  call.maps = {.k = map_of(p, p.k, p.head_dim, call.keys), .v = map_of(p, p.v, p.v_head_dim, call.keys)};
+  call.maps = {.k = map_of(p, p.k, p.head_dim, dim, call.keys), .v = map_of(p, p.v, p.v_head_dim, dim, call.keys)};
   plan_pieces(call, plans, stream, scratch);
-  const auto attend = dim == 64 ? attend_sm90_64 : dim == 128 ? attend_sm90_128 : attend_sm90_256;
-  attend(call, shape.max_rows, stream);
+  if (holds_codes(p)) {
+    attend_sm90_codes(call, dim, stream);
+  } else {
+    const auto attend = dim == 64 ? attend_sm90_64 : dim == 128 ? attend_sm90_128 : attend_sm90_256;
+    attend(call, shape.max_rows, stream);
+  }
   if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
   return true;
 }

@@ -1,11 +1,13 @@
 // Attention of 16-bit floats on Hopper: a warp feeds tiles of K and V from the pool's pages through the copy engine,
-// others bring queries, and one to three warpgroups of 64 rows each multiply. Rows are packed as (token, query head of
-// the group), so that one pass over K and V serves the whole group; keys may be cut into parts, which a kernel of its
-// own adds up. Source: Dao 2023, FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
+// others bring queries, a warpgroup unpacks codes where the pool holds FP8, and one to three warpgroups of 64 rows each
+// multiply. Rows are packed as (token, query head of the group), so that one pass over K and V serves the whole group;
+// keys may be cut into parts, which a kernel of its own adds up. Source: Dao 2023, FlashAttention-2; Shah et al. 2024,
+// FlashAttention-3; Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/kernels/cuda/attention_sm90_consumer.cuh"
 #include "headrace/kernels/cuda/attention_sm90_producer.cuh"
 #include "headrace/kernels/cuda/attention_sm90_queries.cuh"
+#include "headrace/kernels/cuda/attention_sm90_unpacker.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -20,19 +22,24 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       for (int team = 0; team < S::kTeams; ++team) {
-        barrier_init(shared_address(&control.k_full[team][i]), 1);
-        barrier_init(shared_address(&control.v_full[team][i]), 1);
+        barrier_init(shared_address(&control.k_full[team][i]), S::kCodes ? 128 : 1);
+        barrier_init(shared_address(&control.v_full[team][i]), S::kCodes ? 128 : 1);
       }
       for (uint64_t* empty : {&control.k_empty[i], &control.v_empty[i]})
-        barrier_init(shared_address(empty), 4 * S::kRowGroups);
+        barrier_init(shared_address(empty), S::kReleases * S::kRowGroups);
+    }
+    for (int i = 0; i < S::kCodeStages; ++i) {
+      for (uint64_t* full : {&control.k_codes_full[i], &control.v_codes_full[i]}) barrier_init(shared_address(full), 1);
+      for (uint64_t* empty : {&control.k_codes_empty[i], &control.v_codes_empty[i]})
+        barrier_init(shared_address(empty), 128);
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&control.work_full[i]), 32);
-      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups);
+      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups + S::kCodes * 128);
     }
     for (int i = 0; i < S::kWarpgroups; ++i) {
       barrier_init(shared_address(&control.q_full[i]), 32);
-      barrier_init(shared_address(&control.q_empty[i]), 4);
+      barrier_init(shared_address(&control.q_empty[i]), S::kReleases);
     }
     control.scratch_taken = 0;
     barrier_init(shared_address(&control.exchange_full), 128);
@@ -44,15 +51,20 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
   let_next_start();  // the join's blocks may come as soon as there is room
   const int group = static_cast<int>(uniform(threadIdx.x / 128)), thread = threadIdx.x % 128;
   if (group == 0) {
-    if constexpr (S::kWarpgroups > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
+    if constexpr (S::kSharesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     const int warp = thread / 32, lane = thread % 32;
     if (warp == 0) Producer<S>{p, maps, shared, {}, lane}.run(plan);
     if (warp > 0 && warp <= S::kWarpgroups) {
       QueryLoader<S>{p, shared, warp - 1, lane, PackedRows(p.heads / p.kv_heads)}.run();
     }
+  } else if (S::kCodes && group == 1) {
+    if constexpr (S::kCodes) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kUnpackerRegisters));
+      Unpacker<S>{shared, thread}.run();
+    }
   } else {
-    if constexpr (S::kWarpgroups > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    Consumer<S>{Warpgroup<S>(p, plan, shared, group - 1, thread)}.run();
+    if constexpr (S::kSharesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+    Consumer<S>{Warpgroup<S>(p, plan, shared, group - 1 - S::kCodes, thread)}.run();
   }
 }
 

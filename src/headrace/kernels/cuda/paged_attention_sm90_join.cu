@@ -53,7 +53,7 @@ struct JoinedRow {
 
   // Returns whether a value is NaN.
   __device__ bool write(const AttentionParams& p, int token, int head, int lane) const {
-    const float scale = state.sum == 0 ? 0.0f : 1.0f / state.sum;
+    const float scale = state.sum == 0 ? 0.0f : p.v_scale / state.sum;
     bool nan = false;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
