@@ -186,6 +186,17 @@ void rms_norm(const RMSNormArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
+void norm_rotary(const NormRotaryArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  NormRotaryArgs a = host;
+  a.q = m.out(host.q), a.k = m.out(host.k), a.q_weight = m.in(host.q_weight), a.k_weight = m.in(host.k_weight);
+  a.positions = m.in(host.positions), a.inv_freq = m.in(host.inv_freq);
+  cuda_ops<kSet>().norm_rotary(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
 void rotary_embedding(const RotaryEmbeddingArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -261,6 +272,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .sample_tokens = sample_tokens<kSet>,
                              .gdn_step = kSet == Set::kCuda ? gdn_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,
+                             .norm_rotary = norm_rotary<kSet>,
                              .block_step = block_step<kSet>};
 
 bool has_device() {

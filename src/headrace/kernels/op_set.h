@@ -13,6 +13,7 @@
 #include "headrace/kernels/gdn_step.h"
 #include "headrace/kernels/linear.h"
 #include "headrace/kernels/merge_tokens.h"
+#include "headrace/kernels/norm_rotary.h"
 #include "headrace/kernels/paged_attention.h"
 #include "headrace/kernels/pointwise.h"
 #include "headrace/kernels/rms_norm.h"
@@ -44,6 +45,7 @@ struct OpSet {
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
   // Null where one launch is as dear as several: then layers run its parts.
   void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
+  void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;
   // Null on a CPU, where layers do these in place.
   void (*expert_routing)(const ExpertRoutingArgs&, const OpContext&) = nullptr;
   void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;

@@ -24,6 +24,7 @@ class RMSNorm {
     context.ops->rms_norm({.x = x, .weight = weight_, .gate = gate, .eps = eps_, .weight_form = form_, .out = out},
                           context.op);
   }
+  const TensorView& weight() const { return weight_; }
   // Products of the norm of x, still to be named.
   FusedLinearArgs before_products(const TensorView& x) const {
     return {.x = x, .norm_weight = weight_, .eps = eps_, .norm_form = form_};

@@ -36,6 +36,21 @@ SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig
   k_norm_.emplace(scope, "k_norm", c.head_dim, c.eps, c.norm_form);
 }
 
+void SelfAttention::norm_and_rotate(const LayerContext& context, const TensorView& q, const TensorView& k,
+                                    const TensorView& positions) const {
+  const NormRotaryArgs args{.q = q,
+                            .k = k,
+                            .q_weight = q_norm_ ? q_norm_->weight() : TensorView(),
+                            .k_weight = k_norm_ ? k_norm_->weight() : TensorView(),
+                            .eps = config_.eps,
+                            .weight_form = config_.norm_form,
+                            .positions = positions,
+                            .inv_freq = rotary_->inv_freq(),
+                            .magnitude = rotary_->magnitude()};
+  if (context.ops->norm_rotary != nullptr) return context.ops->norm_rotary(args, context.op);
+  norm_rotary_apart(*context.ops, args, context.op);
+}
+
 void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
                            const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), heads = config_.num_heads, dim = config_.head_dim;
@@ -48,12 +63,7 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
   fused_linear(context, projections);
   const TensorView per_head = queries.view().reshape({tokens, heads, gated ? 2 * dim : dim});
   const TensorView q = per_head.narrow(2, 0, dim), k = keys.view().reshape({tokens, config_.num_kv_heads, dim});
-  if (q_norm_) {
-    q_norm_->forward(context, q, q);
-    k_norm_->forward(context, k, k);
-  }
-  rotary_->forward(context, q, batch.positions);
-  rotary_->forward(context, k, batch.positions);
+  norm_and_rotate(context, q, k, batch.positions);
   const Tensor out = context.make({tokens, heads * dim});
   attention_.forward(q, k, v, batch, out);
   if (gated && tokens > 0) {

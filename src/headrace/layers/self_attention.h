@@ -37,6 +37,9 @@ class SelfAttention {
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
+  void norm_and_rotate(const LayerContext& context, const TensorView& q, const TensorView& k,
+                       const TensorView& positions) const;
+
   SelfAttentionConfig config_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
   std::optional<RMSNorm> q_norm_, k_norm_;

@@ -17,6 +17,7 @@ void pointwise(const PointwiseArgs& args, const OpContext& context);
 void embedding(const EmbeddingArgs& args, const OpContext& context);
 void token_confidence(const TokenConfidenceArgs& args, const OpContext& context);
 void fused_linear(const FusedLinearArgs& args, const OpContext& context);
+void norm_rotary(const NormRotaryArgs& args, const OpContext& context);
 void expert_routing(const ExpertRoutingArgs& args, const OpContext& context);
 void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
 void merge_tokens(const MergeTokensArgs& args, const OpContext& context);

@@ -1,7 +1,7 @@
-// Rotates pairs (i, i + half) of each head. The angle is a float32 product, as in the models' own code; its sine and
-// cosine are the accurate ones, since angles reach the length of the context.
+// Rotates pairs (i, i + half) of each head.
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/rotation.cuh"
 #include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
@@ -17,12 +17,10 @@ struct Params {
   float magnitude;
 
   __device__ void turn(int position, int i, float& a, float& b) const {
-    float sine, cosine;
-    sincosf(static_cast<float>(position) * inv_freq[i], &sine, &cosine);
-    sine *= magnitude, cosine *= magnitude;
+    const Rotation rotation(position, inv_freq[i], magnitude);
     const float first = a;
-    a = first * cosine - b * sine;
-    b = b * cosine + first * sine;
+    a = rotation.first(first, b);
+    b = rotation.second(first, b);
   }
 };
 

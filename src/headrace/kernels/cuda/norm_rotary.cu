@@ -1,0 +1,123 @@
+// Norms of query and key heads and their rotation, in one pass: a head is 16 or 32 lanes of eight elements. The sums
+// are those of rms_norm's kernel for rows of this length, so the bits are too.
+#include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/rotation.cuh"
+#include "headrace/kernels/cuda/vector.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct Params {
+  Rows q, k;
+  const void *q_weight, *k_weight;  // null: no norm
+  DType weight_type;
+  const int32_t* positions;
+  const float* inv_freq;
+  int tokens, q_heads, k_heads, dim, half;
+  float eps, weight_offset, magnitude;
+};
+
+template <class T, int kLanes>
+struct Head {
+  const Params& p;
+  int lane;
+
+  __device__ int first() const { return lane * kPiece; }
+  __device__ bool any() const { return first() < p.dim; }
+
+  __device__ void norm(Piece<T>& x, const float (&weight)[kPiece]) const {
+    float sum = 0;
+#pragma unroll
+    for (const float v : x.v) sum = fmaf(v, v, sum);
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    const float scale = rsqrtf(sum / static_cast<float>(p.dim) + p.eps);
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) x.v[j] = rounded(x.v[j] * (scale * weight[j]));
+  }
+  __device__ void rotate(Piece<T>& x, int position) const {
+    const int pieces = p.half / kPiece, place = threadIdx.x % 32;
+    const bool is_first = lane < pieces, turns = lane < 2 * pieces;
+    const int partner = !turns ? place : is_first ? place + pieces : place - pieces;
+    const int from = first() - (is_first ? 0 : p.half);
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) {
+      const float other = __shfl_sync(0xffffffffu, x.v[j], partner);
+      if (!turns) continue;
+      const Rotation rotation(position, p.inv_freq[from + j], p.magnitude);
+      x.v[j] = is_first ? rotation.first(x.v[j], other) : rotation.second(other, x.v[j]);
+    }
+  }
+  __device__ static float rounded(float x) { return static_cast<float>(static_cast<T>(x)); }
+};
+
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ Params p) {
+  const Head<T, kLanes> head{p, static_cast<int>(threadIdx.x) % kLanes};
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const int heads = p.q_heads + p.k_heads, number = static_cast<int>(row % heads);
+  const int64_t token = row / heads;
+  const bool of_k = number >= p.q_heads,
+             inside = token < p.tokens && head.any();  // others take part in the warp's sums
+  const void* weights = of_k ? p.k_weight : p.q_weight;
+  float weight[kPiece] = {};
+  if (weights != nullptr && head.any()) {
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) weight[j] = load(weights, p.weight_type, head.first() + j) + p.weight_offset;
+  }
+  let_next_start();
+  wait_for_previous();
+  T* at = nullptr;
+  Piece<T> x{};
+  if (inside) {
+    at = (of_k ? row_of<T>(p.k, token, number - p.q_heads) : row_of<T>(p.q, token, number)) + head.first();
+    x = Piece<T>::load(at);
+  }
+  if (p.q_weight != nullptr) head.norm(x, weight);
+  head.rotate(x, inside ? p.positions[token] : 0);
+  if (inside) x.store(at);
+}
+
+}  // namespace
+
+void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
+  check(a);
+  if (a.q.dim(0) == 0) return;
+  const Params p{.q = Rows(a.q),
+                 .k = Rows(a.k),
+                 .q_weight = a.q_weight.data(),
+                 .k_weight = a.k_weight.data(),
+                 .weight_type = a.q_weight ? a.q_weight.dtype() : DType::kF32,
+                 .positions = static_cast<const int32_t*>(a.positions.data()),
+                 .inv_freq = static_cast<const float*>(a.inv_freq.data()),
+                 .tokens = static_cast<int>(a.q.dim(0)),
+                 .q_heads = static_cast<int>(a.q.dim(1)),
+                 .k_heads = static_cast<int>(a.k.dim(1)),
+                 .dim = static_cast<int>(a.q.dim(2)),
+                 .half = static_cast<int>(a.inv_freq.dim(0)),
+                 .eps = a.eps,
+                 .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+                 .magnitude = a.magnitude};
+  const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
+  if (p.dim > 32 * kPiece || p.half % kPiece != 0 || !in_pieces(a.q) || !in_pieces(a.k) || !one_dtype) {
+    struct {
+      void (*rms_norm)(const RMSNormArgs&, const OpContext&);
+      void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
+    } const ops{rms_norm, rotary_embedding};
+    return norm_rotary_apart(ops, a, context);
+  }
+  const int64_t rows = int64_t{p.tokens} * (p.q_heads + p.k_heads);
+  const auto blocks = [rows](int64_t each) { return dim3(static_cast<unsigned>((rows + each - 1) / each)); };
+  for_type(a.q.dtype(), [&]<class T>(T) {
+    if (p.dim <= 16 * kPiece) {
+      launch_early(stream_of(context), norm_rotate<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "norm_rotary");
+    } else {
+      launch_early(stream_of(context), norm_rotate<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "norm_rotary");
+    }
+  });
+}
+
+}  // namespace headrace::cuda

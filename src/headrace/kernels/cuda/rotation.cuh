@@ -1,0 +1,19 @@
+// The rotation of one pair of elements. The angle is a float32 product, as in the models' own code; its sine and
+// cosine are the accurate ones, since angles reach the length of the context.
+#pragma once
+
+namespace headrace::cuda {
+
+struct Rotation {
+  float sine, cosine;
+
+  __device__ Rotation(int position, float inv_freq, float magnitude) {
+    sincosf(static_cast<float>(position) * inv_freq, &sine, &cosine);
+    sine *= magnitude, cosine *= magnitude;
+  }
+  // Of the pair (a, b). Rounded where it says, so that every kernel makes the same bits.
+  __device__ float first(float a, float b) const { return fmaf(a, cosine, -__fmul_rn(b, sine)); }
+  __device__ float second(float a, float b) const { return fmaf(b, cosine, __fmul_rn(a, sine)); }
+};
+
+}  // namespace headrace::cuda
