@@ -31,6 +31,21 @@ TEST(DeviceBatch, TellsWhetherEveryNewKeyIsStored) {
   EXPECT_EQ(new_keys_with({}, 0), NewKeys::kSomeNotStored) << "a batch that stores nothing";
 }
 
+// Where kernels find it when a graph runs: at one place.
+TEST(DeviceBatch, CountsTheRowsThatAreNoPadding) {
+  DeviceBatch device({.max_requests = 3, .max_tokens = 3, .table_rows = 1, .table_pages = 1, .page_size = 4},
+                     cpu_runtime());
+  ForwardBatch batch{.mode = ForwardMode::kDecode};
+  batch.attn.spans = {{.q_off = 0}, {.q_off = 1}, {.q_off = 2}};
+  const Tensor table = Tensor::zeros(DType::kI32, {1, 1});
+  batch.attn.page_table = table;
+  const void* place = device.upload(batch).device_num_rows.data();
+  EXPECT_EQ(*static_cast<const int32_t*>(place), 3);
+  batch.attn.padding_rows = 2;
+  EXPECT_EQ(device.upload(batch).device_num_rows.data(), place);
+  EXPECT_EQ(*static_cast<const int32_t*>(place), 1);
+}
+
 // Rows that lie near each other are copied together, with what lies between them.
 TEST(DeviceBatch, HoldsThePagesOfEveryRowThatChanged) {
   constexpr int32_t kRows = 40, kPages = 300;

@@ -53,7 +53,7 @@ Rows random_rows(int64_t count, Random& random) {
 
 // The memory that a DeviceBatch and a BlockLoop would have, on the host.
 struct Memory {
-  Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, report, results, best, stats;
+  Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, num_rows, report, results, best, stats;
   std::vector<int32_t> all_sizes;
   Memory(int32_t requests, int32_t block) {
     const int64_t rows = int64_t{2} * requests * block, results_rows = int64_t{requests} * block;
@@ -66,6 +66,7 @@ struct Memory {
     std::ranges::copy(all_sizes, sizes.data_as<int32_t>());
     spans = Tensor::zeros(DType::kU8, {(requests + 1) * int64_t{sizeof(KeySpan)}});
     ids = Tensor::zeros(DType::kI32, {rows}), positions = Tensor::zeros(DType::kI32, {rows});
+    num_rows = Tensor::zeros(DType::kI32, {1});
     slots = Tensor::zeros(DType::kI64, {rows}), logits = Tensor::zeros(DType::kI32, {rows});
     report = Tensor::zeros(DType::kU8, {256}), results = Tensor::zeros(DType::kI32, {2, results_rows, 5});
     best = Tensor::zeros(DType::kI32, {results_rows}), stats = Tensor::zeros(DType::kF32, {results_rows, 4});
@@ -80,7 +81,7 @@ struct Memory {
             .block_size = block,
             .mask_token_id = kMask,
             .page_size = kPage,
-            .rows = {spans, ids, positions, slots, logits, page_table},
+            .rows = {spans, ids, positions, slots, logits, num_rows, page_table},
             .report = report,
             .results = results};
   }
@@ -202,6 +203,7 @@ class BlockTrace {
     if (steps.empty()) return;
     const ForwardBatch& batch = builder_.build(steps, scheduler_->table(), nullptr);
     ASSERT_EQ(said.rows, batch.num_tokens());
+    ASSERT_EQ(*memory_.num_rows.data_as<int32_t>(), said.rows);
     ASSERT_EQ(said.logits_rows, static_cast<int32_t>(batch.logits_rows.size()));
     ASSERT_EQ(said.size, *std::ranges::lower_bound(memory_.all_sizes, said.rows));
     const ForwardBatch& padded = padding_.fill(

@@ -128,7 +128,6 @@ class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_vi
     return random_tensor(random, one().activations, {tokens, one().config.router.hidden});
   }
 
- private:
   test::TempDir directory_;
 };
 
@@ -147,6 +146,40 @@ TEST_P(MoELayerOnDevice, StrictTokensHaveTheSameBitsAlone) {
   const Tensor x = input(400), all = on_device(x, Determinism::kStrict);
   for (const auto& [begin, end] : {std::array{0, 1}, {5, 30}, {399, 400}}) {
     EXPECT_TRUE(bit_equal(on_device(x.view().slice(begin, end), Determinism::kStrict), all.view().slice(begin, end)));
+  }
+}
+
+// The graph is recorded once; how many of its rows count is read on the device.
+TEST_P(MoELayerOnDevice, PaddingOfAGraphRunsNoExpert) {
+  if (one().config.shared_intermediate > 0) return;  // which adds to every row
+  constexpr int64_t kRows = 24;
+  DeviceRuntime& device = cuda_module().runtime(0);
+  Checkpoint checkpoint = Checkpoint::open(directory_.path());
+  checkpoint.place_on(device);
+  const MoELayer layer(WeightScope(checkpoint), one().config);
+  const Tensor x = input(kRows), there = copied_to(device, copy_of(x)), out(x.dtype(), x.shape(), device);
+  const Tensor num_rows(DType::kI32, {1}, device);
+  const LayerContext context{.ops = &cuda_module().ops(std::get<0>(GetParam())),
+                             .op = {.determinism = Determinism::kStrict, .stream = device.stream()},
+                             .dtype = x.dtype(),
+                             .runtime = &device};
+  const auto forward = [&] { layer.forward(context, {.x = there, .routed_by = {}, .num_rows = num_rows}, out); };
+  const auto count = [&](int32_t rows) { device.copy_to_device(num_rows.data(), &rows, sizeof(rows)); };
+  count(0);
+  forward();
+  device.synchronize();
+  device.begin_capture();
+  forward();
+  const auto graph = device.end_capture();
+  const Tensor all = on_device(x, Determinism::kStrict), none = Tensor::zeros(x.dtype(), x.shape());
+  for (const int32_t rows : {5, 0, 24, 1}) {
+    SCOPED_TRACE(rows);
+    count(rows);
+    graph->launch();
+    Tensor y(x.dtype(), x.shape());
+    device.copy_to_host(y.data(), out.data(), static_cast<size_t>(out.bytes()));
+    if (rows > 0) EXPECT_TRUE(bit_equal(y.view().slice(0, rows), all.view().slice(0, rows)));
+    if (rows < kRows) EXPECT_TRUE(bit_equal(y.view().slice(rows, kRows), none.view().slice(rows, kRows)));
   }
 }
 

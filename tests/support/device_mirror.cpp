@@ -169,6 +169,7 @@ void block_step(const BlockStepArgs& host, const OpContext& context) {
             .positions = m.out(host.rows.positions),
             .write_slots = m.out(host.rows.write_slots),
             .logits_rows = m.out(host.rows.logits_rows),
+            .num_rows = m.out(host.rows.num_rows),
             .page_table = m.in(host.rows.page_table)};
   a.report = m.out(host.report), a.results = m.out(host.results);
   cuda_ops<kSet>().block_step(a, m.context());

@@ -29,6 +29,7 @@ DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
   ids_ = reserve(bytes_of<int32_t>(c.max_tokens));
   positions_ = reserve(bytes_of<int32_t>(c.max_tokens));
   logits_rows_ = reserve(bytes_of<int32_t>(c.max_tokens));
+  num_rows_ = reserve(bytes_of<int32_t>(1));
   write_slots_ = reserve(bytes_of<int64_t>(c.max_tokens));
   snapshots_ = reserve(bytes_of<StateSnapshot>(c.max_snapshots));
   encoder_slots_ = reserve(bytes_of<int64_t>(c.max_encoder_tokens));
@@ -137,6 +138,8 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   to.write_slots = flat(write_slots_, from.write_slots);
   to.encoder_write_slots = flat(encoder_slots_, from.encoder_write_slots);
   batch_.device_logits_rows = place(logits_rows_, DType::kI32, host.logits_rows.data(), count(host.logits_rows));
+  const auto num_rows = static_cast<int32_t>(from.num_tokens() - from.padding_rows);
+  batch_.device_num_rows = place(num_rows_, DType::kI32, &num_rows, 1);
   runtime_.copy_to_device(memory_.data(), staging_.data(), static_cast<size_t>(used_));
   if (from.page_table) {
     for (const KeySpan& s : from.spans) {
@@ -166,6 +169,7 @@ DeviceBatch::Arrays DeviceBatch::arrays() const {
           .positions = all(positions_, DType::kI32),
           .write_slots = all(write_slots_, DType::kI64),
           .logits_rows = all(logits_rows_, DType::kI32),
+          .num_rows = all(num_rows_, DType::kI32),
           .page_table = table_};
 }
 

@@ -37,9 +37,9 @@ class DeviceBatch {
   // out behind it may refer to them.
   void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }
   // Its arrays in full, for a kernel that lays out the next batch by itself: the spans' bytes, ids, positions, write
-  // slots, rows of logits and the page table.
+  // slots, rows of logits, how many rows are no padding, and the page table.
   struct Arrays {
-    TensorView spans, ids, positions, write_slots, logits_rows, page_table;
+    TensorView spans, ids, positions, write_slots, logits_rows, num_rows, page_table;
   };
   Arrays arrays() const;
   // DeviceMetadata::most_rows of what is uploaded from now on.
@@ -60,7 +60,7 @@ class DeviceBatch {
   DeviceBatchConfig config_;
   DeviceRuntime& runtime_;  // not owned
   int64_t bytes_ = 0, used_ = 0;
-  Section spans_, state_slots_, snapshots_, write_slots_, encoder_slots_, ids_, positions_, logits_rows_;
+  Section spans_, state_slots_, snapshots_, write_slots_, encoder_slots_, ids_, positions_, logits_rows_, num_rows_;
   std::vector<char> staging_;        // what the device's `memory_` holds after upload()
   Tensor memory_, table_;            // table_: int32 [table_rows, table_pages]
   std::vector<int32_t> host_table_;  // what table_ holds after upload()

@@ -20,6 +20,7 @@ struct ForwardBatch {
   TensorView positions;                      // int32 [num_tokens]: logical positions, as RoPE counts them
   std::vector<int32_t> logits_rows;          // tokens whose logits are wanted, ascending
   TensorView device_logits_rows;             // int32 [logits rows]: the same on the device; null on a CPU
+  TensorView device_num_rows;                // int32 [1]: tokens before the padding, on the device; null on a CPU
   AttentionBackend* attn_backend = nullptr;  // not owned
 
   int64_t batch_size() const { return attn.num_requests(); }

@@ -118,7 +118,7 @@ std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, Cud
     return nullptr;
   }
   const DeviceBatch::Arrays a = graphs.arrays();
-  const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.page_table};
+  const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.num_rows, a.page_table};
   auto loop = std::make_unique<BlockLoop>(*ops_, config_.context, runtime_, config, rows);
   graphs.end_rows_with([loop = loop.get()](const TensorView& logits) { loop->end_step(logits); });
   return loop;

@@ -17,6 +17,8 @@ void check(const BlockStepArgs& a) {
   check_shape("block_step: tokens", a.tokens, {requests, 2, a.block_size});
   check_dtype("block_step: tokens", a.tokens, DType::kI32);
   check_shape("block_step: counter", a.counter, {2});
+  check_shape("block_step: num_rows", a.rows.num_rows, {1});
+  check_dtype("block_step: num_rows", a.rows.num_rows, DType::kI32);
   HR_REQUIRE(a.rows.num_spans() > requests, ErrorCode::kInvalidArgument, "block_step: ", a.rows.num_spans(),
              " spans, expected more than the ", requests, " requests");
   const int64_t most = requests * 2 * a.block_size;

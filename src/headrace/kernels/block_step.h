@@ -14,6 +14,7 @@ struct BatchRows {
   TensorView positions;    // int32 [rows]
   TensorView write_slots;  // int64 [rows]
   TensorView logits_rows;  // int32 [logits rows]
+  TensorView num_rows;     // int32 [1]: how many of them come before the padding
   TensorView page_table;   // int32 [table rows, pages]
 
   int64_t num_spans() const { return spans.numel() / static_cast<int64_t>(sizeof(KeySpan)); }

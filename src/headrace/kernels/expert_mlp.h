@@ -11,7 +11,7 @@ namespace headrace {
 // bits do not depend on the others.
 struct ExpertMLPArgs {
   TensorView x;        // [tokens, hidden], a float dtype; rows may be strided
-  TensorView experts;  // int32 [tokens, k], below num_experts
+  TensorView experts;  // int32 [tokens, k], below num_experts, or kNoExpert: runs nothing and adds nothing
   TensorView weights;  // float32 [tokens, k]
   // int64 [num_experts, 3]: addresses of each expert's gate and up [intermediate, hidden] and down [hidden,
   // intermediate], dense, aligned to 16 bytes, all of weight_type, in the memory of x's device.

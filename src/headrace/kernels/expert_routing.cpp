@@ -18,6 +18,10 @@ void check(const ExpertRoutingArgs& a) {
              " experts per token, expected 1 to ", experts);
   HR_REQUIRE(a.num_groups >= 1 && experts % a.num_groups == 0 && a.groups_per_token >= 1, ErrorCode::kInvalidArgument,
              "expert_routing: ", a.groups_per_token, " of ", a.num_groups, " groups of ", experts, " experts");
+  if (a.num_rows) {
+    check_shape("expert_routing: num_rows", a.num_rows, {1});
+    check_dtype("expert_routing: num_rows", a.num_rows, DType::kI32);
+  }
   for (const TensorView& x : {a.bias, a.expert_scale}) {
     if (!x) continue;
     check_shape("expert_routing: bias or scale", x, {experts});

@@ -5,6 +5,8 @@
 
 namespace headrace {
 
+inline constexpr int32_t kNoExpert = -1;  // what rows of padding choose
+
 // Of each row of logits: the `k` experts with the largest scores, the best first; ties go to the lower expert, or
 // group. Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
 struct ExpertRoutingArgs {
@@ -21,6 +23,8 @@ struct ExpertRoutingArgs {
   Renormalise renormalise = Renormalise::kYes;   // whether a token's weights are divided by their sum
   int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups
   float weight_scale = 1;                        // of every weight, after renormalising
+  TensorView num_rows;                           // int32 [1], or null: rows behind so many are padding, whose experts
+                                                 // are kNoExpert and whose weights are 0
   TensorView experts;                            // int32 [tokens, k]
   TensorView weights;                            // float32 [tokens, k]
 };

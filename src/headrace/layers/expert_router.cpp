@@ -100,7 +100,8 @@ std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& c
   return choices;
 }
 
-ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const TensorView& x) const {
+ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const TensorView& x,
+                                              const TensorView& num_rows) const {
   HR_REQUIRE(context.ops->expert_routing != nullptr, ErrorCode::kUnsupported, "kernel set '", context.ops->name,
              "' has no expert_routing, which a mixture of experts needs on ", to_string(context.runtime->device()));
   const Tensor logits = context.make(DType::kF32, {x.dim(0), config_.num_experts});
@@ -115,6 +116,7 @@ ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const
                                .num_groups = config_.num_groups,
                                .groups_per_token = config_.groups_per_token,
                                .weight_scale = config_.weight_scale,
+                               .num_rows = num_rows,
                                .experts = choices.experts,
                                .weights = choices.weights},
                               context.op);

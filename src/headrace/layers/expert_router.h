@@ -39,7 +39,8 @@ class ExpertRouter {
   struct Choices {
     Tensor experts, weights;
   };
-  Choices on_device(const LayerContext& context, const TensorView& x) const;
+  // `num_rows` as ExpertRoutingArgs has it.
+  Choices on_device(const LayerContext& context, const TensorView& x, const TensorView& num_rows) const;
 
  private:
   void choose(const float* logits, std::vector<Choice>& choices) const;

@@ -77,12 +77,12 @@ void MoELayer::run_expert(const LayerContext& context, int64_t expert, const Ten
   for (int64_t r = 0; r < rows; ++r) copy_row(out, r, results, places[static_cast<size_t>(r)]);
 }
 
-Tensor MoELayer::routed_on_device(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const {
+Tensor MoELayer::routed_on_device(const LayerContext& context, const Rows& rows) const {
   HR_REQUIRE(context.ops->expert_mlp != nullptr && addresses_, ErrorCode::kUnsupported, "kernel set '",
              context.ops->name, "' has no expert_mlp for weights that lie where these do");
-  const ExpertRouter::Choices choices = router_.on_device(context, routed_by);
-  Tensor sum = context.make(DType::kF32, x.shape());
-  context.ops->expert_mlp({.x = x,
+  const ExpertRouter::Choices choices = router_.on_device(context, rows.routed_by, rows.num_rows);
+  Tensor sum = context.make(DType::kF32, rows.x.shape());
+  context.ops->expert_mlp({.x = rows.x,
                            .experts = choices.experts,
                            .weights = choices.weights,
                            .addresses = addresses_,
@@ -94,10 +94,11 @@ Tensor MoELayer::routed_on_device(const LayerContext& context, const TensorView&
   return sum;
 }
 
-Tensor MoELayer::routed(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const {
-  if (!context.on_cpu()) return routed_on_device(context, x, routed_by);
+Tensor MoELayer::routed(const LayerContext& context, const Rows& rows) const {
+  if (!context.on_cpu()) return routed_on_device(context, rows);
+  const TensorView& x = rows.x;
   const int64_t tokens = x.dim(0), k = config_.router.experts_per_token, hidden = config_.router.hidden;
-  const std::vector<Choice> choices = router_(context, routed_by);
+  const std::vector<Choice> choices = router_(context, rows.routed_by);
   const Tensor results(DType::kF32, {tokens * k, hidden});
   for (int64_t e = 0; e < config_.router.num_experts; ++e) run_expert(context, e, x, choices, results);
   Tensor sum = Tensor::zeros(DType::kF32, {tokens, hidden});
@@ -109,9 +110,11 @@ Tensor MoELayer::routed(const LayerContext& context, const TensorView& x, const 
   return sum;
 }
 
-void MoELayer::forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
-                       const TensorView& y) const {
-  const Tensor sum = routed(context, x, routed_by);
+void MoELayer::forward(const LayerContext& context, const Rows& given, const TensorView& y) const {
+  Rows rows = given;
+  if (!rows.routed_by) rows.routed_by = rows.x;
+  const TensorView& x = rows.x;
+  const Tensor sum = routed(context, rows);
   if (shared_) {
     const Tensor out = context.make(DType::kF32, sum.shape());
     shared_->forward(context, x, out);

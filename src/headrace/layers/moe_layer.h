@@ -26,20 +26,24 @@ class MoELayer {
  public:
   MoELayer(const WeightScope& scope, const MoEConfig& config);
 
+  struct Rows {
+    TensorView x;          // [tokens, hidden]
+    TensorView routed_by;  // [tokens, hidden]: what the router reads; null: x (Gemma has others)
+    TensorView num_rows;  // int32 [1] on the device, or null: tokens behind so many are padding, which no routed expert
+                          // runs for
+  };
   // Writes y [tokens, hidden] of the context's dtype. Under kStrict a token's result does not depend on the
   // other tokens.
+  void forward(const LayerContext& context, const Rows& rows, const TensorView& y) const;
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
-    forward(context, x, x, y);
+    forward(context, Rows{.x = x, .routed_by = {}, .num_rows = {}}, y);
   }
-  // The same where the router reads other rows than the experts: `routed_by` [tokens, hidden] (Gemma).
-  void forward(const LayerContext& context, const TensorView& x, const TensorView& routed_by,
-               const TensorView& y) const;
 
  private:
   using Choice = ExpertRouter::Choice;
   // float32 [tokens, hidden], without the shared expert.
-  Tensor routed(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const;
-  Tensor routed_on_device(const LayerContext& context, const TensorView& x, const TensorView& routed_by) const;
+  Tensor routed(const LayerContext& context, const Rows& rows) const;
+  Tensor routed_on_device(const LayerContext& context, const Rows& rows) const;
   void run_expert(const LayerContext& context, int64_t expert, const TensorView& x, const std::vector<Choice>& choices,
                   const TensorView& results) const;
 

@@ -90,7 +90,7 @@ void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardB
   }
   if (block.mlp) return block.mlp->add_to(context_, block.post_norm, x);
   const Tensor normed = block.post_norm(context_, x), y = context_.make(x.shape());
-  block.moe->forward(context_, normed, y);
+  block.moe->forward(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, y);
   context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
 }
 

@@ -144,7 +144,8 @@ void DiffusionGemma::run_block(const Block& block, const TensorView& x, const Fo
   const Tensor dense = context_.make(x.shape()), experts = context_.make(x.shape());
   block.mlp.forward(context_, block.pre_mlp_norm(context_, x), dense);
   block.post_mlp_norm.forward(context_, dense, dense);
-  block.moe.forward(context_, block.pre_moe_norm(context_, x), block.router_norm(context_, x), experts);
+  const Tensor normed = block.pre_moe_norm(context_, x), routed_by = block.router_norm(context_, x);
+  block.moe.forward(context_, {.x = normed, .routed_by = routed_by, .num_rows = batch.device_num_rows}, experts);
   block.post_moe_norm.forward(context_, experts, experts);
   add(dense, experts);
   block.post_norm.forward(context_, dense, dense);

@@ -20,7 +20,7 @@ struct Params {
   const int32_t* sizes;
   int num_sizes, requests, spans, logits_capacity, block_size, mask_token_id, page_size;
   KeySpan* to_spans;
-  int32_t *ids, *positions, *logits_rows;
+  int32_t *ids, *positions, *logits_rows, *num_rows;
   int64_t* write_slots;
   const int32_t* page_table;
   int64_t table_stride;
@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
   __syncthreads();
   if (r != 0) return;
   p.counter[0] = step, p.counter[1] = all_logits;
+  *p.num_rows = all_rows;
   p.report->rows = all_rows, p.report->logits_rows = all_logits, p.report->size = size, p.report->running = running;
   __threadfence_system();
   p.report->step = step;
@@ -166,6 +167,7 @@ void block_step(const BlockStepArgs& a, const OpContext& context) {
                  .ids = static_cast<int32_t*>(a.rows.ids.data()),
                  .positions = static_cast<int32_t*>(a.rows.positions.data()),
                  .logits_rows = static_cast<int32_t*>(a.rows.logits_rows.data()),
+                 .num_rows = static_cast<int32_t*>(a.rows.num_rows.data()),
                  .write_slots = static_cast<int64_t*>(a.rows.write_slots.data()),
                  .page_table = static_cast<const int32_t*>(a.rows.page_table.data()),
                  .table_stride = a.rows.page_table.stride(0),

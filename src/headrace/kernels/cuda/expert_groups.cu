@@ -2,6 +2,7 @@
 // places as they come.
 #include "headrace/kernels/cuda/expert_groups.h"
 #include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/expert_routing.h"
 
 namespace headrace::cuda {
 namespace {
@@ -55,14 +56,20 @@ __global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ E
   wait_for_previous();
   let_next_start();
 #pragma unroll 8
-  for (int i = threadIdx.x; i < p.slots; i += kThreads) atomicAdd(&count[__ldcg(p.experts + i)], 1);
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) {
+    const int expert = __ldcg(p.experts + i);
+    if (expert != kNoExpert) atomicAdd(&count[expert], 1);
+  }
   __syncthreads();
   if (threadIdx.x < 32) scan(p, count, row_begin, tile_begin);
   __syncthreads();
   write_tiles(p, count, row_begin, tile_begin);
   __syncthreads();
 #pragma unroll 8
-  for (int i = threadIdx.x; i < p.slots; i += kThreads) p.order[atomicAdd(&row_begin[__ldcg(p.experts + i)], 1)] = i;
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) {
+    const int expert = __ldcg(p.experts + i);
+    if (expert != kNoExpert) p.order[atomicAdd(&row_begin[expert], 1)] = i;
+  }
 }
 
 }  // namespace

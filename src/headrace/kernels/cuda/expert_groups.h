@@ -14,9 +14,9 @@ struct ExpertTile {
 
 // A slot is one choice of a token: slot / k is the token.
 struct ExpertGroups {
-  const int32_t* experts = nullptr;  // [slots]
+  const int32_t* experts = nullptr;  // [slots], kNoExpert for slots that nobody makes
   int32_t slots = 0, num_experts = 0, tile_rows = 0;
-  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order
+  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order, as far as the tiles go
   ExpertTile* tiles = nullptr;   // [most_tiles()]
   int32_t* num_tiles = nullptr;  // [1]: those that have rows
 

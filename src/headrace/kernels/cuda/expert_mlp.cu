@@ -11,9 +11,10 @@ namespace {
 constexpr int kThreads = 256;
 
 struct SumParams {
-  Rows results;          // [tokens * k, hidden], dense
-  const float* weights;  // [tokens * k]
-  float* y;              // [tokens, hidden]
+  Rows results;            // [tokens * k, hidden], dense
+  const float* weights;    // [tokens * k]
+  const int32_t* experts;  // [tokens * k]: results of kNoExpert are not there
+  float* y;                // [tokens, hidden]
   int hidden, k;
 };
 
@@ -23,8 +24,10 @@ __global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ Sum
   const int64_t token = blockIdx.x;
   for (int d = threadIdx.x; d < p.hidden; d += kThreads) {
     float sum = 0;
-    for (int j = 0; j < p.k; ++j)
+    for (int j = 0; j < p.k; ++j) {
+      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
       sum = fmaf(__ldcg(p.weights + token * p.k + j), p.results.get(token * p.k + j, 0, d), sum);
+    }
     p.y[token * p.hidden + d] = sum;
   }
 }
@@ -39,6 +42,7 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ S
     Piece<float> sum{};
 #pragma unroll 8
     for (int j = 0; j < p.k; ++j) {
+      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
       const float weight = __ldcg(p.weights + token * p.k + j);
       const auto piece = Piece<T>::load(row_of<T>(p.results, token * p.k + j) + d);
 #pragma unroll
@@ -51,6 +55,7 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ S
 void weighted_sum(const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
   const SumParams p{.results = Rows(results),
                     .weights = static_cast<const float*>(a.weights.data()),
+                    .experts = static_cast<const int32_t*>(a.experts.data()),
                     .y = static_cast<float*>(a.y.data()),
                     .hidden = static_cast<int>(a.y.dim(1)),
                     .k = static_cast<int>(a.experts.dim(1))};

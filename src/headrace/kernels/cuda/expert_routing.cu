@@ -18,6 +18,7 @@ struct Params {
   bool sigmoids, renormalise;
   int tokens, num_experts, k, num_groups, groups_per_token;
   float weight_scale;
+  const int32_t* num_rows;  // or null
   int32_t* experts;
   float* weights;
   int64_t experts_stride, weights_stride;
@@ -81,12 +82,20 @@ __device__ inline double warp_sum_of(double x) {
   return x;
 }
 
+__device__ void choose_nothing(const Params& p, int token) {
+  for (int j = threadIdx.x % 32; j < p.k; j += 32) {
+    p.experts[token * p.experts_stride + j] = kNoExpert;
+    p.weights[token * p.weights_stride + j] = 0;
+  }
+}
+
 __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Params p) {
   extern __shared__ float shared[];
   wait_for_previous();
   let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.x * kWarps + warp;
   if (token >= p.tokens) return;
+  if (p.num_rows != nullptr && token >= __ldcg(p.num_rows)) return choose_nothing(p, token);
   float* rank = shared + warp * (p.num_experts + p.num_groups);
   float largest = -INFINITY;
   for (int e = lane; e < p.num_experts; e += 32) {
@@ -145,6 +154,7 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
                  .num_groups = static_cast<int>(a.num_groups),
                  .groups_per_token = static_cast<int>(a.groups_per_token),
                  .weight_scale = a.weight_scale,
+                 .num_rows = static_cast<const int32_t*>(a.num_rows.data()),
                  .experts = static_cast<int32_t*>(a.experts.data()),
                  .weights = static_cast<float*>(a.weights.data()),
                  .experts_stride = a.experts.stride(0),

@@ -82,6 +82,7 @@ void block_step(const BlockStepArgs& a, const OpContext&) {
   const auto* sizes = data<const int32_t>(a.sizes);
   const auto* size = std::lower_bound(sizes, sizes + a.sizes.numel(), taken.rows);
   report.size = taken.rows == 0 || size == sizes + a.sizes.numel() ? 0 : *size;
+  *data<int32_t>(a.rows.num_rows) = taken.rows;
   pad(a, taken, std::max(report.size, taken.rows));
   counter[0] = report.step, counter[1] = taken.logits;
   *data<BlockReport>(a.report) = report;
