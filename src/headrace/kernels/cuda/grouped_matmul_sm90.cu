@@ -14,7 +14,7 @@ CUtensorMap map_of_weights(const GroupedMatmul& p) {
   const CUresult status = tensor_map_encoder()(
       &map, p.weight_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
       reinterpret_cast<void*>(kFirstAddress), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda expert_mlp: no tensor map for experts of ", p.out, " x ",
              p.in, ": driver error ", static_cast<int>(status));
   return map;
