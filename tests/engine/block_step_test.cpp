@@ -316,7 +316,7 @@ TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
                   .vocab = kVocab,
                   .page_size = kPage,
                   .sizes = memory.all_sizes},
-                 {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, table});
+                 {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, memory.num_rows, table});
   BlockState state{.running = 1, .begin = 4, .num_cached = 4, .limit = 8, .page_row = 1};
   state.rule.threshold = 0.5f;
   for (int32_t p = 0; p < 4; ++p) state.set_masked(p, 1);
