@@ -9,7 +9,7 @@ CUtensorMap map_of_weights(const GroupedMatmul& p) {
   CUtensorMap map{};
   const auto row = static_cast<cuuint64_t>(p.in) * 2;
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(p.in), static_cast<cuuint64_t>(p.out), kNearSteps, kFarSteps};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(p.in) * 2, kNearStep, kFarStep};
+  const cuuint64_t strides[3] = {row, kNearStep, kFarStep};
   const cuuint32_t box[4] = {kDepth, kBlockRows, 1, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult status = tensor_map_encoder()(
       &map, p.weight_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
