@@ -8,13 +8,14 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kTokens = 32, kChannels = 128;  // of one block
+constexpr int kTokens = 64, kChannels = 128;  // of one block
 
 struct Params {
   Rows x, out;
   const void* weight;
   void* state;
   DType weight_type, state_type;
+  bool weight_in_pieces;  // of x's type, aligned, four taps after four
   int64_t weight_stride, slot_stride, channel_stride;
   int channels, kernel, requests, snapshots;
   DeviceMetadata batch;
@@ -55,6 +56,43 @@ __global__ void convolve(Params p) {
 constexpr int kTaps = 4;
 
 template <class T>
+__device__ inline void load_weights(const Params& p, int c, float (&weight)[kTaps][kPiece]) {
+  if (p.weight_in_pieces) {
+    constexpr int kOfPiece = kPiece / kTaps;  // channels
+#pragma unroll
+    for (int q = 0; q < kTaps; ++q) {
+      const Piece<T> piece = Piece<T>::load_constant(static_cast<const T*>(p.weight) + c * kTaps + q * kPiece);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) weight[i % kTaps][q * kOfPiece + i / kTaps] = piece.v[i];
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) weight[j][i] = load(p.weight, p.weight_type, (c + i) * p.weight_stride + j);
+  }
+}
+
+// The inputs before the tile's first, oldest first.
+template <class T>
+__device__ inline void load_past(const Params& p, const KeySpan& span, int read, int c, int begin,
+                                 float (&past)[kTaps - 1][kPiece]) {
+#pragma unroll
+  for (int j = 0; j < kTaps - 1; ++j) {
+    const int t = begin - (kTaps - 1) + j;
+    if (begin > 0) {
+      const Piece<T> piece = Piece<T>::load(row_of<T>(p.x, span.q_off + t) + c);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) past[j][i] = piece.v[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) past[j][i] = p.input(span, read, c + i, t);
+    }
+  }
+}
+
+template <class T>
 __global__ void __launch_bounds__(kChannels) convolve_pieces(Params p) {
   const TilePlace place = locate_tile(p.batch.spans, p.requests, kTokens, blockIdx.x);
   const int c = (blockIdx.y * kChannels + threadIdx.x) * kPiece;
@@ -62,14 +100,9 @@ __global__ void __launch_bounds__(kChannels) convolve_pieces(Params p) {
   const KeySpan span = p.batch.spans[place.request];
   const int read = p.batch.state_slots[place.request].read;
   const int begin = place.tile * kTokens, end = min(begin + kTokens, span.q_len);
-  float weight[kTaps][kPiece], past[kTaps - 1][kPiece];  // past: oldest first
-#pragma unroll
-  for (int i = 0; i < kPiece; ++i) {
-#pragma unroll
-    for (int j = 0; j < kTaps; ++j) weight[j][i] = load(p.weight, p.weight_type, (c + i) * p.weight_stride + j);
-#pragma unroll
-    for (int j = 0; j < kTaps - 1; ++j) past[j][i] = p.input(span, read, c + i, begin - (kTaps - 1) + j);
-  }
+  float weight[kTaps][kPiece], past[kTaps - 1][kPiece];
+  load_weights<T>(p, c, weight);
+  load_past<T>(p, span, read, c, begin, past);
   constexpr int kAhead = 4;
   for (int first = begin; first < end; first += kAhead) {
     Piece<T> x[kAhead];
@@ -86,7 +119,7 @@ __global__ void __launch_bounds__(kChannels) convolve_pieces(Params p) {
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < kTaps - 1; ++j) sum = fmaf(weight[j][i], past[j][i], sum);
-        y.v[i] = silu(fmaf(weight[kTaps - 1][i], x[u].v[i], sum));
+        y.v[i] = quick_silu(fmaf(weight[kTaps - 1][i], x[u].v[i], sum));
         past[0][i] = past[1][i], past[1][i] = past[2][i], past[2][i] = x[u].v[i];
       }
       y.store(row_of<T>(p.out, span.q_off + first + u) + c);
@@ -125,6 +158,8 @@ void causal_conv1d(const CausalConv1dArgs& a, const OpContext& context) {
                       .state = a.state.data(),
                       .weight_type = a.weight.dtype(),
                       .state_type = a.state.dtype(),
+                      .weight_in_pieces = a.weight.dtype() == a.x.dtype() && a.weight.stride(0) == kTaps &&
+                                          reinterpret_cast<uintptr_t>(a.weight.data()) % 16 == 0,
                       .weight_stride = a.weight.stride(0),
                       .slot_stride = a.state.stride(0),
                       .channel_stride = a.state.stride(1),

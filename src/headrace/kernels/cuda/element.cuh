@@ -67,6 +67,13 @@ __device__ inline float warp_max(float x) {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x * sigmoid(x); }
+// For what is rounded to 16 bits next: a few units of float32's last place beside silu, a third of its instructions.
+__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// The one for a result of type T.
+template <class T>
+__device__ inline float silu_of(float x) {
+  return sizeof(T) == 2 ? quick_silu(x) : silu(x);
+}
 __device__ inline float gelu(float x) { return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
 __device__ inline float activated(Activation of, float x) { return of == Activation::kSilu ? silu(x) : gelu(x); }
 

@@ -13,10 +13,11 @@ struct Params {
   int64_t rows, dim, x_dim;
 };
 
+template <class T>
 __device__ float combine(PointwiseKind kind, float x, float y) {
   switch (kind) {
     case PointwiseKind::kAdd: return x + y;
-    case PointwiseKind::kSiluMul: return silu(x) * y;
+    case PointwiseKind::kSiluMul: return silu_of<T>(x) * y;
     case PointwiseKind::kSigmoidMul: return sigmoid(x) * y;
     case PointwiseKind::kMul: return x * y;
     case PointwiseKind::kGeluMul: return gelu(x) * y;
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
   wait_for_previous();
   const int64_t token = blockIdx.x;
   for (int64_t d = blockIdx.y * kThreads + threadIdx.x; d < p.dim; d += int64_t{gridDim.y} * kThreads) {
-    p.out.set(token, 0, d, combine(p.kind, p.x.get(token, 0, p.x_dim == 1 ? 0 : d), p.y.get(token, 0, d)));
+    p.out.set(token, 0, d, combine<float>(p.kind, p.x.get(token, 0, p.x_dim == 1 ? 0 : d), p.y.get(token, 0, d)));
   }
 }
 
@@ -38,13 +39,13 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant__ Params p) {
   let_next_start();
   wait_for_previous();
-  const int64_t pieces = p.dim / kPiece, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const auto pieces = static_cast<uint32_t>(p.dim / kPiece), at = blockIdx.x * kThreads + threadIdx.x;
   if (at >= p.rows * pieces) return;
-  const int64_t token = at / pieces, d = at % pieces * kPiece;
+  const uint32_t token = at / pieces, d = (at - token * pieces) * kPiece;
   const Piece<T> x = Piece<T>::load(row_of<T>(p.x, token) + d);
   Piece<T> y = Piece<T>::load(row_of<T>(p.y, token) + d);
 #pragma unroll
-  for (int i = 0; i < kPiece; ++i) y.v[i] = combine(p.kind, x.v[i], y.v[i]);
+  for (int i = 0; i < kPiece; ++i) y.v[i] = combine<T>(p.kind, x.v[i], y.v[i]);
   y.store(row_of<T>(p.out, token) + d);
 }
 
@@ -63,7 +64,7 @@ void pointwise(const PointwiseArgs& a, const OpContext& context) {
                  .x_dim = a.x.dim(1)};
   const DType type = a.out.dtype();
   const bool pieces = p.x_dim == p.dim && a.x.dtype() == type && a.y.dtype() == type && in_pieces(a.x) &&
-                      in_pieces(a.y) && in_pieces(a.out);
+                      in_pieces(a.y) && in_pieces(a.out) && a.out.numel() / kPiece < int64_t{1} << 31;
   if (!pieces) {
     const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.dim > 2048 ? 4 : 1));
     return launch_early(stream, combine_rows, grid, dim3(kThreads), 0, p, "pointwise");

@@ -13,7 +13,8 @@ struct Params {
   const void* weight;
   DType weight_type;
   bool weight_in_pieces;  // of x's type and aligned
-  int64_t num_rows, heads, dim;
+  uint32_t num_rows, heads;
+  int64_t dim;
   float eps, weight_offset;
 };
 
@@ -79,9 +80,9 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
   }
   let_next_start();
   wait_for_previous();
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
   const bool inside = row < p.num_rows;  // the others take part in the sums of their warp
-  const int64_t token = inside ? row / p.heads : 0, head = inside ? row % p.heads : 0;
+  const uint32_t token = inside ? row / p.heads : 0, head = inside ? row - token * p.heads : 0;
   const T* from = row_of<T>(p.x, token, head);
   float sum = 0;
 #pragma unroll
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
     if (p.gate.data != nullptr) {
       const Piece<T> gate = Piece<T>::load(row_of<T>(p.gate, token, head) + d);
 #pragma unroll
-      for (int j = 0; j < kPiece; ++j) x[i].v[j] *= silu(gate.v[j]);
+      for (int j = 0; j < kPiece; ++j) x[i].v[j] *= silu_of<T>(gate.v[j]);
     }
     x[i].store(to + d);
   }
@@ -131,14 +132,14 @@ void rms_norm(const RMSNormArgs& a, const OpContext& context) {
                  .weight = a.weight.data(),
                  .weight_type = a.weight.dtype(),
                  .weight_in_pieces = a.weight.dtype() == a.x.dtype() && in_pieces(a.weight),
-                 .num_rows = a.x.dim(0) * heads,
-                 .heads = heads,
+                 .num_rows = static_cast<uint32_t>(a.x.dim(0) * heads),
+                 .heads = static_cast<uint32_t>(heads),
                  .dim = a.x.dim(a.x.rank() - 1),
                  .eps = a.eps,
                  .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f};
   const bool pieces = in_pieces(a.x) && in_pieces(a.out) && (!a.gate || in_pieces(a.gate)) &&
                       p.dim <= int64_t{kThreads} * kPiece * kPiecesPerThread;
-  const auto blocks = [&p](int64_t rows) { return dim3(static_cast<unsigned>((p.num_rows + rows - 1) / rows)); };
+  const auto blocks = [&p](uint32_t rows) { return dim3((p.num_rows + rows - 1) / rows); };
   if (!pieces) return launch_early(stream, norm_rows, blocks(1), dim3(kThreads), 0, p, "rms_norm");
   for_type(a.x.dtype(), [&]<class T>(T) {
     if (p.dim <= 16 * kPiece) {
