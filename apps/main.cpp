@@ -116,9 +116,11 @@ void add_puzzles(CLI::App& eval, Commands& c) {
   puzzles->add_option("--file", c.puzzles.file,
                       "test items, one JSON object per line (default: the model's test.jsonl)");
   puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
-  puzzles->add_option("--strategies", c.puzzles.strategies, "ways of decoding the model; auto: its own")
-      ->delimiter(',')
-      ->capture_default_str();
+  puzzles
+      ->add_option("--strategies", c.puzzles.strategies,
+                   "ways of decoding the model; auto: its own (default: autoregressive,auto, and d2f,dmax where it is "
+                   "multi_bd)")
+      ->delimiter(',');
   puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept")
       ->delimiter(',')
       ->capture_default_str();

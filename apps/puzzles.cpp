@@ -61,15 +61,23 @@ PuzzleRun run(LLM& llm, const std::vector<Item>& items, std::optional<float> thr
 std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
   const std::vector<Item> items =
       read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
-  LLMOptions options = options_of(flags.model);
   std::vector<PuzzleRun> runs;
-  for (const std::string& strategy : flags.strategies) {
+  const auto run_strategy = [&](const std::string& strategy) {
+    LLMOptions options = options_of(flags.model);
     options.strategy = strategy;
     LLM llm(model, options);
     runs.push_back(run(llm, items, {}));
-    if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) continue;
+    if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) return;
     for (const float threshold : flags.thresholds) runs.push_back(run(llm, items, threshold));
+  };
+  if (flags.strategies.empty()) {
+    for (const char* strategy : {"autoregressive", "auto"}) run_strategy(strategy);
+    // They decode a network of causal blocks as well, trained for it or not.
+    if (runs.back().strategy == "multi_bd") {
+      for (const char* strategy : {"d2f", "dmax"}) run_strategy(strategy);
+    }
   }
+  for (const std::string& strategy : flags.strategies) run_strategy(strategy);
   return runs;
 }
 
@@ -109,6 +117,7 @@ std::string json_of(const std::vector<PuzzleRun>& runs) {
   return fmt::format("{{\"runs\": [{}]}}\n", fmt::join(entries, ",\n  "));
 }
 
+// A curve for each task, or, of several strategies, one for each of them.
 std::string curve(const std::vector<PuzzleRun>& runs) {
   std::map<std::string, Series> series;
   std::set<std::string> strategies;
@@ -116,13 +125,16 @@ std::string curve(const std::vector<PuzzleRun>& runs) {
     if (r.strategy != "autoregressive") strategies.insert(r.strategy);
   }
   for (const PuzzleRun& r : runs) {
-    const std::string of = strategies.size() > 1 ? r.strategy + ", " : "";
+    if (r.strategy == "autoregressive") continue;
     const auto add = [&r](Series& s, const PuzzleScore& score) {
       s.points.push_back({score.tokens_per_forward(), 100 * score.accuracy(), r.strategy + ", " + name_of(r)});
     };
-    if (r.strategy == "autoregressive") continue;
-    for (const auto& [task, score] : r.tasks) add(series[of + task], score);
-    add(series[of + "all"], r.all());
+    if (strategies.size() > 1) {
+      add(series[r.strategy], r.all());
+      continue;
+    }
+    for (const auto& [task, score] : r.tasks) add(series[task], score);
+    add(series["all"], r.all());
   }
   std::vector<Series> list;
   for (auto& [name, s] : series) {

@@ -180,12 +180,15 @@ fi
 
 # Puzzles: a line for each way of decoding, the curve, exact answers of the bundled model.
 puzzles() { "$headrace" eval puzzles --limit 3 -t 1 --dtype float32 "$@"; }
-check "puzzles, a line each" 4 "$(puzzles --thresholds 0.99,0.9 --svg "$work/curve.svg" | grep -c '%')"
+check "puzzles, a line for each strategy and threshold" "1 autoregressive 3 multi_bd 3 d2f 3 dmax" \
+  "$(puzzles --thresholds 0.99,0.9 --svg "$work/curve.svg" | grep '%' | cut -d' ' -f1 | uniq -c | xargs)"
 check "strategies of one's choice, each under every threshold" "autoregressive multi_bd multi_bd d2f d2f" \
   "$(puzzles --thresholds 0.9 --strategies autoregressive,multi_bd,d2f --json | grep -o '"strategy": "[a-z0-9_]*"' | cut -d'"' -f4 | xargs)"
 check "a strategy of puzzles that is none" 2 "$(status puzzles --strategies nope)"
-check "points of the curve" 15 "$(grep -c '<circle' "$work/curve.svg")"
-check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
+check "points of the curves, one for each strategy" 9 "$(grep -c '<circle' "$work/curve.svg")"
+puzzles --thresholds 0.99,0.9 --strategies autoregressive,auto --svg "$work/curve.svg" >"$work/ignored"
+check "points of the curves, one for each task" 15 "$(grep -c '<circle' "$work/curve.svg")"
+check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --strategies autoregressive,auto --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
 [[ $failures -eq 0 ]] && echo "all good"
