@@ -73,11 +73,10 @@ struct AttentionCall {
   int blocks = 0;          // of it
 };
 
-// One of these for each head size, in a file of its own: they are slow to compile. max_rows: of a request, packed as
-// (token, query head of the group).
-void attend_sm90_64(const AttentionCall& call, int max_rows, const Stream& stream);
-void attend_sm90_128(const AttentionCall& call, int max_rows, const Stream& stream);
-void attend_sm90_256(const AttentionCall& call, int max_rows, const Stream& stream);
+// One of these for each type of the queries and head size, in a file of its own: they are slow to compile. kDim: 64,
+// 128 or 256. max_rows: of a request, packed as (token, query head of the group).
+template <class T, int kDim>
+void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& stream);
 // The same for up to 64 rows and a pool of FP8. dim: 128 or 256.
 void attend_sm90_codes(const AttentionCall& call, int dim, const Stream& stream);
 

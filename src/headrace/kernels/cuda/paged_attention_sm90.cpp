@@ -1,5 +1,7 @@
 // Which calls the Hopper kernels take, and what they are launched with.
 #include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
@@ -213,7 +215,10 @@ bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape,
   if (holds_codes(p)) {
     attend_sm90_codes(call, dim, stream);
   } else {
-    const auto attend = dim == 64 ? attend_sm90_64 : dim == 128 ? attend_sm90_128 : attend_sm90_256;
+    const bool bf16 = p.q_type == DType::kBF16;
+    const auto attend = dim == 64    ? (bf16 ? attend_sm90_of<__nv_bfloat16, 64> : attend_sm90_of<__half, 64>)
+                        : dim == 128 ? (bf16 ? attend_sm90_of<__nv_bfloat16, 128> : attend_sm90_of<__half, 128>)
+                                     : (bf16 ? attend_sm90_of<__nv_bfloat16, 256> : attend_sm90_of<__half, 256>);
     attend(call, shape.max_rows, stream);
   }
   if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
