@@ -187,15 +187,15 @@ double difference(const std::vector<T>& got, const std::vector<T>& want) {
 }
 
 struct Prefill {
-  Prefill(const Machine& machine, int32_t requests, int32_t tokens)
+  Prefill(const Machine& machine, int32_t requests, int32_t tokens, int32_t value_heads)
       : m(machine),
         batch(m, requests, tokens),
-        qkv(filled(m, DType::kBF16, {requests * tokens, kChannels})),
-        a(filled(m, DType::kBF16, {requests * tokens, kValueHeads})),
-        a_log(filled(m, DType::kF32, {kValueHeads})),
-        dt_bias(filled(m, DType::kF32, {kValueHeads}, 1, -6)),  // a token keeps about 0.99 of the state
-        state(filled(m, DType::kF32, {requests, kValueHeads, kDim, kDim}, 0.1)),
-        out(DType::kBF16, {requests * tokens, kValueHeads, kDim}, m.runtime) {}
+        qkv(filled(m, DType::kBF16, {requests * tokens, (2 * kKeyHeads + value_heads) * kDim})),
+        a(filled(m, DType::kBF16, {requests * tokens, value_heads})),
+        a_log(filled(m, DType::kF32, {value_heads})),
+        dt_bias(filled(m, DType::kF32, {value_heads}, 1, -6)),  // a token keeps about 0.99 of the state
+        state(filled(m, DType::kF32, {requests, value_heads, kDim, kDim}, 0.1)),
+        out(DType::kBF16, {requests * tokens, value_heads, kDim}, m.runtime) {}
 
   void run(Determinism determinism) const {
     OpContext context = m.context;
@@ -213,22 +213,28 @@ struct Prefill {
                             .out = out},
                            context);
   }
+  double bytes() const { return static_cast<double>(qkv.bytes() + out.bytes() + 2 * a.bytes() + 2 * state.bytes()); }
   const Machine& m;
   Batch batch;
   Tensor qkv, a, a_log, dt_bias, state, out;
 };
 
-void prefill(const Machine& m, int32_t requests, int32_t tokens, Determinism determinism) {
-  const Prefill work(m, requests, tokens);
-  const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(determinism); });
-  const auto bytes =
-      static_cast<double>(work.qkv.bytes() + work.out.bytes() + 2 * work.a.bytes() + 2 * work.state.bytes());
+// Token by token, as strict mode does it.
+void prefill_strict(const Machine& m, int32_t requests, int32_t tokens, int32_t value_heads) {
+  const Prefill work(m, requests, tokens, value_heads);
+  const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(Determinism::kStrict); });
+  const double flops = 6.0 * kDim * kDim * requests * tokens * value_heads;
+  print(m, str("gdn_prefill_strict_", requests, "x", tokens, "_heads", value_heads), seconds, work.bytes(), flops);
+}
+
+void prefill(const Machine& m, int32_t requests, int32_t tokens) {
+  const Prefill work(m, requests, tokens, kValueHeads);
+  const double seconds = seconds_in_graph(m, 2, [&](int) { work.run(Determinism::kFast); });
   const int64_t chunks_each = (tokens + kGDNChunk - 1) / kGDNChunk;
   const auto chunks = static_cast<double>(requests * chunks_each * kValueHeads);
   const std::string lengths = str(requests, "x", tokens);
-  if (determinism == Determinism::kStrict) return print(m, "gdn_prefill_strict_" + lengths, seconds, bytes, 0);
-  print(m, "gdn_prefill_" + lengths, seconds, bytes, 10.5e6 * chunks);
-  const Prefill fast(m, requests, tokens), strict(m, requests, tokens);
+  print(m, "gdn_prefill_" + lengths, seconds, work.bytes(), 10.5e6 * chunks);
+  const Prefill fast(m, requests, tokens, kValueHeads), strict(m, requests, tokens, kValueHeads);
   fast.run(Determinism::kFast);
   strict.run(Determinism::kStrict);
   std::printf("{\"name\": \"gdn_prefill_%s\", \"out_from_strict\": %.2e, \"state_from_strict\": %.2e}\n",
@@ -265,10 +271,13 @@ void run_all(const std::string& wanted) {
     run("decode", [&] { decode(m, requests, true); });
     run("decode apart", [&] { decode(m, requests, false); });
   }
-  run("prefill 1x32768", [&] { prefill(m, 1, 32768, Determinism::kFast); });
-  run("prefill 16x2048", [&] { prefill(m, 16, 2048, Determinism::kFast); });
-  run("prefill 8x4096", [&] { prefill(m, 8, 4096, Determinism::kFast); });
-  run("prefill strict", [&] { prefill(m, 1, 2048, Determinism::kStrict); });
+  run("prefill 1x32768", [&] { prefill(m, 1, 32768); });
+  run("prefill 16x2048", [&] { prefill(m, 16, 2048); });
+  run("prefill 8x4096", [&] { prefill(m, 8, 4096); });
+  run("prefill strict 1x2048", [&] { prefill_strict(m, 1, 2048, 16); });
+  run("prefill strict 1x16384", [&] { prefill_strict(m, 1, 16384, 16); });
+  run("prefill strict 1x16384 grouped", [&] { prefill_strict(m, 1, 16384, kValueHeads); });
+  run("prefill strict 8x4096", [&] { prefill_strict(m, 8, 4096, kValueHeads); });
   run("convolution", [&] { convolution(m, 1, 32768); });
 }
 

@@ -1,6 +1,9 @@
 // gdn_step of every set that has it, against the ops that it stands for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include "headrace/kernels/gdn_step.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "kernels/kernel_sets.h"
@@ -26,24 +29,25 @@ struct StepCase {
 
 // Request r reads slot 1 + 2 r and writes the next; slot 0 is NaN.
 struct StepProblem {
-  explicit StepProblem(const StepCase& c) : k_heads(c.k_heads) {
+  explicit StepProblem(const StepCase& c) : StepProblem(c, c.requests, 1 + 2 * c.requests) {}
+  StepProblem(const StepCase& c, int32_t tokens, int32_t pool) : k_heads(c.k_heads) {
     Random random(3);
-    const int32_t heads = c.k_heads * c.group, channels = (2 * c.k_heads + heads) * 128, pool = 1 + 2 * c.requests;
+    const int32_t heads = c.k_heads * c.group, channels = (2 * c.k_heads + heads) * 128;
     for (int32_t r = 0; r < c.requests; ++r) {
       spans.push_back({.q_off = r, .q_len = 1});
       slots.push_back({.read = 1 + 2 * r, .write = 2 + 2 * r});
     }
-    x = random_tensor(random, c.type, {c.requests, channels});
+    x = random_tensor(random, c.type, {tokens, channels});
     conv_weight = random_tensor(random, c.type, {channels, 4}, 0.5);
     conv_state = random_tensor(random, c.type, {pool, channels, 3});
-    a = random_tensor(random, c.type, {c.requests, heads}, 0.5);
-    b = random_tensor(random, c.type, {c.requests, heads});
+    a = random_tensor(random, c.type, {tokens, heads}, 0.5);
+    b = random_tensor(random, c.type, {tokens, heads});
     a_log = random_tensor(random, DType::kF32, {heads}, 0.1);
     dt_bias = random_tensor(random, DType::kF32, {heads}, 0.1);
     state = random_tensor(random, DType::kF32, {pool, heads, 128, 128}, 0.3);
-    if (c.norm) gate = random_tensor(random, c.type, {c.requests, heads, 128});
+    if (c.norm) gate = random_tensor(random, c.type, {tokens, heads, 128});
     weight = random_tensor(random, DType::kF32, {128});
-    out = Tensor(c.type, {c.requests, heads, 128});
+    out = Tensor(c.type, {tokens, heads, 128});
     poison(out);
     for (const Tensor* t : {&conv_state, &state}) {
       poison(t->view().select(0));
@@ -138,12 +142,112 @@ TEST_P(GDNStep, UpdatesInPlaceAndKeepsNothingForPadding) {
 TEST_P(GDNStep, StrictBitsAreThoseOfTheOpsOneByOne) {
   const OpContext strict = {.determinism = Determinism::kStrict};
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
-    const StepCase c = {.type = type, .norm = false};
-    const StepProblem apart(c), fused(c);
-    apart.run_apart(ops(), strict);
-    ASSERT_TRUE(ops().gdn_step(fused.args(), strict));
-    EXPECT_TRUE(bit_equal(fused.out, apart.out));
-    EXPECT_TRUE(bit_equal(fused.state, apart.state));
+    for (const bool norm : {false, true}) {
+      const StepCase c = {.type = type, .norm = norm};
+      const StepProblem apart(c), fused(c);
+      apart.run_apart(ops(), strict);
+      ASSERT_TRUE(ops().gdn_step(fused.args(), strict));
+      EXPECT_TRUE(bit_equal(fused.out, apart.out));
+      EXPECT_TRUE(bit_equal(fused.state, apart.state));
+    }
+  }
+}
+
+// One request, from slot 1 to slot 2, op by op or token by token; snapshots lie in the slots behind.
+struct LongProblem : StepProblem {
+  LongProblem(const StepCase& c, int32_t tokens) : StepProblem(c, tokens, 6), steps(tokens) {
+    for (const int32_t kept : {1, 16, 150}) {
+      const auto slot = static_cast<int32_t>(3 + snapshots.size());
+      if (kept <= tokens) snapshots.push_back({.num_tokens = kept, .slot = slot});
+    }
+  }
+
+  // In calls of `sizes` tokens, of which the last repeats. Only one call for all tokens takes snapshots.
+  void run_ops(const OpSet& ops, const std::vector<int32_t>& sizes, const OpContext& context) const {
+    const Tensor mixed(x.dtype(), x.shape());
+    size_t call = 0;
+    for (int32_t done = 0; done < steps; ++call) {
+      const int32_t end = std::min(done + sizes[std::min(call, sizes.size() - 1)], steps);
+      const std::vector<KeySpan> span = {{.q_len = end - done}};
+      const std::vector<StateSlots> slot = {{.read = done == 0 ? 1 : 2, .write = 2}};
+      const auto rows = [&](const Tensor& t) { return t.view().slice(done, end); };
+      const std::span<const StateSnapshot> kept =
+          end - done == steps ? std::span<const StateSnapshot>(snapshots) : std::span<const StateSnapshot>();
+      ops.causal_conv1d({.x = rows(x),
+                         .weight = conv_weight,
+                         .state = conv_state,
+                         .spans = span,
+                         .slots = slot,
+                         .snapshots = kept,
+                         .out = rows(mixed)},
+                        context);
+      ops.gated_delta_rule({.qkv = rows(mixed),
+                            .a = rows(a),
+                            .b = rows(b),
+                            .a_log = a_log,
+                            .dt_bias = dt_bias,
+                            .state = state,
+                            .num_k_heads = k_heads,
+                            .spans = span,
+                            .slots = slot,
+                            .snapshots = kept,
+                            .out = rows(out)},
+                           context);
+      done = end;
+    }
+    if (gate) ops.rms_norm({.x = out, .weight = weight, .gate = gate, .out = out}, context);
+  }
+  // Slots of `expected` that are snapshots are compared when their token has passed.
+  void run_steps(const OpSet& ops, const OpContext& context, const LongProblem& expected) const {
+    for (int32_t t = 0; t < steps; ++t) {
+      const std::vector<KeySpan> span = {{.q_len = 1}};
+      const std::vector<StateSlots> slot = {{.read = t == 0 ? 1 : 2, .write = 2}};
+      const auto row = [&](const Tensor& of) { return of ? of.view().slice(t, t + 1) : TensorView(); };
+      ASSERT_TRUE(ops.gdn_step({.x = row(x),
+                                .conv_weight = conv_weight,
+                                .conv_state = conv_state,
+                                .a = row(a),
+                                .b = row(b),
+                                .a_log = a_log,
+                                .dt_bias = dt_bias,
+                                .state = state,
+                                .num_k_heads = k_heads,
+                                .spans = span,
+                                .slots = slot,
+                                .norm = {.gate = row(gate), .weight = weight},
+                                .out = row(out)},
+                               context));
+      for (const StateSnapshot& s : snapshots) {
+        if (s.num_tokens != t + 1) continue;
+        EXPECT_TRUE(bit_equal(state.view().select(2), expected.state.view().select(s.slot))) << "snapshot after " << t;
+        EXPECT_TRUE(bit_equal(conv_state.view().select(2), expected.conv_state.view().select(s.slot)));
+      }
+    }
+  }
+
+  int32_t steps;
+  std::vector<StateSnapshot> snapshots;
+};
+
+// Few blocks and many have different numbers of rows in a lane: five key heads with four value heads each are many.
+TEST_P(GDNStep, StrictBitsOfAPromptAreThoseOfItsStepsAndOfAnySplit) {
+  const OpContext strict = {.determinism = Determinism::kStrict};
+  for (const DType type : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const auto& [k_heads, group, tokens] : std::vector<std::array<int32_t, 3>>{{1, 2, 300}, {5, 4, 21}}) {
+      for (const bool norm : {false, true}) {
+        SCOPED_TRACE(testing::Message() << name_of(type) << ", " << k_heads * group << " heads, norm " << norm);
+        const StepCase c = {.requests = 1, .k_heads = k_heads, .group = group, .type = type, .norm = norm};
+        const LongProblem whole(c, tokens), split(c, tokens), steps(c, tokens);
+        whole.run_ops(ops(), {tokens}, strict);
+        split.run_ops(ops(), {17, 3, 64, 1, 16, 100, 5}, strict);
+        EXPECT_TRUE(bit_equal(split.out, whole.out));
+        EXPECT_TRUE(bit_equal(split.state.view().select(2), whole.state.view().select(2)));
+        steps.run_steps(ops(), strict, whole);
+        EXPECT_TRUE(bit_equal(steps.out, whole.out));
+        EXPECT_TRUE(bit_equal(steps.state.view().select(2), whole.state.view().select(2)));
+        EXPECT_TRUE(bit_equal(steps.conv_state.view().select(2), whole.conv_state.view().select(2)));
+      }
+    }
   }
 }
 

@@ -131,9 +131,9 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream) {
   check_launch("gated_delta_rule");
 }
 
-// Chunks where a request is long enough to fill them; the recurrence for short ones, and for all under
-// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device: a captured
-// graph serves other lengths.
+// Chunks where a request is long enough to fill them; token by token for short ones, and for all under
+// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device, and those
+// for token by token take any: a captured graph serves other lengths.
 void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
@@ -146,8 +146,13 @@ void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
     gdn_chunk_sm90(a, params, stream);
     params.min_len = 0;
     params.max_len = kFewTokens;
+    return gdn_few_tokens(params, stream.handle);
   }
-  gdn_recurrence(params, stream.handle);
+  if (any_long) {
+    gdn_recurrence(params, stream);
+  } else {
+    gdn_few_tokens(params, stream.handle);
+  }
 }
 
 }  // namespace headrace::cuda

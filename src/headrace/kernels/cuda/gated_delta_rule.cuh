@@ -64,7 +64,9 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream);
 
 // Token by token, heads of 128 x 128, one float dtype for qkv, a and b: gdn_recurrence.cu.
 bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
-void gdn_recurrence(const GDNParams& params, cudaStream_t stream);
+void gdn_recurrence(const GDNParams& params, const Stream& stream);
+// The same bits for the same calls, made for requests of few tokens: gdn_few_tokens.cu.
+void gdn_few_tokens(const GDNParams& params, cudaStream_t stream);
 
 // Chunks of 64 tokens on the tensor cores, bfloat16, heads of 128 x 128, sm_90a: gdn_chunk_sm90.cu.
 bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream);

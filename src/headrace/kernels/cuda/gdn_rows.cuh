@@ -1,99 +1,189 @@
-// The recurrence of Gated DeltaNet for heads of 128 x 128: 16 warps hold one head's state in registers, eight rows a
-// warp and four columns a lane, so that a row is one coalesced read of 512 bytes. What a token does to a state is
-// written once, here: the fused decode step and the recurrence give the same bits.
+// The recurrence of Gated DeltaNet for heads of 128 x 128: eight lanes hold a row of the state, each in four pieces of
+// four columns, so that a warp reads four rows by lines of 128 bytes and a row's sum takes three shuffles. What a token
+// does to a row is written once, here: the fused decode step and the recurrence give the same bits, however many rows
+// a warp has. q and k are used as the convolution gives them, their unit factors stand in a token's TokenFactors.
 #pragma once
+#include <type_traits>
+
 #include "headrace/kernels/cuda/element.cuh"
 #include "headrace/kernels/cuda/gdn_gate.cuh"
 
 namespace headrace::cuda {
 
-constexpr int kHeadDim = 128, kHeadWarps = 16, kHeadThreads = kHeadWarps * 32, kWarpRows = 8;
+constexpr int kHeadDim = 128, kHeadPieces = kHeadDim / 4;
+constexpr int kRowLanes = 8, kLanePieces = kHeadPieces / kRowLanes;
+constexpr int kWarpRows = 32 / kRowLanes;  // that a warp holds at a time
 
-// Four neighbouring elements, as float.
+// Four neighbouring elements as they lie in memory, and as float.
 template <class T>
-__device__ inline float4 load4(const T* p);
-template <>
-__device__ inline float4 load4<float>(const float* p) {
-  return *reinterpret_cast<const float4*>(p);
+using Bits4 = std::conditional_t<sizeof(T) == 2, uint2, float4>;
+
+template <class T>
+__device__ inline Bits4<T> load_bits4(const T* p) {
+  return *reinterpret_cast<const Bits4<T>*>(p);
 }
-template <>
-__device__ inline float4 load4<__nv_bfloat16>(const __nv_bfloat16* p) {
-  const uint2 x = *reinterpret_cast<const uint2*>(p);
-  return {__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
-          __uint_as_float(x.y & 0xffff0000u)};
+template <class T>
+__device__ inline float4 floats(const Bits4<T>& x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&x.x));
+    const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&x.y));
+    return {low.x, low.y, high.x, high.y};
+  } else {
+    return {__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+            __uint_as_float(x.y & 0xffff0000u)};
+  }
 }
-template <>
-__device__ inline float4 load4<__half>(const __half* p) {
-  const uint2 x = *reinterpret_cast<const uint2*>(p);
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&x.x));
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&x.y));
-  return {low.x, low.y, high.x, high.y};
+template <class T>
+__device__ inline float4 load4(const T* p) {
+  return floats<T>(load_bits4(p));
 }
 
-__device__ inline float dot4(const float4& a, const float4& b) {
-  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, a.w * b.w)));
+// Of a vector's 32 pieces; the warp's sum of them is its squared length.
+__device__ inline float sum_of_squares(const float4& x) {
+  return fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, x.w * x.w)));
 }
-__device__ inline float4 times(const float4& a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
-// Sums each of eight values over the warp; the lane gets the sum of value lane / 4.
-__device__ inline float warp_sum_of_eight(const float (&x)[kWarpRows], int lane) {
-  float a[4], b[2];
+// With r = 1 / |k|, s = 1 / (|q| sqrt(128)): S' = decay S + d k^T, d = beta r (v - decay r S k), y = s S' q, where
+// d = push v + pull S k takes one instruction once S k is known.
+struct TokenFactors {
+  float decay, pull, push, query;
+
+  __device__ TokenFactors(float decay, float beta, float q_squared, float k_squared)
+      : decay(decay), query(gdn_unit_factor(q_squared) * 0.08838834764831845f) {
+    const float unit = gdn_unit_factor(k_squared);
+    push = beta * unit;
+    pull = -(decay * unit) * push;
+  }
+};
+
+// A lane's piece i of a row or of a vector as long is piece lane % 8 + 8 i.
+using RowPieces = float4[kLanePieces];
+
+// The same of a vector in shared memory, read where it is used: it takes no registers in between.
+struct SharedPieces {
+  const float4* vector;  // 32 pieces
+  int lane;
+
+  __device__ float4 operator[](int i) const {
+    float4 x;
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(vector + lane % kRowLanes + i * kRowLanes));
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(at)
+                 : "memory");
+    return x;
+  }
+};
+
+// A lane's part of the product of each of its rows with x: four sums at a time, so that none waits for the one before.
+template <int kRows, class Pieces>
+__device__ inline void dot_parts(const RowPieces (&row)[kRows], const Pieces& x, float (&part)[kRows]) {
+  float4 sum[kRows];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool upper = (lane & 16) != 0;
-    a[i] = (upper ? x[i + 4] : x[i]) + __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i + 4], 16);
+  for (int i = 0; i < kLanePieces; ++i) {
+    const float4 b = x[i];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 a = row[r][i];
+      sum[r] = i == 0 ? float4{a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}
+                      : float4{fmaf(a.x, b.x, sum[r].x), fmaf(a.y, b.y, sum[r].y), fmaf(a.z, b.z, sum[r].z),
+                               fmaf(a.w, b.w, sum[r].w)};
+    }
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool upper = (lane & 8) != 0;
-    b[i] = (upper ? a[i + 2] : a[i]) + __shfl_xor_sync(0xffffffffu, upper ? a[i] : a[i + 2], 8);
-  }
-  const bool upper = (lane & 4) != 0;
-  float sum = (upper ? b[1] : b[0]) + __shfl_xor_sync(0xffffffffu, upper ? b[0] : b[1], 4);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+  for (int r = 0; r < kRows; ++r) part[r] = (sum[r].x + sum[r].y) + (sum[r].z + sum[r].w);
 }
 
-// The eight state rows of a warp.
-struct WarpState {
-  float4 row[kWarpRows];
+// The sum of the parts of a row's eight lanes, in each of them.
+__device__ inline float row_sum(float part) {
+#pragma unroll
+  for (int lane = kRowLanes / 2; lane > 0; lane /= 2) part += __shfl_xor_sync(0xffffffffu, part, lane);
+  return part;
+}
+// The same sum from the eight parts in a row.
+__device__ inline float row_sum_of(const float4& low, const float4& high) {
+  return ((low.x + high.x) + (low.z + high.z)) + ((low.y + high.y) + (low.w + high.w));
+}
+
+// kRows rows of every eight lanes of a warp: row r is first_row + 4 r + lane / 8 of the head.
+template <int kRows>
+struct StateRows {
+  RowPieces row[kRows];
 
   // `head` is a head's state [128, 128], null for zeros.
-  __device__ void load(const float* head, int warp, int lane) {
+  __device__ void load(const float* head, int first_row, int lane) {
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) {
-      row[r] = head == nullptr
-                   ? float4{}
-                   : __ldcs(reinterpret_cast<const float4*>(head + (warp * kWarpRows + r) * kHeadDim) + lane);
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kLanePieces; ++i) {
+        row[r][i] =
+            head == nullptr ? float4{} : __ldcs(reinterpret_cast<const float4*>(head) + at(first_row, r, i, lane));
+      }
     }
   }
-  __device__ void save(float* head, int warp, int lane) const {
+  __device__ void save(float* head, int first_row, int lane) const {
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) {
-      __stcs(reinterpret_cast<float4*>(head + (warp * kWarpRows + r) * kHeadDim) + lane, row[r]);
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kLanePieces; ++i) {
+        __stcs(reinterpret_cast<float4*>(head) + at(first_row, r, i, lane), row[r][i]);
+      }
     }
   }
 
-  // One token: q and k as they come from the convolution, v of row lane / 4. Returns the output of that row.
-  __device__ float step(float4 q, float4 k, float v, float decay, float beta, int lane) {
-    q = times(q, gdn_unit_factor(warp_sum(dot4(q, q))) * 0.08838834764831845f);  // 128^-0.5
-    k = times(k, gdn_unit_factor(warp_sum(dot4(k, k))));
-    const float kq = warp_sum(dot4(q, k));
-    float x[kWarpRows];
+  // One token: S := decay S + d k^T. `pushed` is push v of every row.
+  template <class Pieces>
+  __device__ void step(const Pieces& k, const float (&pushed)[kRows], float decay, float pull) {
+    float d[kRows];
+    dot_parts(row, k, d);
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) x[r] = dot4(row[r], k);
-    const float sk = warp_sum_of_eight(x, lane);
+    for (int r = 0; r < kRows; ++r) d[r] = fmaf(pull, row_sum(d[r]), pushed[r]);
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) x[r] = dot4(row[r], q);
-    const float sq = warp_sum_of_eight(x, lane);
-    const float d = beta * fmaf(-decay, sk, v);
+    for (int i = 0; i < kLanePieces; ++i) {
+      const float4 of_k = k[i];
 #pragma unroll
-    for (int r = 0; r < kWarpRows; ++r) {
-      const float dr = __shfl_sync(0xffffffffu, d, 4 * r);
-      row[r] = {fmaf(dr, k.x, decay * row[r].x), fmaf(dr, k.y, decay * row[r].y), fmaf(dr, k.z, decay * row[r].z),
-                fmaf(dr, k.w, decay * row[r].w)};
+      for (int r = 0; r < kRows; ++r) {
+        float4& s = row[r][i];
+        s = {fmaf(d[r], of_k.x, decay * s.x), fmaf(d[r], of_k.y, decay * s.y), fmaf(d[r], of_k.z, decay * s.z),
+             fmaf(d[r], of_k.w, decay * s.w)};
+      }
     }
-    return fmaf(d, kq, decay * sq);
+  }
+
+ private:
+  static __device__ int at(int first_row, int r, int i, int lane) {
+    return (first_row + kWarpRows * r + lane / kRowLanes) * kHeadPieces + lane % kRowLanes + i * kRowLanes;
+  }
+};
+
+// A token of a head, in the shared memory of a block of 16 warps that holds the head's state.
+struct HeadToken {
+  static constexpr int kThreads = 512, kRows = kHeadDim / (kThreads / 32 * kWarpRows);  // of a lane
+
+  float4 q[kHeadPieces], k[kHeadPieces];
+  float v[kHeadDim], decay, beta;
+
+  // The 384 values q, k, v.
+  __device__ float& value(int i) {
+    return i < 2 * kHeadDim ? reinterpret_cast<float*>(i < kHeadDim ? q : k)[i % kHeadDim] : v[i - 2 * kHeadDim];
+  }
+
+  __device__ TokenFactors factors(int lane) const {
+    return {decay, beta, warp_sum(sum_of_squares(q[lane])), warp_sum(sum_of_squares(k[lane]))};
+  }
+  __device__ void move(StateRows<kRows>& state, const TokenFactors& f, int warp_row, int lane) const {
+    float pushed[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) pushed[r] = f.push * v[warp_row + kWarpRows * r + lane / kRowLanes];
+    state.step(SharedPieces{k, lane}, pushed, f.decay, f.pull);
+  }
+  // Outputs of the lane's rows, from the state after the token.
+  __device__ void outputs(const StateRows<kRows>& state, const TokenFactors& f, int lane, float (&y)[kRows]) const {
+    dot_parts(state.row, SharedPieces{q, lane}, y);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) y[r] = f.query * row_sum(y[r]);
   }
 };
 

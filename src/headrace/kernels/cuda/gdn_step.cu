@@ -9,12 +9,14 @@
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {
 
 constexpr int kWidth = 4;  // of the convolution
 constexpr int kMaxCluster = 8;
+constexpr int kThreads = HeadToken::kThreads, kLaneRows = HeadToken::kRows;
 
 // Before sm_90 there are no clusters, and supports() refuses.
 // The order of reads before writes is all that the cluster needs: what a thread read is in its registers.
@@ -60,7 +62,7 @@ struct Window {
     sum = fmaf(weight.y, static_cast<float>(x[1]), sum);
     sum = fmaf(weight.z, static_cast<float>(x[2]), sum);
     sum = fmaf(weight.w, static_cast<float>(x[3]), sum);
-    return static_cast<float>(static_cast<T>(silu(sum)));
+    return static_cast<float>(static_cast<T>(silu_of<T>(sum)));
   }
   __device__ void save(const Params& p, int write, int channel) const {
     T* const kept = states(p, write, channel);
@@ -72,40 +74,48 @@ struct Window {
   }
 };
 
-// By one warp: out = rms_norm(y) * weight * silu(gate), or y as it is.
+// What a value head's block keeps in shared memory.
+struct Shared {
+  HeadToken token;
+  float y[kHeadDim];
+  float weight[kHeadDim], gate[kHeadDim];  // of the norm; silu(gate)
+};
+
+// By a warp, whose halves do the same: out = rms_norm(y) * weight * silu(gate), or y as it is. Sums and products are
+// those of norm_pieces in rms_norm.cu, so that the bits are.
 template <class T>
-__device__ void write_output(const Params& p, const float* y, int64_t token, int head, int lane) {
-  T rounded[4];
+__device__ void write_output(const Params& p, const Shared& shared, int64_t token, int head, int lane) {
+  constexpr int kLanes = kHeadDim / kPiece;
+  const int first = lane % kLanes * kPiece;
+  Piece<T> y;
+  float sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) rounded[i] = static_cast<T>(y[4 * lane + i]);
-  T* const out = static_cast<T*>(p.out.data) + p.out.at(token, head) + 4 * lane;
-  if (p.gate.data != nullptr) {
-    const float4 v = load4(rounded);
-    const float scale = rsqrtf(warp_sum(dot4(v, v)) / kHeadDim + p.eps);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float gate = static_cast<float>(static_cast<const T*>(p.gate.data)[p.gate.at(token, head) + 4 * lane + i]);
-      rounded[i] = static_cast<T>(static_cast<float>(rounded[i]) * scale *
-                                  load(p.norm_weight, p.norm_weight_type, 4 * lane + i) * silu(gate));
-    }
+  for (int i = 0; i < kPiece; ++i) {
+    y.v[i] = static_cast<float>(static_cast<T>(shared.y[first + i]));
+    sum = fmaf(y.v[i], y.v[i], sum);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = rounded[i];
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  if (p.gate.data != nullptr) {
+    const float scale = rsqrtf(sum / kHeadDim + p.eps);
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) y.v[i] = y.v[i] * (scale * shared.weight[first + i]) * shared.gate[first + i];
+  }
+  if (lane < kLanes) y.store(row_of<T>(p.out, token, head) + first);
 }
 
 template <class T>
-__global__ void __launch_bounds__(kHeadThreads, 2) step_heads(const Params p) {
-  __shared__ float4 mixed[3][kHeadDim / 4];  // q, k, v
-  __shared__ float gates[2];                 // decay, beta
-  __shared__ float y[kHeadDim];
+__global__ void __launch_bounds__(kThreads, 2) step_heads(const Params p) {
+  __shared__ Shared shared;
   const int head = blockIdx.x, request = blockIdx.y, group = p.v_heads / p.k_heads, key_head = head / group;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   wait_for_previous();
   let_next_start();
   const int64_t token = p.batch.spans[request].q_off;
   const StateSlots slots = p.batch.state_slots[request];
-  WarpState state;
-  state.load(slots.read == kNoState ? nullptr : p.state + slots.read * p.slot_stride + head * p.head_stride, warp,
+  const int warp_row = warp * kLaneRows * kWarpRows;
+  StateRows<kLaneRows> state;
+  state.load(slots.read == kNoState ? nullptr : p.state + slots.read * p.slot_stride + head * p.head_stride, warp_row,
              lane);
 
   const int part = threadIdx.x / kHeadDim, within = threadIdx.x % kHeadDim;
@@ -117,23 +127,36 @@ __global__ void __launch_bounds__(kHeadThreads, 2) step_heads(const Params p) {
   Window<T> window;
   if (part < 3) {
     window.load(p, token, slots.read, channel);
-    reinterpret_cast<float*>(mixed[part])[within] = window.convolved();
-  } else if (within == 0) {
-    const float a = static_cast<float>(static_cast<const T*>(p.a.data)[p.a.at(token) + head]);
-    const float b = static_cast<float>(static_cast<const T*>(p.b.data)[p.b.at(token) + head]);
-    gates[0] = expf(gdn_log_decay(a, p.a_log[head], p.dt_bias[head]));
-    gates[1] = gdn_beta(b);
+    shared.token.value(static_cast<int>(threadIdx.x)) = window.convolved();
+  } else {
+    if (p.gate.data != nullptr) {
+      shared.weight[within] =
+          load(p.norm_weight, p.norm_weight_type, within) + 0.0f;  // as the norm that adds an offset
+      shared.gate[within] = silu_of<T>(static_cast<float>(row_of<T>(p.gate, token, head)[within]));
+    }
+    if (within == 0) {
+      const float a = static_cast<float>(static_cast<const T*>(p.a.data)[p.a.at(token) + head]);
+      const float b = static_cast<float>(static_cast<const T*>(p.b.data)[p.b.at(token) + head]);
+      shared.token.decay = expf(gdn_log_decay(a, p.a_log[head], p.dt_bias[head]));
+      shared.token.beta = gdn_beta(b);
+    }
   }
   cluster_arrive();  // this block has read what the cluster shares
   __syncthreads();
 
-  const int row = warp * kWarpRows + lane / 4;
-  const float v = reinterpret_cast<const float*>(mixed[2])[row];
-  const float o = state.step(mixed[0][lane], mixed[1][lane], v, gates[0], gates[1], lane);
-  if (slots.write != kNoState) state.save(p.state + slots.write * p.slot_stride + head * p.head_stride, warp, lane);
-  if (lane % 4 == 0) y[row] = o;
+  const TokenFactors factors = shared.token.factors(lane);
+  shared.token.move(state, factors, warp_row, lane);
+  if (slots.write != kNoState) {
+    state.save(p.state + slots.write * p.slot_stride + head * p.head_stride, warp_row, lane);
+  }
+  float y[kLaneRows];
+  shared.token.outputs(state, factors, lane, y);
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {
+    if (lane % kRowLanes == 0) shared.y[warp_row + kWarpRows * r + lane / kRowLanes] = y[r];
+  }
   __syncthreads();
-  if (warp == kHeadWarps - 1) write_output<T>(p, y, token, head, lane);
+  if (warp == kThreads / 32 - 1) write_output<T>(p, shared, token, head, lane);
   cluster_wait();
   if (part < 3 && slots.write != kNoState && (part == 2 || head % group == 0)) window.save(p, slots.write, channel);
 }
@@ -147,14 +170,14 @@ void launch(const Params& p, int requests, cudaStream_t stream) {
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.v_heads), static_cast<unsigned>(requests));
-  config.blockDim = dim3(kHeadThreads);
+  config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
   check_cuda(cudaLaunchKernelEx(&config, step_heads<T>, p), "launching gdn_step");
 }
 
-// Other sizes and mixed dtypes run op by op.
+// Other sizes, mixed dtypes and rows that the ops do not take in pieces run op by op.
 bool supports(const GDNStepArgs& a, const OpContext& context) {
   const DType type = a.x.dtype();
   const int64_t group = a.state.dim(1) / a.num_k_heads;
@@ -165,15 +188,15 @@ bool supports(const GDNStepArgs& a, const OpContext& context) {
          group <= kMaxCluster && a.conv_weight.dim(1) == kWidth && a.conv_weight.dtype() == type &&
          a.conv_state.dtype() == type && a.a.dtype() == type && a.conv_weight.stride(0) == kWidth &&
          a.conv_state.stride(1) == kWidth - 1 && a.state.stride(2) == kHeadDim && a.state.stride(1) % 4 == 0 &&
-         a.state.stride(0) % 4 == 0 && aligned(a.state, 16) && aligned(a.conv_weight, 16);
+         a.state.stride(0) % 4 == 0 && aligned(a.state, 16) && aligned(a.conv_weight, 16) && in_pieces(a.x) &&
+         in_pieces(a.out) && (!a.norm || in_pieces(a.norm.gate));
 }
 
 }  // namespace
 
 bool gdn_step(const GDNStepArgs& a, const OpContext& context) {
   check(a);
-  // The norm's sum is a tree of another shape than rms_norm's: its bits differ.
-  if (!supports(a, context) || (a.norm && context.determinism == Determinism::kStrict)) return false;
+  if (!supports(a, context)) return false;
   if (a.out.numel() == 0) return true;
   const Params p{.x = Rows(a.x),
                  .a = Rows(a.a),
