@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
+#include <vector>
 
 #include "support/safetensors_writer.h"
 
@@ -53,6 +55,93 @@ TEST(Checkpoint, DataStartThatIsNotAlignedIsCopied) {
     EXPECT_EQ(checkpoint.tensor("w", {3}).data(), view.data());
     for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(element_as_double(view, i), static_cast<double>(i + 1));
   }
+}
+
+// The CPU's memory under another name.
+class PretendedDevice final : public DeviceRuntime {
+ public:
+  Device device() const override { return {DeviceType::kCUDA, 0}; }
+  void* allocate(size_t bytes) override {
+    held += bytes;
+    return cpu_runtime().allocate(bytes);
+  }
+  void release(void* memory, size_t bytes) noexcept override {
+    held -= bytes;
+    cpu_runtime().release(memory, bytes);
+  }
+  void fill_zero(void* memory, size_t bytes) override { cpu_runtime().fill_zero(memory, bytes); }
+  void copy_to_device(void* to, const void* from, size_t bytes) override {
+    cpu_runtime().copy_to_device(to, from, bytes);
+  }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { cpu_runtime().copy_to_host(to, from, bytes); }
+  void copy_on_device(void* to, const void* from, size_t bytes) override {
+    cpu_runtime().copy_on_device(to, from, bytes);
+  }
+  void synchronize() override {}
+
+  size_t held = 0;
+};
+
+bool same_bytes(const TensorView& a, const TensorView& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
+}
+
+TEST(Checkpoint, CopiesThatArePlacedTogetherLieSideBySideAndTakeNoMoreMemory) {
+  const TempDir dir;
+  const Tensor q = counted(DType::kBF16, {8, 64}), k = counted(DType::kBF16, {4, 64}),
+               v = counted(DType::kBF16, {2, 64});
+  write_safetensors(dir / "model.safetensors", {{"q", q}, {"k", k}, {"v", v}});
+  PretendedDevice device;
+  {
+    Checkpoint checkpoint = Checkpoint::open(dir.path());
+    checkpoint.place_on(device);
+    checkpoint.place_together(std::vector<Checkpoint::Part>{{"q", {8, 64}}, {"k", {4, 64}}, {"v", {2, 64}}});
+    const TensorView there[] = {checkpoint.tensor("q", {8, 64}), checkpoint.tensor("k", {4, 64}),
+                                checkpoint.tensor("v", {2, 64})};
+    EXPECT_EQ(there[1].data(), static_cast<char*>(there[0].data()) + there[0].bytes());
+    EXPECT_EQ(there[2].data(), static_cast<char*>(there[1].data()) + there[1].bytes());
+    EXPECT_TRUE(same_bytes(there[0], q) && same_bytes(there[1], k) && same_bytes(there[2], v));
+    EXPECT_TRUE(there[1].device() == device.device());
+    EXPECT_EQ(device.held, static_cast<size_t>(q.bytes() + k.bytes() + v.bytes()));
+    EXPECT_NO_THROW(checkpoint.require_all_used());
+  }
+  EXPECT_EQ(device.held, 0u);
+}
+
+// An odd length, another dtype, a copy that is there already: tensors as they would be without.
+TEST(Checkpoint, WhatCannotLieTogetherIsPlacedAlone) {
+  const TempDir dir;
+  const Tensor a = counted(DType::kBF16, {4, 64}), odd = counted(DType::kBF16, {3, 7}),
+               wide = counted(DType::kF32, {4, 64});
+  write_safetensors(dir / "model.safetensors", {{"a", a}, {"odd", odd}, {"wide", wide}, {"b", a}});
+  PretendedDevice device;
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  checkpoint.place_on(device);
+  const void* before = checkpoint.tensor("b", {4, 64}).data();
+  using Parts = std::vector<Checkpoint::Part>;
+  checkpoint.place_together(Parts{{"a", {4, 64}}, {"odd", {3, 7}}});
+  checkpoint.place_together(Parts{{"a", {4, 64}}, {"wide", {4, 64}}});
+  checkpoint.place_together(Parts{{"a", {4, 64}}, {"b", {4, 64}}});
+  EXPECT_EQ(device.held, static_cast<size_t>(a.bytes()));
+  EXPECT_EQ(checkpoint.tensor("b", {4, 64}).data(), before);
+  EXPECT_TRUE(same_bytes(checkpoint.tensor("a", {4, 64}), a) && same_bytes(checkpoint.tensor("odd", {3, 7}), odd) &&
+              same_bytes(checkpoint.tensor("wide", {4, 64}), wide));
+  expect_error(ErrorCode::kModelFile, "has shape [4, 64], expected [5, 64]", [&] {
+    checkpoint.place_together(Parts{{"a", {5, 64}}});
+  });
+}
+
+TEST(Checkpoint, OnTheCpuTensorsThatArePlacedTogetherStayWhereTheyAre) {
+  const TempDir dir;
+  const Tensor a = counted(DType::kBF16, {4, 64});
+  write_safetensors(dir / "model.safetensors", {{"a", a}, {"between", a}, {"b", a}});
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  const void* before = checkpoint.tensor("b", {4, 64}).data();
+  checkpoint.place_together(std::vector<Checkpoint::Part>{{"a", {4, 64}}, {"b", {4, 64}}});
+  EXPECT_EQ(checkpoint.tensor("b", {4, 64}).data(), before);
+  EXPECT_EQ(static_cast<const char*>(before) - static_cast<char*>(checkpoint.tensor("a", {4, 64}).data()),
+            2 * a.bytes());
 }
 
 TEST(Checkpoint, MissingShapeAndDTypeErrorsNameFileAndTensor) {

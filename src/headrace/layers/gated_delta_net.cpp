@@ -1,5 +1,6 @@
 #include "headrace/layers/gated_delta_net.h"
 
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -22,6 +23,17 @@ void copy_rows(const TensorView& source, int64_t from, int64_t count, const Tens
 
 Linear projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t out, int64_t in) {
   return copy ? Linear(copy, {}) : Linear(scope, name, out, in);
+}
+
+// The configuration, when the projections' weights lie side by side.
+const GatedDeltaNetConfig& placed(const WeightScope& scope, const GatedDeltaNetConfig& c) {
+  if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) {
+    place_together(scope,
+                   std::array{LinearRows{"in_proj_qkv", c.conv_dim()}, LinearRows{"in_proj_z", c.value_dim()},
+                              LinearRows{"in_proj_b", c.num_v_heads}, LinearRows{"in_proj_a", c.num_v_heads}},
+                   c.hidden);
+  }
+  return c;
 }
 
 }  // namespace
@@ -48,7 +60,7 @@ GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, cons
 }
 
 GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& c)
-    : config_(c),
+    : config_(placed(scope, c)),
       copies_(reorder(scope, c)),
       qkv_(projection(scope, "in_proj_qkv", copies_.qkv, c.conv_dim(), c.hidden)),
       z_(projection(scope, "in_proj_z", copies_.z, c.value_dim(), c.hidden)),
@@ -72,15 +84,19 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
 
 void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
                            const ForwardBatch& batch) const {
-  const int64_t tokens = x.dim(0);
-  const Tensor mixed = context.make({tokens, config_.conv_dim()}), z = context.make({tokens, config_.value_dim()});
-  const Tensor b = context.make({tokens, config_.num_v_heads}), a = context.make({tokens, config_.num_v_heads});
+  const int64_t tokens = x.dim(0), conv = config_.conv_dim(), value = config_.value_dim(), heads = config_.num_v_heads;
+  const Tensor results = context.make({tokens, conv + value + 2 * heads});  // as the weights lie
+  const auto columns = [&results](int64_t begin, int64_t count) {
+    return results.view().narrow(1, begin, begin + count);
+  };
+  const TensorView mixed = columns(0, conv), z = columns(conv, value), b = columns(conv + value, heads),
+                   a = columns(conv + value + heads, heads);
   FusedLinearArgs projections = norm.before_products(x);
   projections.products = {qkv_.product(mixed), z_.product(z), b_.product(b), a_.product(a)};
   projections.num_products = 4;
   fused_linear(context, projections);
   const Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
-  const GatedNorm gated{.gate = z.view().reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
+  const GatedNorm gated{.gate = z.reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
   attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = gated}, out);
   fused_linear(
       context,

@@ -1,5 +1,8 @@
 #include "headrace/layers/linear.h"
 
+#include <utility>
+#include <vector>
+
 #include "headrace/layers/onednn_matmul.h"
 
 namespace headrace {
@@ -26,6 +29,16 @@ void multiply(const LayerContext& context, const LinearArgs& args) {
 Linear::Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias)
     : weight_(scope.scope(name).tensor("weight", {out, in})) {
   if (bias == HasBias::kYes) bias_ = scope.scope(name).tensor("bias", {out});
+}
+
+void place_together(const WeightScope& scope, std::span<const LinearRows> layers, int64_t in, HasBias bias) {
+  std::vector<Checkpoint::Part> weights, biases;
+  for (const LinearRows& layer : layers) {
+    weights.push_back({str(layer.name, ".weight"), {layer.out, in}});
+    biases.push_back({str(layer.name, ".bias"), {layer.out}});
+  }
+  scope.place_together(std::move(weights));
+  if (bias == HasBias::kYes) scope.place_together(std::move(biases));
 }
 
 void Linear::forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {

@@ -1,5 +1,6 @@
 // y = x W^T (+ b) with the weights of a checkpoint, used where they lie.
 #pragma once
+#include <span>
 #include <string_view>
 
 #include "headrace/layers/layer_context.h"
@@ -29,6 +30,15 @@ class Linear {
  private:
   TensorView weight_, bias_;  // not owned
 };
+
+struct LinearRows {
+  std::string_view name;
+  int64_t out;
+};
+// Before these layers of one input are made: their weights, and their biases, lie side by side on a device, where one
+// product then serves them all. As WeightScope::place_together.
+void place_together(const WeightScope& scope, std::span<const LinearRows> layers, int64_t in,
+                    HasBias bias = HasBias::kNo);
 
 // The op of that name where the context's set has it, else its parts. Parts round what they hand on to the context's
 // dtype.

@@ -1,5 +1,6 @@
 #include "headrace/layers/self_attention.h"
 
+#include <array>
 #include <cmath>
 
 namespace headrace {
@@ -16,10 +17,21 @@ Linear projection(const WeightScope& scope, const char* name, const SelfAttentio
   return Linear(fused.tensor("weight", {all, c.hidden}).slice(at, at + rows), bias);
 }
 
+// The configuration, when the projections' weights lie side by side.
+const SelfAttentionConfig& placed(const WeightScope& scope, const SelfAttentionConfig& c) {
+  if (c.projections == SelfAttentionConfig::Projections::kSeparate) {
+    place_together(scope,
+                   std::array{LinearRows{"q_proj", c.q_rows()}, LinearRows{"k_proj", c.kv_rows()},
+                              LinearRows{"v_proj", c.kv_rows()}},
+                   c.hidden, c.qkv_bias);
+  }
+  return c;
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig& c, const RotaryEmbedding& rotary)
-    : config_(c),
+    : config_(placed(scope, c)),
       q_proj_(projection(scope, "q_proj", c, 0, c.q_rows())),
       k_proj_(projection(scope, "k_proj", c, c.q_rows(), c.kv_rows())),
       v_proj_(projection(scope, "v_proj", c, c.q_rows() + c.kv_rows(), c.kv_rows())),
@@ -55,14 +67,20 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
                            const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), heads = config_.num_heads, dim = config_.head_dim;
   const bool gated = config_.output_gate == SelfAttentionConfig::OutputGate::kYes;
-  const Tensor queries = context.make({tokens, config_.q_rows()}), keys = context.make({tokens, config_.kv_rows()});
-  const Tensor v = context.make({tokens, config_.kv_rows()});
+  const int64_t q_rows = config_.q_rows(), kv_rows = config_.kv_rows();
+  // Results lie as the weights do. Gates are read as rows of one head, which needs queries apart.
+  const Tensor apart = gated ? context.make({tokens, q_rows}) : Tensor();
+  const Tensor results = context.make({tokens, (gated ? 0 : q_rows) + 2 * kv_rows});
+  const int64_t all = results.dim(1);
+  const TensorView queries = gated ? apart.view() : results.view().narrow(1, 0, q_rows),
+                   keys = results.view().narrow(1, all - 2 * kv_rows, all - kv_rows),
+                   v = results.view().narrow(1, all - kv_rows, all);
   FusedLinearArgs projections = norm.before_products(x);
   projections.products = {q_proj_.product(queries), k_proj_.product(keys), v_proj_.product(v)};
   projections.num_products = 3;
   fused_linear(context, projections);
-  const TensorView per_head = queries.view().reshape({tokens, heads, gated ? 2 * dim : dim});
-  const TensorView q = per_head.narrow(2, 0, dim), k = keys.view().reshape({tokens, config_.num_kv_heads, dim});
+  const TensorView per_head = queries.reshape({tokens, heads, gated ? 2 * dim : dim});
+  const TensorView q = per_head.narrow(2, 0, dim), k = keys.reshape({tokens, config_.num_kv_heads, dim});
   norm_and_rotate(context, q, k, batch.positions);
   const Tensor out = context.make({tokens, heads * dim});
   attention_.forward(q, k, v, batch, out);

@@ -30,8 +30,9 @@ struct Checkpoint::State {
   int adapter_threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::set<std::string, std::less<>> used;
-  DeviceRuntime* runtime = &cpu_runtime();               // not owned
-  std::map<std::string, Tensor, std::less<>> on_device;  // copies, by stored name
+  DeviceRuntime* runtime = &cpu_runtime();                   // not owned
+  std::map<std::string, TensorView, std::less<>> on_device;  // copies, by stored name
+  std::vector<Tensor> device_memory;                         // of these
 
   ProgressCallback progress;
   LogCallback log;
@@ -40,6 +41,10 @@ struct Checkpoint::State {
   void report(std::string_view name, int64_t bytes) {
     done_bytes += bytes;
     if (progress) progress(name, done_bytes, total_bytes);
+  }
+
+  void copy_to(const TensorView& place, const TensorView& host) const {
+    runtime->copy_to_device(place.data(), host.data(), static_cast<size_t>(host.bytes()));
   }
 
   const Stored& at(std::string_view name) const {
@@ -140,9 +145,30 @@ TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, con
   const std::string name = stored_name(state_->rules, asked);
   const auto found = state_->on_device.find(name);
   if (found != state_->on_device.end()) return found->second;
-  Tensor copy(host.dtype(), host.shape(), *state_->runtime);
-  state_->runtime->copy_to_device(copy.data(), host.data(), static_cast<size_t>(host.bytes()));
-  return state_->on_device.emplace(name, std::move(copy)).first->second;
+  const Tensor& copy = state_->device_memory.emplace_back(host.dtype(), host.shape(), *state_->runtime);
+  state_->copy_to(copy, host);
+  return state_->on_device.emplace(name, copy).first->second;
+}
+
+void Checkpoint::place_together(std::span<const Part> parts) {
+  constexpr int64_t kAlignment = 256;  // of a device's allocations
+  if (state_->runtime->device().type == DeviceType::kCPU || parts.empty()) return;
+  std::vector<TensorView> hosts;
+  int64_t count = 0;
+  for (const Part& part : parts) {
+    const TensorView host = host_tensor(part.name, part.shape);
+    if (state_->on_device.contains(stored_name(state_->rules, part.name)) || host.bytes() % kAlignment != 0) return;
+    if (!hosts.empty() && host.dtype() != hosts[0].dtype()) return;
+    count += host.numel();
+    hosts.push_back(host);
+  }
+  const Tensor& all = state_->device_memory.emplace_back(hosts[0].dtype(), Shape{count}, *state_->runtime);
+  for (size_t i = 0, at = 0; i < parts.size(); at += static_cast<size_t>(hosts[i].bytes()), ++i) {
+    const TensorView place(static_cast<char*>(all.data()) + at, hosts[i].dtype(), hosts[i].shape(),
+                           state_->runtime->device());
+    state_->copy_to(place, hosts[i]);
+    state_->on_device.emplace(stored_name(state_->rules, parts[i].name), place);
+  }
 }
 
 TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random) {

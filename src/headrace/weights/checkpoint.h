@@ -53,6 +53,16 @@ class Checkpoint {
   void place_on(DeviceRuntime& runtime);
   DeviceRuntime& runtime() const;
 
+  struct Part {
+    std::string name;
+    Shape shape;
+  };
+  // The device's copies of these tensors lie side by side, in this order without a gap, in one piece of memory, so that
+  // products by them can be one. tensor() hands them out as ever. Nothing happens on the CPU, where tensors stay where
+  // they are, nor where dtypes differ, one has its copy already, or one would not begin as an allocation does. Errors
+  // as tensor().
+  void place_together(std::span<const Part> parts);
+
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted

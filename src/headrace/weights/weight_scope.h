@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "headrace/weights/checkpoint.h"
 
@@ -28,6 +29,11 @@ class WeightScope {
   // As Checkpoint::host_tensor.
   TensorView host_tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checkpoint_->host_tensor(full_name(name), expected, random);
+  }
+  // As Checkpoint::place_together, of names in this scope.
+  void place_together(std::vector<Checkpoint::Part> parts) const {
+    for (Checkpoint::Part& part : parts) part.name = full_name(part.name);
+    checkpoint_->place_together(parts);
   }
   DeviceRuntime& runtime() const { return checkpoint_->runtime(); }  // where tensor() places
 
