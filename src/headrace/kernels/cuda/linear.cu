@@ -49,6 +49,46 @@ int64_t temporary_bytes(const FusedLinearArgs& a, bool strict) {
   return normed + rows * out * (strict ? 8 : size_of(a.products[0].y.dtype())) + 1024;
 }
 
+// Whether `next` goes on where `first` ends.
+bool goes_on(const TensorView& first, const TensorView& next, int64_t bytes) {
+  return static_cast<char*>(first.data()) + bytes == next.data() && first.dtype() == next.dtype();
+}
+
+// Whether one product makes the results of both: rows of weights, biases and columns of results lie side by side.
+bool side_by_side(const FusedLinearArgs::Product& first, const FusedLinearArgs::Product& next) {
+  const int64_t out = first.weight.dim(0);
+  const bool biases = first.bias ? next.bias && goes_on(first.bias, next.bias, first.bias.bytes()) : !next.bias;
+  return first.weight.is_contiguous() && goes_on(first.weight, next.weight, first.weight.bytes()) &&
+         first.y.stride(0) == next.y.stride(0) && goes_on(first.y, next.y, out * size_of(first.y.dtype())) && biases;
+}
+
+FusedLinearArgs::Product joined(const FusedLinearArgs::Product& first, const FusedLinearArgs::Product& next) {
+  const auto with_rows = [](const TensorView& x, int64_t rows) {
+    Shape shape = x.shape();
+    shape[0] = rows;
+    return TensorView(x.data(), x.dtype(), shape, x.strides(), x.device());
+  };
+  const int64_t out = first.weight.dim(0) + next.weight.dim(0);
+  return {.weight = with_rows(first.weight, out),
+          .bias = first.bias ? with_rows(first.bias, out) : TensorView(),
+          .y = TensorView(first.y.data(), first.y.dtype(), {first.y.dim(0), out}, first.y.strides(), first.y.device())};
+}
+
+// Makes one of products that lie side by side: each alone may be too narrow for the device.
+void join_products(FusedLinearArgs& a) {
+  int kept = 0;
+  for (int i = 1; i < a.num_products; ++i) {
+    FusedLinearArgs::Product& last = a.products[static_cast<size_t>(kept)];
+    const FusedLinearArgs::Product& next = a.products[static_cast<size_t>(i)];
+    if (side_by_side(last, next)) {
+      last = joined(last, next);
+    } else {
+      a.products[static_cast<size_t>(++kept)] = next;
+    }
+  }
+  a.num_products = kept + 1;
+}
+
 // The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of
 // many rows must be those of a few.
 void run_parts(FusedLinearArgs a, const OpContext& context) {
@@ -61,6 +101,7 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
   }
   if (strict && few_rows_supports(a)) return few_rows_matmul(a, stream_of(context));
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  if (!combined) join_products(a);
   const TensorView result = a.products[0].y;
   for (int i = 0; i < a.num_products; ++i) {
     FusedLinearArgs one = a;
