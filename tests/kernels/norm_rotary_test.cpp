@@ -63,14 +63,15 @@ class NormRotary : public testing_support::KernelSetTest {
 };
 
 // Heads of one and two sixteens of pieces, some with fewer, a quarter rotated, gates between the heads, no norm; the
-// last two are served by the ops one by one.
+// last two of these are served by the ops one by one. Then an odd number of heads, of which a warp has two tokens'.
 constexpr Heads kCases[] = {{},
                             {.dim = 256, .rotated = 64, .row = 512},
                             {.tokens = 1, .q_heads = 3, .k_heads = 1, .dim = 64, .rotated = 48},
                             {.dim = 80, .rotated = 80},
                             {.dim = 192, .rotated = 128, .norm = false},
                             {.dim = 320, .rotated = 320},
-                            {.dim = 36, .rotated = 12}};
+                            {.dim = 36, .rotated = 12},
+                            {.q_heads = 7}};
 
 TEST_P(NormRotary, BitsAreThoseOfTheOpsOneByOne) {
   for (const Heads& c : kCases) {

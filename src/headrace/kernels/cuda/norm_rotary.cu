@@ -18,6 +18,7 @@ struct Params {
   const float* inv_freq;
   int tokens, q_heads, k_heads, dim, half;
   float eps, weight_offset, magnitude;
+  bool shared_angles;  // heads of 128 that turn whole: the two of a warp are of one token
 };
 
 template <class T, int kLanes>
@@ -42,13 +43,30 @@ struct Head {
     const int pieces = p.half / kPiece, place = threadIdx.x % 32;
     const bool is_first = lane < pieces, turns = lane < 2 * pieces;
     const int partner = !turns ? place : is_first ? place + pieces : place - pieces;
-    const int from = first() - (is_first ? 0 : p.half);
+    Rotation rotations[kPiece];
+    if (p.shared_angles) {
+      share_rotations(position, rotations);
+    } else if (turns) {
+      const int from = first() - (is_first ? 0 : p.half);
+#pragma unroll
+      for (int j = 0; j < kPiece; ++j) rotations[j] = Rotation(position, p.inv_freq[from + j], p.magnitude);
+    }
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) {
       const float other = __shfl_sync(0xffffffffu, x.v[j], partner);
-      if (!turns) continue;
-      const Rotation rotation(position, p.inv_freq[from + j], p.magnitude);
-      x.v[j] = is_first ? rotation.first(x.v[j], other) : rotation.second(other, x.v[j]);
+      if (turns) x.v[j] = is_first ? rotations[j].first(x.v[j], other) : rotations[j].second(other, x.v[j]);
+    }
+  }
+  // Four lanes of the warp turn by the same eight angles: each finds two. Sines and cosines are most of the work.
+  __device__ void share_rotations(int position, Rotation (&rotations)[kPiece]) const {
+    const int place = threadIdx.x % 32, from = place % 8 * kPiece + place / 8 * 2;
+    const Rotation mine[2] = {Rotation(position, p.inv_freq[from], p.magnitude),
+                              Rotation(position, p.inv_freq[from + 1], p.magnitude)};
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) {
+      const int holder = j / 2 * 8 + place % 8;
+      rotations[j].sine = __shfl_sync(0xffffffffu, mine[j % 2].sine, holder);
+      rotations[j].cosine = __shfl_sync(0xffffffffu, mine[j % 2].cosine, holder);
     }
   }
   __device__ static float rounded(float x) { return static_cast<float>(static_cast<T>(x)); }
@@ -100,7 +118,9 @@ void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
                  .half = static_cast<int>(a.inv_freq.dim(0)),
                  .eps = a.eps,
                  .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
-                 .magnitude = a.magnitude};
+                 .magnitude = a.magnitude,
+                 .shared_angles = a.q.dim(2) == 16 * kPiece && a.inv_freq.dim(0) == 8 * kPiece &&
+                                  (a.q.dim(1) + a.k.dim(1)) % 2 == 0};
   const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
   if (p.dim > 32 * kPiece || p.half % kPiece != 0 || !in_pieces(a.q) || !in_pieces(a.k) || !one_dtype) {
     struct {

@@ -5,8 +5,9 @@
 namespace headrace::cuda {
 
 struct Rotation {
-  float sine, cosine;
+  float sine = 0, cosine = 1;
 
+  Rotation() = default;
   __device__ Rotation(int position, float inv_freq, float magnitude) {
     sincosf(static_cast<float>(position) * inv_freq, &sine, &cosine);
     sine *= magnitude, cosine *= magnitude;
