@@ -15,6 +15,10 @@ constexpr int tile_keys(int dim, int teams) {
   return dim > 128 ? 64 : 128;
 }
 
+// The same where two blocks share a multiprocessor: short pieces, whose beginnings and ends then run beside another's
+// products.
+constexpr int kCrowdedKeys = 64;
+
 // Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
 // that the others spend on exponentials.
 constexpr int tall_rows(int dim) { return dim <= 64 ? 192 : 128; }
@@ -44,6 +48,7 @@ struct WorkPlan {
   };
   Sharing sharing = Sharing::kQueue;
   int teams = 1;           // warpgroups that take the tiles of one group of 64 rows in turns
+  bool crowded = false;    // two blocks to a multiprocessor, with tiles of kCrowdedKeys
   bool both_ends = false;  // the queue is taken from both ends: long contexts and long prompts then run side by side
   // Sums are cut at every multiple of this many tiles of keys and the groups added up in order, so that it does not
   // matter which block of threads took them. 0: never.

@@ -54,25 +54,35 @@ __device__ inline uint4 as_stored(uint4 x, float scale) {
 template <int kColumns, class S>
 __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int from_dim, int dim, const Sight<S>& sight,
                           int index, uint32_t to, Fill fill) {
-  constexpr int kChunks = kColumns * 8;
+  constexpr int kChunks = kColumns * 8, kTogether = 32 / kChunks;  // rows of a warp's step
+  static_assert(kChunks <= 32);
   const BlockKeys& keys = sight.keys;
   const KeySpan& span = sight.work.span;
-  const int first = sight.work.tiles.tile(index) * S::kKeys;
+  const int first = sight.work.tiles.tile(index) * S::kKeys, c = me.lane % kChunks, d = from_dim + c * 8;
   const bool with_cached = sight.work.tiles.holds_cached(index);
-  for (int i = me.thread; i < S::kKeys * kChunks; i += 128) {
-    const int r = i / kChunks, c = i % kChunks, d = from_dim + c * 8, at = first + r;
-    const bool is_new = keys.sees_fresh(at, at + 1, with_cached);
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (is_new && fresh.data != nullptr) {
-      const int64_t from =
-          int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + d;
-      if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
-      if constexpr (S::kCodes) x = as_stored<typename S::T>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
-    } else if (is_new || fill == Fill::kNewKeys || keys.sees_cached(at, at + 1, with_cached)) {
-      continue;
+  for (int base = 0; base < S::kKeys; base += 32) {  // a lane looks at a key, then a warp writes every fourth
+    const int mine = first + base + me.lane;
+    const bool is_new = keys.sees_fresh(mine, mine + 1, with_cached);
+    const bool hidden = fill == Fill::kClearHidden && !is_new && !keys.sees_cached(mine, mine + 1, with_cached);
+    const unsigned copied = __ballot_sync(0xffffffffu, is_new && fresh.data != nullptr);
+    unsigned left = (copied | __ballot_sync(0xffffffffu, hidden)) & 0x11111111u << me.warp;
+    while (left != 0) {
+      int r = -1;
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k, left &= left - 1) {
+        if (me.lane / kChunks == k && left != 0) r = __ffs(static_cast<int>(left)) - 1;
+      }
+      if (r < 0) continue;
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if ((copied >> r & 1) != 0) {
+        const int64_t from = int64_t{span.q_off + first + base + r - span.phys0} * fresh.page_stride +
+                             sight.work.kv_head * fresh.head_stride + d;
+        if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
+        if constexpr (S::kCodes) x = as_stored<typename S::T>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
+      }
+      *reinterpret_cast<uint4*>(me.shared.base + (to - shared_address(me.shared.base)) +
+                                column_swizzled(S::kKeys, base + r, c)) = x;
     }
-    *reinterpret_cast<uint4*>(me.shared.base + (to - shared_address(me.shared.base)) +
-                              column_swizzled(S::kKeys, r, c)) = x;
   }
   fence_for_wgmma();
   me.sync();

@@ -15,15 +15,17 @@ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 enum class PoolHolds : uint8_t { kFloats, kCodes };
 
 // kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
-// up one of kValueParts parts of the values' columns.
+// up one of kValueParts parts of the values' columns. kResident blocks share a multiprocessor.
 template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
-          PoolHolds kPool_ = PoolHolds::kFloats>
+          PoolHolds kPool_ = PoolHolds::kFloats, int kResident_ = 1>
 struct Sm90Shape {
   using T = T_;
+  static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
   static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
   static constexpr int kValueParts = kValueParts_, kValueDim = kDim / kValueParts;
-  static constexpr int kKeys = tile_keys(kDim, kTeams), kColumns = kDim / 64, kChunks = kDim / 8;
+  static constexpr int kKeys = kResident == 1 ? tile_keys(kDim, kTeams) : kCrowdedKeys, kColumns = kDim / 64,
+                       kChunks = kDim / 8;
   static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1 + kCodes);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
@@ -31,7 +33,7 @@ struct Sm90Shape {
                        kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
-  static constexpr int kStages = kCodes ? 2 : smaller(6, (227 * 1024 - kOtherBytes) / kStageBytes);
+  static constexpr int kStages = kCodes ? 2 : smaller(6, (kMemory - kOtherBytes) / kStageBytes);
   // Codes of one side of a tile, as they lie in the pool, and how many tiles of them there is room for.
   static constexpr int kCodeBytes = kKeys * kDim;
   static constexpr int kCodeStages =
@@ -45,11 +47,15 @@ struct Sm90Shape {
       kOtherBytes + kStages * kStageBytes + kStashUnits * kStashUnit + kCodeStages * 2 * kCodeBytes;
   static constexpr int kReleases = kCodes ? 128 : 4;  // of a warpgroup, at a barrier that says that it is done
   // Registers of a thread: of 64 Ki in all.
-  static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes;
+  static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes || kResident > 1;
   static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
-                       kConsumerRegisters = kWarpgroups == 3 ? 160 : 224, kUnpackerRegisters = 104;
+                       kConsumerRegisters = kWarpgroups == 3 ? 160
+                                            : kResident > 1  ? 200
+                                                             : 224,
+                       kUnpackerRegisters = 104;
   static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
   static_assert(kValueParts == 1 || kWarpgroups == 1);
+  static_assert(kResident == 1 || (kWarpgroups == 1 && !kCodes));
   static_assert(!kCodes || (kWarpgroups == 1 && kValueParts == 1 && kCodeStages >= 1));
 };
 

@@ -131,6 +131,12 @@ void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int6
   plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
 }
 
+constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
+
+int keys_of(const WorkPlan& plan, int kernel_dim) {
+  return plan.crowded ? kCrowdedKeys : tile_keys(kernel_dim, plan.teams);
+}
+
 // Sets the plan but for what lies in its memory.
 void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
                Scratch& scratch) {
@@ -149,12 +155,16 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   // are small.
   const bool by_groups = shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms);
   if (by_groups) {
-    plan.group_tiles = kGroupKeys / tile_keys(kernel_dim, 1);
+    // Strict mode keeps one size of tiles.
+    plan.crowded = shape.determinism == Determinism::kFast && kernel_dim == 128 && !holds_codes(p) &&
+                   pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
+    if (plan.crowded) call.blocks *= 2;
+    plan.group_tiles = kGroupKeys / keys_of(plan, kernel_dim);
     // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
     // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
     // own products: in long heads.
     if (!tall && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
-    plan.stash = scratch.take<float>(int64_t{stream.num_sms} * (int64_t{kStashFloats} * 256));
+    plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
     const int64_t parts = (int64_t{shape.max_keys} + kGroupKeys - 1) / kGroupKeys + 1;
     const int64_t bytes = pieces_at_most * parts * (slot_bytes(p, plan) + kWorkBytes) + 4096;
     // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
@@ -169,7 +179,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     plan.entry_count = stream.num_sms;
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
-  call.keys = tile_keys(kernel_dim, plan.teams);
+  call.keys = keys_of(plan, kernel_dim);
 }
 
 // All that the pieces of work depend on besides the batch's spans.

@@ -71,7 +71,7 @@ __device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, 
 #endif
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, 1) attend_sm90(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(S::kThreads, S::kResident) attend_sm90(const __grid_constant__ AttentionCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
   attend_sm90_block<S>(call.maps, call.p, call.plan, memory);
@@ -96,6 +96,8 @@ void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& strea
     launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim) / 64, 1>>(call, stream);
   } else if (call.plan.teams == 2) {
     launch_sm90<Sm90Shape<T, kDim, 1, 2>>(call, stream);
+  } else if (call.plan.crowded) {
+    if constexpr (kDim == 128) launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, PoolHolds::kFloats, 2>>(call, stream);
   } else if (call.plan.value_parts == 2) {
     if constexpr (kDim > 128) launch_sm90<Sm90Shape<T, kDim, 1, 1, 2>>(call, stream);
   } else {
