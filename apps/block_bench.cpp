@@ -114,12 +114,12 @@ class Rehearsal {
     batch_.attn_backend = &runner_.backend();
   }
 
-  // As the engine does it: each step is started when the one before has reported. Records their sizes.
+  // As the engine does it: each step is started when the one before has reported. Records what they report.
   double looped() {
     const auto start = begin();
     for (int32_t i = 0; i < kSteps; ++i) {
-      sizes_.push_back(runner_.block_loop()->wait().next.size);
-      runner_.next_blocks(sizes_.back());
+      steps_.push_back(runner_.block_loop()->wait().next);
+      runner_.next_blocks(steps_.back());
     }
     runner_.block_loop()->wait();
     return seconds_since(start) / (kSteps + 1);
@@ -127,7 +127,7 @@ class Rehearsal {
   // The same steps, all queued at once.
   double queued(DeviceRuntime& runtime) {
     const auto start = begin();
-    for (const int32_t size : sizes_) runner_.next_blocks(size);
+    for (const BlockReport& next : steps_) runner_.next_blocks(next);
     runtime.synchronize();
     return seconds_since(start) / (kSteps + 1);
   }
@@ -157,7 +157,8 @@ class Rehearsal {
   ModelRunner& runner_;
   Tensor table_;
   ForwardBatch batch_;
-  std::vector<int32_t> ids_, positions_, tokens_, sizes_;
+  std::vector<int32_t> ids_, positions_, tokens_;
+  std::vector<BlockReport> steps_;
   std::vector<int64_t> slots_, pages_;
   std::vector<BlockState> states_;
 };

@@ -141,6 +141,40 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"sdar", "multi_bd", {}, "graphs for steps of ", kBaseline}),
     [](const auto& one) { return one.param.family; });
 
+// Enough requests for graphs with fewer rows of logits, and for graphs that are close together. All blocks begin
+// undecided, so the larger graphs run first.
+TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  constexpr int32_t kMany = 120;
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
+  const auto model = load_model(std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/sdar",
+                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  const auto generated = [&](RunnerConfig::Graphs graphs) {
+    RunnerConfig runner{.runtime = &runtime,
+                        .context = context,
+                        .num_pages = 3 * kMany,
+                        .page_size = 16,
+                        .max_tokens = 1024,
+                        .graphs = graphs};
+    runner.backend = "cuda";
+    Engine engine(*model, {.runner = runner, .max_requests = kMany, .max_context_len = 48, .strategy = "multi_bd"});
+    std::vector<std::vector<int32_t>> ids(kMany);
+    for (int32_t r = 0; r < kMany; ++r) {
+      SamplingParams params{
+          .max_tokens = 8 + r % 8, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+      params.decoding.threshold = 0.04f;
+      engine.add({r % 250, 7 * r % 250, 3}, params);
+    }
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
+    }
+    EXPECT_EQ(engine.counters().device_steps > 0, graphs == RunnerConfig::Graphs::kRequired);
+    return ids;
+  };
+  EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
+}
+
 class CudaGraphMemory : public CudaGraphs {};
 
 TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWhatToTry) {

@@ -63,8 +63,8 @@ class CudaGraphRunner {
 
   // Whether run(batch) is a step of RowGraphs.
   bool holds_rows(const ForwardBatch& batch) const;
-  // Runs the step of that many rows, one of RowGraphs::sizes, over what lies in arrays().
-  void run_rows(int32_t size) { row_graphs_.at(size).graph->launch(); }
+  // Runs the step of that many rows, one of RowGraphs::sizes, of which so many want logits, over what lies in arrays().
+  void run_rows(int32_t size, int32_t logits_rows) { row_graph(size, logits_rows).graph->launch(); }
 
   size_t num_graphs() const { return graphs_.size() + row_graphs_.size(); }
   std::string describe() const;  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows"
@@ -74,7 +74,8 @@ class CudaGraphRunner {
     std::unique_ptr<DeviceGraph> graph;
     TensorView logits;  // in memory that all graphs of the device share
   };
-  using Graphs = std::map<int32_t, Captured>;  // by requests, or by rows
+  using Graphs = std::map<int32_t, Captured>;        // by requests
+  using RowsOfLogits = std::map<int32_t, Captured>;  // by how many there are
   Captured record(const ForwardBatch& on_device, const std::function<void(const TensorView& logits)>& end);
   void capture_decode();
   void capture_rows();
@@ -82,14 +83,18 @@ class CudaGraphRunner {
   ForwardBatch nothing(ForwardMode mode) const;
   bool plain(const ForwardBatch& batch) const;
   bool holds_decode(const ForwardBatch& batch) const;
-  BatchPadding::Sizes sizes_of(int32_t rows) const;
+  BatchPadding::Sizes sizes_of(int32_t rows, int32_t logits_rows) const;
+  // The smallest graph of that many rows or more, and of that many rows of logits.
+  const Captured& row_graph(int32_t rows, int32_t logits_rows) const;
+  std::vector<int32_t> logits_sizes(int32_t rows) const;
 
   const Model& model_;
   AttentionBackend& backend_;
   DeviceRuntime& runtime_;
   CudaGraphConfig config_;
   DeviceBatch device_batch_;  // of all sizes: an array's address does not depend on how much of it is used
-  Graphs graphs_, row_graphs_;
+  Graphs graphs_;
+  std::map<int32_t, RowsOfLogits> row_graphs_;  // by rows
   BatchPadding padding_;
   Tensor no_pages_;
   std::function<void(const TensorView& logits)> end_rows_ = [](const TensorView&) {};

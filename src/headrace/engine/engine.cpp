@@ -41,6 +41,8 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
 
 // Beyond this, a step's products take so long that its launches are free.
 constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
+// From so many rows on graphs are so many rows apart.
+constexpr int32_t kFullRows = 512, kFineRows = 32;
 
 RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
   const bool single = shape.most_rows == 1;  // then what has several rows is a prompt, of any length
@@ -50,7 +52,14 @@ RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
                    .new_keys = shape.stores == StepShape::Stores::kAll ? DeviceMetadata::NewKeys::kAllStored
                                                                        : DeviceMetadata::NewKeys::kSomeNotStored};
   const int32_t unit = single ? 8 : shape.rows;
-  for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) graphs.sizes.push_back(size * unit);
+  for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) {
+    // Where products fill the device, rows of padding cost as much as others.
+    const int32_t before = graphs.sizes.empty() ? 0 : graphs.sizes.back(), step = (kFineRows + unit - 1) / unit * unit;
+    for (int32_t rows = before + step; before >= kFullRows && rows < size * unit; rows += step) {
+      graphs.sizes.push_back(rows);
+    }
+    graphs.sizes.push_back(size * unit);
+  }
   if (!graphs.sizes.empty() && graphs.sizes.back() < most) graphs.sizes.push_back(static_cast<int32_t>(most));
   return graphs;
 }

@@ -52,7 +52,7 @@ std::vector<StepOutput> Engine::land() {
   // Who waits may be admitted when somebody ends.
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
   const bool goes_on = next.running > 0 && !changes;
-  if (goes_on) runner_.next_blocks(next.size);
+  if (goes_on) runner_.next_blocks(next);
   std::vector<StepOutput> outputs = commit(landed, sampler_.most_likely(step.best, step.stats));
   ++counters_.steps;
   ++counters_.device_steps;

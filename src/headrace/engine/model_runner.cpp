@@ -133,9 +133,9 @@ void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_
   loop_->started();
 }
 
-void ModelRunner::next_blocks(int32_t size) {
+void ModelRunner::next_blocks(const BlockReport& next) {
   ++num_graph_steps_;
-  graphs_->run_rows(size);
+  graphs_->run_rows(next.size, next.logits_rows);
   loop_->started();
 }
 

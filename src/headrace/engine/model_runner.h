@@ -60,10 +60,10 @@ class ModelRunner {
   BlockLoop* block_loop() { return loop_.get(); }
   // Whether the loop can start with this batch.
   bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
-  // Queues the batch, whose blocks the loop has loaded, or the next step, of `size` rows.
+  // Queues the batch, whose blocks the loop has loaded, or the next step, as the last one reported it.
   // `pages`: of each request, all that it will ever use.
   void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
-  void next_blocks(int32_t size);
+  void next_blocks(const BlockReport& next);
 
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
   // The backend, and on a device the graphs or why there are none.
