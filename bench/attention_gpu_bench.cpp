@@ -214,7 +214,14 @@ std::vector<Case> cases() {
   }
   all.push_back({"fp8 decode b1 32k", {32767}, {1}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
   all.push_back({"fp8 decode b1 128k d256", {131071}, {1}, 16, 2, 256, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 prefill 8192 32/8 d128", {0}, {8192}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
+  all.push_back({"fp8 decode b64 zipf", zipf, ones, 32, 8, 128, 64, 1, causal, DType::kE4M3});
+  for (const int32_t n : {2048, 8192, 32768}) {
+    all.push_back(
+        {"fp8 prefill " + std::to_string(n) + " 32/8 d128", {0}, {n}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
+  }
+  all.push_back({"fp8 prefill 8192 16/2 d256", {0}, {8192}, 16, 2, 256, 64, 1, causal, DType::kE4M3});
+  all.push_back({"fp8 prefill 8192 32/8 d64", {0}, {8192}, 32, 8, 64, 64, 1, causal, DType::kE4M3});
+  all.push_back({"fp8 mixed: 32 decode at 8k + prefill 2k", ctx, rows, 32, 8, 128, 64, 1, causal, DType::kE4M3});
   return all;
 }
 
