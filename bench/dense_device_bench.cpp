@@ -56,16 +56,19 @@ struct Bench {
   }
 };
 
+enum class Normed : uint8_t { kNo, kYes };
+
 void bench_products(const Bench& b, const char* name, int64_t out, int64_t in, int64_t rows, double copy,
-                    FusedLinearArgs::Combine combine, Determinism determinism) {
+                    FusedLinearArgs::Combine combine, Determinism determinism, Normed normed = Normed::kYes) {
   const int64_t weights = combine == FusedLinearArgs::Combine::kSiluMul ? 2 : 1, bytes = weights * out * in * 2;
-  const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 3, 60));
+  const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 3, rows > 1024 ? 3 : 60));
   const Tensor w = b.random({copies * weights * out, in}), x = b.random({rows, in}), norm = b.random({in});
   const Tensor y = b.make(DType::kBF16, {rows, out});
   const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
   const double seconds = b.time(copies, [&](int i) {
     const TensorView first = w.view().slice(i * weights * out, (i * weights + 1) * out);
-    FusedLinearArgs args{.x = x, .norm_weight = norm, .num_products = static_cast<int>(weights), .combine = combine};
+    FusedLinearArgs args{.x = x, .num_products = static_cast<int>(weights), .combine = combine};
+    if (normed == Normed::kYes) args.norm_weight = norm;
     args.products[0] = {.weight = first, .bias = {}, .y = y};
     if (weights == 2) args.products[1].weight = w.view().slice((i * 2 + 1) * out, (i * 2 + 2) * out);
     b.ops.fused_linear(args, context);
@@ -216,6 +219,23 @@ void bench_all_products(const Bench& b, double copy) {
   }
 }
 
+// Products alone, without norms, as both modes make them.
+void bench_both_modes(const Bench& b, double copy) {
+  using Combine = FusedLinearArgs::Combine;
+  const auto bench = [&](const char* name, int64_t out, int64_t in, int64_t rows, Combine combine) {
+    bench_products(b, name, out, in, rows, copy, combine, Determinism::kFast, Normed::kNo);
+    bench_products(b, "the same, strict", out, in, rows, copy, combine, Determinism::kStrict, Normed::kNo);
+  };
+  for (const int64_t rows : {32, 2048, 16384}) {
+    bench("gate and up 3584 x 1024, alone", 3584, 1024, rows, Combine::kSiluMul);
+    bench("6144 x 1024, alone", 6144, 1024, rows, Combine::kNone);
+    bench("1024 x 2048, alone", 1024, 2048, rows, Combine::kNone);
+    bench("1024 x 3584, alone", 1024, 3584, rows, Combine::kNone);
+    bench("9728 x 2560, alone", 9728, 2560, rows, Combine::kNone);
+    bench("2560 x 9728, alone", 2560, 9728, rows, Combine::kNone);
+  }
+}
+
 void bench_all_sampling(const Bench& b) {
   for (const int64_t rows : {1, 64}) {
     bench_sampling(b, "most likely of 151936", rows, {});
@@ -224,7 +244,7 @@ void bench_all_sampling(const Bench& b) {
   }
 }
 
-// All of it, or one part: layers, products, experts or sampling.
+// All of it, or one part: layers, products, modes, experts or sampling.
 void run(std::string_view part) {
   const Bench b;
   const double copy = copy_rate(b);
@@ -235,6 +255,7 @@ void run(std::string_view part) {
     bench_layer(b, "layer of SDAR-4B", {2560, 4096, 9728, 6144}, rows, copy);
   }
   if (part.empty() || part == "products") bench_all_products(b, copy);
+  if (part.empty() || part == "modes") bench_both_modes(b, copy);
   for (const int64_t rows : {1, 8, 64, 512, 4096}) {
     if (part.empty() || part == "experts") bench_experts(b, rows, copy);
   }

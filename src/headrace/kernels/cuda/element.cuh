@@ -74,6 +74,7 @@ template <class T>
 __device__ inline float silu_of(float x) {
   return sizeof(T) == 2 ? quick_silu(x) : silu(x);
 }
+__device__ inline float silu_for(DType type, float x) { return type == DType::kF32 ? silu(x) : quick_silu(x); }
 __device__ inline float gelu(float x) { return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
 __device__ inline float activated(Activation of, float x) { return of == Activation::kSilu ? silu(x) : gelu(x); }
 

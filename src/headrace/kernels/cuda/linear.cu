@@ -23,7 +23,8 @@ bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained cha
 void multiply(const FusedLinearArgs& a, const OpContext& context) {
   Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
-  if (few_rows_supports(a)) return few_rows_matmul(a, stream);
+  if (few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream);
+  if (strict && ordered_sm90_supports(a, stream)) return ordered_matmul_sm90(a, stream);
   if (strict && ordered_supports(a)) return ordered_matmul(a, stream);
   if (!strict && library_supports(a) && library_matmul(a, stream)) return;
   plain_matmul(a, stream);
@@ -41,11 +42,18 @@ struct Temporary {
   }
 };
 
+// Whether run_parts needs no results of its own beside the normalised rows, which stand in for x then.
+bool combined_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
+  FusedLinearArgs of_rows = a;
+  of_rows.norm_weight = {};
+  return strict && ordered_sm90_supports(of_rows, stream);
+}
+
 // Of run_parts, at most.
-int64_t temporary_bytes(const FusedLinearArgs& a, bool strict) {
+int64_t temporary_bytes(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   const int64_t rows = a.x.dim(0), out = a.products[0].weight.dim(0);
   const int64_t normed = a.norm_weight ? rows * a.x.dim(1) * size_of(a.x.dtype()) : 0;
-  if (a.combine == FusedLinearArgs::Combine::kNone) return normed + 512;
+  if (a.combine == FusedLinearArgs::Combine::kNone || combined_at_once(a, stream, strict)) return normed + 512;
   return normed + rows * out * (strict ? 8 : size_of(a.products[0].y.dtype())) + 1024;
 }
 
@@ -99,8 +107,9 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
     rms_norm({.x = a.x, .weight = a.norm_weight, .eps = a.eps, .weight_form = a.norm_form, .out = normed}, context);
     a.x = normed, a.norm_weight = {};
   }
-  if (strict && few_rows_supports(a)) return few_rows_matmul(a, stream_of(context));
+  if (strict && few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream_of(context));
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  if (combined && combined_at_once(a, stream_of(context), strict)) return ordered_matmul_sm90(a, stream_of(context));
   if (!combined) join_products(a);
   const TensorView result = a.products[0].y;
   for (int i = 0; i < a.num_products; ++i) {
@@ -119,7 +128,8 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
 // The most rows that the temporaries leave room for.
 int64_t rows_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   constexpr int64_t kKept = int64_t{64} << 20, kMultiple = 128;
-  const int64_t rows = (static_cast<int64_t>(stream.scratch_bytes) - kKept) * a.x.dim(0) / temporary_bytes(a, strict);
+  const int64_t rows =
+      (static_cast<int64_t>(stream.scratch_bytes) - kKept) * a.x.dim(0) / temporary_bytes(a, stream, strict);
   return std::max(kMultiple, rows / kMultiple * kMultiple);
 }
 
@@ -146,7 +156,7 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   if (rows == 0 || joins_chain(a, context, chained)) return;
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
-  if (!(strict && a.norm_weight) && few_rows_supports(a)) return few_rows_matmul(a, stream);
+  if (!(strict && a.norm_weight) && few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream);
   const int64_t step = rows_at_once(a, stream, strict);
   for (int64_t begin = 0; begin < rows; begin += step) {
     run_parts(rows_of(a, begin, std::min(rows, begin + step)), context);

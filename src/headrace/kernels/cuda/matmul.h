@@ -7,13 +7,18 @@ namespace headrace::cuda {
 
 inline constexpr int64_t kFewRows = 16;  // up to here the weights' bytes bound a product
 
-// Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows.
+// Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows;
+// under kStrict it has the order of the other ordered products.
 bool few_rows_supports(const FusedLinearArgs& args);
-void few_rows_matmul(const FusedLinearArgs& args, const Stream& stream);
+void few_rows_matmul(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 
-// Any number of rows, bfloat16 or float16, the bits of few_rows_matmul. Takes one product without a norm.
+// Any number of rows, bfloat16 or float16, the bits of few_rows_matmul under kStrict. Takes one product without a norm.
 bool ordered_supports(const FusedLinearArgs& args);
 void ordered_matmul(const FusedLinearArgs& args, const Stream& stream);
+
+// The same on Hopper's warpgroups, at four to six times the rate. Takes two products whose results are combined, too.
+bool ordered_sm90_supports(const FusedLinearArgs& args, const Stream& stream);
+void ordered_matmul_sm90(const FusedLinearArgs& args, const Stream& stream);
 
 // Through cuBLASLt: one product without a norm, x and weight of one dtype, TF32 off. The sum's order depends on the
 // number of rows. False, and nothing is done, when it has no kernel for the shape. Error kCuda when it fails.

@@ -1,10 +1,11 @@
 // What the tensor-core products share: 16-byte loads, the order of the sum, and how results are stored.
 //
-// A tile of the sum covers 32 elements of `in`: a lane holds eight neighbours of one row (16 bytes), which feed two
-// m16n8k16 products. The elements meet in another order than they lie in memory, the same one for x and W, so the
-// result is a plain dot product. The sum is cut in kSegments parts: element k belongs to part k / kPartLen % kSegments;
-// each part is one chain of products in ascending k, and the parts are added in ascending order. All kernels that
-// follow this give the same bits.
+// A product takes 16 neighbours of `in`: Hopper's warpgroups read them as they lie in memory, and on Hopper the result
+// of one product does not depend on how its 16 elements are shared out among lanes and positions (a test compares the
+// kernels' bits). Kernels that feed mma.sync all share them out alike (first_of_lane), since older devices may not
+// have that property. The sum is cut in kSegments parts: element k belongs to part k / kPartLen % kSegments; each part
+// is one chain of products in ascending k, and the parts are added in ascending order. All kernels that follow this
+// give the same bits.
 #pragma once
 #include "headrace/kernels/cuda/element.cuh"
 
@@ -30,7 +31,30 @@ __device__ inline void mma16816(float (&d)[4], uint32_t a0, uint32_t a1, uint32_
   }
 }
 
-// The 32 elements that four lanes hold of each row: low rows, high rows, and eight rows of W.
+// Of 16 neighbours of a row four lanes hold four each: the first that this lane has.
+__device__ inline int first_of_lane(int lane) { return lane % 2 * 8 + lane / 2 % 2 * 4; }
+
+// The 16 elements that four lanes hold of each row: low rows, high rows, and eight rows of W.
+template <class T>
+__device__ inline void multiply_16(float (&d)[4], const uint2& low, const uint2& high, const uint2& w) {
+  mma16816<T>(d, low.x, high.x, low.y, high.y, w.x, w.y);
+}
+
+// What one load brings, 8 neighbours of 32 to each of four lanes, becomes each lane's four of the first 16 and of the
+// second. Loads of 8 bytes would need no exchange, but be twice as many.
+struct Pair16 {
+  uint2 first, second;
+  __device__ explicit Pair16(const uint4& piece) {
+    const bool upper = threadIdx.x & 2;  // lanes 2 and 3 hold the second 16
+    uint2 other = upper ? make_uint2(piece.x, piece.y) : make_uint2(piece.z, piece.w);
+    other.x = __shfl_xor_sync(0xffffffffu, other.x, 2), other.y = __shfl_xor_sync(0xffffffffu, other.y, 2);
+    first = upper ? other : make_uint2(piece.x, piece.y);
+    second = upper ? make_uint2(piece.z, piece.w) : other;
+  }
+};
+
+// The 32 elements that four lanes hold of each row in pieces of 16 bytes: two products of elements that do not lie
+// side by side, for kernels with an order of their own.
 template <class T>
 __device__ inline void multiply_chunk(float (&d)[4], const uint4& low, const uint4& high, const uint4& w) {
   mma16816<T>(d, low.x, high.x, low.y, high.y, w.x, w.y);

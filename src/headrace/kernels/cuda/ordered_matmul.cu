@@ -1,4 +1,5 @@
-// Products of many rows in the one order of matmul_parts.cuh, so that a row's bits are those of few_rows_matmul.
+// Products of many rows in the one order of matmul_parts.cuh, so that a row's bits are those of few_rows_matmul, on any
+// device from sm_80 on.
 //
 // A block makes 128 x 128 results; each of its 8 warps 64 x 32. Chunks of 32 elements of `in` stream through four
 // stages of shared memory, part by part: the chunks of one part follow each other, and its sums are then added to the
@@ -30,6 +31,10 @@ __device__ inline int first_element(int i, int passes) {
   return in_part / kChunks * kPassLen + part * kPartLen + in_part % kChunks * kChunkLen;
 }
 
+// Where 16-byte piece `piece` of a row's four lies: the halves of every other two rows change places, so that 8-byte
+// reads of 32 bytes of four rows meet all banks.
+__device__ inline int piece_at(int row, int piece) { return row * 4 + (piece ^ (row & 2)); }
+
 // Queues the copy of one chunk of x and W: rows of 64 bytes, zeros past the ends.
 __device__ inline void copy_chunk(const Params& p, int chunk, int total, char* stage) {
   if (chunk < total) {
@@ -42,7 +47,7 @@ __device__ inline void copy_chunk(const Params& p, int chunk, int total, char* s
       const char* from = !inside ? p.weight
                          : of_x  ? static_cast<const char*>(p.x.data) + (p.x.at(row) + k) * 2
                                  : p.weight + row * p.weight_row_bytes + int64_t{k} * 2;
-      __pipeline_memcpy_async(stage + i * 16, from, 16, inside ? 0 : 16);
+      __pipeline_memcpy_async(stage + piece_at(line, i % 4) * 16, from, 16, inside ? 0 : 16);
     }
   }
   __pipeline_commit();
@@ -51,17 +56,21 @@ __device__ inline void copy_chunk(const Params& p, int chunk, int total, char* s
 template <class T>
 __device__ inline void multiply_stage(const char* stage, int warp_row, int warp_column,
                                       float (&sums)[kHigh][kWide][4]) {
-  const int lane = threadIdx.x % 32;
-  const auto* x = reinterpret_cast<const uint4*>(stage) + warp_row * 4 + lane;  // lane: row lane / 4, piece lane % 4
-  const auto* w = reinterpret_cast<const uint4*>(stage) + (kRows + warp_column) * 4 + lane;
-  uint4 weights[kWide];
+  const int lane = threadIdx.x % 32, line = lane / 4, at = first_of_lane(lane);
+  const auto load = [&](int row, int half) {
+    return *reinterpret_cast<const uint2*>(stage + piece_at(row, half * 2 + at / 8) * 16 + at % 8 * 2);
+  };
 #pragma unroll
-  for (int j = 0; j < kWide; ++j) weights[j] = w[j * 32];
+  for (int half = 0; half < 2; ++half) {
+    uint2 weights[kWide];
 #pragma unroll
-  for (int i = 0; i < kHigh; ++i) {
-    const uint4 low = x[i * 64], high = x[i * 64 + 32];
+    for (int j = 0; j < kWide; ++j) weights[j] = load(kRows + warp_column + j * 8 + line, half);
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) multiply_chunk<T>(sums[i][j], low, high, weights[j]);
+    for (int i = 0; i < kHigh; ++i) {
+      const uint2 low = load(warp_row + i * 16 + line, half), high = load(warp_row + i * 16 + 8 + line, half);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) multiply_16<T>(sums[i][j], low, high, weights[j]);
+    }
   }
 }
 

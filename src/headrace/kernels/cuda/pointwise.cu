@@ -31,7 +31,9 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
   wait_for_previous();
   const int64_t token = blockIdx.x;
   for (int64_t d = blockIdx.y * kThreads + threadIdx.x; d < p.dim; d += int64_t{gridDim.y} * kThreads) {
-    p.out.set(token, 0, d, combine<float>(p.kind, p.x.get(token, 0, p.x_dim == 1 ? 0 : d), p.y.get(token, 0, d)));
+    const float x = p.x.get(token, 0, p.x_dim == 1 ? 0 : d), y = p.y.get(token, 0, d);
+    const bool rounded = p.out.type != DType::kF32;
+    p.out.set(token, 0, d, rounded ? combine<__half>(p.kind, x, y) : combine<float>(p.kind, x, y));
   }
 }
 
