@@ -85,7 +85,8 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
 void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
                            const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), conv = config_.conv_dim(), value = config_.value_dim(), heads = config_.num_v_heads;
-  const Tensor results = context.make({tokens, conv + value + 2 * heads});  // as the weights lie
+  // As the weights lie; rows begin at multiples of 16 bytes, which kernels count on.
+  const Tensor results = context.make({tokens, (conv + value + 2 * heads + 7) / 8 * 8});
   const auto columns = [&results](int64_t begin, int64_t count) {
     return results.view().narrow(1, begin, begin + count);
   };
