@@ -176,8 +176,8 @@ __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& a
     const int v = (2 * p.k_heads + at.head) * kDim + at.first_row;
     copy_box(to + L::kK, qkv, k, row, 0, 0, barrier);
     copy_box(to + L::kK + kTile, qkv, k + 64, row, 0, 0, barrier);
-    copy_box(to + L::kV, qkv, v, row, 0, 0, barrier);
-    if (kHalves == 2) copy_box(to + L::kV + kTile, qkv, v + 64, row, 0, 0, barrier);
+    copy_box(to + L::kV, qkv, v, row, 0, 0, barrier, kReadOnce);
+    if (kHalves == 2) copy_box(to + L::kV + kTile, qkv, v + 64, row, 0, 0, barrier, kReadOnce);
     const char* const image = image_of(p, pass, at.place + i, at.head);
     read_triangles<L>(to, image, barrier);
     copy_bytes_in(at.shared + L::kScales + stage * L::kScalesEach, image + Image::kScales + L::kUnread, L::kScalesEach,

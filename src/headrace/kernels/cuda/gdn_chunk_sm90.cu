@@ -24,7 +24,7 @@ CUtensorMap map_of(const char* name, const TensorView& x) {
   const cuuint32_t box[4] = {64, heads ? 1U : kChunk, heads ? kChunk : 1U, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult status = tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x.data(), sizes, strides, box,
                                                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda gated_delta_rule: no tensor map for ", name, " of shape ",
              x.shape(), ": driver error ", static_cast<int>(status));
   return map;
