@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "headrace/engine/engine.h"
+#include "support/host_memory.h"
 
 namespace headrace {
 namespace {
@@ -30,23 +31,13 @@ class FailingModel final : public Model {
 };
 
 // A device with little memory.
-class ScarceRuntime final : public DeviceRuntime {
+class ScarceRuntime final : public testing_support::HostMemory {
  public:
   Device device() const override { return {}; }
   void* allocate(size_t bytes) override {
     HR_REQUIRE(bytes < 4096, ErrorCode::kOutOfMemory, "cuda:0: could not allocate ", bytes, " bytes; 7 of 9 are free");
-    return cpu_runtime().allocate(bytes);
+    return HostMemory::allocate(bytes);
   }
-  void release(void* memory, size_t bytes) noexcept override { cpu_runtime().release(memory, bytes); }
-  void fill_zero(void* memory, size_t bytes) override { cpu_runtime().fill_zero(memory, bytes); }
-  void copy_to_device(void* to, const void* from, size_t bytes) override {
-    cpu_runtime().copy_to_device(to, from, bytes);
-  }
-  void copy_to_host(void* to, const void* from, size_t bytes) override { cpu_runtime().copy_to_host(to, from, bytes); }
-  void copy_on_device(void* to, const void* from, size_t bytes) override {
-    cpu_runtime().copy_on_device(to, from, bytes);
-  }
-  void synchronize() override {}
 };
 
 template <class F>

@@ -7,36 +7,30 @@
 #include "engine/toy_diffusion_model.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/engine.h"
+#include "support/host_memory.h"
 
 namespace headrace {
 namespace {
 
 using testing::ToyDiffusionModel;
 
-// The CPU's memory, counted and limited.
-class CountingRuntime final : public DeviceRuntime {
+// Memory is counted and limited, copies are counted.
+class CountingRuntime final : public testing_support::HostMemory {
  public:
   explicit CountingRuntime(size_t limit = SIZE_MAX) : limit_(limit) {}
-  Device device() const override { return cpu_runtime().device(); }
   void* allocate(size_t bytes) override {
     HR_REQUIRE(used + bytes <= limit_, ErrorCode::kOutOfMemory, "no room for ", bytes, " bytes");
     used += bytes;
-    return cpu_runtime().allocate(bytes);
+    return HostMemory::allocate(bytes);
   }
   void release(void* memory, size_t bytes) noexcept override {
     used -= bytes;
-    cpu_runtime().release(memory, bytes);
+    HostMemory::release(memory, bytes);
   }
-  void fill_zero(void* memory, size_t bytes) override { cpu_runtime().fill_zero(memory, bytes); }
   void copy_to_device(void* to, const void* from, size_t bytes) override {
     ++copies;
-    cpu_runtime().copy_to_device(to, from, bytes);
+    HostMemory::copy_to_device(to, from, bytes);
   }
-  void copy_to_host(void* to, const void* from, size_t bytes) override { cpu_runtime().copy_to_host(to, from, bytes); }
-  void copy_on_device(void* to, const void* from, size_t bytes) override {
-    cpu_runtime().copy_on_device(to, from, bytes);
-  }
-  void synchronize() override {}
 
   size_t used = 0;
   int32_t copies = 0;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "support/host_memory.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -57,27 +58,18 @@ TEST(Checkpoint, DataStartThatIsNotAlignedIsCopied) {
   }
 }
 
-// The CPU's memory under another name.
-class PretendedDevice final : public DeviceRuntime {
+// Is not the CPU by name, and counts its memory.
+class PretendedDevice final : public testing_support::HostMemory {
  public:
   Device device() const override { return {DeviceType::kCUDA, 0}; }
   void* allocate(size_t bytes) override {
     held += bytes;
-    return cpu_runtime().allocate(bytes);
+    return HostMemory::allocate(bytes);
   }
   void release(void* memory, size_t bytes) noexcept override {
     held -= bytes;
-    cpu_runtime().release(memory, bytes);
+    HostMemory::release(memory, bytes);
   }
-  void fill_zero(void* memory, size_t bytes) override { cpu_runtime().fill_zero(memory, bytes); }
-  void copy_to_device(void* to, const void* from, size_t bytes) override {
-    cpu_runtime().copy_to_device(to, from, bytes);
-  }
-  void copy_to_host(void* to, const void* from, size_t bytes) override { cpu_runtime().copy_to_host(to, from, bytes); }
-  void copy_on_device(void* to, const void* from, size_t bytes) override {
-    cpu_runtime().copy_on_device(to, from, bytes);
-  }
-  void synchronize() override {}
 
   size_t held = 0;
 };

@@ -66,7 +66,6 @@ class CudaGraphRunner {
   // Runs the step of that many rows, one of RowGraphs::sizes, of which so many want logits, over what lies in arrays().
   void run_rows(int32_t size, int32_t logits_rows) { row_graph(size, logits_rows).graph->launch(); }
 
-  size_t num_graphs() const { return graphs_.size() + row_graphs_.size(); }
   std::string describe() const;  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows"
 
  private:

@@ -1,0 +1,23 @@
+// A device whose memory is the CPU's, for tests that count, limit or rename it.
+#pragma once
+#include "headrace/base/device.h"
+
+namespace headrace::testing_support {
+
+class HostMemory : public DeviceRuntime {
+ public:
+  Device device() const override { return cpu_runtime().device(); }
+  void* allocate(size_t bytes) override { return cpu_runtime().allocate(bytes); }
+  void release(void* memory, size_t bytes) noexcept override { cpu_runtime().release(memory, bytes); }
+  void fill_zero(void* memory, size_t bytes) override { cpu_runtime().fill_zero(memory, bytes); }
+  void copy_to_device(void* to, const void* from, size_t bytes) override {
+    cpu_runtime().copy_to_device(to, from, bytes);
+  }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { cpu_runtime().copy_to_host(to, from, bytes); }
+  void copy_on_device(void* to, const void* from, size_t bytes) override {
+    cpu_runtime().copy_on_device(to, from, bytes);
+  }
+  void synchronize() override {}
+};
+
+}  // namespace headrace::testing_support
