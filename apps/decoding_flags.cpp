@@ -6,6 +6,19 @@
 #include "headrace/strategy/decoding_option.h"
 
 namespace headrace::app {
+namespace {
+
+// An option that takes one of some names.
+template <class Target, class Choice>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Target& target, const std::string& description,
+                        const std::map<std::string, Choice>& choices) {
+  return app
+      .add_option_function<std::string>(
+          name, [&target, &choices](const std::string& text) { target = choices.at(text); }, description)
+      ->check(CLI::IsMember(choices));
+}
+
+}  // namespace
 
 void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   using Rule = DecodingParams::Rule;
@@ -25,15 +38,20 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--remask-threshold", s.decoding.remask_threshold,
                  of(DecodingOption::kRemaskThreshold,
                     "decided tokens become masks again where no token is as likely; default: never"));
+  app.add_option("--add-block", s.decoding.add_block,
+                 of(DecodingOption::kAddBlock, "share of a block that is decided before the next one is opened"))
+      ->capture_default_str();
+  app.add_option("--semi-complete", s.decoding.semi_complete,
+                 of(DecodingOption::kSemiComplete,
+                    "share of a block that is decided before the next one decides a token in every pass"))
+      ->capture_default_str();
   app.add_option("--copy-penalty", s.decoding.copy_penalty,
                  of(DecodingOption::kCopyPenalty, "off the logit of the token on the left"))
       ->capture_default_str();
   app.add_option("--max-edits", s.decoding.max_edits,
                  of(DecodingOption::kMaxEdits, "passes that may change a block without masks; default: 16"))
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--accept", s.decoding.rule,
-                 "by what a token passes: confidence, margin, entropy, entropy_bound, leftmost, random")
-      ->transform(CLI::CheckedTransformer(kRules).description(""));
+  add_choice(app, "--accept", s.decoding.rule, "by what a token passes", kRules);
   app.add_option("--order-temperature", s.decoding.order_temperature,
                  "above 0: tokens are drawn by exp(score / it) where the best would be kept (Dream's alg_temp)")
       ->capture_default_str();
@@ -44,18 +62,18 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   using Merge = StrategyConfig::Merge;
   static const std::map<std::string, Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
                                                              {"iter_smooth_topk", Merge::Mode::kSmooth}};
-  app.add_option("--merge", f.merge.mode,
-                 of(DecodingOption::kMerge,
-                    "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
-                    "--merge-weight of the candidates"))
-      ->transform(CLI::CheckedTransformer(kMerges).description(""));
+  add_choice(app, "--merge", f.merge.mode,
+             of(DecodingOption::kMerge,
+                "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+                "--merge-weight of the candidates"),
+             kMerges);
   app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
       ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
-  app.add_option("--schedule", s.decoding.schedule,
-                 of(DecodingOption::kSchedule,
-                    "threshold: a pass keeps what passes; reference: as the family's own published loop"))
-      ->transform(CLI::CheckedTransformer(kSchedules).description(""));
+  add_choice(app, "--schedule", s.decoding.schedule,
+             of(DecodingOption::kSchedule,
+                "threshold: a pass keeps what passes; reference: as the family's own published loop"),
+             kSchedules);
   app.add_option("--steps", s.decoding.steps,
                  of(DecodingOption::kSteps,
                     "of --schedule reference: passes per block, for Dream over all; default: one token each"))
@@ -70,10 +88,10 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
       ->capture_default_str();
   using BlockCache = StrategyConfig::BlockCache;
   static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
-  app.add_option(
-         "--block-cache", f.block_cache,
-         of(DecodingOption::kBlockCache, "yes: passes over a sub-block see the others as they were; no: exact passes"))
-      ->transform(CLI::CheckedTransformer(kCaches).description(""));
+  add_choice(
+      app, "--block-cache", f.block_cache,
+      of(DecodingOption::kBlockCache, "yes: passes over a sub-block see the others as they were; no: exact passes"),
+      kCaches);
   app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
 }

@@ -125,7 +125,7 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->delimiter(',')
       ->capture_default_str();
   puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
-  puzzles->add_flag("--json", c.json, "one JSON object per line");
+  puzzles->add_flag("--json", c.json, "one JSON object: each way of decoding, each task of it");
   puzzles->callback([&c] { c.status = eval_puzzles(c.puzzles, c.output()); });
 }
 

@@ -162,14 +162,11 @@ PuzzleScore PuzzleRun::all() const {
 }
 
 int eval_puzzles(const PuzzleFlags& flags, Output output) {
-  std::ofstream svg;
-  if (!flags.svg.empty()) {
-    svg.open(flags.svg);
-    HR_REQUIRE(svg.good(), ErrorCode::kInvalidArgument, flags.svg, ": cannot be written");
-  }
+  std::optional<OutputFile> svg;
+  if (!flags.svg.empty()) svg.emplace(flags.svg);
   const std::vector<PuzzleRun> runs = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
   write_out(output == Output::kJson ? json_of(runs) : table(runs));
-  if (svg.is_open()) svg << curve(runs);
+  if (svg) svg->write(curve(runs));
   return 0;
 }
 

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "output.h"
 #include "trace_file.h"
 
 namespace headrace::app {
@@ -35,10 +34,7 @@ Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.toke
     const auto colours = variable("NO_COLOR").empty() ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
     view_.emplace(tokenizer_, terminal_size(), colours);
   }
-  if (!flags.decoding.trace.empty()) {
-    trace_.open(flags.decoding.trace);
-    HR_REQUIRE(trace_.good(), ErrorCode::kInvalidArgument, flags.decoding.trace, ": cannot be written");
-  }
+  if (!flags.decoding.trace.empty()) trace_.emplace(flags.decoding.trace);
   if (flags.echo_prompt) text(flags.prompt);
 }
 
@@ -55,10 +51,10 @@ void Screen::finish() {
 }
 
 LLM::OnStep Screen::on_step() {
-  if (!view_ && !trace_.is_open()) return {};
+  if (!view_ && !trace_) return {};
   return [this](const StepReport& report) {
     if (view_) write(view_->show(report));
-    if (trace_.is_open()) trace_ << trace_line(report, tokenizer_) << std::flush;
+    if (trace_) trace_->write(trace_line(report, tokenizer_));
   };
 }
 

@@ -1,12 +1,12 @@
 // Where generate() writes while it runs: text as it becomes certain, on a terminal the block that is being denoised
 // behind it, and the trace.
 #pragma once
-#include <fstream>
 #include <optional>
 
 #include "commands.h"
 #include "denoise_view.h"
 #include "headrace/llm/llm.h"
+#include "output.h"
 
 namespace headrace::app {
 
@@ -25,7 +25,7 @@ class Screen {
 
   const Tokenizer& tokenizer_;
   std::optional<DenoiseView> view_;
-  std::ofstream trace_;
+  std::optional<OutputFile> trace_;
   bool reader_gone_ = false;
 };
 

@@ -83,6 +83,8 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
       path += " " + word;
     }
   }
+  if (!command_names(*current).empty())
+    return fmt::format("{} needs a command; '{} --help' lists what there is", path, path);
   return std::nullopt;
 }
 

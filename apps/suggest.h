@@ -15,7 +15,8 @@ namespace headrace::app {
 // where a letter more, less or other and two letters the wrong way round count as one. Of equals, the first.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// One sentence for the first argument that names no command or option of `app`, or nothing when all do.
+// One sentence for the first argument that names no command or option of `app`, or for a command that is missing; or
+// nothing.
 std::optional<std::string> unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments);
 
 }  // namespace headrace::app

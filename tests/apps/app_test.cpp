@@ -78,6 +78,8 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"generate", "--quux"}),
             "unknown option '--quux' of headrace generate; 'headrace generate --help' lists what there is");
   EXPECT_EQ(told({"generate", "-n", "--quux", "-n3", "words", "--json"}), "") << "what follows an option is its value";
+  EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
+  EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
 }
 
 constexpr int64_t kGB = 1'000'000'000;

@@ -54,6 +54,8 @@ check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
 check "a flag that bench attention would ignore is usage" 2 "$(status "$headrace" bench attention --dtype bfloat16)"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
+check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \
+  "$(message "$headrace" generate -p x --accept bogus)"
 check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense | wc -l)"
 
 # Ctrl-C: what was made so far is out, on whole lines, and the status says that it was cut short.
@@ -162,6 +164,15 @@ check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 
   "$(diffuse --edit-threshold 0.5)"
 check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
+check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
+check "a mask that the vocabulary lacks" 2 "$(status diffuse --mask-token-id 8192)"
+check "shares of blocks" "$(diffuse --threshold 0.001 --blocks 2)" "$(diffuse --threshold 0.001 --blocks 2 --add-block 0.1 --semi-complete 0.9)"
+if [[ -c /dev/full ]]; then
+  check "a trace that finds the disk full" 3 "$(status diffuse --trace /dev/full)"
+  full=$("$headrace" generate -p x -n 1 2>&1 >/dev/full)
+  check "text that finds the disk full" "3 headrace: standard output: cannot be written: No space left on device" "$? $full"
+  check "a curve that finds the disk full" 3 "$(status "$headrace" eval puzzles --limit 1 --thresholds 0.9 --strategies auto --svg /dev/full)"
+fi
 check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"
 if [[ -n "$terminal" ]]; then
   drawn() { script -qec "$1 $headrace generate $work/diffusion --random-weights 1 -p Once -n 9 --temperature 0 --ignore-eos" /dev/null; }

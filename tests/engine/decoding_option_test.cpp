@@ -170,6 +170,19 @@ TEST(DecodingOptions, StepsAreReadByPublishedLoopsThatCountThem) {
   }
 }
 
+TEST(DecodingOptions, AMaskTokenThatTheVocabularyLacksIsRefused) {
+  const AnyModel model("multi_bd");
+  const int32_t vocab = model.info().vocab_size;
+  Asked negative, beyond, last;
+  negative.config.mask_token_id = -5;
+  beyond.config.mask_token_id = vocab;
+  last.config.mask_token_id = vocab - 1;
+  EXPECT_EQ(refusal(model, "multi_bd", negative), "strategy 'multi_bd': mask_token_id is -5, expected 0 or more");
+  EXPECT_EQ(refusal(model, "multi_bd", beyond),
+            str("strategy 'multi_bd': mask_token_id is ", vocab, ", expected 0 to ", vocab - 1));
+  EXPECT_EQ(refusal(model, "multi_bd", last), "");
+}
+
 TEST(DecodingOptions, EveryOptionIsInTheTables) {
   std::set<DecodingOption> known = {DecodingOption::kSteps};
   for (const Case& c : kCases) known.insert(c.option);

@@ -167,9 +167,14 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   };
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({.temperature = -1}), "temperature is -1, expected 0 to 100");
-  EXPECT_EQ(refusal({.max_tokens = 0}), "max_tokens is 0, expected 1 to 1.07374e+09");
+  EXPECT_EQ(refusal({.max_tokens = 0}), "max_tokens is 0, expected 1 to 1073741824");
   EXPECT_EQ(refusal({.top_p = 0}), "top_p is 0, expected 1e-06 to 1");
   EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
+  EXPECT_EQ(refusal({.top_k = -1}), "top_k is -1, expected 0 to 1073741824");
+  EXPECT_EQ(refusal({.decoding = {.threshold = std::nanf("")}}), "threshold is nan, expected 0 to 1000000");
+  EXPECT_EQ(refusal({.decoding = {.threshold = -0.5f}}), "threshold is -0.5, expected 0 to 1000000");
+  EXPECT_EQ(refusal({.decoding = {.add_block = 2}}), "add_block is 2, expected 0 to 1");
+  EXPECT_EQ(refusal({.decoding = {.semi_complete = -1}}), "semi_complete is -1, expected 0 to 1");
   EXPECT_EQ(refusal({.decoding = {.steps = 3}}), "steps is 3, expected none without the schedule 'reference'");
   using Schedule = DecodingParams::Schedule;
   EXPECT_EQ(refusal({.decoding = {.schedule = Schedule::kReference, .remask_threshold = 0.5f}}),

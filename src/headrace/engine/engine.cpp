@@ -28,6 +28,9 @@ std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineCo
   StrategyConfig config = c.decoding;
   config.model = model.info().diffusion;
   auto strategy = make_strategy(c.strategy, config);
+  const int32_t mask = config.mask_token_id.value_or(0);
+  HR_REQUIRE(mask < model.info().vocab_size, ErrorCode::kInvalidArgument, "strategy '", c.strategy,
+             "': mask_token_id is ", mask, ", expected 0 to ", model.info().vocab_size - 1);
   HR_REQUIRE(strategy->runs_rows_once() || model.info().num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '",
              c.strategy, "' runs rows more than once, which the recurrent layers of ", model.info().architecture,
              " cannot take back");

@@ -11,7 +11,8 @@ const CudaModule* open_module() {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // stays open: its runtimes live until the program ends
   if (library == nullptr) {
     const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
-    throw Error(ErrorCode::kNoDevice, str("cuda: the CUDA part of headrace could not be loaded: ", reason));
+    throw Error(ErrorCode::kNoDevice,
+                str("cuda: the CUDA part of headrace could not be loaded (script/build cuda makes it): ", reason));
   }
   using Entry = const CudaModule* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "headrace_cuda_module"));

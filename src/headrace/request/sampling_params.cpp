@@ -5,6 +5,14 @@
 #include "headrace/base/error.h"
 
 namespace headrace {
+namespace {
+
+// Integers in full.
+std::string text_of(double value) {
+  return value == std::trunc(value) && std::abs(value) < 1e15 ? str(static_cast<int64_t>(value)) : str(value);
+}
+
+}  // namespace
 
 void validate(const SamplingParams& p) {
   const struct {
@@ -17,6 +25,9 @@ void validate(const SamplingParams& p) {
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
+                 {"threshold", static_cast<double>(p.decoding.threshold.value_or(0)), 0, 1e6},
+                 {"add_block", static_cast<double>(p.decoding.add_block), 0, 1},
+                 {"semi_complete", static_cast<double>(p.decoding.semi_complete), 0, 1},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
                  {"remask_threshold", static_cast<double>(p.decoding.remask_threshold.value_or(0)), 0, 1},
                  {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
@@ -26,7 +37,7 @@ void validate(const SamplingParams& p) {
                  {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
   for (const auto& range : kRanges) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",
-               range.value, ", expected ", range.least, " to ", range.most);
+               text_of(range.value), ", expected ", text_of(range.least), " to ", text_of(range.most));
   }
   HR_REQUIRE(!p.decoding.steps || p.decoding.schedule == DecodingParams::Schedule::kReference,
              ErrorCode::kInvalidArgument, "steps is ", p.decoding.steps.value_or(0),
