@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# script/setup, script/test and script/gpu_check from outside: usage, machines that lack something, and the table of a run, over
+# programs that only say what a device's would.
+set -u
+source="$1"
+failures=0
+check() {  # check NAME EXPECTED FOUND
+  if [[ "$2" != "$3" ]]; then
+    echo "FAILED $1: expected '$2', found '$3'"
+    failures=$((failures + 1))
+  fi
+}
+said() { local out; out=$("$@" 2>&1); echo "$? $out"; }  # status and everything that was written
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/tools" "$work/build/bin" "$work/driver"
+gpu_check() { PATH="$work/driver:$work/tools" said "$source/script/gpu_check" "$@"; }
+for tool in bash dirname echo grep tail head xargs tee mktemp rm cat; do
+  ln -s "$(type -P "$tool")" "$work/tools/$tool"
+done
+
+check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev or --cuda" "$(said "$source/script/setup" --devel)"
+check "setup --cuda without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --cuda | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
+check "test, unknown option" "2 test: unknown option '--fast', expected --exhaustive" "$(said "$source/script/test" --fast)"
+
+check "unknown option" "2 gpu_check: unknown option '--fast', expected --quick or --sanitize" "$(gpu_check --fast)"
+check "no build" 1 "$(gpu_check "$work/nothing" | grep -c "^2 gpu_check: $work/nothing is no build with CUDA: ")"
+touch "$work/build/bin/libheadrace_cuda.so"
+check "two builds" "2 gpu_check: 'b' is a second build, expected one at most" "$(gpu_check "$work/build" b)"
+check "no driver" "6 gpu_check: no NVIDIA driver here: nvidia-smi was not found" "$(gpu_check "$work/build")"
+
+program() {  # program PATH: a script of what is read
+  cat >"$1"
+  chmod +x "$1"
+}
+program "$work/driver/nvidia-smi" <<<$'#!/bin/bash\necho "NVIDIA-SMI has failed"; exit 9'
+check "no GPU" "6 gpu_check: no GPU answers: NVIDIA-SMI has failed" "$(gpu_check "$work/build")"
+program "$work/driver/nvidia-smi" <<<$'#!/bin/bash\necho "A GPU, 580, 1 MiB"'
+program "$work/build/bin/headrace" <<<$'#!/bin/bash\necho "gpu      none: cuda: the driver is too old"'
+check "a GPU that cannot be used" $'6 A GPU, 580, 1 MiB\ngpu_check: cuda: the driver is too old' "$(gpu_check "$work/build")"
+check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_check: compute-sanitizer was not found")"
+
+# A whole run.
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "skipped: the table (no python3 here)"; [[ $failures -eq 0 ]]; exit; }
+program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\nexec '"$python"$' "$@"'
+for test in cuda_fault_test attention_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
+            token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
+            decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test; do
+  program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
+done
+program "$work/build/bin/headrace" <<'SH'
+#!/bin/bash
+case "$1 $2" in
+  "bench model") echo '{"name": "model decode batch 1 X bfloat16 cuda:0", "median_s": 0.00085}' ;;
+  "bench blocks") echo '{"name": "blocks batch 128 X", "over_floor": 1.6, "host_gap_us": -3.2, "tokens_per_s": 13000}' ;;
+  generate*) echo '{"text": "x", "timings": {"device_start_s": 0.31, "first_token_s": 0.55}}' ;;
+  doctor*) echo "gpu      cuda:0" ;;
+esac
+SH
+program "$work/build/bin/attention_gpu_bench" <<'SH'
+#!/bin/bash
+for mode in fast strict; do
+  echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 16, "median_s": 5.0e-04, "tbytes_per_s": 4.26, "copy_tbytes_per_s": 4.2}'
+  echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 64, "median_s": 4.9e-04, "tbytes_per_s": 4.37, "copy_tbytes_per_s": 4.2, "upload_s": 9e-6}'
+  echo '{"name": "decode b1 32k", "mode": "'$mode'", "median_s": 5.0e-05}'
+  for part in "decode b32 8k alone" "prefill 2048 32/8 d128" "mixed: 32 decode at 8k + prefill 2k"; do
+    echo '{"name": "'$part'", "mode": "'$mode'", "median_s": 1e-4, "tflops": 440}'
+  done
+done
+SH
+program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_prefill_8x4096", "set": "cuda", "median_s": 4.1e-4}\''
+ran=$(gpu_check "$work/build")
+row() { grep -cFx "$1" <<<"$ran"; }
+check "the run's status" 0 "${ran%% *}"
+check "tests that passed" 17 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
+check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
+check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"
+check "row of what strict mode has no record of" 1 "$(row '| GDN prefill 8 x 4096 | 0.31 | 0.410 | – | ms | – | – |')"
+check "row of what was not measured" 1 "$(row '| GDN prefill 1 x 32768 | 0.40 | – | – | ms | – | – |')"
+check "row of a model" 1 "$(row "| Qwen3.5-0.8B's shape, decode step | 0.44 | 0.850 | – | ms | – | – |")"
+check "row of blocks" 1 "$(row "| SDAR-4B's shape, 128 requests, a step over its floor | 1.3 | 1.60 | – | x | – | – |")"
+check "row of the mixed batch" 1 "$(row '| 32 decode rows at 8k + one prompt of 2k, of the two apart | 0.85 | 0.50 | 0.50 | x | – | – |')"
+check "row of the start" 1 "$(row '| start to first token (0.31 s of it until the device was ready) | 1.5 | 0.55 | – | s | – | – |')"
+
+# Peers, and a test that fails.
+printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n' \
+  '| decode b1 32768 32/8 d128, dense, FlashAttention-2 | 60.0 us | 2.2 TB/s |' '| x, fla | failed: RuntimeError: y |' >"$work/peers"
+"$work/build/bin/attention_gpu_bench" >"$work/ours"
+check "row of a peer" 1 "$("$python" "$source/bench/gpu_table.py" "$work/ours" "$work/peers" | grep -cFx '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | cuDNN 51.5 us | 1.03 |')"
+program "$work/build/bin/layers_test" <<<$'#!/bin/bash\necho "a test that failed"; exit 1'
+ran=$(gpu_check "$work/build")
+check "a run with a failure" "1 1 1" "${ran%% *} $(grep -c '^FAILED: layers_test$' <<<"$ran") $(grep -c '^gpu_check: failed: layers_test; ' <<<"$ran")"
+
+[[ $failures -eq 0 ]] && echo "all good"
+exit "$failures"
