@@ -9,6 +9,7 @@
 #include "headrace/attention/cuda_graph_support.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
+#include "support/refusal.h"
 #include "support/tolerances.h"
 
 namespace headrace {
@@ -125,12 +126,7 @@ TEST(RadixAttention, CrossAttentionStoresAndReadsTheEncodersKeys) {
 
 TEST(RadixAttention, RefusesBadFieldsByName) {
   const auto refusal = [](const RadixAttentionConfig& c) {
-    try {
-      const RadixAttention layer(c);
-      return std::string();
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
+    return testing_support::refusal_of([&c] { RadixAttention{c}; }).sentence;
   };
   const RadixAttentionConfig good{.num_heads = 4, .head_dim = 8, .num_kv_heads = 2, .layer_id = 1};
   RadixAttentionConfig c = good;

@@ -2,17 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include "support/refusal.h"
+
 namespace headrace {
 namespace {
 
 std::string refusal_of(const AttnMetadata& m, int32_t page_size = 0) {
-  try {
-    m.validate(page_size);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-    return e.what();
-  }
-  return "";
+  const auto refused = testing_support::refusal_of([&] { m.validate(page_size); });
+  EXPECT_EQ(refused.code.value_or(ErrorCode::kInvalidArgument), ErrorCode::kInvalidArgument);
+  return refused.sentence;
 }
 
 TEST(AttnMetadata, RefusesSpansThatContradictThemselves) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "headrace/engine/engine.h"
+#include "support/refusal.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {
@@ -121,17 +122,15 @@ class AnyModel final : public Model {
 
 // What an engine says to it; empty where it takes it.
 std::string refusal(const AnyModel& model, const std::string& strategy, const Asked& asked) {
-  try {
+  const auto refused = testing_support::refusal_of([&] {
     Engine engine(model, {.runner = {.num_pages = 16, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = 128},
                           .max_context_len = 64,
                           .strategy = strategy,
                           .decoding = asked.config});
     engine.add({1, 2, 3}, {.max_tokens = 4, .decoding = asked.params});
-    return {};
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
-    return e.what();
-  }
+  });
+  EXPECT_EQ(refused.code.value_or(ErrorCode::kInvalidArgument), ErrorCode::kInvalidArgument);
+  return refused.sentence;
 }
 
 TEST(DecodingOptions, B13_EachStrategyReadsAnOptionOrRefusesItInASentence) {

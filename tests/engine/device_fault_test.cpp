@@ -1,8 +1,11 @@
 // A device that fails or is full: what the engine says, and that nothing half-alive is left.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "headrace/engine/engine.h"
 #include "support/host_memory.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -40,15 +43,10 @@ class ScarceRuntime final : public testing_support::HostMemory {
   }
 };
 
-template <class F>
-std::string cuda_error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kCuda);
-    return e.what();
-  }
-  return "nothing was thrown";
+std::string cuda_error_of(const std::function<void()>& call) {
+  const auto refused = testing_support::refusal_of(call);
+  EXPECT_EQ(refused.code, ErrorCode::kCuda);
+  return refused.sentence;
 }
 
 EngineConfig config() {
@@ -83,15 +81,12 @@ TEST(DeviceFault, AnotherErrorOfAStepIsNotTheDevices) {
 TEST(DeviceFault, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTry) {
   const FailingModel model(9);
   ScarceRuntime scarce;
-  try {
-    const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 100, .page_size = 16});
-    FAIL() << "a cache in memory that is not there";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
-    EXPECT_STREQ(e.what(),
-                 "a KV cache of 1600 tokens needs 51712 bytes: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
-                 "free; try a smaller max_model_len");
-  }
+  const auto refused = testing_support::refusal_of(
+      [&] { const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 100, .page_size = 16}); });
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(refused.sentence,
+            "a KV cache of 1600 tokens needs 51712 bytes: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
+            "free; try a smaller max_model_len");
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/refusal.h"
+
 namespace headrace {
 namespace {
 
@@ -98,12 +100,7 @@ TEST(Engine, ARequestThatCanNeverRunFailsAloneWithASentence) {
   const FakeModel model;
   Engine engine(model, config_of(2, 2, 32));
   const auto refusal = [&engine](std::vector<int32_t> prompt, int32_t tokens) {
-    try {
-      engine.add(std::move(prompt), {.max_tokens = tokens});
-      return std::string();
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
+    return testing_support::refusal_of([&] { engine.add(std::move(prompt), {.max_tokens = tokens}); }).sentence;
   };
   EXPECT_EQ(refusal({}, 1), "request 1: the prompt is empty");
   EXPECT_EQ(refusal(std::vector<int32_t>(64, 1), 1),

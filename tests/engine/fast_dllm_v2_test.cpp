@@ -11,6 +11,7 @@
 namespace headrace {
 namespace {
 
+using testing::prompt_of;
 using testing::ToyDiffusionModel;
 using testing::ToyScript;
 
@@ -22,12 +23,6 @@ EngineConfig config_of(int32_t max_requests, int64_t rows_per_step) {
           .max_requests = max_requests,
           .max_context_len = 192,
           .strategy = "fast_dllm_v2"};
-}
-
-std::vector<int32_t> prompt_of(int32_t length) {
-  std::vector<int32_t> prompt;
-  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
-  return prompt;
 }
 
 enum class Pass { kChunk, kInit, kRefine, kCommit };

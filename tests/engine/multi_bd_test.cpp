@@ -12,6 +12,7 @@
 namespace headrace {
 namespace {
 
+using testing::prompt_of;
 using testing::ToyDiffusionModel;
 using testing::ToyScript;
 using Pipeline = StrategyConfig::Pipeline;
@@ -29,12 +30,6 @@ EngineConfig config_of(const Setup& s) {
           .max_context_len = 128,
           .strategy = "multi_bd",
           .decoding = {.num_blocks = s.num_blocks, .pipeline = s.pipeline}};
-}
-
-std::vector<int32_t> prompt_of(int32_t length) {
-  std::vector<int32_t> prompt;
-  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
-  return prompt;
 }
 
 std::string buffer_of(const Sequence& s, int32_t block_size) {

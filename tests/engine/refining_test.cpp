@@ -13,6 +13,7 @@
 namespace headrace {
 namespace {
 
+using testing::prompt_of;
 using testing::ToyDiffusionModel;
 using testing::ToyScript;
 
@@ -24,12 +25,6 @@ EngineConfig config_of(const std::string& strategy, int32_t num_blocks = 1, int6
           .max_context_len = 128,
           .strategy = strategy,
           .decoding = {.num_blocks = num_blocks}};
-}
-
-std::vector<int32_t> prompt_of(int32_t length) {
-  std::vector<int32_t> prompt;
-  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
-  return prompt;
 }
 
 using OnPlan = std::function<void(const Sequence&, const StepPlan&)>;

@@ -68,4 +68,10 @@ std::vector<int32_t> ToyDiffusionModel::tokens(int32_t begin, int32_t count) {
   return ids;
 }
 
+std::vector<int32_t> prompt_of(int32_t length) {
+  std::vector<int32_t> prompt;
+  for (int32_t p = 0; p < length; ++p) prompt.push_back(1 + p % 60);
+  return prompt;
+}
+
 }  // namespace headrace::testing

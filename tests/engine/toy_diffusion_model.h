@@ -42,4 +42,7 @@ class ToyDiffusionModel final : public Model {
   ModelInfo info_;
 };
 
+// A prompt without masks and end tokens.
+std::vector<int32_t> prompt_of(int32_t length);
+
 }  // namespace headrace::testing

@@ -178,8 +178,12 @@ TEST_P(MoELayerOnDevice, PaddingOfAGraphRunsNoExpert) {
     graph->launch();
     Tensor y(x.dtype(), x.shape());
     device.copy_to_host(y.data(), out.data(), static_cast<size_t>(out.bytes()));
-    if (rows > 0) EXPECT_TRUE(bit_equal(y.view().slice(0, rows), all.view().slice(0, rows)));
-    if (rows < kRows) EXPECT_TRUE(bit_equal(y.view().slice(rows, kRows), none.view().slice(rows, kRows)));
+    if (rows > 0) {
+      EXPECT_TRUE(bit_equal(y.view().slice(0, rows), all.view().slice(0, rows)));
+    }
+    if (rows < kRows) {
+      EXPECT_TRUE(bit_equal(y.view().slice(rows, kRows), none.view().slice(rows, kRows)));
+    }
   }
 }
 

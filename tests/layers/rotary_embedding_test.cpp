@@ -5,18 +5,15 @@
 
 #include <cmath>
 
+#include "support/refusal.h"
+
 namespace headrace {
 namespace {
 
 double frequency(const RotaryEmbedding& rotary, int64_t i) { return element_as_double(rotary.inv_freq(), i); }
 
-ErrorCode code_of(const RotaryConfig& config, int64_t head_dim = 16) {
-  try {
-    const RotaryEmbedding rotary(config, head_dim);
-  } catch (const Error& error) {
-    return error.code();
-  }
-  return ErrorCode::kInternal;  // nothing was refused
+std::optional<ErrorCode> code_of(const RotaryConfig& config, int64_t head_dim = 16) {
+  return testing_support::refusal_of([&] { RotaryEmbedding(config, head_dim); }).code;
 }
 
 TEST(RotaryEmbedding, DefaultIsThePowersOfTheta) {

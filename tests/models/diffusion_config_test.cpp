@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "headrace/models/families.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -14,12 +15,7 @@ JsonValue config_with(const std::string& more) {
 }
 
 std::string refusal(ModelConfig (*read)(const JsonValue&), const JsonValue& root) {
-  try {
-    read(root);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was refused";
+  return testing_support::refusal_of([&] { read(root); }).sentence;
 }
 
 TEST(DiffusionConfig, SDARHasBlocksOfFourAndItsOwnMaskUnlessItStates) {

@@ -10,6 +10,7 @@
 #include "headrace/models/families.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
+#include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -126,15 +127,9 @@ TEST(DiffusionGemma, TheOldSpellingOfItsConfigGivesTheSameModel) {
 
 TEST(DiffusionGemma, OtherGraphsAreRefusedByKey) {
   const auto refusal = [](const std::string& more) {
-    try {
-      diffusion_gemma_config(JsonValue::parse(R"({"hidden_size":64,"vocab_size":256,"num_hidden_layers":3,)"
-                                              R"("intermediate_size":96,)" +
-                                                  more + "}",
-                                              "config.json"));
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing was refused");
+    const std::string begin = R"({"hidden_size":64,"vocab_size":256,"num_hidden_layers":3,"intermediate_size":96,)";
+    const JsonValue root = JsonValue::parse(begin + more + "}", "config.json");
+    return testing_support::refusal_of([&root] { diffusion_gemma_config(root); }).sentence;
   };
   EXPECT_NE(refusal(R"("hidden_activation":"silu")").find("hidden_activation"), std::string::npos);
   EXPECT_NE(refusal(R"("attention_bias":true)").find("attention_bias"), std::string::npos);

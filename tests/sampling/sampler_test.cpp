@@ -11,6 +11,7 @@
 #include "headrace/base/error.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/sampling/random_draw.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -158,12 +159,7 @@ TEST(Sampler, ANaNIsNamed) {
 
 TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   const auto refusal = [](const SamplingParams& p) {
-    try {
-      validate(p);
-      return std::string();
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
+    return testing_support::refusal_of([&p] { validate(p); }).sentence;
   };
   EXPECT_EQ(refusal({}), "");
   EXPECT_EQ(refusal({.temperature = -1}), "temperature is -1, expected 0 to 100");

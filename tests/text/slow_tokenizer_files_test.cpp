@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/refusal.h"
 #include "text/tiny_tokenizer.h"
 
 namespace headrace {
@@ -27,12 +28,7 @@ TEST(SlowTokenizerFiles, AreReadAsTheCodeReadsThem) {
 
 TEST(SlowTokenizerFiles, OtherClassesAndBrokenLinesAreRefusedByName) {
   const auto refusal = [](const std::string& merges, const std::string& config) {
-    try {
-      parse_slow_tokenizer_files(vocab(), merges, config);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing was refused");
+    return testing_support::refusal_of([&] { parse_slow_tokenizer_files(vocab(), merges, config); }).sentence;
   };
   EXPECT_NE(refusal("", R"({"tokenizer_class":"LlamaTokenizer"})").find("'LlamaTokenizer'"), std::string::npos);
   EXPECT_NE(refusal("", R"({})").find("tokenizer_class"), std::string::npos);

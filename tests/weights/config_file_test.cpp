@@ -4,19 +4,16 @@
 
 #include <functional>
 
+#include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kModelFile);
-    return error.what();
-  }
-  return "no error";
+std::string error_of(const std::function<void()>& call) {
+  const auto refused = testing_support::refusal_of(call);
+  EXPECT_EQ(refused.code, ErrorCode::kModelFile);
+  return refused.sentence;
 }
 
 const JsonValue kConfig = JsonValue::parse(
