@@ -13,7 +13,7 @@ namespace {
 // Answers until its device fails.
 class FailingModel final : public Model {
  public:
-  explicit FailingModel(int good_passes) : left_(good_passes) {
+  explicit FailingModel(int good_passes, const GDNPoolConfig& gdn = {}) : left_(good_passes) {
     info_ = {.architecture = "failing",
              .vocab_size = 8,
              .context_length = 64,
@@ -21,6 +21,8 @@ class FailingModel final : public Model {
              .kv_groups = {{{1, 4, 4}, {0}}},
              .full_attn_layer_ids = {0},
              .dtype = DType::kF32};
+    info_.num_gdn_layers = gdn.num_layers;
+    info_.gdn = gdn;
   }
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
@@ -87,6 +89,18 @@ TEST(DeviceFault, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTry) {
   EXPECT_EQ(refused.sentence,
             "a KV cache of 1600 tokens needs 51712 bytes: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
             "free; try a smaller max_model_len");
+}
+
+TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
+  const FailingModel model(9, {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 8, .head_v_dim = 8});
+  ScarceRuntime scarce;
+  const auto refused = testing_support::refusal_of([&] {
+    const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 1, .page_size = 16, .num_states = 20});
+  });
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(
+      refused.sentence,
+      "recurrent states of 20 requests: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; try fewer requests");
 }
 
 }  // namespace

@@ -26,6 +26,17 @@ std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& 
   }
 }
 
+// Likewise.
+std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntime& runtime) {
+  try {
+    return std::make_unique<GDNPool>(config, runtime);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kOutOfMemory) throw;
+    throw Error(ErrorCode::kOutOfMemory,
+                str("recurrent states of ", config.num_slots, " requests: ", e.what(), "; try fewer requests"));
+  }
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
@@ -41,7 +52,7 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
   if (model.info().num_gdn_layers > 0) {
     GDNPoolConfig gdn = model.info().gdn;
     gdn.num_slots = config.num_states;
-    gdn_ = std::make_unique<GDNPool>(gdn, runtime_);
+    gdn_ = make_gdn_pool(gdn, runtime_);
   }
   const BackendConfig backend{.kv_pool = kv_.get(),
                               .gdn_pool = gdn_.get(),

@@ -1,0 +1,88 @@
+// The engine's way from a batch to the tokens of its rows, and what sequences keep of the logits.
+#include <algorithm>
+#include <utility>
+
+#include "headrace/engine/engine.h"
+
+namespace headrace {
+
+// A device chooses the tokens of rows that nothing changes before: their logits stay there.
+std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
+  const bool as_they_are = std::ranges::all_of(steps, [](const ScheduledStep& step) {
+    const SamplingParams& p = step.sequence->params;
+    return step.plan.sample.empty() ||
+           (p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.temperature == 1 &&
+            step.plan.num_candidates == 0 && step.plan.logits == StepPlan::Logits::kRead);
+  });
+  if (runner_.on_cpu() || !as_they_are || batch.logits_rows.empty()) {
+    const Tensor logits = runner_.run(batch);
+    std::vector<SampledToken> sampled = sample(steps, logits);
+    keep_logits(steps, logits, model_.info().dtype);
+    keep_candidates(steps, logits, sampled);
+    return sampled;
+  }
+  const std::vector<SampleSpot> spots = spots_of(steps);
+  std::vector<TokenDraw> draws(spots.size());
+  std::ranges::transform(spots, draws.begin(), draw_of);
+  return Sampler::describe(runner_.run_tokens(batch, config_.vocab, steps.front().plan.excluded_id, draws), spots);
+}
+
+std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
+  std::vector<SampleSpot> spots;
+  const auto& diffusion = model_.info().diffusion;
+  const bool top_p_first = diffusion && diffusion->filters == DiffusionInfo::Filters::kTopPFirst;
+  const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
+  for (const ScheduledStep& step : steps) {
+    const Sequence& s = *step.sequence;
+    for (const SampleRow& row : step.plan.sample) {
+      // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
+      spots.push_back(
+          {&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of});
+    }
+  }
+  return spots;
+}
+
+std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {
+  const std::vector<SampleSpot> spots = spots_of(steps);
+  if (spots.empty()) return {};
+  return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
+}
+
+// For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.
+void Engine::keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype) {
+  int64_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const auto count = static_cast<int64_t>(step.plan.sample.size());
+    const TensorView rows = logits.view().slice(first, first + count);
+    first += count;
+    if (step.plan.logits == StepPlan::Logits::kRead) continue;
+    Tensor& kept = step.sequence->conditioning;
+    if (!kept || kept.shape() != rows.shape()) kept = Tensor(DType::kF32, rows.shape());
+    const auto* from = static_cast<const float*>(rows.data());
+    const bool rounds = dtype == DType::kBF16;
+    std::transform(from, from + rows.numel(), kept.data_as<float>(),
+                   [rounds](float x) { return rounds ? static_cast<float>(BF16(x)) : x; });
+  }
+}
+
+void Engine::keep_candidates(const std::vector<ScheduledStep>& steps, const Tensor& logits,
+                             std::span<const SampledToken> sampled) const {
+  int64_t next = 0;
+  for (const ScheduledStep& step : steps) {
+    Sequence& s = *step.sequence;
+    const auto count = static_cast<size_t>(step.plan.num_candidates);
+    for (const SampleRow& row : step.plan.sample) {
+      const int64_t at = next++;
+      if (count == 0) continue;
+      auto shares = sampler_.likeliest(logits.view().select(at), sampled[static_cast<size_t>(at)],
+                                       step.plan.num_candidates, step.plan.excluded_id);
+      shares.resize(count);  // a vocabulary may be smaller
+      const size_t first = static_cast<size_t>(row.position - s.prompt_len) * count;
+      if (s.candidates.size() < first + count) s.candidates.resize(first + count);
+      std::ranges::copy(shares, s.candidates.begin() + static_cast<std::ptrdiff_t>(first));
+    }
+  }
+}
+
+}  // namespace headrace
