@@ -119,7 +119,7 @@ class Rehearsal {
     const auto start = begin();
     for (int32_t i = 0; i < kSteps; ++i) {
       steps_.push_back(runner_.block_loop()->wait().next);
-      runner_.next_blocks(steps_.back());
+      runner_.next_blocks(steps_.back(), kPrompt + kOutput);
     }
     runner_.block_loop()->wait();
     return seconds_since(start) / (kSteps + 1);
@@ -127,7 +127,7 @@ class Rehearsal {
   // The same steps, all queued at once.
   double queued(DeviceRuntime& runtime) {
     const auto start = begin();
-    for (const BlockReport& next : steps_) runner_.next_blocks(next);
+    for (const BlockReport& next : steps_) runner_.next_blocks(next, kPrompt + kOutput);
     runtime.synchronize();
     return seconds_since(start) / (kSteps + 1);
   }

@@ -194,6 +194,8 @@ std::vector<Case> cases() {
   const std::vector<int32_t> ones(64, 1);
   for (const int32_t page : {16, 64})
     all.push_back({"decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page});
+  all.push_back({"decode b128 8k", std::vector<int32_t>(128, 8191), std::vector<int32_t>(128, 1)});
+  all.push_back({"decode b256 1k", std::vector<int32_t>(256, 1023), std::vector<int32_t>(256, 1)});
   all.push_back({"decode b1 32k", {32767}, {1}});
   all.push_back({"decode b1 128k d256", {131071}, {1}, 16, 2, 256});
   std::vector<int32_t> zipf;
@@ -203,10 +205,20 @@ std::vector<Case> cases() {
                  128, 32, 32, KeySpan::Kind::kBlock});
   all.push_back({"diffusion 64 x block 4, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 4), 32, 8, 128,
                  32, 4, KeySpan::Kind::kBlock});
+  all.push_back({"diffusion 128 x block 4, 320", std::vector<int32_t>(128, 320), std::vector<int32_t>(128, 4), 32, 8,
+                 128, 32, 4, KeySpan::Kind::kBlock});
   std::vector<int32_t> ctx(32, 8191), rows(32, 1);
   all.push_back({"decode b32 8k alone", ctx, rows});
   ctx.push_back(0), rows.push_back(2048);
   all.push_back({"mixed: 32 decode at 8k + prefill 2k", ctx, rows});
+  for (const int32_t keys : {64, 320, 1024, 2048, 4096}) {
+    all.push_back({"short: decode b1 " + std::to_string(keys), {keys - 1}, {1}});
+    all.push_back({"short: decode b1 d256 8/2 " + std::to_string(keys), {keys - 1}, {1}, 8, 2, 256});
+    all.push_back(
+        {"short: block 8 of " + std::to_string(keys), {keys - 8}, {8}, 32, 8, 128, 64, 4, KeySpan::Kind::kBlock});
+    all.push_back(
+        {"short: decode b8 " + std::to_string(keys), std::vector<int32_t>(8, keys - 1), std::vector<int32_t>(8, 1)});
+  }
   const auto causal = KeySpan::Kind::kCausal;
   for (const int32_t page : {16, 64}) {
     all.push_back(

@@ -175,6 +175,54 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
 }
 
+// Contexts that grow out of the graphs for short ones, alone and beside others, in fast mode: strict mode has one kind.
+class CudaGraphsOfShortContexts : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext context{.stream = runtime.stream()};
+  const bool blocks = GetParam() == "sdar";
+  const auto model = load_model(std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + GetParam(),
+                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  const auto generated = [&](RunnerConfig::Graphs graphs, std::string& report) {
+    RunnerConfig runner{.runtime = &runtime,
+                        .context = context,
+                        .num_pages = 450,
+                        .page_size = 16,
+                        .num_states = 3,
+                        .max_tokens = 2048,
+                        .graphs = graphs};
+    runner.backend = "cuda";
+    Engine engine(*model, {.runner = runner,
+                           .max_requests = 3,
+                           .max_context_len = 2200,
+                           .strategy = blocks ? "multi_bd" : "autoregressive"});
+    report = engine.runner().describe();
+    std::vector<std::vector<int32_t>> ids(3);
+    for (int32_t r = 0; r < 3; ++r) {
+      std::vector<int32_t> prompt;
+      for (int32_t i = 0; i < (r == 1 ? 2034 : 9 + r); ++i) prompt.push_back((i * 31 + r * 7) % 250);
+      SamplingParams params{
+          .max_tokens = 24 + 8 * r, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+      if (blocks) params.decoding.threshold = 0.04f;
+      engine.add(prompt, params);
+    }
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
+    }
+    return ids;
+  };
+  std::string with, without;
+  EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired, with), generated(RunnerConfig::Graphs::kOff, without));
+  EXPECT_NE(with.find(blocks ? "; with up to 2048 keys for steps of " : "; with up to 2048 keys for 1, 2, 3 requests"),
+            std::string::npos)
+      << with;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaGraphsOfShortContexts, testing::Values("llama", "qwen3_5", "sdar"),
+                         [](const auto& family) { return family.param; });
+
 class CudaGraphMemory : public CudaGraphs {};
 
 TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWhatToTry) {

@@ -1,9 +1,10 @@
-// How the CPU kernels share out the work of one call.
+// How kernels share out the work of one call: the CPU's over its threads, the clusters of a GPU over their blocks.
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
+#include "headrace/kernels/cuda/paged_attention_cluster.h"
 
 namespace headrace {
 namespace {
@@ -44,6 +45,20 @@ TEST(PagedAttentionPlan, B16_AFewRowsOfALongContextAreSplitOverTheirKeys) {
   EXPECT_EQ(end, 32 * 1024 + 4);
   EXPECT_EQ(key_ranges(4, 32 * 1024, {.threads = 64}), ranges);  // by length alone: threads change no result
   EXPECT_EQ(key_ranges(4, 500, {.threads = 2}).size(), 1u);
+}
+
+TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
+  constexpr int kSMs = 132, kShort = 64;
+  EXPECT_EQ(cuda::cluster_blocks(8, kShort, 128, kSMs), 8);
+  EXPECT_EQ(cuda::cluster_blocks(33, kShort, 128, kSMs), 8);
+  EXPECT_EQ(cuda::cluster_blocks(34, kShort, 128, kSMs), 4);
+  EXPECT_EQ(cuda::cluster_blocks(33, kShort, 256, kSMs), 4);  // heads of 256 leave room for one block, not for two
+  EXPECT_EQ(cuda::cluster_blocks(132, kShort, 128, kSMs), 2);
+  EXPECT_EQ(cuda::cluster_blocks(133, kShort, 128, kSMs), 0);
+  EXPECT_EQ(cuda::cluster_blocks(8, 2048, 128, kSMs), 8);
+  EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
+  EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
+  EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
 }
 
 }  // namespace

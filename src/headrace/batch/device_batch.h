@@ -44,6 +44,8 @@ class DeviceBatch {
   Arrays arrays() const;
   // DeviceMetadata::most_rows of what is uploaded from now on.
   void set_most_rows(int32_t rows) { metadata_.most_rows = rows; }
+  // Likewise DeviceMetadata::most_keys.
+  void set_most_keys(int32_t keys) { metadata_.most_keys = keys; }
 
  private:
   struct Section {

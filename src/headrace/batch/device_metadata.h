@@ -29,6 +29,9 @@ struct DeviceMetadata {
   // Rows of a request at most, in a graph whose replays share out their rows among its requests in other ways than the
   // host's spans: launches are sized for the worst of them. 0: the host's spans stay true.
   int32_t most_rows = 0;
+  // In such a graph: keys that a row of most replays sees at most. Kernels are chosen by it, and serve longer contexts
+  // as well. 0: any that the page table allows.
+  int32_t most_keys = 0;
 };
 
 }  // namespace headrace

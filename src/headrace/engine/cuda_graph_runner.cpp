@@ -1,6 +1,7 @@
 #include "headrace/engine/cuda_graph_runner.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace headrace {
@@ -20,6 +21,15 @@ std::string listed(const auto& graphs) {
   std::string sizes;
   for (const auto& [size, captured] : graphs) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   return sizes;
+}
+
+// Of short contexts: with more requests a step does not wait for latency.
+constexpr int32_t kShortRequests = 8;
+
+int32_t most_keys_of(const ForwardBatch& batch) {
+  int32_t keys = 0;
+  for (const KeySpan& s : batch.attn.spans) keys = std::max(keys, s.ctx_len + s.q_len);
+  return keys;
 }
 
 // Ends a recording whatever happens in between.
@@ -85,19 +95,25 @@ void CudaGraphRunner::capture() {
     const int32_t most = config_.rows.sizes.empty() ? 0 : config_.rows.sizes.back();
     support->init_cuda_graph_state(config_.max_requests + 1, std::max(config_.max_requests, most));
   }
-  capture_rows();  // the larger ones
-  if (config_.decode_rows == CudaGraphConfig::DecodeRows::kYes) capture_decode();
+  const bool decode = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes;
+  capture_rows(any_, 0);  // the larger ones
+  if (decode) capture_decode(any_, 0);
+  if (config_.short_keys >= config_.table_pages * config_.page_size) config_.short_keys = 0;  // all contexts are short
+  if (config_.short_keys == 0) return;
+  if (!decode) capture_rows(short_, config_.short_keys);
+  if (decode) capture_decode(short_, config_.short_keys);
 }
 
-void CudaGraphRunner::capture_decode() {
+void CudaGraphRunner::capture_decode(GraphSet& set, int32_t keys) {
   const std::vector<int32_t> sizes = capture_sizes(config_.max_requests);
   device_batch_.set_most_rows(0);
+  // Launches are sized for the longest context; what a request has of it is read on the device.
+  const auto longest = keys > 0 ? keys - 1 : static_cast<int32_t>(config_.table_pages * config_.page_size) - 1;
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    if (keys > 0 && *size > kShortRequests) continue;
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), *size);
-    // Launches are sized for the longest context; what a request has of it is read on the device.
-    const auto longest = static_cast<int32_t>(config_.table_pages * config_.page_size) - 1;
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = longest;
-    graphs_[*size] = record(device_batch_.upload(rows), [](const TensorView&) {});
+    set.requests[*size] = record(device_batch_.upload(rows), [](const TensorView&) {});
   }
 }
 
@@ -115,18 +131,30 @@ std::vector<int32_t> CudaGraphRunner::logits_sizes(int32_t rows) const {
   return {most, fewer};
 }
 
-const CudaGraphRunner::Captured& CudaGraphRunner::row_graph(int32_t rows, int32_t logits_rows) const {
-  return row_graphs_.lower_bound(rows)->second.lower_bound(logits_rows)->second;
+const CudaGraphRunner::Captured& CudaGraphRunner::row_graph(const GraphSet& set, int32_t rows,
+                                                            int32_t logits_rows) const {
+  auto found = set.rows.lower_bound(rows);
+  if (found == set.rows.end()) found = any_.rows.lower_bound(rows);
+  return found->second.lower_bound(logits_rows)->second;
 }
 
-void CudaGraphRunner::capture_rows() {
+std::pair<int32_t, const CudaGraphRunner::Captured*> CudaGraphRunner::request_graph(const GraphSet& set,
+                                                                                    int32_t requests) const {
+  auto found = set.requests.lower_bound(requests);
+  if (found == set.requests.end()) found = any_.requests.lower_bound(requests);
+  return {found->first, &found->second};
+}
+
+void CudaGraphRunner::capture_rows(GraphSet& set, int32_t keys) {
   const RowGraphs& config = config_.rows;
   device_batch_.set_most_rows(config.most_rows);
+  device_batch_.set_most_keys(keys);
   for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
+    if (keys > 0 && *size > kShortRequests * config.most_rows) continue;
     for (const int32_t logits : logits_sizes(*size)) {
       ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, logits));
       if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
-      row_graphs_[*size][logits] = record(device_batch_.upload(rows), end_rows_);
+      set.rows[*size][logits] = record(device_batch_.upload(rows), end_rows_);
     }
   }
 }
@@ -139,7 +167,7 @@ bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
 
 bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
-  if (batch.mode != ForwardMode::kDecode || graphs_.empty() || count < 1 || count > graphs_.rbegin()->first)
+  if (batch.mode != ForwardMode::kDecode || any_.requests.empty() || count < 1 || count > any_.requests.rbegin()->first)
     return false;
   if (batch.num_tokens() != count || static_cast<int64_t>(batch.logits_rows.size()) != count) return false;
   const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
@@ -148,8 +176,8 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
 
 bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
   const RowGraphs& config = config_.rows;
-  if (row_graphs_.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
-  if (batch.num_tokens() > row_graphs_.rbegin()->first ||
+  if (any_.rows.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
+  if (batch.num_tokens() > any_.rows.rbegin()->first ||
       static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
     return false;
   return plain(batch) && batch.attn.state_slots.empty() && new_keys_of(batch.attn) == config.new_keys &&
@@ -157,26 +185,37 @@ bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
 }
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
-  const bool decode = holds_decode(batch);
-  const auto wanted = static_cast<int32_t>(decode ? batch.batch_size() : batch.num_tokens());
-  const int32_t size = decode ? graphs_.lower_bound(wanted)->first : row_graphs_.lower_bound(wanted)->first;
-  const Captured& captured =
-      decode ? graphs_.at(size) : row_graph(size, static_cast<int32_t>(batch.logits_rows.size()));
-  const ForwardBatch& padded = decode
-                                   ? padding_.fill(batch, size)
-                                   : padding_.fill(batch, sizes_of(size, static_cast<int32_t>(captured.logits.dim(0))));
-  const ForwardBatch& on_device = device_batch_.upload(padded);
+  const GraphSet& set = set_for(most_keys_of(batch));
+  const auto logits_rows = static_cast<int32_t>(batch.logits_rows.size());
+  const ForwardBatch* padded = nullptr;
+  const Captured* captured = nullptr;
+  if (holds_decode(batch)) {
+    int32_t size = 0;
+    std::tie(size, captured) = request_graph(set, static_cast<int32_t>(batch.batch_size()));
+    padded = &padding_.fill(batch, size);
+  } else {
+    const auto rows = static_cast<int32_t>(batch.num_tokens());
+    captured = &row_graph(set, rows, logits_rows);
+    padded = &padding_.fill(
+        batch, sizes_of(any_.rows.lower_bound(rows)->first, static_cast<int32_t>(captured->logits.dim(0))));
+  }
+  const ForwardBatch& on_device = device_batch_.upload(*padded);
   backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
                                                                          static_cast<int32_t>(on_device.batch_size()));
-  captured.graph->launch();
-  return captured.logits.slice(0, static_cast<int64_t>(batch.logits_rows.size()));
+  captured->graph->launch();
+  return captured->logits.slice(0, logits_rows);
+}
+
+std::string CudaGraphRunner::GraphSet::describe() const {
+  std::string text;
+  if (!requests.empty()) text = listed(requests) + " requests";
+  if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", listed(rows), " rows");
+  return text;
 }
 
 std::string CudaGraphRunner::describe() const {
-  std::string text = "graphs for ";
-  if (!graphs_.empty()) text += listed(graphs_) + " requests";
-  if (!row_graphs_.empty())
-    text += (graphs_.empty() ? "" : " and for ") + str("steps of ", listed(row_graphs_), " rows");
+  std::string text = "graphs for " + any_.describe();
+  if (config_.short_keys > 0) text += str("; with up to ", config_.short_keys, " keys for ", short_.describe());
   return text;
 }
 

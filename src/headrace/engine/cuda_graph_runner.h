@@ -31,6 +31,9 @@ struct CudaGraphConfig {
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
+  // Steps of few requests whose rows see at most so many keys have graphs of their own, where attention is chosen for
+  // short contexts. 0: none have.
+  int32_t short_keys = 0;
 };
 
 // A batch runs in the smallest graph that holds it; rows past its end are padding, which is neither stored nor kept
@@ -64,9 +67,13 @@ class CudaGraphRunner {
   // Whether run(batch) is a step of RowGraphs.
   bool holds_rows(const ForwardBatch& batch) const;
   // Runs the step of that many rows, one of RowGraphs::sizes, of which so many want logits, over what lies in arrays().
-  void run_rows(int32_t size, int32_t logits_rows) { row_graph(size, logits_rows).graph->launch(); }
+  // `most_keys`: that its rows see, about; it chooses the graph, and any of them is right.
+  void run_rows(int32_t size, int32_t logits_rows, int32_t most_keys) {
+    row_graph(set_for(most_keys), size, logits_rows).graph->launch();
+  }
 
-  std::string describe() const;  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows"
+  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests"
+  std::string describe() const;
 
  private:
   struct Captured {
@@ -75,16 +82,25 @@ class CudaGraphRunner {
   };
   using Graphs = std::map<int32_t, Captured>;        // by requests
   using RowsOfLogits = std::map<int32_t, Captured>;  // by how many there are
+  struct GraphSet {
+    Graphs requests;
+    std::map<int32_t, RowsOfLogits> rows;  // by rows
+    std::string describe() const;
+  };
   Captured record(const ForwardBatch& on_device, const std::function<void(const TensorView& logits)>& end);
-  void capture_decode();
-  void capture_rows();
+  // Contexts of up to `keys`, 0: of any length.
+  void capture_decode(GraphSet& set, int32_t keys);
+  void capture_rows(GraphSet& set, int32_t keys);
   // Padding alone, before it is filled up.
   ForwardBatch nothing(ForwardMode mode) const;
   bool plain(const ForwardBatch& batch) const;
   bool holds_decode(const ForwardBatch& batch) const;
   BatchPadding::Sizes sizes_of(int32_t rows, int32_t logits_rows) const;
-  // The smallest graph of that many rows or more, and of that many rows of logits.
-  const Captured& row_graph(int32_t rows, int32_t logits_rows) const;
+  const GraphSet& set_for(int32_t most_keys) const { return most_keys <= config_.short_keys ? short_ : any_; }
+  // The smallest graph of that many rows or more, and of that many rows of logits, from `set` if it has any.
+  const Captured& row_graph(const GraphSet& set, int32_t rows, int32_t logits_rows) const;
+  // The smallest graph of that many requests or more, and its size.
+  std::pair<int32_t, const Captured*> request_graph(const GraphSet& set, int32_t requests) const;
   std::vector<int32_t> logits_sizes(int32_t rows) const;
 
   const Model& model_;
@@ -92,8 +108,7 @@ class CudaGraphRunner {
   DeviceRuntime& runtime_;
   CudaGraphConfig config_;
   DeviceBatch device_batch_;  // of all sizes: an array's address does not depend on how much of it is used
-  Graphs graphs_;
-  std::map<int32_t, RowsOfLogits> row_graphs_;  // by rows
+  GraphSet any_, short_;      // contexts of any length, and of up to CudaGraphConfig::short_keys
   BatchPadding padding_;
   Tensor no_pages_;
   std::function<void(const TensorView& logits)> end_rows_ = [](const TensorView&) {};

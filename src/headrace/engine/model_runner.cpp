@@ -7,6 +7,8 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kSpansPerRequest = 8;  // at most, of strategies that run several blocks of one request
+// Keys up to which a few rows of attention wait for latency and not for bytes.
+constexpr int32_t kShortKeys = 2048;
 
 Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
   Tensor copy(x.dtype(), x.shape());
@@ -97,6 +99,8 @@ void ModelRunner::capture(const BatchLimits& limits) {
   no_graphs_ = "the strategy's steps have no bound but the context";
   if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty()) return;
   const std::vector<int32_t> sizes = rows.sizes;
+  // Strict mode has one kernel for contexts of all lengths.
+  const int32_t short_keys = config_.context.determinism == Determinism::kStrict ? 0 : kShortKeys;
   auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
                                                   CudaGraphConfig{.max_requests = limits.max_requests,
                                                                   .decode_rows = limits.decode_rows,
@@ -104,7 +108,8 @@ void ModelRunner::capture(const BatchLimits& limits) {
                                                                   .table_rows = limits.table_rows,
                                                                   .table_pages = limits.table_pages,
                                                                   .page_size = kv_->page_size(),
-                                                                  .states = states});
+                                                                  .states = states,
+                                                                  .short_keys = short_keys});
   try {
     loop_ = make_loop(limits, *graphs, sizes);
     graphs->capture();
@@ -144,9 +149,9 @@ void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_
   loop_->started();
 }
 
-void ModelRunner::next_blocks(const BlockReport& next) {
+void ModelRunner::next_blocks(const BlockReport& next, int32_t most_keys) {
   ++num_graph_steps_;
-  graphs_->run_rows(next.size, next.logits_rows);
+  graphs_->run_rows(next.size, next.logits_rows, most_keys);
   loop_->started();
 }
 

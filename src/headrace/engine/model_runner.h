@@ -61,9 +61,9 @@ class ModelRunner {
   // Whether the loop can start with this batch.
   bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
   // Queues the batch, whose blocks the loop has loaded, or the next step, as the last one reported it.
-  // `pages`: of each request, all that it will ever use.
+  // `pages`: of each request, all that it will ever use; `most_keys`: that the next step's rows see, about.
   void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
-  void next_blocks(const BlockReport& next);
+  void next_blocks(const BlockReport& next, int32_t most_keys);
 
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
   // The backend, and on a device the graphs or why there are none.

@@ -162,19 +162,9 @@ __global__ void __launch_bounds__(kThreads, 2) step_heads(const Params p) {
 }
 
 template <class T>
-void launch(const Params& p, int requests, cudaStream_t stream) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(p.v_heads / p.k_heads), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.v_heads), static_cast<unsigned>(requests));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  check_cuda(cudaLaunchKernelEx(&config, step_heads<T>, p), "launching gdn_step");
+void launch(const Params& p, int requests, const Stream& stream) {
+  launch_early(stream, step_heads<T>, dim3(static_cast<unsigned>(p.v_heads), static_cast<unsigned>(requests)),
+               dim3(kThreads), 0, p, "launching gdn_step", static_cast<unsigned>(p.v_heads / p.k_heads));
 }
 
 // Other sizes, mixed dtypes and rows that the ops do not take in pieces run op by op.
@@ -218,7 +208,7 @@ bool gdn_step(const GDNStepArgs& a, const OpContext& context) {
                  .eps = a.norm.eps,
                  .batch = *a.on_device};
   const int requests = static_cast<int>(a.spans.size());
-  const cudaStream_t stream = stream_of(context).handle;
+  const Stream& stream = stream_of(context);
   switch (a.x.dtype()) {
     case DType::kBF16: launch<__nv_bfloat16>(p, requests, stream); break;
     case DType::kF16: launch<__half>(p, requests, stream); break;

@@ -23,20 +23,23 @@ __device__ inline void let_next_start() {
 #endif
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error.
+// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error. `cluster`: blocks along x that can
+// read one another's shared memory; more than 1 needs sm_90.
 template <class Params>
 void launch_early(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Params& params, const char* name) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+                  const Params& params, const char* name, unsigned cluster = 1) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.handle;
-  config.attrs = &early;
-  config.numAttrs = stream.arch >= 90 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = stream.arch < 90 ? 0 : cluster > 1 ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 

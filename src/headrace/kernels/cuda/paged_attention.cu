@@ -77,15 +77,19 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
     shape.tiles128 += (rows + 127) / 128;
     shape.tiles192 += (rows + 191) / 192;
     longest = std::max(longest, s.q_len);
+    const bool encoder = a.keys == PagedAttentionArgs::Keys::kEncoder;
+    shape.seen_keys = std::max(shape.seen_keys, encoder ? s.encoder_len : s.ctx_len + s.q_len);
   }
   if (const int most = a.on_device->most_rows; most > 0) {  // any split of the rows: each request's last tile is short
     const int64_t rows = a.q.dim(0) * group, requests = static_cast<int64_t>(a.spans.size());
     shape.min_rows = group, shape.max_rows = most * group, longest = most;
-    shape.tiles16 = rows / 16 + requests, shape.tiles64 = rows / 64 + requests, shape.tiles128 = rows / 128 + requests;
-    shape.tiles192 = rows / 192 + requests;
+    shape.tiles16 = rows / 16 + std::min(requests, a.q.dim(0)), shape.tiles64 = rows / 64 + requests;
+    shape.tiles128 = rows / 128 + requests, shape.tiles192 = rows / 192 + requests;
+    shape.seen_keys = a.on_device->most_keys;
   }
   const int64_t pool = a.page_table ? a.page_table.dim(1) * a.kv.page_size() : 0;
   shape.max_keys = static_cast<int>(std::min<int64_t>(pool + longest, INT32_MAX));
+  if (shape.seen_keys == 0) shape.seen_keys = shape.max_keys;
   return shape;
 }
 
@@ -96,6 +100,7 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
   const AttentionParams params = params_of(a);
   const AttentionShape shape = shape_of(a, context);
+  if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;
   paged_attention_simple(params, stream_of(context));

@@ -45,12 +45,20 @@ void paged_attention_simple(const AttentionParams& params, const Stream& stream)
 // How many query rows, packed as (token, head of the group), a block takes; and into how many parts a row's keys may be
 // cut, each by a block of its own.
 struct AttentionShape {
-  int min_rows = INT32_MAX, max_rows = 0;                        // of a request: new tokens times heads of a group
-  int64_t tiles16 = 0, tiles64 = 0, tiles128 = 0, tiles192 = 0;  // blocks over all requests, by rows of a block
-  int max_keys = 0;                                              // that the page table and the batch allow a row
+  int min_rows = INT32_MAX, max_rows = 0;  // of a request: new tokens times heads of a group
+  // Blocks over all requests, by rows of a block.
+  int64_t tiles16 = 0, tiles64 = 0, tiles128 = 0, tiles192 = 0;
+  int max_keys = 0;   // that the page table and the batch allow a row
+  int seen_keys = 0;  // that a row sees at most, as far as the host knows: what is chosen by it is right for more, too
   Determinism determinism = Determinism::kFast;
 };
 
+// 16-bit floats on Hopper in fast mode, few rows that see few keys. False when the call or the device is not of that
+// form.
+bool paged_attention_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
+
+// Whether dtypes, sizes and alignment are those of tensor cores and 16-byte copies.
+bool fits_mma(const AttentionParams& params);
 // 16-bit floats on tensor cores (mma.sync), any head size up to 256. False when the call is not of that form.
 bool paged_attention_mma(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 

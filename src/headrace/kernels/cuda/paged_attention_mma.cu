@@ -25,7 +25,9 @@ bool aligned(const PagedSide& side, DType type) {
          side.head_stride % chunk == 0 && side.slot_stride % chunk == 0;
 }
 
-bool fits(const AttentionParams& p) {
+}  // namespace
+
+bool fits_mma(const AttentionParams& p) {
   if (p.q_type != DType::kBF16 && p.q_type != DType::kF16) return false;
   const bool codes = p.key_type == DType::kE4M3;
   for (const PagedSide* side : {&p.k, &p.v}) {
@@ -42,10 +44,8 @@ bool fits(const AttentionParams& p) {
          std::max(p.head_dim, p.v_head_dim) <= 256;
 }
 
-}  // namespace
-
 bool paged_attention_mma(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  if (!fits(p)) return false;
+  if (!fits_mma(p)) return false;
   const int dim = std::max(p.head_dim, p.v_head_dim);
   const bool codes = p.key_type == DType::kE4M3;
   if (dim <= 64) {

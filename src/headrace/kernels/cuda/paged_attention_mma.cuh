@@ -84,12 +84,16 @@ struct MmaBlock {
       const bool valid = readable(key);
       if (valid) at = axis.place(p, kv_head, key);
       const uint32_t to = swizzled<S::kChunks>(r, c);
-      const auto* k = static_cast<const T*>(at.fresh ? p.k_new.data : p.k.data);
-      const auto* v = static_cast<const T*>(at.fresh ? p.v_new.data : p.v.data);
-      const bool k_valid = valid && c * 8 < p.head_dim, v_valid = valid && c * 8 < p.v_head_dim;
-      copy16(k_to + to, k + (k_valid ? at.k + c * 8 : 0), k_valid);
-      copy16(v_to + to, v + (v_valid ? at.v + c * 8 : 0), v_valid);
+      copy_chunk(k_to + to, v_to + to, at, c, valid);
     }
+  }
+  // Chunk `c` of a key and its value; zeros unless `valid`.
+  __device__ void copy_chunk(uint32_t k_to, uint32_t v_to, const KeyAxis::Place& at, int c, bool valid) const {
+    const auto* k = static_cast<const T*>(at.fresh ? p.k_new.data : p.k.data);
+    const auto* v = static_cast<const T*>(at.fresh ? p.v_new.data : p.v.data);
+    const bool k_valid = valid && c * 8 < p.head_dim, v_valid = valid && c * 8 < p.v_head_dim;
+    copy16(k_to, k + (k_valid ? at.k + c * 8 : 0), k_valid);
+    copy16(v_to, v + (v_valid ? at.v + c * 8 : 0), v_valid);
   }
 
   // Sixteen codes from the pool, or of new numbers as they would be stored.
@@ -156,6 +160,24 @@ struct MmaState {
   float largest[S::kRowTiles][2], sum[S::kRowTiles][2];
   KeyAxis::Row row[S::kRowTiles][2];
 };
+
+// The state of rows that have seen nothing yet. `last`: the block's last row.
+template <class S>
+__device__ inline void begin_rows(const MmaBlock<S>& b, int last, MmaState<S>& state) {
+#pragma unroll
+  for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      state.largest[m][half] = -INFINITY, state.sum[m][half] = 0;
+      const int row = min(b.my_row(m, half), last);
+      state.row[m][half] = b.axis.row(b.p, b.token_of(row));
+    }
+#pragma unroll
+    for (int d = 0; d < S::kDim / 8; ++d) {
+      state.value[m][d][0] = state.value[m][d][1] = state.value[m][d][2] = state.value[m][d][3] = 0;
+    }
+  }
+}
 
 // Strict mode: a row's sums over the groups before. They lie in local memory, since registers are full.
 template <class S>
@@ -432,19 +454,7 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
   if (part > 0 && begin >= end) return;  // part 0 writes rows that see nothing
 
   MmaState<S> state;
-#pragma unroll
-  for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      state.largest[m][half] = -INFINITY, state.sum[m][half] = 0;
-      const int row = min(b.my_row(m, half), last);
-      state.row[m][half] = axis.row(p, b.token_of(row));
-    }
-#pragma unroll
-    for (int d = 0; d < S::kDim / 8; ++d) {
-      state.value[m][d][0] = state.value[m][d][1] = state.value[m][d][2] = state.value[m][d][3] = 0;
-    }
-  }
+  begin_rows(b, last, state);
 
   b.load_queries();
 #pragma unroll
