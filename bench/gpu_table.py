@@ -82,7 +82,8 @@ def attention_rows(run):
                        peers="decode b1 131072 16/2 d256, dense")
     yield Row("decode 64, 256 to 64k (Zipf)", share_of_copy(run, 0.9), "TB/s", "decode b64 zipf", "tbytes_per_s")
     for block, goal in ((32, "0.29"), (4, "0.27")):
-        yield milliseconds(f"block diffusion 64 x {block} over 4k", goal, f"diffusion 64 x block {block}, 4k")
+        work = f"block diffusion 64 x {block} over 4k"
+        yield milliseconds(work, goal, f"diffusion 64 x block {block}, 4k", peers=work)
     yield microseconds("host's part of init_forward_metadata, batch 64", "10", "decode b64 8k", field="upload_s",
                        page_size=64)
 

@@ -1,7 +1,7 @@
 """Speed of other libraries' attention on one GPU, on the shapes of attention_gpu_bench and gdn_gpu_bench.
 
 Prints a Markdown table, the limits of the machine first. Libraries that cannot be imported are skipped by name; PEERS_PATH
-names a folder to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn]
+names a folder to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn] [diffusion]
 """
 import os
 import sys
@@ -83,8 +83,34 @@ def gdn():
                 q, k, v, g, beta=beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True))
 
 
+def diffusion():
+    try:
+        from diffulex.attention.metadata import AttnMetaDataBase
+        from diffulex_kernel.python.grouped import chunked_prefill_attn_grouped_unified as grouped
+    except ImportError as error:
+        print(f"| block diffusion, Diffulex | skipped: {error} |")
+        return
+    heads, kv_heads, dim, count, context, page = 32, 8, 128, 64, 4096, 32
+    pages = count * (context // page)
+    k_pool = torch.randn(pages, page, kv_heads, dim, **BF16)
+    v_pool = torch.randn_like(k_pool)
+    ints = dict(device=BF16["device"], dtype=torch.int32)
+    for block in (32, 4):
+        rows = count * block
+        q, k = torch.randn(rows, heads, dim, **BF16), torch.randn(rows, kv_heads, dim, **BF16)
+        v, meta = torch.randn_like(k), AttnMetaDataBase()
+        meta.page_tables = torch.randperm(pages, **ints).view(count, -1)
+        meta.cu_seqlens_q, meta.max_seqlen_q = torch.arange(0, rows + 1, block, **ints), block
+        meta.context_lens, meta.status_table = torch.full((count,), context, **ints), torch.ones(count, **ints)
+        meta.valid_slices = torch.arange(block, rows + 1, block, **ints)
+        meta.prefix_lens = meta.padded_prefix_lens = torch.zeros(count, **ints)
+        meta.page_size, meta.block_size, meta.is_block_causal, meta.is_prefix_full = page, block, True, False
+        report(f"block diffusion {count} x {block} over 4k, Diffulex grouped",
+               lambda: grouped(q, k, v, k_pool, v_pool, meta), moved=4 * pages * page * kv_heads * dim)
+
+
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| work | median | rate |\n|---|---|---|")
-    for part in sys.argv[1:] or ("limits", "prefill", "decode", "gdn"):
-        {"limits": limits, "prefill": prefill, "decode": decode, "gdn": gdn}[part]()
+    for part in sys.argv[1:] or ("limits", "prefill", "decode", "gdn", "diffusion"):
+        {"limits": limits, "prefill": prefill, "decode": decode, "gdn": gdn, "diffusion": diffusion}[part]()

@@ -63,6 +63,7 @@ for mode in fast strict; do
   echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 16, "median_s": 5.0e-04, "tbytes_per_s": 4.26, "copy_tbytes_per_s": 4.2}'
   echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 64, "median_s": 4.9e-04, "tbytes_per_s": 4.37, "copy_tbytes_per_s": 4.2, "upload_s": 9e-6}'
   echo '{"name": "decode b1 32k", "mode": "'$mode'", "median_s": 5.0e-05}'
+  echo '{"name": "diffusion 64 x block 4, 4k", "mode": "'$mode'", "median_s": 2.7e-4}'
   for part in "decode b32 8k alone" "prefill 2048 32/8 d128" "mixed: 32 decode at 8k + prefill 2k"; do
     echo '{"name": "'$part'", "mode": "'$mode'", "median_s": 1e-4, "tflops": 440}'
   done
@@ -84,10 +85,13 @@ check "row of the mixed batch" 1 "$(row '| 32 decode rows at 8k + one prompt of 
 check "row of the start" 1 "$(row '| start to first token (0.31 s of it until the device was ready) | 1.5 | 0.55 | – | s | – | – |')"
 
 # Peers, and a test that fails.
-printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n' \
+printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n%s\n' \
+  '| block diffusion 64 x 4 over 4k, Diffulex grouped | 840.0 us | 1.30 TB/s |' \
   '| decode b1 32768 32/8 d128, dense, FlashAttention-2 | 60.0 us | 2.2 TB/s |' '| x, fla | failed: RuntimeError: y |' >"$work/peers"
 "$work/build/bin/attention_gpu_bench" >"$work/ours"
-check "row of a peer" 1 "$("$python" "$source/bench/gpu_table.py" "$work/ours" "$work/peers" | grep -cFx '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | cuDNN 51.5 us | 1.03 |')"
+ran=$("$python" "$source/bench/gpu_table.py" "$work/ours" "$work/peers")
+check "row of a peer" 1 "$(row '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | cuDNN 51.5 us | 1.03 |')"
+check "row of another" 1 "$(row '| block diffusion 64 x 4 over 4k | 0.27 | 0.270 | 0.270 | ms | Diffulex grouped 840.0 us | 3.11 |')"
 program "$work/build/bin/layers_test" <<<$'#!/bin/bash\necho "a test that failed"; exit 1'
 ran=$(gpu_check "$work/build")
 check "a run with a failure" "1 1 1" "${ran%% *} $(grep -c '^FAILED: layers_test$' <<<"$ran") $(grep -c '^gpu_check: failed: layers_test; ' <<<"$ran")"
