@@ -11,10 +11,9 @@
 #include "support/random.h"
 #include "support/tolerances.h"
 
-#include "engine/golden_batches.h"
+#include "engine/strategy_pairs.h"
 #include "engine/toy_diffusion_model.h"
 #include "headrace/attention/attention.h"
-#include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/pool/kv_pool.h"
@@ -27,19 +26,6 @@ using testing_support::golden_folder;
 using testing_support::Random;
 using testing_support::random_tensor;
 using Rule = DecodingParams::Rule;
-
-std::vector<int32_t> prompt_of(int32_t length, int32_t seed = 0) {
-  std::vector<int32_t> prompt;
-  for (int32_t p = 0; p < length; ++p) prompt.push_back(6 + (seed * 31 + p * p * 7 + p * 3) % 60);
-  return prompt;
-}
-
-EngineConfig config_of(std::string strategy, int32_t max_requests, OpContext context = {.threads = 1}) {
-  return {.runner = {.context = context, .num_pages = 64, .page_size = 16, .max_tokens = 256},
-          .max_requests = max_requests,
-          .max_context_len = 128,
-          .strategy = std::move(strategy)};
-}
 
 // What a request's passes decided: position, token, confidence.
 struct Decision {
@@ -58,11 +44,6 @@ struct Decoded {
     for (const SampledToken& token : tokens) ids.push_back(token.id);
     return ids;
   }
-};
-
-struct Request {
-  std::vector<int32_t> prompt;
-  SamplingParams params;
 };
 
 std::vector<Decoded> decode(const Model& model, const EngineConfig& config, const std::vector<Request>& requests) {
@@ -91,24 +72,6 @@ std::vector<Decoded> decode(const Model& model, const EngineConfig& config, cons
   return decoded;
 }
 
-SamplingParams greedy(int32_t max_tokens, float threshold) {
-  SamplingParams params{.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
-  params.decoding.threshold = threshold;
-  return params;
-}
-
-std::unique_ptr<Model> golden(const std::string& family, DType dtype, OpContext context) {
-  return load_model(golden_folder(family), {.dtype = dtype, .context = context});
-}
-
-// A strategy, and a checkpoint that it decodes.
-struct Pair {
-  std::string strategy, family;
-  friend std::ostream& operator<<(std::ostream& out, const Pair& p) { return out << p.strategy << " " << p.family; }
-};
-
-class DiffusionDefects : public ::testing::TestWithParam<Pair> {};
-
 // Four requests at once, not all of them in each step, decide what each decides alone: to the bit. `runtime` runs them,
 // with `ops`; null: the CPU.
 void expect_decisions_of_their_own(const Pair& pair, const OpSet* ops, DeviceRuntime* runtime) {
@@ -135,8 +98,6 @@ void expect_decisions_of_their_own(const Pair& pair, const OpSet* ops, DeviceRun
 TEST_P(DiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStrict) {
   expect_decisions_of_their_own(GetParam(), nullptr, nullptr);
 }
-
-class CudaDiffusionDefects : public ::testing::TestWithParam<Pair> {};
 
 TEST_P(CudaDiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStrict) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
@@ -191,142 +152,6 @@ TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
     counts.insert(run(by_rule).passes.size());
   }
   EXPECT_EQ(counts.size(), 2u);  // of 256 ids every entropy passes 5.6, probabilities and margins do not
-}
-
-TEST_P(DiffusionDefects, B02_IdenticalPromptsShareNoPageThatOneOfThemWrites) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
-  Engine engine(*model, config_of(GetParam().strategy, 2));
-  std::map<int64_t, std::set<int32_t>> written;  // pages of the output and of a prompt's last, partial one
-  engine.observe([&written](StepMoment, const Sequence& s, const StepPlan&) {
-    for (size_t i = static_cast<size_t>(s.prompt_len / 16); i < s.pages.size(); ++i) written[s.id].insert(s.pages[i]);
-  });
-  std::map<int64_t, std::vector<int32_t>> ids;
-  for (int i = 0; i < 2; ++i) engine.add(prompt_of(21), greedy(24, 0.03f));
-  while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) ids[out.sequence_id].push_back(out.token.id);
-  }
-  for (const int32_t page : written[1]) EXPECT_FALSE(written[2].contains(page)) << "page " << page;
-  EXPECT_EQ(ids.at(1), ids.at(2));
-}
-
-// Strategies whose keys and values depend on nothing behind them, so that a text may go on from another's.
-bool goes_on(const std::string& strategy) {
-  return strategy != "full_attention" && strategy != "dual_cache" && strategy != "d2f";
-}
-
-EngineConfig keeping(const std::string& strategy, int32_t num_pages) {
-  EngineConfig config = config_of(strategy, 2, {.threads = 1, .determinism = Determinism::kStrict});
-  config.runner.num_pages = num_pages;
-  config.keep_text = SchedulerConfig::KeepText::kYes;
-  return config;
-}
-
-// The tokens, with the bits of their probabilities, and the first position that was computed.
-struct Answer {
-  std::vector<SampledToken> tokens;
-  int32_t from = -1;
-};
-
-Answer answered(Engine& engine, const Request& request) {
-  Answer answer;
-  engine.observe([&answer](StepMoment, const Sequence&, const StepPlan& plan) {
-    if (answer.from < 0) answer.from = plan.spans.front().keys.phys0;
-  });
-  engine.add(request.prompt, request.params);
-  while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) answer.tokens.push_back(out.token);
-  }
-  return answer;
-}
-
-void expect_same_bits(const Answer& got, const Answer& want) {
-  ASSERT_EQ(got.tokens.size(), want.tokens.size());
-  for (size_t i = 0; i < got.tokens.size(); ++i) {
-    EXPECT_EQ(got.tokens[i].id, want.tokens[i].id) << i;
-    EXPECT_EQ(got.tokens[i].logprob, want.tokens[i].logprob) << i;
-  }
-}
-
-// The request twice at the same time: the pages that its prompt fills are in both, all others in one alone, and the
-// bits are those of a run by itself.
-void expect_two_to_share(const Model& model, Engine& engine, const Request& request) {
-  const std::string& strategy = engine.config().strategy;
-  EngineConfig alone = engine.config();
-  alone.keep_text = SchedulerConfig::KeepText::kNo;
-  alone.runner.max_tokens = 256;
-  Engine fresh(model, alone);
-  const Answer want = answered(fresh, request);
-  std::map<int64_t, std::vector<int32_t>> pages;
-  std::map<int64_t, Answer> got;
-  engine.observe([&pages](StepMoment, const Sequence& s, const StepPlan&) { pages[s.id] = s.pages; });
-  for (int i = 0; i < 2; ++i) engine.add(request.prompt, request.params);
-  while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) got[out.sequence_id].tokens.push_back(out.token);
-  }
-  for (const auto& [id, answer] : got) expect_same_bits(answer, want);
-  const std::vector<int32_t>&first = pages.begin()->second, &second = pages.rbegin()->second;
-  const size_t shared = goes_on(strategy) ? request.prompt.size() / 16 : 0;
-  ASSERT_EQ(first.size(), second.size());
-  for (size_t i = 0; i < first.size(); ++i) {
-    EXPECT_EQ(std::ranges::count(second, first[i]), i < shared ? 1 : 0) << "page " << i;
-  }
-}
-
-TEST_P(DiffusionDefects, B03_AFollowUpGoesOnBehindTheGeneratedTextAndChangesNoBit) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
-  Engine engine(*model, keeping(GetParam().strategy, 64));
-  Request request{prompt_of(21), greedy(40, 0.03f)};
-  for (const SampledToken& token : answered(engine, request).tokens) request.prompt.push_back(token.id);
-  for (const int32_t id : {7, 8, 9}) request.prompt.push_back(id);
-  Engine fresh(*model, config_of(GetParam().strategy, 2, {.threads = 1, .determinism = Determinism::kStrict}));
-  const Answer got = answered(engine, request), want = answered(fresh, request);
-  EXPECT_EQ(want.from, 0);
-  if (goes_on(GetParam().strategy)) {
-    EXPECT_GE(got.from, 31) << "behind the prompt of 21, in whole pages; a shifted model repeats a row";
-  } else {
-    EXPECT_EQ(got.from, 0);
-  }
-  expect_same_bits(got, want);
-  EXPECT_EQ(engine.scheduler().free_pages(), 64);
-}
-
-TEST_P(DiffusionDefects, B03_KeptTextGivesWayToRequestsAndTwoThatBeginWithItChangeNoBit) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
-  Engine engine(*model, keeping(GetParam().strategy, 12));
-  for (const int32_t seed : {1, 2, 1, 3, 4, 5, 1, 2}) {  // more text than the pool holds
-    const Request request{prompt_of(37, seed), greedy(20, 0.03f)};
-    Engine fresh(*model, config_of(GetParam().strategy, 2, {.threads = 1, .determinism = Determinism::kStrict}));
-    expect_same_bits(answered(engine, request), answered(fresh, request));
-    EXPECT_EQ(engine.scheduler().free_pages(), 12);
-  }
-  expect_two_to_share(*model, engine, {prompt_of(37, 1), greedy(20, 0.03f)});
-}
-
-TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
-  for (const int64_t rows : {256, 50}) {  // at once, and a prompt in two steps
-    EngineConfig config = keeping(GetParam().strategy, 12);
-    config.runner.max_tokens = goes_on(GetParam().strategy) ? rows : 256;
-    Engine engine(*model, config);
-    expect_two_to_share(*model, engine, {prompt_of(37, 1), greedy(20, 0.03f)});
-  }
-}
-
-// There one of them is denoised without the host as soon as nobody waits for it.
-TEST_P(CudaDiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
-  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& runtime = cuda_module().runtime(0);
-  const OpContext strict{.threads = 1, .determinism = Determinism::kStrict, .stream = runtime.stream()};
-  const auto model =
-      load_model(golden_folder(GetParam().family),
-                 {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict, .runtime = &runtime});
-  EngineConfig config = keeping(GetParam().strategy, 12);
-  config.runner.context = strict;
-  config.runner.runtime = &runtime;
-  for (const int32_t prompt_len : {37, 17}) {
-    Engine engine(*model, config);
-    expect_two_to_share(*model, engine, {prompt_of(prompt_len, 1), greedy(20, 0.03f)});
-  }
 }
 
 TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {
