@@ -1,10 +1,12 @@
 // Products as decoding and prefill have them, on device 0, as a share of what the device copies or multiplies. Each
 // time is that of one op within a graph of several over different weights, so that none is found in a cache.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +79,31 @@ void bench_products(const Bench& b, const char* name, int64_t out, int64_t in, i
                rate = static_cast<double>(bytes) / seconds;
   std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)  %7.1f TFLOP/s\n", name, static_cast<long>(rows),
               seconds * 1e6, rate / 1e12, rate / copy, flops / seconds / 1e12);
+}
+
+// silu(gate) * up of one pair of weights after another, for each number of rows, in both modes.
+void bench_gate_up(const Bench& b, const char* name, int64_t out, int64_t in, std::span<const int64_t> counts) {
+  constexpr int kCopies = 3;
+  const Tensor w = b.random({kCopies * 2 * out, in}), all = b.random({counts.back(), in});
+  const Tensor results = b.make(DType::kBF16, {counts.back(), out});
+  for (const int64_t rows : counts) {
+    double seconds[2];
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      const TensorView x = all.view().slice(0, rows), y = results.view().slice(0, rows);
+      const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+      seconds[determinism == Determinism::kStrict] = b.time(kCopies, [&](int i) {
+        const auto part = [&](int64_t at) { return w.view().slice((i * 2 + at) * out, (i * 2 + at + 1) * out); };
+        b.ops.fused_linear({.x = x,
+                            .products = {{{part(0), {}, y}, {part(1), {}, {}}}},
+                            .num_products = 2,
+                            .combine = FusedLinearArgs::Combine::kSiluMul},
+                           context);
+      });
+    }
+    const double tera = 4e-12 * static_cast<double>(rows * out * in);
+    std::printf("%-26s rows %5ld  fast %8.2f us %6.1f TFLOP/s  strict %8.2f us %6.1f TFLOP/s\n", name,
+                static_cast<long>(rows), seconds[0] * 1e6, tera / seconds[0], seconds[1] * 1e6, tera / seconds[1]);
+  }
 }
 
 struct LayerShape {
@@ -236,6 +263,17 @@ void bench_both_modes(const Bench& b, double copy) {
   }
 }
 
+// What steps of many requests and prompts have between attention and the next layer.
+void bench_all_gate_up(const Bench& b, double copy) {
+  constexpr std::array<int64_t, 16> kCounts = {32,  64,  96,  128, 192, 256,  288,  352,
+                                               416, 512, 608, 704, 832, 1024, 2048, 16384};
+  bench_gate_up(b, "gate and up 9728 x 2560", 9728, 2560, kCounts);
+  bench_gate_up(b, "gate and up 3584 x 1024", 3584, 1024, kCounts);
+  constexpr auto kNone = FusedLinearArgs::Combine::kNone;
+  bench_products(b, "out 2560 x 4096, alone", 2560, 4096, 704, copy, kNone, Determinism::kFast, Normed::kNo);
+  bench_products(b, "down 2560 x 9728, alone", 2560, 9728, 704, copy, kNone, Determinism::kFast, Normed::kNo);
+}
+
 void bench_all_sampling(const Bench& b) {
   for (const int64_t rows : {1, 64}) {
     bench_sampling(b, "most likely of 151936", rows, {});
@@ -244,7 +282,7 @@ void bench_all_sampling(const Bench& b) {
   }
 }
 
-// All of it, or one part: layers, products, modes, experts or sampling.
+// All of it, or one part: layers, products, modes, gates, experts or sampling.
 void run(std::string_view part) {
   const Bench b;
   const double copy = copy_rate(b);
@@ -256,6 +294,7 @@ void run(std::string_view part) {
   }
   if (part.empty() || part == "products") bench_all_products(b, copy);
   if (part.empty() || part == "modes") bench_both_modes(b, copy);
+  if (part.empty() || part == "gates") bench_all_gate_up(b, copy);
   for (const int64_t rows : {1, 8, 64, 512, 4096}) {
     if (part.empty() || part == "experts") bench_experts(b, rows, copy);
   }

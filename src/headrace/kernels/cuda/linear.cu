@@ -42,14 +42,16 @@ struct Temporary {
   }
 };
 
-// Whether run_parts needs no results of its own beside the normalised rows, which stand in for x then.
+// Whether one kernel makes silu(gate) * up. run_parts needs no results of its own then beside the normalised rows,
+// which stand in for x.
 bool combined_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
+  if (a.combine != FusedLinearArgs::Combine::kSiluMul) return false;
   FusedLinearArgs of_rows = a;
   of_rows.norm_weight = {};
-  return strict && ordered_sm90_supports(of_rows, stream);
+  return strict ? ordered_sm90_supports(of_rows, stream) : gate_up_sm90_supports(of_rows, stream);
 }
 
-// Of run_parts, at most.
+// Of run_parts, at most; but for a few last rows that are not combined at once, and are small.
 int64_t temporary_bytes(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   const int64_t rows = a.x.dim(0), out = a.products[0].weight.dim(0);
   const int64_t normed = a.norm_weight ? rows * a.x.dim(1) * size_of(a.x.dtype()) : 0;
@@ -109,7 +111,9 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
   }
   if (strict && few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream_of(context));
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
-  if (combined && combined_at_once(a, stream_of(context), strict)) return ordered_matmul_sm90(a, stream_of(context));
+  if (combined_at_once(a, stream_of(context), strict)) {
+    return strict ? ordered_matmul_sm90(a, stream_of(context)) : gate_up_sm90(a, stream_of(context));
+  }
   if (!combined) join_products(a);
   const TensorView result = a.products[0].y;
   for (int i = 0; i < a.num_products; ++i) {

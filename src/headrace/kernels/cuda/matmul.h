@@ -20,6 +20,11 @@ void ordered_matmul(const FusedLinearArgs& args, const Stream& stream);
 bool ordered_sm90_supports(const FusedLinearArgs& args, const Stream& stream);
 void ordered_matmul_sm90(const FusedLinearArgs& args, const Stream& stream);
 
+// silu(gate) * up of many rows of 16-bit floats in one kernel, by the one above or another (gate_up_plan.h), where that
+// is faster than its parts. For fast mode: the sum's order depends on the number of rows.
+bool gate_up_sm90_supports(const FusedLinearArgs& args, const Stream& stream);
+void gate_up_sm90(const FusedLinearArgs& args, const Stream& stream);
+
 // Through cuBLASLt: one product without a norm, x and weight of one dtype, TF32 off. The sum's order depends on the
 // number of rows. False, and nothing is done, when it has no kernel for the shape. Error kCuda when it fails.
 bool library_supports(const FusedLinearArgs& args);

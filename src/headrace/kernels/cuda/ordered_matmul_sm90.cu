@@ -10,28 +10,15 @@ namespace headrace::cuda {
 namespace ordered {
 namespace {
 
-CUtensorMap map_of(const TensorView& x, cuuint32_t box_rows) {
-  CUtensorMap map{};
-  const auto row = static_cast<cuuint64_t>(x.stride(0)) * 2;
-  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(x.dim(1)), static_cast<cuuint64_t>(x.dim(0)), 1, 1};
-  const cuuint64_t strides[3] = {row, row * sizes[1], row * sizes[1]};
-  const cuuint32_t box[4] = {kDepth, box_rows, 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult status = tensor_map_encoder()(
-      &map, x.dtype() == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, x.data(),
-      sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda linear: no tensor map for ", x.dim(0), " x ", x.dim(1),
-             " elements: driver error ", static_cast<int>(status));
-  return map;
-}
+constexpr const char* kOp = "linear";
 
 bool is_combined(const FusedLinearArgs& a) { return a.combine == FusedLinearArgs::Combine::kSiluMul; }
 
 Params params_of(const FusedLinearArgs& a) {
   const FusedLinearArgs::Product& product = a.products[0];
   const int columns = is_combined(a) ? kColumns / 2 : kColumns;
-  Params p{.x = map_of(a.x, kRows),
-           .weights = {map_of(product.weight, kBoxRows), {}},
+  Params p{.x = map_of_rows(a.x, kRows, kOp),
+           .weights = {map_of_rows(product.weight, kBoxRows, kOp), {}},
            .y = Rows(product.y),
            .residual = Rows(a.residual),
            .bias = product.bias.data(),
@@ -39,7 +26,7 @@ Params params_of(const FusedLinearArgs& a) {
            .out = static_cast<int>(product.weight.dim(0)),
            .in = static_cast<int>(a.x.dim(1)),
            .weight_columns = columns};
-  if (is_combined(a)) p.weights[1] = map_of(a.products[1].weight, kBoxRows);
+  if (is_combined(a)) p.weights[1] = map_of_rows(a.products[1].weight, kBoxRows, kOp);
   p.row_tiles = (p.rows + kRows - 1) / kRows;
   p.column_tiles = (p.out + columns - 1) / columns;
   return p;
