@@ -63,6 +63,10 @@ class Request {
     }
   }
 
+  // NaN in all of the new keys and values from `token` on.
+  void spoil_from(int64_t token) {
+    for (const TensorView& side : {k_.view().slice(token, c.tokens), v_.view().slice(token, c.tokens)}) poison(side);
+  }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
     for (int64_t h = 0; h < c.kv_heads; ++h) set_element(v_.view().select(token).select(h), d, value);
@@ -253,8 +257,9 @@ TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int64_t kTokens = 40;
   using Kind = std::tuple<int64_t, DType, float>;  // head size, what the pool holds, scale of keys and values
-  for (const auto& [dim, pool, scale] : {Kind(16, DType::kBF16, 1.0f), Kind(128, DType::kBF16, 1.0f),
-                                         Kind(256, DType::kBF16, 1.0f), Kind(16, DType::kE4M3, 0.013f)}) {
+  for (const auto& [dim, pool, scale] :
+       {Kind(16, DType::kBF16, 1.0f), Kind(128, DType::kBF16, 1.0f), Kind(256, DType::kBF16, 1.0f),
+        Kind(16, DType::kE4M3, 0.013f), Kind(128, DType::kE4M3, 0.013f), Kind(256, DType::kE4M3, 0.013f)}) {
     SCOPED_TRACE(testing::Message() << "heads of " << dim << ", pool of " << name_of(pool));
     Problem problem = long_problem(kTokens, 8180);
     problem.dim = problem.v_dim = dim, problem.pool_type = pool, problem.k_scale = problem.v_scale = scale;
@@ -269,12 +274,39 @@ TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
   }
 }
 
+// The same rows as a prompt with its keys given, read from the pool, in chunks of few rows, together as requests of one
+// row, and decoded one by one. The cut at 2048 keys lies between rows 8 and 9.
+TEST_P(CpuPagedAttention, StrictRowsOverAPoolOfFP8HaveTheSameBitsInEveryBatch) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  constexpr int32_t kTokens = 20, kContext = 2040;
+  std::vector<KeySpan> ones;
+  for (int32_t i = 0; i < kTokens; ++i)
+    ones.push_back({.q_off = i, .q_len = 1, .ctx_len = kContext + i, .phys0 = kContext + i});
+  for (const int64_t dim : {64, 128, 256}) {
+    SCOPED_TRACE(testing::Message() << "heads of " << dim);
+    Problem problem = long_problem(kTokens, kContext);
+    problem.dim = problem.v_dim = dim, problem.pool_type = DType::kE4M3;
+    problem.k_scale = problem.v_scale = 0.013f;
+    Request request(problem);
+    const Request::Result prompt = request.run(ops(), strict, 0, kTokens);
+    request.store_new_keys();
+    const auto expect_rows = [&](const Request::Result& got, int64_t begin, int64_t end) {
+      EXPECT_TRUE(bit_equal(got.out, copy_of(prompt.out.view().slice(begin, end)))) << begin << " to " << end;
+      EXPECT_TRUE(bit_equal(got.lse, copy_of(prompt.lse.view().slice(begin, end)))) << begin << " to " << end;
+    };
+    expect_rows(request.run(ops(), strict, 0, kTokens, HeadGrouping::kGrouped, /*keys_given=*/false), 0, kTokens);
+    expect_rows(request.run(ops(), strict, 0, 7), 0, 7);
+    expect_rows(request.run(ops(), strict, 7, kTokens), 7, kTokens);
+    expect_rows(request.run(ops(), strict, ones, 0, kTokens), 0, kTokens);
+    for (const int64_t row : {0, 8, 9, 19}) expect_rows(request.run(ops(), strict, row, row + 1), row, row + 1);
+  }
+}
+
 // Contexts of every length under one table of more than 8192 keys: whole rows, rows whose keys are shared out, a row
 // that sees no key, and one whose new key lies apart from its context.
 TEST_P(CpuPagedAttention, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndTogether) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int32_t kRequests = 40;
-  const Request request(long_problem(kRequests, 8600));
   std::vector<KeySpan> spans;
   for (int32_t i = 0; i < kRequests; ++i) {
     const int32_t context = i % 8 == 0 ? 8600 - 90 * i : i * i;
@@ -282,13 +314,20 @@ TEST_P(CpuPagedAttention, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndToge
   }
   spans[3] = {.q_off = 3, .q_len = 1, .kind = KeySpan::Kind::kNone};
   spans[5].phys0 += 70;
-  const Request::Result together = request.run(ops(), strict, spans, 0, kRequests);
-  for (int32_t i = 0; i < kRequests; ++i) {
-    KeySpan span = spans[static_cast<size_t>(i)];
-    span.q_off = 0;
-    const Request::Result alone = request.run(ops(), strict, std::span(&span, 1), i, i + 1);
-    EXPECT_TRUE(bit_equal(alone.out, copy_of(together.out.view().slice(i, i + 1)))) << "request " << i;
-    EXPECT_TRUE(bit_equal(alone.lse, copy_of(together.lse.view().slice(i, i + 1)))) << "request " << i;
+  for (const DType pool : {DType::kBF16, DType::kE4M3}) {
+    Problem problem = long_problem(kRequests, 8600);
+    problem.pool_type = pool;
+    if (pool == DType::kE4M3) problem.k_scale = problem.v_scale = 0.013f;
+    const Request request(problem);
+    const Request::Result together = request.run(ops(), strict, spans, 0, kRequests);
+    for (int32_t i = 0; i < kRequests; ++i) {
+      SCOPED_TRACE(testing::Message() << "request " << i << ", pool of " << name_of(pool));
+      KeySpan span = spans[static_cast<size_t>(i)];
+      span.q_off = 0;
+      const Request::Result alone = request.run(ops(), strict, std::span(&span, 1), i, i + 1);
+      EXPECT_TRUE(bit_equal(alone.out, copy_of(together.out.view().slice(i, i + 1))));
+      EXPECT_TRUE(bit_equal(alone.lse, copy_of(together.lse.view().slice(i, i + 1))));
+    }
   }
 }
 
@@ -325,6 +364,29 @@ TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {
                             .new_type = DType::kBF16,
                             .pool_type = DType::kBF16,
                             .window = 90});
+}
+
+// Few rows and many, keys and values of one tile and of several, pages smaller and larger than a tile.
+TEST_P(CpuPagedAttention, EveryHeadSizeOverAPoolOfFP8Matches) {
+  for (const auto& [dim, v_dim] : {std::pair(64, 64), std::pair(80, 40), std::pair(128, 96), std::pair(200, 256)}) {
+    for (const auto& [tokens, page_size] : {std::pair(3, 8), std::pair(33, 16), std::pair(34, 256)}) {
+      const DType type = page_size == 16 ? DType::kF16 : DType::kBF16;
+      Problem c = {.heads = 4,
+                   .kv_heads = 1,
+                   .dim = dim,
+                   .v_dim = v_dim,
+                   .page_size = page_size,
+                   .tokens = tokens,
+                   .context = 150,
+                   .q_type = type,
+                   .new_type = type,
+                   .pool_type = DType::kE4M3,
+                   .k_scale = 0.6f,
+                   .v_scale = 1.2f};
+      if (page_size == 256) c.logit_cap = 2, c.window = 100;
+      expect_matches_reference(c);
+    }
+  }
 }
 
 TEST_P(CpuPagedAttention, ThreadsDoNotChangeTheBits) {
@@ -366,12 +428,69 @@ TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
   }
 }
 
+// Pages that no row sees need not be read: what an earlier call left in their place must not matter, NaN or not.
+TEST_P(CpuPagedAttention, StrictBitsOverAPoolOfFP8DoNotDependOnTheCallBefore) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  constexpr int64_t kTokens = 150;
+  for (const int64_t dim : {32, 128}) {
+    const Problem problem = {.heads = 10,
+                             .dim = dim,
+                             .v_dim = dim,
+                             .tokens = kTokens,
+                             .context = 33,
+                             .q_type = DType::kBF16,
+                             .new_type = DType::kBF16,
+                             .pool_type = DType::kE4M3,
+                             .k_scale = 0.013f,
+                             .v_scale = 0.013f};
+    Request request(problem), spoiled(problem);
+    const Request::Result want = request.run(ops(), strict, 0, kTokens);
+    spoiled.spoil_from(0);
+    request.store_new_keys();
+    spoiled.store_new_keys();
+    static_cast<void>(spoiled.run(ops(), strict, 0, kTokens, HeadGrouping::kGrouped, /*keys_given=*/false));
+    const auto got = request.run(ops(), strict, 0, kTokens, HeadGrouping::kGrouped, /*keys_given=*/false);
+    EXPECT_TRUE(bit_equal(got.out, want.out)) << "heads of " << dim;
+    EXPECT_TRUE(bit_equal(got.lse, want.lse)) << "heads of " << dim;
+  }
+}
+
+// A GPU's block of 128 rows ends where they begin, and the tile of 128 keys that it ends in holds them too.
+TEST_P(CpuPagedAttention, LaterPagesOfNaNReachNoRowBeforeThem) {
+  constexpr int64_t kTokens = 40, kSpoiled = 16;  // from the page of position 112 on
+  for (const DType pool : {DType::kBF16, DType::kE4M3}) {
+    for (const int64_t dim : {64, 128, 256}) {
+      SCOPED_TRACE(testing::Message() << "pool of " << name_of(pool) << ", heads of " << dim);
+      Request request({.heads = 8,
+                       .kv_heads = 1,
+                       .dim = dim,
+                       .v_dim = dim,
+                       .tokens = kTokens,
+                       .context = 96,
+                       .q_type = DType::kBF16,
+                       .new_type = DType::kBF16,
+                       .pool_type = pool});
+      const Request::Result want = request.run(reference::ops(), {}, 0, kSpoiled);
+      request.spoil_from(kSpoiled);
+      request.store_new_keys();
+      for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+        const auto got = request.run(ops(), {.threads = 2, .determinism = determinism}, 0, kTokens,
+                                     HeadGrouping::kGrouped, /*keys_given=*/false);
+        EXPECT_TRUE(all_close(copy_of(got.out.view().slice(0, kSpoiled)), want.out, attention_tolerance(DType::kBF16)));
+        EXPECT_TRUE(all_close(copy_of(got.lse.view().slice(0, kSpoiled)), want.lse, lse_tolerance(DType::kBF16)));
+      }
+    }
+  }
+}
+
 // 0 times NaN is NaN: a masked key's probability of 0 must not meet its value.
 TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
   constexpr int64_t kTokens = 150, kSpoiled = 77, kElement = 5;
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  using Types = std::pair<DType, DType>;  // of q and new keys, and of the pool
+  for (const auto& [type, pool] :
+       {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16), Types(DType::kBF16, DType::kE4M3)}) {
     Request request(
-        {.heads = 10, .tokens = kTokens, .context = 33, .q_type = type, .new_type = type, .pool_type = type});
+        {.heads = 10, .tokens = kTokens, .context = 33, .q_type = type, .new_type = type, .pool_type = pool});
     const Request::Result clean = request.run(ops(), {.threads = 2}, 0, kTokens);
     request.set_new_value(kSpoiled, kElement, std::numeric_limits<double>::quiet_NaN());
     const Request::Result got = request.run(ops(), {.threads = 2}, 0, kTokens);

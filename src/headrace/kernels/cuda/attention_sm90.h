@@ -19,9 +19,13 @@ constexpr int tile_keys(int dim, int teams) {
 // products.
 constexpr int kCrowdedKeys = 64;
 
+// What the pool holds: numbers of the queries' type, or codes of FP8, which a warpgroup of their own unpacks to tiles
+// of the queries' type.
+enum class PoolHolds : uint8_t { kFloats, kCodes };
+
 // Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
-// that the others spend on exponentials.
-constexpr int tall_rows(int dim) { return dim <= 64 ? 192 : 128; }
+// that the others spend on exponentials; one that unpacks codes takes them instead.
+constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
 
 struct KVMaps {
   CUtensorMap k, v;  // of [pages, heads, slots, dim]: boxes of 64 elements by the slots of a page that a tile takes
@@ -78,12 +82,10 @@ struct AttentionCall {
   int blocks = 0;          // of it
 };
 
-// One of these for each type of the queries and head size, in a file of its own: they are slow to compile. kDim: 64,
-// 128 or 256. max_rows: of a request, packed as (token, query head of the group).
-template <class T, int kDim>
+// T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. max_rows: of a request,
+// packed as (token, query head of the group).
+template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& stream);
-// The same for up to 64 rows and a pool of FP8. dim: 128 or 256.
-void attend_sm90_codes(const AttentionCall& call, int dim, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.
 void plan_attention_sm90(const AttentionCall& call, const Stream& stream);

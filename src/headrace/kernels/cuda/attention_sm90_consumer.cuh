@@ -27,6 +27,10 @@ struct Consumer {
   __device__ uint32_t k_operand(int stage) const { return uniform(operand_low(me.shared.k(stage), 0)); }
   __device__ uint32_t v_operand(int stage) const { return uniform(operand_low(me.shared.v(stage), S::kColumnBytes)); }
 
+  __device__ static void await(uint64_t (&full)[S::kStages], const RingPlace<S::kStages>& at) {
+    barrier_wait(shared_address(&full[at.stage]), at.phase);
+  }
+
   __device__ void start_scores(Scores& s, uint32_t q, uint32_t k) const {
     wgmma_fence();
 #pragma unroll
@@ -40,7 +44,16 @@ struct Consumer {
   __device__ void start_values(Values& o, const uint32_t (&w)[kSteps][4], uint32_t v) const {
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < kSteps; ++n) wgmma_registers<T>(o, w[n], operand(v + n * (2048 / 16)));
+    for (int n = 0; n < kSteps; ++n) {
+      if constexpr (S::kValueProducts == 1) {
+        wgmma_registers<T>(o, w[n], operand(v + n * (2048 / 16)));
+      } else {
+        using Half = float[S::kValueDim / 16][4];
+        wgmma_registers<T>(reinterpret_cast<Half&>(o[0]), w[n], operand(v + n * (2048 / 16)));
+        wgmma_registers<T>(reinterpret_cast<Half&>(o[S::kValueDim / 16]), w[n],
+                           operand(v + (S::kValueColumns / 2 * S::kColumnBytes + n * 2048) / 16));
+      }
+    }
     wgmma_commit();
   }
 
@@ -74,9 +87,9 @@ struct Consumer {
     Control<S>& control = me.shared.control();
     for (int i = work.begin; i < work.end; ++i) {
       move(i == work.begin ? 0 : 1);
-      barrier_wait(shared_address(&control.k_full[me.team()][place.stage]), place.phase);
-      me.release(control.k_empty[place.stage]);
-      barrier_wait(shared_address(&control.v_full[me.team()][place.stage]), place.phase);
+      await(control.k_full[me.team()], S::key_place(place));
+      me.release(control.k_empty[S::key_place(place).stage]);
+      await(control.v_full[me.team()], place);
       me.release(control.v_empty[place.stage]);
     }
     if (work.begin < work.end) place.stage = (place.stage + 1) % S::kStages;
@@ -112,14 +125,15 @@ struct Consumer {
       }
     };
     const auto await_keys = [&](int i) {
-      barrier_wait(shared_address(&control.k_full[me.team()][place.stage]), place.phase);
+      await(control.k_full[me.team()], S::key_place(place));
       if (plain.holds(i) || me.p.k_new.data == nullptr) return;
       const Sight<S> sight(me, work);
       if (holds_new(sight, i))
-        fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, i, me.shared.k(place.stage), Fill::kNewKeys);
+        fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, i, me.shared.k(S::key_place(place).stage),
+                               Fill::kNewKeys);
     };
     const auto await_values = [&](int i, const RingPlace<S::kStages>& v) {
-      barrier_wait(shared_address(&control.v_full[me.team()][v.stage]), v.phase);
+      await(control.v_full[me.team()], v);
       if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(i))) return;
       fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work), i,
                                   me.shared.v(v.stage), Fill::kClearHidden);
@@ -130,11 +144,11 @@ struct Consumer {
       if (me.number == S::kRowGroups - 1) me.give_turn(turns);  // the first turn is the first warpgroup's
       await_keys(begin);
       me.take_turn(turns);
-      start_scores(s, q, k_operand(place.stage));
+      start_scores(s, q, k_operand(S::key_place(place).stage));
       me.give_turn(turns);
       wgmma_wait<0>();
       hold(s);
-      me.release(control.k_empty[place.stage]);
+      me.release(control.k_empty[S::key_place(place).stage]);
       finish_scores(begin);
       const Softening x = begin_softening(s, largest, me.to_log2);
       soften(s, 0, x, me.to_log2, sum), soften(s, 1, x, me.to_log2, sum);
@@ -146,22 +160,26 @@ struct Consumer {
     const auto step_plain = [&] {
       const RingPlace<S::kStages> v = place;
       move(S::kTeams);
-      const uint32_t k_here = k_operand(place.stage), v_here = v_operand(v.stage), q_here = uniform(q);
-      barrier_wait(shared_address(&control.v_full[me.team()][v.stage]), v.phase);
-      barrier_wait(shared_address(&control.k_full[me.team()][place.stage]), place.phase);
+      const uint32_t k_here = k_operand(S::key_place(place).stage), v_here = v_operand(v.stage), q_here = uniform(q);
+      await(control.v_full[me.team()], v);
+      await(control.k_full[me.team()], S::key_place(place));
       me.take_turn(turns);
       start_scores(s, q_here, k_here);
       start_values(o, w, v_here);
       me.give_turn(turns);
       wgmma_wait<1>();
       hold(s);
-      me.release(control.k_empty[place.stage]);
+      me.release(control.k_empty[S::key_place(place).stage]);
       const Softening x = begin_softening(s, largest, me.to_log2);
       if constexpr (S::kDim > 128) {
         // The compiler moves the wait for the values up as far as it can. Long ones leave time for one row's weights
         // before it: held here by a barrier long passed.
         soften(s, 0, x, me.to_log2, sum);
-        barrier_wait(shared_address(&control.k_full[me.team()][place.stage]), place.phase);
+        if constexpr (S::kKeyStages == S::kStages) {
+          await(control.k_full[me.team()], place);
+        } else {
+          await(control.v_full[me.team()], v);  // the next keys may have passed the other one already
+        }
       }
       wgmma_wait<0>();
       hold(o);
@@ -177,13 +195,13 @@ struct Consumer {
       await_values(i, v);
       await_keys(i + S::kTeams);
       me.take_turn(turns);
-      start_scores(s, q, k_operand(place.stage));
+      start_scores(s, q, k_operand(S::key_place(place).stage));
       start_values(o, w, v_operand(v.stage));
       me.give_turn(turns);
       wgmma_wait<0>();
       hold(s);
       hold(o);
-      me.release(control.k_empty[place.stage]);
+      me.release(control.k_empty[S::key_place(place).stage]);
       me.release(control.v_empty[v.stage]);
       if (S::kTeams == 1 && i + 2 >= end) release_queries();
       if (i + S::kTeams == cut) {

@@ -10,10 +10,6 @@ namespace headrace::cuda {
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// What the pool holds: numbers of the queries' type, or codes of FP8, which a warpgroup of their own unpacks to tiles
-// of the queries' type.
-enum class PoolHolds : uint8_t { kFloats, kCodes };
-
 // kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
 // up one of kValueParts parts of the values' columns. kResident blocks share a multiprocessor.
 template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
@@ -34,29 +30,44 @@ struct Sm90Shape {
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
   static constexpr int kStages = kCodes ? 2 : smaller(6, (kMemory - kOtherBytes) / kStageBytes);
+  // Keys are free before the weights are found, and can be unpacked meanwhile: where memory is short, one stage serves.
+  static constexpr int kKeyStages = kCodes && kRowGroups * kDim > 256 ? 1 : kStages;
+  static constexpr int kValueStep = kKeyStages == kStages ? kStageBytes : kStageBytes - kTileBytes;
+  static constexpr int kTilesBytes = kStages * kStageBytes - (kStages - kKeyStages) * kTileBytes;
   // Codes of one side of a tile, as they lie in the pool, and how many tiles of them there is room for.
   static constexpr int kCodeBytes = kKeys * kDim;
   static constexpr int kCodeStages =
-      kCodes ? smaller(4, (227 * 1024 - kOtherBytes - kStages * kStageBytes) / (2 * kCodeBytes)) : 0;
+      kCodes ? smaller(4, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kCodeBytes)) : 0;
   static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // of what the copy engine brings
   // Strict mode's sums of the groups before: in the shared memory that is left, of as many columns as it holds.
   static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums
   static constexpr int kStashUnits =
-      kRowGroups == 1 ? 0 : smaller(kValueDim / 8 + 1, (227 * 1024 - kOtherBytes - kStages * kStageBytes) / kStashUnit);
+      kRowGroups == 1 ? 0
+                      : smaller(kValueDim / 8 + 1,
+                                (227 * 1024 - kOtherBytes - kTilesBytes - kCodeStages * 2 * kCodeBytes) / kStashUnit);
   static constexpr int kSharedBytes =
-      kOtherBytes + kStages * kStageBytes + kStashUnits * kStashUnit + kCodeStages * 2 * kCodeBytes;
+      kOtherBytes + kTilesBytes + kCodeStages * 2 * kCodeBytes + kStashUnits * kStashUnit;
   static constexpr int kReleases = kCodes ? 128 : 4;  // of a warpgroup, at a barrier that says that it is done
   // Registers of a thread: of 64 Ki in all.
   static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes || kResident > 1;
-  static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 56,
-                       kConsumerRegisters = kWarpgroups == 3 ? 160
-                                            : kResident > 1  ? 200
-                                                             : 224,
-                       kUnpackerRegisters = 104;
+  static constexpr int kGroups = kWarpgroups + kCodes;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56,
+                       kConsumerRegisters = kGroups == 3    ? (kCodes ? 208 : 160)
+                                            : kResident > 1 ? 200
+                                                            : 224,
+                       kUnpackerRegisters = kGroups == 3 ? 64 : 104;
+  // The compiler wants no instruction to use more registers than each thread of a block would have without the above.
+  static constexpr int kValueProducts = kValueDim / 2 < 64 * 1024 / kThreads ? 1 : 2;
   static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
   static_assert(kValueParts == 1 || kWarpgroups == 1);
   static_assert(kResident == 1 || (kWarpgroups == 1 && !kCodes));
-  static_assert(!kCodes || (kWarpgroups == 1 && kValueParts == 1 && kCodeStages >= 1));
+  static_assert(!kCodes || (kTeams == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
+
+  // Where the keys of a tile are whose values are at `place`.
+  __device__ static RingPlace<kStages> key_place(const RingPlace<kStages>& place) {
+    if constexpr (kKeyStages == kStages) return place;
+    return {0, static_cast<uint32_t>(place.stage)};  // two stages: every other tile completes a phase of one
+  }
 };
 
 // What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
@@ -65,7 +76,7 @@ template <class S>
 struct Ranges {
   int2 row[S::kRows];  // [first, end)
   // A tile within these positions is in the pool and every key of it belongs to the request: what some rows do not see
-  // of it is hidden by their weights alone. Empty where that is not so.
+  // of it is hidden by their weights alone. Empty where that is not so. Of codes all of it is brought, seen or not.
   int stored_from, stored_to;
   bool say_all;
 };
@@ -98,10 +109,10 @@ struct SharedLayout {
   __device__ uint32_t k(int stage) const {
     return shared_address(base) + S::kWarpgroups * S::kQBytes + stage * S::kStageBytes;
   }
-  __device__ uint32_t v(int stage) const { return k(stage) + S::kTileBytes; }
+  __device__ uint32_t v(int stage) const { return k(0) + S::kTileBytes + stage * S::kValueStep; }
   __device__ Control<S>& control() const {
     static_assert(sizeof(Control<S>) <= S::kControlBytes);
-    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kStages * S::kStageBytes);
+    return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kTilesBytes);
   }
   __device__ RowScratch& scratch() const {
     return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
@@ -110,9 +121,7 @@ struct SharedLayout {
     return reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes + stage * 2 * S::kCodeBytes;
   }
   __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
-  __device__ float* stash() const {
-    return reinterpret_cast<float*>(reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes);
-  }
+  __device__ float* stash() const { return reinterpret_cast<float*>(k_codes(S::kCodeStages)); }
 };
 
 // The first of the values' columns that a piece adds up.

@@ -25,32 +25,46 @@ struct Unpacker {
       barrier_arrive(shared_address(&control.work_empty[at.stage]));
       if (request < 0) return;
       for (int i = 0; i < tiles; ++i, place.next(), codes.next()) {
-        unpack(shared.k_codes(codes.stage), shared.k(place.stage), control.k_codes_full[codes.stage],
-               control.k_codes_empty[codes.stage], control.k_full[0][place.stage], control.k_empty[place.stage]);
+        const RingPlace<S::kStages> k = S::key_place(place);
+        unpack(shared.k_codes(codes.stage), shared.k(k.stage), control.k_codes_full[codes.stage],
+               control.k_codes_empty[codes.stage], control.k_full[0][k.stage], control.k_empty[k.stage], k.phase ^ 1);
         unpack(shared.v_codes(codes.stage), shared.v(place.stage), control.v_codes_full[codes.stage],
-               control.v_codes_empty[codes.stage], control.v_full[0][place.stage], control.v_empty[place.stage]);
+               control.v_codes_empty[codes.stage], control.v_full[0][place.stage], control.v_empty[place.stage],
+               place.phase ^ 1);
       }
     }
   }
 
  private:
+  // All codes of this thread are loaded before the first is used: the compiler keeps loads behind stores before them.
   __device__ void unpack(const char* from, uint32_t to, uint64_t& codes_full, uint64_t& codes_empty, uint64_t& full,
-                         uint64_t& empty) const {
-    constexpr int kPieces = S::kDim / 16;  // of a row: sixteen codes each
+                         uint64_t& empty, uint32_t empty_phase) const {
+    constexpr int kPieces = S::kDim / 16, kRowsAtOnce = 128 / kPieces;  // of a row: sixteen codes each
+    constexpr int kSteps = S::kKeys / kRowsAtOnce;
+    static_assert(kRowsAtOnce % 8 == 0, "the swizzle of a thread's rows is the same");
+    const int row = thread / kPieces, piece = thread % kPieces;
+    // Pieces of neighbouring columns would meet in one bank: those of odd ones are written in the other order.
+    const bool swapped = (piece / 4 & 1) != 0;
     char* const base = shared.base + (to - shared_address(shared.base));
+    char* const first = base + column_swizzled(S::kKeys, row, 2 * piece + swapped);
+    char* const second = base + column_swizzled(S::kKeys, row, 2 * piece + !swapped);
     barrier_wait(shared_address(&codes_full), codes.phase);
-    barrier_wait(shared_address(&empty), place.phase ^ 1);
-#pragma unroll 4
-    for (int i = thread; i < S::kKeys * kPieces; i += 128) {
-      const int row = i / kPieces, piece = i % kPieces;
-      const uint4 x = *reinterpret_cast<const uint4*>(from + i * 16);
-      const uint4 low = e4m3_to_floats<typename S::T>(x.x, x.y), high = e4m3_to_floats<typename S::T>(x.z, x.w);
-      // Pieces of neighbouring columns would meet in one bank: those of odd ones are written in the other order.
-      const bool swapped = (piece / 4 & 1) != 0;
-      *reinterpret_cast<uint4*>(base + column_swizzled(S::kKeys, row, 2 * piece + swapped)) = swapped ? high : low;
-      *reinterpret_cast<uint4*>(base + column_swizzled(S::kKeys, row, 2 * piece + !swapped)) = swapped ? low : high;
+    uint4 x[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) x[i] = *reinterpret_cast<const uint4*>(from + (i * 128 + thread) * 16);
+    barrier_wait(shared_address(&empty), empty_phase);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const uint2 low = {x[i].x, x[i].y}, high = {x[i].z, x[i].w};
+      const uint2 to_first = swapped ? high : low, to_second = swapped ? low : high;
+      *reinterpret_cast<uint4*>(first + i * kRowsAtOnce * 128) = e4m3_to_floats<typename S::T>(to_first.x, to_first.y);
+      *reinterpret_cast<uint4*>(second + i * kRowsAtOnce * 128) =
+          e4m3_to_floats<typename S::T>(to_second.x, to_second.y);
     }
     fence_for_wgmma();
+    // Both after the fence. It makes the stores visible to products, and it is what orders the loads before the copy
+    // engine's next writes to their place: an arrival alone does not, and loads still under way then read codes of
+    // another tile.
     barrier_arrive(shared_address(&codes_empty));
     barrier_arrive(shared_address(&full));
   }

@@ -24,15 +24,10 @@ bool copies(const PagedSide& side, DType type) {
 
 bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
 
-// Codes: what few rows that need not have the bits of others ask for, and heads of more than 64.
-bool fits(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+bool fits(const AttentionParams& p, const Stream& stream) {
   if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
   const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
   if (!copies(p.k, held) || !copies(p.v, held)) return false;
-  if (holds_codes(p) &&
-      (shape.determinism == Determinism::kStrict || shape.max_rows > 64 || std::max(p.head_dim, p.v_head_dim) <= 64)) {
-    return false;
-  }
   if (p.k_new.data != nullptr && (!copies(p.k_new, p.q_type) || !copies(p.v_new, p.q_type))) return false;
   const bool rows = reinterpret_cast<uintptr_t>(p.q) % 16 == 0 && p.q_token_stride % 8 == 0 && p.q_head_stride % 8 == 0;
   const bool out =
@@ -66,7 +61,8 @@ CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int
   return map;
 }
 
-constexpr int kGroupKeys = 4096;  // of the groups of strict mode
+// Of the groups of strict mode. A tile of codes takes longer: half as many let one request fill the device.
+constexpr int kGroupKeys = 4096, kStrictCodesGroupKeys = 2048;
 
 // Takes memory from the front of the stream's scratch.
 class Scratch {
@@ -145,7 +141,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   plan.queue = stream.counters;
   call.blocks = stream.num_sms;
   const bool tall = shape.max_rows > 64;
-  call.rows = tall ? tall_rows(kernel_dim) : 64;
+  call.rows = tall ? tall_rows(kernel_dim, holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats) : 64;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = tall && shape.min_rows <= 64;
   const int64_t tiles = call.rows == 64 ? shape.tiles64 : call.rows == 128 ? shape.tiles128 : shape.tiles192;
@@ -159,13 +155,15 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     plan.crowded = shape.determinism == Determinism::kFast && kernel_dim == 128 && !holds_codes(p) &&
                    pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
     if (plan.crowded) call.blocks *= 2;
-    plan.group_tiles = kGroupKeys / keys_of(plan, kernel_dim);
+    const bool strict_codes = holds_codes(p) && shape.determinism == Determinism::kStrict;
+    const int group_keys = strict_codes ? kStrictCodesGroupKeys : kGroupKeys;
+    plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
     // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
     // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
     // own products: in long heads.
-    if (!tall && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
+    if (!tall && !holds_codes(p) && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
     plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
-    const int64_t parts = (int64_t{shape.max_keys} + kGroupKeys - 1) / kGroupKeys + 1;
+    const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
     const int64_t bytes = pieces_at_most * parts * (slot_bytes(p, plan) + kWorkBytes) + 4096;
     // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
     if ((!tall || pieces < int64_t{2} * stream.num_sms) && parts > 2 && bytes <= scratch.left()) {
@@ -211,25 +209,32 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
   if (place.state == DevicePlans::State::kNew) plan_attention_sm90(call, stream);
 }
 
+template <class T, PoolHolds kPool>
+void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
+  const auto attend = dim == 64    ? attend_sm90_of<T, 64, kPool>
+                      : dim == 128 ? attend_sm90_of<T, 128, kPool>
+                                   : attend_sm90_of<T, 256, kPool>;
+  attend(call, max_rows, stream);
+}
+
 }  // namespace
 
 bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape, DevicePlans* plans,
                           const Stream& stream) {
-  if (!fits(p, shape, stream)) return false;
+  if (!fits(p, stream)) return false;
   const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   Scratch scratch(stream);
   AttentionCall call{.p = p};
   share_out(call, shape, dim, stream, scratch);
   call.maps = {.k = map_of(p, p.k, p.head_dim, dim, call.keys), .v = map_of(p, p.v, p.v_head_dim, dim, call.keys)};
   plan_pieces(call, plans, stream, scratch);
+  const bool bf16 = p.q_type == DType::kBF16;
   if (holds_codes(p)) {
-    attend_sm90_codes(call, dim, stream);
+    (bf16 ? attend_in<__nv_bfloat16, PoolHolds::kCodes> : attend_in<__half, PoolHolds::kCodes>)(call, dim,
+                                                                                                shape.max_rows, stream);
   } else {
-    const bool bf16 = p.q_type == DType::kBF16;
-    const auto attend = dim == 64    ? (bf16 ? attend_sm90_of<__nv_bfloat16, 64> : attend_sm90_of<__half, 64>)
-                        : dim == 128 ? (bf16 ? attend_sm90_of<__nv_bfloat16, 128> : attend_sm90_of<__half, 128>)
-                                     : (bf16 ? attend_sm90_of<__nv_bfloat16, 256> : attend_sm90_of<__half, 256>);
-    attend(call, shape.max_rows, stream);
+    (bf16 ? attend_in<__nv_bfloat16, PoolHolds::kFloats>
+          : attend_in<__half, PoolHolds::kFloats>)(call, dim, shape.max_rows, stream);
   }
   if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
   return true;

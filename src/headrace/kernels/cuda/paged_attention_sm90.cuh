@@ -16,7 +16,8 @@ namespace headrace::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class S>
-__device__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan, char* memory) {
+__device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const AttentionParams& p, const WorkPlan& plan,
+                                                  char* memory) {
   const SharedLayout<S> shared(memory);
   Control<S>& control = shared.control();
   if (threadIdx.x == 0) {
@@ -90,10 +91,12 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
                call, "paged_attention");
 }
 
-template <class T, int kDim>
+template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& stream) {
   if (max_rows > 64) {
-    launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim) / 64, 1>>(call, stream);
+    launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim, kPool) / 64, 1, 1, kPool>>(call, stream);
+  } else if constexpr (kPool == PoolHolds::kCodes) {
+    launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, kPool>>(call, stream);
   } else if (call.plan.teams == 2) {
     launch_sm90<Sm90Shape<T, kDim, 1, 2>>(call, stream);
   } else if (call.plan.crowded) {

@@ -2,6 +2,7 @@
 
 namespace headrace::cuda {
 
-template void attend_sm90_of<__half, 128>(const AttentionCall& call, int max_rows, const Stream& stream);
+template void attend_sm90_of<__half, 128, PoolHolds::kFloats>(const AttentionCall& call, int max_rows,
+                                                              const Stream& stream);
 
 }  // namespace headrace::cuda
