@@ -77,9 +77,10 @@ int doctor(Output output) {
     write_out(fmt::format(
         "{{\"cpu\": {}, \"cores\": {}, \"features\": [{}], \"kernel_sets\": [{}], \"selected\": \"{}\", "
         "\"read_gb_s\": {:.1f}, "
-        "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, \"gpus\": [{}]}}\n",
+        "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, \"gpus\": [{}], \"why_no_gpu\": {}}}\n",
         json_string(model), threads, json_features, sets, best, read / 1e9, both / 1e9,
-        matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null", found.name.empty() ? "" : json_string(found.name)));
+        matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null", found.name.empty() ? "" : json_string(found.name),
+        found.name.empty() ? json_string(found.why_not) : "null"));
     return 0;
   }
   write_out(

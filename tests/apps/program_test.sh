@@ -129,6 +129,8 @@ for line in cpu has kernels portable memory matmul gpu; do
   check "doctor says $line" 1 "$(grep -cE "^ *$line " <<<"$report")"
 done
 
+check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep -cE '"gpus": (\[\], "why_no_gpu": ".+"|\[".+"\], "why_no_gpu": null)}$')"
+
 # Perplexity fits its window to the context.
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
 check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 | grep -c 'in windows of 63, which is what the context holds')"
