@@ -1,3 +1,4 @@
+// Over 400 lines: one memory that knows what each slot stands for serves all tests.
 // Requests whose prompts begin alike: what is computed once, what is shared, and that nobody reads or writes what is
 // not his. The scheduler and the strategies are real; memory is a map from slots to what a token there stands for.
 #include <gtest/gtest.h>

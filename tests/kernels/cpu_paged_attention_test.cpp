@@ -1,3 +1,4 @@
+// Over 400 lines: one problem and its oracle serve all tests.
 // Every CPU kernel set's paged_attention against the oracle where the conformance suite does not reach: the bits under
 // strictness, splits over a long context, mixed dtypes, strided views, and the two head groupings.
 #include <algorithm>
