@@ -39,6 +39,10 @@ class WorkList {
     units_ = __reduce_add_sync(0xffffffffu, units);
     pieces_ = units_ * static_cast<unsigned>(p_.kv_heads);
     blocks_ = max(min(static_cast<unsigned>(call.blocks), pieces_ / kLeastShare), 1u);
+    // Heads of one tile of rows are equally long: with as many blocks for each, no block has the end of one and the
+    // beginning of the next.
+    if (const auto heads = static_cast<unsigned>(p_.kv_heads); tiles_ == 1 && blocks_ > heads)
+      blocks_ -= blocks_ % heads;
   }
 
   // The queue, written by `warps` warps.
