@@ -25,8 +25,7 @@ struct Producer {
     const int32_t* table;
     int box_rows, boxes;  // of a tile
   };
-  __device__ Pages pages_of(const Work& work, const BlockKeys& keys, const Ranges<S>& ranges, const Source& source,
-                            int first) const {
+  __device__ Pages pages_of(const Work& work, const BlockKeys& keys, const Source& source, int first) const {
     const int i = first + lane / source.boxes;
     Pages pages;
     bool valid = i < work.end;
@@ -35,8 +34,7 @@ struct Producer {
                 to = from + source.box_rows;
       const bool with_cached = work.tiles.holds_cached(i);
       valid = keys.sees_cached(from, to, with_cached) ||
-              (p.k_new.data == nullptr && keys.sees_fresh(from, to, with_cached)) ||
-              (S::kCodes && from >= ranges.stored_from && from < ranges.stored_to);  // seen or not, nobody clears it
+              (p.k_new.data == nullptr && keys.sees_fresh(from, to, with_cached));
       if (valid) pages.page = source.table[from >> p.page_shift];
       pages.slot = from & (p.page_size - 1);
     }
@@ -71,16 +69,16 @@ struct Producer {
              S::kRowGroups == 1 ? kReadOnce : kReadAgain);
   }
   // The piece itself lies in shared memory: registers are few here.
-  __device__ void feed(const Work& work, const Ranges<S>& ranges) {
+  __device__ void feed(const Work& work) {
     Control<S>& control = shared.control();
     const KeyAxis axis(p, work.span);
     const BlockKeys keys(p, axis, work.top, work.bottom);
     const int box_rows = min(p.page_size, S::kKeys), boxes = S::kKeys / box_rows, each = 32 / boxes;
     const Source source{p.page_table + axis.page_row * p.table_stride, box_rows, boxes};
     const int kv_head = work.kv_head, end = work.end, value_column = first_column<S>(work);
-    Pages pages = pages_of(work, keys, ranges, source, work.begin);
+    Pages pages = pages_of(work, keys, source, work.begin);
     for (int first = work.begin; first < end; first += each) {
-      const Pages next = pages_of(work, keys, ranges, source, first + each);
+      const Pages next = pages_of(work, keys, source, first + each);
       for (int j = 0; j < each && first + j < end; ++j, place.next()) {
         const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
         const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
@@ -119,11 +117,10 @@ struct Producer {
     if (lane + 32 < Work::kWords) to[lane + 32] = words.second;
     __syncwarp();
     const bool any = work.request >= 0 && work.slot != Work::kNothing;
-    Ranges<S>& ranges = control.ranges[at.stage];
-    if (any) find_ranges(work, ranges);
+    if (any) find_ranges(work, control.ranges[at.stage]);
     barrier_arrive(shared_address(&control.work_full[at.stage]));
     at.next();
-    if (any) feed(work, ranges);
+    if (any) feed(work);
   }
   __device__ void find_ranges(const Work& work, Ranges<S>& ranges) const {
     const KeyAxis axis(p, work.span);
@@ -138,13 +135,11 @@ struct Producer {
       ranges.row[r] = make_int2(row.first, row.end);
     }
     all = __all_sync(0xffffffffu, all);
-    if (lane == 0) {
-      const bool stored = all && p.k_new.data == nullptr && !p.encoder;
-      ranges.stored_from = stored ? work.top.first : 0;
-      ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
-      ranges.say_all = all;
-    }
-    if constexpr (S::kCodes) __syncwarp();
+    if (lane != 0) return;
+    const bool stored = all && p.k_new.data == nullptr && !p.encoder;
+    ranges.stored_from = stored ? work.top.first : 0;
+    ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
+    ranges.say_all = all;
   }
   // The piece of one kv head, and of one part of the values' columns.
   __device__ Words of_head(Words words, int kv_head, int value_part, int slot_step) const {

@@ -76,7 +76,7 @@ template <class S>
 struct Ranges {
   int2 row[S::kRows];  // [first, end)
   // A tile within these positions is in the pool and every key of it belongs to the request: what some rows do not see
-  // of it is hidden by their weights alone. Empty where that is not so. Of codes all of it is brought, seen or not.
+  // of it is brought all the same, and hidden by their weights alone. Empty where that is not so.
   int stored_from, stored_to;
   bool say_all;
 };

@@ -172,7 +172,14 @@ class WorkList {
     work.span = axis.span;
     const int last = min(work.row0 + rows_, work.rows) - 1;
     work.top = axis.row(p_, work.row0 / group_), work.bottom = axis.row(p_, last / group_);
-    work.tiles = BlockKeys(p_, axis, work.top, work.bottom).tiles(keys_);
+    const BlockKeys keys(p_, axis, work.top, work.bottom);
+    work.tiles = keys.tiles(keys_);
+    // Nobody clears what a tile within the pool holds beyond its rows' view: all of it is brought, as if the last row
+    // saw it. What an earlier kernel left in its place may be NaN.
+    if (p_.k_new.data == nullptr && !p_.encoder && keys.joined && keys.hole.end <= keys.hole.begin) {
+      const int whole = (work.bottom.end + keys_ - 1) / keys_ * keys_;
+      work.bottom.end = max(work.bottom.end, min(whole, axis.ctx + axis.span.q_len));
+    }
   }
   // Group `group` of the keys alone, with a slot of its own when there are several: that of the first kv head, the
   // others follow at max_parts each. `tile` counts the tiles of rows of all requests.

@@ -193,7 +193,8 @@ DevicePlans::Key key_of(const AttentionCall& call) {
           p.kv_heads,
           p.window,
           static_cast<int32_t>(p.type),
-          p.encoder ? 1 : 0};
+          p.encoder ? 1 : 0,
+          p.k_new.data == nullptr ? 1 : 0};
 }
 
 // The pieces of work: those that an earlier layer left, or new ones.
