@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "engine/golden_batches.h"
+#include "engine/golden_device.h"
 #include "headrace/engine/engine.h"
 #include "headrace/weights/config_file.h"
 
@@ -11,6 +11,7 @@ namespace headrace {
 namespace {
 
 using testing_support::golden_folder;
+using testing_support::GoldenDevice;
 
 // The network with an end token and a schedule of the test's choice.
 class WithSchedule final : public Model {
@@ -57,8 +58,11 @@ struct Decoded {
   int32_t num_forwards = 0;
 };
 
-std::vector<Decoded> decode(const Model& model, const std::vector<const JsonValue*>& entries, int64_t rows = 256) {
-  Engine engine(model, {.runner = {.context = {.threads = 1}, .num_pages = 64, .page_size = 16, .max_tokens = rows},
+std::vector<Decoded> decode(const Model& model, const std::vector<const JsonValue*>& entries, int64_t rows = 256,
+                            GoldenDevice device = GoldenDevice::kCpu) {
+  RunnerConfig runner = testing_support::golden_runner(device);
+  runner.max_tokens = rows;
+  Engine engine(model, {.runner = runner,
                         .max_requests = static_cast<int32_t>(entries.size()),
                         .max_context_len = 128,
                         .strategy = "diffusion_gemma"});
@@ -93,8 +97,7 @@ void expect_equal(const Decoded& got, const JsonValue& entry) {
 class CanvasGolden : public ::testing::Test {
  protected:
   const JsonValue file_ = read_json_file(golden_folder("canvas.json"));
-  const std::unique_ptr<Model> model_ =
-      load_model(golden_folder("diffusion_gemma"), {.dtype = DType::kF32, .context = {.threads = 1}});
+  const std::unique_ptr<Model> model_ = testing_support::golden_model("diffusion_gemma", GoldenDevice::kCpu);
 };
 
 TEST_F(CanvasGolden, TheScheduleIsThatOfGenerationConfig) {
@@ -127,6 +130,17 @@ TEST_F(CanvasGolden, RequestsInOneBatch) {
   ASSERT_EQ(entries.size(), 4u);
   const std::vector<Decoded> got = decode(*model_, entries);
   for (size_t i = 0; i < got.size(); ++i) expect_equal(got[i], *entries[i]);
+}
+
+TEST(CudaCanvasGolden, EveryRequestAloneAndWithItsTextInChunks) {
+  if (!testing_support::has_cuda()) GTEST_SKIP() << "no CUDA device";
+  const JsonValue file = read_json_file(golden_folder("canvas.json"));
+  const auto on_device = testing_support::golden_model("diffusion_gemma", GoldenDevice::kCuda);
+  for (const JsonValue& entry : file.as_array()) {
+    const WithSchedule model(*on_device, entry);
+    for (const int64_t rows : {256, 17})
+      expect_equal(decode(model, {&entry}, rows, GoldenDevice::kCuda).front(), entry);
+  }
 }
 
 }  // namespace

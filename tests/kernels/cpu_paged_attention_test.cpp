@@ -162,7 +162,8 @@ TEST_P(CpuPagedAttention, EveryMixOfDTypesMatches) {
 TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int64_t group : {5, 7, 33}) {
-      for (const auto& [dim, v_dim] : std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {80, 64}}) {
+      for (const auto& [dim, v_dim] :
+           std::vector<std::pair<int64_t, int64_t>>{{1, 3}, {80, 64}, {96, 96}, {192, 128}}) {
         expect_matches_reference({.heads = 2 * group,
                                   .dim = dim,
                                   .v_dim = v_dim,

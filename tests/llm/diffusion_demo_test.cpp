@@ -9,6 +9,7 @@
 
 #include "headrace/llm/llm.h"
 #include "headrace/weights/config_file.h"
+#include "support/device_mirror.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -70,6 +71,22 @@ TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
     EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
     EXPECT_EQ(kept, kept_of(entry)) << entry.at("prompt").as_string();
     EXPECT_EQ(llm.engine().counters().steps - before.steps, entry.at("forwards").as_int(1, 1000)) << "no idle passes";
+  }
+}
+
+TEST(FairyDiffusion, CudaWritesTheSameTokens) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (!std::filesystem::exists(kFairy / "model-00001-of-00002.safetensors")) GTEST_SKIP() << "no weights here";
+  LLMOptions on_device = options("multi_bd");
+  on_device.device = "cuda";
+  LLM llm(kFairy, on_device);
+  const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_diffusion_greedy.json");
+  for (const JsonValue& entry : golden.at("prompts").as_array()) {
+    const std::vector<int64_t> want = entry.at("ids").as_ints();
+    SamplingParams params{.max_tokens = static_cast<int32_t>(want.size()), .temperature = 0};
+    params.decoding.threshold = static_cast<float>(golden.at("threshold").as_float());
+    const Completion c = complete(llm, entry.at("prompt").as_string(), params);
+    EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
   }
 }
 

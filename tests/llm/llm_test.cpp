@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "headrace/weights/config_file.h"
+#include "support/device_mirror.h"
 
 namespace headrace {
 namespace {
@@ -29,8 +30,8 @@ Completion complete(LLM& llm, const std::string& prompt, SamplingParams params) 
   return c;
 }
 
-TEST(FairyHybrid, TwoHundredGreedyTokensEqualTransformers) {
-  LLM llm(kDemo, options(2));
+void expect_the_golden_tales(const LLMOptions& options) {
+  LLM llm(kDemo, options);
   const JsonValue golden = read_json_file(kRoot / "tests" / "golden" / "fairy_hybrid_greedy.json");
   for (const JsonValue& entry : golden.as_array()) {
     const Completion c = complete(llm, entry.at("prompt").as_string(), {.max_tokens = 200, .temperature = 0});
@@ -38,6 +39,16 @@ TEST(FairyHybrid, TwoHundredGreedyTokensEqualTransformers) {
     EXPECT_EQ(std::vector<int64_t>(c.prompt_ids.begin(), c.prompt_ids.end()), prompt);
     EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
   }
+}
+
+TEST(FairyHybrid, TwoHundredGreedyTokensEqualTransformers) { expect_the_golden_tales(options(2)); }
+
+TEST(FairyHybrid, CudaTellsTheSameTales) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (!std::filesystem::exists(kDemo / "model-00001-of-00002.safetensors")) GTEST_SKIP() << "no weights here";
+  LLMOptions on_device = options(2);
+  on_device.device = "cuda";
+  expect_the_golden_tales(on_device);
 }
 
 TEST(FairyHybrid, TheTextDoesNotDependOnTheThreads) {
