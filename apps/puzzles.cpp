@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <set>
+#include <span>
 
 #include "curve_svg.h"
 #include "headrace/llm/llm.h"
@@ -49,35 +52,58 @@ PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
   return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds.count()};
 }
 
-PuzzleRun run(LLM& llm, const std::vector<Item>& items, std::optional<float> threshold) {
-  PuzzleRun result{.strategy = llm.config().strategy, .threshold = threshold};
+// One way of decoding, under test.
+struct Contender {
+  LLM& llm;
   SamplingParams params{.max_tokens = 32, .temperature = 0};
-  if (reads_option(result.strategy, DecodingOption::kThreshold)) params.decoding.threshold = threshold.value_or(kNever);
-  score(llm, items.front(), params);  // so that no run pays for the first touch of the weights
-  for (const Item& item : items) result.tasks[item.task].add(score(llm, item, params));
-  return result;
+  PuzzleRun result;
+
+  Contender(LLM& with, std::optional<float> threshold)
+      : llm(with), result{.strategy = with.config().strategy, .threshold = threshold, .tasks = {}} {
+    if (reads_option(result.strategy, DecodingOption::kThreshold))
+      params.decoding.threshold = threshold.value_or(kNever);
+  }
+  void solve(std::span<const Item> items) {
+    score(llm, items.front(), params);  // so that no round pays for the first touch of the weights
+    for (const Item& item : items) result.tasks[item.task].add(score(llm, item, params));
+  }
+};
+
+// In rounds of a few items, so that a minute in which the machine is slow is everybody's.
+void solve_in_rounds(std::vector<Contender>& contenders, std::span<const Item> items) {
+  constexpr size_t kRound = 20;
+  for (size_t at = 0; at < items.size(); at += kRound) {
+    const std::span<const Item> round = items.subspan(at, std::min(kRound, items.size() - at));
+    for (Contender& contender : contenders) contender.solve(round);
+  }
 }
 
 std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
   const std::vector<Item> items =
       read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
-  std::vector<PuzzleRun> runs;
-  const auto run_strategy = [&](const std::string& strategy) {
+  std::vector<std::unique_ptr<LLM>> models;
+  std::vector<Contender> contenders;
+  const auto enter = [&](const std::string& strategy) {
     LLMOptions options = options_of(flags.model);
     options.strategy = strategy;
-    LLM llm(model, options);
-    runs.push_back(run(llm, items, {}));
+    models.push_back(std::make_unique<LLM>(model, options));
+    LLM& llm = *models.back();
+    contenders.emplace_back(llm, std::nullopt);
     if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) return;
-    for (const float threshold : flags.thresholds) runs.push_back(run(llm, items, threshold));
+    for (const float threshold : flags.thresholds) contenders.emplace_back(llm, threshold);
   };
   if (flags.strategies.empty()) {
-    for (const char* strategy : {"autoregressive", "auto"}) run_strategy(strategy);
+    for (const char* strategy : {"autoregressive", "auto"}) enter(strategy);
     // They decode a network of causal blocks as well, trained for it or not.
-    if (runs.back().strategy == "multi_bd") {
-      for (const char* strategy : {"d2f", "dmax"}) run_strategy(strategy);
+    if (models.back()->config().strategy == "multi_bd") {
+      for (const char* strategy : {"d2f", "dmax"}) enter(strategy);
     }
   }
-  for (const std::string& strategy : flags.strategies) run_strategy(strategy);
+  for (const std::string& strategy : flags.strategies) enter(strategy);
+  solve_in_rounds(contenders, items);
+  std::vector<PuzzleRun> runs;
+  runs.reserve(contenders.size());
+  for (Contender& contender : contenders) runs.push_back(std::move(contender.result));
   return runs;
 }
 

@@ -47,6 +47,26 @@ TEST_P(DenseOps, LinearMatchesTheOracle) {
   }
 }
 
+// Some rows of bf16, which sets with pair products take in tiles of four rows and four outputs.
+TEST_P(DenseOps, LinearOfSomeRowsOfBF16MatchesTheOracle) {
+  for (const auto& [rows, in, out] : {std::array{5, 70, 7}, {8, 32, 33}, {16, 256, 264}, {64, 31, 5}, {18, 75, 66}}) {
+    const Tensor wide = random_tensor(random_, DType::kBF16, {rows, in + 3}),
+                 w = random_tensor(random_, DType::kBF16, {out, in}, 0.2);
+    const TensorView x = wide.view().narrow(1, 1, in + 1);
+    const Tensor bias = random_tensor(random_, DType::kF32, {out});
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      const Tensor want(type, {rows, out}), got(type, {rows, out}), alone(type, {rows, out});
+      poison(got);
+      const TensorView b = rows == 8 ? TensorView() : bias.view();
+      reference::linear({.x = x, .weight = w, .bias = b, .y = want}, {});
+      ops_->linear({.x = x, .weight = w, .bias = b, .y = got}, {.threads = 2});
+      EXPECT_TRUE(all_close(got, want, dense_tolerance(type))) << rows << "x" << in << "x" << out;
+      ops_->linear({.x = x, .weight = w, .bias = b, .y = alone}, {.threads = 1});
+      EXPECT_TRUE(bit_equal(got, alone)) << rows << "x" << in << "x" << out;
+    }
+  }
+}
+
 TEST_P(DenseOps, ARowsProductDoesNotDependOnTheOtherRowsOrTheThreads) {
   const Tensor x = random_tensor(random_, DType::kBF16, {70, 75}), w = random_tensor(random_, DType::kBF16, {66, 75});
   const Tensor all(DType::kF32, {70, 66}), one(DType::kF32, {1, 66});

@@ -8,12 +8,10 @@
 namespace headrace {
 namespace {
 
-// From here on a matrix library is faster; below it the weights' bytes bound the product, and ours reads them once.
-constexpr int64_t kDenseRows = 16;
-
+// Below so many rows the weights' bytes bound the product, and ours reads them once.
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
-  return context.on_cpu() && context.op.determinism == Determinism::kFast && args.x.dim(0) >= kDenseRows &&
-         context.ops->name != "reference" && onednn_supports(args);
+  return context.on_cpu() && context.op.determinism == Determinism::kFast &&
+         args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);
 }
 
 void multiply(const LayerContext& context, const LinearArgs& args) {

@@ -31,6 +31,8 @@ LinearParams params_of(const LinearArgs& a, const OpContext& context) {
           .weight_type = float_type(a.weight),
           .bias_type = float_type(a.bias),
           .y_type = float_type(a.y),
+          .sums = context.determinism == Determinism::kStrict ? LinearParams::Sums::kOneOrder
+                                                              : LinearParams::Sums::kAnyOrder,
           .threads = context.threads};
 }
 

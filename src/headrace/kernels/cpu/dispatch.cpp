@@ -89,27 +89,31 @@ void run_token_confidence(const TokenConfidenceArgs& args, const OpContext& cont
   kKernel(params_of(args, context));
 }
 
-#define HR_OP_SET(isa)                                                                        \
-  constexpr OpSet k_##isa = {.name = #isa,                                                    \
-                             .store_kv = run_store_kv<isa::store_kv>,                         \
-                             .paged_attention = run_paged_attention<isa::paged_attention>,    \
-                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,          \
-                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
-                             .linear = run_linear<isa::linear>,                               \
-                             .rms_norm = run_rms_norm<isa::rms_norm>,                         \
-                             .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
-                             .pointwise = run_pointwise<isa::pointwise>,                      \
-                             .embedding = run_embedding<isa::embedding>,                      \
-                             .token_confidence = run_token_confidence<isa::token_confidence>, \
-                             .sample_tokens = sample_tokens,                                  \
-                             .block_step = reference::block_step /* a few words of a batch */}
+constexpr int32_t kLibraryRows = 16;
+constexpr int32_t kLibraryRowsBesidePairs = 32;  // linear_pairs.h
 
-HR_OP_SET(portable);
+#define HR_OP_SET(isa, rows)                                                                   \
+  constexpr OpSet k_##isa = {.name = #isa,                                                     \
+                             .store_kv = run_store_kv<isa::store_kv>,                          \
+                             .paged_attention = run_paged_attention<isa::paged_attention>,     \
+                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,           \
+                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>,  \
+                             .linear = run_linear<isa::linear>,                                \
+                             .rms_norm = run_rms_norm<isa::rms_norm>,                          \
+                             .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>,  \
+                             .pointwise = run_pointwise<isa::pointwise>,                       \
+                             .embedding = run_embedding<isa::embedding>,                       \
+                             .token_confidence = run_token_confidence<isa::token_confidence>,  \
+                             .sample_tokens = sample_tokens,                                   \
+                             .block_step = reference::block_step /* a few words of a batch */, \
+                             .library_rows = (rows)}
+
+HR_OP_SET(portable, kLibraryRows);
 #ifdef HR_HAVE_AVX2
-HR_OP_SET(avx2);
-HR_OP_SET(avx512);
-HR_OP_SET(avx512bf16);
-HR_OP_SET(amx);
+HR_OP_SET(avx2, kLibraryRows);
+HR_OP_SET(avx512, kLibraryRows);
+HR_OP_SET(avx512bf16, kLibraryRowsBesidePairs);
+HR_OP_SET(amx, kLibraryRows);
 #endif
 
 bool always() { return true; }

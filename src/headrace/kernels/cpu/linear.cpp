@@ -3,6 +3,7 @@
 // the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks.
 #include "headrace/kernels/cpu/linear.h"
 
+#include "headrace/kernels/cpu/linear_pairs.h"
 #include "headrace/kernels/cpu/parallel_scratch.h"
 #include "headrace/kernels/cpu/read_ahead.h"
 #include "headrace/kernels/cpu/simd.h"
@@ -97,9 +98,31 @@ void run_task(void* context, long task, float* scratch) {
   }
 }
 
+#ifdef __AVX512BF16__
+constexpr long kFewRows = 4, kPairBlock = 32;
+
+void run_pair_task(void* context, long task, float*) {
+  const auto& p = *static_cast<const LinearParams*>(context);
+  const long out = task * kPairBlock;
+  pair_products(p, out, out + kPairBlock < p.out ? out + kPairBlock : p.out);
+}
+
+// Up to four rows wait for the weights alone, and more than a block of them are better shared out by rows too.
+bool takes_pairs(const LinearParams& p) {
+  return p.sums == LinearParams::Sums::kAnyOrder && p.rows > kFewRows && p.rows <= kRowBlock &&
+         p.x_type == FloatType::kBF16 && p.weight_type == FloatType::kBF16;
+}
+#endif
+
 }  // namespace
 
 void linear(const LinearParams& params) {
+#ifdef __AVX512BF16__
+  if (takes_pairs(params)) {
+    return parallel_for_with_scratch(params.threads, (params.out + kPairBlock - 1) / kPairBlock, 0, run_pair_task,
+                                     const_cast<LinearParams*>(&params));
+  }
+#endif
   const long row_blocks = (params.rows + kRowBlock - 1) / kRowBlock,
              out_blocks = (params.out + kOutBlock - 1) / kOutBlock;
   const long rows = params.rows < kRowBlock ? params.rows : kRowBlock;
