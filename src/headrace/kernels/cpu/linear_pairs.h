@@ -14,21 +14,24 @@ namespace {
 constexpr int kPairRows = 4, kPairOuts = 4;  // of a tile: sixteen running sums
 constexpr long kPairDepth = 32;              // elements of a vector
 
-// Sixteen vectors to one: lane i is the sum of v[i].
-[[gnu::always_inline]] inline __m512 sums_of(const __m512 (&v)[16]) {
-  __m512 quarter[4];  // lane 4 l + i: of v[4 q + i], the part in its 128-bit lane l
+// Sixteen vectors to one: lane i is the sum of v[i]. (GCC 12 warns of its own intrinsics for these shuffles.)
+[[gnu::always_inline]] inline Vec sums_of(const Vec (&v)[16]) {
+  Vec quarter[4];  // lane 4 l + i: of v[4 q + i], the part in its 128-bit lane l
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q) {
-    const __m512 *const a = v + 4 * q, low = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]),
-                        high = _mm512_unpacklo_ps(a[2], a[3]) + _mm512_unpackhi_ps(a[2], a[3]);
-    const auto l = _mm512_castps_pd(low), h = _mm512_castps_pd(high);
-    quarter[q] = _mm512_castpd_ps(_mm512_unpacklo_pd(l, h)) + _mm512_castpd_ps(_mm512_unpackhi_pd(l, h));
+    const Vec &a = v[4 * q], &b = v[4 * q + 1], &c = v[4 * q + 2], &d = v[4 * q + 3];
+    const Vec low = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+                    __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    const Vec high = __builtin_shufflevector(c, d, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+                     __builtin_shufflevector(c, d, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    quarter[q] = __builtin_shufflevector(low, high, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                 __builtin_shufflevector(low, high, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
   }
-  const __m512 front = _mm512_shuffle_f32x4(quarter[0], quarter[1], 0x88) +
-                       _mm512_shuffle_f32x4(quarter[0], quarter[1], 0xdd),
-               back = _mm512_shuffle_f32x4(quarter[2], quarter[3], 0x88) +
-                      _mm512_shuffle_f32x4(quarter[2], quarter[3], 0xdd);
-  return _mm512_shuffle_f32x4(front, back, 0x88) + _mm512_shuffle_f32x4(front, back, 0xdd);
+  const auto joined = [](const Vec& a, const Vec& b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  };
+  return joined(joined(quarter[0], quarter[1]), joined(quarter[2], quarter[3]));
 }
 
 // Four rows by four outputs, of which `rows` and `outs` are there: those that are not repeat the last.
@@ -47,7 +50,7 @@ struct PairTile {
     const uint16_t *xs[kPairRows], *ws[kPairOuts];
     for (int r = 0; r < kPairRows; ++r) xs[r] = x(r);
     for (int o = 0; o < kPairOuts; ++o) ws[o] = weight(o);
-    __m512 sum[kPairRows * kPairOuts] = {};
+    Vec sum[kPairRows * kPairOuts] = {};
     const long ahead = kPairOuts * p.weight_stride;  // the next tile's weights
     for (long k = 0; k < p.in; k += kPairDepth) {
       const __mmask32 there = p.in - k >= kPairDepth ? ~__mmask32{0} : (__mmask32{1} << (p.in - k)) - 1;
@@ -62,25 +65,30 @@ struct PairTile {
         const auto a = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(there, xs[r] + k));
 #pragma GCC unroll 4
         for (int o = 0; o < kPairOuts; ++o) {
-          sum[r * kPairOuts + o] = _mm512_dpbf16_ps(sum[r * kPairOuts + o], a, w[o]);
+          Vec& s = sum[r * kPairOuts + o];
+          s = reinterpret_cast<Vec>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), a, w[o]));
         }
       }
     }
     write(sums_of(sum));
   }
 
-  void write(__m512 sums) const {
-    float bias[kPairOuts] = {};
-    for (int o = 0; p.bias != nullptr && o < outs; ++o) bias[o] = load_float(p.bias, out + o, p.bias_type);
-    sums += _mm512_broadcast_f32x4(_mm_loadu_ps(bias));
+  void write(Vec sums) const {
+    if (p.bias != nullptr) {
+      float bias[kPairRows * kPairOuts] = {};
+      for (int i = 0; i < kPairRows * kPairOuts; ++i) {
+        if (const int o = i % kPairOuts; o < outs) bias[i] = load_float(p.bias, out + o, p.bias_type);
+      }
+      sums += load(bias);
+    }
     const bool halves = p.y_type == FloatType::kBF16;
     if (!halves && p.y_type != FloatType::kF32) return write_one_by_one(sums);
     const long size = halves ? 2 : 4;
-    char values[kPairRows * kPairOuts * 4];
+    alignas(64) char values[kPairRows * kPairOuts * 4];
     if (halves) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
+      store_halves(reinterpret_cast<uint16_t*>(values), sums, FloatType::kBF16);
     } else {
-      _mm512_storeu_ps(values, sums);
+      store(reinterpret_cast<float*>(values), sums);
     }
     char* to = static_cast<char*>(p.y) + (row * p.y_stride + out) * size;
     for (int r = 0; r < rows; ++r, to += p.y_stride * size) {
@@ -94,9 +102,9 @@ struct PairTile {
       }
     }
   }
-  void write_one_by_one(__m512 sums) const {
+  void write_one_by_one(Vec sums) const {
     float result[kPairRows * kPairOuts];
-    _mm512_storeu_ps(result, sums);
+    store(result, sums);
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < outs; ++o) {
         store_float(p.y, (row + r) * p.y_stride + out + o, p.y_type, result[r * kPairOuts + o]);
