@@ -2,9 +2,10 @@
 // tiles of one request's keys in turns, and join their sums through one another's shared memory. No plan, no second
 // kernel, little code that has to come from memory. Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
+#include "headrace/kernels/cuda/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
-#include "headrace/kernels/cuda/paged_attention_mma.cuh"
+#include "headrace/kernels/cuda/tiles.cuh"
 
 namespace headrace::cuda {
 
