@@ -54,7 +54,7 @@ TEST_P(DenseOps, LinearOfSomeRowsOfBF16MatchesTheOracle) {
                  w = random_tensor(random_, DType::kBF16, {out, in}, 0.2);
     const TensorView x = wide.view().narrow(1, 1, in + 1);
     const Tensor bias = random_tensor(random_, DType::kF32, {out});
-    for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const DType type : kFloats) {
       const Tensor want(type, {rows, out}), got(type, {rows, out}), alone(type, {rows, out});
       poison(got);
       const TensorView b = rows == 8 ? TensorView() : bias.view();

@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-// Below so many rows the weights' bytes bound the product, and ours reads them once.
+// Of fewer rows the weights are most of the work, and ours reads them once, as they lie.
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
   return context.on_cpu() && context.op.determinism == Determinism::kFast &&
          args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);

@@ -1,6 +1,7 @@
 // y = x W^T: every task is a block of rows times a block of outputs. Within it, each weight is read and widened once
 // for up to four rows; for one row the kernel is bound by reading W once. A dot product is two running vectors over
-// the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks.
+// the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks. Where
+// it need not be, some rows of bf16 are pair products (linear_pairs.h).
 #include "headrace/kernels/cpu/linear.h"
 
 #include "headrace/kernels/cpu/linear_pairs.h"

@@ -81,15 +81,10 @@ struct PairTile {
       }
       sums += load(bias);
     }
-    const bool halves = p.y_type == FloatType::kBF16;
-    if (!halves && p.y_type != FloatType::kF32) return write_one_by_one(sums);
+    const bool halves = p.y_type != FloatType::kF32;
     const long size = halves ? 2 : 4;
     alignas(64) char values[kPairRows * kPairOuts * 4];
-    if (halves) {
-      store_halves(reinterpret_cast<uint16_t*>(values), sums, FloatType::kBF16);
-    } else {
-      store(reinterpret_cast<float*>(values), sums);
-    }
+    store_row(values, 0, reinterpret_cast<const float*>(&sums), kPairRows * kPairOuts, p.y_type);
     char* to = static_cast<char*>(p.y) + (row * p.y_stride + out) * size;
     for (int r = 0; r < rows; ++r, to += p.y_stride * size) {
       const char* from = values + r * kPairOuts * size;
@@ -99,15 +94,6 @@ struct PairTile {
         __builtin_memcpy(to, from, kPairOuts * 4);
       } else {
         __builtin_memcpy(to, from, static_cast<size_t>(outs * size));
-      }
-    }
-  }
-  void write_one_by_one(Vec sums) const {
-    float result[kPairRows * kPairOuts];
-    store(result, sums);
-    for (int r = 0; r < rows; ++r) {
-      for (int o = 0; o < outs; ++o) {
-        store_float(p.y, (row + r) * p.y_stride + out + o, p.y_type, result[r * kPairOuts + o]);
       }
     }
   }

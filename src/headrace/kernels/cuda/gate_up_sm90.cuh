@@ -13,18 +13,18 @@
 #include "headrace/kernels/cuda/element.cuh"
 #include "headrace/kernels/cuda/gate_up_plan.h"
 #include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/matmul_turns.cuh"
 #include "headrace/kernels/cuda/wgmma.cuh"
 #include "headrace/kernels/cuda/wgmma_widths.cuh"
 
 namespace headrace::cuda::gate_up {
 
 inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // elements of `in` in a stage
-inline constexpr int kGroups = 2, kGroupChannels = 64, kColumns = GateUpPlan::kColumns;
+inline constexpr int kGroups = MatmulTurns::kGroups, kGroupChannels = 64, kColumns = GateUpPlan::kColumns;
 inline constexpr int kGroupBytes = kGroupChannels * kRowBytes, kWeightBytes = kColumns * kRowBytes;
 inline constexpr int kThreads = (1 + kGroups) * 128;
 inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 rows of a warp's channels
 inline constexpr int kResultBytes = kGroups * 4 * kWarpResultBytes;
-inline constexpr int kStripTiles = 16;  // row tiles that blocks stay with while they walk over the weights
 
 struct Params {
   CUtensorMap x, gate, up;  // [in, rows], [in, out]
@@ -41,16 +41,6 @@ struct Shape {
   static constexpr int kStages = ((227 << 10) - 128 - kResultBytes) / kStageBytes;
   static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + kResultBytes;
 };
-
-struct Tile {
-  int row, column;  // of row tiles and column tiles
-};
-// Strip by strip: the rows of a strip meet one tile of the weights after another.
-__device__ inline Tile tile_at(const Params& p, int t) {
-  const int of_strip = kStripTiles * p.column_tiles, first = t / of_strip * kStripTiles;
-  const int rows = min(kStripTiles, p.row_tiles - first), in_strip = t % of_strip;
-  return {first + in_strip % rows, in_strip / rows};
-}
 
 template <class S>
 struct Shared {
@@ -69,13 +59,14 @@ struct Producer {
   __device__ void run() const {
     const int tiles = p.row_tiles * p.column_tiles;
     int early = 0;
-    for (const Tile tile = tile_at(p, blockIdx.x); early < S::kStages && early * kDepth < p.in; ++early) {
+    for (const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, blockIdx.x);
+         early < S::kStages && early * kDepth < p.in; ++early) {
       fill_weights(tile, early * kDepth, early);
     }
     wait_for_previous();
     RingPlace<S::kStages> at;
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const Tile tile = tile_at(p, t);
+      const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, t);
       for (int k = 0; k < p.in; k += kDepth, at.next()) {
         if (early > 0) {
           --early;
@@ -90,7 +81,7 @@ struct Producer {
 
  private:
   // What lies past the ends comes as zeros.
-  __device__ void fill_weights(const Tile& tile, int k, int stage) const {
+  __device__ void fill_weights(const MatmulTile& tile, int k, int stage) const {
     const uint32_t full = shared.full + stage * 8;
     barrier_expect(full, S::kStageBytes);
     copy_box(shared.gate(stage), p.gate, k, tile.column * kColumns, 0, 0, full);
@@ -115,17 +106,16 @@ __device__ inline uint4 load_piece(uint32_t address) {
 }
 
 template <class S>
-struct Consumer {
+struct Consumer : MatmulTurns {
   using T = typename S::Element;
   const Params& p;
   Shared<S> shared;
-  int group, warp, lane;
 
   __device__ void run() const {
     RingPlace<S::kStages> at;
     if (group == 1) pass_turn();
     for (int t = blockIdx.x; t < p.row_tiles * p.column_tiles; t += gridDim.x) {
-      const Tile tile = tile_at(p, t);
+      const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, t);
       float gate[S::kTiles][4] = {}, up[S::kTiles][4] = {};
       multiply(at, gate, up);
       write(gate, up, tile.row * S::kWidth, tile.column * kColumns + group * kGroupChannels + warp * 16);
@@ -134,18 +124,6 @@ struct Consumer {
   }
 
  private:
-  // Barrier 1 lets the first group multiply, barrier 2 the second.
-  __device__ void take_turn() const {
-    group == 0 ? named_barrier<1, kGroups * 128>() : named_barrier<2, kGroups * 128>();
-  }
-  __device__ void pass_turn() const {
-    group == 0 ? named_barrier_arrive<2, kGroups * 128>() : named_barrier_arrive<1, kGroups * 128>();
-  }
-  __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
-  __device__ void release(int stage) const {
-    if (lane == 0) barrier_arrive(shared.empty + stage * 8);
-  }
-
   __device__ void multiply(RingPlace<S::kStages>& at, float (&gate)[S::kTiles][4], float (&up)[S::kTiles][4]) const {
     for (int k = 0; k < p.in; k += 2 * kDepth) {
       take_turn();
@@ -156,11 +134,11 @@ struct Consumer {
       pass_turn();
       if (two) {
         wgmma_wait<1>();
-        release(before);
+        release(shared.empty + before * 8);
       }
       wgmma_wait<0>();
       hold(gate), hold(up);
-      release(two ? (before + 1 == S::kStages ? 0 : before + 1) : before);
+      release(shared.empty + (two ? (before + 1 == S::kStages ? 0 : before + 1) : before) * 8);
     }
   }
   __device__ void multiply_stage(RingPlace<S::kStages>& at, float (&gate)[S::kTiles][4], float (&up)[S::kTiles][4],
@@ -228,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
     // Together at most the registers of the launch, 3 x 168: more would wait for ever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     wait_for_previous();
-    Consumer<S>{p, shared, group - 1, thread / 32, thread % 32}.run();
+    Consumer<S>{{group - 1, thread / 32, thread % 32}, p, shared}.run();
   }
 #endif
 }

@@ -9,17 +9,18 @@
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/matmul.h"
 #include "headrace/kernels/cuda/matmul_parts.cuh"
+#include "headrace/kernels/cuda/matmul_turns.cuh"
 #include "headrace/kernels/cuda/wgmma_widths.cuh"
 
 namespace headrace::cuda::ordered {
 
 inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // elements of `in` in a stage
-inline constexpr int kGroups = 2, kGroupRows = 64, kRows = kGroups * kGroupRows, kColumns = 192, kBoxRows = 96;
+inline constexpr int kGroups = MatmulTurns::kGroups, kGroupRows = 64, kRows = kGroups * kGroupRows, kColumns = 192,
+                     kBoxRows = 96;
 inline constexpr int kTiles = kColumns / 8, kStages = 5;
 inline constexpr int kGroupBytes = kGroupRows * kRowBytes, kXBytes = kGroups * kGroupBytes;
 inline constexpr int kBoxBytes = kBoxRows * kRowBytes, kStageBytes = kXBytes + kColumns * kRowBytes;
 inline constexpr int kThreads = (1 + kGroups) * 128, kSharedBytes = kStages * (kStageBytes + 16);
-inline constexpr int kStripTiles = 16;  // row tiles that blocks stay with while they walk over W
 
 struct Params {
   CUtensorMap x, weights[2];  // [in, rows] and [in, out]
@@ -29,16 +30,6 @@ struct Params {
   int weight_columns;  // columns of a tile that one weight has: kColumns, or half of it when two are combined
   int row_tiles, column_tiles;
 };
-
-struct Tile {
-  int row, column;  // of row tiles and column tiles
-};
-// Strip by strip: the rows of a strip meet one tile of W after another.
-__device__ inline Tile tile_at(const Params& p, int t) {
-  const int of_strip = kStripTiles * p.column_tiles, first = t / of_strip * kStripTiles;
-  const int rows = min(kStripTiles, p.row_tiles - first), in_strip = t % of_strip;
-  return {first + in_strip % rows, in_strip / rows};
-}
 
 struct Shared {
   uint32_t stages, full, empty;  // addresses
@@ -53,7 +44,7 @@ struct Producer {
   __device__ void run() const {
     RingPlace<kStages> at;
     for (int t = blockIdx.x; t < p.row_tiles * p.column_tiles; t += gridDim.x) {
-      const Tile tile = tile_at(p, t);
+      const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, t);
       for (int part = 0; part < kSegments; ++part) {
         for (int k0 = part * kPartLen; k0 < p.in; k0 += kPassLen) {
           for (int k = k0; k < min(k0 + kPartLen, p.in); k += kDepth, at.next()) fill(tile, k, at);
@@ -64,7 +55,7 @@ struct Producer {
 
  private:
   // What lies past the ends comes as zeros.
-  __device__ void fill(const Tile& tile, int k, const RingPlace<kStages>& at) const {
+  __device__ void fill(const MatmulTile& tile, int k, const RingPlace<kStages>& at) const {
     barrier_wait(shared.empty + at.stage * 8, at.phase ^ 1);
     const uint32_t full = shared.full + at.stage * 8, weights = shared.weights(at.stage);
     barrier_expect(full, kStageBytes);
@@ -100,16 +91,15 @@ __device__ inline float2 unpack2(uint32_t word) {
 }
 
 template <class T>
-struct Consumer {
+struct Consumer : MatmulTurns {
   const Params& p;
   Shared shared;
-  int group, warp, lane;
 
   __device__ void run() const {
     RingPlace<kStages> at;
     if (group == 1) pass_turn();
     for (int t = blockIdx.x; t < p.row_tiles * p.column_tiles; t += gridDim.x) {
-      const Tile tile = tile_at(p, t);
+      const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, t);
       float totals[kTiles][4] = {};
       multiply(at, totals);
       write(totals, tile.row * kRows + group * kGroupRows + warp * 16 + lane / 4, tile.column);
@@ -118,18 +108,6 @@ struct Consumer {
   }
 
  private:
-  // Barrier 1 lets the first group multiply, barrier 2 the second.
-  __device__ void take_turn() const {
-    group == 0 ? named_barrier<1, kGroups * 128>() : named_barrier<2, kGroups * 128>();
-  }
-  __device__ void pass_turn() const {
-    group == 0 ? named_barrier_arrive<2, kGroups * 128>() : named_barrier_arrive<1, kGroups * 128>();
-  }
-  __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
-  __device__ void release(int stage) const {
-    if (lane == 0) barrier_arrive(shared.empty + stage * 8);
-  }
-
   __device__ void multiply(RingPlace<kStages>& at, float (&totals)[kTiles][4]) const {
     float sums[kTiles][4] = {};
     for (int part = 0; part < kSegments; ++part) {
@@ -144,11 +122,11 @@ struct Consumer {
         pass_turn();
         if (two) {
           wgmma_wait<1>();
-          release(before);
+          release(shared.empty + before * 8);
         }
         wgmma_wait<0>();
         hold(sums);
-        release(two ? (before + 1 == kStages ? 0 : before + 1) : before);
+        release(shared.empty + (two ? (before + 1 == kStages ? 0 : before + 1) : before) * 8);
       }
       if (add == Add::kNo) break;  // this part and those after it are empty
 #pragma unroll
@@ -289,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
   } else {
     // Together at most the registers of the launch, 3 x 168: more would wait for ever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    Consumer<T>{p, shared, group - 1, thread / 32, thread % 32}.run();
+    Consumer<T>{{group - 1, thread / 32, thread % 32}, p, shared}.run();
   }
 #endif
 }
