@@ -62,9 +62,9 @@ bool fits_mma(const AttentionParams& params);
 // 16-bit floats on tensor cores (mma.sync), any head size up to 256. False when the call is not of that form.
 bool paged_attention_mma(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
-// 16-bit floats on Hopper (wgmma and the copy engine), any head size up to 256, keys from pages of at least 8 slots; of
-// pools of FP8, up to 64 rows of a request with heads above 64, in fast mode. False when the call or the device is not
-// of that form. `plans`: of the batch, or null.
+// 16-bit floats on Hopper (wgmma and the copy engine), over pools of these or of FP8, any head size up to 256, keys
+// from pages of at least 8 slots. False when the call or the device is not of that form. `plans`: of the batch, or
+// null.
 bool paged_attention_sm90(const AttentionParams& params, const AttentionShape& shape, DevicePlans* plans,
                           const Stream& stream);
 
