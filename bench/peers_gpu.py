@@ -1,10 +1,14 @@
 """Speed of other libraries' attention on one GPU, on the shapes of attention_gpu_bench and gdn_gpu_bench.
 
-Prints a Markdown table, the limits of the machine first. Libraries that cannot be imported are skipped by name; PEERS_PATH
-names a folder to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn] [diffusion]
+Prints a Markdown table, the limits of the machine first. Calls are timed in CUDA graphs, as ours are; one that cannot
+be recorded is timed alone, and says so. Libraries that cannot be imported are skipped by name; PEERS_PATH names a folder
+to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn] [diffusion]
 """
+import math
 import os
+import statistics
 import sys
+from functools import partial
 
 sys.path.insert(0, os.environ.get("PEERS_PATH", "peers"))
 import torch
@@ -13,19 +17,48 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 BF16 = dict(device="cuda", dtype=torch.bfloat16)
+COLD = 1 << 30  # bytes of inputs in turn, of which the L2 then holds next to nothing
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
 
 
-def report(name, call, flops=0, moved=0):
-    """One row: the median of `call`, with what `flops` and `moved` bytes make of it. A call that fails is a row too."""
+def in_graph(calls, rounds=5, least_ms=4):
+    """Median milliseconds of one call, in a graph that repeats `calls`, which have inputs of their own, in turn."""
+    torch.cuda.synchronize()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def elapsed(work):
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    once = elapsed(lambda: [call() for call in calls])
+    repeats = max(2, min(20, round(least_ms / once)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            for call in calls:
+                call()
+    graph.replay()
+    return statistics.median(elapsed(graph.replay) for _ in range(rounds)) / (repeats * len(calls))
+
+
+def report(name, *calls, flops=0, moved=0):
+    """One row: the median of a call, with what `flops` and `moved` bytes make of it. A call that fails is a row too."""
     try:
-        call()
-        ms = do_bench(call, warmup=20, rep=100, return_mode="median")
+        for call in calls:
+            call()
+        try:
+            ms, how = in_graph(calls), ""
+        except RuntimeError:
+            torch.cuda.synchronize()
+            ms, how = do_bench(calls[0], warmup=20, rep=100, return_mode="median"), "no graph"
     except Exception as error:
         print(f"| {name} | failed: {type(error).__name__}: {str(error).splitlines()[0][:100]} |", flush=True)
         return
     rate = f"{flops / ms / 1e9:.0f} TFLOP/s" if flops else f"{moved / ms / 1e9:.2f} TB/s" if moved else ""
-    print(f"| {name} | {ms * 1e3:.1f} us | {rate} |", flush=True)
+    print(f"| {name} | {ms * 1e3:.1f} us | {' '.join(filter(None, (rate, how)))} |", flush=True)
 
 
 def limits():
@@ -37,15 +70,18 @@ def limits():
 
 
 def attention(label, heads, kv_heads, dim, batch, rows, keys, causal):
-    q = torch.randn(batch, heads, rows, dim, **BF16)
-    k = torch.randn(batch, kv_heads, keys, dim, **BF16)
-    v = torch.randn_like(k)
+    shape = (batch, kv_heads, keys, dim)
+    moved = 4 * math.prod(shape)
+    copies = 1 if causal else max(1, round(COLD / moved))
+    q, *kv = torch.randn(batch, heads, rows, dim, **BF16), *(torch.randn(shape, **BF16) for _ in range(2 * copies))
+
+    def call(backend, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
     for name, backend in BACKENDS.items():
-        def call():
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
-        flops = 2 * heads * dim * rows * keys if causal else 0
-        report(f"{label}, {name}", call, flops=flops, moved=4 * k.numel())
+        calls = [partial(call, backend, k, v) for k, v in zip(kv[::2], kv[1::2])]
+        report(f"{label}, {name}", *calls, flops=2 * heads * dim * rows * keys if causal else 0, moved=moved)
 
 
 def prefill():
@@ -77,10 +113,12 @@ def gdn():
     for count in (1, 64):
         q, k = (torch.randn(count, 1, 16, 128, **BF16) for _ in range(2))
         v, beta = torch.randn(count, 1, 32, 128, **BF16), torch.rand(count, 1, 32, **BF16)
-        g, state = -torch.rand(count, 1, 32, device="cuda"), torch.randn(count, 32, 128, 128, device="cuda")
+        g = -torch.rand(count, 1, 32, device="cuda")
+        states = [torch.randn(count, 32, 128, 128, device="cuda") for _ in range(max(2, 128 // count))]
         with torch.no_grad():
-            report(f"GDN decode b{count}, fla recurrence alone", lambda: fused_recurrent_gated_delta_rule(
-                q, k, v, g, beta=beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True))
+            report(f"GDN decode b{count}, fla recurrence alone", *(partial(
+                fused_recurrent_gated_delta_rule, q, k, v, g, beta=beta, initial_state=state, output_final_state=True,
+                use_qk_l2norm_in_kernel=True) for state in states))
 
 
 def diffusion():
