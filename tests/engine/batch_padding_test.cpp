@@ -118,6 +118,21 @@ TEST(BatchPadding, W02_RowsPaddedBehindBlocksAreNotStoredAndSeeNothing) {
   for (int32_t i = 0; i < 4; ++i) EXPECT_EQ(last.ctx_len + last.new_keys(i), 0);
 }
 
+TEST(BatchPadding, W02_RowsPaddedBehindPromptsKeepNoState) {
+  Decoding three;
+  three.batch.mode = ForwardMode::kMixed;
+  BatchPadding padding(BatchPadding::States::kRecurrent);
+  const ForwardBatch& filled = padding.fill(three.batch, BatchPadding::Sizes{.spans = 6, .rows = 8, .logits_rows = 4});
+  filled.attn.validate(0);
+  ASSERT_EQ(filled.attn.state_slots.size(), 6u);
+  for (int32_t i = 0; i < 6; ++i) {
+    const StateSlots& states = filled.attn.state_slots[static_cast<size_t>(i)];
+    EXPECT_EQ(states.read, i < 3 ? 4 + i : kNoState);
+    EXPECT_EQ(states.write, i < 3 ? 4 + i : kNoState);
+  }
+  EXPECT_EQ(filled.attn.spans.back().q_len, 5);
+}
+
 TEST(BatchPadding, RefusesBlocksThatLeaveNoRequestForThePadding) {
   const Denoising two;
   BatchPadding padding(BatchPadding::States::kNone);

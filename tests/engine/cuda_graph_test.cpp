@@ -119,9 +119,9 @@ INSTANTIATE_TEST_SUITE_P(Decoding, CudaGraphs,
                          testing::Values(Case{.family = "llama", .graphs = kMixed},
                                          Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed},
                                          Case{.family = "qwen3", .graphs = kMixed},
-                                         Case{.family = "qwen3_5", .graphs = kDecode},
+                                         Case{.family = "qwen3_5", .graphs = kMixed},
                                          Case{.family = "qwen3_moe", .graphs = kMixed},
-                                         Case{.family = "qwen3_next", .graphs = kDecode}),
+                                         Case{.family = "qwen3_next", .graphs = kMixed}),
                          [](const auto& one) { return one.param.family + (one.param.dtype ? "_16" : ""); });
 
 INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
 INSTANTIATE_TEST_SUITE_P(
     Baseline, CudaGraphs,
     testing::Values(Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed, .set = kBaseline},
-                    Case{.family = "qwen3_next", .graphs = kDecode, .set = kBaseline},
+                    Case{.family = "qwen3_next", .graphs = kMixed, .set = kBaseline},
                     Case{.family = "qwen3_moe", .graphs = kMixed, .set = kBaseline},
                     Case{"sdar", "multi_bd", {}, "graphs for steps of ", kBaseline}),
     [](const auto& one) { return one.param.family; });

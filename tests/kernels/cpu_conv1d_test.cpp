@@ -150,6 +150,7 @@ TEST_P(CpuConv1d, W22_ConvolutionSumsInFloat) {
 }
 
 HR_INSTANTIATE_KERNEL_SETS(CpuConv1d);
+HR_INSTANTIATE_RECORDED_SET(CpuConv1d);
 
 }  // namespace
 }  // namespace headrace

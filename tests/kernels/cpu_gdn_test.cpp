@@ -293,6 +293,7 @@ TEST_P(CpuGDN, W21_OneL2NormConvention) {
 }
 
 HR_INSTANTIATE_KERNEL_SETS(CpuGDN);
+HR_INSTANTIATE_RECORDED_SET(CpuGDN);
 
 }  // namespace
 }  // namespace headrace

@@ -564,6 +564,7 @@ TEST_P(CpuPagedAttention, EmptyRequestIsLeftAlone) {
 }
 
 HR_INSTANTIATE_KERNEL_SETS(CpuPagedAttention);
+HR_INSTANTIATE_RECORDED_SET(CpuPagedAttention);
 
 }  // namespace
 }  // namespace headrace

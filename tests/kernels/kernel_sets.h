@@ -32,4 +32,9 @@ class KernelSetTest : public testing::TestWithParam<std::string> {
       Sets, Fixture, testing::Values("portable", "avx2", "avx512", "avx512bf16", "amx", "cuda", "cuda_baseline"), \
       [](const auto& set) { return set.param; })
 
+// For ops whose launches are sized by key spans.
+#define HR_INSTANTIATE_RECORDED_SET(Fixture)                                                               \
+  INSTANTIATE_TEST_SUITE_P(Recorded, Fixture, testing::Values(std::string(testing_support::kRecordedSet)), \
+                           [](const auto& set) { return set.param; })
+
 }  // namespace headrace::testing_support

@@ -10,11 +10,13 @@ namespace {
 
 DeviceRuntime& device() { return cuda_module().runtime(0); }
 
-enum class Set : uint8_t { kCuda, kBaseline };
-constexpr std::string_view name_of(Set set) { return set == Set::kCuda ? "cuda" : "cuda_baseline"; }
+enum class Set : uint8_t { kCuda, kBaseline, kRecorded };
+constexpr std::string_view name_of(Set set) {
+  return set == Set::kCuda ? kCudaSets[0] : set == Set::kBaseline ? kCudaSets[1] : kRecordedSet;
+}
 template <Set kSet>
 const OpSet& cuda_ops() {
-  return cuda_module().ops(name_of(kSet));
+  return cuda_module().ops(name_of(kSet == Set::kRecorded ? Set::kCuda : kSet));
 }
 
 // Bytes from a view's first element to the end of its last.
@@ -43,6 +45,16 @@ class Mirror {
                                  std::span<const StateSnapshot> snapshots = {}) {
     metadata_ = {.spans = array(spans), .state_slots = array(slots), .snapshots = array(snapshots)};
     return &metadata_;
+  }
+  // The spans that the host shows to the kernels: under Set::kRecorded those of a graph's recording, which know neither
+  // whose the tokens are nor how many each request has. After metadata().
+  template <Set kSet>
+  std::span<const KeySpan> shown(std::span<const KeySpan> spans, int64_t tokens) {
+    if (kSet != Set::kRecorded || spans.empty() || tokens == 0) return spans;
+    recorded_.assign(spans.size(), {.q_off = 0, .q_len = 0});
+    recorded_.back() = {.q_off = 0, .q_len = static_cast<int32_t>(tokens), .kind = KeySpan::Kind::kNone};
+    metadata_.most_rows = static_cast<int32_t>(tokens);
+    return recorded_;
   }
   // Waits for the device and copies back what may have been written.
   void finish() {
@@ -85,6 +97,7 @@ class Mirror {
   OpContext context_;
   std::vector<Copy> copies_;
   DeviceMetadata metadata_;
+  std::vector<KeySpan> recorded_;
 };
 
 template <Set kSet>
@@ -104,7 +117,7 @@ void paged_attention(const PagedAttentionArgs& host, const OpContext& context) {
   PagedAttentionArgs a = host;
   a.q = m.in(host.q), a.k_new = m.in(host.k_new), a.v_new = m.in(host.v_new), a.kv = m.pool(host.kv, false);
   a.page_table = m.in(host.page_table), a.out = m.out(host.out), a.lse = m.out(host.lse);
-  a.on_device = m.metadata(host.spans);
+  a.on_device = m.metadata(host.spans), a.spans = m.shown<kSet>(host.spans, host.q.dim(0));
   cuda_ops<kSet>().paged_attention(a, m.context());
   m.finish();
 }
@@ -116,6 +129,7 @@ void causal_conv1d(const CausalConv1dArgs& host, const OpContext& context) {
   CausalConv1dArgs a = host;
   a.x = m.in(host.x), a.weight = m.in(host.weight), a.state = m.out(host.state), a.out = m.out(host.out);
   a.on_device = m.metadata(host.spans, host.slots, host.snapshots);
+  if (host.snapshots.empty()) a.spans = m.shown<kSet>(host.spans, host.x.dim(0));  // graphs have none
   cuda_ops<kSet>().causal_conv1d(a, m.context());
   m.finish();
 }
@@ -129,6 +143,7 @@ void gated_delta_rule(const GatedDeltaRuleArgs& host, const OpContext& context) 
   a.dt_bias = m.in(host.dt_bias);
   a.state = m.out(host.state), a.out = m.out(host.out);
   a.on_device = m.metadata(host.spans, host.slots, host.snapshots);
+  if (host.snapshots.empty()) a.spans = m.shown<kSet>(host.spans, host.qkv.dim(0));  // graphs have none
   cuda_ops<kSet>().gated_delta_rule(a, m.context());
   m.finish();
 }
@@ -271,7 +286,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .embedding = embedding<kSet>,
                              .token_confidence = token_confidence<kSet>,
                              .sample_tokens = sample_tokens<kSet>,
-                             .gdn_step = kSet == Set::kCuda ? gdn_step<kSet> : nullptr,
+                             .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,
                              .norm_rotary = norm_rotary<kSet>,
                              .block_step = block_step<kSet>};
@@ -290,6 +305,7 @@ bool has_device() {
 const OpSet* mirrored_cuda_ops(std::string_view set) {
   static const bool there = has_device();
   if (!there) return nullptr;
+  if (set == name_of(Set::kRecorded)) return &kMirrored<Set::kRecorded>;
   return set == name_of(Set::kCuda) ? &kMirrored<Set::kCuda> : &kMirrored<Set::kBaseline>;
 }
 

@@ -8,6 +8,9 @@
 namespace headrace::testing_support {
 
 inline constexpr std::array<std::string_view, 2> kCudaSets = {"cuda", "cuda_baseline"};
+// "cuda", called as in a graph that serves any split of its tokens among requests: true lengths stand on the device
+// alone. Of attention, convolution and gated delta rule without snapshots; the other ops are those of "cuda".
+inline constexpr std::string_view kRecordedSet = "cuda_recorded";
 
 // The CUDA ops of that set, each of which copies its host arguments to device 0, runs, and copies back what it wrote;
 // null when this machine has no device that the CUDA part runs on. Contexts given to them need no stream.

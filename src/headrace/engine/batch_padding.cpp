@@ -56,6 +56,7 @@ const ForwardBatch& BatchPadding::fill(const ForwardBatch& batch, const Sizes& s
   filled_.attn.write_slots = filled<int64_t>(write_slots_, batch.attn.write_slots, rows, sizes.rows, kDoNotStore);
   filled_.attn.spans.resize(static_cast<size_t>(sizes.spans), {.q_off = rows, .q_len = 0});
   filled_.attn.spans.back() = {.q_off = rows, .q_len = sizes.rows - rows, .kind = KeySpan::Kind::kNone};
+  if (states_ == States::kRecurrent) filled_.attn.state_slots.resize(static_cast<size_t>(sizes.spans), StateSlots{});
   filled_.logits_rows.resize(static_cast<size_t>(sizes.logits_rows), 0);
   return filled_;
 }

@@ -23,10 +23,10 @@ class BatchPadding {
   // requests have more than one token.
   const ForwardBatch& fill(const ForwardBatch& batch, int32_t size);
 
-  // `batch`, of a model without recurrent states, with padding up to sizes.rows rows, sizes.spans requests and
-  // sizes.logits_rows rows of logits. The padded rows belong to the last request, see no key and are not stored; the
-  // other padded requests have no rows; padded logits are those of row 0. Valid as above. Error kInvalidArgument for a
-  // batch that leaves no request for the padding, or has more rows.
+  // `batch` with padding up to sizes.rows rows, sizes.spans requests and sizes.logits_rows rows of logits. The padded
+  // rows belong to the last request, see no key and are neither stored nor kept; the other padded requests have no
+  // rows; padded logits are those of row 0. Valid as above. Error kInvalidArgument for a batch that leaves no request
+  // for the padding, or has more rows.
   struct Sizes {
     int32_t spans = 0, rows = 0, logits_rows = 0;
   };

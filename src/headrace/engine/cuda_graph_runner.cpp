@@ -161,7 +161,9 @@ void CudaGraphRunner::capture_rows(GraphSet& set, int32_t keys) {
 
 bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
   const AttnMetadata& attn = batch.attn;
-  return attn.snapshots.empty() && !attn.token_merge && !attn.self_conditioning &&
+  const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
+  return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !attn.token_merge &&
+         !attn.self_conditioning &&
          std::ranges::all_of(attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
 }
 
@@ -169,9 +171,7 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
   if (batch.mode != ForwardMode::kDecode || any_.requests.empty() || count < 1 || count > any_.requests.rbegin()->first)
     return false;
-  if (batch.num_tokens() != count || static_cast<int64_t>(batch.logits_rows.size()) != count) return false;
-  const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
-  return plain(batch) && recurrent != batch.attn.state_slots.empty();
+  return plain(batch) && batch.num_tokens() == count && static_cast<int64_t>(batch.logits_rows.size()) == count;
 }
 
 bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
@@ -180,7 +180,7 @@ bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
   if (batch.num_tokens() > any_.rows.rbegin()->first ||
       static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
     return false;
-  return plain(batch) && batch.attn.state_slots.empty() && new_keys_of(batch.attn) == config.new_keys &&
+  return plain(batch) && new_keys_of(batch.attn) == config.new_keys &&
          std::ranges::all_of(batch.attn.spans, [&](const KeySpan& s) { return s.q_len <= config.most_rows; });
 }
 

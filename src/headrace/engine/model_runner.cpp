@@ -95,7 +95,6 @@ void ModelRunner::capture(const BatchLimits& limits) {
   const auto states = gdn_ ? BatchPadding::States::kRecurrent : BatchPadding::States::kNone;
   RowGraphs rows = limits.rows;
   std::erase_if(rows.sizes, [this](int32_t size) { return size > config_.max_tokens; });
-  if (gdn_) rows.sizes.clear();  // chunks of recurrent layers are cut on the host
   no_graphs_ = "the strategy's steps have no bound but the context";
   if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty()) return;
   const std::vector<int32_t> sizes = rows.sizes;

@@ -169,7 +169,7 @@ void causal_conv1d(const CausalConv1dArgs& a, const OpContext& context) {
                       .snapshots = static_cast<int>(a.snapshots.size()),
                       .batch = *a.on_device};
   const auto blocks = static_cast<unsigned>((params.channels + kChannels - 1) / kChannels);
-  const auto tiles = static_cast<unsigned>(tiles_of(a.spans, kTokens));
+  const auto tiles = static_cast<unsigned>(tiles_of(a.spans, a.x.dim(0), kTokens, *a.on_device));
   if (takes_pieces(a)) {
     const dim3 grid(tiles, (blocks + kPiece - 1) / kPiece);
     if (a.x.dtype() == DType::kBF16) {

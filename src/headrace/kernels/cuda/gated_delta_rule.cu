@@ -131,28 +131,39 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream) {
   check_launch("gated_delta_rule");
 }
 
+namespace {
+
+// A graph serves requests of any length up to its most.
+bool any_long(const GatedDeltaRuleArgs& a) {
+  if (const int most = a.on_device->most_rows; most > 0) return most > kFewTokens;
+  return std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; });
+}
+bool any_short(const GatedDeltaRuleArgs& a) {
+  return a.on_device->most_rows > 0 ||
+         std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > 0 && s.q_len <= kFewTokens; });
+}
+
+}  // namespace
+
 // Chunks where a request is long enough to fill them; token by token for short ones, and for all under
-// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device, and those
-// for token by token take any: a captured graph serves other lengths.
+// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device, so a
+// captured graph serves other lengths.
 void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
   const Stream& stream = stream_of(context);
   GDNParams params = params_of(a);
   if (!gdn_recurrence_supports(a)) return gdn_simple(params, stream.handle);
-  const bool any_long = std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; });
-  if (any_long && context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream)) {
+  if (any_long(a)) {
     params.min_len = kFewTokens + 1;
-    gdn_chunk_sm90(a, params, stream);
-    params.min_len = 0;
-    params.max_len = kFewTokens;
-    return gdn_few_tokens(params, stream.handle);
+    if (context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream)) {
+      gdn_chunk_sm90(a, params, stream);
+    } else {
+      gdn_recurrence(params, stream);
+    }
   }
-  if (any_long) {
-    gdn_recurrence(params, stream);
-  } else {
-    gdn_few_tokens(params, stream.handle);
-  }
+  params.min_len = 0, params.max_len = kFewTokens;
+  if (any_short(a)) gdn_few_tokens(params, stream.handle);
 }
 
 }  // namespace headrace::cuda

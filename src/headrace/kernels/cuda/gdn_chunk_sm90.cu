@@ -54,10 +54,12 @@ bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream) 
     return reinterpret_cast<uintptr_t>(t.data()) % 16 == 0 && t.stride(0) % 8 == 0;
   };
   const auto requests = static_cast<int64_t>(a.spans.size());
+  const bool lengths_known = a.on_device->most_rows == 0;  // passes are cut by them
   return stream.arch == 90 && a.qkv.dtype() == DType::kBF16 && a.out.dtype() == DType::kBF16 &&
          a.head_k_dim() == kDim && a.head_v_dim() == kDim && aligned(a.qkv) && aligned(a.out) &&
          a.out.stride(1) % 8 == 0 && a.num_v_heads() / a.num_k_heads <= kMaxGroup &&
-         (places_of_any(a) <= room(params_of(a), stream, 0) || room(params_of(a), stream, requests) >= 2 * requests);
+         (places_of_any(a) <= room(params_of(a), stream, 0) ||
+          (lengths_known && room(params_of(a), stream, requests) >= 2 * requests));
 }
 
 // One pass where the images of all chunks have room: then a captured graph serves any lengths with the same sum. More,
@@ -71,8 +73,8 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   Pass pass{
       .images = static_cast<char*>(stream.scratch), .keys = nullptr, .states = nullptr, .first = 0, .count = INT32_MAX};
   int64_t needed = places_of_any(a);
-  const bool overlaps =
-      halves_apart(p, stream) && longest >= 2 * kOverlapChunks && room(p, stream, requests) >= 2 * requests;
+  const bool overlaps = halves_apart(p, stream) && longest >= 2 * kOverlapChunks &&
+                        room(p, stream, requests) >= 2 * requests && a.on_device->most_rows == 0;
   if (needed <= room(p, stream, 0) && !overlaps) {
     if (halves_apart(p, stream)) pass.keys = pass.images + needed * p.v_heads * Image::kBytes;
     gdn_prepare_sm90(p, pass, maps, static_cast<int>(needed), Start::kAfterAll, stream);
