@@ -7,7 +7,9 @@
 #include "engine/golden_batches.h"
 #include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -63,19 +65,20 @@ TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCut) {
   }
 }
 
+OpContext strict_on(DeviceRuntime* device) {
+  return {.threads = 2, .determinism = Determinism::kStrict, .stream = device != nullptr ? device->stream() : nullptr};
+}
+
 using Prompts = std::vector<std::vector<int32_t>>;
 using Answers = std::map<int64_t, std::vector<SampledToken>>;
 
-// All at once, four tokens each; `rows` that ran.
-Answers answers(const Model& model, SchedulerConfig::KeepText keep, const Prompts& prompts, int64_t& rows) {
-  Engine engine(model, {.runner = {.context = {.threads = 2, .determinism = Determinism::kStrict},
-                                   .num_pages = 64,
-                                   .page_size = 16,
-                                   .num_states = 4,
-                                   .max_tokens = 100},
-                        .max_requests = 4,
-                        .max_context_len = 128,
-                        .keep_text = keep});
+// All at once, four tokens each; `rows` that ran. On `device`, null for the CPU.
+Answers answers(const Model& model, DeviceRuntime* device, SchedulerConfig::KeepText keep, const Prompts& prompts,
+                int64_t& rows) {
+  RunnerConfig runner{
+      .context = strict_on(device), .num_pages = 64, .page_size = 16, .num_states = 4, .max_tokens = 100};
+  if (device != nullptr) runner.runtime = device;
+  Engine engine(model, {.runner = runner, .max_requests = 4, .max_context_len = 128, .keep_text = keep});
   Answers all;
   for (const std::vector<int32_t>& prompt : prompts) engine.add(prompt, {.max_tokens = 4, .temperature = 0});
   while (!engine.idle()) {
@@ -88,9 +91,7 @@ Answers answers(const Model& model, SchedulerConfig::KeepText keep, const Prompt
 
 // Three prompts that share 77, 77 and 40 tokens, and one that shares none: nobody's tokens or probabilities change by a
 // bit, whether keys and values alone are shared or recurrent states too, and what is shared runs once.
-TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
-  const auto model = load_model(golden_folder(GetParam()),
-                                {.dtype = DType::kF32, .context = {.threads = 2, .determinism = Determinism::kStrict}});
+void expect_common_beginnings_to_run_once(const Model& model, DeviceRuntime* device) {
   Prompts prompts(4, std::vector<int32_t>(kLength));
   Random random(3);
   for (int32_t& id : prompts[0]) id = static_cast<int32_t>(random.below(200));
@@ -98,8 +99,8 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
   prompts[1] = prompts[2] = prompts[0];
   for (size_t p = 40; p < kLength; ++p) prompts[2][p] = prompts[3][p];
   int64_t shared_rows = 0, own_rows = 0;
-  Answers shared = answers(*model, SchedulerConfig::KeepText::kYes, prompts, shared_rows);
-  Answers own = answers(*model, SchedulerConfig::KeepText::kNo, prompts, own_rows);
+  Answers shared = answers(model, device, SchedulerConfig::KeepText::kYes, prompts, shared_rows);
+  Answers own = answers(model, device, SchedulerConfig::KeepText::kNo, prompts, own_rows);
   EXPECT_EQ(own_rows - shared_rows, 64 + 32);  // whole pages of 16
   for (const auto& [id, want] : own) {
     const std::vector<SampledToken>& got = shared[id];
@@ -109,6 +110,20 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
       EXPECT_EQ(got[i].logprob, want[i].logprob) << "request " << id << ", token " << i;
     }
   }
+}
+
+TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
+  const auto model = load_model(golden_folder(GetParam()), {.dtype = DType::kF32, .context = strict_on(nullptr)});
+  expect_common_beginnings_to_run_once(*model, nullptr);
+}
+
+TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceOnADevice) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  const auto model = load_model(
+      golden_folder(GetParam()),
+      {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict_on(&device), .runtime = &device});
+  expect_common_beginnings_to_run_once(*model, &device);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, BatchComposition, testing::ValuesIn(golden_families()),

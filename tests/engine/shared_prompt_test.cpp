@@ -278,14 +278,6 @@ TEST(SharedPrompts, AStateIsCopiedWhereTheCommonPagesEnd) {
   EXPECT_EQ(traffic.step(), "1:38+1 2:24+1 3:38+1 4:0+37");
 }
 
-TEST(SharedPrompts, AStateThatMayNotBeCopiedIsComputed) {
-  SchedulerConfig config = recurrent(config_of());
-  config.copy_states = SchedulerConfig::CopyStates::kNo;
-  Traffic traffic("autoregressive", config);
-  for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
-  EXPECT_EQ(traffic.step(), "1:0+37 2:0+37");
-}
-
 TEST(SharedPrompts, AnAbortedRequestsStateIsComputedByTheNextOne) {
   Traffic traffic("autoregressive", recurrent(config_of(20)));
   for (int i = 0; i < 3; ++i) traffic.add(prompt_of(37));

@@ -12,16 +12,14 @@
 namespace headrace {
 namespace {
 
-SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c, const ModelRunner& runner) {
-  using CopyStates = SchedulerConfig::CopyStates;
+SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
   return {.num_pages = c.runner.num_pages,
           .page_size = c.runner.page_size,
           .max_requests = c.max_requests,
           .num_states = model.info().num_gdn_layers > 0 ? c.runner.num_states : 0,
           .max_context_len = c.max_context_len,
           .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens),
-          .keep_text = c.keep_text,
-          .copy_states = runner.on_cpu() ? CopyStates::kYes : CopyStates::kNo};
+          .keep_text = c.keep_text};
 }
 
 std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineConfig& c) {
@@ -78,7 +76,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       config_(with_vocab(config, model)),
       strategy_(strategy_of(model, config)),
       runner_(model, config.runner),
-      scheduler_(scheduler_config(model, config, runner_), *strategy_),
+      scheduler_(scheduler_config(model, config), *strategy_),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
   BatchLimits limits{.max_requests = config.max_requests, .table_rows = table.dim(0), .table_pages = table.dim(1)};

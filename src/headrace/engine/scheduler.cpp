@@ -10,8 +10,7 @@ namespace {
 
 RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
   using KeepText = RequestPagesConfig::KeepText;
-  const bool shares = c.keep_text == SchedulerConfig::KeepText::kYes &&
-                      (c.num_states == 0 || c.copy_states == SchedulerConfig::CopyStates::kYes);
+  const bool shares = c.keep_text == SchedulerConfig::KeepText::kYes;
   return {.num_pages = c.num_pages,
           .page_size = c.page_size,
           .multiple = shares ? strategy.reusable_multiple() : std::nullopt,

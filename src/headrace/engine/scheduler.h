@@ -20,7 +20,6 @@ struct SchedulerConfig {
   // pages are still filled, goes on behind it. Where the strategy allows it; with recurrent states only behind running
   // ones.
   enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;
-  enum class CopyStates : uint8_t { kNo, kYes } copy_states = CopyStates::kYes;  // whether they may be, for that
 };
 
 struct ScheduledStep {
