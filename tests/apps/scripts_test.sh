@@ -45,7 +45,7 @@ python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "
 program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\nexec '"$python"$' "$@"'
 for test in cuda_fault_test attention_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
-            decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test canvas_golden_test llm_test diffusion_demo_test; do
+            decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test canvas_golden_test engine_golden_test llm_test diffusion_demo_test; do
   program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
 done
 program "$work/build/bin/headrace" <<'SH'
@@ -73,7 +73,7 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed" 20 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed" 21 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
 check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"
