@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
+#include "headrace/kernels/cuda/strict_cluster_plan.h"
 
 namespace headrace {
 namespace {
@@ -59,6 +61,27 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
   EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
   EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
   EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
+}
+
+// Blocks of a cluster, then clusters of a row.
+std::pair<int, int> strict_plan(int64_t pieces, int seen_keys) {
+  const cuda::StrictClusterPlan plan = cuda::strict_cluster_plan(
+      {.pieces = pieces, .seen_keys = seen_keys, .tile_keys = 128, .group_keys = 4096}, /*num_sms=*/132);
+  return {plan.blocks, plan.parts};
+}
+
+TEST(StrictAttentionClusters, TakeRowsWhereAllTheirBlocksFindRoom) {
+  using Plan = std::pair<int, int>;
+  EXPECT_EQ(strict_plan(8, 4096), Plan(8, 1));
+  EXPECT_EQ(strict_plan(8, 64), Plan(2, 1));  // a round of one tile
+  EXPECT_EQ(strict_plan(8, 512), Plan(4, 1));
+  EXPECT_EQ(strict_plan(15, 4096), Plan(8, 1));
+  EXPECT_EQ(strict_plan(16, 4096), Plan(4, 1));
+  EXPECT_EQ(strict_plan(8, 4097), Plan(4, 2));
+  EXPECT_EQ(strict_plan(2, 16384), Plan(8, 4));
+  EXPECT_EQ(strict_plan(64, 512), Plan(2, 1));
+  EXPECT_EQ(strict_plan(64, 513), Plan(0, 1));  // more than two rounds of two tiles
+  EXPECT_EQ(strict_plan(67, 64), Plan(0, 1));
 }
 
 }  // namespace

@@ -333,6 +333,68 @@ TEST_P(CpuPagedAttention, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndToge
   }
 }
 
+// Few rows, whose keys a GPU's blocks may share out in clusters, and the same rows beside a prompt of many. Contexts
+// end at tiles of keys and inside them, a row sees none, keys lie in a hole or apart from their context.
+std::vector<KeySpan> few_row_spans() {
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (const int32_t context : {300, 0, 63, 64, 1, 127, 128, 1023, 1100, 4089, 4095, 700, 4200, 8190, 8600}) {
+    const auto i = static_cast<int32_t>(spans.size());
+    spans.push_back({.q_off = tokens, .q_len = i % 4 == 0 ? 5 : 1 + i % 3, .ctx_len = context, .phys0 = context});
+    tokens += spans.back().q_len;
+  }
+  using Kind = KeySpan::Kind;
+  spans[0].kind = spans[12].kind = Kind::kBlock, spans[0].block_size = spans[12].block_size = 4;
+  spans[2].kind = spans[9].kind = Kind::kFull;
+  spans[3].kind = Kind::kNone;
+  spans[5].phys0 += 70, spans[14].phys0 += 70;
+  spans[8].hole_begin = spans[13].hole_begin = 37, spans[8].hole_end = 301, spans[13].hole_end = 4500;
+  return spans;
+}
+
+TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  constexpr int32_t kPrompt = 20;
+  const std::vector<KeySpan> few = few_row_spans();
+  const int32_t rows = few.back().q_off + few.back().q_len;
+  std::vector<KeySpan> all = few;
+  all.push_back({.q_off = rows, .q_len = kPrompt, .ctx_len = 100, .phys0 = 100});
+  struct Shape {
+    int64_t dim, v_dim;
+    DType type;
+    int32_t window;
+    float cap;
+  };
+  for (const Shape& shape : {Shape{128, 128, DType::kBF16, kNoWindow, 0}, Shape{64, 48, DType::kF16, kNoWindow, 0},
+                             Shape{256, 256, DType::kBF16, kNoWindow, 0}, Shape{96, 80, DType::kF16, 230, 0.5f},
+                             Shape{192, 256, DType::kF16, 4100, 0}}) {
+    Problem problem = long_problem(rows + kPrompt, 8700);
+    problem.heads = 16, problem.kv_heads = 4, problem.page_size = shape.dim == 64 ? 8 : 64;
+    problem.dim = shape.dim, problem.v_dim = shape.v_dim, problem.window = shape.window, problem.logit_cap = shape.cap;
+    problem.q_type = problem.new_type = problem.pool_type = shape.type;
+    const Request request(problem);
+    for (const bool keys_given : {true, false}) {
+      const auto run = [&](std::span<const KeySpan> spans, int32_t begin, int32_t end) {
+        return request.run(ops(), strict, spans, begin, end, HeadGrouping::kGrouped, keys_given);
+      };
+      const Request::Result want = run(all, 0, rows + kPrompt);
+      using Part = std::pair<size_t, size_t>;
+      std::vector<Part> parts = {{0, 6}, {0, 12}, {12, 15}, {12, 14}, {7, 12}};
+      for (size_t i = 0; i < few.size(); ++i) parts.emplace_back(i, i + 1);
+      for (const auto& [first, last] : parts) {
+        SCOPED_TRACE(testing::Message() << "requests " << first << " to " << last << ", heads of " << shape.dim
+                                        << (keys_given ? ", keys given" : ", keys from the pool"));
+        std::vector<KeySpan> spans(few.begin() + static_cast<int64_t>(first), few.begin() + static_cast<int64_t>(last));
+        const int32_t begin = spans.front().q_off, end = spans.back().q_off + spans.back().q_len;
+        for (KeySpan& span : spans) span.q_off -= begin;
+        const Request::Result got = run(spans, begin, end);
+        EXPECT_TRUE(bit_equal(got.out, copy_of(want.out.view().slice(begin, end))));
+        EXPECT_TRUE(bit_equal(got.lse, copy_of(want.lse.view().slice(begin, end))));
+      }
+    }
+  }
+}
+
 // Enough requests for a device, whose keys are then cut in groups of their own; new keys follow their context or lie
 // apart from it.
 TEST_P(CpuPagedAttention, RequestsOfManyLengthsMatch) {

@@ -7,8 +7,8 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kSpansPerRequest = 8;  // at most, of strategies that run several blocks of one request
-// Keys up to which a few rows of attention wait for latency and not for bytes.
-constexpr int32_t kShortKeys = 2048;
+// Keys up to which a few rows of attention wait for latency and not for bytes; in strict mode those of one group.
+constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;
 
 Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
   Tensor copy(x.dtype(), x.shape());
@@ -98,17 +98,17 @@ void ModelRunner::capture(const BatchLimits& limits) {
   no_graphs_ = "the strategy's steps have no bound but the context";
   if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty()) return;
   const std::vector<int32_t> sizes = rows.sizes;
-  // Strict mode has one kernel for contexts of all lengths.
-  const int32_t short_keys = config_.context.determinism == Determinism::kStrict ? 0 : kShortKeys;
-  auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
-                                                  CudaGraphConfig{.max_requests = limits.max_requests,
-                                                                  .decode_rows = limits.decode_rows,
-                                                                  .rows = std::move(rows),
-                                                                  .table_rows = limits.table_rows,
-                                                                  .table_pages = limits.table_pages,
-                                                                  .page_size = kv_->page_size(),
-                                                                  .states = states,
-                                                                  .short_keys = short_keys});
+  const bool strict = config_.context.determinism == Determinism::kStrict;
+  auto graphs =
+      std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
+                                        CudaGraphConfig{.max_requests = limits.max_requests,
+                                                        .decode_rows = limits.decode_rows,
+                                                        .rows = std::move(rows),
+                                                        .table_rows = limits.table_rows,
+                                                        .table_pages = limits.table_pages,
+                                                        .page_size = kv_->page_size(),
+                                                        .states = states,
+                                                        .short_keys = strict ? kStrictShortKeys : kShortKeys});
   try {
     loop_ = make_loop(limits, *graphs, sizes);
     graphs->capture();

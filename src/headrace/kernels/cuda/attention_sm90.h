@@ -19,6 +19,9 @@ constexpr int tile_keys(int dim, int teams) {
 // products.
 constexpr int kCrowdedKeys = 64;
 
+// Keys of the groups of strict mode: sums are cut at every multiple of it.
+constexpr int kSm90GroupKeys = 4096;
+
 // What the pool holds: numbers of the queries' type, or codes of FP8, which a warpgroup of their own unpacks to tiles
 // of the queries' type.
 enum class PoolHolds : uint8_t { kFloats, kCodes };

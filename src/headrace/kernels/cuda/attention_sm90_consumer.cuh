@@ -155,7 +155,7 @@ struct Consumer {
       pack<T>(w, s);
     }
     bool stashed = false;
-    int cut = me.plan.group_tiles == 0 ? INT_MAX : group_end(me.plan.group_tiles, work.tiles, begin);
+    int cut = me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
     // A tile that all rows see whole, after another: the loop of long contexts, without a branch.
     const auto step_plain = [&] {
       const RingPlace<S::kStages> v = place;
@@ -207,7 +207,7 @@ struct Consumer {
       if (i + S::kTeams == cut) {
         stash(me, o, largest, sum, stashed);
         stashed = true;
-        cut = group_end(me.plan.group_tiles, work.tiles, cut);
+        cut = work.tiles.group_end(me.plan.group_tiles, cut);
       }
       finish_scores(i + S::kTeams);
       const Softening x = begin_softening(s, largest, me.to_log2);

@@ -1,16 +1,11 @@
 // The softmax of a warpgroup's rows, a tile of scores after another. Source: Milakov & Gimelshein 2018, online softmax.
 #pragma once
-#include "headrace/kernels/cuda/part_sum.cuh"
+#include "headrace/kernels/cuda/follow_largest.cuh"
 #include "headrace/kernels/cuda/wgmma_products.cuh"
 
 namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// The score that exponents are less follows a row's largest one only when that is more than this (base 2) above it:
-// weights stay below 2^kSlack, and earlier values are seldom multiplied. A row decides for itself, so its bits do not
-// depend on the others. Source: FlashAttention-4, conditional rescaling.
-constexpr float kSlack = 8;
 
 // One step, of a thread's two rows: what earlier values are to be multiplied by, and what the exponents are less.
 struct Softening {
@@ -40,10 +35,7 @@ __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (
   Softening x;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float before = largest[half];
-    if (__fmul_rn(__fadd_rn(top[half][0], -before), to_log2) > kSlack) largest[half] = top[half][0];
-    x.base[half] = largest[half] == -INFINITY ? 0.0f : __fmul_rn(largest[half], to_log2);
-    x.keep[half] = exp2_fast(__fadd_rn(__fmul_rn(before, to_log2), -x.base[half]));  // 1 exactly where it stays
+    x.keep[half] = follow_largest(top[half][0], largest[half], x.base[half], to_log2);
   }
   return x;
 }

@@ -60,15 +60,6 @@ __device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][
   return me.number == 0;
 }
 
-// Strict mode: where in the list the group of entry i ends.
-__device__ inline int group_end(int group_tiles, const KeyTiles& tiles, int i) {
-  if (!tiles.holds_cached(i)) {
-    const int next = (tiles.tile(i) / group_tiles + 1) * group_tiles;
-    return i + next - tiles.tile(i);
-  }
-  return tiles.index_of((tiles.tile(i) / group_tiles + 1) * group_tiles);
-}
-
 // Where a thread's sums of the groups before lie: unit 0 its largest scores and sums, the others four values each.
 template <class S>
 struct Stash {

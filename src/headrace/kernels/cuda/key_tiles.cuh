@@ -26,6 +26,11 @@ struct KeyTiles {
     return min(max(tile - hidden - first, 0), cached_count);
   }
   __device__ bool holds_cached(int i) const { return i < cached_count; }
+  // Where in the list the group of `group_tiles` tiles ends that entry i belongs to.
+  __device__ int group_end(int group_tiles, int i) const {
+    const int next = (tile(i) / group_tiles + 1) * group_tiles;
+    return holds_cached(i) ? index_of(next) : i + next - tile(i);
+  }
 };
 
 // A block's rows: the first sees the least, the last the most.

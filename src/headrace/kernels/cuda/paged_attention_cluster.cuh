@@ -3,6 +3,7 @@
 // kernel, little code that has to come from memory. Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
+#include "headrace/kernels/cuda/cluster.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/tiles.cuh"
@@ -25,17 +26,7 @@ struct ClusterShape : MmaShape<T, PoolOf::kFloats, kDim, 1, kClusterKeys / 16, 1
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ inline void cluster_arrive_release() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void cluster_wait_acquire() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-// The address of another block's shared memory, and two floats from there.
-__device__ inline uint32_t address_in(uint32_t shared, unsigned block) {
-  uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(block));
-  return there;
-}
+// Two floats and four from an address in another block's shared memory.
 __device__ inline float2 load_state(uint32_t address) {
   float2 x;
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");

@@ -24,7 +24,9 @@ bool copies(const PagedSide& side, DType type) {
 
 bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
 
-bool fits(const AttentionParams& p, const Stream& stream) {
+}  // namespace
+
+bool fits_sm90(const AttentionParams& p, const Stream& stream) {
   if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
   const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
   if (!copies(p.k, held) || !copies(p.v, held)) return false;
@@ -35,6 +37,8 @@ bool fits(const AttentionParams& p, const Stream& stream) {
   return rows && out && p.page_size >= kLeastPage && p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 &&
          std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
 }
+
+namespace {
 
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
   const bool codes = holds_codes(p);
@@ -61,8 +65,8 @@ CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int
   return map;
 }
 
-// Of the groups of strict mode. A tile of codes takes longer: half as many let one request fill the device.
-constexpr int kGroupKeys = 4096, kStrictCodesGroupKeys = 2048;
+// A tile of codes takes longer: groups of half as many keys let one request fill the device.
+constexpr int kStrictCodesGroupKeys = 2048;
 
 // Takes memory from the front of the stream's scratch.
 class Scratch {
@@ -156,7 +160,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
                    pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
     if (plan.crowded) call.blocks *= 2;
     const bool strict_codes = holds_codes(p) && shape.determinism == Determinism::kStrict;
-    const int group_keys = strict_codes ? kStrictCodesGroupKeys : kGroupKeys;
+    const int group_keys = strict_codes ? kStrictCodesGroupKeys : kSm90GroupKeys;
     plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
     // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
     // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
@@ -222,7 +226,7 @@ void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& s
 
 bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape, DevicePlans* plans,
                           const Stream& stream) {
-  if (!fits(p, stream)) return false;
+  if (!fits_sm90(p, stream)) return false;
   const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
   Scratch scratch(stream);
   AttentionCall call{.p = p};

@@ -1,0 +1,56 @@
+// Blocks of a cluster (sm_90): their barrier, and one another's shared memory. PTX ISA 8, sections "barrier.cluster",
+// "mapa" and "st.async".
+#pragma once
+#include <cstdint>
+
+namespace headrace::cuda {
+
+#if __CUDA_ARCH__ >= 900
+
+__device__ inline void cluster_arrive_release() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait_acquire() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// The address of another block's shared memory.
+__device__ inline uint32_t address_in(uint32_t shared, unsigned block) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(block));
+  return there;
+}
+
+// Stores to another block's shared memory, which arrive at a barrier of that block with their bytes. Addresses are
+// those of address_in.
+__device__ inline void send(uint32_t to, uint32_t barrier, float x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x),
+               "r"(barrier)
+               : "memory");
+}
+__device__ inline void send(uint32_t to, uint32_t barrier, float2 x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "f"(x.x), "f"(x.y), "r"(barrier)
+               : "memory");
+}
+__device__ inline void send(uint32_t to, uint32_t barrier, uint2 x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "r"(x.x), "r"(x.y), "r"(barrier)
+               : "memory");
+}
+__device__ inline void send(uint32_t to, uint32_t barrier, uint4 x) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
+      : "memory");
+}
+// Waits for what other blocks of the cluster send.
+__device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @p bra done; bra "
+      "again; done: }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+#endif
+
+}  // namespace headrace::cuda

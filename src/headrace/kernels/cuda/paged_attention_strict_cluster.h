@@ -1,0 +1,22 @@
+// What clusters that attend in strict mode are launched with.
+#pragma once
+#include <cstdint>
+
+#include "headrace/kernels/cuda/attention_sm90.h"
+#include "headrace/kernels/cuda/strict_cluster_plan.h"
+
+namespace headrace::cuda {
+
+struct StrictClusterCall {
+  AttentionParams p;
+  int parts = 1, max_groups = 1;  // as planned; of a row's keys, each with a slot where there are several parts
+  float4* values = nullptr;       // [pieces, max_groups, blocks, 16 rows of a block's columns]
+  float2* states = nullptr;       // [pieces, max_groups, blocks, 16]: largest score (base 2), sum
+  uint32_t* done = nullptr;       // [pieces, blocks] parts; zero between calls
+};
+
+// One of these for each type of the queries, in a file of its own. `tiles`: of rows.
+template <class T>
+void attend_strict_cluster_of(const StrictClusterCall& call, int64_t tiles, int blocks, const Stream& stream);
+
+}  // namespace headrace::cuda

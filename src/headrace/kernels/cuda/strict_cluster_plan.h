@@ -1,0 +1,36 @@
+// When clusters of blocks take few rows in strict mode, and how many.
+#pragma once
+#include <cstdint>
+
+namespace headrace::cuda {
+
+constexpr int kStrictClusterRows = 16;   // of a block, packed as (token, head of the group)
+constexpr int kStrictClusterBlocks = 8;  // at most: every device of sm_90 can place so many
+
+struct StrictClusterTask {
+  int64_t pieces = 0;  // tiles of rows times kv heads
+  int seen_keys = 0, tile_keys = 0, group_keys = 0;
+};
+
+struct StrictClusterPlan {
+  int blocks = 0;  // of a cluster, a power of two; 0: these rows are not for clusters
+  int parts = 1;   // clusters that share out the groups of a row's keys
+};
+
+// All blocks find room at once, each on a multiprocessor of its own; clusters of more than two leave some of these
+// over. A round of tiles, one a block, takes some 3 us besides its products: clusters of two lose to a block for a
+// group where that is more than two rounds.
+inline StrictClusterPlan strict_cluster_plan(const StrictClusterTask& task, int num_sms) {
+  const int parts = (task.seen_keys + task.group_keys - 1) / task.group_keys;
+  int blocks = kStrictClusterBlocks;
+  while (blocks > 2 && blocks / 2 * task.tile_keys >= task.seen_keys) blocks /= 2;  // one round is enough
+  for (; blocks > 1; blocks /= 2) {
+    const int room = blocks > 2 ? num_sms - 12 : num_sms;
+    if (task.pieces * parts * blocks > room) continue;
+    if (blocks == 2 && task.seen_keys > 2 * blocks * task.tile_keys) break;
+    return {blocks, parts};
+  }
+  return {};
+}
+
+}  // namespace headrace::cuda
