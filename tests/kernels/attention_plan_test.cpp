@@ -6,6 +6,7 @@
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
+#include "headrace/kernels/cuda/paged_attention_long_cluster.h"
 #include "headrace/kernels/cuda/strict_cluster_plan.h"
 
 namespace headrace {
@@ -61,6 +62,20 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
   EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
   EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
   EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
+}
+
+TEST(AttentionClusters, OfOneLongRequestFillTheDeviceOrAreNone) {
+  constexpr int kSMs = 132;
+  const auto blocks = [](int kv_heads) {  // of all clusters
+    const int each = cuda::long_cluster_blocks(kv_heads);
+    return kv_heads * each * cuda::long_cluster_parts(kv_heads, kSMs / each, kSMs);
+  };
+  for (const int kv_heads : {1, 2, 4, 8}) EXPECT_EQ(blocks(kv_heads), 128) << kv_heads;
+  for (const int kv_heads : {3, 5, 6, 7, 9, 64}) EXPECT_EQ(blocks(kv_heads), 0) << kv_heads;
+  EXPECT_EQ(cuda::long_cluster_blocks(1), 8);
+  EXPECT_EQ(cuda::long_cluster_blocks(8), 1);
+  EXPECT_EQ(cuda::long_cluster_parts(2, 30, kSMs), 15);  // as many clusters of four as an H200 holds
+  EXPECT_EQ(cuda::long_cluster_parts(8, 30, kSMs), 0);
 }
 
 // Blocks of a cluster, then clusters of a row.

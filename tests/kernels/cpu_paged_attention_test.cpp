@@ -240,6 +240,86 @@ TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
   }
 }
 
+// One request's few rows over more keys than one cluster of a GPU's blocks takes: tiles of 64 and 128 keys and rounds
+// of all blocks that end everywhere, keys in the pool and beside it, and what hides some of them.
+TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
+  struct Case {
+    int64_t context, dim = 64, heads = 8, kv_heads = 8, page_size = 64, tokens = 1;
+    DType type = DType::kBF16;
+    float cap = 0;
+    int32_t window = kNoWindow, hole_begin = 0, hole_end = 0;
+  };
+  for (const Case& x :
+       {Case(2047), Case(2048), Case(2049), Case(2175), Case(3071), Case(3072), Case(8200, 64, 2, 2),
+        Case(4223, 128, 8, 8, 256), Case(6200, 64, 8, 8, 16, 3), Case(2500, 128, 16, 8, 16, 2, DType::kF16),
+        Case(2500, 256, 8, 2, 64, 2), Case(2400, 256, 4, 1, 64, 2), Case(2300, 128, 6, 3, 64, 5),
+        Case(2600, 64, 24, 8, 64, 5), Case(2300, 64, 8, 8, 8), Case(2300, 64, 8, 8, 1),
+        Case(2600, 128, 8, 4, 64, 2, DType::kBF16, 0.5f), Case(2600, 64, 16, 8, 64, 3, DType::kBF16, 0, 2100),
+        Case(2600, 64, 8, 4, 64, 2, DType::kBF16, 0, kNoWindow, 70, 900)}) {
+    SCOPED_TRACE(testing::Message() << x.heads << "/" << x.kv_heads << " heads of " << x.dim << ", page " << x.page_size
+                                    << ", " << x.context << " cached, " << x.tokens << " new");
+    Request request({.heads = x.heads,
+                     .kv_heads = x.kv_heads,
+                     .dim = x.dim,
+                     .v_dim = x.dim,
+                     .page_size = x.page_size,
+                     .tokens = x.tokens,
+                     .context = x.context,
+                     .q_type = x.type,
+                     .new_type = x.type,
+                     .pool_type = x.type,
+                     .logit_cap = x.cap,
+                     .window = x.window});
+    const auto cached = static_cast<int32_t>(x.context);
+    const KeySpan span = {.q_len = static_cast<int32_t>(x.tokens),
+                          .ctx_len = cached,
+                          .phys0 = cached,
+                          .hole_begin = x.hole_begin,
+                          .hole_end = x.hole_end};
+    const auto run = [&](const OpSet& set, bool keys_given) {
+      return request.run(set, {.threads = 2}, std::span(&span, 1), 0, x.tokens, HeadGrouping::kGrouped, keys_given);
+    };
+    const auto want = run(reference::ops(), true);
+    for (const bool stored : {false, true}) {
+      if (stored) request.store_new_keys();
+      const auto got = run(ops(), !stored), again = run(ops(), !stored);
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(x.type)));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(x.type)));
+      EXPECT_TRUE(bit_equal(again.out, got.out) && bit_equal(again.lse, got.lse));
+    }
+  }
+}
+
+// A hidden value that is infinite or NaN, where several blocks of threads share a row's elements.
+TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
+  constexpr int64_t kTokens = 2, kElement = 37;
+  const DType type = DType::kBF16;
+  for (const int64_t kv_heads : {2, 8}) {
+    Request request({.heads = kv_heads * 2,
+                     .kv_heads = kv_heads,
+                     .dim = 64,
+                     .v_dim = 64,
+                     .tokens = kTokens,
+                     .context = 2700,
+                     .q_type = type,
+                     .new_type = type,
+                     .pool_type = type});
+    const auto want = request.run(reference::ops(), {}, 0, kTokens);
+    request.set_new_value(1, kElement, std::numeric_limits<double>::quiet_NaN());
+    const auto got = request.run(ops(), {.threads = 2}, 0, kTokens);
+    EXPECT_TRUE(all_close(copy_of(got.out.view().slice(0, 1)), copy_of(want.out.view().slice(0, 1)),
+                          attention_tolerance(type)));
+    for (int64_t h = 0; h < kv_heads * 2; ++h) {
+      const TensorView row = got.out.view().select(1).select(h), clean = want.out.view().select(1).select(h);
+      EXPECT_TRUE(std::isnan(element_as_double(row, kElement)));
+      EXPECT_TRUE(all_close(copy_of(row.slice(kElement + 1, 64)), copy_of(clean.slice(kElement + 1, 64)),
+                            attention_tolerance(type)));
+    }
+  }
+}
+
 // Small heads, so that a context of thousands of keys is cheap.
 Problem long_problem(int64_t tokens, int64_t context) {
   return {.heads = 4,

@@ -102,6 +102,7 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   const AttentionShape shape = shape_of(a, context);
   if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
+  if (paged_attention_long_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;
   paged_attention_simple(params, stream_of(context));
