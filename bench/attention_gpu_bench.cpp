@@ -252,8 +252,10 @@ std::vector<Case> cases() {
                  128, 32, 32, KeySpan::Kind::kBlock});
   all.push_back({"diffusion 64 x block 4, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 4), 32, 8, 128,
                  32, 4, KeySpan::Kind::kBlock});
-  all.push_back({"diffusion 128 x block 4, 320", std::vector<int32_t>(128, 320), std::vector<int32_t>(128, 4), 32, 8,
-                 128, 32, 4, KeySpan::Kind::kBlock});
+  for (const size_t requests : {64, 128, 256}) {
+    all.push_back({"diffusion " + std::to_string(requests) + " x block 4, 320", std::vector<int32_t>(requests, 320),
+                   std::vector<int32_t>(requests, 4), 32, 8, 128, 32, 4, KeySpan::Kind::kBlock});
+  }
   std::vector<int32_t> ctx(32, 8191), rows(32, 1);
   all.push_back({"decode b32 8k alone", ctx, rows});
   ctx.push_back(0), rows.push_back(2048);
