@@ -28,8 +28,11 @@ struct KeyTiles {
   __device__ bool holds_cached(int i) const { return i < cached_count; }
   // Where in the list the group of `group_tiles` tiles ends that entry i belongs to.
   __device__ int group_end(int group_tiles, int i) const {
-    const int next = (tile(i) / group_tiles + 1) * group_tiles;
-    return holds_cached(i) ? index_of(next) : i + next - tile(i);
+    if (!holds_cached(i)) {
+      const int next = (tile(i) / group_tiles + 1) * group_tiles;
+      return i + next - tile(i);
+    }
+    return index_of((tile(i) / group_tiles + 1) * group_tiles);
   }
 };
 
