@@ -268,6 +268,16 @@ std::vector<Case> cases() {
     all.push_back(
         {"short: decode b8 " + std::to_string(keys), std::vector<int32_t>(8, keys - 1), std::vector<int32_t>(8, 1)});
   }
+  const auto many = [&](int32_t requests, int32_t block, int32_t keys) {
+    const auto count = static_cast<size_t>(requests);
+    all.push_back(
+        {"many: " + std::to_string(requests) + " x block " + std::to_string(block) + " of " + std::to_string(keys),
+         std::vector<int32_t>(count, keys - block), std::vector<int32_t>(count, block), 32, 8, 128, 64, block,
+         KeySpan::Kind::kBlock});
+  };
+  for (const int32_t requests : {16, 32, 64, 128, 256}) many(requests, 4, 330);
+  for (const int32_t block : {1, 8, 16}) many(128, block, 330);
+  for (const int32_t keys : {100, 640, 1024, 2048}) many(128, 4, keys);
   const auto causal = KeySpan::Kind::kCausal;
   for (const int32_t page : {16, 64}) {
     all.push_back(

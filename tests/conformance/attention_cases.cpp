@@ -160,11 +160,57 @@ std::vector<AttentionCase> sampled_attention_cases(uint64_t seed, int count) {
   return cases;
 }
 
+namespace {
+
+// As many requests as a GPU wants before each of them and its kv heads is one block's work. Contexts end anywhere in a
+// tile, some begin with hidden keys, and some requests have no rows.
+std::vector<RequestCase> many_requests(Kind kind, int32_t few, int32_t most, bool holes = false) {
+  std::vector<RequestCase> requests;
+  for (int32_t r = 0; r < 17; ++r) {
+    const int32_t rows = r == 7 ? 0 : r % 7 == 2 ? most : few;
+    RequestCase request{.prefix = r * 37 % 73 + (r % 11 == 3 ? 150 : 0), .new_tokens = rows, .kind = kind};
+    if (kind == Kind::kNone) request.prefix += rows;
+    if (holes && request.prefix > 45) {
+      request.hole_begin = 9, request.hole_end = r % 2 == 0 ? 44 : 14;
+      request.log_shift = request.hole_end - request.hole_begin;
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+AttentionCase many(std::string name, std::vector<RequestCase> requests, int32_t page_size, DType dtype) {
+  return {.name = "many_" + std::move(name),
+          .requests = std::move(requests),
+          .num_heads = 16,
+          .num_kv_heads = 16,
+          .head_dim = 128,
+          .page_size = page_size,
+          .dtype = dtype,
+          .pool_dtype = dtype};
+}
+
+void add_many(std::vector<AttentionCase>& cases) {
+  constexpr DType kBF16 = DType::kBF16, kF16 = DType::kF16;
+  cases.push_back(many("blocks", many_requests(Kind::kBlock, 4, 24), 64, kBF16));
+  cases.push_back(many("decode", many_requests(Kind::kCausal, 1, 1), 16, kF16));
+  cases.back().v_head_dim = 80;
+  cases.push_back(many("windows_caps_and_holes", many_requests(Kind::kFull, 3, 6, true), 16, kBF16));
+  cases.back().window = 40, cases.back().logit_cap = 2.5f;
+  cases.push_back(many("keys_in_the_pool", many_requests(Kind::kBlock, 4, 8), 128, kBF16));
+  cases.back().new_keys = AttentionCase::NewKeys::kInPool;
+  cases.push_back(many("infinite_values", many_requests(Kind::kCausal, 4, 9), 64, kBF16));
+  cases.back().window = 30, cases.back().values = AttentionCase::Values::kInfinite;
+  cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 50), 32, kBF16));
+}
+
+}  // namespace
+
 std::vector<AttentionCase> named_attention_cases() {
   using NewKeys = AttentionCase::NewKeys;
   const auto segment = KeySpan::WindowFrom::kSegment;
   const auto cross = RadixAttentionConfig::KeySource::kCrossAttention;
-  return {
+  std::vector<AttentionCase> cases = {
       {.name = "causal", .requests = {{.new_tokens = 9}}},
       {.name = "decode", .requests = {{.prefix = 70}, {.prefix = 1}, {.prefix = 33}}},
       {.name = "one_token_nothing_cached", .requests = {{}}},
@@ -294,6 +340,8 @@ std::vector<AttentionCase> named_attention_cases() {
        .k_scale = 0.02f,
        .v_scale = 3.0f},
   };
+  add_many(cases);
+  return cases;
 }
 
 }  // namespace headrace::testing_support

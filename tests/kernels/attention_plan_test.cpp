@@ -1,4 +1,4 @@
-// How kernels share out the work of one call: the CPU's over its threads, the clusters of a GPU over their blocks.
+// How kernels share out the work of one call: the CPU's over its threads, a GPU's over clusters of blocks or warps.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -7,6 +7,7 @@
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/paged_attention_long_cluster.h"
+#include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/strict_cluster_plan.h"
 
 namespace headrace {
@@ -62,6 +63,17 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
   EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
   EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
   EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
+}
+
+TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
+  constexpr int kSMs = 132, kMany = 2 * kSMs, kFew = 36, kKeys = 640;
+  EXPECT_TRUE(cuda::taken_whole(kMany, kFew, kKeys, 128, kSMs));
+  EXPECT_TRUE(cuda::taken_whole(kMany, 64, kKeys, 72, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany - 1, kFew, kKeys, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, 65, kKeys, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys + 1, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 64, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 256, kSMs));
 }
 
 TEST(AttentionClusters, OfOneLongRequestFillTheDeviceOrAreNone) {

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -103,6 +104,7 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_long_cluster(params, shape, stream_of(context))) return;
+  if (paged_attention_short(params, shape, stream_of(context))) return;
   if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;
   paged_attention_simple(params, stream_of(context));

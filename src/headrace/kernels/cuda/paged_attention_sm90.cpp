@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "headrace/batch/device_plans.h"
+#include "headrace/kernels/cuda/attention_maps.h"
 #include "headrace/kernels/cuda/attention_sm90.h"
 #include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/cuda/tensor_map.h"
@@ -38,8 +39,6 @@ bool fits_sm90(const AttentionParams& p, const Stream& stream) {
          std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
 }
 
-namespace {
-
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
   const bool codes = holds_codes(p);
   const auto bytes = static_cast<cuuint64_t>(size_of(side.type));
@@ -64,6 +63,8 @@ CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int
              " pages of ", p.page_size, " slots of ", dim, ": driver error ", static_cast<int>(status));
   return map;
 }
+
+namespace {
 
 // A tile of codes takes longer: groups of half as many keys let one request fill the device.
 constexpr int kStrictCodesGroupKeys = 2048;
