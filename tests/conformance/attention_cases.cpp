@@ -162,7 +162,7 @@ std::vector<AttentionCase> sampled_attention_cases(uint64_t seed, int count) {
 
 namespace {
 
-// As many requests as a GPU wants before each of them and its kv heads is one block's work. Contexts end anywhere in a
+// As many requests as a GPU wants before each kv head of each of them is one warp's work. Contexts end anywhere in a
 // tile, some begin with hidden keys, and some requests have no rows.
 std::vector<RequestCase> many_requests(Kind kind, int32_t few, int32_t most, bool holes = false) {
   std::vector<RequestCase> requests;
@@ -201,7 +201,7 @@ void add_many(std::vector<AttentionCase>& cases) {
   cases.back().new_keys = AttentionCase::NewKeys::kInPool;
   cases.push_back(many("infinite_values", many_requests(Kind::kCausal, 4, 9), 64, kBF16));
   cases.back().window = 30, cases.back().values = AttentionCase::Values::kInfinite;
-  cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 50), 32, kBF16));
+  cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 40), 32, kBF16));
 }
 
 }  // namespace

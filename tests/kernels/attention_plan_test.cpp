@@ -68,9 +68,9 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
 TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
   constexpr int kSMs = 132, kMany = 2 * kSMs, kFew = 36, kKeys = 640;
   EXPECT_TRUE(cuda::taken_whole(kMany, kFew, kKeys, 128, kSMs));
-  EXPECT_TRUE(cuda::taken_whole(kMany, 64, kKeys, 72, kSMs));
+  EXPECT_TRUE(cuda::taken_whole(kMany, 40, kKeys, 72, kSMs));
   EXPECT_FALSE(cuda::taken_whole(kMany - 1, kFew, kKeys, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, 65, kKeys, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, 41, kKeys, 128, kSMs));
   EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys + 1, 128, kSMs));
   EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 64, kSMs));
   EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 256, kSMs));

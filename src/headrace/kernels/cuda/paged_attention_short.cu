@@ -1,4 +1,4 @@
-// Which calls have a block for each request and kv head, and their launch.
+// Which calls have a warp for each request and kv head, and their launch.
 #include "headrace/kernels/cuda/attention_maps.h"
 #include "headrace/kernels/cuda/paged_attention_short.cuh"
 

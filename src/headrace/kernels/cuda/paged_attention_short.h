@@ -1,4 +1,4 @@
-// When blocks of threads take requests whole.
+// When each warp takes a request and kv head whole.
 #pragma once
 #include <cstdint>
 
@@ -6,10 +6,10 @@
 
 namespace headrace::cuda {
 
-constexpr int kShortRows = 64, kShortSeenKeys = 640;  // of a request at most
+constexpr int kShortRows = 40, kShortSeenKeys = 640;  // of a request at most: more than 32 rows read the keys again
 
-// Whether each request and kv head is one block's: heads of 128, enough of them to fill the device twice, and few rows
-// that see few keys, so that what a block begins and ends with is much of its work.
+// Whether each request and kv head is one warp's: heads of 128, enough of them for two warps to a multiprocessor, and
+// few rows that see few keys, so that beginnings and ends are much of the work.
 inline bool taken_whole(int64_t pieces, int max_rows, int seen_keys, int dim, int num_sms) {
   return dim > 64 && dim <= 128 && max_rows <= kShortRows && seen_keys <= kShortSeenKeys && pieces >= 2 * num_sms;
 }
