@@ -56,7 +56,7 @@ struct AttentionShape {
 // 16-bit floats on Hopper in fast mode, few rows that see few keys. False when the call or the device is not of that
 // form.
 bool paged_attention_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// The same for up to 16 rows of one request, however many keys they see.
+// The same for up to 8 rows of one request, however many keys they see.
 bool paged_attention_long_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 // Whether dtypes, sizes and alignment are those of tensor cores and 16-byte copies.
