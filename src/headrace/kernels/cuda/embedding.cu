@@ -13,17 +13,19 @@ struct Params {
   int64_t dim;
 };
 
+// A step begins with this kernel, which lets the next one start only when everything before has ended: what follows
+// may then read early what earlier steps wrote (DeviceMetadata).
 __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ Params p) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int64_t token = blockIdx.x, id = p.ids[token];
   for (int64_t d = threadIdx.x; d < p.dim; d += kThreads) p.out.set(token, 0, d, p.table.get(id, 0, d));
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) gather_pieces(const __grid_constant__ Params p) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int64_t token = blockIdx.x, id = p.ids[token];
   for (int64_t d = threadIdx.x * kPiece; d < p.dim; d += kThreads * kPiece) {
     Piece<T>::load(row_of<T>(p.table, id) + d).store(row_of<T>(p.out, token) + d);

@@ -163,10 +163,11 @@ struct ClusterBlock : MmaBlock<S> {
 
 template <class S>
 __device__ inline void attend_cluster_block(const AttentionParams& p, char* shared) {
-  wait_for_previous();
+  // Spans, pages and the keys that were cached before this step are there (DeviceMetadata): they are read, and the
+  // first tiles are on their way, while the kernels ahead make queries and new keys.
   const int group = p.heads / p.kv_heads;
   const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), group);
-  if (place.request < 0) return;  // the whole cluster has no rows
+  if (place.request < 0) return wait_for_previous();  // the whole cluster has no rows; nobody may begin before it ends
   const KeyAxis axis(p, place.request);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   ClusterBlock<S> b{{p,
@@ -188,17 +189,27 @@ __device__ inline void attend_cluster_block(const AttentionParams& p, char* shar
   const TileRange range = TileRange::of<S::kKeys>(p, axis, b.top, b.bottom.end);
   const int step = static_cast<int>(b.blocks), begin = static_cast<int>(b.rank);
   const int active = min(range.count, step);
+  const auto load = [&](int i, int stage) {
+    if (i < range.count) b.load_own_keys(range.tile(i), stage);
+  };
+  const auto is_cached = [&](int i) {
+    return i < range.count && !p.encoder && (range.tile(i) + 1) * S::kKeys <= axis.ctx;
+  };
+  const int early = !is_cached(begin) ? 0 : is_cached(begin + step) ? 2 : 1;  // of the two tiles under way
+  for (int i = 0; i < early; ++i) load(begin + i * step, i);
+  commit_copies();
+  wait_for_previous();
 
   if (begin < active) {
     b.load_queries();
-    b.load_own_keys(range.tile(begin), 0);
+    if (early < 1) load(begin, 0);
+    commit_copies();
+    if (early < 2) load(begin + step, 1);
     commit_copies();
     MmaState<S> state;
     begin_rows(b, last, state);
     const bool plain = !p.encoder && axis.span.hole_end == axis.span.hole_begin && p.window == kNoWindow;
     for (int i = begin, stage = 0; i < range.count; i += step, stage ^= 1) {
-      if (i + step < range.count) b.load_own_keys(range.tile(i + step), stage ^ 1);
-      commit_copies();
       wait_copies<1>();
       if (i == begin) __syncthreads();  // all warps copied the queries
       __syncwarp();
@@ -209,6 +220,8 @@ __device__ inline void attend_cluster_block(const AttentionParams& p, char* shar
       soften<S>(b, tile, masked, state, s);
       add_values<S>(b, stage, s, state);
       __syncwarp();  // this stage's tile has been read
+      load(i + 2 * step, stage);
+      commit_copies();
     }
     wait_copies<0>();
     __syncthreads();  // the pipe's memory takes the sums

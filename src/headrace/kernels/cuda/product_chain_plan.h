@@ -40,10 +40,10 @@ struct ChainPlan {
 
 // Whether a chain is faster than a kernel for each product. Steps of a chain cost more between them, some 4 us, but
 // read large weights at 3.8 TB/s with any number of rows; measured: docs/performance.md. Results of another type than x
-// end a chain, as nothing that follows can read them.
+// end a chain, as nothing that follows can read them: it pays for weights that are large alone, as a head's.
 constexpr bool chain_pays(int64_t weight_bytes, bool results_are_as_x) {
-  constexpr int64_t kLeast = int64_t{20} << 20;
-  return weight_bytes >= kLeast && results_are_as_x;
+  constexpr int64_t kLeast = int64_t{20} << 20, kLeastAlone = int64_t{256} << 20;
+  return weight_bytes >= (results_are_as_x ? kLeast : kLeastAlone);
 }
 
 // Rows of x that are normed lie whole in shared memory. Others as well while they are small; what does not fit comes
