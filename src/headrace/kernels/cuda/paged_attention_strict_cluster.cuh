@@ -183,6 +183,7 @@ struct StrictCluster {
     b.send_largest(now, 0);
     b.load_keys(next, key_pages);
     commit_copies();
+    __syncthreads();  // all have read the warps' largest scores, which the next round's take the place of
     for (int number = 0;; ++number) {
       const StrictRound following = after(next);
       const bool more = next.count() > 0;
