@@ -202,6 +202,9 @@ void add_many(std::vector<AttentionCase>& cases) {
   cases.push_back(many("infinite_values", many_requests(Kind::kCausal, 4, 9), 64, kBF16));
   cases.back().window = 30, cases.back().values = AttentionCase::Values::kInfinite;
   cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 40), 32, kBF16));
+  // More pages than a warp holds the numbers of at once.
+  cases.push_back(many("pages", many_requests(Kind::kCausal, 1, 2), 16, kBF16));
+  for (RequestCase& request : cases.back().requests) request.prefix = request.prefix * 8 % 630;
 }
 
 }  // namespace
@@ -249,6 +252,17 @@ std::vector<AttentionCase> named_attention_cases() {
                     {.prefix = 9, .new_tokens = 5, .kind = Kind::kFull}}},
       {.name = "empty_request_between", .requests = {{.prefix = 7}, {.prefix = 9, .new_tokens = 0}, {.prefix = 3}}},
       {.name = "long_context", .requests = {{.prefix = 1500}, {.prefix = 700, .new_tokens = 3}}, .page_size = 64},
+      // A GPU's clusters of blocks take these: several rounds of tiles, several groups of strict mode.
+      {.name = "long_context_of_16_bits",
+       .requests = {{.prefix = 1500}, {.prefix = 700, .new_tokens = 3}},
+       .page_size = 64,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16},
+      {.name = "one_long_request",
+       .requests = {{.prefix = 4500, .new_tokens = 2}},
+       .page_size = 64,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16},
       {.name = "infinite_value_that_later_rows_see",
        .requests = {{.new_tokens = 5}, {.prefix = 30, .new_tokens = 3}, {.prefix = 9}},
        .values = AttentionCase::Values::kInfinite},

@@ -65,11 +65,13 @@ TEST_P(AttentionConformance, CudaMatchesTheOracle) {
   const auto want = problem.run("reference");
   const Tensor want_pool = problem.pool_copy();
   for (const std::string_view set : kCudaSets) {
-    SCOPED_TRACE(set);
-    const auto got = problem.run(set);
-    EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
-    EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(want.out.dtype())));
-    EXPECT_TRUE(bit_equal(problem.pool_copy(), want_pool));
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      SCOPED_TRACE(testing::Message() << set << (determinism == Determinism::kStrict ? ", strict" : ""));
+      const auto got = problem.run(set, std::nullopt, {.determinism = determinism});
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(want.out.dtype())));
+      EXPECT_TRUE(bit_equal(problem.pool_copy(), want_pool));
+    }
   }
 }
 

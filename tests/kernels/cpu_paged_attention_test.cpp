@@ -291,16 +291,22 @@ TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
   }
 }
 
-// A hidden value that is infinite or NaN, where several blocks of threads share a row's elements.
+// A hidden value that is infinite or NaN, where several blocks of threads share a row's elements: rows of a block,
+// parts of a row for each, and heads of every size that kernels are built for.
 TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
   constexpr int64_t kTokens = 2, kElement = 37;
   const DType type = DType::kBF16;
-  for (const int64_t kv_heads : {2, 8}) {
-    Request request({.heads = kv_heads * 2,
+  struct Case {
+    int64_t heads, kv_heads, dim;
+  };
+  for (const auto& [heads, kv_heads, dim] :
+       {Case{4, 2, 64}, Case{2, 2, 64}, Case{16, 8, 64}, Case{2, 1, 128}, Case{2, 2, 256}}) {
+    Request request({.heads = heads,
                      .kv_heads = kv_heads,
-                     .dim = 64,
-                     .v_dim = 64,
+                     .dim = dim,
+                     .v_dim = dim,
+                     .page_size = 64,
                      .tokens = kTokens,
                      .context = 2700,
                      .q_type = type,
@@ -308,14 +314,19 @@ TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
                      .pool_type = type});
     const auto want = request.run(reference::ops(), {}, 0, kTokens);
     request.set_new_value(1, kElement, std::numeric_limits<double>::quiet_NaN());
-    const auto got = request.run(ops(), {.threads = 2}, 0, kTokens);
-    EXPECT_TRUE(all_close(copy_of(got.out.view().slice(0, 1)), copy_of(want.out.view().slice(0, 1)),
-                          attention_tolerance(type)));
-    for (int64_t h = 0; h < kv_heads * 2; ++h) {
-      const TensorView row = got.out.view().select(1).select(h), clean = want.out.view().select(1).select(h);
-      EXPECT_TRUE(std::isnan(element_as_double(row, kElement)));
-      EXPECT_TRUE(all_close(copy_of(row.slice(kElement + 1, 64)), copy_of(clean.slice(kElement + 1, 64)),
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << dim
+                                      << (determinism == Determinism::kStrict ? ", strict" : ""));
+      const auto got = request.run(ops(), {.threads = 2, .determinism = determinism}, 0, kTokens);
+      EXPECT_TRUE(all_close(copy_of(got.out.view().slice(0, 1)), copy_of(want.out.view().slice(0, 1)),
                             attention_tolerance(type)));
+      for (int64_t h = 0; h < heads; ++h) {
+        const TensorView row = got.out.view().select(1).select(h), clean = want.out.view().select(1).select(h);
+        EXPECT_TRUE(std::isnan(element_as_double(row, kElement)));
+        for (const auto& [from, to] : {std::pair(int64_t{0}, kElement), std::pair(kElement + 1, dim)})
+          EXPECT_TRUE(
+              all_close(copy_of(row.slice(from, to)), copy_of(clean.slice(from, to)), attention_tolerance(type)));
+      }
     }
   }
 }
