@@ -7,6 +7,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -23,23 +25,30 @@ __device__ inline void let_next_start() {
 #endif
 }
 
+// kAtOnce: blocks of the grid wait for one another, so all of them have to run at the same time. Error kCuda where the
+// device has no room for them.
+enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
+
 // kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error. `cluster`: blocks along x that can
 // read one another's shared memory; more than 1 needs sm_90.
 template <class Params>
 void launch_early(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Params& params, const char* name, unsigned cluster = 1) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
+                  const Params& params, const char* name, unsigned cluster = 1, GridRuns runs = GridRuns::kInAnyOrder) {
+  cudaLaunchAttribute attributes[3]{};
   cudaLaunchConfig_t config{};
+  const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+    attributes[config.numAttrs].id = id;
+    return attributes[config.numAttrs++].val;
+  };
+  if (stream.arch >= 90)
+    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+  if (cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {cluster, 1, 1};
+  if (runs == GridRuns::kAtOnce) add(cudaLaunchAttributeCooperative).cooperative = 1;
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.handle;
   config.attrs = attributes;
-  config.numAttrs = stream.arch < 90 ? 0 : cluster > 1 ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 
