@@ -2,12 +2,9 @@
 #pragma once
 #include "headrace/kernels/cuda/attention_row.cuh"
 #include "headrace/kernels/cuda/mma.cuh"
+#include "headrace/kernels/cuda/paged_attention_mma.h"
 
 namespace headrace::cuda {
-
-// What the pool holds: numbers of the queries' type, or codes of FP8, which are copied as they are and unpacked to a
-// tile of the queries' type.
-enum class PoolOf : uint8_t { kFloats, kCodes };
 
 // kRowTiles tiles of 16 rows for each of kWarpsM warps; kWarpsN warps share a tile's keys.
 template <class T_, PoolOf kPool_, int kDim_, int kWarpsM_, int kWarpsN_, int kRowTiles_, int kKeys_, int kStages_>

@@ -18,10 +18,23 @@ __device__ inline uint8_t float_to_e4m3(float x, float scale) {
   return __nv_cvt_float_to_fp8(__fdiv_rn(x, scale), __NV_SATFINITE, __NV_E4M3);
 }
 
-// Two of them, the first in the low byte.
-__device__ inline uint32_t floats_to_e4m3(float low, float high, float scale) {
+__device__ inline uint32_t pair_to_e4m3(float low, float high, float scale) {
   return __nv_cvt_float2_to_fp8x2(make_float2(__fdiv_rn(low, scale), __fdiv_rn(high, scale)), __NV_SATFINITE,
                                   __NV_E4M3);
+}
+// The same for devices before sm_89, which have no instruction for it but take hundreds: they stand in a program once.
+// At each of the many places of an unrolled loop they took ptxas most of a minute.
+[[maybe_unused]] static __device__ __noinline__ uint32_t called_pair_to_e4m3(float low, float high, float scale) {
+  return pair_to_e4m3(low, high, scale);
+}
+
+// Two of them, the first in the low byte.
+__device__ inline uint32_t floats_to_e4m3(float low, float high, float scale) {
+#if __CUDA_ARCH__ >= 890
+  return pair_to_e4m3(low, high, scale);
+#else
+  return called_pair_to_e4m3(low, high, scale);
+#endif
 }
 
 // Two codes as a pair of 16-bit floats, which hold them exactly.

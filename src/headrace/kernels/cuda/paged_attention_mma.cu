@@ -1,19 +1,12 @@
 // Which calls the tensor-core kernels take.
-#include "headrace/kernels/cuda/paged_attention.h"
+#include "headrace/kernels/cuda/paged_attention_mma.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
-#include "headrace/kernels/cuda/stream.h"
-
 namespace headrace::cuda {
-
-// One of these for each head size and kind of pool, in a file of its own: they are slow to compile.
-void attend_mma_64(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
-void attend_mma_128(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
-void attend_mma_256(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
-void attend_mma_codes_64(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
-void attend_mma_codes_128(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
-void attend_mma_codes_256(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
 
 namespace {
 
@@ -23,6 +16,15 @@ bool aligned(const PagedSide& side, DType type) {
   const int64_t chunk = 16 / size_of(side.type);
   return side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 && side.page_stride % chunk == 0 &&
          side.head_stride % chunk == 0 && side.slot_stride % chunk == 0;
+}
+
+template <class T, PoolOf kPool>
+void attend_in(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  const int dim = std::max(p.head_dim, p.v_head_dim);
+  const auto attend = dim <= 64    ? attend_mma_of<T, 64, kPool>
+                      : dim <= 128 ? attend_mma_of<T, 128, kPool>
+                                   : attend_mma_of<T, 256, kPool>;
+  attend(p, shape, stream);
 }
 
 }  // namespace
@@ -46,14 +48,11 @@ bool fits_mma(const AttentionParams& p) {
 
 bool paged_attention_mma(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (!fits_mma(p)) return false;
-  const int dim = std::max(p.head_dim, p.v_head_dim);
-  const bool codes = p.key_type == DType::kE4M3;
-  if (dim <= 64) {
-    (codes ? attend_mma_codes_64 : attend_mma_64)(p, shape, stream);
-  } else if (dim <= 128) {
-    (codes ? attend_mma_codes_128 : attend_mma_128)(p, shape, stream);
+  const bool bf16 = p.q_type == DType::kBF16;
+  if (p.key_type == DType::kE4M3) {
+    (bf16 ? attend_in<__nv_bfloat16, PoolOf::kCodes> : attend_in<__half, PoolOf::kCodes>)(p, shape, stream);
   } else {
-    (codes ? attend_mma_codes_256 : attend_mma_256)(p, shape, stream);
+    (bf16 ? attend_in<__nv_bfloat16, PoolOf::kFloats> : attend_in<__half, PoolOf::kFloats>)(p, shape, stream);
   }
   return true;
 }

@@ -191,8 +191,10 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
 }
 
 // Strict mode takes one shape for every row, so that a row's sums have one order however it is batched.
-template <class T, int kDim, int kDecodeStages, int kTallWarps, int kStages, PoolOf kPool = PoolOf::kFloats>
-void launch_dim(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+template <class T, int kDim, PoolOf kPool>
+void attend_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  constexpr int kStages = 2, kTallWarps = kDim <= 128 ? 8 : 4;
+  constexpr int kDecodeStages = kDim == 64 || (kDim == 128 && kPool == PoolOf::kCodes) ? 4 : 3;
   using Decode = MmaShape<T, kPool, kDim, 1, 4, 1, 64, kDecodeStages>;
   using Small = MmaShape<T, kPool, kDim, 4, 1, 1, 64, kStages>;
   using Tall = MmaShape<T, kPool, kDim, kTallWarps, 1, 1, 64, kStages>;
