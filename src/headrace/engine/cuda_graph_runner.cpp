@@ -206,6 +206,13 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
   return captured->logits.slice(0, logits_rows);
 }
 
+void CudaGraphRunner::run_rows(int32_t size, int32_t logits_rows, int32_t most_keys) {
+  const auto found = any_.rows.find(size);
+  HR_REQUIRE(found != any_.rows.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
+             "cuda graphs: no step of ", size, " rows with ", logits_rows, " of logits was recorded: ", describe());
+  row_graph(set_for(most_keys), size, logits_rows).graph->launch();
+}
+
 std::string CudaGraphRunner::GraphSet::describe() const {
   std::string text;
   if (!requests.empty()) text = listed(requests) + " requests";

@@ -67,10 +67,9 @@ class CudaGraphRunner {
   // Whether run(batch) is a step of RowGraphs.
   bool holds_rows(const ForwardBatch& batch) const;
   // Runs the step of that many rows, one of RowGraphs::sizes, of which so many want logits, over what lies in arrays().
-  // `most_keys`: that its rows see, about; it chooses the graph, and any of them is right.
-  void run_rows(int32_t size, int32_t logits_rows, int32_t most_keys) {
-    row_graph(set_for(most_keys), size, logits_rows).graph->launch();
-  }
+  // `most_keys`: that its rows see, about; it chooses the graph, and any of them is right. Error kInternal for a number
+  // of rows that is not recorded: a larger graph would read rows of steps before.
+  void run_rows(int32_t size, int32_t logits_rows, int32_t most_keys);
 
   // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests"
   std::string describe() const;

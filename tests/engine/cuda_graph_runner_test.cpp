@@ -1,0 +1,31 @@
+// What a graph runner refuses: it needs no device for that.
+#include "headrace/engine/cuda_graph_runner.h"
+
+#include <gtest/gtest.h>
+
+#include "headrace/attention/backend_registry.h"
+#include "headrace/pool/kv_pool.h"
+#include "toy_diffusion_model.h"
+
+namespace headrace {
+namespace {
+
+// Whoever asks for it knows the sizes: the next larger graph would read rows that the step does not have.
+TEST(CudaGraphRunner, AStepOfRowsThatIsNotRecordedIsAnError) {
+  const testing::ToyDiffusionModel model({});
+  const KVPool pool(KVPoolConfig{.groups = {{{1, 8, 8}, {0}}}, .num_pages = 2, .page_size = 16});
+  const auto backend = make_backend("reference", {}, {.kv_pool = &pool});
+  CudaGraphRunner graphs(model, *backend, cpu_runtime(),
+                         {.rows = {.sizes = {8, 16}}, .table_rows = 2, .table_pages = 1});
+  for (const int32_t size : {0, 8, 12, 17}) {
+    try {
+      graphs.run_rows(size, 1, 10);
+      ADD_FAILURE() << size;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kInternal) << size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace
