@@ -9,6 +9,7 @@
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/matmul.h"
 #include "headrace/kernels/cuda/matmul_parts.cuh"
+#include "headrace/kernels/cuda/pairs.cuh"
 
 namespace headrace::cuda::few_rows_products {
 
@@ -38,32 +39,6 @@ struct Params {
   int num_weights, rows, in, tiles, passes;
 };
 
-template <class T>
-struct Pair;
-template <>
-struct Pair<__nv_bfloat16> {
-  using Type = __nv_bfloat162;
-};
-template <>
-struct Pair<__half> {
-  using Type = __half2;
-};
-
-__device__ inline float2 floats(uint32_t bits, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
-}
-__device__ inline float2 floats(uint32_t bits, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-__device__ inline uint32_t bits_of(float2 v, __nv_bfloat16) {
-  const __nv_bfloat162 pair = __float22bfloat162_rn(v);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ inline uint32_t bits_of(float2 v, __half) {
-  const __half2 pair = __float22half2_rn(v);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // The norm's weight as it multiplies, in shared memory behind the rows of x: a constant, so it is read before the
 // kernel that makes x has ended.
 template <Order kOrder>
@@ -86,8 +61,8 @@ __device__ inline void normalise(const Params& p, const float* factors, float su
     uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float2 v = floats(*words[j], T()), f = *reinterpret_cast<const float2*>(factors + i * 8 + j * 2);
-      *words[j] = bits_of(make_float2(v.x * scale * f.x, v.y * scale * f.y), T());
+      const float2 v = unpack2<T>(*words[j]), f = *reinterpret_cast<const float2*>(factors + i * 8 + j * 2);
+      *words[j] = pack2<T>(v.x * scale * f.x, v.y * scale * f.y);
     }
     to[i] = piece;
   }
@@ -114,7 +89,7 @@ __device__ void stage_rows(const Params& p, uint4* shared) {
         const uint4 piece = __ldcg(from + i);
         shared[row * stride + i] = piece;
         for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
-          const float2 v = floats(word, T());
+          const float2 v = unpack2<T>(word);
           sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
         }
       }

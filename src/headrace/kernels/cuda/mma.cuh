@@ -1,10 +1,9 @@
 // Tensor-core instructions of sm_80 and up on 16-bit floats, and the copies that feed them.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <type_traits>
+
+#include "headrace/kernels/cuda/pairs.cuh"
 
 namespace headrace::cuda {
 
@@ -21,17 +20,6 @@ __device__ inline void mma16816(float (&d)[4], const uint32_t (&a)[4], uint32_t 
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
-template <class T>
-__device__ inline uint32_t pack2(float low, float high) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&both);
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&both);
   }
 }
 

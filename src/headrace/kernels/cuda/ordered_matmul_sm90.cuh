@@ -10,6 +10,7 @@
 #include "headrace/kernels/cuda/matmul.h"
 #include "headrace/kernels/cuda/matmul_parts.cuh"
 #include "headrace/kernels/cuda/matmul_turns.cuh"
+#include "headrace/kernels/cuda/pairs.cuh"
 #include "headrace/kernels/cuda/wgmma_widths.cuh"
 
 namespace headrace::cuda::ordered {
@@ -78,15 +79,6 @@ __device__ inline void transpose_quad(uint32_t (&w)[4]) {
   for (int i = 0; i < 2; ++i) {
     const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 2], 2);
     (high ? w[i] : w[i + 2]) = got;
-  }
-}
-
-template <class T>
-__device__ inline float2 unpack2(uint32_t word) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&word));
-  } else {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&word));
   }
 }
 

@@ -14,15 +14,6 @@ namespace {
 using namespace chain;  // NOLINT: the kernel's own names
 
 template <class T>
-__device__ inline float2 floats(uint32_t bits) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-  } else {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
-  }
-}
-
-template <class T>
 struct Multiplier {
   static constexpr int kOutputs = Output::kGroupRows * ChainPlan::kMostRows / kConsumers;  // of a thread and a group
   const Params& p;
@@ -70,7 +61,7 @@ struct Multiplier {
     for (int i = 0; i < step.slices * kChunks && has_row(); ++i) {
       const uint4 piece = *x_piece(0, i);
       for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
-        const float2 v = floats<T>(word);
+        const float2 v = unpack2<T>(word);
         sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
       }
     }
@@ -94,7 +85,7 @@ struct Multiplier {
       uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 v = floats<T>(*words[j]), f = floats<T>(factor_words[j]);
+        const float2 v = unpack2<T>(*words[j]), f = unpack2<T>(factor_words[j]);
         *words[j] = pack2<T>(v.x * scale * (f.x + step.weight_offset), v.y * scale * (f.y + step.weight_offset));
       }
       *x_piece(0, i) = piece;

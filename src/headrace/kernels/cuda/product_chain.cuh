@@ -157,9 +157,9 @@ __device__ inline void bring_weights(const Params& p, const Shared& shared) {
   }
 }
 
-// All blocks of the grid, which run at once since they are launched so. Thread 0 of the consumers arrives and waits; the
-// others meet it before and after. A meeting flips the counter's highest bit and leaves the others zero, so nothing is
-// reset between launches.
+// All blocks of the grid, which run at once since they are launched so. Thread 0 of the consumers arrives and waits;
+// the others meet it before and after. A meeting flips the counter's highest bit and leaves the others zero, so nothing
+// is reset between launches.
 struct Meeting {
   uint32_t* counter;
   uint32_t before;  // the highest bit, read when no block can have arrived

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/pairs.cuh"
 
 namespace headrace::cuda {
 
@@ -25,7 +26,8 @@ struct Piece {
       reinterpret_cast<float4*>(to)[0] = make_float4(v[0], v[1], v[2], v[3]);
       reinterpret_cast<float4*>(to)[1] = make_float4(v[4], v[5], v[6], v[7]);
     } else {
-      *reinterpret_cast<uint4*>(to) = {bits(v[0], v[1]), bits(v[2], v[3]), bits(v[4], v[5]), bits(v[6], v[7])};
+      *reinterpret_cast<uint4*>(to) = {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+                                       pack2<T>(v[6], v[7])};
     }
   }
 
@@ -43,27 +45,11 @@ struct Piece {
       const uint32_t words[] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 pair = floats(words[i]);
+        const float2 pair = unpack2<T>(words[i]);
         piece.v[2 * i] = pair.x, piece.v[2 * i + 1] = pair.y;
       }
     }
     return piece;
-  }
-  __device__ static float2 floats(uint32_t word) {
-    if constexpr (std::is_same_v<T, __half>) {
-      return __half22float2(*reinterpret_cast<const __half2*>(&word));
-    } else {
-      return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&word));
-    }
-  }
-  __device__ static uint32_t bits(float a, float b) {
-    if constexpr (std::is_same_v<T, __half>) {
-      const __half2 pair = __floats2half2_rn(a, b);
-      return *reinterpret_cast<const uint32_t*>(&pair);
-    } else {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-      return *reinterpret_cast<const uint32_t*>(&pair);
-    }
   }
 };
 
