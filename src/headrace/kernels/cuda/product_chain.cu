@@ -342,7 +342,8 @@ void ProductChain::launch_waiting(const Stream& stream) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ChainPlan::kSharedBytes),
              "product_chain: asking for shared memory");
   launch_early(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
-               static_cast<size_t>(p.plan.shared_bytes(p.rows)), p, "product_chain", 1, GridRuns::kAtOnce);
+               static_cast<size_t>(p.plan.shared_bytes(p.rows)), p, "product_chain", 1,
+               p.num_steps > 1 ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
 }
 
 }  // namespace headrace::cuda
