@@ -85,10 +85,12 @@ struct AttentionCall {
   int blocks = 0;          // of it
 };
 
-// T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. max_rows: of a request,
-// packed as (token, query head of the group).
+// T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. Tall: for requests with
+// more than 64 rows, packed as (token, query head of the group).
 template <class T, int kDim, PoolHolds kPool>
-void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& stream);
+void attend_sm90_tall(const AttentionCall& call, const Stream& stream);
+template <class T, int kDim, PoolHolds kPool>
+void attend_sm90_few(const AttentionCall& call, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.
 void plan_attention_sm90(const AttentionCall& call, const Stream& stream);

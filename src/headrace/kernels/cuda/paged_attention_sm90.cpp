@@ -217,10 +217,13 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
 
 template <class T, PoolHolds kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
-  const auto attend = dim == 64    ? attend_sm90_of<T, 64, kPool>
-                      : dim == 128 ? attend_sm90_of<T, 128, kPool>
-                                   : attend_sm90_of<T, 256, kPool>;
-  attend(call, max_rows, stream);
+  const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
+                    : dim == 128 ? attend_sm90_tall<T, 128, kPool>
+                                 : attend_sm90_tall<T, 256, kPool>;
+  const auto few = dim == 64    ? attend_sm90_few<T, 64, kPool>
+                   : dim == 128 ? attend_sm90_few<T, 128, kPool>
+                                : attend_sm90_few<T, 256, kPool>;
+  (max_rows > 64 ? tall : few)(call, stream);
 }
 
 }  // namespace

@@ -92,10 +92,13 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
 }
 
 template <class T, int kDim, PoolHolds kPool>
-void attend_sm90_of(const AttentionCall& call, int max_rows, const Stream& stream) {
-  if (max_rows > 64) {
-    launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim, kPool) / 64, 1, 1, kPool>>(call, stream);
-  } else if constexpr (kPool == PoolHolds::kCodes) {
+void attend_sm90_tall(const AttentionCall& call, const Stream& stream) {
+  launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim, kPool) / 64, 1, 1, kPool>>(call, stream);
+}
+
+template <class T, int kDim, PoolHolds kPool>
+void attend_sm90_few(const AttentionCall& call, const Stream& stream) {
+  if constexpr (kPool == PoolHolds::kCodes) {
     launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, kPool>>(call, stream);
   } else if (call.plan.teams == 2) {
     launch_sm90<Sm90Shape<T, kDim, 1, 2>>(call, stream);

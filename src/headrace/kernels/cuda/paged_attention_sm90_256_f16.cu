@@ -2,7 +2,7 @@
 
 namespace headrace::cuda {
 
-template void attend_sm90_of<__half, 256, PoolHolds::kFloats>(const AttentionCall& call, int max_rows,
-                                                              const Stream& stream);
+template void attend_sm90_tall<__half, 256, PoolHolds::kFloats>(const AttentionCall& call, const Stream& stream);
+template void attend_sm90_few<__half, 256, PoolHolds::kFloats>(const AttentionCall& call, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -2,7 +2,7 @@
 
 namespace headrace::cuda {
 
-template void attend_sm90_of<__half, 128, PoolHolds::kCodes>(const AttentionCall& call, int max_rows,
-                                                             const Stream& stream);
+template void attend_sm90_tall<__half, 128, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
+template void attend_sm90_few<__half, 128, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
 
 }  // namespace headrace::cuda

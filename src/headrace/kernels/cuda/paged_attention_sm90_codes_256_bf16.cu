@@ -2,7 +2,7 @@
 
 namespace headrace::cuda {
 
-template void attend_sm90_of<__nv_bfloat16, 256, PoolHolds::kCodes>(const AttentionCall& call, int max_rows,
-                                                                    const Stream& stream);
+template void attend_sm90_tall<__nv_bfloat16, 256, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
+template void attend_sm90_few<__nv_bfloat16, 256, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
 
 }  // namespace headrace::cuda
