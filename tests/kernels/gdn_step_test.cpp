@@ -153,6 +153,33 @@ TEST_P(GDNStep, StrictBitsAreThoseOfTheOpsOneByOne) {
   }
 }
 
+// Heads are shared among blocks where they are few: requests alone, or 20 of them, against the same among 36.
+TEST_P(GDNStep, StrictBitsDoNotDependOnTheNumberOfRequests) {
+  const OpContext strict = {.determinism = Determinism::kStrict};
+  for (const int32_t group : {1, 2, 4}) {
+    SCOPED_TRACE(testing::Message() << "group " << group);
+    const StepProblem many({.requests = 36, .group = group});
+    ASSERT_TRUE(ops().gdn_step(many.args(), strict));
+    for (const int32_t requests : {1, 20}) {
+      const StepProblem few({.requests = 36, .group = group});
+      GDNStepArgs args = few.args();
+      const auto first = [requests](const TensorView& x) { return x.slice(0, requests); };
+      args.x = first(args.x), args.a = first(args.a), args.b = first(args.b), args.out = first(args.out);
+      args.norm.gate = first(args.norm.gate);
+      args.spans = args.spans.first(static_cast<size_t>(requests));
+      args.slots = args.slots.first(static_cast<size_t>(requests));
+      ASSERT_TRUE(ops().gdn_step(args, strict));
+      EXPECT_TRUE(bit_equal(args.out, first(many.out)));
+      const TensorView states = many.state, conv_states = many.conv_state;
+      for (int32_t r = 0; r < requests; ++r) {
+        const int32_t slot = few.slots[static_cast<size_t>(r)].write;
+        EXPECT_TRUE(bit_equal(few.state.view().select(slot), states.select(slot)));
+        EXPECT_TRUE(bit_equal(few.conv_state.view().select(slot), conv_states.select(slot)));
+      }
+    }
+  }
+}
+
 // One request, from slot 1 to slot 2, op by op or token by token; snapshots lie in the slots behind.
 struct LongProblem : StepProblem {
   LongProblem(const StepCase& c, int32_t tokens) : StepProblem(c, tokens, 6), steps(tokens) {
@@ -254,6 +281,8 @@ TEST_P(GDNStep, StrictBitsOfAPromptAreThoseOfItsStepsAndOfAnySplit) {
 TEST_P(GDNStep, RefusesRequestsOfSeveralTokens) {
   StepProblem p({});
   p.spans[2].q_len = 2;
+  EXPECT_THROW(ops().gdn_step(p.args(), {}), Error);
+  p.spans[2] = {.q_off = 1, .q_len = 1};  // the row of another
   EXPECT_THROW(ops().gdn_step(p.args(), {}), Error);
 }
 

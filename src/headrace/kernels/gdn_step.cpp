@@ -26,9 +26,12 @@ void check(const GDNStepArgs& a) {
                            .on_device = a.on_device,
                            .out = a.out});
   check_dtype("gdn_step: out", a.out, a.x.dtype());
-  for (const KeySpan& span : a.spans) {
+  for (size_t r = 0; r < a.spans.size(); ++r) {
+    const KeySpan& span = a.spans[r];
     HR_REQUIRE(span.q_len == 1, ErrorCode::kInvalidArgument, "gdn_step: a request has ", span.q_len,
                " tokens, expected 1");
+    HR_REQUIRE(span.q_off == static_cast<int64_t>(r), ErrorCode::kInvalidArgument, "gdn_step: request ", r, " has row ",
+               span.q_off, ", expected its own number");
   }
   if (!a.norm) return;
   check_shape("gdn_step: gate", a.norm.gate, a.out.shape());

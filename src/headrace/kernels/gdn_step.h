@@ -14,7 +14,7 @@ struct GatedNorm {
 };
 
 // causal_conv1d, then gated_delta_rule, then the norm if there is one, with their rounding to x's dtype in between.
-// Every request has one token. Under Determinism::kStrict the bits are those of the ops one by one.
+// Request r has one token, row r. Under Determinism::kStrict the bits are those of the ops one by one.
 struct GDNStepArgs {
   TensorView x;            // [requests, 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim], as CausalConv1dArgs
   TensorView conv_weight;  // [channels, K]
@@ -31,7 +31,7 @@ struct GDNStepArgs {
   TensorView out;  // [requests, num_v_heads, head_v_dim], dtype of x
 };
 
-// Error kInvalidArgument as the ops that it stands for, and when a request has not exactly one token.
+// Error kInvalidArgument as the ops that it stands for, and when a request has not exactly one token in its row.
 void check(const GDNStepArgs& args);
 
 }  // namespace headrace

@@ -158,7 +158,8 @@ struct StateRows {
   }
 };
 
-// A token of a head, in the shared memory of a block of 16 warps that holds the head's state.
+// A token of a head, in shared memory: of a block of 16 warps that holds the head's state, or of one that holds some of
+// its rows. `first_row` of a warp counts from the head's first.
 struct HeadToken {
   static constexpr int kThreads = 512, kRows = kHeadDim / (kThreads / 32 * kWarpRows);  // of a lane
 
@@ -173,17 +174,20 @@ struct HeadToken {
   __device__ TokenFactors factors(int lane) const {
     return {decay, beta, warp_sum(sum_of_squares(q[lane])), warp_sum(sum_of_squares(k[lane]))};
   }
-  __device__ void move(StateRows<kRows>& state, const TokenFactors& f, int warp_row, int lane) const {
-    float pushed[kRows];
+  template <int kLaneRows>
+  __device__ void move(StateRows<kLaneRows>& state, const TokenFactors& f, int first_row, int lane) const {
+    float pushed[kLaneRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) pushed[r] = f.push * v[warp_row + kWarpRows * r + lane / kRowLanes];
+    for (int r = 0; r < kLaneRows; ++r) pushed[r] = f.push * v[first_row + kWarpRows * r + lane / kRowLanes];
     state.step(SharedPieces{k, lane}, pushed, f.decay, f.pull);
   }
   // Outputs of the lane's rows, from the state after the token.
-  __device__ void outputs(const StateRows<kRows>& state, const TokenFactors& f, int lane, float (&y)[kRows]) const {
+  template <int kLaneRows>
+  __device__ void outputs(const StateRows<kLaneRows>& state, const TokenFactors& f, int lane,
+                          float (&y)[kLaneRows]) const {
     dot_parts(state.row, SharedPieces{q, lane}, y);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) y[r] = f.query * row_sum(y[r]);
+    for (int r = 0; r < kLaneRows; ++r) y[r] = f.query * row_sum(y[r]);
   }
 };
 
