@@ -2,6 +2,7 @@
 #include "headrace/kernels/fused_linear.h"
 
 #include <array>
+#include <cmath>
 
 #include "kernels/kernel_sets.h"
 #include "support/all_close.h"
@@ -87,6 +88,38 @@ TEST_P(FusedLinear, TheResidualMayBeTheResult) {
       args.products[0] = {.weight = w, .bias = {}, .y = y};
       ops().fused_linear(args, {.determinism = determinism});
       EXPECT_TRUE(all_close(y, want, kParts)) << rows;
+    }
+  }
+}
+
+// One row has a kernel of its own; inner sizes for each number of passes, with a part that ends early.
+TEST_P(FusedLinear, OneRowOfAnyLengthMatchesTheOracle) {
+  for (const int64_t in : {72, 1024, 1160, 2048, 2120, 3584, 4096, 4104}) {
+    for (const DType type : {DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(testing::Message() << in << " " << name_of(type));
+      const double size = 1 / std::sqrt(static_cast<double>(in));
+      const Tensor x = values(type, {1, in}), norm = values(DType::kF32, {in}, 0.1), n = normed(x, norm);
+      const Tensor w0 = values(type, {76, in}, size), w1 = values(type, {76, in}, size), bias = values(type, {76});
+      const Tensor y(type, {1, 76}), want(type, {1, 76}), p0(DType::kF32, {1, 76}), p1(DType::kF32, {1, 76});
+      const auto run = [&](FusedLinearArgs args) {
+        poison(y);
+        ops().fused_linear(args, {});
+        EXPECT_TRUE(all_close(y, want, kParts));
+      };
+      reference::linear({.x = x, .weight = w0, .bias = bias, .y = want}, {});
+      run({.x = x, .products = {{{w0, bias, y}}}});
+      reference::linear({.x = n, .weight = w0, .y = p0}, {});
+      reference::linear({.x = n, .weight = w1, .y = p1}, {});
+      const FusedLinearArgs of_norm{.x = x, .norm_weight = norm, .norm_form = WeightForm::kPlusOne};
+      FusedLinearArgs added = of_norm;
+      added.products[0] = {w0, {}, y}, added.residual = bias.view().reshape({1, 76});
+      reference::pointwise({.kind = PointwiseKind::kAdd, .x = added.residual, .y = p0, .out = want}, {});
+      run(added);
+      FusedLinearArgs combined = of_norm;
+      combined.products[0] = {w0, {}, y}, combined.products[1] = {w1, {}, {}}, combined.num_products = 2;
+      combined.combine = FusedLinearArgs::Combine::kSiluMul;
+      reference::pointwise({.kind = PointwiseKind::kSiluMul, .x = p0, .y = p1, .out = want}, {});
+      run(combined);
     }
   }
 }

@@ -30,6 +30,8 @@ void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const St
            .norm_type = a.norm_weight.dtype(),
            .eps = a.eps,
            .weight_offset = a.norm_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+           .norm_in_pieces = a.norm_weight && a.norm_weight.dtype() == a.x.dtype() &&
+                             reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0,
            .weights = {},
            .num_weights = a.num_products,
            .rows = static_cast<int>(a.x.dim(0)),

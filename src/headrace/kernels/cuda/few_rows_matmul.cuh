@@ -6,14 +6,13 @@
 #pragma once
 #include <algorithm>
 
+#include "headrace/kernels/cuda/few_rows_params.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
-#include "headrace/kernels/cuda/matmul.h"
-#include "headrace/kernels/cuda/matmul_parts.cuh"
+#include "headrace/kernels/cuda/one_row_matmul.cuh"
 #include "headrace/kernels/cuda/pairs.cuh"
 
 namespace headrace::cuda::few_rows_products {
 
-inline constexpr int kThreads = kSegments * 32, kTileRows = 8;
 // Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
 // product and half the next. kNeighbours, the order of matmul_parts.cuh, costs an exchange between lanes (half a
 // microsecond to one where a kernel of one row takes 4 to 7), so only strict mode has it.
@@ -22,22 +21,6 @@ enum class Order : uint8_t { kPieces, kNeighbours };
 // Elements behind a row of x in shared memory: keep 16-byte reads of two rows apart, or 8-byte reads of four.
 template <Order kOrder>
 constexpr int kPad = kOrder == Order::kPieces ? 32 : 16;
-
-struct Weight {
-  const char* data;
-  int64_t row_bytes;
-  int out, end_tile;  // tiles of this and all products before it
-  Result result;
-};
-
-struct Params {
-  Rows x;
-  const void* norm_weight;
-  DType norm_type;
-  float eps, weight_offset;
-  Weight weights[FusedLinearArgs::kMaxProducts];
-  int num_weights, rows, in, tiles, passes;
-};
 
 // The norm's weight as it multiplies, in shared memory behind the rows of x: a constant, so it is read before the
 // kernel that makes x has ended.
@@ -97,27 +80,6 @@ __device__ void stage_rows(const Params& p, uint4* shared) {
     }
   }
   __syncthreads();
-}
-
-// Which weight a tile belongs to, and its first row there.
-struct Place {
-  int weight, row0;
-};
-__device__ inline Place place_of(const Params& p, int tile) {
-  int w = 0, before = 0;
-  while (tile >= p.weights[w].end_tile) before = p.weights[w++].end_tile;
-  return {w, (tile - before) * kTileRows};
-}
-
-// A warp's 16-byte pieces of one tile and pass: four of a row at once, zeros past the end of `in`.
-__device__ inline void load_pieces(const Params& p, const Weight& weight, int row0, int first_k,
-                                   uint4 (&pieces)[kChunks]) {
-  const int lane = threadIdx.x % 32, row = min(row0 + lane / 4, weight.out - 1), k = first_k + lane % 4 * 8;
-  const char* from = weight.data + row * weight.row_bytes + int64_t{k} * 2;
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    pieces[c] = k + c * kChunkLen < p.in ? load_streaming(from + c * kChunkLen * 2) : uint4{};
-  }
 }
 
 template <class T, bool kCombined, bool kMany, Order kOrder>
@@ -202,12 +164,6 @@ struct Parts {
   }
 };
 
-// Blocks of one multiprocessor that hold all weights of their tiles in registers.
-constexpr int blocks_at_once(bool combined, int passes, int tiles) {
-  const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
-  return pieces <= 8 ? 4 : pieces <= 16 ? 2 : 1;
-}
-
 // kTiles tiles for each block: all of their weights are on their way before this waits for x.
 template <class T, bool kCombined, bool kMany, Order kOrder, int kPasses, int kTiles>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, kTiles))
@@ -287,6 +243,9 @@ void launch(const Params& p, const Stream& stream) {
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     const int resident = std::min(fit(kTiles), blocks_at_once(kCombined, kPasses, kTiles));
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
+    if constexpr (!kMany && kOrder == Order::kPieces) {
+      if (p.rows == 1) return launch_one_row<T, kCombined, kPasses>(p, stream), true;
+    }
     launch_with(few_rows_at_once<T, kCombined, kMany, kOrder, kPasses, kTiles>, blocks, shared_bytes, p, stream);
     return true;
   };

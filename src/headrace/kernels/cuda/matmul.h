@@ -7,8 +7,8 @@ namespace headrace::cuda {
 
 inline constexpr int64_t kFewRows = 16;  // up to here the weights' bytes bound a product
 
-// Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows;
-// under kStrict it has the order of the other ordered products.
+// Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows,
+// but for one row alone under kFast; under kStrict it has the order of the other ordered products.
 bool few_rows_supports(const FusedLinearArgs& args);
 void few_rows_matmul(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 

@@ -7,6 +7,7 @@
 // is one chain of products in ascending k, and the parts are added in ascending order. All kernels that follow this
 // give the same bits.
 #pragma once
+#include "headrace/kernels/cuda/bulk_copy.cuh"
 #include "headrace/kernels/cuda/element.cuh"
 
 namespace headrace::cuda {
@@ -61,21 +62,24 @@ __device__ inline void multiply_chunk(float (&d)[4], const uint4& low, const uin
   mma16816<T>(d, low.z, high.z, low.w, high.w, w.z, w.w);
 }
 
-// Weights pass through once: they shall not displace what is read again.
+// Weights pass through once: they shall not displace what is read again, in the L2 neither, where a step's states, keys
+// and instructions can stay until the next one.
 __device__ inline uint4 load_streaming(const void* from) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+               : "l"(from), "l"(kReadOnce));
   return v;
 }
 
 // An element that the kernel before may have written while this one had begun: never from this multiprocessor's cache.
+__device__ inline float load_fresh(const void* data, DType type, int64_t at) {
+  if (type == DType::kF32) return __ldcg(static_cast<const float*>(data) + at);
+  const unsigned short bits = __ldcg(static_cast<const unsigned short*>(data) + at);
+  return type == DType::kBF16 ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits));
+}
 __device__ inline float load_fresh(const Rows& x, int64_t row, int64_t column) {
-  const int64_t at = x.at(row) + column;
-  if (x.type == DType::kF32) return __ldcg(static_cast<const float*>(x.data) + at);
-  const unsigned short bits = __ldcg(static_cast<const unsigned short*>(x.data) + at);
-  return x.type == DType::kBF16 ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits));
+  return load_fresh(x.data, x.type, x.at(row) + column);
 }
 
 // Rows of one result, with what is added before they are rounded.

@@ -39,29 +39,41 @@ struct Head {
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) x.v[j] = rounded(x.v[j] * (scale * weight[j]));
   }
-  __device__ void rotate(Piece<T>& x, int position) const {
-    const int pieces = p.half / kPiece, place = threadIdx.x % 32;
-    const bool is_first = lane < pieces, turns = lane < 2 * pieces;
-    const int partner = !turns ? place : is_first ? place + pieces : place - pieces;
-    Rotation rotations[kPiece];
-    if (p.shared_angles) {
-      share_rotations(position, rotations);
-    } else if (turns) {
-      const int from = first() - (is_first ? 0 : p.half);
+  // The lane's angles of a position, as far as it turns; constant is what of them is.
+  __device__ bool is_first() const { return lane < p.half / kPiece; }
+  __device__ bool turns() const { return lane < 2 * (p.half / kPiece); }
+  __device__ void load_frequencies(float (&frequency)[kPiece]) const {
+    const int place = threadIdx.x % 32;
+    if (p.shared_angles) {  // those that this lane finds for four
+      frequency[0] = p.inv_freq[place % 8 * kPiece + place / 8 * 2];
+      frequency[1] = p.inv_freq[place % 8 * kPiece + place / 8 * 2 + 1];
+    } else if (turns()) {
 #pragma unroll
-      for (int j = 0; j < kPiece; ++j) rotations[j] = Rotation(position, p.inv_freq[from + j], p.magnitude);
+      for (int j = 0; j < kPiece; ++j) frequency[j] = p.inv_freq[first() - (is_first() ? 0 : p.half) + j];
     }
+  }
+  __device__ void find_rotations(int position, const float (&frequency)[kPiece], Rotation (&rotations)[kPiece]) const {
+    if (p.shared_angles) {
+      share_rotations(position, frequency, rotations);
+    } else if (turns()) {
+#pragma unroll
+      for (int j = 0; j < kPiece; ++j) rotations[j] = Rotation(position, frequency[j], p.magnitude);
+    }
+  }
+  __device__ void rotate(Piece<T>& x, const Rotation (&rotations)[kPiece]) const {
+    const int pieces = p.half / kPiece, place = threadIdx.x % 32;
+    const int partner = !turns() ? place : is_first() ? place + pieces : place - pieces;
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) {
       const float other = __shfl_sync(0xffffffffu, x.v[j], partner);
-      if (turns) x.v[j] = is_first ? rotations[j].first(x.v[j], other) : rotations[j].second(other, x.v[j]);
+      if (turns()) x.v[j] = is_first() ? rotations[j].first(x.v[j], other) : rotations[j].second(other, x.v[j]);
     }
   }
   // Four lanes of the warp turn by the same eight angles: each finds two. Sines and cosines are most of the work.
-  __device__ void share_rotations(int position, Rotation (&rotations)[kPiece]) const {
-    const int place = threadIdx.x % 32, from = place % 8 * kPiece + place / 8 * 2;
-    const Rotation mine[2] = {Rotation(position, p.inv_freq[from], p.magnitude),
-                              Rotation(position, p.inv_freq[from + 1], p.magnitude)};
+  __device__ void share_rotations(int position, const float (&frequency)[kPiece], Rotation (&rotations)[kPiece]) const {
+    const int place = threadIdx.x % 32;
+    const Rotation mine[2] = {Rotation(position, frequency[0], p.magnitude),
+                              Rotation(position, frequency[1], p.magnitude)};
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) {
       const int holder = j / 2 * 8 + place % 8;
@@ -86,16 +98,21 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) weight[j] = load(weights, p.weight_type, head.first() + j) + p.weight_offset;
   }
+  float frequency[kPiece] = {};
+  head.load_frequencies(frequency);
   let_next_start();
   wait_for_previous();
+  const int position = inside ? p.positions[token] : 0;
   T* at = nullptr;
   Piece<T> x{};
   if (inside) {
     at = (of_k ? row_of<T>(p.k, token, number - p.q_heads) : row_of<T>(p.q, token, number)) + head.first();
     x = Piece<T>::load(at);
   }
+  Rotation rotations[kPiece];
+  head.find_rotations(position, frequency, rotations);  // while x comes
   if (p.q_weight != nullptr) head.norm(x, weight);
-  head.rotate(x, inside ? p.positions[token] : 0);
+  head.rotate(x, rotations);
   if (inside) x.store(at);
 }
 

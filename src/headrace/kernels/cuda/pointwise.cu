@@ -18,7 +18,7 @@ __device__ float combine(PointwiseKind kind, float x, float y) {
   switch (kind) {
     case PointwiseKind::kAdd: return x + y;
     case PointwiseKind::kSiluMul: return silu_of<T>(x) * y;
-    case PointwiseKind::kSigmoidMul: return sigmoid(x) * y;
+    case PointwiseKind::kSigmoidMul: return sizeof(T) == 2 ? __fdividef(y, 1.0f + __expf(-x)) : sigmoid(x) * y;
     case PointwiseKind::kMul: return x * y;
     case PointwiseKind::kGeluMul: return gelu(x) * y;
     case PointwiseKind::kSoftCap: return x * tanhf(y / x);
@@ -37,7 +37,9 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
   }
 }
 
-template <class T>
+// A kernel for each kind: the code of all of them, eight times, comes from memory piece by piece where a step has it
+// seldom.
+template <class T, PointwiseKind kKind>
 __global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant__ Params p) {
   let_next_start();
   wait_for_previous();
@@ -47,8 +49,22 @@ __global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant
   const Piece<T> x = Piece<T>::load(row_of<T>(p.x, token) + d);
   Piece<T> y = Piece<T>::load(row_of<T>(p.y, token) + d);
 #pragma unroll
-  for (int i = 0; i < kPiece; ++i) y.v[i] = combine<T>(p.kind, x.v[i], y.v[i]);
+  for (int i = 0; i < kPiece; ++i) y.v[i] = combine<T>(kKind, x.v[i], y.v[i]);
   y.store(row_of<T>(p.out, token) + d);
+}
+
+// The kernel of pieces for a kind.
+template <class T>
+auto pieces_kernel(PointwiseKind kind) -> void (*)(Params) {
+  switch (kind) {
+    case PointwiseKind::kAdd: return combine_pieces<T, PointwiseKind::kAdd>;
+    case PointwiseKind::kSiluMul: return combine_pieces<T, PointwiseKind::kSiluMul>;
+    case PointwiseKind::kSigmoidMul: return combine_pieces<T, PointwiseKind::kSigmoidMul>;
+    case PointwiseKind::kMul: return combine_pieces<T, PointwiseKind::kMul>;
+    case PointwiseKind::kGeluMul: return combine_pieces<T, PointwiseKind::kGeluMul>;
+    case PointwiseKind::kSoftCap: return combine_pieces<T, PointwiseKind::kSoftCap>;
+  }
+  throw Error(ErrorCode::kInternal, "pointwise: a kind without a kernel");
 }
 
 }  // namespace
@@ -73,7 +89,8 @@ void pointwise(const PointwiseArgs& a, const OpContext& context) {
   }
   const int64_t blocks = (p.rows * p.dim / kPiece + kThreads - 1) / kThreads;
   for_type(type, [&]<class T>(T) {
-    launch_early(stream, combine_pieces<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p, "pointwise");
+    launch_early(stream, pieces_kernel<T>(a.kind), dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p,
+                 "pointwise");
   });
 }
 
