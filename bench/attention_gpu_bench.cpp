@@ -277,6 +277,7 @@ std::vector<Case> cases() {
   };
   for (const int32_t requests : {16, 32, 64, 128, 256}) many(requests, 4, 330);
   for (const int32_t block : {1, 8, 16}) many(128, block, 330);
+  for (const int32_t keys : {384, 640}) many(128, 8, keys);
   for (const int32_t keys : {100, 640, 1024, 2048}) many(128, 4, keys);
   const auto causal = KeySpan::Kind::kCausal;
   for (const int32_t page : {16, 64}) {

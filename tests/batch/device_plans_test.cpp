@@ -33,5 +33,15 @@ TEST(DevicePlans, APlanThatNeedsMoreGetsAnotherPlace) {
   EXPECT_EQ(plans.find(key, 100).memory, small.memory);
 }
 
+TEST(DevicePlans, KeepsTheMostKeysThatAKernelWouldBeAnotherOneFor) {
+  DevicePlans plans(cpu_runtime());
+  EXPECT_EQ(plans.shorter_keys(), 0);
+  plans.note_shorter(640);
+  plans.note_shorter(0);
+  EXPECT_EQ(plans.shorter_keys(), 640);
+  plans.forget();
+  EXPECT_EQ(plans.shorter_keys(), 0);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -201,6 +201,10 @@ void add_many(std::vector<AttentionCase>& cases) {
   cases.back().new_keys = AttentionCase::NewKeys::kInPool;
   cases.push_back(many("infinite_values", many_requests(Kind::kCausal, 4, 9), 64, kBF16));
   cases.back().window = 30, cases.back().values = AttentionCase::Values::kInfinite;
+  cases.push_back(many("small_pages", many_requests(Kind::kBlock, 4, 17), 16, kBF16));
+  cases.back().head_dim = 72;
+  cases.push_back(many("cached_keys_that_nobody_sees", many_requests(Kind::kCausal, 4, 24), 32, kBF16));
+  cases.back().type = AttentionType::kEncoderOnly;
   cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 40), 32, kBF16));
   // More pages than a warp holds the numbers of at once.
   cases.push_back(many("pages", many_requests(Kind::kCausal, 1, 2), 16, kBF16));

@@ -66,14 +66,16 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
 }
 
 TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
-  constexpr int kSMs = 132, kMany = 2 * kSMs, kFew = 36, kKeys = 640;
-  EXPECT_TRUE(cuda::taken_whole(kMany, kFew, kKeys, 128, kSMs));
-  EXPECT_TRUE(cuda::taken_whole(kMany, 40, kKeys, 72, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany - 1, kFew, kKeys, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, 41, kKeys, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys + 1, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 64, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, kKeys, 256, kSMs));
+  constexpr int kSMs = 132, kMany = 2 * kSMs, kFew = 36;
+  EXPECT_TRUE(cuda::taken_whole(kMany, kFew, 128, kSMs));
+  EXPECT_TRUE(cuda::taken_whole(kMany, 40, 72, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany - 1, kFew, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, 41, 128, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 64, kSMs));
+  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 256, kSMs));
+  for (const int rows : {1, 16, 40}) EXPECT_EQ(cuda::most_short_keys(rows, Determinism::kFast), 640);
+  EXPECT_EQ(cuda::most_short_keys(16, Determinism::kStrict), 640);
+  EXPECT_EQ(cuda::most_short_keys(17, Determinism::kStrict), 384);
 }
 
 TEST(AttentionClusters, OfOneLongRequestFillTheDeviceOrAreNone) {

@@ -122,8 +122,13 @@ class Request {
   Tensor q_, k_, v_, k_pool_, v_pool_, table_;
 };
 
+struct HeadShape;
+
 class CpuPagedAttention : public KernelSetTest {
  protected:
+  // Rows of `spans` in batches of `parts`, and each request alone, have the bits that they have together with a prompt.
+  void expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape, const std::vector<KeySpan>& spans,
+                                          std::vector<std::pair<size_t, size_t>> parts);
   void expect_matches_reference(const Problem& c) {
     SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.dim << " and " << c.v_dim
                                     << ", page " << c.page_size << ", " << c.context << " cached, " << c.tokens
@@ -443,46 +448,89 @@ std::vector<KeySpan> few_row_spans() {
   return spans;
 }
 
-TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
-  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+// How one layer's heads look to a test of bits.
+struct HeadShape {
+  int64_t dim, v_dim;
+  DType type;
+  int32_t window;
+  float cap;
+};
+
+// Requests [first, second) of a list that are a batch of their own.
+using BatchPart = std::pair<size_t, size_t>;
+
+void CpuPagedAttention::expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape,
+                                                           const std::vector<KeySpan>& spans,
+                                                           std::vector<BatchPart> parts) {
   constexpr int32_t kPrompt = 20;
-  const std::vector<KeySpan> few = few_row_spans();
-  const int32_t rows = few.back().q_off + few.back().q_len;
-  std::vector<KeySpan> all = few;
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  const int32_t rows = spans.back().q_off + spans.back().q_len;
+  std::vector<KeySpan> all = spans;
   all.push_back({.q_off = rows, .q_len = kPrompt, .ctx_len = 100, .phys0 = 100});
-  struct Shape {
-    int64_t dim, v_dim;
-    DType type;
-    int32_t window;
-    float cap;
-  };
-  for (const Shape& shape : {Shape{128, 128, DType::kBF16, kNoWindow, 0}, Shape{64, 48, DType::kF16, kNoWindow, 0},
-                             Shape{256, 256, DType::kBF16, kNoWindow, 0}, Shape{96, 80, DType::kF16, 230, 0.5f},
-                             Shape{192, 256, DType::kF16, 4100, 0}}) {
-    Problem problem = long_problem(rows + kPrompt, 8700);
-    problem.heads = 16, problem.kv_heads = 4, problem.page_size = shape.dim == 64 ? 8 : 64;
-    problem.dim = shape.dim, problem.v_dim = shape.v_dim, problem.window = shape.window, problem.logit_cap = shape.cap;
-    problem.q_type = problem.new_type = problem.pool_type = shape.type;
-    const Request request(problem);
-    for (const bool keys_given : {true, false}) {
-      const auto run = [&](std::span<const KeySpan> spans, int32_t begin, int32_t end) {
-        return request.run(ops(), strict, spans, begin, end, HeadGrouping::kGrouped, keys_given);
-      };
-      const Request::Result want = run(all, 0, rows + kPrompt);
-      using Part = std::pair<size_t, size_t>;
-      std::vector<Part> parts = {{0, 6}, {0, 12}, {12, 15}, {12, 14}, {7, 12}};
-      for (size_t i = 0; i < few.size(); ++i) parts.emplace_back(i, i + 1);
-      for (const auto& [first, last] : parts) {
-        SCOPED_TRACE(testing::Message() << "requests " << first << " to " << last << ", heads of " << shape.dim
-                                        << (keys_given ? ", keys given" : ", keys from the pool"));
-        std::vector<KeySpan> spans(few.begin() + static_cast<int64_t>(first), few.begin() + static_cast<int64_t>(last));
-        const int32_t begin = spans.front().q_off, end = spans.back().q_off + spans.back().q_len;
-        for (KeySpan& span : spans) span.q_off -= begin;
-        const Request::Result got = run(spans, begin, end);
-        EXPECT_TRUE(bit_equal(got.out, copy_of(want.out.view().slice(begin, end))));
-        EXPECT_TRUE(bit_equal(got.lse, copy_of(want.lse.view().slice(begin, end))));
-      }
+  problem.tokens = rows + kPrompt, problem.page_size = shape.dim == 64 || shape.dim == 72 ? 8 : 64;
+  problem.dim = shape.dim, problem.v_dim = shape.v_dim, problem.window = shape.window, problem.logit_cap = shape.cap;
+  problem.q_type = problem.new_type = problem.pool_type = shape.type;
+  const Request request(problem);
+  for (size_t i = 0; i < spans.size(); ++i) parts.emplace_back(i, i + 1);
+  for (const bool keys_given : {true, false}) {
+    const auto run = [&](std::span<const KeySpan> batch, int32_t begin, int32_t end) {
+      return request.run(ops(), strict, batch, begin, end, HeadGrouping::kGrouped, keys_given);
+    };
+    const Request::Result want = run(all, 0, rows + kPrompt);
+    for (const auto& [first, last] : parts) {
+      SCOPED_TRACE(testing::Message() << "requests " << first << " to " << last << ", heads of " << shape.dim
+                                      << (keys_given ? ", keys given" : ", keys from the pool"));
+      std::vector<KeySpan> batch(spans.begin() + static_cast<int64_t>(first),
+                                 spans.begin() + static_cast<int64_t>(last));
+      const int32_t begin = batch.front().q_off, end = batch.back().q_off + batch.back().q_len;
+      for (KeySpan& span : batch) span.q_off -= begin;
+      const Request::Result got = run(batch, begin, end);
+      EXPECT_TRUE(bit_equal(got.out, copy_of(want.out.view().slice(begin, end))));
+      EXPECT_TRUE(bit_equal(got.lse, copy_of(want.lse.view().slice(begin, end))));
     }
+  }
+}
+
+TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  for (const HeadShape& shape :
+       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
+        HeadShape{256, 256, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 230, 0.5f},
+        HeadShape{192, 256, DType::kF16, 4100, 0}}) {
+    expect_strict_bits_beside_a_prompt({.heads = 16, .kv_heads = 4, .context = 8700}, shape, few_row_spans(),
+                                       {{0, 6}, {0, 12}, {12, 15}, {12, 14}, {7, 12}});
+  }
+}
+
+// As many requests of few rows as a GPU wants before each kv head of each of them is one warp's work; that a batch with
+// a prompt is not. `longest`: of some contexts, where they are longer than the host knows.
+std::vector<KeySpan> many_row_spans(int32_t longest) {
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (int32_t i = 0; i < 40; ++i) {
+    const int32_t context = i % 9 == 4 && longest > 0 ? longest - 103 * i : i % 4 == 0 ? i / 4 % 6 * 64 : i * 97 % 370;
+    spans.push_back({.q_off = tokens, .q_len = 1 + i * 7 % 10, .ctx_len = context, .phys0 = context});
+    tokens += spans.back().q_len;
+  }
+  using Kind = KeySpan::Kind;
+  for (const size_t i : {1, 8, 13, 22, 27}) spans[i].kind = Kind::kBlock, spans[i].block_size = 4;
+  for (const size_t i : {2, 9, 31}) spans[i].kind = Kind::kFull;
+  for (const size_t i : {3, 12}) spans[i].kind = Kind::kNone;
+  for (const size_t i : {5, 13, 20}) spans[i].phys0 += 70;
+  for (const size_t i : {6, 22, 39}) {
+    if (spans[i].ctx_len > 60) spans[i].hole_begin = 37, spans[i].hole_end = spans[i].ctx_len - 20;
+  }
+  return spans;
+}
+
+TEST_P(CpuPagedAttention, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  const bool longer = GetParam() == testing_support::kRecordedShortSet;
+  for (const HeadShape& shape :
+       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{72, 128, DType::kF16, kNoWindow, 0},
+        HeadShape{128, 88, DType::kF16, 230, 0.5f}}) {
+    const int64_t kv_heads = longer ? 16 : 8;  // a recording knows the least number of requests alone
+    expect_strict_bits_beside_a_prompt({.heads = 4 * kv_heads, .kv_heads = kv_heads, .context = longer ? 8700 : 700},
+                                       shape, many_row_spans(longer ? 8600 : 0), {{0, 40}, {4, 38}, {5, 17}});
   }
 }
 
@@ -718,6 +766,9 @@ TEST_P(CpuPagedAttention, EmptyRequestIsLeftAlone) {
 
 HR_INSTANTIATE_KERNEL_SETS(CpuPagedAttention);
 HR_INSTANTIATE_RECORDED_SET(CpuPagedAttention);
+INSTANTIATE_TEST_SUITE_P(RecordedShort, CpuPagedAttention,
+                         testing::Values(std::string(testing_support::kRecordedShortSet)),
+                         [](const auto& set) { return set.param; });
 
 }  // namespace
 }  // namespace headrace

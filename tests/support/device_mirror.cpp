@@ -1,5 +1,6 @@
 #include "support/device_mirror.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -10,13 +11,20 @@ namespace {
 
 DeviceRuntime& device() { return cuda_module().runtime(0); }
 
-enum class Set : uint8_t { kCuda, kBaseline, kRecorded };
+enum class Set : uint8_t { kCuda, kBaseline, kRecorded, kRecordedShort };
 constexpr std::string_view name_of(Set set) {
-  return set == Set::kCuda ? kCudaSets[0] : set == Set::kBaseline ? kCudaSets[1] : kRecordedSet;
+  switch (set) {
+    case Set::kCuda: return kCudaSets[0];
+    case Set::kBaseline: return kCudaSets[1];
+    case Set::kRecorded: return kRecordedSet;
+    case Set::kRecordedShort: return kRecordedShortSet;
+  }
+  return {};
 }
+constexpr bool is_recorded(Set set) { return set == Set::kRecorded || set == Set::kRecordedShort; }
 template <Set kSet>
 const OpSet& cuda_ops() {
-  return cuda_module().ops(name_of(kSet == Set::kRecorded ? Set::kCuda : kSet));
+  return cuda_module().ops(name_of(is_recorded(kSet) ? Set::kCuda : kSet));
 }
 
 // Bytes from a view's first element to the end of its last.
@@ -46,14 +54,18 @@ class Mirror {
     metadata_ = {.spans = array(spans), .state_slots = array(slots), .snapshots = array(snapshots)};
     return &metadata_;
   }
-  // The spans that the host shows to the kernels: under Set::kRecorded those of a graph's recording, which know neither
-  // whose the tokens are nor how many each request has. After metadata().
+  // The spans that the host shows to the kernels: under the recorded sets those of a graph's recording, which know
+  // neither whose the tokens are nor how many each request has. After metadata().
   template <Set kSet>
   std::span<const KeySpan> shown(std::span<const KeySpan> spans, int64_t tokens) {
-    if (kSet != Set::kRecorded || spans.empty() || tokens == 0) return spans;
+    if (!is_recorded(kSet) || spans.empty() || tokens == 0) return spans;
     recorded_.assign(spans.size(), {.q_off = 0, .q_len = 0});
     recorded_.back() = {.q_off = 0, .q_len = static_cast<int32_t>(tokens), .kind = KeySpan::Kind::kNone};
     metadata_.most_rows = static_cast<int32_t>(tokens);
+    if (kSet != Set::kRecordedShort) return recorded_;
+    metadata_.most_keys = 1;
+    metadata_.most_rows = 0;
+    for (const KeySpan& span : spans) metadata_.most_rows = std::max(metadata_.most_rows, span.q_len);
     return recorded_;
   }
   // Waits for the device and copies back what may have been written.
@@ -306,6 +318,7 @@ const OpSet* mirrored_cuda_ops(std::string_view set) {
   static const bool there = has_device();
   if (!there) return nullptr;
   if (set == name_of(Set::kRecorded)) return &kMirrored<Set::kRecorded>;
+  if (set == name_of(Set::kRecordedShort)) return &kMirrored<Set::kRecordedShort>;
   return set == name_of(Set::kCuda) ? &kMirrored<Set::kCuda> : &kMirrored<Set::kBaseline>;
 }
 

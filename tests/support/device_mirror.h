@@ -11,6 +11,9 @@ inline constexpr std::array<std::string_view, 2> kCudaSets = {"cuda", "cuda_base
 // "cuda", called as in a graph that serves any split of its tokens among requests: true lengths stand on the device
 // alone. Of attention, convolution and gated delta rule without snapshots; the other ops are those of "cuda".
 inline constexpr std::string_view kRecordedSet = "cuda_recorded";
+// Attention of "cuda", called as in a graph for short contexts and few rows of a request: by the lengths that choose
+// its kernels no row sees more than one key, whatever it sees. The other ops are those of kRecordedSet.
+inline constexpr std::string_view kRecordedShortSet = "cuda_recorded_short";
 
 // The CUDA ops of that set, each of which copies its host arguments to device 0, runs, and copies back what it wrote;
 // null when this machine has no device that the CUDA part runs on. Contexts given to them need no stream.

@@ -10,4 +10,8 @@ namespace headrace::cuda {
 // as many slots of a page as a tile of `keys` keys takes.
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys);
 
+// Of one side of a pool of floats: boxes of all its columns of 64 elements, `keys` keys of each, one behind the other.
+// Where the last column has fewer, or pages are smaller, boxes are of the column that begins at the first coordinate.
+CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys);
+
 }  // namespace headrace::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/stream.h"
@@ -71,6 +72,7 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   int longest = 0;
   for (const KeySpan& s : a.spans) {
     const int rows = s.q_len * group;
+    shape.requests += rows > 0 ? 1 : 0;
     shape.min_rows = std::min(shape.min_rows, rows);
     shape.max_rows = std::max(shape.max_rows, rows);
     shape.tiles16 += (rows + 15) / 16;
@@ -84,6 +86,7 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   if (const int most = a.on_device->most_rows; most > 0) {  // any split of the rows: each request's last tile is short
     const int64_t rows = a.q.dim(0) * group, requests = static_cast<int64_t>(a.spans.size());
     shape.min_rows = group, shape.max_rows = most * group, longest = most;
+    shape.requests = std::min(requests, 2 * a.q.dim(0) / most);  // half of the most rows each
     shape.tiles16 = rows / 16 + std::min(requests, a.q.dim(0)), shape.tiles64 = rows / 64 + requests;
     shape.tiles128 = rows / 128 + requests, shape.tiles192 = rows / 192 + requests;
     shape.seen_keys = a.on_device->most_keys;
@@ -104,6 +107,7 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_long_cluster(params, shape, stream_of(context))) return;
+  if (a.on_device->plans != nullptr) a.on_device->plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
   if (paged_attention_short(params, shape, stream_of(context))) return;
   if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;

@@ -46,6 +46,7 @@ void paged_attention_simple(const AttentionParams& params, const Stream& stream)
 // cut, each by a block of its own.
 struct AttentionShape {
   int min_rows = INT32_MAX, max_rows = 0;  // of a request: new tokens times heads of a group
+  int64_t requests = 0;                    // that have rows, about
   // Blocks over all requests, by rows of a block.
   int64_t tiles16 = 0, tiles64 = 0, tiles128 = 0, tiles192 = 0;
   int max_keys = 0;   // that the page table and the batch allow a row

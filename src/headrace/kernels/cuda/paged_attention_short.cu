@@ -5,6 +5,14 @@
 namespace headrace::cuda {
 namespace {
 
+// Strict bits want the Hopper kernel's tiles. Smaller ones leave more of shared memory to keys that are under way.
+template <class T>
+using StrictShape = ShortShape<T, tile_keys(128, 1)>;
+template <class T>
+using FastShape = ShortShape<T, 64>;
+template <int kTiles>
+constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half>, kTiles>::kKeys;
+
 template <class S>
 void launch_short(const ShortCall& call, const Stream& stream) {
   static const bool ready = [] {
@@ -18,18 +26,33 @@ void launch_short(const ShortCall& call, const Stream& stream) {
   launch_early(stream, attend_short<S>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");
 }
 
+// Whatever the number of keys.
+bool takes_rows(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
+  const int dim = std::max(p.head_dim, p.v_head_dim);
+  return taken_whole(shape.requests * p.kv_heads, shape.max_rows, dim, stream.num_sms);
+}
+
 }  // namespace
 
+int shorter_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  const int most = most_short_keys(shape.max_rows, shape.determinism);
+  return shape.seen_keys > most && takes_rows(p, shape, stream) ? most : 0;
+}
+
 bool paged_attention_short(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  if (shape.determinism == Determinism::kStrict || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  const int dim = std::max(p.head_dim, p.v_head_dim);
-  const int64_t pieces = int64_t{p.requests} * p.kv_heads;
-  if (!taken_whole(pieces, shape.max_rows, shape.seen_keys, dim, stream.num_sms)) return false;
-  using BF16Shape = ShortShape<__nv_bfloat16>;
-  const KVMaps maps{.k = map_of(p, p.k, p.head_dim, BF16Shape::kDim, BF16Shape::kKeys),
-                    .v = map_of(p, p.v, p.v_head_dim, BF16Shape::kDim, BF16Shape::kKeys)};
-  const auto launch = p.q_type == DType::kBF16 ? launch_short<BF16Shape> : launch_short<ShortShape<__half>>;
-  launch({p, maps}, stream);
+  if (shape.seen_keys > most_short_keys(shape.max_rows, shape.determinism) || !takes_rows(p, shape, stream))
+    return false;
+  const auto maps = [&](int keys) {
+    return KVMaps{.k = column_map_of(p, p.k, p.head_dim, keys), .v = column_map_of(p, p.v, p.v_head_dim, keys)};
+  };
+  const ShortCall call{p, {maps(kPieceKeys<1>), maps(kPieceKeys<2>)}};
+  const bool bf16 = p.q_type == DType::kBF16;
+  if (shape.determinism == Determinism::kStrict) {
+    (bf16 ? launch_short<StrictShape<__nv_bfloat16>> : launch_short<StrictShape<__half>>)(call, stream);
+  } else {
+    (bf16 ? launch_short<FastShape<__nv_bfloat16>> : launch_short<FastShape<__half>>)(call, stream);
+  }
   return true;
 }
 

@@ -1,283 +1,280 @@
 // Attention of many requests with few rows that see some hundred keys each: a warp takes all keys of one request and kv
 // head, and brings them for itself. No plan, no parts, nothing to wait for but its own copies: eight warps share a
 // multiprocessor, so that there is one round of them where others have several beginnings and ends. Products are
-// `mma.sync`, of which 16 rows fill one. Source: Dao 2023, FlashAttention-2.
+// `mma.sync`, of which 16 rows fill one. In strict mode tiles of keys are the Hopper kernel's, and every result is made
+// by its steps (attention_sm90_softmax.cuh) in their order. Source: Dao 2023, FlashAttention-2.
 #pragma once
-#include "headrace/kernels/cuda/attention_mma_parts.cuh"
-#include "headrace/kernels/cuda/attention_mma_tile.cuh"
-#include "headrace/kernels/cuda/attention_sm90_shape.cuh"
+#include "headrace/kernels/cuda/attention_short_ring.cuh"
+#include "headrace/kernels/cuda/attention_sm90_masks.cuh"
+#include "headrace/kernels/cuda/attention_sm90_softmax.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
 
-// Warps of neighbouring kv heads; heads of up to 128 elements.
-template <class T_>
-struct ShortShape {
-  using T = T_;
-  static constexpr int kDim = 128, kChunks = kDim / 8, kKeys = 16, kWarps = 4, kThreads = 32 * kWarps, kResident = 2;
-  static constexpr int kRows = 32;  // of a warp at a time: one or two tiles of 16
-  static constexpr int kSideBytes = kKeys * kDim * 2, kStageBytes = 2 * kSideBytes, kQueryBytes = 16 * kDim * 2;
-  static constexpr int kWarpBytes = 28 * 1024, kMostStages = 3;
-  static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
-  static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a row on its way out: neighbours begin in other banks
-  // Tiles of keys in use or under way: all that the queries leave room for.
-  static constexpr int stages(int row_tiles) { return (kWarpBytes - row_tiles * kQueryBytes) / kStageBytes; }
-  static_assert(stages(1) == kMostStages && stages(2) == 2 && kSharedBytes <= 113 * 1024);
-  static_assert(16 * kOutStride <= kStageBytes && kWarpBytes >= int(sizeof(RowScratch)));
-};
-
-// A request's rows of one kv head, or some of them, and the keys that they see. It lies in shared memory, as registers
-// are few.
-template <class S>
-struct ShortRows {
-  KeyAxis axis;
-  int kv_head, group, row0, rows;  // rows: from row0 on
-  int pool_end;                    // keys before it lie in the pool, at the position of their number
-  KeyAxis::Row top, bottom;        // of the first and last row
-  TileRange range;                 // of keys in the pool
-  int seen_whole;                  // keys before it are seen by all rows
-
-  __device__ ShortRows(const AttentionParams& p, int request, int head, int first)
-      : axis(p, request), kv_head(head), group(p.heads / p.kv_heads), row0(first) {
-    rows = min(S::kRows, axis.span.q_len * group - first);
-    const bool stored = p.k_new.data == nullptr && !p.encoder && axis.span.phys0 == axis.ctx;
-    pool_end = stored ? axis.ctx + axis.span.q_len : axis.ctx;
-    top = axis.row(p, token_of(0)), bottom = axis.row(p, token_of(rows - 1));
-    range = TileRange::of<S::kKeys>(p, axis, top, min(bottom.end, pool_end));
-    const bool plain = !p.encoder && axis.span.hole_end == axis.span.hole_begin && p.window == kNoWindow;
-    seen_whole = plain ? min(top.end, pool_end) : 0;
-  }
-  __device__ int token_of(int row) const { return (row0 + row) / group; }
-  __device__ int head_of(int row) const { return kv_head * group + (row0 + row) % group; }
-  __device__ int64_t query_at(const AttentionParams& p, int row) const {
-    return (axis.span.q_off + token_of(row)) * p.q_token_stride + head_of(row) * p.q_head_stride;
-  }
-  __device__ int64_t out_at(const AttentionParams& p, int row) const {
-    return (axis.span.q_off + token_of(row)) * p.out_token_stride + head_of(row) * p.out_head_stride;
-  }
-};
-
-// Of a warp, behind the tiles of all.
-template <class S>
-struct ShortControl {
-  uint64_t full[S::kMostStages];
-  alignas(16) char rows[sizeof(ShortRows<S>)];
-};
-
-struct ShortCall {
-  AttentionParams p;
-  KVMaps maps;
-};
-
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class S, int kTiles>
 struct ShortWarp {
   using T = typename S::T;
-  static constexpr int kStages = S::stages(kTiles);
-  const ShortCall& call;
+  using Piece = ShortPieceShape<S, kTiles>;
+  using Scores = float[S::kKeys / 8][4];
+  static constexpr int kProducts = Piece::kProducts;
   const AttentionParams& p;
   const ShortRows<S>& rows;
-  ShortControl<S>& control;
   char* shared;
   int lane;
-  int first_page = -32, page = 0;  // page numbers, a lane one of 32
-  // What rows carry from tile to tile.
+  float to_log2;  // from scores as they are multiplied to powers of two
+  ShortRing<S, kTiles> ring;
+  // What rows carry from tile to tile of a group.
   float value[kTiles][S::kDim / 8][4] = {};
   float largest[kTiles][2], sum[kTiles][2] = {};
+  SeenRange range[kTiles][2];  // of keys that a row sees, where rows.ranges
 
-  __device__ uint32_t tile_at(int stage) const { return shared_address(shared) + stage * S::kStageBytes; }
-  __device__ uint32_t queries_at(int tile) const {
-    return shared_address(shared) + S::kWarpBytes - (tile + 1) * S::kQueryBytes;
-  }
-  __device__ int my_row(int tile, int half) const { return tile * 16 + half * 8 + lane / 4; }
-  // Where a row's chunk 2 d + i lies, if chunk i is at `first`: swizzling changes two bits, and there are columns.
-  __device__ static uint32_t chunk_at(uint32_t first, int d) { return (first ^ d % 4 * 32) + d / 4 * 16 * 128; }
-
-  __device__ int page_at(int index) {
-    if (index < first_page || index >= first_page + 32) {
-      first_page = index & ~31;
-      const int last = (rows.pool_end - 1) >> p.page_shift;
-      page = p.page_table[rows.axis.page_row * p.table_stride + min(first_page + lane, last)];
-    }
-    return __shfl_sync(0xffffffffu, page, index & 31);
-  }
-  // Asks for what the pool holds of the i-th tile of keys.
-  __device__ void ask_for(int i, int stage) {
-    const int first = rows.range.tile(i) * S::kKeys, box_rows = min(p.page_size, S::kKeys);
-    const uint32_t full = shared_address(&control.full[stage]);
-    if (lane == 0) barrier_expect(full, S::kStageBytes);
-    for (int row = 0; row < S::kKeys; row += box_rows) {
-      // Boxes behind the last are the last again: a tile is all of its bytes.
-      const int key = min(first + row, (rows.pool_end - 1) & -box_rows), number = page_at(key >> p.page_shift);
-      if (lane != 0) continue;
-      const int slot = key & (p.page_size - 1);
-#pragma unroll
-      for (int c = 0; c < S::kDim / 64; ++c) {
-        const uint32_t to = tile_at(stage) + c * S::kKeys * 128 + row * 128;
-        copy_box(to, call.maps.k, c * 64, slot, rows.kv_head, number, full, kReadOnce);
-        copy_box(to + S::kSideBytes, call.maps.v, c * 64, slot, rows.kv_head, number, full, kReadOnce);
-      }
-    }
-  }
-  __device__ void ask_for_queries() const {
-    for (int i = lane; i < kTiles * 16 * S::kChunks; i += 32) {
-      const int row = i / S::kChunks, c = i % S::kChunks;
-      copy16(queries_at(row / 16) + column_swizzled(16, row % 16, c),
-             static_cast<const T*>(p.q) + rows.query_at(p, min(row, rows.rows - 1)) + c * 8, c * 8 < p.head_dim);
-    }
-  }
-  // Asks for keys from `first` on that the copy engine does not bring; zeros where there are none.
-  __device__ void ask_for_new(int first, uint32_t tile) const {
-    for (int i = lane; i < S::kKeys * S::kChunks; i += 32) {
-      const int r = i / S::kChunks, c = i % S::kChunks, key = first + r;
-      const bool valid = key < rows.bottom.end && key >= rows.top.first_new;
-      KeyAxis::Place at{0, 0, false};
-      if (valid) at = rows.axis.place(p, rows.kv_head, key);
-      const auto* k = static_cast<const T*>(at.fresh ? p.k_new.data : p.k.data);
-      const auto* v = static_cast<const T*>(at.fresh ? p.v_new.data : p.v.data);
-      const bool k_valid = valid && c * 8 < p.head_dim, v_valid = valid && c * 8 < p.v_head_dim;
-      const uint32_t to = tile + column_swizzled(S::kKeys, r, c);
-      copy16(to, k + (k_valid ? at.k + c * 8 : 0), k_valid);
-      copy16(to + S::kSideBytes, v + (v_valid ? at.v + c * 8 : 0), v_valid);
-    }
-  }
-  // Zeros for values of the last tile behind what the pool holds: they may be NaN.
-  __device__ void clear_values(int from, int stage) const {
-    char* v = shared + stage * S::kStageBytes + S::kSideBytes;
-    for (int i = lane; i < (S::kKeys - from) * S::kChunks; i += 32) {
-      *reinterpret_cast<uint4*>(v + column_swizzled(S::kKeys, from + i / S::kChunks, i % S::kChunks)) = uint4{};
-    }
-    __syncwarp();
-  }
-
-  // A tile of keys; `first` is the first one's number, and none is seen from `end` on.
-  __device__ void attend(uint32_t tile, int first, int end, bool masked) {
-    float s[kTiles][2][4] = {};
-    const uint32_t k_at = tile + column_swizzled(S::kKeys, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
-                   a_row = column_swizzled(16, lane % 16, lane / 16), v_at = tile + S::kSideBytes + a_row;
-#pragma unroll
-    for (int d = 0; d < S::kDim / 16; ++d) {
-      uint32_t k[4];
-      load_tiles(k, chunk_at(k_at, d));
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        uint32_t q[4];
-        load_tiles(q, chunk_at(queries_at(m) + a_row, d));
-        mma16816<T>(s[m][0], q, k[0], k[1]);
-        mma16816<T>(s[m][1], q, k[2], k[3]);
-      }
-    }
-    uint32_t w[kTiles][4];
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      scale(s[m]);
-      if (masked) mask(m, first, end, s[m]);
-      soften(m, s[m]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) w[m][i] = pack2<T>(s[m][i / 2][i % 2 * 2], s[m][i / 2][i % 2 * 2 + 1]);
-    }
-#pragma unroll
-    for (int d = 0; d < S::kDim / 16; ++d) {
-      uint32_t v[4];
-      load_tiles_transposed(v, chunk_at(v_at, d));
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        mma16816<T>(value[m][2 * d], w[m], v[0], v[1]);
-        mma16816<T>(value[m][2 * d + 1], w[m], v[2], v[3]);
-      }
-    }
-  }
-  // Scores in base 2.
-  __device__ void scale(float (&s)[2][4]) const {
-    const float to_log2 = p.scale * kLog2e;
-    if (p.cap > 0) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = p.cap * kLog2e * tanhf(s[i / 4][i % 4] * p.scale / p.cap);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= to_log2;
-    }
-  }
-  __device__ void mask(int tile, int first, int end, float (&s)[2][4]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const KeyAxis::Row row = rows.axis.row(p, rows.token_of(min(my_row(tile, half), rows.rows - 1)));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = first + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (key >= end || !rows.axis.sees(p, row, key)) s[i / 2][half * 2 + i % 2] = -INFINITY;
-      }
-    }
-  }
-  // Scores to weights in place. Weights are relative to a score that follows the largest only when that has risen by
-  // more than 2^8, so that values are hardly ever multiplied again.
-  __device__ void soften(int m, float (&s)[2][4]) {
-    constexpr float kRise = 8;
-    float here[2];
-    bool rises = false;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float x = fmaxf(fmaxf(s[0][half * 2], s[0][half * 2 + 1]), fmaxf(s[1][half * 2], s[1][half * 2 + 1]));
-      x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-      here[half] = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-      rises |= here[half] > largest[m][half] + kRise;
-    }
-    if (__any_sync(0xffffffffu, rises)) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float next = fmaxf(largest[m][half], here[half]);
-        const float keep = next == -INFINITY ? 1.0f : exp2_fast(largest[m][half] - next);
-        largest[m][half] = next, sum[m][half] *= keep;
-#pragma unroll
-        for (int d = 0; d < S::kDim / 8; ++d) value[m][d][half * 2] *= keep, value[m][d][half * 2 + 1] *= keep;
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float base = largest[m][half] == -INFINITY ? 0.0f : largest[m][half];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& x = s[i / 2][half * 2 + i % 2];
-        sum[m][half] += x = exp2_fast(x - base);
-      }
-    }
-  }
-
-  // All keys that the rows see. New ones come first, while tiles of the pool are on their way; those of the last stage
-  // follow. `phases`: a bit for each stage, of the barrier's phase that its next tile completes.
-  __device__ void attend_all(uint32_t& phases) {
+  __device__ ShortWarp(const ShortCall& call, ShortControl<S>& control, char* memory, uint32_t& phases, int kv_head,
+                       int first_pages)
+      : p(call.p),
+        rows(*reinterpret_cast<const ShortRows<S>*>(control.rows)),
+        shared(memory),
+        lane(threadIdx.x % 32),
+        to_log2(p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f),
+        ring{call, p, rows, shared_address(control.full), shared_address(memory), phases, lane, kv_head, first_pages} {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) largest[m][0] = largest[m][1] = -INFINITY;
-    const int count = rows.range.count, pool_end = rows.pool_end, end = rows.bottom.end;
-    for (int i = 0; i < min(kStages - 1, count); ++i) ask_for(i, i);
-    ask_for_queries();
-    for (int first = max(pool_end, rows.top.first_new); first < end; first += S::kKeys) {
-      ask_for_new(first, tile_at(kStages - 1));
-      commit_copies();
-      wait_copies<0>();
-      __syncwarp();
-      attend(tile_at(kStages - 1), first, end, true);
-      __syncwarp();
+  }
+
+  __device__ uint32_t queries_at(int m) const {
+    return shared_address(shared) + S::kWarpBytes - (m + 1) * S::kQueryBytes;
+  }
+  // Where scores of the second tile of rows lie until those of the first are weights.
+  __device__ float4* parked_scores(int octet) const {
+    return reinterpret_cast<float4*>(shared + Piece::kStages * Piece::kBytes) + octet * 32 + lane;
+  }
+  __device__ int my_row(int m, int half) const { return m * 16 + half * 8 + lane / 4; }
+  // Where a row's chunk 2 d + i lies in a tile of kTileRows rows, if chunk i is at `first`: swizzling changes two bits,
+  // and there are columns.
+  template <int kTileRows>
+  __device__ static uint32_t chunk_at(uint32_t first, int d) {
+    return (first ^ d % 4 * 32) + d / 4 * kTileRows * 128;
+  }
+
+  // Half of the lanes for a row.
+  __device__ void ask_for_queries() const {
+    const PackedRows packed = rows.packed;
+    const int row0 = rows.row0, last = rows.rows - 1, c = lane % S::kChunks;
+    const T* first = static_cast<const T*>(p.q) + rows.axis.span.q_off * p.q_token_stride +
+                     int64_t{ring.kv_head} * packed.group * p.q_head_stride + c * 8;
+#pragma unroll 4
+    for (int row = lane / S::kChunks; row < kTiles * 16; row += 2) {
+      const int number = row0 + min(row, last);
+      const T* from = first + packed.token(number) * p.q_token_stride + packed.head(number) * p.q_head_stride;
+      copy16(queries_at(row / 16) + column_swizzled(16, row % 16, c), from, c * 8 < p.head_dim);
     }
     commit_copies();
-    wait_copies<0>();
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine writes where new keys were
-    __syncwarp();
-    if (count >= kStages) ask_for(kStages - 1, kStages - 1);
-    for (int i = 0, stage = 0; i < count; ++i) {
-      barrier_wait(shared_address(&control.full[stage]), phases >> stage & 1);
-      phases ^= 1u << stage;
-      const int first = rows.range.tile(i) * S::kKeys;
-      if (first + S::kKeys > pool_end) clear_values(pool_end - first, stage);
-      attend(tile_at(stage), first, pool_end, first + S::kKeys > rows.seen_whole);
-      __syncwarp();
-      if (i + kStages < count) ask_for(i + kStages, stage);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+  // What needs no more than the rows.
+  __device__ void prepare() {
+#pragma unroll
+    for (int i = 0; i < kTiles * 2; ++i) {
+      const KeyAxis::Row row = rows.row(p, my_row(i / 2, i % 2));
+      range[i / 2][i % 2] = {row.first, row.end};
     }
   }
+
+  // Scores of piece `n` of a tile: to `s`, unless they are parked.
+  __device__ void find_scores(uint32_t keys, int n, Scores (&s)[Piece::kParks ? 1 : kTiles]) const {
+    const uint32_t k_at = keys + column_swizzled(16, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
+                   q_row = column_swizzled(16, lane % 16, lane / 16);
+    float x[kTiles][2 * kProducts][4] = {};
+#pragma unroll
+    for (int d = 0; d < S::kDim / 16; ++d) {
+      uint32_t k[kProducts][4], q[kTiles][4];
+#pragma unroll
+      for (int i = 0; i < kProducts; ++i) load_tiles(k[i], chunk_at<Piece::kKeys>(k_at + i * 16 * 128, d));
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) load_tiles(q[m], chunk_at<16>(queries_at(m) + q_row, d));
+#pragma unroll
+      for (int i = 0; i < kTiles * 2 * kProducts; ++i) {
+        const int m = i % kTiles, octet = i / kTiles;
+        mma16816<T>(x[m][octet], q[m], k[octet / 2][octet % 2 * 2], k[octet / 2][octet % 2 * 2 + 1]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (p.cap > 0) cap_scores(p, x[m]);
+    }
+#pragma unroll
+    for (int i = 0; i < S::kKeys / 8; ++i) {  // registers have no numbers that a loop could count
+      if (Piece::kOfTile > 1 && i / (2 * kProducts) != n) continue;
+#pragma unroll
+      for (int j = 0; j < 4 * (Piece::kParks ? 1 : kTiles); ++j)
+        s[j / 4][i][j % 4] = x[j / 4][i % (2 * kProducts)][j % 4];
+    }
+    if constexpr (Piece::kParks) {
+#pragma unroll
+      for (int j = 0; j < 2 * kProducts; ++j) {
+        const float(&from)[4] = x[1][j];
+        *parked_scores(2 * kProducts * n + j) = make_float4(from[0], from[1], from[2], from[3]);
+      }
+    }
+  }
+  __device__ void load_parked(Scores& s) const {
+#pragma unroll
+    for (int n = 0; n < S::kKeys / 8; ++n) {
+      const float4 x = *parked_scores(n);
+      s[n][0] = x.x, s[n][1] = x.y, s[n][2] = x.z, s[n][3] = x.w;
+    }
+  }
+  __device__ void hide(int m, const ShortPieces& tile, Scores& s) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t seen =
+          rows.seen_by(p, my_row(m, half), range[m][half], tile.first + lane % 4 * 2, tile.with_cached);
+#pragma unroll
+      for (int i = 0; i < S::kKeys / 4; ++i) {
+        if ((seen >> i & 1) == 0) s[i / 2][half * 2 + i % 2] = -INFINITY;
+      }
+    }
+  }
+  // Adds the values of a piece.
+  using Weights = uint32_t[kProducts][kTiles][4];
+  __device__ void add_values(uint32_t values, const Weights& w) {
+    const uint32_t v_at = values + column_swizzled(16, lane % 16, lane / 16);
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+#pragma unroll
+      for (int d = 0; d < S::kDim / 16; ++d) {
+        uint32_t v[4];
+        load_tiles_transposed(v, chunk_at<Piece::kKeys>(v_at + i * 16 * 128, d));
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          mma16816<T>(value[m][2 * d], w[i][m], v[0], v[1]);
+          mma16816<T>(value[m][2 * d + 1], w[i][m], v[2], v[3]);
+        }
+      }
+    }
+  }
+
+  // Scores of a tile of rows to weights; its values so far to what they are relative to these.
+  using TileWeights = uint32_t[S::kKeys / 16][4];
+  __device__ void find_weights(int m, const ShortPieces& tile, bool seen_whole, Scores& s, TileWeights& w) {
+    if (!seen_whole) hide(m, tile, s);
+    const Softening x = begin_softening(s, largest[m], to_log2);
+    soften(s, 0, x, to_log2, sum[m]), soften(s, 1, x, to_log2, sum[m]);
+    pack<T>(w, s);
+    scale(value[m], x);
+  }
+  // Where weights wait once parked scores are no more: of 16 keys and a tile of rows.
+  __device__ uint4* parked_weights(int step, int m) const {
+    return reinterpret_cast<uint4*>(parked_scores(0)) + (step * kTiles + m) * 32;
+  }
+  __device__ void park_weights(int m, const TileWeights& w) const {
+#pragma unroll
+    for (int i = 0; i < S::kKeys / 16; ++i) *parked_weights(i, m) = make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]);
+  }
+
+  __device__ void attend(const ShortPieces& tile, bool seen_whole) {
+    constexpr int kHeld = Piece::kParks ? 1 : kTiles;  // tiles of rows whose scores and weights are in registers
+    Scores s[kHeld] = {};
+#pragma unroll 1
+    for (int n = tile.begin; n < tile.end; ++n) ring.take(tile, n, [&](uint32_t keys) { find_scores(keys, n, s); });
+    TileWeights w[kHeld];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      if (Piece::kParks && m == 1) {
+        load_parked(s[0]);
+        park_weights(0, w[0]);
+      }
+      find_weights(m, tile, seen_whole, s[m % kHeld], w[m % kHeld]);
+    }
+    if (Piece::kParks) park_weights(1, w[0]);
+#pragma unroll 1
+    for (int n = tile.begin; n < tile.end; ++n) {
+      Weights here = {};
+      if constexpr (Piece::kParks) {
+#pragma unroll
+        for (int i = 0; i < kProducts * kTiles; ++i) {
+          const uint4 x = *parked_weights(n * kProducts + i / kTiles, i % kTiles);
+          uint32_t(&to)[4] = here[i / kTiles][i % kTiles];
+          to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < S::kKeys / 16; ++i) {
+          if (Piece::kOfTile > 1 && i / kProducts != n) continue;
+#pragma unroll
+          for (int j = 0; j < kTiles * 4; ++j) here[i % kProducts][j / 4][j % 4] = w[j / 4][i][j % 4];
+        }
+      }
+      ring.take(tile, n, [&](uint32_t values) { add_values(values, here); });
+    }
+  }
+
+  // Sums of the groups before: in the threads' own memory, not in registers.
+  struct Before {
+    PartSum state[kTiles][2];
+    float value[kTiles][S::kDim / 8][4];
+  };
+  // Ends a group: what rows carry becomes the sums of all groups so far.
+  __device__ void end_group(const Before* before) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      float a[2], b[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const PartSum mine{__fmul_rn(largest[m][half], to_log2), quad_sum(sum[m][half])};
+        const PartSum all = before == nullptr ? mine : before->state[m][half].joined(mine);
+        if (before != nullptr) a[half] = before->state[m][half].factor(all), b[half] = mine.factor(all);
+        largest[m][half] = all.largest, sum[m][half] = all.sum;
+      }
+      if (before == nullptr) continue;
+#pragma unroll
+      for (int i = 0; i < S::kDim / 2; ++i) {
+        float& x = value[m][i / 4][i % 4];
+        x = PartSum::joined_value(before->value[m][i / 4][i % 4], a[i % 4 / 2], x, b[i % 4 / 2]);
+      }
+    }
+  }
+  __device__ void put_away(Before* before) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        before->state[m][half] = {largest[m][half], sum[m][half]};
+        largest[m][half] = -INFINITY, sum[m][half] = 0;
+      }
+#pragma unroll
+      for (int i = 0; i < S::kDim / 2; ++i) {
+        before->value[m][i / 4][i % 4] = value[m][i / 4][i % 4];
+        value[m][i / 4][i % 4] = 0;
+      }
+    }
+  }
+
+  // All keys that the rows see.
+  __device__ void attend_all(int asked) {
+    ask_for_queries();
+    ring.begin(asked);
+    wait_copies<0>();
+    __syncwarp();
+    Before memory, *before = nullptr;
+    int cut = rows.tiles.group_end(S::kGroupTiles, 0);
+#pragma unroll 1
+    for (int i = 0; i < ring.tiles; ++i) {
+      if (i == cut) {
+        end_group(before);
+        before = &memory;
+        asm volatile("" : "+l"(before)::"memory");  // a place for all that follows, so that it has an address
+        put_away(before);
+        cut = rows.tiles.group_end(S::kGroupTiles, cut);
+      }
+      const ShortPieces tile = ring.pieces(i);
+      attend(tile, (i >= ring.plain.begin && i < ring.plain.end) || rows.seen_whole(tile));
+    }
+    end_group(before);
+  }
+
   // Returns whether a value is NaN.
   __device__ bool write() {
     bool nan = false;
@@ -286,7 +283,7 @@ struct ShortWarp {
       __syncwarp();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float all = quad_sum(sum[m][half]), by = all == 0 ? 0.0f : p.v_scale / all;
+        const float all = sum[m][half], by = all == 0 ? 0.0f : p.v_scale / all;
         const int row = my_row(m, half);
         char* to = shared + (row % 16) * S::kOutStride + lane % 4 * 4;
 #pragma unroll
@@ -311,12 +308,28 @@ struct ShortWarp {
   }
 };
 
+// Of a warp.
+struct ShortPart {
+  int request, kv_head, row0;
+  int first_pages;  // a lane one of the request's first 32
+};
+
+// Rows from row0 on.
 template <class S, int kTiles>
-__device__ inline bool attend_short_rows(const ShortCall& call, ShortControl<S>& control, char* shared,
-                                         uint32_t& phases) {
-  const ShortRows<S>& rows = *reinterpret_cast<const ShortRows<S>*>(control.rows);
-  ShortWarp<S, kTiles> warp{call, call.p, rows, control, shared, static_cast<int>(threadIdx.x % 32)};
-  warp.attend_all(phases);
+__device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
+                                         ShortControl<S>& control, char* shared, uint32_t& phases) {
+  ShortWarp<S, kTiles> warp(call, control, shared, phases, part.kv_head, part.first_pages);
+  const int asked = warp.ring.begin_early(folded(call.p.spans[part.request], call.p.type));
+  if (warp.lane == 0)
+    *reinterpret_cast<ShortRows<S>*>(control.rows) =
+        ShortRows<S>(call.p, packed, part.request, part.kv_head, part.row0);
+  __syncwarp();
+  warp.prepare();
+  if (part.row0 == 0) {
+    wait_for_previous();
+    let_next_start();
+  }
+  warp.attend_all(asked);
   return warp.write();
 }
 
@@ -332,26 +345,34 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
     for (uint64_t& full : control.full) barrier_init(shared_address(&full), 1);
     fence_barrier_init();
   }
-  wait_for_previous();
-  const int rows = first_head + warp < p.kv_heads ? p.spans[request].q_len * (p.heads / p.kv_heads) : 0;
+  const PackedRows packed(p.heads / p.kv_heads);
+  // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
+  // ahead make queries and new keys.
+  const KeySpan& span = p.spans[request];
+  const int rows = first_head + warp < p.kv_heads ? span.q_len * packed.group : 0;
+  // Asked for before anything else is known: keys wait for it.
+  int first_pages = 0;
+  if (lane < p.table_stride)
+    first_pages = p.page_table[(p.encoder ? span.encoder_page_row : span.page_row) * p.table_stride + lane];
   uint32_t phases = 0;
   bool nan = false;
+  if (rows == 0) {
+    wait_for_previous();  // nobody may begin before the kernels ahead have ended
+    let_next_start();
+  }
   for (int row0 = 0; row0 < rows; row0 += S::kRows) {
-    if (lane == 0) *reinterpret_cast<ShortRows<S>*>(control.rows) = ShortRows<S>(p, request, first_head + warp, row0);
-    __syncwarp();
+    const ShortPart part{request, first_head + warp, row0, first_pages};
     char* mine = shared + warp * S::kWarpBytes;
-    nan |= rows - row0 <= 16 ? attend_short_rows<S, 1>(call, control, mine, phases)
-                             : attend_short_rows<S, 2>(call, control, mine, phases);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // tiles of the next rows come where these left by
+    nan |= rows - row0 <= 16 ? attend_short_rows<S, 1>(call, part, packed, control, mine, phases)
+                             : attend_short_rows<S, 2>(call, part, packed, control, mine, phases);
+    fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
     __syncwarp();
   }
-  let_next_start();
   if (!__syncthreads_or(nan)) return;
   // A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
-  const KeySpan& span = p.spans[request];
-  const int group = p.heads / p.kv_heads, end = min(first_head + S::kWarps, p.kv_heads) * group;
+  const int end = min(first_head + S::kWarps, p.kv_heads) * packed.group;
   for (int token = span.q_off; token < span.q_off + span.q_len; ++token) {
-    for (int head = first_head * group; head < end; ++head) {
+    for (int head = first_head * packed.group; head < end; ++head) {
       attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,
                  {1, static_cast<int>(threadIdx.x)});
     }
@@ -362,7 +383,7 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kResident) attend_short(const __grid_constant__ ShortCall call) {
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   attend_short_block<S>(call, shared);
 #endif

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <array>
 
 #include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda/attention_maps.h"
@@ -39,29 +40,57 @@ bool fits_sm90(const AttentionParams& p, const Stream& stream) {
          std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
 }
 
-CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
+namespace {
+
+// Of which a box is `box`; `strides`: in elements, of all dimensions but the first, whose elements are neighbours.
+template <size_t kRank>
+struct MapShape {
+  std::array<cuuint64_t, kRank> sizes;
+  std::array<int64_t, kRank - 1> strides;
+  std::array<cuuint32_t, kRank> box;
+};
+
+template <size_t kRank>
+CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapShape<kRank>& shape) {
   const bool codes = holds_codes(p);
-  const auto bytes = static_cast<cuuint64_t>(size_of(side.type));
+  std::array<cuuint64_t, kRank - 1> strides;
+  for (size_t i = 0; i + 1 < kRank; ++i) strides[i] = static_cast<cuuint64_t>(shape.strides[i] * size_of(side.type));
+  std::array<cuuint32_t, kRank> steps;
+  steps.fill(1);
   CUtensorMap map{};
-  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
-                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(side.slot_stride) * bytes,
-                                 static_cast<cuuint64_t>(side.head_stride) * bytes,
-                                 static_cast<cuuint64_t>(side.page_stride) * bytes};
-  const cuuint32_t box[4] = {static_cast<cuuint32_t>(codes ? kernel_dim : 64),
-                             static_cast<cuuint32_t>(std::min(p.page_size, keys)), 1, 1},
-                   steps[4] = {1, 1, 1, 1};
-  const CUresult status =
-      tensor_map_encoder()(&map,
-                           codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                           : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                           4, const_cast<void*>(side.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           codes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = tensor_map_encoder()(&map,
+                                               codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                               : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                               kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(),
+                                               shape.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                               codes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
-             " pages of ", p.page_size, " slots of ", dim, ": driver error ", static_cast<int>(status));
+             " pages of ", p.page_size, " slots of ", shape.sizes[0], ": driver error ", static_cast<int>(status));
   return map;
+}
+
+cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuuint32_t>(std::min(p.page_size, keys)); }
+
+}  // namespace
+
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
+  return encoded<4>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, side.head_stride, side.page_stride},
+                     .box = {static_cast<cuuint32_t>(holds_codes(p) ? kernel_dim : 64), box_rows(p, keys), 1, 1}});
+}
+
+CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
+  const bool whole = dim % 64 == 0 && p.page_size >= keys;
+  const auto columns = static_cast<cuuint32_t>(whole ? dim / 64 : 1);
+  return encoded<5>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(whole ? 64 : dim), static_cast<cuuint64_t>(p.page_size), columns,
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, 64, side.head_stride, side.page_stride},
+                     .box = {64, box_rows(p, keys), columns, 1, 1}});
 }
 
 namespace {
