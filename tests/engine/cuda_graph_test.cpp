@@ -5,6 +5,7 @@
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/models/model_registry.h"
 #include "support/device_mirror.h"
+#include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
@@ -222,6 +223,46 @@ TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaGraphsOfShortContexts, testing::Values("llama", "qwen3_5", "sdar"),
                          [](const auto& family) { return family.param; });
+
+// Heads of 128 and requests enough for attention's kernel of many short requests: one of them grows out of its graphs.
+TEST(CudaGraphsOfManyShortRequests, GiveTheTokensOfStepsWithoutThem) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  constexpr int32_t kMany = 40, kLong = 626;
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
+  const test::TempDir folder;
+  test::write_file(folder / "config.json", R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 256,
+    "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "hidden_act": "silu", "tie_word_embeddings": false, "dtype": "bfloat16"})");
+  const auto model = load_model(
+      folder.path(), {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime, .random_weights = 1});
+  const auto generated = [&](RunnerConfig::Graphs graphs, std::string& report) {
+    RunnerConfig runner{.runtime = &runtime,
+                        .context = context,
+                        .num_pages = 400,
+                        .page_size = 16,
+                        .max_tokens = 1024,
+                        .graphs = graphs};
+    runner.backend = "cuda";
+    Engine engine(*model, {.runner = runner, .max_requests = kMany, .max_context_len = 800});
+    report = engine.runner().describe();
+    std::vector<std::vector<int32_t>> ids(kMany);
+    for (int32_t r = 0; r < kMany; ++r) {
+      std::vector<int32_t> prompt;
+      for (int32_t i = 0; i < (r == 17 ? kLong : 3 + r); ++i) prompt.push_back((i * 31 + r * 7) % 250);
+      engine.add(prompt, {.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+    }
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
+    }
+    return ids;
+  };
+  std::string with, without;
+  EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired, with), generated(RunnerConfig::Graphs::kOff, without));
+  EXPECT_NE(with.find("; with up to 640 keys for 40 requests"), std::string::npos) << with;
+}
 
 class CudaGraphMemory : public CudaGraphs {};
 

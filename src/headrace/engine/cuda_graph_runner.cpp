@@ -1,7 +1,7 @@
 #include "headrace/engine/cuda_graph_runner.h"
 
 #include <algorithm>
-#include <tuple>
+#include <functional>
 #include <utility>
 
 namespace headrace {
@@ -17,14 +17,20 @@ DeviceBatchConfig device_config(const CudaGraphConfig& c) {
           .page_size = c.page_size};
 }
 
-std::string listed(const auto& graphs) {
-  std::string sizes;
-  for (const auto& [size, captured] : graphs) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
-  return sizes;
+// "1, 2 requests and for steps of 8, 16 rows"
+std::string listed(const std::vector<int32_t>& requests, const std::vector<int32_t>& rows) {
+  const auto all = [](const std::vector<int32_t>& sizes) {
+    std::string text;
+    for (const int32_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
+    return text;
+  };
+  std::string text = requests.empty() ? "" : all(requests) + " requests";
+  if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", all(rows), " rows");
+  return text;
 }
 
-// Of short contexts: with more requests a step does not wait for latency.
-constexpr int32_t kShortRequests = 8;
+// With more requests a step does not wait for latency.
+constexpr int32_t kFewRequests = 8;
 
 int32_t most_keys_of(const ForwardBatch& batch) {
   int32_t keys = 0;
@@ -67,8 +73,8 @@ CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, 
       padding_(config.states),
       no_pages_(Tensor::zeros(DType::kI32, {config.table_rows, config.table_pages})) {}
 
-CudaGraphRunner::Captured CudaGraphRunner::record(const ForwardBatch& on_device,
-                                                  const std::function<void(const TensorView& logits)>& end) {
+void CudaGraphRunner::record(Graphs& graphs, Contexts contexts, const ForwardBatch& on_device, const End& end,
+                             std::optional<int32_t> few) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
@@ -76,11 +82,17 @@ CudaGraphRunner::Captured CudaGraphRunner::record(const ForwardBatch& on_device,
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
   end(model_.forward(on_device));  // warm-up: libraries start, kernels load, memory is found
   runtime_.synchronize();
+  const int32_t shorter = few.value_or(device_batch_.shorter_keys());
   device_batch_.forget_plans();  // those of the warm-up: the graph is to make its own whenever it runs
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);
   end(logits);
-  return {.graph = recording.end(), .logits = logits};
+  if (contexts == Contexts::kAny) {
+    graphs.any = {.graph = recording.end(), .logits = logits};
+    graphs.short_keys = shorter < longest() ? shorter : 0;  // else all contexts are short
+  } else {
+    graphs.brief = {.graph = recording.end(), .logits = logits};
+  }
 }
 
 ForwardBatch CudaGraphRunner::nothing(ForwardMode mode) const {
@@ -96,24 +108,26 @@ void CudaGraphRunner::capture() {
     support->init_cuda_graph_state(config_.max_requests + 1, std::max(config_.max_requests, most));
   }
   const bool decode = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes;
-  capture_rows(any_, 0);  // the larger ones
-  if (decode) capture_decode(any_, 0);
-  if (config_.short_keys >= config_.table_pages * config_.page_size) config_.short_keys = 0;  // all contexts are short
-  if (config_.short_keys == 0) return;
-  if (!decode) capture_rows(short_, config_.short_keys);
-  if (decode) capture_decode(short_, config_.short_keys);
+  for (const Contexts contexts : {Contexts::kAny, Contexts::kShort}) {
+    capture_rows(contexts);  // the larger ones
+    if (decode) capture_decode(contexts);
+  }
 }
 
-void CudaGraphRunner::capture_decode(GraphSet& set, int32_t keys) {
+void CudaGraphRunner::capture_decode(Contexts contexts) {
   const std::vector<int32_t> sizes = capture_sizes(config_.max_requests);
   device_batch_.set_most_rows(0);
-  // Launches are sized for the longest context; what a request has of it is read on the device.
-  const auto longest = keys > 0 ? keys - 1 : static_cast<int32_t>(config_.table_pages * config_.page_size) - 1;
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-    if (keys > 0 && *size > kShortRequests) continue;
+    Graphs& graphs = requests_[*size];
+    // Launches are sized for the longest context; what a request has of it is read on the device.
+    const int32_t keys = contexts == Contexts::kAny ? longest() : graphs.short_keys;
+    if (keys == 0) continue;
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), *size);
-    for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = longest;
-    set.requests[*size] = record(device_batch_.upload(rows), [](const TensorView&) {});
+    for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = keys - 1;
+    const bool few = *size <= kFewRequests;
+    record(
+        graphs, contexts, device_batch_.upload(rows), [](const TensorView&) {},
+        few ? std::optional(config_.short_keys) : std::nullopt);
   }
 }
 
@@ -131,30 +145,20 @@ std::vector<int32_t> CudaGraphRunner::logits_sizes(int32_t rows) const {
   return {most, fewer};
 }
 
-const CudaGraphRunner::Captured& CudaGraphRunner::row_graph(const GraphSet& set, int32_t rows,
-                                                            int32_t logits_rows) const {
-  auto found = set.rows.lower_bound(rows);
-  if (found == set.rows.end()) found = any_.rows.lower_bound(rows);
-  return found->second.lower_bound(logits_rows)->second;
-}
-
-std::pair<int32_t, const CudaGraphRunner::Captured*> CudaGraphRunner::request_graph(const GraphSet& set,
-                                                                                    int32_t requests) const {
-  auto found = set.requests.lower_bound(requests);
-  if (found == set.requests.end()) found = any_.requests.lower_bound(requests);
-  return {found->first, &found->second};
-}
-
-void CudaGraphRunner::capture_rows(GraphSet& set, int32_t keys) {
+void CudaGraphRunner::capture_rows(Contexts contexts) {
   const RowGraphs& config = config_.rows;
+  // Prompts among decode rows have more work than latency.
+  const int32_t few_keys = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes ? 0 : config_.short_keys;
   device_batch_.set_most_rows(config.most_rows);
-  device_batch_.set_most_keys(keys);
   for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
-    if (keys > 0 && *size > kShortRequests * config.most_rows) continue;
+    const bool few = *size <= kFewRequests * config.most_rows;
     for (const int32_t logits : logits_sizes(*size)) {
+      Graphs& graphs = rows_[*size][logits];
+      if (contexts == Contexts::kShort && graphs.short_keys == 0) continue;
+      device_batch_.set_most_keys(contexts == Contexts::kAny ? 0 : graphs.short_keys);
       ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, logits));
       if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
-      set.rows[*size][logits] = record(device_batch_.upload(rows), end_rows_);
+      record(graphs, contexts, device_batch_.upload(rows), end_rows_, few ? std::optional(few_keys) : std::nullopt);
     }
   }
 }
@@ -169,35 +173,34 @@ bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
 
 bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
-  if (batch.mode != ForwardMode::kDecode || any_.requests.empty() || count < 1 || count > any_.requests.rbegin()->first)
+  if (batch.mode != ForwardMode::kDecode || requests_.empty() || count < 1 || count > requests_.rbegin()->first)
     return false;
   return plain(batch) && batch.num_tokens() == count && static_cast<int64_t>(batch.logits_rows.size()) == count;
 }
 
 bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
   const RowGraphs& config = config_.rows;
-  if (any_.rows.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
-  if (batch.num_tokens() > any_.rows.rbegin()->first ||
-      static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
+  if (rows_.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
+  if (batch.num_tokens() > rows_.rbegin()->first || static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
     return false;
   return plain(batch) && new_keys_of(batch.attn) == config.new_keys &&
          std::ranges::all_of(batch.attn.spans, [&](const KeySpan& s) { return s.q_len <= config.most_rows; });
 }
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
-  const GraphSet& set = set_for(most_keys_of(batch));
   const auto logits_rows = static_cast<int32_t>(batch.logits_rows.size());
+  const int32_t most_keys = most_keys_of(batch);
   const ForwardBatch* padded = nullptr;
   const Captured* captured = nullptr;
   if (holds_decode(batch)) {
-    int32_t size = 0;
-    std::tie(size, captured) = request_graph(set, static_cast<int32_t>(batch.batch_size()));
-    padded = &padding_.fill(batch, size);
+    const auto found = requests_.lower_bound(static_cast<int32_t>(batch.batch_size()));
+    captured = &found->second.of(most_keys);
+    padded = &padding_.fill(batch, found->first);
   } else {
     const auto rows = static_cast<int32_t>(batch.num_tokens());
-    captured = &row_graph(set, rows, logits_rows);
-    padded = &padding_.fill(
-        batch, sizes_of(any_.rows.lower_bound(rows)->first, static_cast<int32_t>(captured->logits.dim(0))));
+    captured = &row_graphs(rows, logits_rows).of(most_keys);
+    padded =
+        &padding_.fill(batch, sizes_of(rows_.lower_bound(rows)->first, static_cast<int32_t>(captured->logits.dim(0))));
   }
   const ForwardBatch& on_device = device_batch_.upload(*padded);
   backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
@@ -207,22 +210,29 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
 }
 
 void CudaGraphRunner::run_rows(int32_t size, int32_t logits_rows, int32_t most_keys) {
-  const auto found = any_.rows.find(size);
-  HR_REQUIRE(found != any_.rows.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
+  const auto found = rows_.find(size);
+  HR_REQUIRE(found != rows_.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
              "cuda graphs: no step of ", size, " rows with ", logits_rows, " of logits was recorded: ", describe());
-  row_graph(set_for(most_keys), size, logits_rows).graph->launch();
-}
-
-std::string CudaGraphRunner::GraphSet::describe() const {
-  std::string text;
-  if (!requests.empty()) text = listed(requests) + " requests";
-  if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", listed(rows), " rows");
-  return text;
+  row_graphs(size, logits_rows).of(most_keys).graph->launch();
 }
 
 std::string CudaGraphRunner::describe() const {
-  std::string text = "graphs for " + any_.describe();
-  if (config_.short_keys > 0) text += str("; with up to ", config_.short_keys, " keys for ", short_.describe());
+  struct Sizes {
+    std::vector<int32_t> requests, rows;
+  };
+  Sizes any;
+  std::map<int32_t, Sizes, std::greater<>> brief;  // by keys
+  for (const auto& [size, graphs] : requests_) {
+    any.requests.push_back(size);
+    if (graphs.short_keys > 0) brief[graphs.short_keys].requests.push_back(size);
+  }
+  for (const auto& [size, by_logits] : rows_) {
+    any.rows.push_back(size);
+    if (const int32_t keys = by_logits.begin()->second.short_keys; keys > 0) brief[keys].rows.push_back(size);
+  }
+  std::string text = "graphs for " + listed(any.requests, any.rows);
+  for (const auto& [keys, sizes] : brief)
+    text += str("; with up to ", keys, " keys for ", listed(sizes.requests, sizes.rows));
   return text;
 }
 

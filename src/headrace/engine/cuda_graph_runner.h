@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +33,8 @@ struct CudaGraphConfig {
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
   // Steps of few requests whose rows see at most so many keys have graphs of their own, where attention is chosen for
-  // short contexts. 0: none have.
+  // short contexts. 0: none have. So have steps of more requests, for as many keys as its kernels say
+  // (DevicePlans::note_shorter).
   int32_t short_keys = 0;
 };
 
@@ -71,7 +73,8 @@ class CudaGraphRunner {
   // of rows that is not recorded: a larger graph would read rows of steps before.
   void run_rows(int32_t size, int32_t logits_rows, int32_t most_keys);
 
-  // "graphs for 1, 2, 4 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests"
+  // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640
+  // keys for 64 requests"
   std::string describe() const;
 
  private:
@@ -79,38 +82,43 @@ class CudaGraphRunner {
     std::unique_ptr<DeviceGraph> graph;
     TensorView logits;  // in memory that all graphs of the device share
   };
-  using Graphs = std::map<int32_t, Captured>;        // by requests
-  using RowsOfLogits = std::map<int32_t, Captured>;  // by how many there are
-  struct GraphSet {
-    Graphs requests;
-    std::map<int32_t, RowsOfLogits> rows;  // by rows
-    std::string describe() const;
+  enum class Contexts : uint8_t { kAny, kShort };
+  // Of steps of one size: for contexts of any length and, where attention is another one then, of up to `short_keys`.
+  struct Graphs {
+    Captured any, brief;
+    int32_t short_keys = 0;
+    const Captured& of(int32_t most_keys) const { return brief.graph && most_keys <= short_keys ? brief : any; }
   };
-  Captured record(const ForwardBatch& on_device, const std::function<void(const TensorView& logits)>& end);
-  // Contexts of up to `keys`, 0: of any length.
-  void capture_decode(GraphSet& set, int32_t keys);
-  void capture_rows(GraphSet& set, int32_t keys);
+  using End = std::function<void(const TensorView& logits)>;
+  // Records those of `contexts`; with those for any, finds out whether there are to be others. `few`: keys of the short
+  // contexts, where requests are few.
+  void record(Graphs& graphs, Contexts contexts, const ForwardBatch& on_device, const End& end,
+              std::optional<int32_t> few);
+  void capture_decode(Contexts contexts);
+  void capture_rows(Contexts contexts);
+  // Tokens that the page table has room for in one row.
+  int32_t longest() const { return static_cast<int32_t>(config_.table_pages * config_.page_size); }
   // Padding alone, before it is filled up.
   ForwardBatch nothing(ForwardMode mode) const;
   bool plain(const ForwardBatch& batch) const;
   bool holds_decode(const ForwardBatch& batch) const;
   BatchPadding::Sizes sizes_of(int32_t rows, int32_t logits_rows) const;
-  const GraphSet& set_for(int32_t most_keys) const { return most_keys <= config_.short_keys ? short_ : any_; }
-  // The smallest graph of that many rows or more, and of that many rows of logits, from `set` if it has any.
-  const Captured& row_graph(const GraphSet& set, int32_t rows, int32_t logits_rows) const;
-  // The smallest graph of that many requests or more, and its size.
-  std::pair<int32_t, const Captured*> request_graph(const GraphSet& set, int32_t requests) const;
+  // The smallest of that many rows or more, and of that many rows of logits.
+  const Graphs& row_graphs(int32_t rows, int32_t logits_rows) const {
+    return rows_.lower_bound(rows)->second.lower_bound(logits_rows)->second;
+  }
   std::vector<int32_t> logits_sizes(int32_t rows) const;
 
   const Model& model_;
   AttentionBackend& backend_;
   DeviceRuntime& runtime_;
   CudaGraphConfig config_;
-  DeviceBatch device_batch_;  // of all sizes: an array's address does not depend on how much of it is used
-  GraphSet any_, short_;      // contexts of any length, and of up to CudaGraphConfig::short_keys
+  DeviceBatch device_batch_;            // of all sizes: an array's address does not depend on how much of it is used
+  std::map<int32_t, Graphs> requests_;  // by how many
+  std::map<int32_t, std::map<int32_t, Graphs>> rows_;  // by how many, then by how many of logits
   BatchPadding padding_;
   Tensor no_pages_;
-  std::function<void(const TensorView& logits)> end_rows_ = [](const TensorView&) {};
+  End end_rows_ = [](const TensorView&) {};
 };
 
 }  // namespace headrace

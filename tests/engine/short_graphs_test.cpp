@@ -1,0 +1,155 @@
+// Which graphs are recorded, and which of them runs: with a device whose graphs do nothing but say that they ran.
+#include "headrace/engine/cuda_graph_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "support/host_memory.h"
+
+namespace headrace {
+namespace {
+
+// Writes down what is recorded and what is launched.
+class GraphLog final : public testing_support::HostMemory {
+ public:
+  // Of the latest recording: rows, and keys that a row sees at most as far as the recording knows.
+  void is_recording(const ForwardBatch& batch) {
+    const DeviceMetadata& on_device = *batch.attn.on_device;
+    int32_t keys = on_device.most_keys;
+    if (on_device.most_rows == 0) keys = batch.attn.spans.front().seq_len();
+    if (capturing_) text_ = str(batch.num_tokens(), " rows, ", keys, " keys");
+  }
+  std::string launched() { return std::exchange(launched_, {}); }
+  void begin_capture() override { capturing_ = true; }
+  std::unique_ptr<DeviceGraph> end_capture() override {
+    capturing_ = false;
+    return std::make_unique<Graph>(text_, launched_);
+  }
+
+ private:
+  struct Graph final : DeviceGraph {
+    Graph(std::string text, std::string& log) : text_(std::move(text)), log_(log) {}
+    void launch() override { log_ += text_; }
+    std::string text_;
+    std::string& log_;
+  };
+  bool capturing_ = false;
+  std::string text_, launched_;
+};
+
+// Has attention of another kind where that many requests, or rows, see some hundred keys.
+class ModelOfShortRequests final : public Model {
+ public:
+  ModelOfShortRequests(GraphLog& log, int32_t many, int32_t keys) : log_(log), many_(many), keys_(keys) {}
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    log_.is_recording(batch);
+    if (batch.num_tokens() >= many_) batch.attn.on_device->plans->note_shorter(keys_);
+    return Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
+  }
+
+ private:
+  GraphLog& log_;
+  int32_t many_, keys_;
+  ModelInfo info_;
+};
+
+class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
+ public:
+  std::string_view name() const override { return "recorded"; }
+  std::string describe() const override { return "recorded"; }
+  CudaGraphSupport* cuda_graph_support() override { return this; }
+  void init_cuda_graph_state(int32_t, int32_t) override {}
+  void init_forward_metadata_capture_cuda_graph(const ForwardBatch&, int32_t) override {}
+  void init_forward_metadata_replay_cuda_graph(const ForwardBatch&, int32_t) override {}
+
+ private:
+  void plan(const ForwardBatch&) override {}
+  void forward_extend(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
+  void forward_decode(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
+};
+
+struct Recorded {
+  GraphLog log;
+  ModelOfShortRequests model;
+  RecordedBackend backend;
+  CudaGraphRunner runner;
+
+  Recorded(const CudaGraphConfig& config, int32_t many, int32_t keys)
+      : model(log, many, keys), runner(model, backend, log, config) {
+    runner.capture();
+  }
+  // The graph that decode rows over contexts of these lengths run in.
+  std::string decoded(const std::vector<int32_t>& contexts) {
+    const auto count = static_cast<int32_t>(contexts.size());
+    std::vector<int32_t> ids(contexts.size(), 1);
+    std::vector<int64_t> slots(contexts.size(), kDoNotStore);
+    ForwardBatch batch{.mode = ForwardMode::kDecode};
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t context = contexts[static_cast<size_t>(i)];
+      batch.attn.spans.push_back({.q_off = i, .ctx_len = context, .phys0 = context});
+      batch.logits_rows.push_back(i);
+    }
+    const Tensor table = Tensor::zeros(DType::kI32, {1, 256});
+    batch.attn.page_table = table;
+    batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {count});
+    batch.input_ids = batch.positions = TensorView(ids.data(), DType::kI32, {count});
+    batch.attn_backend = &backend;
+    EXPECT_TRUE(runner.holds(batch));
+    runner.run(batch);
+    return log.launched();
+  }
+};
+
+CudaGraphConfig decode_config(int64_t table_pages) {
+  return {.max_requests = 48, .table_rows = 1, .table_pages = table_pages, .page_size = 16, .short_keys = 2048};
+}
+
+TEST(ShortGraphs, RecordsShortContextsOfManyRequestsWhereKernelsAskForIt) {
+  Recorded graphs(decode_config(256), 33, 640);
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests; with up to 2048 keys for 1, 2, 4, 8 requests; "
+            "with up to 640 keys for 40, 48 requests");
+}
+
+TEST(ShortGraphs, ChoosesTheGraphByTheLongestContext) {
+  Recorded graphs(decode_config(256), 33, 640);
+  std::vector<int32_t> contexts(36, 5);
+  EXPECT_EQ(graphs.decoded(contexts), "40 rows, 640 keys");
+  contexts[30] = 639;
+  EXPECT_EQ(graphs.decoded(contexts), "40 rows, 640 keys");
+  contexts[30] = 640;
+  EXPECT_EQ(graphs.decoded(contexts), "40 rows, 4096 keys");
+  EXPECT_EQ(graphs.decoded(std::vector<int32_t>(20, 5)), "24 rows, 4096 keys");  // no graph of its own for short ones
+  EXPECT_EQ(graphs.decoded({2047, 7, 7}), "4 rows, 2048 keys");
+  EXPECT_EQ(graphs.decoded({2048, 7, 7}), "4 rows, 4096 keys");
+}
+
+TEST(ShortGraphs, RecordsEachSizeOnceWhereAllContextsAreShort) {
+  Recorded graphs(decode_config(40), 33, 640);
+  EXPECT_EQ(graphs.runner.describe(), "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests");
+  EXPECT_EQ(graphs.decoded(std::vector<int32_t>(33, 600)), "40 rows, 640 keys");
+}
+
+TEST(ShortGraphs, RecordsStepsOfBlocksForShortContextsToo) {
+  CudaGraphConfig config = decode_config(256);
+  config.decode_rows = CudaGraphConfig::DecodeRows::kNo;
+  config.rows = {.sizes = {8, 72, 512}, .most_rows = 9, .most_logits = 512};
+  Recorded graphs(config, 100, 640);
+  EXPECT_EQ(
+      graphs.runner.describe(),
+      "graphs for steps of 8, 72, 512 rows; with up to 2048 keys for steps of 8, 72 rows; with up to 640 keys for "
+      "steps of 512 rows");
+  const auto run = [&](int32_t size, int32_t most_keys) {
+    graphs.runner.run_rows(size, /*logits_rows=*/4, most_keys);
+    return graphs.log.launched();
+  };
+  EXPECT_EQ(run(512, 640), "512 rows, 640 keys");
+  EXPECT_EQ(run(512, 641), "512 rows, 0 keys");
+  EXPECT_EQ(run(72, 2048), "72 rows, 2048 keys");
+  EXPECT_EQ(run(72, 2049), "72 rows, 0 keys");
+}
+
+}  // namespace
+}  // namespace headrace
