@@ -245,6 +245,10 @@ std::vector<Case> cases() {
   all.push_back({"decode b256 1k", std::vector<int32_t>(256, 1023), std::vector<int32_t>(256, 1)});
   all.push_back({"decode b1 32k", {32767}, {1}});
   all.push_back({"decode b1 128k d256", {131071}, {1}, 16, 2, 256});
+  for (const int32_t k : {4, 8, 16, 64}) {
+    all.push_back({"decode one " + std::to_string(k) + "k", {k * 1024 - 1}, {1}});
+    all.push_back({"decode one d256 16/2 " + std::to_string(k) + "k", {k * 1024 - 1}, {1}, 16, 2, 256});
+  }
   std::vector<int32_t> zipf;
   for (int i = 1; i <= 64; ++i) zipf.push_back(std::max(256, 65536 / i) - 1);
   all.push_back({"decode b64 zipf", zipf, ones});

@@ -113,5 +113,29 @@ TEST(StrictAttentionClusters, TakeRowsWhereAllTheirBlocksFindRoom) {
   EXPECT_EQ(strict_plan(67, 64), Plan(0, 1));
 }
 
+std::pair<int, int> stream_plan(int64_t pieces, int seen_keys, int kernel_dim) {
+  const cuda::StrictClusterPlan plan = cuda::strict_stream_plan(
+      {.pieces = pieces, .seen_keys = seen_keys, .tile_keys = kernel_dim > 128 ? 64 : 128, .group_keys = 4096},
+      cuda::strict_stream_blocks(kernel_dim), /*num_sms=*/132);
+  return {plan.blocks, plan.parts};
+}
+
+TEST(StrictAttentionStreams, TakeTheLargestClustersThatFindRoom) {
+  using Plan = std::pair<int, int>;
+  EXPECT_EQ(stream_plan(8, 64, 128), Plan(2, 1));  // a round of one tile
+  EXPECT_EQ(stream_plan(8, 257, 128), Plan(4, 1));
+  EXPECT_EQ(stream_plan(8, 4096, 128), Plan(4, 1));
+  EXPECT_EQ(stream_plan(8, 12288, 64), Plan(4, 3));
+  EXPECT_EQ(stream_plan(8, 16384, 128), Plan(2, 4));  // 32 clusters of four do not find room
+  EXPECT_EQ(stream_plan(8, 32768, 128), Plan(2, 8));
+  EXPECT_EQ(stream_plan(8, 32769, 128), Plan(0, 1));
+  EXPECT_EQ(stream_plan(2, 4096, 256), Plan(8, 1));
+  EXPECT_EQ(stream_plan(2, 7 * 4096, 256), Plan(8, 7));
+  EXPECT_EQ(stream_plan(2, 8 * 4096, 256), Plan(4, 8));
+  EXPECT_EQ(stream_plan(2, 131072, 256), Plan(2, 32));
+  EXPECT_EQ(stream_plan(66, 320, 128), Plan(2, 1));
+  EXPECT_EQ(stream_plan(67, 320, 128), Plan(0, 1));
+}
+
 }  // namespace
 }  // namespace headrace

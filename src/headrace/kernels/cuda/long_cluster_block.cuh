@@ -3,6 +3,7 @@
 #pragma once
 #include "headrace/kernels/cuda/paged_attention_cluster.cuh"
 #include "headrace/kernels/cuda/paged_attention_long_cluster.h"
+#include "headrace/kernels/cuda/read_once.cuh"
 
 namespace headrace::cuda {
 
@@ -21,16 +22,6 @@ struct LongClusterShape : MmaShape<T, PoolOf::kFloats, kDim, 1, kWarps, 1, 16 * 
 };
 
 #if __CUDA_ARCH__ >= 900
-
-__device__ inline uint64_t read_once_policy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline void copy16(uint32_t to, const void* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
-               : "memory");
-}
 
 template <class S>
 struct LongClusterBlock : ClusterBlock<S> {
@@ -204,23 +195,6 @@ struct LongClusterBlock : ClusterBlock<S> {
     __syncthreads();  // the pipe's memory takes the sums
   }
 };
-
-// Asks for this warp's keys of the block's first tiles while earlier kernels still run. Where these have yet to write
-// what is read here, other lines come to the L2, and that is all: page numbers of any step are in the pool.
-template <class S>
-__device__ inline void prefetch_keys(const AttentionParams& p) {
-  constexpr int kTiles = 2;
-  const int lane = threadIdx.x % 32, n = lane / 2;
-  const PagedSide& side = lane % 2 == 0 ? p.k : p.v;
-  const int tile = static_cast<int>(blockIdx.x + n * gridDim.x);
-  const int key = tile * S::kKeys + static_cast<int>(threadIdx.x) / 32 * S::kWarpKeys, in_row = key >> p.page_shift;
-  if (n >= kTiles || side.slot_stride != S::kDim || in_row >= p.table_stride) return;
-  if (key + S::kWarpKeys > __ldcg(&p.spans->ctx_len)) return;
-  const int64_t page = __ldcg(p.page_table + __ldcg(&p.spans->page_row) * p.table_stride + in_row);
-  if (page < 0 || page >= side.pages) return;
-  const void* at = LongClusterBlock<S>::place_of(p, side, static_cast<int>(blockIdx.y), page, key, 0);
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "n"(S::kWarpKeys * S::kDim * 2) : "memory");
-}
 
 #endif
 

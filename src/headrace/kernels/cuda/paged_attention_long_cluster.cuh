@@ -145,9 +145,11 @@ struct LongClusterJoin {
 template <class S>
 __device__ inline void attend_long_cluster_block(const LongClusterCall& call, char* shared) {
   const AttentionParams& p = call.p;
-  prefetch_keys<S>(p);
+  const int kv_head = static_cast<int>(blockIdx.y);
+  prefetch_keys<typename S::T, S::kDim, S::kKeys>(p,
+                                                  {kv_head, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
   wait_for_previous();
-  const int group = p.heads / p.kv_heads, kv_head = static_cast<int>(blockIdx.y);
+  const int group = p.heads / p.kv_heads;
   const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, 0, group);
   if (place.request < 0) return;
   cluster_arrive_release();  // this block has begun: others may write to its memory

@@ -58,13 +58,16 @@ CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapSh
   std::array<cuuint32_t, kRank> steps;
   steps.fill(1);
   CUtensorMap map{};
+  const auto swizzle = codes                ? CU_TENSOR_MAP_SWIZZLE_NONE
+                       : shape.box[0] == 16 ? CU_TENSOR_MAP_SWIZZLE_32B
+                       : shape.box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                            : CU_TENSOR_MAP_SWIZZLE_128B;
   const CUresult status = tensor_map_encoder()(&map,
                                                codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                                : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                                                kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(),
-                                               shape.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                               codes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                                               shape.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
              " pages of ", p.page_size, " slots of ", shape.sizes[0], ": driver error ", static_cast<int>(status));
@@ -75,12 +78,12 @@ cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuu
 
 }  // namespace
 
-CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys) {
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
   return encoded<4>(p, side,
                     {.sizes = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
                                static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
                      .strides = {side.slot_stride, side.head_stride, side.page_stride},
-                     .box = {static_cast<cuuint32_t>(holds_codes(p) ? kernel_dim : 64), box_rows(p, keys), 1, 1}});
+                     .box = {static_cast<cuuint32_t>(holds_codes(p) ? kernel_dim : columns), box_rows(p, keys), 1, 1}});
 }
 
 CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {

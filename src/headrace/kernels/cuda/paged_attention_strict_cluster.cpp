@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "headrace/kernels/cuda/attention_maps.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -16,9 +17,16 @@ int kernel_dim(const AttentionParams& p) {
   return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
+StrictClusterTask task_of(const AttentionParams& p, const AttentionShape& shape) {
+  return {.pieces = shape.tiles16 * p.kv_heads,
+          .seen_keys = shape.seen_keys,
+          .tile_keys = tile_keys(kernel_dim(p), 1),
+          .group_keys = kSm90GroupKeys};
+}
+
 // What the sums of groups take of the stream's scratch. False where there is not enough.
 bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_keys, const Stream& stream) {
-  call.max_groups = (max_keys + kSm90GroupKeys - 1) / kSm90GroupKeys + 1;
+  call.max_groups = (max_keys + kSm90GroupKeys - 1) / kSm90GroupKeys + 3;  // new keys may lie apart from the others
   const int64_t rows = pieces * call.max_groups * kStrictClusterRows;
   const int64_t values = rows * kernel_dim(call.p) * int64_t{sizeof(float)},
                 states = rows * blocks * int64_t{sizeof(float2)};
@@ -29,20 +37,34 @@ bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_ke
   return pieces * blocks + 2 <= Stream::kCounters;
 }
 
+// Up to kStrictStreamRows rows of each request.
+bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  const StrictClusterTask task = task_of(p, shape);
+  const int dim = kernel_dim(p);
+  const StrictClusterPlan plan = strict_stream_plan(task, strict_stream_blocks(dim), stream.num_sms);
+  StrictStreamCall call{{.p = p, .parts = plan.parts}};
+  // The kernel adds up groups in their slots even where one cluster finds them all.
+  if (plan.blocks == 0 || !place_slots(call, task.pieces, plan.blocks, shape.max_keys, stream)) return false;
+  call.kernel_dim = dim;
+  call.maps = {.k = map_of(p, p.k, p.head_dim, dim, task.tile_keys),
+               .v = map_of(p, p.v, p.v_head_dim, dim, task.tile_keys, std::min(dim / plan.blocks, 64))};
+  const auto attend =
+      p.q_type == DType::kBF16 ? attend_strict_stream_of<__nv_bfloat16> : attend_strict_stream_of<__half>;
+  attend(call, shape.tiles16, plan.blocks, stream);
+  return true;
+}
+
 }  // namespace
 
 bool paged_attention_strict_cluster(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (shape.determinism == Determinism::kFast || shape.max_rows > 64) return false;
   if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  const int64_t pieces = shape.tiles16 * p.kv_heads;
-  const StrictClusterPlan plan = strict_cluster_plan({.pieces = pieces,
-                                                      .seen_keys = shape.seen_keys,
-                                                      .tile_keys = tile_keys(kernel_dim(p), 1),
-                                                      .group_keys = kSm90GroupKeys},
-                                                     stream.num_sms);
+  if (shape.max_rows <= kStrictStreamRows) return attend_by_streams(p, shape, stream);
+  const StrictClusterTask task = task_of(p, shape);
+  const StrictClusterPlan plan = strict_cluster_plan(task, stream.num_sms);
   if (plan.blocks == 0) return false;
   StrictClusterCall call{.p = p, .parts = plan.parts};
-  if (plan.parts > 1 && !place_slots(call, pieces, plan.blocks, shape.max_keys, stream)) return false;
+  if (plan.parts > 1 && !place_slots(call, task.pieces, plan.blocks, shape.max_keys, stream)) return false;
   const auto attend =
       p.q_type == DType::kBF16 ? attend_strict_cluster_of<__nv_bfloat16> : attend_strict_cluster_of<__half>;
   attend(call, shape.tiles16, plan.blocks, stream);

@@ -37,25 +37,8 @@ template <class S>
 struct StrictCluster {
   const StrictClusterCall& call;
   StrictBlock<S> b;
-  int piece, part, request;  // tile of rows and kv head; of its clusters, one that works
-  int parts, lowest;         // clusters of the piece that work; the first group
-
-  __device__ int group_of(int i) const { return b.tiles.tile(i) / S::kGroupTiles; }
-  // The round that begins at list entry `begin`, which may be the end.
-  __device__ StrictRound round_at(int begin) const {
-    const int count = b.tiles.count;
-    if (begin >= count) return {count, count, false};
-    const int group_end = min(b.tiles.group_end(S::kGroupTiles, begin), count);
-    const int end = min(begin + S::kBlocks, group_end);
-    return {begin, end, end == group_end};
-  }
-  __device__ StrictRound first_round() const {
-    return round_at(parts == 1 ? 0 : b.tiles.index_of((lowest + part) * S::kGroupTiles));
-  }
-  __device__ StrictRound after(const StrictRound& round) const {
-    if (parts == 1 || !round.ends_group) return round_at(round.end);
-    return round_at(b.tiles.index_of((group_of(round.begin) + parts) * S::kGroupTiles));
-  }
+  int piece, request;  // tile of rows and kv head
+  StrictRounds<S::kBlocks, S::kGroupTiles> rounds;
 
   __device__ int64_t slot(int group) const {
     return ((int64_t{piece} * call.max_groups + group) * S::kBlocks + b.rank);
@@ -74,10 +57,10 @@ struct StrictCluster {
     for (int half = 0; half < 2; ++half)
       sums[half] = {__fmul_rn(__shfl_sync(0xffffffffu, state.largest, b.my_row(0, half)), b.to_log2),
                     quad_sum(state.sum[half])};
-    if (parts == 1) {
+    if (rounds.parts == 1) {
       total.add(sums, state.value);
     } else if (b.has_chain()) {
-      const int group = group_of(round.begin) - lowest;
+      const int group = rounds.group_of(round.begin) - rounds.lowest;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (b.warp_n == 0 && b.lane % 4 == 0)
@@ -97,7 +80,7 @@ struct StrictCluster {
     bool last = false;
     if (threadIdx.x == 0) {
       uint32_t* done = call.done + piece * S::kBlocks + b.rank;
-      last = atomicInc(done, static_cast<unsigned>(parts) - 1) == static_cast<unsigned>(parts) - 1;
+      last = atomicInc(done, static_cast<unsigned>(rounds.parts) - 1) == static_cast<unsigned>(rounds.parts) - 1;
       __threadfence();
     }
     if (!__syncthreads_or(last)) return false;
@@ -169,7 +152,7 @@ struct StrictCluster {
     b.load_queries();
     b.load_keys(now, key_pages);
     commit_copies();
-    StrictRound next = after(now);
+    StrictRound next = rounds.after(now);
     key_pages = b.key_pages(next);
     b.load_values(now, value_pages);
     commit_copies();
@@ -185,7 +168,7 @@ struct StrictCluster {
     commit_copies();
     __syncthreads();  // all have read the warps' largest scores, which the next round's take the place of
     for (int number = 0;; ++number) {
-      const StrictRound following = after(next);
+      const StrictRound following = rounds.after(next);
       const bool more = next.count() > 0;
       key_pages = b.key_pages(following);
       b.find_value_pages(next, value_pages);
@@ -207,7 +190,7 @@ struct StrictCluster {
       b.add_values(now, number, scaled, state);
       barrier_wait_cluster(b.added_full(number), number >> 1 & 1);
       b.add_sums(now, number, state);
-      if (now.ends_group) end_group(now, state, total);
+      if (now.ends_group()) end_group(now, state, total);
       if (!more) return;
       __syncthreads();  // this round's values have been read
       b.load_values(next, value_pages);
@@ -240,22 +223,20 @@ __device__ inline void attend_strict_cluster_block(const StrictClusterCall& call
   if (part >= parts) return;
   StrictCluster<S> cluster{
       call,
-      {{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
-       static_cast<int>(blockIdx.x),
-       keys,
-       tiles,
-       {axis.row(p, packed.token(min(row0 + lane / 4, last))),
-        axis.row(p, packed.token(min(row0 + lane / 4 + 8, last)))},
-       packed,
-       p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f},
+      {{{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
+        static_cast<int>(blockIdx.x),
+        keys,
+        tiles,
+        {axis.row(p, packed.token(min(row0 + lane / 4, last))),
+         axis.row(p, packed.token(min(row0 + lane / 4 + 8, last)))},
+        packed,
+        p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}},
       static_cast<int>(blockIdx.y) * p.kv_heads + kv_head,
-      part,
       place.request,
-      parts,
-      lowest};
+      {tiles, part, parts, lowest}};
   cluster.b.find_ranges();
   StrictTotal<S> total;
-  const StrictRound first = cluster.first_round();
+  const StrictRound first = cluster.rounds.first();
   if (first.count() > 0) cluster.attend(first, total);
   if (parts > 1 && !cluster.join_groups(groups, total)) return;
   if (__syncthreads_or(cluster.write(total))) cluster.redo();

@@ -15,8 +15,15 @@ struct StrictClusterCall {
   uint32_t* done = nullptr;       // [pieces, blocks] parts; zero between calls
 };
 
+struct StrictStreamCall : StrictClusterCall {
+  KVMaps maps{};       // values in boxes of a block's columns, of up to 64
+  int kernel_dim = 0;  // 64, 128 or 256
+};
+
 // One of these for each type of the queries, in a file of its own. `tiles`: of rows.
 template <class T>
 void attend_strict_cluster_of(const StrictClusterCall& call, int64_t tiles, int blocks, const Stream& stream);
+template <class T>
+void attend_strict_stream_of(const StrictStreamCall& call, int64_t tiles, int blocks, const Stream& stream);
 
 }  // namespace headrace::cuda

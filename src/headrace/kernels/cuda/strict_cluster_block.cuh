@@ -5,10 +5,9 @@
 // instruction makes them, and sums of weights by the same four lanes.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
-#include "headrace/kernels/cuda/attention_sm90_masks.cuh"
 #include "headrace/kernels/cuda/cluster.cuh"
 #include "headrace/kernels/cuda/follow_largest.cuh"
-#include "headrace/kernels/cuda/paged_attention_strict_cluster.h"
+#include "headrace/kernels/cuda/strict_cluster_keys.cuh"
 
 namespace headrace::cuda {
 
@@ -42,26 +41,13 @@ struct StrictState {
   float value[S::kWarpChains][4] = {}, largest = -INFINITY, sum[2] = {};
 };
 
-// Tiles [begin, end) of the list of tiles, one a block.
-struct StrictRound {
-  int begin = 0, end = 0;
-  bool ends_group = false;
-  __device__ int count() const { return end - begin; }
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class S>
-struct StrictBlock : MmaBlock<S> {
+struct StrictBlock : StrictKeys<S> {
   using T = typename S::T;
+  using Octet = typename StrictKeys<S>::Octet;
   using Scores = float[1][2][4];
-  int rank;  // of the cluster
-  BlockKeys keys;
-  KeyTiles tiles;
-  KeyAxis::Row row[2];  // this thread's
-  PackedRows packed;
-  float to_log2;  // from scores as they are multiplied to powers of two
-  int pool_from = 0, pool_to = 0, whole_from = 0, whole_to = 0;
 
   __device__ float* floats_at(int at) const { return reinterpret_cast<float*>(this->shared + at); }
   __device__ float& largest_of(int number, int tile, int row) const {
@@ -90,76 +76,24 @@ struct StrictBlock : MmaBlock<S> {
   }
   __device__ uint32_t added_full(int number) const { return largest_full(number) + 16; }
   __device__ uint32_t weights_full(int number) const { return largest_full(number) + 32; }
-  __device__ bool has_tile(const StrictRound& round) const { return rank < round.count(); }
-  __device__ int token_of(int of) const { return packed.token(this->row0 + of); }
-  __device__ int head_of(int of) const { return this->kv_head * this->group + packed.head(this->row0 + of); }
-  __device__ int valid_rows() const { return min(S::kRows, this->rows - this->row0); }
-
   // One thread's: lets the barriers of a round wait for what will be sent.
   __device__ void expect(const StrictRound& round, int number) const {
     barrier_expect(largest_full(number), S::kLargestBytes);
-    const int lanes = min(valid_rows(), 8) * 4, each = valid_rows() > 8 ? 16 : 8;
+    const int lanes = min(this->valid_rows(), 8) * 4, each = this->valid_rows() > 8 ? 16 : 8;
     barrier_expect(weights_full(number), round.count() * S::kSteps * lanes * each);
     barrier_expect(added_full(number), round.count() * 256);
   }
 
-  // Positions that rows of the block read from the pool lie in [pool_from, pool_to); of those in [whole_from, whole_to)
-  // each is one, in tiles that hold cached keys.
-  __device__ void find_ranges() {
-    const bool stored_new = this->p.k_new.data == nullptr && keys.fresh.end > keys.fresh.begin;
-    const bool cached = keys.cached.end > keys.cached.begin;
-    pool_from = cached ? keys.cached.begin : stored_new ? keys.fresh.begin : 0;
-    pool_to = stored_new ? max(keys.cached.end, keys.fresh.end) : cached ? keys.cached.end : 0;
-    const bool one = stored_new && keys.joined && (!cached || keys.fresh.begin <= keys.cached.end);
-    whole_from = pool_from, whole_to = one ? keys.fresh.end : keys.cached.end;
-    if (keys.hole.end > keys.hole.begin) whole_to = 0;
-  }
-  // Eight positions that begin at a multiple of eight: they lie in one page. Pages are asked for long before.
-  struct Octet {
-    int at;
-    bool with_cached, whole;
-  };
-  __device__ Octet octet(int i, int within) const {
-    const int at = tiles.tile(i) * S::kKeys + within;
-    const bool with_cached = tiles.holds_cached(i);
-    return {at, with_cached, with_cached && at >= whole_from && at + 8 <= whole_to};
-  }
-  __device__ int page_of(const Octet& x) const {
-    if (pool_to <= pool_from) return 0;
-    const int near = min(max(x.at, pool_from), pool_to - 1);  // what is not read may have no page
-    return this->p.page_table[this->axis.page_row * this->p.table_stride + (near >> this->p.page_shift)];
-  }
-  __device__ const T* stored_key(const Octet& x, int page, int j, const PagedSide& pool) const {
-    const int slot = (x.at & (this->p.page_size - 1)) + j;
-    return static_cast<const T*>(pool.data) + page * pool.page_stride + this->kv_head * pool.head_stride +
-           slot * pool.slot_stride;
-  }
-  // Where key `j` of an octet lies on one side; null: no row of the block sees it.
-  __device__ const T* find_key(const Octet& x, int page, int j, const PagedSide& pool, const PagedSide& fresh) const {
-    const int at = x.at + j;
-    const bool is_new = keys.sees_fresh(at, at + 1, x.with_cached);
-    if (is_new && fresh.data != nullptr) {
-      const KeySpan& span = this->axis.span;
-      return static_cast<const T*>(fresh.data) + (int64_t{span.q_off} + at - span.phys0) * fresh.page_stride +
-             this->kv_head * fresh.head_stride;
-    }
-    return is_new || keys.sees_cached(at, at + 1, x.with_cached) ? stored_key(x, page, j, pool) : nullptr;
-  }
-  __device__ static void copy_or_clear(uint32_t to, const T* key, int d, int dim, const void* any) {
-    const bool valid = key != nullptr && d < dim;
-    copy16(to, valid ? static_cast<const void*>(key + d) : any, valid);
-  }
-
   // The keys of this block's tile that belong to this warp.
   __device__ Octet key_octet(const StrictRound& round, int o) const {
-    return octet(round.begin + rank, this->warp_n * 16 + o * 8);
+    return this->octet(round.begin + this->rank, this->warp_n * 16 + o * 8);
   }
   __device__ int2 key_pages(const StrictRound& round) const {
-    if (!has_tile(round)) return {};
-    return {page_of(key_octet(round, 0)), page_of(key_octet(round, 1))};
+    if (!this->has_tile(round)) return {};
+    return {this->page_of(key_octet(round, 0)), this->page_of(key_octet(round, 1))};
   }
   __device__ void load_keys(const StrictRound& round, int2 pages) const {
-    if (!has_tile(round)) return;
+    if (!this->has_tile(round)) return;
     const AttentionParams& p = this->p;
     const int j = this->lane / 4;
     const auto place = [&](int o, int c) {
@@ -168,7 +102,7 @@ struct StrictBlock : MmaBlock<S> {
     if (key_octet(round, 0).whole && key_octet(round, 1).whole && p.head_dim == S::kDim) {
 #pragma unroll
       for (int o = 0; o < 2; ++o) {
-        const T* key = stored_key(key_octet(round, o), o == 0 ? pages.x : pages.y, j, p.k) + this->lane % 4 * 8;
+        const T* key = this->stored_key(key_octet(round, o), o == 0 ? pages.x : pages.y, j, p.k) + this->lane % 4 * 8;
 #pragma unroll
         for (int i = 0; i < S::kChunks / 4; ++i) copy16(place(o, this->lane % 4 + 4 * i), key + 32 * i, true);
       }
@@ -176,9 +110,10 @@ struct StrictBlock : MmaBlock<S> {
     }
 #pragma unroll 1
     for (int o = 0; o < 2; ++o) {
-      const T* key = find_key(key_octet(round, o), o == 0 ? pages.x : pages.y, j, p.k, p.k_new);
+      const T* key = this->find_key(key_octet(round, o), o == 0 ? pages.x : pages.y, j, p.k, p.k_new);
 #pragma unroll 1
-      for (int c = this->lane % 4; c < S::kChunks; c += 4) copy_or_clear(place(o, c), key, c * 8, p.head_dim, p.k.data);
+      for (int c = this->lane % 4; c < S::kChunks; c += 4)
+        this->copy_or_clear(place(o, c), key, c * 8, p.head_dim, p.k.data);
     }
   }
   // Where chunk `c` of key `j` of octet `o` lies: chunks are apart, so that eight keys are 128 bytes, whose order keeps
@@ -189,63 +124,44 @@ struct StrictBlock : MmaBlock<S> {
   // This block's columns of the values of all tiles: a thread takes one chunk of some octets.
   __device__ int value_octet(int i) const { return (static_cast<int>(threadIdx.x) + i * S::kThreads) / S::kChains; }
   __device__ Octet value_octet(const StrictRound& round, int o) const {
-    return octet(round.begin + o / S::kOctets, o % S::kOctets * 8);
+    return this->octet(round.begin + o / S::kOctets, o % S::kOctets * 8);
   }
   using ValuePages = int[S::kPages];
   __device__ void find_value_pages(const StrictRound& round, ValuePages& pages) const {
 #pragma unroll
     for (int i = 0; i < S::kPages; ++i) {
       const int o = value_octet(i);
-      if (o < round.count() * S::kOctets) pages[i] = page_of(value_octet(round, o));
+      if (o < round.count() * S::kOctets) pages[i] = this->page_of(value_octet(round, o));
     }
   }
   __device__ void load_values(const StrictRound& round, const ValuePages& pages) const {
     const AttentionParams& p = this->p;
     const uint32_t to = shared_address(this->v_tile(0));
-    const int c = static_cast<int>(threadIdx.x) % S::kChains, d = rank * S::kColumns + c * 8;
+    const int c = static_cast<int>(threadIdx.x) % S::kChains, d = this->rank * S::kColumns + c * 8;
 #pragma unroll
     for (int i = 0; i < S::kPages; ++i) {
       const int o = value_octet(i);
       if (o >= round.count() * S::kOctets) return;
       const Octet x = value_octet(round, o);
       if (x.whole && d < p.v_head_dim) {
-        const T* key = stored_key(x, pages[i], 0, p.v) + d;
+        const T* key = this->stored_key(x, pages[i], 0, p.v) + d;
 #pragma unroll
         for (int j = 0; j < 8; ++j, key += p.v.slot_stride) copy16(to + value_place(c, o, j), key, true);
         continue;
       }
 #pragma unroll 1
       for (int j = 0; j < 8; ++j)
-        copy_or_clear(to + value_place(c, o, j), find_key(x, pages[i], j, p.v, p.v_new), d, p.v_head_dim, p.v.data);
+        this->copy_or_clear(to + value_place(c, o, j), this->find_key(x, pages[i], j, p.v, p.v_new), d, p.v_head_dim,
+                            p.v.data);
     }
   }
 
-  // Hides the scores of keys that a row does not see.
-  __device__ void hide(int i, Scores& s) const {
-    const AttentionParams& p = this->p;
-    const int tile = tiles.tile(i), first = tile * S::kKeys + this->warp_n * 16 + this->lane % 4 * 2;
-    const bool together =
-        (p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) && this->bottom.first_new <= this->axis.ctx;
-    if (together && tile * S::kKeys >= this->bottom.first && (tile + 1) * S::kKeys <= this->top.end) return;
-    const bool with_cached = tiles.holds_cached(i);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = first + n * 8 + j % 2;
-        const KeyAxis::Row& mine = row[j / 2];
-        const bool seen = together ? at >= mine.first && at < mine.end
-                                   : sees_position(p, this->axis, mine, keys.shift, at, with_cached);
-        if (!seen) s[0][n][j] = -INFINITY;
-      }
-    }
-  }
   // Scores of this warp's keys of the block's tile, and each row's largest.
   __device__ void find_scores(const StrictRound& round, Scores& s) const {
-    if (!has_tile(round)) return;
+    if (!this->has_tile(round)) return;
     scores_of<S>(*this, 0, s);
     if (this->p.cap > 0) cap_scores(this->p, s[0]);
-    hide(round.begin + rank, s);
+    this->hide(round.begin + this->rank, this->warp_n * 16, s[0]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float top =
@@ -262,11 +178,12 @@ struct StrictBlock : MmaBlock<S> {
     const int row = static_cast<int>(threadIdx.x) % S::kRows, to = static_cast<int>(threadIdx.x) / S::kRows;
     if (to >= S::kBlocks) return;
     float top = -INFINITY;
-    if (has_tile(round)) {
+    if (this->has_tile(round)) {
 #pragma unroll
       for (int warp = 0; warp < S::kWarps; ++warp) top = fmaxf(top, warp_largest(warp, row));
     }
-    send(address_in(shared_address(&largest_of(number, rank, row)), to), address_in(largest_full(number), to), top);
+    send(address_in(shared_address(&largest_of(number, this->rank, row)), to), address_in(largest_full(number), to),
+         top);
   }
 
   // Follows the largest scores from tile to tile; a lane does so for row lane % 16. `base`: what exponents of this
@@ -280,8 +197,8 @@ struct StrictBlock : MmaBlock<S> {
 #pragma unroll
     for (int t = 0; t < S::kBlocks; ++t) {
       float less;
-      const float keep = follow_largest(fmaxf(state.largest, top[t]), state.largest, less, to_log2);
-      if (t == rank) mine = less;
+      const float keep = follow_largest(fmaxf(state.largest, top[t]), state.largest, less, this->to_log2);
+      if (t == this->rank) mine = less;
       keep_of(t, row) = keep;
       scaled |= (keep != 1 ? 1u : 0u) << t;
     }
@@ -291,19 +208,19 @@ struct StrictBlock : MmaBlock<S> {
   }
   // Scores to weights; tells all blocks what products take of them, of rows that are there.
   __device__ void send_weights(const StrictRound& round, int number, Scores& s, const float (&base)[2]) const {
-    if (!has_tile(round)) return;
+    if (!this->has_tile(round)) return;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) s[0][n][j] = exp2_fast(fmaf(s[0][n][j], to_log2, -base[j / 2]));
+      for (int j = 0; j < 4; ++j) s[0][n][j] = exp2_fast(fmaf(s[0][n][j], this->to_log2, -base[j / 2]));
       *exact_weights(this->warp_n * 2 + n) = make_float4(s[0][n][0], s[0][n][1], s[0][n][2], s[0][n][3]);
     }
-    const int rows = valid_rows();
+    const int rows = this->valid_rows();
     if (this->lane / 4 >= rows) return;
     const float(&low)[4] = s[0][0], (&high)[4] = s[0][1];
     const uint2 upper = make_uint2(pack2<T>(low[0], low[1]), pack2<T>(high[0], high[1])),
                 lower = make_uint2(pack2<T>(low[2], low[3]), pack2<T>(high[2], high[3]));
-    const uint32_t at = shared_address(weights_of(number, rank * S::kSteps + this->warp_n));
+    const uint32_t at = shared_address(weights_of(number, this->rank * S::kSteps + this->warp_n));
     const uint32_t full = weights_full(number);
 #pragma unroll
     for (unsigned to = 0; to < S::kBlocks; ++to) {
@@ -317,7 +234,7 @@ struct StrictBlock : MmaBlock<S> {
   // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
   // One warp's work.
   __device__ void send_sums(const StrictRound& round, int number) const {
-    if (!has_tile(round)) return;
+    if (!this->has_tile(round)) return;
     float4 added{};
 #pragma unroll
     for (int octet = 0; octet < S::kOctets; ++octet) {
@@ -325,7 +242,7 @@ struct StrictBlock : MmaBlock<S> {
       added = {__fadd_rn(added.x, w.x), __fadd_rn(added.y, w.y), __fadd_rn(added.z, w.z), __fadd_rn(added.w, w.w)};
     }
     const float2 sum = make_float2(__fadd_rn(added.x, added.y), __fadd_rn(added.z, added.w));
-    const uint32_t at = shared_address(added_to(number, rank));
+    const uint32_t at = shared_address(added_to(number, this->rank));
 #pragma unroll
     for (unsigned to = 0; to < S::kBlocks; ++to) send(address_in(at, to), address_in(added_full(number), to), sum);
   }

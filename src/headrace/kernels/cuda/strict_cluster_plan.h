@@ -1,10 +1,12 @@
 // When clusters of blocks take few rows in strict mode, and how many.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 namespace headrace::cuda {
 
 constexpr int kStrictClusterRows = 16;   // of a block, packed as (token, head of the group)
+constexpr int kStrictStreamRows = 8;     // of a block of the kernel that takes requests of no more rows
 constexpr int kStrictClusterBlocks = 8;  // at most: every device of sm_90 can place so many
 
 struct StrictClusterTask {
@@ -17,20 +19,40 @@ struct StrictClusterPlan {
   int parts = 1;   // clusters that share out the groups of a row's keys
 };
 
-// All blocks find room at once, each on a multiprocessor of its own; clusters of more than two leave some of these
-// over. A round of tiles, one a block, takes some 3 us besides its products: clusters of two lose to a block for a
-// group where that is more than two rounds.
+inline int strict_groups(const StrictClusterTask& task) {
+  return (task.seen_keys + task.group_keys - 1) / task.group_keys;
+}
+
+// Whether all blocks find room at once, each on a multiprocessor of its own; clusters of more than two leave some of
+// these over.
+inline bool clusters_find_room(int64_t clusters, int blocks, int num_sms) {
+  return clusters * blocks <= (blocks > 2 ? num_sms - 12 : num_sms);
+}
+
+// A round of tiles, one a block, takes some 3 us besides its products: clusters of two lose to a block for a group
+// where that is more than two rounds.
 inline StrictClusterPlan strict_cluster_plan(const StrictClusterTask& task, int num_sms) {
-  const int parts = (task.seen_keys + task.group_keys - 1) / task.group_keys;
+  const int parts = strict_groups(task);
   int blocks = kStrictClusterBlocks;
   while (blocks > 2 && blocks / 2 * task.tile_keys >= task.seen_keys) blocks /= 2;  // one round is enough
   for (; blocks > 1; blocks /= 2) {
-    const int room = blocks > 2 ? num_sms - 12 : num_sms;
-    if (task.pieces * parts * blocks > room) continue;
+    if (!clusters_find_room(task.pieces * parts, blocks, num_sms)) continue;
     if (blocks == 2 && task.seen_keys > 2 * blocks * task.tile_keys) break;
     return {blocks, parts};
   }
   return {};
+}
+
+// Blocks at most for heads of `kernel_dim`: for those of 128 four were faster than eight at every length.
+constexpr int strict_stream_blocks(int kernel_dim) { return kernel_dim > 128 ? 8 : 4; }
+
+// The same of the kernel for up to kStrictStreamRows rows.
+inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int most_blocks, int num_sms) {
+  const int parts = strict_groups(task);
+  int blocks = most_blocks;
+  while (blocks > 2 && blocks / 2 * task.tile_keys >= task.seen_keys) blocks /= 2;
+  while (blocks > 1 && !clusters_find_room(task.pieces * parts, blocks, num_sms)) blocks /= 2;
+  return blocks > 1 ? StrictClusterPlan{blocks, parts} : StrictClusterPlan{};
 }
 
 }  // namespace headrace::cuda

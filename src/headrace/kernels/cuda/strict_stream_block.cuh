@@ -1,0 +1,314 @@
+// A block of a cluster that attends in strict mode, of up to eight rows. It makes the bits of strict_cluster_block.cuh
+// by warps that do not wait for one another: some find scores, a round ahead of what they make weights of, one follows
+// the largest scores and adds up weights, two bring keys and values, some add values up.
+#pragma once
+#include "headrace/kernels/cuda/follow_largest.cuh"
+#include "headrace/kernels/cuda/strict_stream_loads.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class S>
+struct StreamBlock : StreamLoads<S> {
+  using T = typename S::T;
+  using Rounds = typename StreamMemory<S>::Rounds;
+  using Ways = typename StreamMemory<S>::Ways;
+
+  // --- Warps that find scores, sixteen keys of a tile each.
+
+  using Queries = uint32_t[S::kDim / 16][2];
+  using Scores = float[1][4];  // of row lane / 4: keys lane % 4 * 2 and the next, and those eight further on
+  __device__ void read_queries(Queries& q) const {
+    const AttentionParams& p = this->p;
+    const int r = min(this->lane / 4, this->valid_rows() - 1);
+    const T* from = static_cast<const T*>(p.q) + (this->axis.span.q_off + this->token_of(r)) * p.q_token_stride +
+                    this->head_of(r) * p.q_head_stride + this->lane % 4 * 2;
+#pragma unroll
+    for (int d = 0; d < S::kDim / 16; ++d) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = d * 16 + half * 8;
+        q[d][half] = column < p.head_dim ? *reinterpret_cast<const uint32_t*>(from + column) : 0;
+      }
+    }
+  }
+  __device__ void find_scores(const StrictRound& round, const Queries& q, int stage, Scores& s) const {
+    const int r = this->warp_n * 16 + (this->lane & 7) + (this->lane >> 4) * 8;
+    const uint32_t from = this->keys_at(stage) + this->template place<S::kKeys, S::kDim>(r, this->lane >> 3 & 1);
+    float sums[2][4] = {};
+#pragma unroll
+    for (int d = 0; d < S::kDim / 16; ++d) {
+      uint32_t k[4];
+      load_tiles(k, (from + d / 4 * S::kKeys * 128) ^ (d % 4 * 32));
+      const uint32_t a[4] = {q[d][0], 0, q[d][1], 0};
+      mma16816<T>(sums[0], a, k[0], k[1]);
+      mma16816<T>(sums[1], a, k[2], k[3]);
+    }
+    s[0][0] = sums[0][0], s[0][1] = sums[0][1], s[0][2] = sums[1][0], s[0][3] = sums[1][1];
+    if (this->p.cap > 0) cap_scores(this->p, s);
+    this->hide(round.begin + this->rank, this->warp_n * 16, reinterpret_cast<float(&)[2][2]>(s));
+  }
+  // Tells all blocks the largest scores of this warp's keys. Blocks without a tile do so, too: who has heard from all
+  // warps knows what they have done before.
+  __device__ void send_largest(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
+    float top = -INFINITY;
+    if (this->has_tile(round)) {
+      top = fmaxf(fmaxf(s[0][0], s[0][1]), fmaxf(s[0][2], s[0][3]));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    }
+    const uint32_t to = shared_address(this->largest_of(number, this->rank, this->lane / 4) + this->warp_n),
+                   full = this->largest_full(number);
+#pragma unroll
+    for (int block = 0; block < S::kBlocks; block += 4) {
+      if (block + this->lane % 4 < S::kBlocks) send(to + ways.lanes[block / 4], full + ways.lanes[block / 4], top);
+    }
+  }
+  // Scores to weights; tells all blocks what products take of them, of rows that are there.
+  __device__ void send_weights(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
+    barrier_wait(this->followed(number), number / S::kRing & 1);
+    if (this->has_tile(round)) {
+      const float base = this->base_of(number, this->lane / 4);
+      float w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) w[i] = exp2_fast(fmaf(s[0][i], this->to_log2, -base));
+      const uint2 packed = make_uint2(pack2<T>(w[0], w[1]), pack2<T>(w[2], w[3]));
+      const int step = this->rank * S::kSteps + this->warp_n;
+      const uint32_t to = shared_address(this->weights_of(number, step / 2)) + step % 2 * 8,
+                     full = this->weights_full(number);
+      if (this->lane / 4 < this->valid_rows()) {
+#pragma unroll
+        for (int i = 0; i < S::kBlocks; ++i) send(to + ways.to[i], full + ways.to[i], packed);
+      }
+      *this->exact_weights(number, this->warp_n * 2) = make_float2(w[0], w[1]);
+      *this->exact_weights(number, this->warp_n * 2 + 1) = make_float2(w[2], w[3]);
+    }
+    this->arrive(this->exact_full(number));
+  }
+
+  // Finds scores kAhead rounds ahead of what it makes weights of, so that largest scores have time to travel. They are
+  // told before these weights are made, where the places of weights suffice: all that is told of a round waits until
+  // the values of kDepth rounds before have been added up, since its weights take their place.
+  __device__ void run_scores(const Rounds& rounds, const StrictRound& first, const Queries& q) const {
+    constexpr int kAhead = 1;
+    constexpr bool kTellsFirst = S::kDepth > kAhead + 1;
+    Scores s[kAhead + 1] = {};
+    StrictRound round[kAhead + 1] = {};  // `number` and those ahead of it
+    round[kAhead] = first;
+    RingPlace<S::kKeyStages> keys;
+    const Ways ways = this->ways();
+    for (int number = -kAhead;; ++number) {
+      const StrictRound& next = round[kAhead];
+      const auto tell = [&] {
+        const int before = number + kAhead - S::kDepth;
+        if (before >= 0) barrier_wait(this->values_added(before), before / S::kDepth & 1);
+        send_largest(next, number + kAhead, ways, s[kAhead]);
+      };
+      if (next.count() > 0) {
+        barrier_wait(this->barrier(S::kKeysFull + keys.stage), keys.phase);
+        if (this->has_tile(next)) find_scores(next, q, keys.stage, s[kAhead]);
+        this->arrive(this->barrier(S::kKeysEmpty + keys.stage));
+        keys.next();
+        if constexpr (kTellsFirst) tell();
+      }
+      if (number >= 0) {
+        if (round[0].count() == 0) return;
+        send_weights(round[0], number, ways, s[0]);
+      }
+      if constexpr (!kTellsFirst) {
+        if (next.count() > 0) tell();
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        round[i] = round[i + 1];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[i][0][j] = s[i + 1][0][j];
+      }
+      round[kAhead] = rounds.after(round[kAhead]);
+    }
+  }
+
+  // --- The warp that follows the largest scores and adds up weights. A lane does so for row lane / 4.
+
+  __device__ void follow(const StrictRound& round, int number, float& largest) const {
+    if (this->lane == 0) barrier_expect(this->largest_full(number), S::kLargestBytes);
+    barrier_wait_cluster(this->largest_full(number), number / S::kRing & 1);
+    const int r = this->lane / 4;
+    float top[S::kBlocks], all = -INFINITY;
+#pragma unroll
+    for (int t = 0; t < S::kBlocks; ++t) {
+      constexpr int kEach = S::kScoreWarps / 4;
+      const float* from = this->largest_of(number, t, r) + this->lane % 4 * kEach;
+      top[t] = kEach == 1 ? from[0] : fmaxf(from[0], from[kEach - 1]);
+    }
+#pragma unroll
+    for (int t = 0; t < S::kBlocks; ++t) top[t] = fmaxf(top[t], __shfl_xor_sync(0xffffffffu, top[t], 1));
+#pragma unroll
+    for (int t = 0; t < S::kBlocks; ++t) {
+      top[t] = fmaxf(top[t], __shfl_xor_sync(0xffffffffu, top[t], 2));
+      all = fmaxf(all, top[t]);
+    }
+    // Where the largest of all stays, each does: what is less rounds to what is not more.
+    float base = __fmul_rn(largest, this->to_log2);
+    const bool stays =
+        largest != -INFINITY && !(__fmul_rn(__fadd_rn(fmaxf(largest, all), -largest), this->to_log2) > kSlack);
+    unsigned scaled = 0;
+    if (!__all_sync(0xffffffffu, stays)) {
+#pragma unroll
+      for (int t = 0; t < S::kBlocks; ++t) {
+        float less;
+        const float keep = follow_largest(fmaxf(largest, top[t]), largest, less, this->to_log2);
+        if (t == this->rank) base = less;
+        if (this->lane % 4 == 0) this->keep_of(number, t, r) = keep;
+        scaled |= (keep != 1 ? 1u : 0u) << t;
+      }
+      scaled = __reduce_or_sync(0xffffffffu, scaled) & ((1u << round.count()) - 1);
+    }
+    if (this->lane % 4 == 0) this->base_of(number, r) = base, this->ended_with(number, r) = largest;
+    if (this->lane == 0) this->scaled_of(number) = scaled;
+    if (round.ends_group()) largest = -INFINITY;
+    this->arrive(this->followed(number));
+  }
+  // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
+  __device__ void send_sums(const StrictRound& round, int number) const {
+    barrier_wait(this->exact_full(number), number >> 1 & 1);
+    if (!this->has_tile(round)) return;
+    float2 added{};
+#pragma unroll
+    for (int octet = 0; octet < S::kOctets; ++octet) {
+      const float2 w = *this->exact_weights(number, octet);
+      added = {__fadd_rn(added.x, w.x), __fadd_rn(added.y, w.y)};
+    }
+    const float sum = __fadd_rn(added.x, added.y);
+    const uint32_t to = shared_address(this->added_to(number, this->rank)), full = this->added_full(number);
+#pragma unroll
+    for (unsigned i = 0; i < S::kBlocks; ++i) send(address_in(to, i), address_in(full, i), sum);
+  }
+  __device__ void add_sums(const StrictRound& round, int number, float& sum) const {
+    if (this->lane == 0) barrier_expect(this->added_full(number), round.count() * 128);
+    barrier_wait_cluster(this->added_full(number), number / S::kSumsRing & 1);
+    const unsigned scaled = this->scaled_of(number);
+#pragma unroll
+    for (int t = 0; t < S::kBlocks; ++t) {
+      if (t >= round.count()) break;
+      const float keep = (scaled >> t & 1) != 0 ? this->keep_of(number, t, this->lane / 4) : 1.0f;
+      sum = fmaf(sum, keep, *this->added_to(number, t));
+    }
+  }
+  // Calls put(round, state) of row lane / 4 at the end of each group.
+  template <class Put>
+  __device__ void run_follower(const Rounds& rounds, StrictRound now, const Put& put) const {
+    float largest = -INFINITY, sum = 0;
+    StrictRound before{}, first{};
+    for (int number = 0;; ++number) {
+      if (now.count() > 0) follow(now, number, largest);
+      if (before.count() > 0) send_sums(before, number - 1);
+      if (first.count() > 0) {
+        add_sums(first, number - 2, sum);
+        if (first.ends_group()) {
+          put(first, PartSum{__fmul_rn(this->ended_with(number - 2, this->lane / 4), this->to_log2), quad_sum(sum)});
+          sum = 0;
+        }
+      }
+      first = before, before = now;
+      if (first.count() == 0 && before.count() == 0) return;
+      if (now.count() > 0) now = rounds.after(now);
+    }
+  }
+
+  // --- Warps that add up values: of sixteen columns each chain, transposed. A lane has columns lane / 4 and that eight
+  // further on of rows lane % 4 * 2 and the next.
+
+  using Values = float[S::kWarpChains][4];
+  __device__ int value_warp() const { return this->warp_n - S::kFirstValueWarp; }
+  __device__ int chain_of(int m) const { return value_warp() + S::kValueWarps * m; }
+  // What the products of this warp's chains with 32 keys of a round take.
+  struct Operands {
+    uint4 w;
+    uint32_t v[S::kWarpChains][2][4];
+  };
+  // Pair `pair` from where `weights` and `values` point.
+  __device__ static void load_operands(Operands& x, const uint4* weights, const uint32_t (&values)[S::kWarpChains],
+                                       int pair) {
+    constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
+    x.w = weights[pair * 32];
+#pragma unroll
+    for (int m = 0; m < S::kWarpChains; ++m) {
+      load_tiles_transposed(x.v[m][0], values[m] + pair * 32 * kKeyBytes);
+      load_tiles_transposed(x.v[m][1], values[m] + (pair * 32 + 16) * kKeyBytes);
+    }
+  }
+  // Operands are loaded two pairs ahead, behind the last of a round as well: whatever lies there is not used.
+  __device__ void add_values(const StrictRound& round, int number, int stage, Values& value) const {
+    constexpr int kPairs = S::kSteps / 2, kAhead = 2;  // of a tile
+    constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
+    static_assert(kPairs % kAhead == 0 && S::kWeightsAt + kAhead * 32 * kKeyBytes <= S::kSharedBytes);
+    const unsigned scaled = this->scaled_of(number);
+    const int key = (this->lane & 7) + (this->lane >> 4) * 8;
+    uint32_t from[S::kWarpChains];
+#pragma unroll
+    for (int m = 0; m < S::kWarpChains; ++m)
+      from[m] = this->values_at(stage) +
+                this->template place<S::kBlocks * S::kKeys, S::kColumns>(key, 2 * chain_of(m) + (this->lane >> 3 & 1));
+    const uint4* weights = this->weights_of(number, 0);
+    Operands next[kAhead];
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) load_operands(next[n], weights, from, n);
+#pragma unroll 1
+    for (int t = 0; t < round.count(); ++t) {
+      if ((scaled >> t & 1) != 0) {
+        const float keep[2] = {this->keep_of(number, t, this->lane % 4 * 2),
+                               this->keep_of(number, t, this->lane % 4 * 2 + 1)};
+#pragma unroll
+        for (int m = 0; m < S::kWarpChains; ++m) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) value[m][j] *= keep[j % 2];
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kPairs; ++n) {
+        const Operands x = next[n % kAhead];
+        load_operands(next[n % kAhead], weights, from, n + kAhead);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int m = 0; m < S::kWarpChains; ++m)
+            mma16816<T>(value[m], x.v[m][half], half == 0 ? x.w.x : x.w.z, half == 0 ? x.w.y : x.w.w);
+        }
+      }
+      weights += kPairs * 32;
+#pragma unroll
+      for (int m = 0; m < S::kWarpChains; ++m) from[m] += S::kKeys * kKeyBytes;
+    }
+  }
+  // Calls put(round, values) at the end of each group; the values then begin anew.
+  template <class Put>
+  __device__ void run_values(const Rounds& rounds, StrictRound now, const Put& put) const {
+    Values value{};
+    RingPlace<S::kValueStages> stage;
+    for (int number = 0; now.count() > 0; ++number) {
+      if (value_warp() == 0 && this->lane == 0)
+        barrier_expect(this->weights_full(number),
+                       static_cast<unsigned>(now.count() * S::kSteps * this->valid_rows() * 4 * 8));
+      barrier_wait(this->barrier(S::kValuesFull + stage.stage), stage.phase);
+      barrier_wait(this->followed(number), number / S::kRing & 1);
+      barrier_wait_cluster(this->weights_full(number), number / S::kDepth & 1);
+      add_values(now, number, stage.stage, value);
+      __syncwarp();
+      if (this->lane == 0)
+        barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage)), barrier_arrive(this->values_added(number));
+      if (now.ends_group()) {
+        put(now, value);
+#pragma unroll
+        for (int m = 0; m < S::kWarpChains; ++m) value[m][0] = value[m][1] = value[m][2] = value[m][3] = 0;
+      }
+      now = rounds.after(now);
+      stage.next();
+    }
+  }
+};
+
+#endif
+
+}  // namespace headrace::cuda
