@@ -137,5 +137,11 @@ TEST(StrictAttentionStreams, TakeTheLargestClustersThatFindRoom) {
   EXPECT_EQ(stream_plan(67, 320, 128), Plan(0, 1));
 }
 
+TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {
+  EXPECT_TRUE(cuda::streams_are_fast(1));
+  EXPECT_TRUE(cuda::streams_are_fast(2048));
+  EXPECT_FALSE(cuda::streams_are_fast(2049));
+}
+
 }  // namespace
 }  // namespace headrace

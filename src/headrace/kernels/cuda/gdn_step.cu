@@ -56,18 +56,21 @@ struct HeadOutputs {
     if (is_first && threadIdx.x == 0) {
       barrier_init(shared_address(&barrier), 1);
       fence_barrier_init();
-      barrier_expect(shared_address(&barrier), sizeof(y));
     }
     cluster_arrive_release();
   }
   __device__ void send_to(unsigned block, int row, float x) const {
     send(address_in(shared_address(&y[row]), block), address_in(shared_address(&barrier), block), x);
   }
-  __device__ void wait() const { barrier_wait_cluster(shared_address(&barrier), 0); }
+  // By a warp of the first block. Bytes may have come before they are expected.
+  __device__ void wait(int lane) const {
+    if (lane == 0) barrier_expect(shared_address(&barrier), sizeof(y));
+    barrier_wait_cluster(shared_address(&barrier), 0);
+  }
 #else
   __device__ void open(bool) {}
   __device__ void send_to(unsigned, int, float) const {}
-  __device__ void wait() const {}
+  __device__ void wait(int) const {}
 #endif
 };
 
@@ -256,7 +259,7 @@ __global__ void __launch_bounds__(Split<kBlocks>::kThreads, kBlocks == 1 ? 2 : 7
   }
   if (kBlocks == 1) __syncthreads();
   if (place.is_first() && warp == S::kWarps - 1) {
-    if (kBlocks > 1) shared.outputs.wait();
+    if (kBlocks > 1) shared.outputs.wait(lane);
     write_output<T>(p, shared, token, place.head, lane);
   }
   wait_for_cluster();

@@ -104,8 +104,8 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
   const AttentionParams params = params_of(a);
   const AttentionShape shape = shape_of(a, context);
-  if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
+  if (paged_attention_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_long_cluster(params, shape, stream_of(context))) return;
   if (a.on_device->plans != nullptr) a.on_device->plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
   if (paged_attention_short(params, shape, stream_of(context))) return;

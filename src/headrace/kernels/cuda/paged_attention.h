@@ -67,7 +67,8 @@ bool paged_attention_mma(const AttentionParams& params, const AttentionShape& sh
 
 // Whether dtypes, sizes and alignment are those of the Hopper kernel below, and the device is.
 bool fits_sm90(const AttentionParams& params, const Stream& stream);
-// In strict mode, few such rows that see few keys, with that kernel's bits. False when the call is not of that form.
+// Few such rows that see few keys, with that kernel's bits: in strict mode, and in fast mode up to 8 rows of a request
+// where that is faster. False when the call is not of that form.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 // 16-bit floats on Hopper (wgmma and the copy engine), over pools of these or of FP8, any head size up to 256, keys

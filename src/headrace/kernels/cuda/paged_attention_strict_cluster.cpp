@@ -57,10 +57,11 @@ bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, co
 }  // namespace
 
 bool paged_attention_strict_cluster(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  if (shape.determinism == Determinism::kFast || shape.max_rows > 64) return false;
-  if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  if (shape.max_rows <= kStrictStreamRows) return attend_by_streams(p, shape, stream);
+  if (shape.max_rows > 64 || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
+  const bool few = shape.max_rows <= kStrictStreamRows;
   const StrictClusterTask task = task_of(p, shape);
+  if (shape.determinism == Determinism::kFast && !(few && streams_are_fast(task.seen_keys))) return false;
+  if (few) return attend_by_streams(p, shape, stream);
   const StrictClusterPlan plan = strict_cluster_plan(task, stream.num_sms);
   if (plan.blocks == 0) return false;
   StrictClusterCall call{.p = p, .parts = plan.parts};

@@ -3,7 +3,6 @@
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
-#include "headrace/kernels/cuda/read_once.cuh"
 #include "headrace/kernels/cuda/strict_stream_block.cuh"
 #include "headrace/kernels/cuda/tiles.cuh"
 
@@ -81,6 +80,7 @@ struct StrictStream {
       cluster_wait_acquire();
       return;
     }
+    wait_for_previous();
     if (warp < S::kScoreWarps) {
       typename StreamBlock<S>::Queries q;
       b.read_queries(q);
@@ -173,14 +173,9 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
   const AttentionParams& p = call.p;
   const int z = static_cast<int>(blockIdx.z), part = call.parts == 1 ? 0 : z / p.kv_heads,
             kv_head = z - part * p.kv_heads;
-  if (p.requests == 1 && p.page_size >= 16 && threadIdx.x < S::kScoreWarps * 32) {
-    prefetch_keys<typename S::T, S::kDim, S::kKeys>(
-        p, {kv_head, part * S::kGroupTiles + static_cast<int>(blockIdx.x), S::kBlocks});
-  }
-  wait_for_previous();
   const int group = p.heads / p.kv_heads;
   const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), group);
-  if (place.request < 0) return;  // the whole cluster has no rows
+  if (place.request < 0) return wait_for_previous();  // the whole cluster has no rows; nobody may begin before it ends
   const KeyAxis axis(p, place.request);
   const PackedRows packed(group);
   const int row0 = place.tile * S::kRows, rows = axis.span.q_len * group, lane = threadIdx.x % 32;
@@ -195,7 +190,7 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
                      : one_run        ? tiles.tile(tiles.count - 1) / S::kGroupTiles - lowest + 1
                                       : groups_of<S>(tiles);
   const int parts = one_run ? min(call.parts, groups) : 1;
-  if (part >= parts) return;
+  if (part >= parts) return wait_for_previous();
   StrictStream<S> cluster{
       call,
       {{{{{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
@@ -212,7 +207,11 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
   cluster.b.find_ranges();
   StreamTotal<S> total;
   const StrictRound first = cluster.rounds.first();
-  if (first.count() > 0) cluster.attend(first, total);
+  if (first.count() > 0) {
+    cluster.attend(first, total);
+  } else {
+    wait_for_previous();
+  }
   if (groups > 1) {
     if (!cluster.join_groups(total)) return;
   } else {

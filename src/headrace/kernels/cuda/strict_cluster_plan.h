@@ -55,4 +55,8 @@ inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int m
   return blocks > 1 ? StrictClusterPlan{blocks, parts} : StrictClusterPlan{};
 }
 
+// Whether fast mode takes that kernel, too, where there is room. One request over more keys is faster without an order
+// of sums (paged_attention_long_cluster.cuh).
+constexpr bool streams_are_fast(int seen_keys) { return seen_keys <= 2048; }
+
 }  // namespace headrace::cuda

@@ -84,7 +84,7 @@ struct StreamBlock : StreamLoads<S> {
       *this->exact_weights(number, this->warp_n * 2) = make_float2(w[0], w[1]);
       *this->exact_weights(number, this->warp_n * 2 + 1) = make_float2(w[2], w[3]);
     }
-    this->arrive(this->exact_full(number));
+    barrier_arrive(this->exact_full(number));
   }
 
   // Finds scores kAhead rounds ahead of what it makes weights of, so that largest scores have time to travel. They are
@@ -108,7 +108,7 @@ struct StreamBlock : StreamLoads<S> {
       if (next.count() > 0) {
         barrier_wait(this->barrier(S::kKeysFull + keys.stage), keys.phase);
         if (this->has_tile(next)) find_scores(next, q, keys.stage, s[kAhead]);
-        this->arrive(this->barrier(S::kKeysEmpty + keys.stage));
+        barrier_arrive(this->barrier(S::kKeysEmpty + keys.stage));
         keys.next();
         if constexpr (kTellsFirst) tell();
       }
@@ -168,7 +168,7 @@ struct StreamBlock : StreamLoads<S> {
     if (this->lane % 4 == 0) this->base_of(number, r) = base, this->ended_with(number, r) = largest;
     if (this->lane == 0) this->scaled_of(number) = scaled;
     if (round.ends_group()) largest = -INFINITY;
-    this->arrive(this->followed(number));
+    barrier_arrive(this->followed(number));
   }
   // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
   __device__ void send_sums(const StrictRound& round, int number) const {
@@ -295,9 +295,8 @@ struct StreamBlock : StreamLoads<S> {
       barrier_wait(this->followed(number), number / S::kRing & 1);
       barrier_wait_cluster(this->weights_full(number), number / S::kDepth & 1);
       add_values(now, number, stage.stage, value);
-      __syncwarp();
-      if (this->lane == 0)
-        barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage)), barrier_arrive(this->values_added(number));
+      barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage));
+      barrier_arrive(this->values_added(number));
       if (now.ends_group()) {
         put(now, value);
 #pragma unroll

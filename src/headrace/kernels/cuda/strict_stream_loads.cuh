@@ -1,5 +1,6 @@
 // The warps of a streaming strict cluster's block that bring keys and values.
 #pragma once
+#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/strict_stream_shape.cuh"
 
 namespace headrace::cuda {
@@ -90,7 +91,13 @@ struct StreamLoads : StreamMemory<S> {
                             side.column + c * 8, side.dim, side.stored.data);
     }
   }
-  // Keys are the block's own tile of each round, values those of all tiles.
+  // Whether the list's tiles before `end` hold nothing but keys that were cached before the step.
+  __device__ bool cached_before(int end) const {
+    return !this->p.encoder && this->tiles.holds_cached(end - 1) &&
+           (this->tiles.tile(end - 1) + 1) * S::kKeys <= this->axis.ctx;
+  }
+  // Keys are the block's own tile of each round, values those of all tiles. Rounds of cached keys do not wait for the
+  // kernel ahead (DeviceMetadata).
   template <class Of, int kStages>
   __device__ void run_loads(const Rounds& rounds, StrictRound now, Of side, int first_full, int stages_at) const {
     constexpr int kBytes = Of::kTiles * S::kKeys * Of::kColumns * 2;
@@ -104,12 +111,14 @@ struct StreamLoads : StreamMemory<S> {
     while (now.count() > 0) {
       const uint32_t full = this->barrier(first_full + at.stage);
       barrier_wait(full + kStages * 8, at.phase ^ 1);
+      if (!cached_before(now.end)) wait_for_previous();
       load(side, begin_of(now), tiles_of(now), shared_address(this->shared) + stages_at + at.stage * kBytes, full);
       now = rounds.after(now);
       find_pages(side, begin_of(now), tiles_of(now));
       at.next();
     }
     wait_copies<0>();
+    wait_for_previous();
   }
   __device__ void load_all_keys(const Rounds& rounds, const StrictRound& first, const CUtensorMap& map) const {
     const AttentionParams& p = this->p;

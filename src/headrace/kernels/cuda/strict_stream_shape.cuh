@@ -95,18 +95,21 @@ struct StreamMemory : StrictKeys<S> {
   __device__ uint32_t values_added(int number) const { return barrier(S::kValuesAdded + number % S::kDepth); }
   __device__ uint32_t exact_full(int number) const { return barrier(S::kExactFull + (number & 1)); }
 
+  // Every lane of a warp arrives: the race checker follows such barriers alone, and it costs nothing.
   __device__ void init_barriers() const {
-    constexpr int kCopies = 33;  // lanes of a warp, and once for what the copy engine brings
+    constexpr int kSent = 1, kCopies = 33;  // who expects bytes; lanes of a warp, and once for the copy engine
     const auto init = [&](int from, int to, int arrivals) {
       for (int i = from; i < to; ++i) barrier_init(barrier(i), arrivals);
     };
-    init(0, S::kValuesAdded, 1);
-    init(S::kValuesAdded, S::kExactFull, S::kValueWarps);
-    init(S::kExactFull, S::kKeysFull, S::kScoreWarps);
+    init(0, S::kFollowed, kSent);
+    init(S::kFollowed, S::kWeightsFull, 32);
+    init(S::kWeightsFull, S::kValuesAdded, kSent);
+    init(S::kValuesAdded, S::kExactFull, S::kValueWarps * 32);
+    init(S::kExactFull, S::kKeysFull, S::kScoreWarps * 32);
     init(S::kKeysFull, S::kKeysEmpty, kCopies);
-    init(S::kKeysEmpty, S::kValuesFull, S::kScoreWarps);
+    init(S::kKeysEmpty, S::kValuesFull, S::kScoreWarps * 32);
     init(S::kValuesFull, S::kValuesEmpty, kCopies);
-    init(S::kValuesEmpty, S::kBarriers, S::kValueWarps);
+    init(S::kValuesEmpty, S::kBarriers, S::kValueWarps * 32);
     fence_barrier_init();
   }
   // How far another block's shared memory lies from this one's, as addresses of a cluster go.
@@ -123,10 +126,6 @@ struct StreamMemory : StrictKeys<S> {
 #pragma unroll
     for (unsigned i = 0; i < S::kBlocks; i += 4) x.lanes[i / 4] = way_to(min(i + this->lane % 4, S::kBlocks - 1u));
     return x;
-  }
-  __device__ void arrive(uint32_t at_barrier) const {
-    __syncwarp();
-    if (this->lane == 0) barrier_arrive(at_barrier);
   }
 
   // Where chunk `c` of row `r` lies, of kRows rows of kColumns columns: as the copy engine places boxes of up to 64
