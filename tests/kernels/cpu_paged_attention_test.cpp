@@ -501,6 +501,25 @@ TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   }
 }
 
+// Requests of few rows over several groups of a GPU's keys, in one batch: whole rows, new keys apart from their
+// context, and a hole that ends in the second group.
+TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (const int32_t context : {8600, 4095, 8190, 8500}) {
+    const int32_t rows = 1 + static_cast<int32_t>(spans.size()) % 2;
+    spans.push_back({.q_off = tokens, .q_len = rows, .ctx_len = context, .phys0 = context});
+    tokens += rows;
+  }
+  spans[2].phys0 += 70;
+  spans[3].hole_begin = 37, spans[3].hole_end = 4500;
+  for (const HeadShape& shape :
+       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{256, 256, DType::kF16, kNoWindow, 0.5f}}) {
+    expect_strict_bits_beside_a_prompt({.heads = 4, .kv_heads = 2, .context = 8700}, shape, spans, {{0, 4}, {2, 4}});
+  }
+}
+
 // As many requests of few rows as a GPU wants before each kv head of each of them is one warp's work; that a batch with
 // a prompt is not. `longest`: of some contexts, where they are longer than the host knows.
 std::vector<KeySpan> many_row_spans(int32_t longest) {

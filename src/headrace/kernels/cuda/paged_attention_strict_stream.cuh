@@ -110,24 +110,34 @@ struct StrictStream {
 
   // Adds up all groups of the piece, where this is the last of its clusters to come here. The others return false.
   __device__ bool join_groups(StreamTotal<S>& total) const {
-    __threadfence();
+    constexpr int kTogether = S::kWarpChains > 1 ? 8 : 16;  // groups that are loaded before the first is added
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0) {
       const auto others = static_cast<unsigned>(rounds.parts) - 1;
-      last = atomicInc(call.done + piece * S::kBlocks + b.rank, others) == others;
-      __threadfence();
+      unsigned before;  // releases what this block wrote, and acquires what the others did
+      asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                   : "=r"(before)
+                   : "l"(call.done + piece * S::kBlocks + b.rank), "r"(others)
+                   : "memory");
+      last = before == others;
     }
     if (!__syncthreads_or(last)) return false;
     if (!adds_values()) return true;
     total = {};
-#pragma unroll 4
-    for (int i = 0; i < groups; ++i) {
-      const float2 x = __ldcg(slot_state(i, value_row()));
-      float4 value[S::kWarpChains];
+    for (int base = 0; base < groups; base += kTogether) {
+      float2 state[kTogether];
+      float4 value[kTogether][S::kWarpChains];
 #pragma unroll
-      for (int m = 0; m < S::kWarpChains; ++m) value[m] = __ldcg(slot_values(i, m));
-      total.add({x.x, x.y}, value);
+      for (int i = 0; i < kTogether; ++i) {
+        state[i] = {-INFINITY, 0};
+        if (base + i >= groups) continue;
+        state[i] = __ldcg(slot_state(base + i, value_row()));
+#pragma unroll
+        for (int m = 0; m < S::kWarpChains; ++m) value[i][m] = __ldcg(slot_values(base + i, m));
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) total.add({state[i].x, state[i].y}, value[i]);
     }
     return true;
   }

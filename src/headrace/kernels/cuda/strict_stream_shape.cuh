@@ -27,19 +27,21 @@ struct StrictStreamShape {
   static constexpr int kKeyBytes = kKeys * kDim * 2, kValueBytes = kBlocks * kKeys * kColumns * 2;
   static constexpr int kValuesAt = kKeyStages * kKeyBytes, kWeightsAt = kValuesAt + kValueStages * kValueBytes;
   static constexpr int kWeightsBytes = kBlocks * kSteps * 256;
-  static constexpr int kExactAt = kWeightsAt + kDepth * kWeightsBytes, kExactBytes = kOctets * 256;
-  static constexpr int kLargestAt = kExactAt + 2 * kExactBytes, kLargestBytes = kBlocks * kRows * kScoreWarps * 4;
+  // What is read behind the last weights (add_values) is not what the block itself writes.
+  static constexpr int kLargestAt = kWeightsAt + kDepth * kWeightsBytes,
+                       kLargestBytes = kBlocks * kRows * kScoreWarps * 4;
   static constexpr int kAddedAt = kLargestAt + kRing * kLargestBytes, kAddedBytes = kBlocks * 128;
   static constexpr int kKeepAt = kAddedAt + kSumsRing * kAddedBytes, kKeepBytes = kBlocks * kRows * 4;
   static constexpr int kBaseAt = kKeepAt + kRing * kKeepBytes, kEndedAt = kBaseAt + kRing * kRows * 4,
                        kScaledAt = kEndedAt + kRing * kRows * 4, kStatesAt = kScaledAt + kRing * 4;
+  static constexpr int kExactAt = kStatesAt + kRows * 8, kExactBytes = kOctets * 256;
   // Barriers: how many there are before those of each kind.
   static constexpr int kLargestFull = 0, kAddedFull = kRing, kFollowed = kAddedFull + kSumsRing,
                        kWeightsFull = kFollowed + kRing, kValuesAdded = kWeightsFull + kDepth,
                        kExactFull = kValuesAdded + kDepth, kKeysFull = kExactFull + 2,
                        kKeysEmpty = kKeysFull + kKeyStages, kValuesFull = kKeysEmpty + kKeyStages,
                        kValuesEmpty = kValuesFull + kValueStages, kBarriers = kValuesEmpty + kValueStages;
-  static constexpr int kBarriersAt = kStatesAt + kRows * 8, kSharedBytes = kBarriersAt + kBarriers * 8;
+  static constexpr int kBarriersAt = kExactAt + 2 * kExactBytes, kSharedBytes = kBarriersAt + kBarriers * 8;
   static_assert(kDepth >= 2 && kDepth <= kRing && kGroupTiles % kBlocks == 0);
   static_assert(kChains % kValueWarps == 0 && kSharedBytes <= 227 * 1024 && kWeightsAt >= int(sizeof(RowScratch)));
 };
