@@ -36,6 +36,12 @@ __device__ inline void send(uint32_t to, uint32_t barrier, uint2 x) {
                "r"(x.x), "r"(x.y), "r"(barrier)
                : "memory");
 }
+__device__ inline void send(uint32_t to, uint32_t barrier, float4 x) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
+      : "memory");
+}
 __device__ inline void send(uint32_t to, uint32_t barrier, uint4 x) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),

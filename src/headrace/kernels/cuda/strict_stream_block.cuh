@@ -58,12 +58,17 @@ struct StreamBlock : StreamLoads<S> {
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
     }
-    const uint32_t to = shared_address(this->largest_of(number, this->rank, this->lane / 4) + this->warp_n),
-                   full = this->largest_full(number);
-#pragma unroll
-    for (int block = 0; block < S::kBlocks; block += 4) {
-      if (block + this->lane % 4 < S::kBlocks) send(to + ways.lanes[block / 4], full + ways.lanes[block / 4], top);
-    }
+    // Lanes of even number have the first four rows, the others the last.
+    const int row = this->lane % 2 * 4;
+    const float4 rows = gathered(top, [&](int i) { return (row + i) * 4; });
+    const uint32_t to = shared_address(this->largest_of(number, this->rank, this->warp_n) + row) + ways.largest;
+    if (this->lane < 2 * S::kBlocks) send(to, this->largest_full(number) + ways.largest, rows);
+  }
+  // The numbers of lanes lane_of(0) to lane_of(3).
+  template <class LaneOf>
+  __device__ static float4 gathered(float x, const LaneOf& lane_of) {
+    return make_float4(__shfl_sync(0xffffffffu, x, lane_of(0)), __shfl_sync(0xffffffffu, x, lane_of(1)),
+                       __shfl_sync(0xffffffffu, x, lane_of(2)), __shfl_sync(0xffffffffu, x, lane_of(3)));
   }
   // Scores to weights; tells all blocks what products take of them, of rows that are there.
   __device__ void send_weights(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
@@ -73,13 +78,16 @@ struct StreamBlock : StreamLoads<S> {
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) w[i] = exp2_fast(fmaf(s[0][i], this->to_log2, -base));
-      const uint2 packed = make_uint2(pack2<T>(w[0], w[1]), pack2<T>(w[2], w[3]));
+      const uint2 mine = make_uint2(pack2<T>(w[0], w[1]), pack2<T>(w[2], w[3])),
+                  next = make_uint2(__shfl_xor_sync(0xffffffffu, mine.x, 1), __shfl_xor_sync(0xffffffffu, mine.y, 1));
+      const bool odd = this->lane % 2 != 0;
+      const uint4 both = odd ? make_uint4(next.x, next.y, mine.x, mine.y) : make_uint4(mine.x, mine.y, next.x, next.y);
       const int step = this->rank * S::kSteps + this->warp_n;
-      const uint32_t to = shared_address(this->weights_of(number, step / 2)) + step % 2 * 8,
+      const uint32_t to = shared_address(this->weights_of(number, step) + this->lane / 2 * 2),
                      full = this->weights_full(number);
       if (this->lane / 4 < this->valid_rows()) {
 #pragma unroll
-        for (int i = 0; i < S::kBlocks; ++i) send(to + ways.to[i], full + ways.to[i], packed);
+        for (int i = 0; i < S::kBlocks / 2; ++i) send(to + ways.weights[i], full + ways.weights[i], both);
       }
       *this->exact_weights(number, this->warp_n * 2) = make_float2(w[0], w[1]);
       *this->exact_weights(number, this->warp_n * 2 + 1) = make_float2(w[2], w[3]);
@@ -138,9 +146,8 @@ struct StreamBlock : StreamLoads<S> {
     float top[S::kBlocks], all = -INFINITY;
 #pragma unroll
     for (int t = 0; t < S::kBlocks; ++t) {
-      constexpr int kEach = S::kScoreWarps / 4;
-      const float* from = this->largest_of(number, t, r) + this->lane % 4 * kEach;
-      top[t] = kEach == 1 ? from[0] : fmaxf(from[0], from[kEach - 1]);
+      const float* from = this->largest_of(number, t, this->lane % 4) + r;
+      top[t] = S::kScoreWarps == 4 ? *from : fmaxf(*from, from[4 * S::kRows]);
     }
 #pragma unroll
     for (int t = 0; t < S::kBlocks; ++t) top[t] = fmaxf(top[t], __shfl_xor_sync(0xffffffffu, top[t], 1));
@@ -171,7 +178,7 @@ struct StreamBlock : StreamLoads<S> {
     barrier_arrive(this->followed(number));
   }
   // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
-  __device__ void send_sums(const StrictRound& round, int number) const {
+  __device__ void send_sums(const StrictRound& round, int number, const Ways& ways) const {
     barrier_wait(this->exact_full(number), number >> 1 & 1);
     if (!this->has_tile(round)) return;
     float2 added{};
@@ -181,9 +188,13 @@ struct StreamBlock : StreamLoads<S> {
       added = {__fadd_rn(added.x, w.x), __fadd_rn(added.y, w.y)};
     }
     const float sum = __fadd_rn(added.x, added.y);
-    const uint32_t to = shared_address(this->added_to(number, this->rank)), full = this->added_full(number);
+    const int first = this->lane % 8 * 4;
+    const float4 four = gathered(sum, [&](int i) { return first + i; });
+    const uint32_t to = shared_address(this->added_to(number, this->rank, first)), full = this->added_full(number);
 #pragma unroll
-    for (unsigned i = 0; i < S::kBlocks; ++i) send(address_in(to, i), address_in(full, i), sum);
+    for (int i = 0; i < (S::kBlocks + 3) / 4; ++i) {
+      if (i * 4 + this->lane / 8 < S::kBlocks) send(to + ways.sums[i], full + ways.sums[i], four);
+    }
   }
   __device__ void add_sums(const StrictRound& round, int number, float& sum) const {
     if (this->lane == 0) barrier_expect(this->added_full(number), round.count() * 128);
@@ -193,17 +204,18 @@ struct StreamBlock : StreamLoads<S> {
     for (int t = 0; t < S::kBlocks; ++t) {
       if (t >= round.count()) break;
       const float keep = (scaled >> t & 1) != 0 ? this->keep_of(number, t, this->lane / 4) : 1.0f;
-      sum = fmaf(sum, keep, *this->added_to(number, t));
+      sum = fmaf(sum, keep, *this->added_to(number, t, this->lane));
     }
   }
   // Calls put(round, state) of row lane / 4 at the end of each group.
   template <class Put>
   __device__ void run_follower(const Rounds& rounds, StrictRound now, const Put& put) const {
+    const Ways ways = this->ways();
     float largest = -INFINITY, sum = 0;
     StrictRound before{}, first{};
     for (int number = 0;; ++number) {
       if (now.count() > 0) follow(now, number, largest);
-      if (before.count() > 0) send_sums(before, number - 1);
+      if (before.count() > 0) send_sums(before, number - 1, ways);
       if (first.count() > 0) {
         add_sums(first, number - 2, sum);
         if (first.ends_group()) {
@@ -225,14 +237,14 @@ struct StreamBlock : StreamLoads<S> {
   __device__ int chain_of(int m) const { return value_warp() + S::kValueWarps * m; }
   // What the products of this warp's chains with 32 keys of a round take.
   struct Operands {
-    uint4 w;
+    uint2 w[2];
     uint32_t v[S::kWarpChains][2][4];
   };
   // Pair `pair` from where `weights` and `values` point.
-  __device__ static void load_operands(Operands& x, const uint4* weights, const uint32_t (&values)[S::kWarpChains],
+  __device__ static void load_operands(Operands& x, const uint2* weights, const uint32_t (&values)[S::kWarpChains],
                                        int pair) {
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
-    x.w = weights[pair * 32];
+    x.w[0] = weights[pair * 64], x.w[1] = weights[pair * 64 + 32];
 #pragma unroll
     for (int m = 0; m < S::kWarpChains; ++m) {
       load_tiles_transposed(x.v[m][0], values[m] + pair * 32 * kKeyBytes);
@@ -251,7 +263,7 @@ struct StreamBlock : StreamLoads<S> {
     for (int m = 0; m < S::kWarpChains; ++m)
       from[m] = this->values_at(stage) +
                 this->template place<S::kBlocks * S::kKeys, S::kColumns>(key, 2 * chain_of(m) + (this->lane >> 3 & 1));
-    const uint4* weights = this->weights_of(number, 0);
+    const uint2* weights = this->weights_of(number, 0) + this->lane;
     Operands next[kAhead];
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) load_operands(next[n], weights, from, n);
@@ -273,11 +285,10 @@ struct StreamBlock : StreamLoads<S> {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
-          for (int m = 0; m < S::kWarpChains; ++m)
-            mma16816<T>(value[m], x.v[m][half], half == 0 ? x.w.x : x.w.z, half == 0 ? x.w.y : x.w.w);
+          for (int m = 0; m < S::kWarpChains; ++m) mma16816<T>(value[m], x.v[m][half], x.w[half].x, x.w[half].y);
         }
       }
-      weights += kPairs * 32;
+      weights += kPairs * 64;
 #pragma unroll
       for (int m = 0; m < S::kWarpChains; ++m) from[m] += S::kKeys * kKeyBytes;
     }

@@ -61,13 +61,12 @@ struct StreamMemory : StrictKeys<S> {
   __device__ uint32_t values_at(int stage) const {
     return shared_address(this->shared) + S::kValuesAt + stage * S::kValueBytes;
   }
-  // The largest score of 16 keys of a tile: warp by warp.
-  __device__ float* largest_of(int number, int tile, int of_row) const {
-    return at<float>(S::kLargestAt + number % S::kRing * S::kLargestBytes) +
-           (tile * S::kRows + of_row) * S::kScoreWarps;
+  // The largest scores of 16 keys of a tile, those of a warp: row by row.
+  __device__ float* largest_of(int number, int tile, int warp) const {
+    return at<float>(S::kLargestAt + number % S::kRing * S::kLargestBytes) + (tile * S::kScoreWarps + warp) * S::kRows;
   }
-  __device__ float* added_to(int number, int tile) const {
-    return at<float>(S::kAddedAt + number % S::kSumsRing * S::kAddedBytes) + tile * 32 + this->lane;
+  __device__ float* added_to(int number, int tile, int of_lane) const {
+    return at<float>(S::kAddedAt + number % S::kSumsRing * S::kAddedBytes) + tile * 32 + of_lane;
   }
   __device__ float& keep_of(int number, int tile, int of_row) const {
     return at<float>(S::kKeepAt + number % S::kRing * S::kKeepBytes)[tile * S::kRows + of_row];
@@ -85,9 +84,9 @@ struct StreamMemory : StrictKeys<S> {
   __device__ float2* exact_weights(int number, int octet) const {
     return at<float2>(S::kExactAt + (number & 1) * S::kExactBytes) + octet * 32 + this->lane;
   }
-  // What the products with 32 keys of a round take.
-  __device__ uint4* weights_of(int number, int pair) const {
-    return at<uint4>(S::kWeightsAt + number % S::kDepth * S::kWeightsBytes) + pair * 32 + this->lane;
+  // What the products with 16 keys of a round take.
+  __device__ uint2* weights_of(int number, int step) const {
+    return at<uint2>(S::kWeightsAt + number % S::kDepth * S::kWeightsBytes) + step * 32;
   }
   __device__ uint32_t barrier(int i) const { return shared_address(this->shared + S::kBarriersAt) + i * 8; }
   __device__ uint32_t largest_full(int number) const { return barrier(S::kLargestFull + number % S::kRing); }
@@ -118,15 +117,18 @@ struct StreamMemory : StrictKeys<S> {
   __device__ uint32_t way_to(unsigned block) const {
     return address_in(shared_address(this->shared), block) - shared_address(this->shared);
   }
+  // Ways of a lane where a block is told by two lanes, by every second, and by eight: sixteen bytes each.
   struct Ways {
-    uint32_t to[S::kBlocks], lanes[(S::kBlocks + 3) / 4];  // to all blocks; to every fourth from lane % 4 on
+    uint32_t largest, weights[S::kBlocks / 2], sums[(S::kBlocks + 3) / 4];
   };
   __device__ Ways ways() const {
+    constexpr int kLast = S::kBlocks - 1;
     Ways x;
+    x.largest = way_to(min(this->lane / 2, kLast));
 #pragma unroll
-    for (unsigned i = 0; i < S::kBlocks; ++i) x.to[i] = way_to(i);
+    for (int i = 0; i < S::kBlocks / 2; ++i) x.weights[i] = way_to(i * 2 + this->lane % 2);
 #pragma unroll
-    for (unsigned i = 0; i < S::kBlocks; i += 4) x.lanes[i / 4] = way_to(min(i + this->lane % 4, S::kBlocks - 1u));
+    for (int i = 0; i < (S::kBlocks + 3) / 4; ++i) x.sums[i] = way_to(min(i * 4 + this->lane / 8, kLast));
     return x;
   }
 
