@@ -56,6 +56,14 @@ __device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// The same, ordering shared memory alone: the wait above empties the L1 each time.
+__device__ inline void barrier_wait_sent(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred p; again: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%0], %1; @p bra done; bra "
+      "again; done: fence.acquire.sync_restrict::shared::cluster.cluster; }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
 
 #endif
 

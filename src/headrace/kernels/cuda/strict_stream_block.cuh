@@ -141,7 +141,7 @@ struct StreamBlock : StreamLoads<S> {
 
   __device__ void follow(const StrictRound& round, int number, float& largest) const {
     if (this->lane == 0) barrier_expect(this->largest_full(number), S::kLargestBytes);
-    barrier_wait_cluster(this->largest_full(number), number / S::kRing & 1);
+    barrier_wait_sent(this->largest_full(number), number / S::kRing & 1);
     const int r = this->lane / 4;
     float top[S::kBlocks], all = -INFINITY;
 #pragma unroll
@@ -198,7 +198,7 @@ struct StreamBlock : StreamLoads<S> {
   }
   __device__ void add_sums(const StrictRound& round, int number, float& sum) const {
     if (this->lane == 0) barrier_expect(this->added_full(number), round.count() * 128);
-    barrier_wait_cluster(this->added_full(number), number / S::kSumsRing & 1);
+    barrier_wait_sent(this->added_full(number), number / S::kSumsRing & 1);
     const unsigned scaled = this->scaled_of(number);
 #pragma unroll
     for (int t = 0; t < S::kBlocks; ++t) {
@@ -304,7 +304,7 @@ struct StreamBlock : StreamLoads<S> {
                        static_cast<unsigned>(now.count() * S::kSteps * this->valid_rows() * 4 * 8));
       barrier_wait(this->barrier(S::kValuesFull + stage.stage), stage.phase);
       barrier_wait(this->followed(number), number / S::kRing & 1);
-      barrier_wait_cluster(this->weights_full(number), number / S::kDepth & 1);
+      barrier_wait_sent(this->weights_full(number), number / S::kDepth & 1);
       add_values(now, number, stage.stage, value);
       barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage));
       barrier_arrive(this->values_added(number));
