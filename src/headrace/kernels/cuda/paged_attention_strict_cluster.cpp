@@ -1,4 +1,4 @@
-// Which calls clusters take in strict mode.
+// Which calls clusters that keep the order of strict mode take.
 #include "headrace/kernels/cuda/paged_attention_strict_cluster.h"
 
 #include <cuda_bf16.h>
