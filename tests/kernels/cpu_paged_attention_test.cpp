@@ -68,6 +68,14 @@ class Request {
   void spoil_from(int64_t token) {
     for (const TensorView& side : {k_.view().slice(token, c.tokens), v_.view().slice(token, c.tokens)}) poison(side);
   }
+  // Makes every head of a cached key `times` as long.
+  void lengthen_key(int64_t position, double times) {
+    const TensorView page = k_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
+    for (int64_t h = 0; h < c.kv_heads; ++h) {
+      const TensorView key = page.select(h).select(position % c.page_size);
+      for (int64_t d = 0; d < c.dim; ++d) set_element(key, d, element_as_double(key, d) * times);
+    }
+  }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
     for (int64_t h = 0; h < c.kv_heads; ++h) set_element(v_.view().select(token).select(h), d, value);
@@ -331,6 +339,42 @@ TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
         for (const auto& [from, to] : {std::pair(int64_t{0}, kElement), std::pair(kElement + 1, dim)})
           EXPECT_TRUE(
               all_close(copy_of(row.slice(from, to)), copy_of(clean.slice(from, to)), attention_tolerance(type)));
+      }
+    }
+  }
+}
+
+// A prompt's rows meet a key whose score is beyond all others by what weights can follow, and by more than float holds
+// of its power: in pieces that a block has for itself, in shares of several blocks, and in heads of every size that
+// kernels are built for.
+TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
+  struct Case {
+    int64_t heads, kv_heads, dim;
+    std::vector<double> times;
+  };
+  for (const auto& [heads, kv_heads, dim, all_times] : {Case{264, 132, 16, {400}}, Case{4, 2, 64, {12, 400}},
+                                                        Case{4, 2, 128, {12, 40, 400}}, Case{4, 2, 256, {40, 400}}}) {
+    for (const double times : all_times) {
+      SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << dim << ", a key times " << times);
+      Request request({.heads = heads,
+                       .kv_heads = kv_heads,
+                       .dim = dim,
+                       .v_dim = dim,
+                       .page_size = 64,
+                       .tokens = 36,
+                       .context = 270,
+                       .q_type = DType::kBF16,
+                       .new_type = DType::kBF16,
+                       .pool_type = DType::kBF16});
+      request.store_new_keys();
+      for (const int64_t key : {10, 150}) request.lengthen_key(key, times);
+      const auto want = request.run(reference::ops(), {}, 0, 36, HeadGrouping::kGrouped, false);
+      for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+        const auto got =
+            request.run(ops(), {.threads = 2, .determinism = determinism}, 0, 36, HeadGrouping::kGrouped, false);
+        EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+        EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
       }
     }
   }

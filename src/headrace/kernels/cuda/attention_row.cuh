@@ -96,8 +96,9 @@ __device__ __noinline__ inline void attend_row(const AttentionParams& p, int req
     if (write == RowWrite::kWhereNaN && !isnan(load(p.out, p.q_type, out_at + d))) continue;
     store(p.out, p.q_type, out_at + d, any ? y * p.v_scale / total : 0.0f);
   }
-  if (p.lse != nullptr && team.thread == 0 && write == RowWrite::kAll) {
-    p.lse[token * p.lse_stride + head] = any ? all + logf(total) : -INFINITY;
+  float* const lse = p.lse == nullptr ? nullptr : p.lse + token * p.lse_stride + head;
+  if (lse != nullptr && team.thread == 0 && (write == RowWrite::kAll || isnan(*lse))) {
+    *lse = any ? all + logf(total) : -INFINITY;
   }
   team.sync();
 }

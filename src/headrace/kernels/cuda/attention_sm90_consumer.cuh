@@ -119,24 +119,24 @@ struct Consumer {
       if (me.p.cap > 0) cap_scores(me.p, s);
       if (plain.holds(i)) return;
       if (ranges.say_all) {
-        mask_by_ranges(me, s, ranges, work.tiles.tile(i));
+        mask_by_ranges(me, s, ranges, work.tiles.tile(list_entry<S>(work, i)));
       } else {
-        mask_one_by_one(me, s, Sight<S>(me, work), i);
+        mask_one_by_one(me, s, Sight<S>(me, work), list_entry<S>(work, i));
       }
     };
     const auto await_keys = [&](int i) {
       await(control.k_full[me.team()], S::key_place(place));
       if (plain.holds(i) || me.p.k_new.data == nullptr) return;
       const Sight<S> sight(me, work);
-      if (holds_new(sight, i))
-        fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, i, me.shared.k(S::key_place(place).stage),
-                               Fill::kNewKeys);
+      if (holds_new(sight, list_entry<S>(work, i)))
+        fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, list_entry<S>(work, i),
+                               me.shared.k(S::key_place(place).stage), Fill::kNewKeys);
     };
     const auto await_values = [&](int i, const RingPlace<S::kStages>& v) {
       await(control.v_full[me.team()], v);
-      if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(i))) return;
-      fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work), i,
-                                  me.shared.v(v.stage), Fill::kClearHidden);
+      if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(list_entry<S>(work, i)))) return;
+      fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work),
+                                  list_entry<S>(work, i), me.shared.v(v.stage), Fill::kClearHidden);
     };
     const int first_stage = place.stage;
     if (begin < end) {
@@ -155,7 +155,7 @@ struct Consumer {
       pack<T>(w, s);
     }
     bool stashed = false;
-    int cut = me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
+    int cut = S::kLastFirst || me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
     // A tile that all rows see whole, after another: the loop of long contexts, without a branch.
     const auto step_plain = [&] {
       const RingPlace<S::kStages> v = place;
@@ -189,6 +189,30 @@ struct Consumer {
       pack<T>(w, s);
       scale(o, x);
     };
+    // The same without a look for the largest score, a fifth of the instructions: the weights tell, when they are added
+    // up, whether one was far above all before.
+    const auto step_lagging = [&] {
+      const RingPlace<S::kStages> v = place;
+      move(S::kTeams);
+      const uint32_t k_here = k_operand(S::key_place(place).stage), v_here = v_operand(v.stage), q_here = uniform(q);
+      await(control.v_full[me.team()], v);
+      await(control.k_full[me.team()], S::key_place(place));
+      me.take_turn(turns);
+      start_scores(s, q_here, k_here);
+      start_values(o, w, v_here);
+      me.give_turn(turns);
+      wgmma_wait<1>();
+      hold(s);
+      me.release(control.k_empty[S::key_place(place).stage]);
+      wgmma_wait<0>();
+      hold(o);
+      me.release(control.v_empty[v.stage]);
+      float added[2] = {weigh(s, 0, __fmul_rn(largest[0], me.to_log2), me.to_log2),
+                        weigh(s, 1, __fmul_rn(largest[1], me.to_log2), me.to_log2)};
+      if (__any_sync(0xffffffffu, fmaxf(added[0], added[1]) > kMostAdded)) raise(s, o, largest, sum, added, me.to_log2);
+      sum[0] += added[0], sum[1] += added[1];
+      pack<T>(w, s);
+    };
     const auto step = [&](int i) {
       const RingPlace<S::kStages> v = place;
       move(S::kTeams);
@@ -204,7 +228,7 @@ struct Consumer {
       me.release(control.k_empty[S::key_place(place).stage]);
       me.release(control.v_empty[v.stage]);
       if (S::kTeams == 1 && i + 2 >= end) release_queries();
-      if (i + S::kTeams == cut) {
+      if (!S::kLastFirst && i + S::kTeams == cut) {
         stash(me, o, largest, sum, stashed);
         stashed = true;
         cut = work.tiles.group_end(me.plan.group_tiles, cut);
@@ -215,9 +239,24 @@ struct Consumer {
       pack<T>(w, s);
       scale(o, x);
     };
+    // The loop may begin with a tile that was masked: nobody has to clear any of its values, and each row saw a key.
+    PlainRun loop = plain;
+    if (S::kLastFirst && plain.begin > begin) {
+      const int before = work.tiles.tile(list_entry<S>(work, plain.begin - 1));
+      if (holds_stored(ranges, before) && before * S::kKeys < work.top.end &&
+          (before + 1) * S::kKeys > work.bottom.first) {
+        --loop.begin;
+      }
+    }
     for (int i = begin; i + S::kTeams < end;) {
-      const int plain_until = me.p.cap > 0 || !plain.holds(i) ? i : min(min(plain.end, cut), end) - S::kTeams;
-      for (; i < plain_until; i += S::kTeams) step_plain();
+      const int plain_until = me.p.cap > 0 || !loop.holds(i) ? i : min(min(plain.end, cut), end) - S::kTeams;
+      for (; i < plain_until; i += S::kTeams) {
+        if constexpr (S::kLags) {
+          step_lagging();
+        } else {
+          step_plain();
+        }
+      }
       if (i + S::kTeams >= end) break;
       step(i);
       i += S::kTeams;
@@ -237,7 +276,7 @@ struct Consumer {
     sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], me.to_log2);
-    if (stashed) add_stashed(me, o, largest, sum);
+    if (!S::kLastFirst && stashed) add_stashed(me, o, largest, sum);
     if constexpr (S::kTeams == 2) {
       const bool first = join_teams(me, o, largest, sum);
       release_queries();

@@ -184,6 +184,7 @@ __device__ PlainRun plain_run(const AttentionParams& p, const Work& work) {
       from = max(from, hole_end);
     }
   }
+  if (S::kLastFirst) return {work.begin + work.end - tiles.index_of(to), work.begin + work.end - tiles.index_of(from)};
   return {tiles.index_of(from), tiles.index_of(to)};
 }
 

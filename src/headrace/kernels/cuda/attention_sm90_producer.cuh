@@ -26,11 +26,12 @@ struct Producer {
     int box_rows, boxes;  // of a tile
   };
   __device__ Pages pages_of(const Work& work, const BlockKeys& keys, const Source& source, int first) const {
-    const int i = first + lane / source.boxes;
+    const int at = first + lane / source.boxes;
     Pages pages;
-    bool valid = i < work.end;
+    bool valid = at < work.end;
     if (valid) {
-      const int from = work.tiles.tile(i) * S::kKeys + lane % source.boxes * source.box_rows,
+      const int i = list_entry<S>(work, at),
+                from = work.tiles.tile(i) * S::kKeys + lane % source.boxes * source.box_rows,
                 to = from + source.box_rows;
       const bool with_cached = work.tiles.holds_cached(i);
       valid = keys.sees_cached(from, to, with_cached) ||

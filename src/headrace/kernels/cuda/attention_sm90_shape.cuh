@@ -1,5 +1,7 @@
 // Sizes of the Hopper attention kernels' tiles, and what lies where in a block's shared memory.
 #pragma once
+#include <type_traits>
+
 #include "headrace/kernels/cuda/attention_row.cuh"
 #include "headrace/kernels/cuda/attention_work.cuh"
 #include "headrace/kernels/cuda/bulk_copy.cuh"
@@ -10,12 +12,20 @@ namespace headrace::cuda {
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
+// Which of a piece's tiles of keys comes first. Causal rows see only a part of their last ones: as the first, such a
+// tile is masked where nothing runs beside it anyway, and all others follow in the loop without a branch. Strict mode's
+// sums begin with the first.
+enum class KeyOrder : uint8_t { kFirstFirst, kLastFirst };
+
 // kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
 // up one of kValueParts parts of the values' columns. kResident blocks share a multiprocessor.
 template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
-          PoolHolds kPool_ = PoolHolds::kFloats, int kResident_ = 1>
+          PoolHolds kPool_ = PoolHolds::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst>
 struct Sm90Shape {
   using T = T_;
+  static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
+  // Exponents follow a row's largest score only after a tile's weights are found. In half floats those would overflow.
+  static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
   static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
@@ -123,6 +133,12 @@ struct SharedLayout {
   __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
   __device__ float* stash() const { return reinterpret_cast<float*>(k_codes(S::kCodeStages)); }
 };
+
+// The place in the list of tiles of keys of the one that a piece takes in place of tile `i`, counted from work.begin.
+template <class S>
+__device__ int list_entry(const Work& work, int i) {
+  return S::kLastFirst ? work.begin + work.end - 1 - i : i;
+}
 
 // The first of the values' columns that a piece adds up.
 template <class S>

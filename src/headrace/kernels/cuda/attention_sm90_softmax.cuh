@@ -1,5 +1,7 @@
 // The softmax of a warpgroup's rows, a tile of scores after another. Source: Milakov & Gimelshein 2018, online softmax.
 #pragma once
+#include <cmath>
+
 #include "headrace/kernels/cuda/follow_largest.cuh"
 #include "headrace/kernels/cuda/wgmma_products.cuh"
 
@@ -56,6 +58,22 @@ __device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& 
   sum[half] = fmaf(sum[half], x.keep[half], __fadd_rn(added[0], added[1]));
 }
 
+// Scores of row `half` to weights in place, with exponents less `base`. Returns their sum.
+template <int kTiles>
+__device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float to_log2) {
+  float added[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& weight = s[n][half * 2 + j];
+      weight = exp2_fast(fmaf(weight, to_log2, -base));
+      added[j] = __fadd_rn(added[j], weight);
+    }
+  }
+  return __fadd_rn(added[0], added[1]);
+}
+
 // Weights as a product with values takes them.
 template <class T, int kTiles>
 __device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4]) {
@@ -81,6 +99,30 @@ __device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// A lane's weights of a tile that add up to more than this raise what their row's exponents are less.
+constexpr float kMostAdded = 4096;
+// A row's that add up to more than this in a tile cannot be followed: the power of two that they would be divided by is
+// no normal float any more soon after.
+constexpr float kMostFollowed = 0x1p100f;
+
+// After weigh(): where a row's weights are large, what its exponents are less rises by as much, and all that was added
+// up so far is divided by it. Weights too large for that make the row's sum NaN, and it is done again by itself.
+template <int kTiles, int kValues>
+__device__ inline void raise(float (&s)[kTiles][4], float (&o)[kValues][4], float (&largest)[2], float (&sum)[2],
+                             float (&added)[2], float to_log2) {
+  Softening x;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float total = quad_sum(added[half]), before = largest[half];
+    if (total > kMostAdded) largest[half] = before + __fdividef(__log2f(total), to_log2);
+    x.keep[half] = exp2_fast((before - largest[half]) * to_log2);
+    added[half] = total > kMostFollowed ? NAN : added[half] * x.keep[half];
+    sum[half] *= x.keep[half];
+  }
+  scale(s, x);
+  scale(o, x);
 }
 
 #endif

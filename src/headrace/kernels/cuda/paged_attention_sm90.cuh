@@ -93,7 +93,12 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
 
 template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_tall(const AttentionCall& call, const Stream& stream) {
-  launch_sm90<Sm90Shape<T, kDim, tall_rows(kDim, kPool) / 64, 1, 1, kPool>>(call, stream);
+  constexpr int kGroups = tall_rows(kDim, kPool) / 64;
+  if (call.plan.group_tiles == 0) {
+    launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kLastFirst>>(call, stream);
+  } else {
+    launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool>>(call, stream);
+  }
 }
 
 template <class T, int kDim, PoolHolds kPool>
