@@ -272,6 +272,22 @@ std::vector<Case> cases() {
     all.push_back(
         {"short: decode b8 " + std::to_string(keys), std::vector<int32_t>(8, keys - 1), std::vector<int32_t>(8, 1)});
   }
+  for (const int32_t keys : {1024, 2048, 4096, 8192, 16384, 32768}) {
+    const auto few = [&](const std::string& name, int32_t block, int32_t heads, int32_t kv, int32_t dim) {
+      all.push_back({"few: block " + std::to_string(block) + name + " of " + std::to_string(keys),
+                     {keys - block},
+                     {block},
+                     heads,
+                     kv,
+                     dim,
+                     64,
+                     block,
+                     KeySpan::Kind::kBlock});
+    };
+    few("", 4, 32, 8, 128), few("", 8, 32, 8, 128);
+    few(" d256 16/2", 2, 16, 2, 256), few(" d256 16/2", 4, 16, 2, 256);
+    few(" d64 32/8", 4, 32, 8, 64), few(" d64 32/8", 8, 32, 8, 64);
+  }
   const auto many = [&](int32_t requests, int32_t block, int32_t keys) {
     const auto count = static_cast<size_t>(requests);
     all.push_back(

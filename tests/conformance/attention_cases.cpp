@@ -211,6 +211,36 @@ void add_many(std::vector<AttentionCase>& cases) {
   for (RequestCase& request : cases.back().requests) request.prefix = request.prefix * 8 % 630;
 }
 
+// Two tiles of 16 rows for each request, which a GPU's clusters take in strict mode; contexts end anywhere in a tile of
+// keys, some begin with hidden keys.
+AttentionCase blocks_of_32_rows(std::string name, bool holes) {
+  AttentionCase all{.name = "blocks_of_32_rows_" + std::move(name), .requests = {}, .num_kv_heads = 1};
+  for (int32_t r = 0; r < 24; ++r) {
+    RequestCase request{.prefix = 260 + r * 37 % 150, .new_tokens = r % 5 == 1 ? 5 : 8, .kind = Kind::kBlock};
+    if (holes && r % 3 == 0)
+      request.hole_begin = 9, request.hole_end = 44 + r, request.log_shift = request.hole_end - request.hole_begin;
+    all.requests.push_back(request);
+  }
+  all.dtype = all.pool_dtype = DType::kBF16;
+  return all;
+}
+
+void add_few_rows(std::vector<AttentionCase>& cases) {
+  cases.push_back(blocks_of_32_rows("alone", false));
+  cases.push_back(blocks_of_32_rows("windows_caps_and_holes", true));
+  cases.back().window = 230, cases.back().logit_cap = 2.5f, cases.back().head_dim = 72;
+  cases.back().dtype = cases.back().pool_dtype = DType::kF16;
+  cases.push_back(blocks_of_32_rows("infinite_values", false));
+  cases.back().window = 100, cases.back().values = AttentionCase::Values::kInfinite;
+  cases.push_back(
+      {.name = "blocks_of_20_and_12_rows",
+       .requests = {{.prefix = 1500, .new_tokens = 5, .kind = Kind::kBlock}, {.prefix = 300, .new_tokens = 3}},
+       .num_kv_heads = 1,
+       .page_size = 64,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16});
+}
+
 }  // namespace
 
 std::vector<AttentionCase> named_attention_cases() {
@@ -359,6 +389,7 @@ std::vector<AttentionCase> named_attention_cases() {
        .v_scale = 3.0f},
   };
   add_many(cases);
+  add_few_rows(cases);
   return cases;
 }
 
