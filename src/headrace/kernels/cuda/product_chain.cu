@@ -56,15 +56,21 @@ struct Multiplier {
     }
   }
   __device__ float sum_of_squares(const Step& step) const {
-    float sum = 0;
+    float sums[kChunks] = {};
 #pragma unroll 1
-    for (int i = 0; i < step.slices * kChunks && has_row(); ++i) {
-      const uint4 piece = *x_piece(0, i);
-      for (const uint32_t word : {piece.x, piece.y, piece.z, piece.w}) {
-        const float2 v = unpack2<T>(word);
-        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
+    for (int slice = 0; slice < step.slices && has_row(); ++slice) {
+      uint4 pieces[kChunks];  // all of them asked for before the first is used
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) pieces[c] = *x_piece(slice, c);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        for (const uint32_t word : {pieces[c].x, pieces[c].y, pieces[c].z, pieces[c].w}) {
+          const float2 v = unpack2<T>(word);
+          sums[c] = fmaf(v.x, v.x, fmaf(v.y, v.y, sums[c]));
+        }
       }
     }
+    float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
   }
@@ -78,17 +84,21 @@ struct Multiplier {
     if (!has_row()) return;
     const float scale = rsqrtf(sum / static_cast<float>(step.in) + step.eps);
 #pragma unroll 1
-    for (int i = 0; i < step.slices * kChunks; ++i) {
-      uint4 piece = *x_piece(0, i);
-      const uint4 factors = *norm_piece(0, i);
-      const uint32_t factor_words[] = {factors.x, factors.y, factors.z, factors.w};
-      uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
+    for (int slice = 0; slice < step.slices; ++slice) {
+      uint4 pieces[kChunks], factors[kChunks];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 v = unpack2<T>(*words[j]), f = unpack2<T>(factor_words[j]);
-        *words[j] = pack2<T>(v.x * scale * (f.x + step.weight_offset), v.y * scale * (f.y + step.weight_offset));
+      for (int c = 0; c < kChunks; ++c) pieces[c] = *x_piece(slice, c), factors[c] = *norm_piece(slice, c);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const uint32_t factor_words[] = {factors[c].x, factors[c].y, factors[c].z, factors[c].w};
+        uint32_t* const words[] = {&pieces[c].x, &pieces[c].y, &pieces[c].z, &pieces[c].w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 v = unpack2<T>(*words[j]), f = unpack2<T>(factor_words[j]);
+          *words[j] = pack2<T>(v.x * scale * (f.x + step.weight_offset), v.y * scale * (f.y + step.weight_offset));
+        }
+        *x_piece(slice, c) = pieces[c];
       }
-      *x_piece(0, i) = piece;
     }
   }
 
