@@ -97,6 +97,33 @@ TEST_P(DenseOps, RMSNormMatchesTheOracleOnStridedHeads) {
   }
 }
 
+// Rows of whole pieces: half a warp's, a warp's, a block's of two and of four pieces a thread, and longer ones. A
+// device has other code for gates and for weights of another type.
+TEST_P(DenseOps, RMSNormHasTheSameBitsWhateverTheWeightsType) {
+  for (const DType type : kFloats) {
+    for (const int64_t dim : {40, 128, 200, 1024, 1032, 2560, 4096, 4104, 8192, 8200}) {
+      SCOPED_TRACE(testing::Message() << name_of(type) << ", rows of " << dim);
+      const DType other = type == DType::kF32 ? DType::kBF16 : DType::kF32;
+      const Tensor x = random_tensor(random_, type, {37, dim}), gate = random_tensor(random_, type, {37, dim}),
+                   narrow = random_tensor(random_, type == DType::kF32 ? other : type, {dim});
+      const Tensor own(type, {dim}), wide(other, {dim}), want(type, {37, dim}), got(type, {37, dim}),
+          same(type, {37, dim});
+      for (int64_t i = 0; i < dim; ++i) {
+        set_element(own, i, element_as_double(narrow, i));
+        set_element(wide, i, element_as_double(narrow, i));
+      }
+      for (const TensorView& z : {TensorView(), gate.view()}) {
+        poison(got), poison(same);
+        reference::rms_norm({.x = x, .weight = own, .gate = z, .out = want}, {});
+        ops_->rms_norm({.x = x, .weight = own, .gate = z, .out = got}, {.threads = 2});
+        ops_->rms_norm({.x = x, .weight = wide, .gate = z, .out = same}, {.threads = 2});
+        EXPECT_TRUE(all_close(got, want, dense_tolerance(type)));
+        EXPECT_TRUE(bit_equal(got, same));
+      }
+    }
+  }
+}
+
 TEST_P(DenseOps, RotaryEmbeddingTurnsTheFirstElementsAlone) {
   for (const DType type : kFloats) {
     const Tensor x = random_tensor(random_, type, {21, 3, 20});

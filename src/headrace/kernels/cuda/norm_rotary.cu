@@ -14,6 +14,7 @@ struct Params {
   Rows q, k;
   const void *q_weight, *k_weight;  // null: no norm
   DType weight_type;
+  bool weight_in_pieces;  // of q's type and aligned
   const int32_t* positions;
   const float* inv_freq;
   int tokens, q_heads, k_heads, dim, half;
@@ -29,7 +30,16 @@ struct Head {
   __device__ int first() const { return lane * kPiece; }
   __device__ bool any() const { return first() < p.dim; }
 
-  __device__ void norm(Piece<T>& x, const float (&weight)[kPiece]) const {
+  // Of any type; read when the rows are there.
+  __device__ Piece<T> weight_of(const void* weights) const {
+    Piece<T> weight{};
+    if (any()) {
+#pragma unroll
+      for (int j = 0; j < kPiece; ++j) weight.v[j] = load(weights, p.weight_type, first() + j);
+    }
+    return weight;
+  }
+  __device__ void norm(Piece<T>& x, const Piece<T>& weight) const {
     float sum = 0;
 #pragma unroll
     for (const float v : x.v) sum = fmaf(v, v, sum);
@@ -37,7 +47,7 @@ struct Head {
     for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     const float scale = rsqrtf(sum / static_cast<float>(p.dim) + p.eps);
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) x.v[j] = rounded(x.v[j] * (scale * weight[j]));
+    for (int j = 0; j < kPiece; ++j) x.v[j] = rounded(x.v[j] * (scale * (weight.v[j] + p.weight_offset)));
   }
   // The lane's angles of a position, as far as it turns; constant is what of them is.
   __device__ bool is_first() const { return lane < p.half / kPiece; }
@@ -87,17 +97,16 @@ struct Head {
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ Params p) {
   const Head<T, kLanes> head{p, static_cast<int>(threadIdx.x) % kLanes};
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
-  const int heads = p.q_heads + p.k_heads, number = static_cast<int>(row % heads);
-  const int64_t token = row / heads;
+  const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes,
+                 heads = static_cast<uint32_t>(p.q_heads + p.k_heads);
+  const int token = static_cast<int>(row / heads), number = static_cast<int>(row - row / heads * heads);
   const bool of_k = number >= p.q_heads,
              inside = token < p.tokens && head.any();  // others take part in the warp's sums
   const void* weights = of_k ? p.k_weight : p.q_weight;
-  float weight[kPiece] = {};
-  if (weights != nullptr && head.any()) {
-#pragma unroll
-    for (int j = 0; j < kPiece; ++j) weight[j] = load(weights, p.weight_type, head.first() + j) + p.weight_offset;
-  }
+  // As it lies in memory: nothing waits for it before it multiplies.
+  RawPiece<T> raw_weight;
+  if (p.weight_in_pieces)
+    raw_weight = RawPiece<T>::load_constant(static_cast<const T*>(weights) + min(head.first(), p.dim - kPiece));
   float frequency[kPiece] = {};
   head.load_frequencies(frequency);
   let_next_start();
@@ -111,7 +120,11 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
   }
   Rotation rotations[kPiece];
   head.find_rotations(position, frequency, rotations);  // while x comes
-  if (p.q_weight != nullptr) head.norm(x, weight);
+  if (p.weight_in_pieces) {
+    head.norm(x, raw_weight.piece());
+  } else if (weights != nullptr) {
+    head.norm(x, head.weight_of(weights));
+  }
   head.rotate(x, rotations);
   if (inside) x.store(at);
 }
@@ -126,6 +139,8 @@ void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
                  .q_weight = a.q_weight.data(),
                  .k_weight = a.k_weight.data(),
                  .weight_type = a.q_weight ? a.q_weight.dtype() : DType::kF32,
+                 .weight_in_pieces =
+                     a.q_weight && a.q_weight.dtype() == a.q.dtype() && in_pieces(a.q_weight) && in_pieces(a.k_weight),
                  .positions = static_cast<const int32_t*>(a.positions.data()),
                  .inv_freq = static_cast<const float*>(a.inv_freq.data()),
                  .tokens = static_cast<int>(a.q.dim(0)),

@@ -6,7 +6,7 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPiecesPerThread = 4;
+constexpr int kThreads = 256, kMostPieces = 4;
 
 struct Params {
   Rows x, gate, out;
@@ -43,17 +43,13 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const __grid_constant__ Pa
   }
 }
 
-// Eight elements of the weight as they multiply.
+// Eight elements of a weight of any type.
 template <class T>
-__device__ inline void load_weight(const Params& p, int d, float (&weight)[kPiece]) {
-  if (p.weight_in_pieces) {
-    const Piece<T> piece = Piece<T>::load_constant(static_cast<const T*>(p.weight) + d);
+__device__ inline Piece<T> weight_of_any_type(const Params& p, int d) {
+  Piece<T> weight;
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) weight[j] = piece.v[j] + p.weight_offset;
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < kPiece; ++j) weight[j] = load(p.weight, p.weight_type, d + j) + p.weight_offset;
+  for (int j = 0; j < kPiece; ++j) weight.v[j] = load(p.weight, p.weight_type, d + j);
+  return weight;
 }
 
 template <int kLanes>
@@ -65,33 +61,16 @@ __device__ inline float sum_of_lanes(float x) {
   return x;
 }
 
-// kLanes threads for one row: half a warp, a warp or the block. Each keeps its pieces in registers, and those of the
-// weight, which is read before the kernel that makes x has ended.
-template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
-  __shared__ float partial[kThreads / 32];
-  const int lane = threadIdx.x % kLanes;
-  Piece<T> x[kPiecesPerThread];
-  float weight[kPiecesPerThread][kPiece];
-#pragma unroll
-  for (int i = 0; i < kPiecesPerThread; ++i) {
-    const int d = (i * kLanes + lane) * kPiece;
-    if (d < p.dim) load_weight<T>(p, d, weight[i]);
-  }
-  let_next_start();
-  wait_for_previous();
-  const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
-  const bool inside = row < p.num_rows;  // the others take part in the sums of their warp
-  const uint32_t token = inside ? row / p.heads : 0, head = inside ? row - token * p.heads : 0;
-  const T* from = row_of<T>(p.x, token, head);
+// Of a row's pieces, of which `last` is where the last one begins, for all of its kLanes threads.
+template <int kLanes, class T, int kPieces>
+__device__ inline float sum_of_squares(const RawPiece<T> (&x)[kPieces], int last, float* partial) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kPiecesPerThread; ++i) {
-    const int d = (i * kLanes + lane) * kPiece;
-    if (d >= p.dim) break;
-    x[i] = Piece<T>::load(from + d);
+  for (int i = 0; i < kPieces; ++i) {
+    if ((i * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kPiece > last) continue;
+    const Piece<T> piece = x[i].piece();
 #pragma unroll
-    for (const float v : x[i].v) sum = fmaf(v, v, sum);
+    for (const float v : piece.v) sum = fmaf(v, v, sum);
   }
   sum = sum_of_lanes<kLanes>(sum);
   if constexpr (kLanes > 32) {
@@ -101,22 +80,63 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
 #pragma unroll
     for (int w = 0; w < kLanes / 32; ++w) sum += partial[w];
   }
+  return sum;
+}
+
+// What a kernel of rows in pieces is for besides weights of x's type: a gate, other weights. Their code would lie
+// between the code of those that have neither, and a model's step finds nothing of a kernel in a cache.
+enum class NormForm : uint8_t { kPlain, kAny };
+
+// kLanes threads for one row: half a warp, a warp or the block. Each keeps its pieces in registers, and those of the
+// weight, which is read before the kernel that makes x has ended. No load waits for another.
+template <class T, int kLanes, int kPieces, NormForm kForm>
+__global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
+  __shared__ float partial[kThreads / 32];
+  const int lane = threadIdx.x % kLanes, last = static_cast<int>(p.dim) - kPiece;
+  const bool early = kForm == NormForm::kPlain || p.weight_in_pieces;
+  RawPiece<T> weight[kPieces], x[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int d = min((i * kLanes + lane) * kPiece, last);
+    if (early) weight[i] = RawPiece<T>::load_constant(static_cast<const T*>(p.weight) + d);
+  }
+  let_next_start();
+  wait_for_previous();
+  const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const bool inside = row < p.num_rows;  // the others take part in the sums of their warp
+  const uint32_t token = inside ? row / p.heads : 0, head = inside ? row - token * p.heads : 0;
+  const T* from = row_of<T>(p.x, token, head);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) x[i] = RawPiece<T>::load(from + min((i * kLanes + lane) * kPiece, last));
+  const float sum = sum_of_squares<kLanes>(x, last, partial);
   if (!inside) return;
   const float scale = rsqrtf(sum / static_cast<float>(p.dim) + p.eps);
   T* to = row_of<T>(p.out, token, head);
 #pragma unroll
-  for (int i = 0; i < kPiecesPerThread; ++i) {
+  for (int i = 0; i < kPieces; ++i) {
     const int d = (i * kLanes + lane) * kPiece;
-    if (d >= p.dim) break;
+    if (d > last) break;
+    Piece<T> y = x[i].piece();
+    const Piece<T> by = early ? weight[i].piece() : weight_of_any_type<T>(p, d);
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) x[i].v[j] *= scale * weight[i][j];
-    if (p.gate.data != nullptr) {
+    for (int j = 0; j < kPiece; ++j) y.v[j] *= scale * (by.v[j] + p.weight_offset);
+    if (kForm == NormForm::kAny && p.gate.data != nullptr) {
       const Piece<T> gate = Piece<T>::load(row_of<T>(p.gate, token, head) + d);
 #pragma unroll
-      for (int j = 0; j < kPiece; ++j) x[i].v[j] *= silu_of<T>(gate.v[j]);
+      for (int j = 0; j < kPiece; ++j) y.v[j] *= silu_of<T>(gate.v[j]);
     }
-    x[i].store(to + d);
+    y.store_global(to + d);
   }
+}
+
+template <class T, int kLanes, int kPieces>
+void launch_pieces(const Stream& stream, const Params& p) {
+  const bool plain = p.weight_in_pieces && p.gate.data == nullptr;
+  constexpr uint32_t kRows = kThreads / kLanes;
+  launch_early(
+      stream,
+      plain ? norm_pieces<T, kLanes, kPieces, NormForm::kPlain> : norm_pieces<T, kLanes, kPieces, NormForm::kAny>,
+      dim3((p.num_rows + kRows - 1) / kRows), dim3(kThreads), 0, p, "rms_norm");
 }
 
 }  // namespace
@@ -138,16 +158,17 @@ void rms_norm(const RMSNormArgs& a, const OpContext& context) {
                  .eps = a.eps,
                  .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f};
   const bool pieces = in_pieces(a.x) && in_pieces(a.out) && (!a.gate || in_pieces(a.gate)) &&
-                      p.dim <= int64_t{kThreads} * kPiece * kPiecesPerThread;
-  const auto blocks = [&p](uint32_t rows) { return dim3((p.num_rows + rows - 1) / rows); };
-  if (!pieces) return launch_early(stream, norm_rows, blocks(1), dim3(kThreads), 0, p, "rms_norm");
+                      p.dim <= int64_t{kThreads} * kPiece * kMostPieces;
+  if (!pieces) return launch_early(stream, norm_rows, dim3(p.num_rows), dim3(kThreads), 0, p, "rms_norm");
   for_type(a.x.dtype(), [&]<class T>(T) {
     if (p.dim <= 16 * kPiece) {
-      launch_early(stream, norm_pieces<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "rms_norm");
-    } else if (p.dim <= 32 * kPiece * kPiecesPerThread) {
-      launch_early(stream, norm_pieces<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "rms_norm");
+      launch_pieces<T, 16, 1>(stream, p);
+    } else if (p.dim <= 32 * kPiece * kMostPieces) {
+      launch_pieces<T, 32, kMostPieces>(stream, p);
+    } else if (p.dim <= kThreads * kPiece * 2) {
+      launch_pieces<T, kThreads, 2>(stream, p);
     } else {
-      launch_early(stream, norm_pieces<T, kThreads>, blocks(1), dim3(kThreads), 0, p, "rms_norm");
+      launch_pieces<T, kThreads, kMostPieces>(stream, p);
     }
   });
 }
