@@ -353,8 +353,8 @@ TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
     int64_t heads, kv_heads, dim;
     std::vector<double> times;
   };
-  for (const auto& [heads, kv_heads, dim, all_times] : {Case{264, 132, 16, {400}}, Case{4, 2, 64, {400}},
-                                                        Case{4, 2, 128, {12, 400}}, Case{4, 2, 256, {40}}}) {
+  for (const auto& [heads, kv_heads, dim, all_times] :
+       {Case{264, 132, 16, {400}}, Case{4, 2, 64, {400}}, Case{4, 2, 128, {12, 400}}, Case{4, 2, 256, {40}}}) {
     for (const double times : all_times) {
       SCOPED_TRACE(testing::Message() << heads << "/" << kv_heads << " heads of " << dim << ", a key times " << times);
       Request request({.heads = heads,
