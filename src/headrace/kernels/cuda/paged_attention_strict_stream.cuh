@@ -1,4 +1,4 @@
-// Strict attention of few rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
+// Strict attention of up to eight rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
 // and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
@@ -10,18 +10,23 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What a lane has of a row and a chain of products in the end: two columns and the two that are eight further on.
+// What a lane has of a row in the end: of each chain of products two columns and the two that are eight further on.
+template <class S>
 struct StreamTotal {
   PartSum state;
-  float4 value{};
+  float4 value[S::kWarpChains] = {};
 
-  __device__ void add(const PartSum& next, const float4& y) {
+  __device__ void add(const PartSum& next, const float4 (&next_value)[S::kWarpChains]) {
     if (next.sum == 0) return;
     const PartSum all = state.joined(next);
     const float a = state.factor(all), b = next.factor(all);
-    float4& x = value;
-    x = {PartSum::joined_value(x.x, a, y.x, b), PartSum::joined_value(x.y, a, y.y, b),
-         PartSum::joined_value(x.z, a, y.z, b), PartSum::joined_value(x.w, a, y.w, b)};
+#pragma unroll
+    for (int m = 0; m < S::kWarpChains; ++m) {
+      float4& x = value[m];
+      const float4& y = next_value[m];
+      x = {PartSum::joined_value(x.x, a, y.x, b), PartSum::joined_value(x.y, a, y.y, b),
+           PartSum::joined_value(x.z, a, y.z, b), PartSum::joined_value(x.w, a, y.w, b)};
+    }
     state = all;
   }
 };
@@ -38,14 +43,14 @@ struct StrictStream {
   __device__ int64_t slot(int ordinal) const {
     return (int64_t{piece} * call.max_groups + ordinal) * S::kBlocks + b.rank;
   }
-  __device__ float4* slot_values(int ordinal, int chain, int row_group) const {
-    return call.values + ((slot(ordinal) * S::kChains + chain) * S::kRowGroups + row_group) * 32 + b.lane;
+  __device__ float4* slot_values(int ordinal, int m) const {
+    return call.values + (slot(ordinal) * S::kChains + b.chain_of(m)) * 32 + b.lane;
   }
   __device__ float2* slot_state(int ordinal, int row) const { return call.states + slot(ordinal) * S::kRows + row; }
   __device__ bool adds_values() const {
     return b.warp_n >= S::kFirstValueWarp && b.warp_n < S::kFirstValueWarp + S::kValueWarps;
   }
-  __device__ int value_row(int row_group) const { return row_group * 8 + b.lane % 4 * 2 + (b.lane / 4 & 1); }
+  __device__ int value_row() const { return b.lane % 4 * 2 + (b.lane / 4 & 1); }
 
   // Neighbouring lanes, which have two rows of a column each, exchange one: then each has a row of two columns.
   __device__ float4 by_row(const float (&x)[4]) const {
@@ -60,8 +65,7 @@ struct StrictStream {
     __syncwarp();
     cluster_arrive_release();  // this block has begun: others may write to its memory
   }
-  using OwnValues = float4[S::kWarpChains][S::kRowGroups];  // of a warp that adds values up
-  __device__ void attend(const StrictRound& first, OwnValues& own) const {
+  __device__ void attend(const StrictRound& first, StreamTotal<S>& total) const {
     begin();
     const int warp = b.warp_n;
     __syncthreads();  // all of the block's barriers are there
@@ -89,25 +93,24 @@ struct StrictStream {
     if (warp < S::kKeyLoader) {
       b.run_values(rounds, first, [&](const StrictRound&, const typename StreamBlock<S>::Values& value) {
 #pragma unroll
-        for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
-          const int m = i / S::kRowGroups, g = i % S::kRowGroups;
-          own[m][g] = by_row(value[m][g]);
-          if (groups > 1) *slot_values(ordinal, b.chain_of(m), g) = own[m][g];
+        for (int m = 0; m < S::kWarpChains; ++m) {
+          total.value[m] = by_row(value[m]);
+          if (groups > 1) *slot_values(ordinal, m) = total.value[m];
         }
         ordinal += rounds.parts;
       });
     } else {
       b.run_follower(rounds, first, [&](const StrictRound&, const PartSum& state) {
         const float2 x = make_float2(state.largest, state.sum);
-        const int row = b.followed_row();
-        if (b.lane % 4 == 0) *(groups > 1 ? slot_state(ordinal, row) : b.state_of(row)) = x;
+        if (b.lane % 4 == 0) *(groups > 1 ? slot_state(ordinal, b.lane / 4) : b.state_of(b.lane / 4)) = x;
         ordinal += rounds.parts;
       });
     }
   }
 
-  // Whether this is the last of the piece's clusters to come here.
-  __device__ bool comes_last() const {
+  // Adds up all groups of the piece, where this is the last of its clusters to come here. The others return false.
+  __device__ bool join_groups(StreamTotal<S>& total) const {
+    constexpr int kTogether = S::kWarpChains > 1 ? 8 : 16;  // groups that are loaded before the first is added
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0) {
@@ -119,59 +122,41 @@ struct StrictStream {
                    : "memory");
       last = before == others;
     }
-    return __syncthreads_or(last);
+    if (!__syncthreads_or(last)) return false;
+    if (!adds_values()) return true;
+    total = {};
+    for (int base = 0; base < groups; base += kTogether) {
+      float2 state[kTogether];
+      float4 value[kTogether][S::kWarpChains];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        state[i] = {-INFINITY, 0};
+        if (base + i >= groups) continue;
+        state[i] = __ldcg(slot_state(base + i, value_row()));
+#pragma unroll
+        for (int m = 0; m < S::kWarpChains; ++m) value[i][m] = __ldcg(slot_values(base + i, m));
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) total.add({state[i].x, state[i].y}, value[i]);
+    }
+    return true;
   }
 
   // Returns whether a value is NaN.
-  __device__ bool write(const StreamTotal& total, int chain, int row_group) const {
-    const int row = value_row(row_group);
-    if (b.row0 + row >= b.rows) return false;
+  __device__ bool write(const StreamTotal<S>& total) const {
+    const int row = value_row();
+    if (!adds_values() || b.row0 + row >= b.rows) return false;
     const RowResult result{b.p, {}, 0};
     const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row);
     const PartSum& state = total.state;
-    if (b.rank == 0 && chain == 0 && b.lane / 4 < 2) result.state(token, head, state.largest, state.sum);
-    const int d = b.rank * S::kColumns + chain * 16 + b.lane / 8 * 2;
-    const float4& x = total.value;
-    const bool nan = result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
-    return result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum) || nan;
-  }
-  // The sums of one group.
-  __device__ bool write_own(const OwnValues& own, bool any_key) const {
-    __syncthreads();
-    if (!adds_values()) return false;
+    if (b.rank == 0 && b.value_warp() == 0 && b.lane / 4 < 2) result.state(token, head, state.largest, state.sum);
     bool nan = false;
 #pragma unroll
-    for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
-      const int m = i / S::kRowGroups, g = i % S::kRowGroups;
-      StreamTotal total;
-      if (any_key) {
-        const float2 x = *b.state_of(value_row(g));
-        total = {{x.x, x.y}, own[m][g]};
-      }
-      nan |= write(total, b.chain_of(m), g);
-    }
-    return nan;
-  }
-  // Adds up all groups of the piece; all warps share this out.
-  __device__ bool write_joined() const {
-    constexpr int kTogether = 16;  // groups that are loaded before the first is added
-    bool nan = false;
-    for (int i = b.warp_n; i < S::kChains * S::kRowGroups; i += S::kThreads / 32) {
-      const int chain = i / S::kRowGroups, g = i % S::kRowGroups;
-      StreamTotal total;
-      for (int base = 0; base < groups; base += kTogether) {
-        float2 state[kTogether];
-        float4 value[kTogether];
-#pragma unroll
-        for (int n = 0; n < kTogether; ++n) {
-          state[n] = {-INFINITY, 0};
-          if (base + n >= groups) continue;
-          state[n] = __ldcg(slot_state(base + n, value_row(g))), value[n] = __ldcg(slot_values(base + n, chain, g));
-        }
-#pragma unroll
-        for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, value[n]);
-      }
-      nan |= write(total, chain, g);
+    for (int m = 0; m < S::kWarpChains; ++m) {
+      const int d = b.rank * S::kColumns + b.chain_of(m) * 16 + b.lane / 8 * 2;
+      const float4& x = total.value[m];
+      nan |= result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
+      nan |= result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum);
     }
     return nan;
   }
@@ -204,7 +189,7 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
   const KeyAxis axis(p, place.request);
   const PackedRows packed(group);
   const int row0 = place.tile * S::kRows, rows = axis.span.q_len * group, lane = threadIdx.x % 32;
-  const int last = min(row0 + S::kRows, rows) - 1, warp = static_cast<int>(threadIdx.x) / 32;
+  const int last = min(row0 + S::kRows, rows) - 1;
   const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
   const BlockKeys keys(p, axis, top, bottom);
   const KeyTiles tiles = keys.tiles(S::kKeys);
@@ -216,14 +201,13 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
                                       : groups_of<S>(tiles);
   const int parts = one_run ? min(call.parts, groups) : 1;
   if (part >= parts) return wait_for_previous();
-  const int my_row = row0 + lane / 4;
   StrictStream<S> cluster{
       call,
-      {{{{{p, axis, shared, kv_head, row0, rows, group, lane, 0, warp, top, bottom},
+      {{{{{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
           static_cast<int>(blockIdx.x),
           keys,
           tiles,
-          {axis.row(p, packed.token(min(my_row, last))), axis.row(p, packed.token(min(my_row + 8, last)))},
+          {axis.row(p, packed.token(min(row0 + lane / 4, last))), {}},
           packed,
           p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}}}},
       static_cast<int>(blockIdx.y) * p.kv_heads + kv_head,
@@ -231,24 +215,22 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
       {tiles, part, parts, lowest},
       groups};
   cluster.b.find_ranges();
-  typename StrictStream<S>::OwnValues own;
+  StreamTotal<S> total;
   const StrictRound first = cluster.rounds.first();
-  const bool any_key = first.count() > 0;
-  if (any_key) {
-    cluster.attend(first, own);
+  if (first.count() > 0) {
+    cluster.attend(first, total);
   } else {
     wait_for_previous();
   }
-  __syncwarp();
-  if constexpr (S::kCopiesWeights) cluster_arrive_relaxed();  // others' copies have come here: their memory may go
-  bool nan = false;
-  if (groups == 1) {
-    nan = cluster.write_own(own, any_key);
-  } else if (cluster.comes_last()) {
-    nan = cluster.write_joined();
+  if (groups > 1) {
+    if (!cluster.join_groups(total)) return;
+  } else {
+    __syncthreads();
+    const float2 x = first.count() > 0 ? *cluster.b.state_of(cluster.value_row()) : float2{-INFINITY, 0};
+    total.state = {x.x, x.y};
   }
+  const bool nan = cluster.write(total);
   if (__syncthreads_or(nan)) cluster.redo();
-  if constexpr (S::kCopiesWeights) cluster_wait_acquire();
 }
 
 #endif
@@ -276,38 +258,26 @@ void launch_strict_stream(const StrictStreamCall& call, int64_t tiles, const Str
 }
 
 // Stages and rounds that shared memory has room for.
-template <class T, int kRows, int kDim, int kBlocks>
-constexpr auto stream_shape() {
-  constexpr int kStages = kDim == 64 ? 2 : 1;  // of as many bytes as heads of 128 or more have one
-  if constexpr (kRows == 8) {
-    constexpr int kDepth = kBlocks == 4 ? 2 : 4, kKeyStages = kDim == 64 ? 5 : kBlocks == 8 ? 2 : 3;
-    return StrictStreamShape < T, kRows, kDim, kBlocks, kKeyStages, kDim == 64 ? 5 : 3, kDepth > {};
-  } else {
-    constexpr int kDepth = kBlocks == 2 ? 4 : kBlocks == 4 ? 2 : 3;
-    return StrictStreamShape<T, kRows, kDim, kBlocks, 2 * kStages, (kBlocks == 8 ? 2 : 3) * kStages, kDepth>{};
-  }
-}
-template <class T, int kRows, int kDim, int kBlocks>
-using StreamShape = decltype(stream_shape<T, kRows, kDim, kBlocks>());
-
-template <class T, int kRows, int kBlocks>
+template <class T, int kBlocks>
 void attend_strict_stream_in(const StrictStreamCall& call, int64_t tiles, const Stream& stream) {
+  constexpr int kDepth = kBlocks == 4 ? 2 : 4;
   if (call.kernel_dim == 256) {
-    launch_strict_stream<StreamShape<T, kRows, 256, kBlocks>>(call, tiles, stream);
+    constexpr int kKeyStages = kBlocks == 8 ? 2 : 3;
+    launch_strict_stream<StrictStreamShape<T, 256, kBlocks, kKeyStages, 3, kDepth>>(call, tiles, stream);
   } else if constexpr (kBlocks <= strict_stream_blocks(128)) {
     if (call.kernel_dim == 128) {
-      launch_strict_stream<StreamShape<T, kRows, 128, kBlocks>>(call, tiles, stream);
+      launch_strict_stream<StrictStreamShape<T, 128, kBlocks, 3, 3, kDepth>>(call, tiles, stream);
     } else {
-      launch_strict_stream<StreamShape<T, kRows, 64, kBlocks>>(call, tiles, stream);
+      launch_strict_stream<StrictStreamShape<T, 64, kBlocks, 5, 5, kDepth>>(call, tiles, stream);
     }
   }
 }
 
-template <class T, int kRows>
+template <class T>
 void attend_strict_stream_of(const StrictStreamCall& call, int64_t tiles, int blocks, const Stream& stream) {
-  const auto attend = blocks == 8   ? attend_strict_stream_in<T, kRows, 8>
-                      : blocks == 4 ? attend_strict_stream_in<T, kRows, 4>
-                                    : attend_strict_stream_in<T, kRows, 2>;
+  const auto attend = blocks == 8   ? attend_strict_stream_in<T, 8>
+                      : blocks == 4 ? attend_strict_stream_in<T, 4>
+                                    : attend_strict_stream_in<T, 2>;
   attend(call, tiles, stream);
 }
 
