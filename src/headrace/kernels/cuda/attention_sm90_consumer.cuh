@@ -156,8 +156,9 @@ struct Consumer {
     }
     bool stashed = false;
     int cut = S::kLastFirst || me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
-    // A tile that all rows see whole, after another: the loop of long contexts, without a branch.
-    const auto step_plain = [&] {
+    // Of a tile that all rows see whole, after another, until its scores are there and the values before are under way.
+    // Returns where these values lie.
+    const auto start_plain = [&] {
       const RingPlace<S::kStages> v = place;
       move(S::kTeams);
       const uint32_t k_here = k_operand(S::key_place(place).stage), v_here = v_operand(v.stage), q_here = uniform(q);
@@ -170,6 +171,11 @@ struct Consumer {
       wgmma_wait<1>();
       hold(s);
       me.release(control.k_empty[S::key_place(place).stage]);
+      return v;
+    };
+    // Such a tile: the loop of long contexts, without a branch.
+    const auto step_plain = [&] {
+      const RingPlace<S::kStages> v = start_plain();
       const Softening x = begin_softening(s, largest, me.to_log2);
       if constexpr (S::kDim > 128) {
         // The compiler moves the wait for the values up as far as it can. Long ones leave time for one row's weights
@@ -192,18 +198,7 @@ struct Consumer {
     // The same without a look for the largest score, a fifth of the instructions: the weights tell, when they are added
     // up, whether one was far above all before.
     const auto step_lagging = [&] {
-      const RingPlace<S::kStages> v = place;
-      move(S::kTeams);
-      const uint32_t k_here = k_operand(S::key_place(place).stage), v_here = v_operand(v.stage), q_here = uniform(q);
-      await(control.v_full[me.team()], v);
-      await(control.k_full[me.team()], S::key_place(place));
-      me.take_turn(turns);
-      start_scores(s, q_here, k_here);
-      start_values(o, w, v_here);
-      me.give_turn(turns);
-      wgmma_wait<1>();
-      hold(s);
-      me.release(control.k_empty[S::key_place(place).stage]);
+      const RingPlace<S::kStages> v = start_plain();
       wgmma_wait<0>();
       hold(o);
       me.release(control.v_empty[v.stage]);

@@ -42,22 +42,6 @@ __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (
   return x;
 }
 
-// Scores of row `half` to weights in place.
-template <int kTiles>
-__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, float to_log2, float (&sum)[2]) {
-  float added[2] = {0, 0};
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float& weight = s[n][half * 2 + j];
-      weight = exp2_fast(fmaf(weight, to_log2, -x.base[half]));
-      added[j] = __fadd_rn(added[j], weight);
-    }
-  }
-  sum[half] = fmaf(sum[half], x.keep[half], __fadd_rn(added[0], added[1]));
-}
-
 // Scores of row `half` to weights in place, with exponents less `base`. Returns their sum.
 template <int kTiles>
 __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float to_log2) {
@@ -72,6 +56,13 @@ __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float
     }
   }
   return __fadd_rn(added[0], added[1]);
+}
+
+// The same, and their sum added to the row's.
+template <int kTiles>
+__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, float to_log2, float (&sum)[2]) {
+  const float added = weigh(s, half, x.base[half], to_log2);
+  sum[half] = fmaf(sum[half], x.keep[half], added);
 }
 
 // Weights as a product with values takes them.
