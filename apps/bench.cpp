@@ -9,6 +9,7 @@
 #include "bench/limit_beside.h"
 #include "bench/measured_limits.h"
 #include "block_bench.h"
+#include "chat_bench.h"
 #include "commands.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
@@ -78,7 +79,7 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
     if (value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
                 str("bench ", what, ": ", flag, " ", value,
-                    " has no effect on it; bench model and bench blocks take that flag, and ",
+                    " has no effect on it; bench model, chat and blocks take that flag, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("--device", flags.device);
@@ -91,16 +92,16 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 }  // namespace
 
 int bench(const std::string& what, const ModelFlags& flags) {
-  if (what != "model" && what != "blocks") refuse_model_flags(what, flags);
+  if (what == "attention" || what == "gdn") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (what == "model") bench_model(flags, threads, report);
-  if (what == "blocks") {
+  if (what == "blocks" || what == "chat") {
     LLM llm(model_directory(flags.model), options_of(flags));
-    bench_blocks(llm);
+    what == "blocks" ? bench_blocks(llm) : bench_chat(llm, report);
   }
   return 0;
 }

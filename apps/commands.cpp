@@ -52,6 +52,7 @@ class LoadedModel {
       options.log(LogLevel::kInfo,
                   str(to_string(device), " was started in ", fmt::format("{:.2f}", device_start_s_), " s"));
     }
+    options.keep_text = SchedulerConfig::KeepText::kNo;  // these commands' requests go on behind nothing
     options.progress = [this](std::string_view, int64_t done, int64_t total) {
       write_err(progress_.update(done, total));
       if (interrupted) throw Interrupted();

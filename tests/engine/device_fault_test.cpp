@@ -100,7 +100,8 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(
       refused.sentence,
-      "recurrent states of 20 requests: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; try fewer requests");
+      "20 recurrent states, of requests and kept: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; try fewer of "
+      "them");
 }
 
 }  // namespace

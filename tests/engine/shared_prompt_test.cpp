@@ -43,8 +43,9 @@ SchedulerConfig config_of(int32_t rows_per_step = 512, int32_t num_pages = 64) {
           .keep_text = KeepText::kYes};
 }
 
-SchedulerConfig recurrent(SchedulerConfig config) {
-  config.num_states = 8;
+// `kept`: states beyond those of running requests.
+SchedulerConfig recurrent(SchedulerConfig config, int32_t kept = 0) {
+  config.num_states = config.max_requests + kept;
   return config;
 }
 
@@ -85,18 +86,23 @@ class Traffic {
       EXPECT_FALSE(one.plan.spans.empty());
       for (const PlannedSpan& span : one.plan.spans) {
         trace += str(trace.empty() ? "" : " ", one.sequence->id, ":", span.keys.phys0, "+", span.keys.q_len);
-        read(*one.sequence, span);
+        read(one, span);
       }
       num_rows += one.plan.num_rows();
     }
     for (const ScheduledStep& one : steps) {
-      for (const PlannedSpan& span : one.plan.spans) write(*one.sequence, span);
+      for (const PlannedSpan& span : one.plan.spans) write(one, span);
+      write_states(one, steps);
     }
     for (const ScheduledStep& one : steps) commit(one);
     return trace;
   }
 
+  void plan_only() { scheduler_.next(); }
+
   void abort(int64_t id) {
+    const Sequence& s = *sequences_.at(id);
+    last_text.assign(s.tokens.begin(), s.tokens.begin() + s.num_final);
     scheduler_.release(*sequences_.at(id));
     sequences_.erase(id);
   }
@@ -108,6 +114,7 @@ class Traffic {
   const Scheduler& scheduler() const { return scheduler_; }
 
   int64_t num_rows = 0;
+  Ids last_text;  // of the request that was over last
 
  private:
   // What K and V, or a state, of the first `count` tokens stand for.
@@ -124,18 +131,21 @@ class Traffic {
     return slot;
   }
 
-  void read(const Sequence& s, const PlannedSpan& span) {
+  void read(const ScheduledStep& step, const PlannedSpan& span) {
+    const Sequence& s = *step.sequence;
     for (int32_t p = 0; p < std::min(span.keys.ctx_len, s.num_cached); ++p) {
       const auto found = memory_.find(slot_of(s, p));
       ASSERT_TRUE(found != memory_.end() && found->second == text_of(s, p + 1))
           << "request " << s.id << " reads at " << p << " what is not its text";
     }
     if (s.state_slot != kNoState && span.keys.phys0 > 0) {
-      ASSERT_EQ(states_.at(s.state_slot), text_of(s, span.keys.phys0)) << "request " << s.id << " from another state";
+      ASSERT_EQ(states_.at(step.state_from.value_or(s.state_slot)), text_of(s, span.keys.phys0))
+          << "request " << s.id << " from another state";
     }
   }
 
-  void write(const Sequence& s, const PlannedSpan& span) {
+  void write(const ScheduledStep& step, const PlannedSpan& span) {
+    const Sequence& s = *step.sequence;
     for (int32_t p = span.store.begin; p < span.store.end; ++p) {
       const int64_t slot = slot_of(s, p);
       for (const auto& [id, other] : sequences_) {
@@ -147,7 +157,22 @@ class Traffic {
       }
       memory_[slot] = text_of(s, p + 1);
     }
-    if (s.state_slot != kNoState) states_[s.state_slot] = text_of(s, span.keys.phys0 + span.keys.q_len);
+  }
+
+  void write_states(const ScheduledStep& step, const std::vector<ScheduledStep>& steps) {
+    const Sequence& s = *step.sequence;
+    if (s.state_slot == kNoState) return;
+    states_[s.state_slot] = text_of(s, step.plan.stored_end(s.num_cached));
+    for (const StateMark& mark : step.left) {
+      EXPECT_TRUE(mark.num_tokens > s.num_cached && mark.num_tokens <= step.plan.stored_end(s.num_cached));
+      EXPECT_EQ(mark.num_tokens % kPage, 0);
+      states_[mark.slot] = text_of(s, mark.num_tokens);
+    }
+    for (const ScheduledStep& other : steps) {
+      const int32_t read = other.state_from.value_or(other.sequence->state_slot);
+      EXPECT_TRUE(other.sequence == &s || read != s.state_slot) << "read and written in one step";
+      for (const StateMark& mark : step.left) EXPECT_NE(read, mark.slot) << "read and written in one step";
+    }
   }
 
   void commit(const ScheduledStep& one) {
@@ -328,20 +353,111 @@ TEST(SharedPrompts, AStateOfMoreTokensThanAreInCommonIsNotCopied) {
   EXPECT_EQ(traffic.step(), "3:22+1 1:80+10 2:80+10");
 }
 
+TEST(SharedPrompts, ARecurrentTextThatIsOverGoesOnBehindItsLastWholePage) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 4));
+  traffic.add(prompt_of(20), 30);
+  traffic.step();
+  for (int32_t i = 0; i < 28; ++i) traffic.step();  // 48 are cached, and 49 known
+  const Ids known = traffic.sequence(1).tokens;
+  traffic.step();
+  ASSERT_TRUE(traffic.idle());
+  traffic.add(joined(Ids(known), {1, 2}));
+  EXPECT_EQ(traffic.step(), "2:48+3");
+  EXPECT_EQ(traffic.sequence(2).num_reused, 48);
+  traffic.add(joined(Ids(known.begin(), known.begin() + 40), {1, 2}));  // inside the answer: behind the prompt's page
+  EXPECT_EQ(traffic.step(), "2:51+1 3:16+26");
+  traffic.add(joined(Ids(known.begin(), known.begin() + 40), {3, 2}));  // its state at 32 was left by the one before
+  EXPECT_EQ(traffic.step(), "2:52+1 3:42+1 4:32+10");
+}
+
+TEST(SharedPrompts, ARecurrentRequestThatEndsAtAPagesEndLeavesItsOwnState) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 1));
+  traffic.add(prompt_of(15), 2);
+  EXPECT_EQ(traffic.step(), "1:0+15");
+  const Ids known = traffic.sequence(1).tokens;
+  EXPECT_EQ(traffic.step(), "1:15+1");
+  ASSERT_TRUE(traffic.idle());
+  traffic.add(joined(Ids(known), {1, 2}));
+  EXPECT_EQ(traffic.step(), "2:16+2");
+}
+
+TEST(SharedPrompts, AStateIsLeftWhereAThirdRequestWillPart) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 8));
+  const auto ask = [&](int32_t seed) { return traffic.add(joined(prompt_of(40), prompt_of(30, seed)), 1); };
+  ask(3);
+  EXPECT_EQ(traffic.step(), "1:0+70");  // nobody knows yet where others part from it
+  ask(4);
+  EXPECT_EQ(traffic.step(), "2:0+70");
+  ask(5);
+  EXPECT_EQ(traffic.step(), "3:32+38");
+}
+
+TEST(SharedPrompts, ARunningRequestsPromptCanBeGoneOnBehindToo) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 8));
+  traffic.add(prompt_of(37), 20);
+  EXPECT_EQ(traffic.step(), "1:0+37");
+  traffic.add(prompt_of(37));
+  EXPECT_EQ(traffic.step(), "1:37+1 2:32+5");
+  EXPECT_EQ(traffic.sequence(1).pages[1], traffic.sequence(2).pages[1]);
+}
+
+TEST(SharedPrompts, StatesThatWereUsedLongestAgoGiveWay) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 2));
+  const auto one_token = [&](int32_t seed) { return traffic.add(prompt_of(37, seed), 1); };
+  for (const int32_t seed : {1, 2}) one_token(seed), traffic.step();
+  one_token(1);
+  EXPECT_EQ(traffic.step(), "3:32+5");
+  one_token(3);  // 2's goes
+  EXPECT_EQ(traffic.step(), "4:0+37");
+  one_token(1);
+  EXPECT_EQ(traffic.step(), "5:32+5");
+  one_token(2);
+  EXPECT_EQ(traffic.step(), "6:0+37");
+}
+
+TEST(SharedPrompts, AnAbortedRecurrentRequestLeavesWhatItHasPassed) {
+  Traffic traffic("autoregressive", recurrent(config_of(40), 4));
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:0+40");
+  traffic.abort(1);  // at no page's end, and before that of its prompt
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "2:0+40");
+  EXPECT_EQ(traffic.step(), "2:40+40");
+  traffic.abort(2);  // at one; where it parted from 1's text there is a state too
+  traffic.add(joined(prompt_of(40), {1, 2}));
+  EXPECT_EQ(traffic.step(), "3:32+10");
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "3:42+1 4:80+10");
+  while (!traffic.idle()) traffic.step();
+  EXPECT_EQ(traffic.scheduler().free_states(), 12);
+}
+
+TEST(SharedPrompts, AStateOfAStepThatDidNotRunIsNotKept) {
+  Traffic traffic("autoregressive", recurrent(config_of(32), 4));
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "1:0+32");
+  traffic.plan_only();  // the model threw: whatever is in the slots now is no text's state
+  traffic.abort(1);
+  EXPECT_EQ(traffic.scheduler().free_states(), 12);
+  traffic.add(prompt_of(90));
+  EXPECT_EQ(traffic.step(), "2:0+32");
+}
+
 struct Mix {
   std::string strategy;
   bool recurrent = false;
+  int32_t kept_states = 0;
   friend std::ostream& operator<<(std::ostream& out, const Mix& m) {
-    return out << m.strategy << (m.recurrent ? "_recurrent" : "");
+    return out << m.strategy << (m.recurrent ? str("_recurrent", m.kept_states) : "");
   }
 };
 
 class RandomTraffic : public testing::TestWithParam<Mix> {
  protected:
-  // A beginning of one of two texts, and something behind it.
-  static Ids prompt(Random& random) {
+  // A beginning of one of two texts, or all of one that is over, and something behind it.
+  static Ids prompt(Random& random, const Ids& over) {
     const auto common = static_cast<int32_t>(random.below(100)), text = static_cast<int32_t>(random.below(2));
-    Ids ids = prompt_of(common, 10 + text);
+    Ids ids = random.below(3) == 0 && over.size() < 150 ? over : prompt_of(common, 10 + text);
     const auto more = static_cast<int32_t>(1 + random.below(12));
     return joined(std::move(ids), prompt_of(more, static_cast<int32_t>(random.below(3))));
   }
@@ -354,8 +470,8 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
     SCOPED_TRACE(str("seed ", seed));
     Random random(seed);
     SchedulerConfig config = config_of(static_cast<int32_t>(20 + random.below(150)), 24);
-    if (GetParam().recurrent) config = recurrent(config);
     config.max_requests = 5;
+    if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
     Traffic traffic(GetParam().strategy, config, seed);
     int32_t to_come = 40;
     for (int32_t steps = 0; to_come > 0 || !traffic.idle(); ++steps) {
@@ -363,7 +479,7 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
       while (to_come > 0 && random.below(3) == 0) {
         --to_come;
         try {
-          traffic.add(prompt(random), static_cast<int32_t>(1 + random.below(20)));
+          traffic.add(prompt(random, traffic.last_text), static_cast<int32_t>(1 + random.below(20)));
         } catch (const Error&) {  // a step of it has more rows than the engine runs
         }
       }
@@ -385,7 +501,7 @@ TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
   std::array<int64_t, 2> rows{};
   for (const KeepText keep : {KeepText::kNo, KeepText::kYes}) {
     SchedulerConfig config = config_of(200, 64);
-    if (GetParam().recurrent) config = recurrent(config);
+    if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
     config.keep_text = keep;
     Traffic traffic(GetParam().strategy, config);
     for (int32_t i = 0; i < 4; ++i) traffic.add(joined(prompt_of(100), {i}), 1);
@@ -396,9 +512,10 @@ TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, RandomTraffic,
-                         testing::Values(Mix{"autoregressive"}, Mix{"autoregressive", true}, Mix{"multi_bd"},
-                                         Mix{"multi_bd_edit"}, Mix{"dmax"}, Mix{"fast_dllm_v2"},
-                                         Mix{"diffusion_gemma"}),
+                         testing::Values(Mix{"autoregressive"}, Mix{"autoregressive", true},
+                                         Mix{"autoregressive", true, 1}, Mix{"autoregressive", true, 3},
+                                         Mix{"autoregressive", true, 20}, Mix{"multi_bd"}, Mix{"multi_bd_edit"},
+                                         Mix{"dmax"}, Mix{"fast_dllm_v2"}, Mix{"diffusion_gemma"}),
                          [](const auto& mix) { return testing::PrintToString(mix.param); });
 
 }  // namespace

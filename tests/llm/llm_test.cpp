@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -99,6 +100,36 @@ TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {
   EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(stop)));
   EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
   EXPECT_TRUE(llm.engine().idle());
+}
+
+// A chat's second turn behind an answer that ended by itself, at a stop text, or because the reader had enough.
+TEST(FairyHybrid, ASecondTurnGoesOnBehindTheFirstOnesAnswer) {
+  const std::string asked = "The old woman looked at the boy and said";
+  LLM alone(kDemo, options(1, Determinism::kStrict));
+  const Completion whole = complete(alone, asked, {.max_tokens = 200, .temperature = 0.9f, .seed = 11});
+  const std::string stop = whole.text.substr(whole.text.size() - 30, 10);
+  enum class End : uint8_t { kLength, kStopText, kReader };
+  for (const End end : {End::kLength, End::kStopText, End::kReader}) {
+    SCOPED_TRACE(static_cast<int>(end));
+    LLM llm(kDemo, options(1, Determinism::kStrict));
+    SamplingParams params{.max_tokens = end == End::kLength ? 200 : 400, .temperature = 0.9f, .seed = 11};
+    params.end_of_text = SamplingParams::EndOfText::kIgnored;
+    if (end == End::kStopText) params.stop = {stop};
+    int32_t pieces = 0;
+    const Completion first = llm.generate(asked, params, [&](std::string_view) {
+      return end == End::kReader && ++pieces == 150 ? StreamAction::kStop : StreamAction::kContinue;
+    });
+    EXPECT_EQ(first.num_reused, 0);
+    const std::string next = asked + first.text + " And then";
+    const Completion second = complete(llm, next, {.max_tokens = 40, .temperature = 0});
+    std::vector<int32_t> known = first.prompt_ids;
+    known.insert(known.end(), first.ids.begin(), first.ids.end() - 1);  // the last one was not run
+    const auto common = std::ranges::mismatch(known, second.prompt_ids).in1 - known.begin();
+    EXPECT_GE(common, 128);
+    EXPECT_EQ(second.num_reused, common / 64 * 64);
+    LLM fresh(kDemo, options(1, Determinism::kStrict));
+    EXPECT_EQ(second.ids, complete(fresh, next, {.max_tokens = 40, .temperature = 0}).ids);
+  }
 }
 
 TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {

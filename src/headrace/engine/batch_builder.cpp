@@ -6,7 +6,8 @@
 
 namespace headrace {
 
-void BatchBuilder::add_span(const Sequence& s, const PlannedSpan& planned, const ReqToTokenPool& table) {
+void BatchBuilder::add_span(const ScheduledStep& step, const PlannedSpan& planned, const ReqToTokenPool& table) {
+  const Sequence& s = *step.sequence;
   KeySpan keys = planned.keys;
   keys.q_off = static_cast<int32_t>(ids_.size());
   keys.page_row = s.table_row;
@@ -17,13 +18,18 @@ void BatchBuilder::add_span(const Sequence& s, const PlannedSpan& planned, const
   }
   batch_.attn.spans.push_back(keys);
   if (s.state_slot != kNoState) {  // a fresh sequence starts from zeros, whatever its slot held before
-    batch_.attn.state_slots.push_back({.read = keys.phys0 == 0 ? kNoState : s.state_slot, .write = s.state_slot});
+    const int32_t from = step.state_from.value_or(s.state_slot);
+    batch_.attn.state_slots.push_back({.read = keys.phys0 == 0 ? kNoState : from, .write = s.state_slot});
+  }
+  const auto request = static_cast<int32_t>(batch_.attn.spans.size()) - 1;
+  for (const StateMark& mark : step.left) {  // the step has one span: recurrent rows run once
+    batch_.attn.snapshots.push_back({request, mark.num_tokens - keys.phys0, mark.slot});
   }
 }
 
 void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
   const auto row0 = static_cast<int32_t>(ids_.size());
-  for (const PlannedSpan& span : step.plan.spans) add_span(*step.sequence, span, table);
+  for (const PlannedSpan& span : step.plan.spans) add_span(step, span, table);
   for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);
   for (const SoftRow& soft : step.plan.soft) soft_.push_back({row0 + soft.row, soft.parts});
 }

@@ -19,7 +19,7 @@ class BatchBuilder {
   void add(const ScheduledStep& step, const ReqToTokenPool& table);
   void add_merge(const StepPlan& any);
   void add_conditioning(std::span<const ScheduledStep> steps);
-  void add_span(const Sequence& sequence, const PlannedSpan& span, const ReqToTokenPool& table);
+  void add_span(const ScheduledStep& step, const PlannedSpan& span, const ReqToTokenPool& table);
 
   std::vector<int32_t> ids_, positions_;
   std::vector<int64_t> write_slots_;

@@ -155,6 +155,10 @@ std::vector<StepOutput> Engine::step() {
   }
 }
 
+void Engine::copy_states() {
+  for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
+}
+
 std::vector<StepOutput> Engine::run_step() {
   if (!warm_up_.empty()) {
     step_warm_up();
@@ -165,7 +169,7 @@ std::vector<StepOutput> Engine::run_step() {
     return land();
   }
   const std::vector<ScheduledStep> steps = scheduler_.next();
-  for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
+  copy_states();
   if (steps.empty()) return {};
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
@@ -215,7 +219,7 @@ void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
   while (s.num_published < s.num_final && !s.finish_reason) {
     const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
     s.finish_reason = finish_reason_of(s, token.id);
-    outputs.push_back({s.id, token, s.finish_reason, s.num_forwards});
+    outputs.push_back({s.id, token, s.finish_reason, s.num_forwards, s.num_reused});
   }
 }
 
@@ -229,8 +233,9 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   HR_REQUIRE(idle(), ErrorCode::kInvalidArgument, "engine: score runs alone, but requests are queued");
   const int64_t id = add(tokens, {.max_tokens = 1});
   const auto steps = scheduler_.next();
+  copy_states();
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
-  const ScheduledStep step{steps.front().sequence, causal_step(all, {0, all.end - 1})};
+  const ScheduledStep step{.sequence = steps.front().sequence, .plan = causal_step(all, {0, all.end - 1})};
   const Tensor logits = runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
   std::vector<float> scores;
   for (int32_t i = 0; i + 1 < all.end; ++i) {

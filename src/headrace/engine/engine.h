@@ -35,6 +35,7 @@ struct StepOutput {
   SampledToken token;
   std::optional<FinishReason> finish_reason;  // set with the last token
   int32_t num_forwards = 0;                   // of the sequence so far; prompt chunks do not count
+  int32_t num_reused = 0;                     // of its prompt, tokens that were not computed for it
 };
 
 // What the engine did so far; warm-up is not counted.
@@ -78,6 +79,7 @@ class Engine {
   ModelRunner& runner() { return runner_; }
 
  private:
+  void copy_states();  // those that the scheduler's next step reads
   std::vector<StepOutput> run_step();
   void give_up(const std::string& fault);
   void check_device() const;

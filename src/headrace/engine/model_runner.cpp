@@ -6,7 +6,8 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kSpansPerRequest = 8;  // at most, of strategies that run several blocks of one request
+constexpr int64_t kSpansPerRequest = 8;      // at most, of strategies that run several blocks of one request
+constexpr int64_t kSnapshotsPerRequest = 2;  // at most, of RequestStates
 // Keys up to which a few rows of attention wait for latency and not for bytes; in strict mode those of one group.
 constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;
 
@@ -35,7 +36,7 @@ std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntim
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kOutOfMemory) throw;
     throw Error(ErrorCode::kOutOfMemory,
-                str("recurrent states of ", config.num_slots, " requests: ", e.what(), "; try fewer requests"));
+                str(config.num_slots, " recurrent states, of requests and kept: ", e.what(), "; try fewer of them"));
   }
 }
 
@@ -78,7 +79,7 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                                         .table_rows = limits.table_rows,
                                                         .table_pages = limits.table_pages,
                                                         .page_size = kv_->page_size(),
-                                                        .max_snapshots = limits.table_rows},
+                                                        .max_snapshots = limits.table_rows * kSnapshotsPerRequest},
                                       runtime_);
     capture(limits);
   }

@@ -33,19 +33,23 @@ int32_t RequestPages::stored_in_common(const Sequence& s, const Sequence& other)
   return in_common(s, std::span(other.tokens).first(static_cast<size_t>(other.num_cached)));
 }
 
-bool RequestPages::give(Sequence& s, int32_t count, const Sequence* other) {
+std::vector<int32_t> RequestPages::stored(const Sequence& s, const Sequence* other) {
   std::vector<int32_t> first;
   if (config_.multiple && config_.keep_text == RequestPagesConfig::KeepText::kYes) {
     first = kept_.find(prompt_of(s), (s.prompt_len - 1) / config_.page_size);
     first.resize(static_cast<size_t>(rounded(static_cast<int32_t>(first.size()))));
   }
-  const int32_t stored = other != nullptr ? stored_in_common(s, *other) : 0;
-  if (stored > static_cast<int32_t>(first.size())) first.assign(other->pages.begin(), other->pages.begin() + stored);
+  const int32_t theirs = other != nullptr ? stored_in_common(s, *other) : 0;
+  if (theirs > static_cast<int32_t>(first.size())) first.assign(other->pages.begin(), other->pages.begin() + theirs);
+  return first;
+}
+
+bool RequestPages::give(Sequence& s, int32_t count, std::vector<int32_t> first) {
   const int32_t more = count - static_cast<int32_t>(first.size());
   if (more > num_available() - pages_.num_idle(first)) return false;
   pages_.add_request(first);
   while (pages_.num_free() < more) pages_.remove_text(kept_.drop_oldest());
-  s.num_cached = static_cast<int32_t>(first.size()) * config_.page_size;
+  s.num_cached = s.num_reused = static_cast<int32_t>(first.size()) * config_.page_size;
   s.pages = std::move(first);
   const std::vector<int32_t> fresh = *pages_.alloc(more);
   s.pages.insert(s.pages.end(), fresh.begin(), fresh.end());
@@ -60,7 +64,7 @@ void RequestPages::share(Sequence& s, const Sequence& other, int32_t count) {
   pages_.add_request(theirs);
   pages_.remove_request(own);
   std::ranges::copy(theirs, own.begin());
-  s.num_cached = count * config_.page_size;
+  s.num_cached = s.num_reused = count * config_.page_size;
 }
 
 void RequestPages::take_back(Sequence& s) {

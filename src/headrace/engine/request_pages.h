@@ -1,6 +1,7 @@
 // The pages of requests: which are a request's own, and which it shares with others that begin with the same text.
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "headrace/engine/kept_pages.h"
 #include "headrace/engine/page_users.h"
@@ -30,9 +31,12 @@ class RequestPages {
   // Of these, those that `other` has stored.
   int32_t stored_in_common(const Sequence& sequence, const Sequence& other) const;
 
-  // `count` pages for a sequence without any, which is then cached up to where it can go on: behind a kept text, or
-  // what `other` has stored, null for nobody. False, and no change, when too few are available.
-  bool give(Sequence& sequence, int32_t count, const Sequence* other);
+  // The pages that hold the longest beginning of the sequence's prompt: of a kept text, which is the newest then, or of
+  // what `other` has stored, null for nobody.
+  std::vector<int32_t> stored(const Sequence& sequence, const Sequence* other);
+  // `count` pages for a sequence without any, which is then cached behind `first` of them, as stored() had them. False,
+  // and no change, when too few are available.
+  bool give(Sequence& sequence, int32_t count, std::vector<int32_t> first);
   // The first `count` pages of `other`, which has stored them, in place of the sequence's, which is cached up to there.
   void share(Sequence& sequence, const Sequence& other, int32_t count);
   // Takes all of the sequence's pages, and keeps the text that fills whole ones.

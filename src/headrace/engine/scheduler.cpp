@@ -1,20 +1,25 @@
 #include "headrace/engine/scheduler.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
 namespace headrace {
 namespace {
 
+bool shares(const SchedulerConfig& c) { return c.keep_text == SchedulerConfig::KeepText::kYes; }
+
+// Beyond those that running requests work in.
+int32_t num_kept_states(const SchedulerConfig& c) { return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0; }
+
 RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
   using KeepText = RequestPagesConfig::KeepText;
-  const bool shares = c.keep_text == SchedulerConfig::KeepText::kYes;
+  // A recurrent model's text is of no use without a state.
+  const bool keeps = c.num_states == 0 || num_kept_states(c) > 0;
   return {.num_pages = c.num_pages,
           .page_size = c.page_size,
-          .multiple = shares ? strategy.reusable_multiple() : std::nullopt,
-          .keep_text = c.num_states == 0 ? KeepText::kYes : KeepText::kNo};  // a kept text has no state
+          .multiple = shares(c) ? strategy.reusable_multiple() : std::nullopt,
+          .keep_text = keeps ? KeepText::kYes : KeepText::kNo};
 }
 
 }  // namespace
@@ -22,7 +27,9 @@ RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy
 Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy)
     : config_(config),
       strategy_(strategy),
-      states_("recurrent state", config.num_states),
+      states_({.num_states = config.num_states,
+               .num_kept = strategy.reusable_multiple() ? num_kept_states(config) : 0,
+               .page_size = config.page_size}),
       pages_(pages_config(config, strategy)),
       table_(config.max_requests, config.max_context_len, config.page_size) {}
 
@@ -47,16 +54,19 @@ void Scheduler::add(Sequence& s) {
 
 bool Scheduler::admit(Sequence& s) {
   if (table_.available_size() == 0) return false;
-  if (recurrent() && states_.available_size() == 0) return false;
+  if (states_.any() && !states_.any_free()) return false;
   // Before texts are compared: what is behind its prompt's whole pages is in nobody's.
   if (pages_needed(s) - s.prompt_len / config_.page_size > pages_.num_available()) return false;
-  const auto stored = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
-  const auto most = recurrent() ? running_.end() : std::ranges::max_element(running_, {}, stored);
-  if (!pages_.give(s, pages_needed(s), most == running_.end() ? nullptr : most->sequence)) return false;
+  const auto in_common = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
+  const auto most = std::ranges::max_element(running_, {}, in_common);
+  std::vector<int32_t> first = pages_.stored(s, most == running_.end() ? nullptr : most->sequence);
+  const auto stored = static_cast<int32_t>(first.size());
+  if (states_.any()) first.resize(static_cast<size_t>(states_.kept_pages(s, stored)));
+  if (!pages_.give(s, pages_needed(s), std::move(first))) return false;
   s.table_row = *table_.alloc();
   table_.write(s.table_row, 0, s.pages);
-  if (recurrent()) {
-    s.state_slot = states_.alloc(1)->front();
+  if (states_.any()) {
+    states_.give(s, stored);
     table_.set_state_slot(s.table_row, s.state_slot);
   }
   Running& one = running_.emplace_back(Running{.sequence = &s});
@@ -75,8 +85,8 @@ void Scheduler::follow(Running& one) const {
     const int32_t common = pages_.in_common(s, std::span(r.tokens).first(static_cast<size_t>(r.prompt_len)));
     if (common <= one.common_pages) continue;
     // Its state is that of more tokens, or jumps there.
-    if (recurrent() && r.num_cached > common * config_.page_size) continue;
-    if (recurrent() && other.ahead != nullptr && other.common_pages > common) continue;
+    if (states_.any() && r.num_cached > common * config_.page_size) continue;
+    if (states_.any() && other.ahead != nullptr && other.common_pages > common) continue;
     one.ahead = &r;
     one.common_pages = common;
   }
@@ -85,21 +95,21 @@ void Scheduler::follow(Running& one) const {
 void Scheduler::catch_up(Running& one) {
   if (one.ahead == nullptr) return;
   Sequence& s = *one.sequence;
-  HR_ASSERT(!recurrent() || one.ahead->num_cached <= one.common_pages * config_.page_size);
+  HR_ASSERT(!states_.any() || one.ahead->num_cached <= one.common_pages * config_.page_size);
   const int32_t stored = std::min(one.common_pages, pages_.stored_in_common(s, *one.ahead));
   const bool all = stored == one.common_pages;
-  if (recurrent() && !all) return;  // there is one state, at the end of what they have in common
+  if (states_.any() && !all) return;  // there is one state, at the end of what they have in common
   if (stored * config_.page_size > s.num_cached) {
     pages_.share(s, *one.ahead, stored);
     table_.write(s.table_row, 0, s.pages);
-    if (recurrent()) state_copies_.push_back({one.ahead->state_slot, s.state_slot});
+    if (states_.any()) states_.share(s, *one.ahead);
   }
   if (all) one.ahead = nullptr;
 }
 
 int32_t Scheduler::rows_to_copy(const Sequence& s) const {
   int32_t rows = std::numeric_limits<int32_t>::max();
-  if (!recurrent()) return rows;
+  if (!states_.any()) return rows;
   for (const Running& other : running_) {
     if (other.ahead == &s) rows = std::min(rows, other.common_pages * config_.page_size - s.num_cached);
   }
@@ -110,10 +120,11 @@ bool Scheduler::any_held_back() const {
   return std::ranges::any_of(running_, [](const Running& one) { return one.ahead != nullptr; });
 }
 
-std::vector<StateCopy> Scheduler::take_state_copies() { return std::exchange(state_copies_, {}); }
-
 std::vector<ScheduledStep> Scheduler::next() {
-  for (Running& one : running_) catch_up(one);
+  for (Running& one : running_) {
+    states_.publish(*one.sequence);
+    catch_up(one);
+  }
   while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
   std::vector<Sequence*> order;
   for (const Running& one : running_) {
@@ -127,7 +138,9 @@ std::vector<ScheduledStep> Scheduler::next() {
     StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
     if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
     budget -= plan.num_rows();
-    steps.push_back({sequence, std::move(plan)});
+    ScheduledStep& step = steps.emplace_back(ScheduledStep{.sequence = sequence, .plan = std::move(plan)});
+    states_.plan(step);
+    table_.set_state_slot(sequence->table_row, sequence->state_slot);
   }
   return steps;
 }
@@ -146,10 +159,9 @@ void Scheduler::release(Sequence& s) {
   for (Running& other : running_) {
     if (std::ranges::find(followers, other.sequence) != followers.end()) follow(other);
   }
+  states_.take_back(s);
   pages_.take_back(s);
   table_.free(s.table_row);
-  if (s.state_slot != kNoState) states_.free(std::array{s.state_slot});
-  s.state_slot = kNoState;
 }
 
 }  // namespace headrace

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "headrace/engine/request_pages.h"
+#include "headrace/engine/request_states.h"
+#include "headrace/engine/scheduled_step.h"
 #include "headrace/pool/req_to_token_pool.h"
-#include "headrace/pool/slot_allocator.h"
-#include "headrace/strategy/decoding_strategy.h"
 
 namespace headrace {
 
@@ -17,20 +17,9 @@ struct SchedulerConfig {
   int32_t max_context_len = 0;
   int32_t max_tokens_per_step = 512;
   // kYes: a request whose prompt begins with the same text as that of a running one, or of one that is over and whose
-  // pages are still filled, goes on behind it. Where the strategy allows it; with recurrent states only behind running
-  // ones.
+  // pages are still filled, goes on behind it. Where the strategy allows it; with recurrent states where one was left,
+  // for which there is room in what num_states has beyond max_requests.
   enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;
-};
-
-struct ScheduledStep {
-  Sequence* sequence = nullptr;  // not owned
-  StepPlan plan;
-};
-
-// Of recurrent states, by slot.
-struct StateCopy {
-  int32_t from = 0, to = 0;
-  bool operator==(const StateCopy&) const = default;
 };
 
 // A sequence gets pages for its whole prompt and output when it is admitted, so a running one never lacks memory;
@@ -49,7 +38,7 @@ class Scheduler {
   // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step.
   std::vector<ScheduledStep> next();
   // What the step that next() returned reads besides: to be copied before it runs, in this order.
-  std::vector<StateCopy> take_state_copies();
+  std::vector<StateCopy> take_state_copies() { return states_.take_copies(); }
   // Frees everything that a finished or aborted sequence holds, queued or running.
   void release(Sequence& sequence);
 
@@ -57,8 +46,8 @@ class Scheduler {
   bool any_held_back() const;  // by a sequence that computes what they begin with
   bool idle() const { return waiting_.empty() && running_.empty(); }
   const ReqToTokenPool& table() const { return table_; }
-  int32_t free_pages() const { return pages_.num_available(); }  // those with kept text too
-  int32_t free_states() const { return states_.available_size(); }
+  int32_t free_pages() const { return pages_.num_available(); }    // those with kept text too
+  int32_t free_states() const { return states_.num_available(); }  // kept ones too
 
  private:
   struct Running {
@@ -67,7 +56,6 @@ class Scheduler {
     int32_t common_pages = 0;
   };
 
-  bool recurrent() const { return config_.num_states > 0; }
   int32_t pages_needed(const Sequence& sequence) const;
   bool admit(Sequence& sequence);
   // The sequence before `one` that will have stored the most of what it begins with, if that is more than it has.
@@ -79,12 +67,11 @@ class Scheduler {
 
   SchedulerConfig config_;
   const DecodingStrategy& strategy_;
-  SlotAllocator states_;
+  RequestStates states_;
   RequestPages pages_;
   ReqToTokenPool table_;
   std::deque<Sequence*> waiting_;  // not owned
   std::vector<Running> running_;   // in order of admission
-  std::vector<StateCopy> state_copies_;
 };
 
 }  // namespace headrace

@@ -15,6 +15,7 @@ namespace headrace {
 namespace {
 
 constexpr int32_t kDefaultContext = 8192;
+constexpr int32_t kMostRequests = 1;                                   // at a time
 constexpr int32_t kTokensPerStep = 512, kTokensPerDeviceStep = 16384;  // a device is busy only with many rows
 
 OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
@@ -47,6 +48,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                            const LLMOptions& o) {
   const int32_t context =
       o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
+  const bool keeps = o.keep_text == SchedulerConfig::KeepText::kYes;
   return {.runner = {.backend = o.backend,
                      .kernel_set = o.kernel_set,
                      .attn_impl = o.attn_impl,
@@ -54,9 +56,11 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                      .context = context_on(runtime, o),
                      .num_pages = (context + o.page_size - 1) / o.page_size,
                      .page_size = o.page_size,
+                     .num_states = kMostRequests + (keeps ? o.kept_states : 0),
                      .max_tokens = tokens_per_step(model, runtime, context),
                      .kv_dtype = o.kv_dtype,
                      .graphs = o.graphs},
+          .max_requests = kMostRequests,
           .max_context_len = context,
           .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
           .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
@@ -82,6 +86,7 @@ class TextStream {
     result.ids.push_back(out.token.id);
     result.num_visible += out.finish_reason == FinishReason::kStop ? 0 : 1;
     result.num_forwards = out.num_forwards;
+    result.num_reused = out.num_reused;
     std::string piece = stops_.push(detokenizer_.push(out.token.id));
     if (out.finish_reason) {
       result.finish_reason = *out.finish_reason;

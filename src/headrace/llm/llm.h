@@ -27,6 +27,7 @@ struct LLMOptions {
   std::string strategy = "auto";  // "auto": what the model was trained for
   StrategyConfig decoding;        // its `model` is the engine's to set
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
+  int32_t kept_states = 8;                       // of hybrids, with kept text; each is as large as a running request's
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
@@ -40,6 +41,7 @@ struct Completion {
   std::string text;
   std::vector<int32_t> prompt_ids, ids;
   FinishReason finish_reason = FinishReason::kLength;
+  int32_t num_reused = 0;    // of `prompt_ids`, that an earlier request had computed
   int32_t num_visible = 0;   // of `ids`, without the end token
   int32_t num_first = 0;     // of `ids`, that came with the first of them
   int32_t num_forwards = 0;  // passes of the model that looked for tokens or stored some

@@ -23,6 +23,12 @@ constexpr std::string_view name_of(FinishReason reason) {
   return "unknown";
 }
 
+// A recurrent state that a sequence leaves on its way, behind its first num_tokens tokens.
+struct StateMark {
+  int32_t num_tokens = 0;
+  int32_t slot = kNoState;  // as long as no step that leaves it has been planned
+};
+
 // Owned by the engine, which alone changes it, through its strategy.
 struct Sequence {
   int64_t id = 0;
@@ -33,6 +39,7 @@ struct Sequence {
   int32_t limit = 0;                  // positions from here on are never decided: max_tokens, the context, an end token
   std::vector<int32_t> eos_ids;       // that end this request; empty when it ignores them
   int32_t num_cached = 0;             // tokens whose K, V and state are in the pools
+  int32_t num_reused = 0;             // of the prompt's, those that were not computed for it
   int32_t num_final = 0;              // leading tokens that will not change
   int32_t num_published = 0;          // of these, tokens that the engine has handed out; the prompt counts
   int32_t num_forwards = 0;           // passes that looked for tokens, or stored some; prompt chunks do not count
@@ -45,6 +52,8 @@ struct Sequence {
   // Held while the sequence runs.
   int32_t table_row = 0;
   int32_t state_slot = kNoState;
+  int32_t state_end = 0;         // tokens behind which the slot's state stands when the last planned step has run
+  std::vector<StateMark> marks;  // ascending
   std::vector<int32_t> pages;
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

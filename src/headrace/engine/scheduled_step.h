@@ -1,0 +1,25 @@
+// What a sequence does in a step.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "headrace/request/sequence.h"
+#include "headrace/strategy/decoding_strategy.h"
+
+namespace headrace {
+
+struct ScheduledStep {
+  Sequence* sequence = nullptr;  // not owned
+  StepPlan plan;
+  // Of recurrent states: the slot that the step reads, where it is another one than it writes.
+  std::optional<int32_t> state_from = {};
+  std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
+};
+
+// Of recurrent states, by slot.
+struct StateCopy {
+  int32_t from = 0, to = 0;
+  bool operator==(const StateCopy&) const = default;
+};
+
+}  // namespace headrace
