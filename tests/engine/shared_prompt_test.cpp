@@ -443,6 +443,18 @@ TEST(SharedPrompts, AStateOfAStepThatDidNotRunIsNotKept) {
   EXPECT_EQ(traffic.step(), "2:0+32");
 }
 
+TEST(SharedPrompts, ASlotForAStateOfAStepThatDidNotRunIsFreeAgain) {
+  Traffic traffic("autoregressive", recurrent(config_of(), 1));
+  traffic.add(prompt_of(90));
+  traffic.plan_only();
+  traffic.abort(1);
+  EXPECT_EQ(traffic.scheduler().free_states(), 9);
+  traffic.add(prompt_of(37), 1);
+  EXPECT_EQ(traffic.step(), "2:0+37");
+  traffic.add(prompt_of(37), 1);
+  EXPECT_EQ(traffic.step(), "3:32+5");
+}
+
 struct Mix {
   std::string strategy;
   bool recurrent = false;
@@ -494,6 +506,14 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
     }
     EXPECT_EQ(traffic.scheduler().free_pages(), 24);
     EXPECT_EQ(traffic.scheduler().free_states(), config.num_states);
+    for (const char* begin : {"0+", "32+"}) {  // there is room for as many kept states as before
+      for (int32_t i = 0; i < std::min(GetParam().kept_states, 6); ++i) {
+        const int64_t id = traffic.add(prompt_of(37, 40 + i), 1);
+        const std::string trace = traffic.step();
+        EXPECT_TRUE(trace.starts_with(str(id, ":", begin))) << trace;
+        while (!traffic.idle()) traffic.step();
+      }
+    }
   }
 }
 
