@@ -9,6 +9,7 @@
 #include "bench/limit_beside.h"
 #include "bench/measured_limits.h"
 #include "block_bench.h"
+#include "canvas_bench.h"
 #include "chat_bench.h"
 #include "commands.h"
 #include "headrace/base/parallel.h"
@@ -79,7 +80,7 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
     if (value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
                 str("bench ", what, ": ", flag, " ", value,
-                    " has no effect on it; bench model, chat and blocks take that flag, and ",
+                    " has no effect on it; bench model, chat, blocks and canvases take that flag, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("--device", flags.device);
@@ -99,9 +100,11 @@ int bench(const std::string& what, const ModelFlags& flags) {
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (what == "model") bench_model(flags, threads, report);
-  if (what == "blocks" || what == "chat") {
+  if (what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags.model), options_of(flags));
-    what == "blocks" ? bench_blocks(llm) : bench_chat(llm, report);
+    if (what == "blocks") bench_blocks(llm);
+    if (what == "canvases") bench_canvases(llm);
+    if (what == "chat") bench_chat(llm, report);
   }
   return 0;
 }

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bench/measured_limits.h"
-#include "headrace/kernels/cuda_module.h"
+#include "device_limits.h"
 #include "output.h"
 
 namespace headrace::app {
@@ -16,32 +15,6 @@ constexpr int32_t kPrompt = 256, kOutput = 256, kSteps = 96;
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-struct Limits {
-  double copy_rate = 0, matmul_rate = 0;  // bytes/s, both directions counted; flop/s
-};
-
-Limits measured_limits(DeviceRuntime& runtime, const OpContext& context) {
-  constexpr int64_t kBytes = int64_t{1} << 30, kSize = 8192;
-  constexpr int kTimes = 20;
-  const Tensor from = Tensor::zeros(DType::kU8, {kBytes}, runtime), to(DType::kU8, {kBytes}, runtime);
-  const auto per_call = [&runtime](const std::function<void()>& call) {
-    return bench::median_seconds(5,
-                                 [&] {
-                                   for (int i = 0; i < kTimes; ++i) call();
-                                   runtime.synchronize();
-                                 }) /
-           kTimes;
-  };
-  const double copy = per_call([&] { runtime.copy_on_device(to.data(), from.data(), kBytes); });
-  const Tensor host = bench::filled(DType::kBF16, {kSize, kSize});  // zeros would flatter
-  const Tensor x(DType::kBF16, {kSize, kSize}, runtime), y(DType::kBF16, {kSize, kSize}, runtime);
-  runtime.copy_to_device(x.data(), host.data(), static_cast<size_t>(host.view().bytes()));
-  OpContext fast = context;
-  fast.determinism = Determinism::kFast;
-  const double product = per_call([&] { cuda_module().ops("cuda").linear({.x = x, .weight = x, .y = y}, fast); });
-  return {2.0 * kBytes / copy, 2.0 * kSize * kSize * kSize / product};
-}
 
 SamplingParams scripted(int32_t block_size) {
   SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -163,7 +136,7 @@ class Rehearsal {
   std::vector<BlockState> states_;
 };
 
-void report(const LLM& llm, int32_t requests, const Limits& limits, const Measured& m) {
+void report(const LLM& llm, int32_t requests, const DeviceLimits& limits, const Measured& m) {
   const ModelInfo& info = llm.model_info();
   const auto bytes = static_cast<double>(info.weight_bytes);
   const double reads = bytes / limits.copy_rate, products = bytes * m.rows / limits.matmul_rate,  // weights of 2 bytes
@@ -183,7 +156,7 @@ void bench_blocks(LLM& llm) {
   HR_REQUIRE(llm.device().type != DeviceType::kCPU, ErrorCode::kUnsupported,
              "bench blocks: it measures a GPU's denoise steps; give --device cuda");
   DeviceRuntime& runtime = *llm.config().runner.runtime;
-  const Limits limits = measured_limits(runtime, llm.config().runner.context);
+  const DeviceLimits limits = measured_limits(runtime, llm.config().runner.context);
   const int32_t block_size = llm.model_info().diffusion ? llm.model_info().diffusion->block_size : 1;
   for (const int32_t requests : {1, 128}) {
     Engine engine(llm.model(), config_for(llm, requests, block_size));

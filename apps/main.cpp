@@ -138,7 +138,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("bench", "speed against the machine's measured limits, one JSON object per line");
   measure->add_option("op", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"attention", "blocks", "chat", "gdn", "model"}));
+      ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "gdn", "model"}));
   add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench); });
 }

@@ -25,6 +25,8 @@ using testing_support::Random;
 constexpr int32_t kVocab = 24, kMask = 23, kPage = 16, kMaxContext = 640;
 
 struct Problem {
+  std::string strategy = "multi_bd";
+  DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
   int32_t block_size = 4, requests = 3;
   DecodingParams decoding;
   DiffusionInfo::Acceptance acceptance = DiffusionInfo::Acceptance::kAbove;
@@ -54,16 +56,21 @@ Rows random_rows(int64_t count, Random& random) {
 // The memory that a DeviceBatch and a BlockLoop would have, on the host.
 struct Memory {
   Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, num_rows, report, results, best, stats;
-  std::vector<int32_t> all_sizes;
-  Memory(int32_t requests, int32_t block) {
-    const int64_t rows = int64_t{2} * requests * block, results_rows = int64_t{requests} * block;
-    for (int32_t size = block; size < rows; size += 3 * block) all_sizes.push_back(size);
-    all_sizes.push_back(static_cast<int32_t>(rows));
+  std::vector<int32_t> block_sizes, canvas_sizes;
+  // `canvas`: tokens of one at most; 0: there are none.
+  Memory(int32_t requests, int32_t block, int32_t canvas = 0) {
+    const int32_t most = canvas > 0 ? requests * canvas : 2 * requests * block;
+    const int64_t rows = most, results_rows = int64_t{requests} * block;
+    for (int32_t size = block; size < 2 * requests * block; size += 3 * block) block_sizes.push_back(size);
+    if (canvas == 0) block_sizes.push_back(most);
+    for (int32_t size = 2 * block; canvas > 0 && size < most; size += 2 * block + 1) canvas_sizes.push_back(size);
+    if (canvas > 0) canvas_sizes.push_back(most);
     states = Tensor::zeros(DType::kU8, {requests * int64_t{sizeof(BlockState)}});
-    tokens = Tensor::zeros(DType::kI32, {requests, 2, block});
+    tokens = Tensor::zeros(DType::kI32, {requests, std::max(2 * block, canvas)});
     counter = Tensor::zeros(DType::kI32, {2});
-    sizes = Tensor(DType::kI32, {static_cast<int64_t>(all_sizes.size())});
-    std::ranges::copy(all_sizes, sizes.data_as<int32_t>());
+    sizes = Tensor(DType::kI32, {static_cast<int64_t>(block_sizes.size() + canvas_sizes.size())});
+    std::ranges::copy(block_sizes, sizes.data_as<int32_t>());
+    std::ranges::copy(canvas_sizes, sizes.data_as<int32_t>() + block_sizes.size());
     spans = Tensor::zeros(DType::kU8, {(requests + 1) * int64_t{sizeof(KeySpan)}});
     ids = Tensor::zeros(DType::kI32, {rows}), positions = Tensor::zeros(DType::kI32, {rows});
     num_rows = Tensor::zeros(DType::kI32, {1});
@@ -78,6 +85,8 @@ struct Memory {
             .tokens = tokens,
             .counter = counter,
             .sizes = sizes,
+            .block_sizes = static_cast<int32_t>(block_sizes.size()),
+            .most_rows = static_cast<int32_t>(ids.numel()),
             .block_size = block,
             .mask_token_id = kMask,
             .page_size = kPage,
@@ -85,24 +94,33 @@ struct Memory {
             .report = report,
             .results = results};
   }
+  // The one that steps of so many rows have.
+  int32_t size_of(int32_t rows, bool canvases) const {
+    const auto found = std::ranges::lower_bound(block_sizes, rows);
+    return !canvases && found != block_sizes.end() ? *found : *std::ranges::lower_bound(canvas_sizes, rows);
+  }
   const BlockReport& said() const { return *static_cast<const BlockReport*>(report.data()); }
 };
 
 class BlockTrace {
  public:
   BlockTrace(const Problem& problem, const OpSet& ops)
-      : problem_(problem), ops_(ops), random_(problem.seed), memory_(problem.requests, problem.block_size) {
+      : problem_(problem),
+        ops_(ops),
+        random_(problem.seed),
+        memory_(problem.requests, problem.block_size, canvases() ? 9 * problem.block_size : 0) {
     const DiffusionInfo info{.mask_token_id = kMask,
                              .block_size = problem.block_size,
                              .sub_block_size = problem.block_size,
+                             .logits_of = problem.logits_of,
                              .threshold = 0.9f,
                              .acceptance = problem.acceptance};
-    strategy_ = make_strategy("multi_bd", {.model = info});
+    strategy_ = make_strategy(problem.strategy, {.model = info});
     scheduler_.emplace(SchedulerConfig{.num_pages = 256,
                                        .page_size = kPage,
                                        .max_requests = problem.requests,
                                        .max_context_len = kMaxContext,
-                                       .max_tokens_per_step = 512},
+                                       .max_tokens_per_step = 2048},
                        *strategy_);
     for (int32_t r = 0; r < problem.requests; ++r) add(r);
   }
@@ -130,6 +148,7 @@ class BlockTrace {
   }
 
  private:
+  bool canvases() const { return problem_.strategy != "multi_bd"; }
   void add(int32_t r) {
     auto s = std::make_unique<Sequence>();
     s->id = r;
@@ -177,14 +196,11 @@ class BlockTrace {
       if (!s) continue;
       BlockState& state = states[next] = *strategy_->block_state(*s);
       state.first_logit = logits;
-      logits += state.num_masked(problem_.block_size);
-      for (int32_t i = 0; i < 2 * problem_.block_size; ++i) {
-        const int32_t p = state.begin - problem_.block_size + i;
-        memory_.tokens
-            .data_as<int32_t>()[next * 2 * static_cast<size_t>(problem_.block_size) + static_cast<size_t>(i)] =
-            p < 0 ? 0 : s->tokens[static_cast<size_t>(p)];
-      }
-      ++next;
+      logits += state.num_samples(problem_.block_size);
+      auto* tokens = memory_.tokens.data_as<int32_t>() + static_cast<int64_t>(next++) * memory_.tokens.dim(1);
+      const int32_t first = canvases() ? 0 : state.begin - problem_.block_size;
+      const int32_t end = canvases() ? s->num_tokens() : first + 2 * problem_.block_size;
+      for (int32_t p = first; p < end; ++p) tokens[p - first] = p < 0 ? 0 : s->tokens[static_cast<size_t>(p)];
     }
     memory_.counter.data_as<int32_t>()[1] = logits;
   }
@@ -205,7 +221,10 @@ class BlockTrace {
     ASSERT_EQ(said.rows, batch.num_tokens());
     ASSERT_EQ(*memory_.num_rows.data_as<int32_t>(), said.rows);
     ASSERT_EQ(said.logits_rows, static_cast<int32_t>(batch.logits_rows.size()));
-    ASSERT_EQ(said.size, *std::ranges::lower_bound(memory_.all_sizes, said.rows));
+    const bool any_canvas =
+        std::ranges::any_of(batch.attn.spans, [this](const KeySpan& s) { return canvases() && s.ctx_len == 0; });
+    ASSERT_EQ(said.size, memory_.size_of(said.rows, any_canvas));
+    ASSERT_EQ(said.canvases, any_canvas || (!memory_.block_sizes.empty() && said.rows > memory_.block_sizes.back()));
     const ForwardBatch& padded = padding_.fill(
         batch, BatchPadding::Sizes{problem_.requests + 1, said.size, static_cast<int32_t>(memory_.logits.numel())});
     const auto same = [&](const char* what, const TensorView& want, const Tensor& got) {
@@ -265,22 +284,41 @@ std::vector<Problem> problems() {
   return all;
 }
 
-void follow_the_strategy(const OpSet& ops) {
+// The same, as canvases.
+std::vector<Problem> canvas_problems() {
+  std::vector<Problem> all;
+  for (const char* strategy : {"full_attention", "dual_cache"}) {
+    for (const auto logits_of : {DiffusionInfo::LogitsOf::kSame, DiffusionInfo::LogitsOf::kBefore}) {
+      for (Problem p : problems()) {
+        if (p.decoding.max_passes) continue;  // they do not read it
+        p.strategy = strategy, p.logits_of = logits_of;
+        all.push_back(p);
+      }
+    }
+  }
+  return all;
+}
+
+void follow_the_strategy(const OpSet& ops, const std::vector<Problem>& all) {
   int steps = 0;
-  for (const Problem& problem : problems()) {
-    SCOPED_TRACE(testing::Message() << "blocks of " << problem.block_size << ", seed " << problem.seed);
+  for (const Problem& problem : all) {
+    SCOPED_TRACE(testing::Message() << problem.strategy << ", blocks of " << problem.block_size << ", seed "
+                                    << problem.seed);
     steps += BlockTrace(problem, ops).run();
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(steps, 200);
 }
 
-TEST(BlockStep, FollowsTheStrategyAndItsBatches) { follow_the_strategy(reference::ops()); }
+TEST(BlockStep, FollowsTheStrategyAndItsBatches) { follow_the_strategy(reference::ops(), problems()); }
+
+TEST(BlockStep, FollowsStrategiesOfCanvases) { follow_the_strategy(reference::ops(), canvas_problems()); }
 
 TEST(BlockStep, FollowsTheStrategyAndItsBatchesOnADevice) {
   const OpSet* ops = testing_support::mirrored_cuda_ops();
   if (ops == nullptr) GTEST_SKIP() << "no CUDA device";
-  follow_the_strategy(*ops);
+  follow_the_strategy(*ops, problems());
+  follow_the_strategy(*ops, canvas_problems());
 }
 
 TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
@@ -305,6 +343,55 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   EXPECT_FALSE(make_strategy("multi_bd_edit", {.model = info})->device_blocks());
 }
 
+TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {
+  DiffusionInfo info{.mask_token_id = kMask, .block_size = 4, .sub_block_size = 4, .threshold = 0.9f};
+  for (const char* name : {"full_attention", "dual_cache"}) {
+    info.block_size = 4;
+    const auto strategy = make_strategy(name, {.model = info});
+    EXPECT_TRUE(strategy->device_blocks());
+    Sequence s{.tokens = {1, 2, 3, 4, 5}, .prompt_len = 5, .limit = 14};
+    s.params.temperature = 0;
+    strategy->start(s);
+    const auto state = strategy->block_state(s);
+    ASSERT_TRUE(state) << name;
+    EXPECT_EQ(state->begin, 5);
+    EXPECT_EQ(state->canvas_len, 14);
+    s.params.decoding.rule = DecodingParams::Rule::kRandom;
+    EXPECT_FALSE(strategy->block_state(s));
+    s.params.decoding = {.order_temperature = 0.5f};
+    EXPECT_FALSE(strategy->block_state(s));
+    s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
+    EXPECT_FALSE(strategy->block_state(s));
+    info.block_size = BlockState::kMaxBlock + 1;
+    EXPECT_FALSE(make_strategy(name, {.model = info})->device_blocks());
+  }
+}
+
+// Steps of canvases come and go, but never outgrow the largest graph.
+TEST(BlockLoop, TakesCanvasesThatAlwaysFit) {
+  const Memory memory(2, 4, 20);
+  const Tensor table = Tensor::zeros(DType::kI32, {3, 4});
+  const BlockLoop loop(
+      reference::ops(), {}, cpu_runtime(),
+      {.max_requests = 2,
+       .block_size = 4,
+       .mask_token_id = kMask,
+       .vocab = kVocab,
+       .page_size = kPage,
+       .sizes = {4, 8},
+       .canvas_len = 20,
+       .canvas_sizes = {8, 16, 24}},
+      {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, memory.num_rows, table});
+  const auto canvas = [](int32_t length) {
+    return BlockState{
+        .running = 1, .sees = BlockState::Sees::kKeptCanvas, .begin = 4, .canvas_len = length, .num_steps = 1};
+  };
+  EXPECT_TRUE(loop.holds(std::array{canvas(20)}));
+  EXPECT_TRUE(loop.holds(std::array{canvas(12), canvas(12)}));
+  EXPECT_FALSE(loop.holds(std::array{canvas(12), canvas(13)}));  // rows, as soon as both begin a block
+  EXPECT_FALSE(loop.holds(std::array{canvas(21)}));              // tokens
+}
+
 // The loop's own bookkeeping, on a device that is the host.
 TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
   const Memory memory(2, 4);
@@ -315,7 +402,7 @@ TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
                   .mask_token_id = kMask,
                   .vocab = kVocab,
                   .page_size = kPage,
-                  .sizes = memory.all_sizes},
+                  .sizes = memory.block_sizes},
                  {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, memory.num_rows, table});
   BlockState state{.running = 1, .begin = 4, .num_cached = 4, .limit = 8, .page_row = 1};
   state.rule.threshold = 0.5f;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "headrace/attention/backend_registry.h"
 #include "headrace/pool/kv_pool.h"
 #include "toy_diffusion_model.h"
@@ -17,9 +19,11 @@ TEST(CudaGraphRunner, AStepOfRowsThatIsNotRecordedIsAnError) {
   const auto backend = make_backend("reference", {}, {.kv_pool = &pool});
   CudaGraphRunner graphs(model, *backend, cpu_runtime(),
                          {.rows = {.sizes = {8, 16}}, .table_rows = 2, .table_pages = 1});
-  for (const int32_t size : {0, 8, 12, 17}) {
+  using Kind = CudaGraphRunner::Kind;
+  for (const auto& [kind, size] : {std::pair(Kind::kRows, 0), std::pair(Kind::kRows, 8), std::pair(Kind::kRows, 12),
+                                   std::pair(Kind::kRows, 17), std::pair(Kind::kCanvases, 8)}) {
     try {
-      graphs.run_rows(size, 1, 10);
+      graphs.run_rows(kind, size, 1, 10);
       ADD_FAILURE() << size;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::kInternal) << size;

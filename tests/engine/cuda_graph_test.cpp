@@ -15,6 +15,7 @@ struct Case {
   std::optional<DType> dtype;  // in place of the checkpoint's
   std::string graphs = {};     // part of what the runner says of them
   std::string set = "cuda";    // of kernels
+  std::optional<int32_t> block_size = {};
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.set << ": " << c.family << " by " << c.strategy; }
 };
 
@@ -72,8 +73,11 @@ class CudaGraphs : public testing::TestWithParam<Case> {
                         .num_states = kRequests,
                         .graphs = graphs};
     runner.backend = one.set;
-    Engine engine(*model,
-                  {.runner = runner, .max_requests = kRequests, .max_context_len = 128, .strategy = one.strategy});
+    Engine engine(*model, {.runner = runner,
+                           .max_requests = kRequests,
+                           .max_context_len = 128,
+                           .strategy = one.strategy,
+                           .decoding = {.block_size = one.block_size}});
     Run run{.ids = std::vector<std::vector<int32_t>>(kRequests), .report = engine.runner().describe()};
     for (int32_t r = 0; r < 4; ++r) add(engine, r);
     for (int step = 0; !engine.idle(); ++step) {
@@ -109,7 +113,8 @@ TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
   EXPECT_EQ(with.ids, without.ids);
   EXPECT_EQ(without.graph_steps, 0);
   EXPECT_GE(with.graph_steps, with.steps - 2);  // all but prompts that are larger than any graph
-  EXPECT_EQ(with.device_steps > 0, GetParam().strategy == "multi_bd");
+  const auto& strategy = GetParam().strategy;
+  EXPECT_EQ(with.device_steps > 0, strategy == "multi_bd" || strategy == "full_attention" || strategy == "dual_cache");
   EXPECT_EQ(without.device_steps, 0);
 }
 
@@ -130,6 +135,21 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
                                          Case{"sdar", "multi_bd", DType::kBF16, "graphs for steps of "},
                                          Case{"sdar_moe", "multi_bd", {}, "graphs for steps of "},
                                          Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "}),
+                         [](const auto& one) {
+                           return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
+                         });
+
+const std::string kCanvases = "graphs for whole canvases of up to 512 rows",
+                  kBlocksAndCanvases = "rows and for whole canvases of up to 512 rows";
+
+INSTANTIATE_TEST_SUITE_P(Canvases, CudaGraphs,
+                         testing::Values(Case{"llada", "full_attention", {}, kCanvases, "cuda", 8},
+                                         Case{"llada", "full_attention", DType::kBF16, kCanvases, "cuda", 8},
+                                         Case{"llada_moe", "full_attention", {}, kCanvases, "cuda", 8},
+                                         Case{"dream", "full_attention", {}, kCanvases, "cuda", 8},
+                                         Case{"llada", "dual_cache", {}, kBlocksAndCanvases, "cuda", 8},
+                                         Case{"llada_moe", "dual_cache", DType::kBF16, kBlocksAndCanvases, "cuda", 8},
+                                         Case{"dream", "dual_cache", {}, kBlocksAndCanvases, "cuda", 8}),
                          [](const auto& one) {
                            return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
                          });

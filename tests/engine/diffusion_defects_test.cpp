@@ -155,7 +155,6 @@ TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
 }
 
 TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {
-  if (GetParam().strategy == "full_attention") return;  // it holds no page
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   EngineConfig config = config_of(GetParam().strategy, 4);
   config.runner.num_pages = 4;

@@ -13,12 +13,17 @@ namespace {
 // Writes down what is recorded and what is launched.
 class GraphLog final : public testing_support::HostMemory {
  public:
-  // Of the latest recording: rows, and keys that a row sees at most as far as the recording knows.
+  // Of the latest recording: rows, keys that a row sees at most as far as the recording knows, and of a graph that
+  // serves any split of its rows, those of a request and those with logits.
   void is_recording(const ForwardBatch& batch) {
     const DeviceMetadata& on_device = *batch.attn.on_device;
     int32_t keys = on_device.most_keys;
     if (on_device.most_rows == 0) keys = batch.attn.spans.front().seq_len();
-    if (capturing_) text_ = str(batch.num_tokens(), " rows, ", keys, " keys");
+    if (!capturing_) return;
+    text_ = str(batch.num_tokens(), " rows");
+    if (on_device.most_rows > 0) text_ += str(" of at most ", on_device.most_rows);
+    text_ += str(", ", keys, " keys");
+    if (on_device.most_rows > 0) text_ += str(", ", batch.logits_rows.size(), " logits");
   }
   std::string launched() { return std::exchange(launched_, {}); }
   void begin_capture() override { capturing_ = true; }
@@ -70,6 +75,13 @@ class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
   void forward_decode(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
 };
 
+// One request of a step that is no decode row.
+struct Rows {
+  KeySpan span;
+  int32_t logits = 1;
+  enum class Stores : uint8_t { kNone, kAll } stores = Stores::kNone;
+};
+
 struct Recorded {
   GraphLog log;
   ModelOfShortRequests model;
@@ -79,6 +91,29 @@ struct Recorded {
   Recorded(const CudaGraphConfig& config, int32_t many, int32_t keys)
       : model(log, many, keys), runner(model, backend, log, config) {
     runner.capture();
+  }
+  // The graph that a step of these requests runs in, or "none".
+  std::string ran(const std::vector<Rows>& requests) {
+    ForwardBatch batch{.mode = ForwardMode::kExtend};
+    std::vector<int64_t> slots;
+    int32_t rows = 0;
+    for (const Rows& one : requests) {
+      KeySpan span = one.span;
+      span.q_off = rows;
+      for (int32_t i = 0; i < one.logits; ++i) batch.logits_rows.push_back(rows + i);
+      rows += span.q_len;
+      slots.resize(static_cast<size_t>(rows), one.stores == Rows::Stores::kAll ? 0 : kDoNotStore);
+      batch.attn.spans.push_back(span);
+    }
+    const std::vector<int32_t> ids(static_cast<size_t>(rows), 1);
+    const Tensor table = Tensor::zeros(DType::kI32, {1, 256});
+    batch.attn.page_table = table;
+    batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {rows});
+    batch.input_ids = batch.positions = TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {rows});
+    batch.attn_backend = &backend;
+    if (!runner.holds(batch)) return "none";
+    runner.run(batch);
+    return log.launched();
   }
   // The graph that decode rows over contexts of these lengths run in.
   std::string decoded(const std::vector<int32_t>& contexts) {
@@ -142,13 +177,71 @@ TEST(ShortGraphs, RecordsStepsOfBlocksForShortContextsToo) {
       "graphs for steps of 8, 72, 512 rows; with up to 2048 keys for steps of 8, 72 rows; with up to 640 keys for "
       "steps of 512 rows");
   const auto run = [&](int32_t size, int32_t most_keys) {
-    graphs.runner.run_rows(size, /*logits_rows=*/4, most_keys);
+    graphs.runner.run_rows(CudaGraphRunner::Kind::kRows, size, /*logits_rows=*/4, most_keys);
     return graphs.log.launched();
   };
-  EXPECT_EQ(run(512, 640), "512 rows, 640 keys");
-  EXPECT_EQ(run(512, 641), "512 rows, 0 keys");
-  EXPECT_EQ(run(72, 2048), "72 rows, 2048 keys");
-  EXPECT_EQ(run(72, 2049), "72 rows, 0 keys");
+  EXPECT_EQ(run(512, 640), "512 rows of at most 9, 640 keys, 320 logits");
+  EXPECT_EQ(run(512, 641), "512 rows of at most 9, 0 keys, 320 logits");
+  EXPECT_EQ(run(72, 2048), "72 rows of at most 9, 2048 keys, 72 logits");
+  EXPECT_EQ(run(72, 2049), "72 rows of at most 9, 0 keys, 72 logits");
+}
+
+// Blocks by themselves beside whole canvases, as dual_cache has them, of two requests.
+CudaGraphConfig canvas_config() {
+  CudaGraphConfig config = decode_config(256);
+  config.max_requests = 2;
+  config.decode_rows = CudaGraphConfig::DecodeRows::kNo;
+  config.rows = {.sizes = {8, 16}, .most_rows = 8, .most_logits = 16};
+  config.canvases = {.sizes = {32, 64, 96}, .most_rows = 80, .most_logits = 96, .few_logits = 16};
+  return config;
+}
+
+constexpr KeySpan canvas(int32_t rows) { return {.q_len = rows, .kind = KeySpan::Kind::kFull}; }
+constexpr KeySpan block(int32_t rows) {
+  return {.q_len = rows, .ctx_len = 60, .phys0 = 20, .hole_begin = 20, .hole_end = 28, .kind = KeySpan::Kind::kFull};
+}
+
+TEST(CanvasGraphs, RunInTheSmallestThatHoldsTheStep) {
+  Recorded graphs(canvas_config(), 1000, 0);
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for steps of 8, 16 rows and for whole canvases of up to 96 rows, more run without; with up to 2048 "
+            "keys for steps of 8, 16 rows");
+  using enum Rows::Stores;
+  EXPECT_EQ(graphs.ran({{canvas(9), 8, kAll}}), "32 rows of at most 32, 32 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}}), "64 rows of at most 64, 64 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}, {block(8), 3}}), "96 rows of at most 80, 96 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{canvas(60), 17, kAll}}), "64 rows of at most 64, 64 keys, 64 logits");
+  EXPECT_EQ(graphs.ran({{canvas(70), 66, kAll}}), "96 rows of at most 80, 96 keys, 96 logits");
+  EXPECT_EQ(graphs.ran({{block(8), 3}}), "8 rows of at most 8, 2048 keys, 8 logits");
+  EXPECT_EQ(graphs.ran({{block(8), 3}, {block(4), 1}}), "16 rows of at most 8, 2048 keys, 16 logits");
+}
+
+TEST(CanvasGraphs, HoldNoStepThatIsTooLarge) {
+  Recorded graphs(canvas_config(), 1000, 0);
+  EXPECT_EQ(graphs.ran({{canvas(81)}}), "none");                           // more rows than a request has
+  EXPECT_EQ(graphs.ran({{canvas(60)}, {canvas(40)}}), "none");             // than a graph has
+  EXPECT_EQ(graphs.ran({{canvas(9)}, {canvas(9)}, {canvas(9)}}), "none");  // more requests
+}
+
+TEST(CanvasGraphs, ThatTakeKeysFromThePoolHoldNoStepThatIsNotStored) {
+  CudaGraphConfig config = canvas_config();
+  config.canvases.new_keys = DeviceMetadata::NewKeys::kAllStored;
+  Recorded graphs(config, 1000, 0);
+  using enum Rows::Stores;
+  EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}}), "64 rows of at most 64, 64 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{canvas(60), 8}}), "none");
+  EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}, {block(8), 3}}), "none");
+}
+
+TEST(CanvasGraphs, AreRecordedForFewLogitsAloneWhereNoStepHasMore) {
+  CudaGraphConfig config = canvas_config();
+  config.rows = {};
+  config.canvases.most_logits = 16;
+  Recorded graphs(config, 1000, 0);
+  EXPECT_EQ(graphs.runner.describe(), "graphs for whole canvases of up to 96 rows, more run without");
+  EXPECT_EQ(graphs.ran({{canvas(60), 16}}), "64 rows of at most 64, 64 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{canvas(60), 17}}), "none");
+  EXPECT_EQ(graphs.ran({{block(8), 8}}), "32 rows of at most 32, 32 keys, 16 logits");
 }
 
 }  // namespace

@@ -19,14 +19,19 @@ BlockLoop::BlockLoop(const OpSet& ops, const OpContext& context, DeviceRuntime& 
                      const BatchRows& rows)
     : ops_(ops), context_(context), runtime_(runtime), config_(config), rows_(rows) {
   const int64_t requests = config.max_requests, results = requests * config.block_size;
-  HR_REQUIRE(!config.sizes.empty() && config.sizes.back() >= 2 * results, ErrorCode::kInvalidArgument,
-             "block loop: the largest step of ", requests, " requests has ", 2 * results, " rows, graphs have ",
-             config.sizes.empty() ? 0 : config.sizes.back());
+  const bool canvases = config.canvas_len > 0;
+  const std::vector<int32_t>& largest = canvases ? config.canvas_sizes : config.sizes;
+  const int64_t most = canvases ? 1 : 2 * results;
+  HR_REQUIRE(!largest.empty() && largest.back() >= most, ErrorCode::kInvalidArgument,
+             "block loop: the largest step of ", requests, " requests has ", most, " rows, graphs have ",
+             largest.empty() ? 0 : largest.back());
   states_ = Tensor::zeros(DType::kU8, {requests * static_cast<int64_t>(sizeof(BlockState))}, runtime);
-  tokens_ = Tensor::zeros(DType::kI32, {requests, 2, config.block_size}, runtime);
+  tokens_ = Tensor::zeros(DType::kI32, {requests, config.tokens_each()}, runtime);
   counter_ = Tensor::zeros(DType::kI32, {2}, runtime);
-  sizes_ = Tensor(DType::kI32, {static_cast<int64_t>(config.sizes.size())}, runtime);
-  runtime.copy_to_device(sizes_.data(), config.sizes.data(), config.sizes.size() * sizeof(int32_t));
+  std::vector<int32_t> sizes = config.sizes;
+  sizes.insert(sizes.end(), config.canvas_sizes.begin(), config.canvas_sizes.end());
+  sizes_ = Tensor(DType::kI32, {static_cast<int64_t>(sizes.size())}, runtime);
+  runtime.copy_to_device(sizes_.data(), sizes.data(), sizes.size() * sizeof(int32_t));
   best_ = Tensor::zeros(DType::kI32, {results}, runtime);
   stats_ = Tensor::zeros(DType::kF32, {results, 4}, runtime);
   all_states_.resize(static_cast<size_t>(requests));
@@ -64,6 +69,8 @@ void BlockLoop::end_step(const TensorView& logits) {
                    .tokens = tokens_,
                    .counter = counter_,
                    .sizes = sizes_,
+                   .block_sizes = static_cast<int32_t>(config_.sizes.size()),
+                   .most_rows = config_.most_rows(),
                    .block_size = config_.block_size,
                    .mask_token_id = config_.mask_token_id,
                    .page_size = config_.page_size,
@@ -73,11 +80,20 @@ void BlockLoop::end_step(const TensorView& logits) {
                   context_);
 }
 
+bool BlockLoop::holds(std::span<const BlockState> states) const {
+  int64_t rows = 0;
+  for (const BlockState& s : states) {
+    rows += s.most_rows(config_.block_size);
+    if (s.canvas_len > config_.canvas_len) return false;
+  }
+  return rows <= config_.most_rows();
+}
+
 void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t> tokens) {
-  HR_REQUIRE(states.size() <= all_states_.size() &&
-                 tokens.size() == states.size() * 2 * static_cast<size_t>(config_.block_size),
+  HR_REQUIRE(states.size() <= all_states_.size() && holds(states) &&
+                 tokens.size() == states.size() * static_cast<size_t>(config_.tokens_each()),
              ErrorCode::kInvalidArgument, "block loop: ", states.size(), " requests and ", tokens.size(),
-             " tokens, expected at most ", all_states_.size(), " requests");
+             " tokens, expected at most ", all_states_.size(), " requests and ", config_.most_rows(), " rows");
   if (in_flight_) runtime_.synchronize();
   in_flight_ = false;
   std::ranges::fill(all_states_, BlockState{});
@@ -85,7 +101,7 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
   logits_rows_ = 0;
   for (BlockState& s : all_states_) {
     s.first_logit = logits_rows_;
-    logits_rows_ += s.running != 0 ? s.num_masked(config_.block_size) : 0;
+    logits_rows_ += s.running != 0 ? s.num_samples(config_.block_size) : 0;
   }
   steps_ = 0;
   static_cast<BlockReport*>(shared_)->step = 0;  // nothing is in flight

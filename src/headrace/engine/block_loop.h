@@ -1,6 +1,7 @@
 // Denoise steps that feed each other where the model runs: the end of one lays out the next, and the host only starts
 // it.
 #pragma once
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -11,9 +12,16 @@ namespace headrace {
 struct BlockLoopConfig {
   int32_t max_requests = 1;
   int32_t block_size = 1, mask_token_id = 0;
-  int32_t vocab = 0;           // ids that may be chosen; the mask token never is
-  int32_t page_size = 1;       // tokens
-  std::vector<int32_t> sizes;  // rows of a step that graphs are recorded for, ascending
+  int32_t vocab = 0;                       // ids that may be chosen; the mask token never is
+  int32_t page_size = 1;                   // tokens
+  std::vector<int32_t> sizes;              // rows of a step without canvases that graphs are recorded for, ascending
+  int32_t canvas_len = 0;                  // tokens of a canvas at most; 0: the strategy has none
+  std::vector<int32_t> canvas_sizes = {};  // likewise of any step
+
+  // Of each request: the block before the open one, then that; or its canvas.
+  int32_t tokens_each() const { return std::max(2 * block_size, canvas_len); }
+  // Rows of any step at most: of canvases, load() sees to it.
+  int32_t most_rows() const { return canvas_len > 0 ? canvas_sizes.back() : 2 * max_requests * block_size; }
 };
 
 // The requests' blocks in a device's memory, and how the host hears of them. Not thread-safe.
@@ -31,9 +39,10 @@ class BlockLoop {
   // was loaded it does nothing that anybody reads.
   void end_step(const TensorView& logits);
 
-  // Copies the requests' states, in the order of their rows in the step that is queued next, and their tokens, int32
-  // [states, 2, block_size]: the block before the open one, then that. A step before that nobody has waited for is
-  // over.
+  // Whether steps of these requests always fit a graph.
+  bool holds(std::span<const BlockState> states) const;
+  // Copies the requests' states, which fit, in the order of their rows in the step that is queued next, and their
+  // tokens, int32 [states, tokens_each]. A step before that nobody has waited for is over.
   void load(std::span<const BlockState> states, std::span<const int32_t> tokens);
   // A step was queued.
   void started() { in_flight_ = true; }

@@ -9,9 +9,17 @@ namespace {
 
 using NewKeys = DeviceMetadata::NewKeys;
 
+// Rows of the largest graph.
+int32_t most_rows_of(const CudaGraphConfig& c) {
+  int32_t most = c.max_requests;
+  for (const RowGraphs* rows : {&c.rows, &c.canvases})
+    most = std::max(most, rows->sizes.empty() ? 0 : rows->sizes.back());
+  return most;
+}
+
 DeviceBatchConfig device_config(const CudaGraphConfig& c) {
   return {.max_requests = c.max_requests + 1,  // one for the padding
-          .max_tokens = std::max(c.max_requests, c.rows.sizes.empty() ? 0 : c.rows.sizes.back()),
+          .max_tokens = most_rows_of(c),
           .table_rows = c.table_rows,
           .table_pages = c.table_pages,
           .page_size = c.page_size};
@@ -27,6 +35,17 @@ std::string listed(const std::vector<int32_t>& requests, const std::vector<int32
   std::string text = requests.empty() ? "" : all(requests) + " requests";
   if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", all(rows), " rows");
   return text;
+}
+
+// Ascending; the last one holds all.
+std::vector<int32_t> logits_sizes(const RowGraphs& config, int32_t rows) {
+  // The head of many rows is worth a graph with fewer. Of blocks that take three passes or more, 7 of 12 rows or fewer
+  // are undecided on average.
+  constexpr int32_t kMany = 384, kMultiple = 64;
+  const int32_t most = std::min(rows, config.most_logits);
+  if (config.few_logits && *config.few_logits < most) return {*config.few_logits, most};
+  if (config.few_logits || most <= kMany) return {most};
+  return {(most * 5 / 8 + kMultiple - 1) / kMultiple * kMultiple, most};
 }
 
 // With more requests a step does not wait for latency.
@@ -104,12 +123,12 @@ ForwardBatch CudaGraphRunner::nothing(ForwardMode mode) const {
 
 void CudaGraphRunner::capture() {
   if (CudaGraphSupport* support = backend_.cuda_graph_support(); support != nullptr) {
-    const int32_t most = config_.rows.sizes.empty() ? 0 : config_.rows.sizes.back();
-    support->init_cuda_graph_state(config_.max_requests + 1, std::max(config_.max_requests, most));
+    support->init_cuda_graph_state(config_.max_requests + 1, most_rows_of(config_));
   }
   const bool decode = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes;
+  capture_canvases();  // the larger ones
   for (const Contexts contexts : {Contexts::kAny, Contexts::kShort}) {
-    capture_rows(contexts);  // the larger ones
+    capture_rows(contexts);
     if (decode) capture_decode(contexts);
   }
 }
@@ -135,14 +154,19 @@ BatchPadding::Sizes CudaGraphRunner::sizes_of(int32_t rows, int32_t logits_rows)
   return {.spans = config_.max_requests + 1, .rows = rows, .logits_rows = logits_rows};
 }
 
-std::vector<int32_t> CudaGraphRunner::logits_sizes(int32_t rows) const {
-  // The head of many rows is worth a graph with fewer. Of blocks that take three passes or more, 7 of 12 rows or fewer
-  // are undecided on average.
-  constexpr int32_t kMany = 384, kMultiple = 64;
-  const int32_t most = std::min(rows, config_.rows.most_logits),
-                fewer = (most * 5 / 8 + kMultiple - 1) / kMultiple * kMultiple;
-  if (most <= kMany) return {most};
-  return {most, fewer};
+void CudaGraphRunner::capture_canvases() {
+  const RowGraphs& config = config_.canvases;
+  for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
+    device_batch_.set_most_rows(std::min(*size, config.most_rows));
+    device_batch_.set_most_keys(*size);
+    const std::vector<int32_t> logits = logits_sizes(config, *size);
+    for (auto count = logits.rbegin(); count != logits.rend(); ++count) {
+      ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *count));
+      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
+      record(canvases_[*size][*count], Contexts::kAny, device_batch_.upload(rows), end_rows_,
+             /*few=*/0);  // none for other contexts
+    }
+  }
 }
 
 void CudaGraphRunner::capture_rows(Contexts contexts) {
@@ -152,11 +176,12 @@ void CudaGraphRunner::capture_rows(Contexts contexts) {
   device_batch_.set_most_rows(config.most_rows);
   for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
     const bool few = *size <= kFewRequests * config.most_rows;
-    for (const int32_t logits : logits_sizes(*size)) {
-      Graphs& graphs = rows_[*size][logits];
+    const std::vector<int32_t> all_logits = logits_sizes(config, *size);
+    for (auto logits = all_logits.rbegin(); logits != all_logits.rend(); ++logits) {
+      Graphs& graphs = rows_[*size][*logits];
       if (contexts == Contexts::kShort && graphs.short_keys == 0) continue;
       device_batch_.set_most_keys(contexts == Contexts::kAny ? 0 : graphs.short_keys);
-      ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, logits));
+      ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *logits));
       if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
       record(graphs, contexts, device_batch_.upload(rows), end_rows_, few ? std::optional(few_keys) : std::nullopt);
     }
@@ -178,13 +203,21 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   return plain(batch) && batch.num_tokens() == count && static_cast<int64_t>(batch.logits_rows.size()) == count;
 }
 
-bool CudaGraphRunner::holds_rows(const ForwardBatch& batch) const {
-  const RowGraphs& config = config_.rows;
-  if (rows_.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
-  if (batch.num_tokens() > rows_.rbegin()->first || static_cast<int64_t>(batch.logits_rows.size()) > config.most_logits)
-    return false;
-  return plain(batch) && new_keys_of(batch.attn) == config.new_keys &&
-         std::ranges::all_of(batch.attn.spans, [&](const KeySpan& s) { return s.q_len <= config.most_rows; });
+bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
+  if (rows.recorded.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
+  if (batch.num_tokens() > rows.recorded.rbegin()->first) return false;
+  if (static_cast<int64_t>(batch.logits_rows.size()) > rows.config.most_logits) return false;
+  return plain(batch) && std::ranges::all_of(batch.attn.spans, [most = rows.config.most_rows](const KeySpan& s) {
+           return s.q_len <= most;
+         });
+}
+
+const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& batch) const {
+  const NewKeys keys = new_keys_of(batch.attn), of_canvases = config_.canvases.new_keys;
+  if (keys == config_.rows.new_keys && fits(rows(), batch)) return &rows_;
+  // What takes keys from the step takes those that are stored from there too.
+  const bool takes = keys == of_canvases || of_canvases == NewKeys::kSomeNotStored;
+  return takes && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
@@ -197,10 +230,9 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
     captured = &found->second.of(most_keys);
     padded = &padding_.fill(batch, found->first);
   } else {
-    const auto rows = static_cast<int32_t>(batch.num_tokens());
-    captured = &row_graphs(rows, logits_rows).of(most_keys);
-    padded =
-        &padding_.fill(batch, sizes_of(rows_.lower_bound(rows)->first, static_cast<int32_t>(captured->logits.dim(0))));
+    const auto found = rows_for(batch)->lower_bound(static_cast<int32_t>(batch.num_tokens()));
+    captured = &found->second.lower_bound(logits_rows)->second.of(most_keys);
+    padded = &padding_.fill(batch, sizes_of(found->first, static_cast<int32_t>(captured->logits.dim(0))));
   }
   const ForwardBatch& on_device = device_batch_.upload(*padded);
   backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
@@ -209,11 +241,12 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch) {
   return captured->logits.slice(0, logits_rows);
 }
 
-void CudaGraphRunner::run_rows(int32_t size, int32_t logits_rows, int32_t most_keys) {
-  const auto found = rows_.find(size);
-  HR_REQUIRE(found != rows_.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
+void CudaGraphRunner::run_rows(Kind kind, int32_t size, int32_t logits_rows, int32_t most_keys) {
+  const BySize& recorded = kind == Kind::kRows ? rows_ : canvases_;
+  const auto found = recorded.find(size);
+  HR_REQUIRE(found != recorded.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
              "cuda graphs: no step of ", size, " rows with ", logits_rows, " of logits was recorded: ", describe());
-  row_graphs(size, logits_rows).of(most_keys).graph->launch();
+  found->second.lower_bound(logits_rows)->second.of(most_keys).graph->launch();
 }
 
 std::string CudaGraphRunner::describe() const {
@@ -230,7 +263,12 @@ std::string CudaGraphRunner::describe() const {
     any.rows.push_back(size);
     if (const int32_t keys = by_logits.begin()->second.short_keys; keys > 0) brief[keys].rows.push_back(size);
   }
-  std::string text = "graphs for " + listed(any.requests, any.rows);
+  std::string text = listed(any.requests, any.rows);
+  if (!canvases_.empty()) {
+    text += (text.empty() ? "" : " and for ") +
+            str("whole canvases of up to ", canvases_.rbegin()->first, " rows, more run without");
+  }
+  text = "graphs for " + text;
   for (const auto& [keys, sizes] : brief)
     text += str("; with up to ", keys, " keys for ", listed(sizes.requests, sizes.rows));
   return text;

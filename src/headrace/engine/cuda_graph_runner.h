@@ -16,11 +16,12 @@
 
 namespace headrace {
 
-// Steps whose requests have several rows: diffusion blocks, or short prompts among decode rows.
+// Steps whose requests have several rows: diffusion blocks, whole canvases, or short prompts among decode rows.
 struct RowGraphs {
-  std::vector<int32_t> sizes;  // rows of a step, ascending; empty: such steps run without
-  int32_t most_rows = 1;       // of a request
-  int32_t most_logits = 1;     // rows of logits of a step
+  std::vector<int32_t> sizes;              // rows of a step, ascending; empty: such steps run without
+  int32_t most_rows = 1;                   // of a request
+  int32_t most_logits = 1;                 // rows of logits of a step
+  std::optional<int32_t> few_logits = {};  // of most steps, if fewer: each size is recorded for these too
   // What is recorded; a batch of the other kind runs without.
   DeviceMetadata::NewKeys new_keys = DeviceMetadata::NewKeys::kSomeNotStored;
 };
@@ -29,6 +30,9 @@ struct CudaGraphConfig {
   int32_t max_requests = 1;
   enum class DecodeRows : uint8_t { kNo, kYes } decode_rows = DecodeRows::kYes;  // steps of one row for each request
   RowGraphs rows;
+  // Steps that run requests from their first token to their last, some of them perhaps beside blocks: what `rows` do
+  // not hold. Rows see about as many keys as the step has rows. Recorded for kSomeNotStored they serve both kinds.
+  RowGraphs canvases = {};
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
@@ -45,7 +49,7 @@ class CudaGraphRunner {
   // None is owned; all outlive the runner, and so does the memory of their pools. Records nothing yet.
   CudaGraphRunner(const Model& model, AttentionBackend& backend, DeviceRuntime& runtime, const CudaGraphConfig& config);
 
-  // Recorded behind each step of RowGraphs, over its logits. Before capture().
+  // Recorded behind each step of rows or canvases, over its logits. Before capture().
   void end_rows_with(std::function<void(const TensorView& logits)> end) { end_rows_ = std::move(end); }
   // Makes pages known that no batch has referred to yet.
   void upload_pages(const TensorView& table, int32_t row, int64_t pages) {
@@ -66,15 +70,16 @@ class CudaGraphRunner {
   // any graph of the device.
   TensorView run(const ForwardBatch& batch);
 
-  // Whether run(batch) is a step of RowGraphs.
-  bool holds_rows(const ForwardBatch& batch) const;
-  // Runs the step of that many rows, one of RowGraphs::sizes, of which so many want logits, over what lies in arrays().
-  // `most_keys`: that its rows see, about; it chooses the graph, and any of them is right. Error kInternal for a number
-  // of rows that is not recorded: a larger graph would read rows of steps before.
-  void run_rows(int32_t size, int32_t logits_rows, int32_t most_keys);
+  // Whether run(batch) is a step of CudaGraphConfig::rows or of its canvases.
+  bool holds_rows(const ForwardBatch& batch) const { return rows_for(batch) != nullptr; }
+  // Runs the step of that many rows, one of the sizes of `kind`, of which so many want logits, over what lies in
+  // arrays(). `most_keys`: that its rows see, about; it chooses the graph, and any of them is right. Error kInternal
+  // for a number of rows that is not recorded: a larger graph would read rows of steps before.
+  enum class Kind : uint8_t { kRows, kCanvases };
+  void run_rows(Kind kind, int32_t size, int32_t logits_rows, int32_t most_keys);
 
   // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640
-  // keys for 64 requests"
+  // keys for 64 requests", "graphs for steps of 32 rows and for whole canvases of up to 1024 rows, more run without"
   std::string describe() const;
 
  private:
@@ -89,6 +94,12 @@ class CudaGraphRunner {
     int32_t short_keys = 0;
     const Captured& of(int32_t most_keys) const { return brief.graph && most_keys <= short_keys ? brief : any; }
   };
+  // By rows, then by rows of logits.
+  using BySize = std::map<int32_t, std::map<int32_t, Graphs>>;
+  struct Rows {
+    const RowGraphs& config;
+    const BySize& recorded;
+  };
   using End = std::function<void(const TensorView& logits)>;
   // Records those of `contexts`; with those for any, finds out whether there are to be others. `few`: keys of the short
   // contexts, where requests are few.
@@ -96,6 +107,7 @@ class CudaGraphRunner {
               std::optional<int32_t> few);
   void capture_decode(Contexts contexts);
   void capture_rows(Contexts contexts);
+  void capture_canvases();
   // Tokens that the page table has room for in one row.
   int32_t longest() const { return static_cast<int32_t>(config_.table_pages * config_.page_size); }
   // Padding alone, before it is filled up.
@@ -103,11 +115,11 @@ class CudaGraphRunner {
   bool plain(const ForwardBatch& batch) const;
   bool holds_decode(const ForwardBatch& batch) const;
   BatchPadding::Sizes sizes_of(int32_t rows, int32_t logits_rows) const;
-  // The smallest of that many rows or more, and of that many rows of logits.
-  const Graphs& row_graphs(int32_t rows, int32_t logits_rows) const {
-    return rows_.lower_bound(rows)->second.lower_bound(logits_rows)->second;
-  }
-  std::vector<int32_t> logits_sizes(int32_t rows) const;
+  Rows rows() const { return {config_.rows, rows_}; }
+  Rows canvases() const { return {config_.canvases, canvases_}; }
+  bool fits(const Rows& rows, const ForwardBatch& batch) const;
+  // Whose graphs hold the batch; null: nobody's.
+  const BySize* rows_for(const ForwardBatch& batch) const;
 
   const Model& model_;
   AttentionBackend& backend_;
@@ -115,7 +127,7 @@ class CudaGraphRunner {
   CudaGraphConfig config_;
   DeviceBatch device_batch_;            // of all sizes: an array's address does not depend on how much of it is used
   std::map<int32_t, Graphs> requests_;  // by how many
-  std::map<int32_t, std::map<int32_t, Graphs>> rows_;  // by how many, then by how many of logits
+  BySize rows_, canvases_;
   BatchPadding padding_;
   Tensor no_pages_;
   End end_rows_ = [](const TensorView&) {};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "headrace/engine/graph_sizes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/strategy/decoding_option.h"
@@ -40,31 +41,6 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
   return config;
 }
 
-// Beyond this, a step's products take so long that its launches are free.
-constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
-// From so many rows on graphs are so many rows apart.
-constexpr int32_t kFullRows = 512, kFineRows = 32;
-
-RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
-  const bool single = shape.most_rows == 1;  // then what has several rows is a prompt, of any length
-  const int64_t most = single ? kMostMixedRows : std::min(kMostGraphRows, shape.most_rows * max_requests);
-  RowGraphs graphs{.most_rows = single ? kMostMixedRows : shape.most_rows,
-                   .most_logits = shape.most_samples * max_requests,
-                   .new_keys = shape.stores == StepShape::Stores::kAll ? DeviceMetadata::NewKeys::kAllStored
-                                                                       : DeviceMetadata::NewKeys::kSomeNotStored};
-  const int32_t unit = single ? 8 : shape.rows;
-  for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) {
-    // Where products fill the device, rows of padding cost as much as others.
-    const int32_t before = graphs.sizes.empty() ? 0 : graphs.sizes.back(), step = (kFineRows + unit - 1) / unit * unit;
-    for (int32_t rows = before + step; before >= kFullRows && rows < size * unit; rows += step) {
-      graphs.sizes.push_back(rows);
-    }
-    graphs.sizes.push_back(size * unit);
-  }
-  if (!graphs.sizes.empty() && graphs.sizes.back() < most) graphs.sizes.push_back(static_cast<int32_t>(most));
-  return graphs;
-}
-
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
@@ -82,11 +58,17 @@ Engine::Engine(const Model& model, const EngineConfig& config)
   BatchLimits limits{.max_requests = config.max_requests, .table_rows = table.dim(0), .table_pages = table.dim(1)};
   const bool single_rows = strategy_->runs_rows_once();
   limits.decode_rows = single_rows ? CudaGraphConfig::DecodeRows::kYes : CudaGraphConfig::DecodeRows::kNo;
+  const auto shape = strategy_->step_shape();
+  if (shape) limits.rows = row_graphs(*shape, config.max_requests);
+  const auto canvas = strategy_->canvas_shape();
+  if (canvas) limits.canvases = canvas_graphs(*canvas, shape, config.max_requests, config.max_context_len);
   if (const auto blocks = strategy_->device_blocks()) {
-    limits.blocks = BlockLoopConfig{
-        .block_size = blocks->block_size, .mask_token_id = blocks->mask_token_id, .vocab = config_.vocab};
+    limits.blocks = BlockLoopConfig{.block_size = blocks->block_size,
+                                    .mask_token_id = blocks->mask_token_id,
+                                    .vocab = config_.vocab,
+                                    .sizes = {},
+                                    .canvas_len = canvas ? limits.canvases.most_rows : 0};
   }
-  if (const auto shape = strategy_->step_shape()) limits.rows = row_graphs(*shape, config.max_requests);
   runner_.prepare(limits);
 }
 

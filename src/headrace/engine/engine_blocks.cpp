@@ -23,9 +23,7 @@ int32_t most_keys_of(const std::vector<ScheduledStep>& steps, int32_t block_size
 bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   BlockLoop* loop = runner_.block_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
-  const int32_t size = loop->config().block_size;
-  if (int64_t{2} * size * static_cast<int64_t>(steps.size()) > config_.runner.max_tokens)
-    return false;  // later ones must fit too
+  const int32_t size = loop->config().block_size, each = loop->config().tokens_each();
   std::vector<BlockState> states;
   std::vector<int32_t> tokens;
   std::vector<int64_t> pages;
@@ -35,10 +33,14 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
     if (!state) return false;
     states.push_back(*state);
     pages.push_back(static_cast<int64_t>(s.pages.size()));
-    for (int32_t p = state->begin - size; p < state->begin + size; ++p) {
-      tokens.push_back(p < 0 ? 0 : s.tokens[static_cast<size_t>(p)]);
+    const int32_t first = state->sees == BlockState::Sees::kBefore ? state->begin - size : 0;
+    for (int32_t p = first; p < first + each; ++p) {
+      tokens.push_back(p < 0 || p >= s.num_tokens() ? 0 : s.tokens[static_cast<size_t>(p)]);
     }
   }
+  int64_t most = 0;
+  for (const BlockState& state : states) most += state.most_rows(size);
+  if (most > config_.runner.max_tokens || !loop->holds(states)) return false;  // later steps must fit too
   loop->load(states, tokens);
   runner_.start_blocks(batch, pages);
   flight_ = steps;

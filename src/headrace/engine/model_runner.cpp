@@ -94,24 +94,27 @@ void ModelRunner::capture(const BatchLimits& limits) {
     no_loop_ = "block_step cannot say this strategy";
   }
   const auto states = gdn_ ? BatchPadding::States::kRecurrent : BatchPadding::States::kNone;
-  RowGraphs rows = limits.rows;
-  std::erase_if(rows.sizes, [this](int32_t size) { return size > config_.max_tokens; });
+  RowGraphs rows = limits.rows, canvases = limits.canvases;
+  for (RowGraphs* some : {&rows, &canvases}) {
+    std::erase_if(some->sizes, [this](int32_t size) { return size > config_.max_tokens; });
+  }
   no_graphs_ = "the strategy's steps have no bound but the context";
-  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty()) return;
-  const std::vector<int32_t> sizes = rows.sizes;
+  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty() && canvases.sizes.empty()) return;
+  const std::vector<int32_t> sizes = rows.sizes, canvas_sizes = canvases.sizes;
   const bool strict = config_.context.determinism == Determinism::kStrict;
   auto graphs =
       std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
                                         CudaGraphConfig{.max_requests = limits.max_requests,
                                                         .decode_rows = limits.decode_rows,
                                                         .rows = std::move(rows),
+                                                        .canvases = std::move(canvases),
                                                         .table_rows = limits.table_rows,
                                                         .table_pages = limits.table_pages,
                                                         .page_size = kv_->page_size(),
                                                         .states = states,
                                                         .short_keys = strict ? kStrictShortKeys : kShortKeys});
   try {
-    loop_ = make_loop(limits, *graphs, sizes);
+    loop_ = make_loop(limits, *graphs, sizes, canvas_sizes);
     graphs->capture();
     graphs_ = std::move(graphs);
   } catch (const Error& e) {
@@ -123,13 +126,16 @@ void ModelRunner::capture(const BatchLimits& limits) {
 }
 
 std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                                  const std::vector<int32_t>& sizes) {
+                                                  const std::vector<int32_t>& sizes,
+                                                  const std::vector<int32_t>& canvas_sizes) {
   if (!limits.blocks) return nullptr;
   BlockLoopConfig config = *limits.blocks;
   config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
-  config.sizes = sizes;
-  const int64_t most = int64_t{2} * config.max_requests * config.block_size;
-  if (sizes.empty() || sizes.back() < most || config.max_requests > kMaxBlockRequests) {
+  config.sizes = sizes, config.canvas_sizes = canvas_sizes;
+  const bool of_canvases = config.canvas_len > 0;  // a flight begins only where they fit
+  const std::vector<int32_t>& largest = of_canvases ? canvas_sizes : sizes;
+  const int64_t most = of_canvases ? 1 : int64_t{2} * config.max_requests * config.block_size;
+  if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
     no_loop_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
     return nullptr;
   }
@@ -151,7 +157,8 @@ void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_
 
 void ModelRunner::next_blocks(const BlockReport& next, int32_t most_keys) {
   ++num_graph_steps_;
-  graphs_->run_rows(next.size, next.logits_rows, most_keys);
+  using Kind = CudaGraphRunner::Kind;
+  graphs_->run_rows(next.canvases != 0 ? Kind::kCanvases : Kind::kRows, next.size, next.logits_rows, most_keys);
   loop_->started();
 }
 

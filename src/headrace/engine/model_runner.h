@@ -35,8 +35,9 @@ struct BatchLimits {
   int32_t max_requests = 1;
   int64_t table_rows = 0, table_pages = 0;
   CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;  // whether single rows are decoded
-  RowGraphs rows;  // of the other steps; sizes beyond RunnerConfig::max_tokens are left out
-  // Blocks that the device goes on with by itself; `sizes`, `page_size` and `max_requests` are the runner's to set.
+  RowGraphs rows, canvases;  // of the other steps; sizes beyond RunnerConfig::max_tokens are left out
+  // Blocks that the device goes on with by itself; both `sizes`, `page_size` and `max_requests` are the runner's to
+  // set.
   std::optional<BlockLoopConfig> blocks;
 };
 
@@ -81,7 +82,7 @@ class ModelRunner {
  private:
   void capture(const BatchLimits& limits);
   std::unique_ptr<BlockLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                       const std::vector<int32_t>& sizes);
+                                       const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
   // Logits where the model runs. The tensor is set when they are not a graph's.
   struct Logits {
     Tensor owned;

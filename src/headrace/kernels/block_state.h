@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "headrace/batch/key_span.h"
 #include "headrace/kernels/token_scores.h"
 
 namespace headrace {
@@ -47,14 +48,26 @@ struct BlockRule {
 struct BlockState {
   static constexpr int32_t kMaxBlock = 64, kMaxEndIds = 8;
 
-  int32_t running = 0;     // 0: nothing is left to do, and no row is run
+  // What a block sees, and with that what a pass runs.
+  enum class Sees : int32_t {
+    kBefore,  // what is cached before it: the open block runs, and once the block before it, to be stored
+    kCanvas,  // all of prompt and output, which run and are stored in every pass
+    // The same; but after the first pass over a block it runs alone, and sees its own rows in place of what is stored
+    // of it.
+    kKeptCanvas,
+  };
+
+  int32_t running = 0;  // 0: nothing is left to do, and no row is run
+  Sees sees = Sees::kBefore;
   int32_t begin = 0;       // position of the open block
   int32_t editable = 0;    // its tokens before this one are prompt
-  int32_t num_cached = 0;  // begin, or the block before it waits for its store: begin - block_size
+  int32_t num_cached = 0;  // of kBefore: begin, or the block before it waits for its store: begin - block_size
+  int32_t canvas_len = 0;  // of canvases: tokens
+  int32_t shift = 0;       // of canvases: the logits of so many rows before a position decide it, 0 or 1
   int32_t limit = 0;       // positions from here on are never decided
   int32_t num_steps = 0;   // passes that the open block was denoised in
   int32_t page_row = 0;
-  int32_t first_logit = 0;               // of the step that runs: a row for each undecided position, in their order
+  int32_t first_logit = 0;               // of the step that runs: num_samples() rows
   uint32_t masked[kMaxBlock / 32] = {};  // bit p: token p of the open block is undecided
   BlockRule rule;
   int32_t num_end_ids = 0;
@@ -69,19 +82,66 @@ struct BlockState {
     for (int32_t p = 0; p < block_size; ++p) count += is_masked(p) ? 1 : 0;
     return count;
   }
-  HR_HOST_DEVICE int32_t num_rows(int32_t block_size) const { return running ? begin - num_cached + block_size : 0; }
 
-  // The pass is over: `best` [masks] and `stats` [masks, 4] are what token_confidence said of the undecided positions;
-  // `tokens` [2, block_size] the block before and the open one. Keeps the candidates that pass the rule, and at least
-  // its least, ties to the lowest position; an end token ends the request behind it; a complete block is followed by
-  // the next one, all `mask_id`, unless the limit is reached.
+  // Whether the next pass runs the whole canvas.
+  HR_HOST_DEVICE bool runs_canvas() const {
+    return running != 0 && (sees == Sees::kCanvas || (sees == Sees::kKeptCanvas && num_steps == 0));
+  }
+  // Rows of the next pass, and of any pass at most.
+  HR_HOST_DEVICE int32_t num_rows(int32_t block_size) const {
+    if (running == 0) return 0;
+    if (runs_canvas()) return canvas_len;
+    return sees == Sees::kBefore ? begin - num_cached + block_size : block_end(block_size) - begin;
+  }
+  HR_HOST_DEVICE int32_t most_rows(int32_t block_size) const {
+    return sees == Sees::kBefore ? 2 * block_size : canvas_len;
+  }
+  // Position of the first of them, and how many from there on are stored.
+  HR_HOST_DEVICE int32_t first_position() const {
+    return sees == Sees::kBefore ? num_cached : runs_canvas() ? 0 : begin;
+  }
+  HR_HOST_DEVICE int32_t num_stored() const {
+    if (sees == Sees::kBefore) return begin - num_cached;
+    return runs_canvas() ? canvas_len : 0;
+  }
+  // Of the undecided positions, in their order, that so many first ones have logits in the next pass: all, but where
+  // later passes run the block alone, the row before its first position is in the first one only, and decides it then.
+  HR_HOST_DEVICE int32_t num_samples(int32_t block_size) const {
+    const int32_t masks = num_masked(block_size);
+    return sees == Sees::kKeptCanvas && shift > 0 && num_steps == 0 && masks > 0 ? 1 : masks;
+  }
+  // The row of the pass whose logits decide token p of the open block.
+  HR_HOST_DEVICE int32_t row_of(int32_t p) const { return begin + p - shift - first_position(); }
+  // Who sees whom in the next pass, whose rows begin at `row0` of the step.
+  HR_HOST_DEVICE KeySpan span(int32_t row0, int32_t block_size) const {
+    KeySpan s{.q_off = row0, .q_len = num_rows(block_size)};
+    if (s.q_len == 0) return s;
+    s.phys0 = first_position(), s.page_row = page_row;
+    if (sees == Sees::kBefore) {
+      s.ctx_len = num_cached, s.kind = KeySpan::Kind::kBlock, s.block_size = block_size;
+      return s;
+    }
+    s.kind = KeySpan::Kind::kFull;
+    if (!runs_canvas()) s.ctx_len = canvas_len, s.hole_begin = begin, s.hole_end = block_end(block_size);
+    return s;
+  }
+  // Which of `tokens`, as advance() has them, the first row of the next pass takes in.
+  HR_HOST_DEVICE int32_t first_token(int32_t block_size) const {
+    return sees == Sees::kBefore ? block_size - num_stored() : first_position();
+  }
+
+  // The pass is over: `best` [samples] and `stats` [samples, 4] are what token_confidence said of the undecided
+  // positions; `tokens` [2, block_size] the block before and the open one, or [canvas_len]. Keeps the candidates that
+  // pass the rule, and at least its least, ties to the lowest position; an end token ends the request behind it; a
+  // complete block is followed by the next one, all `mask_id`, unless the limit is reached.
   HR_HOST_DEVICE void advance(const int32_t* best, const float* stats, int32_t block_size, int32_t mask_id,
                               int32_t* tokens) {
     if (running == 0) return;
-    accept(best, stats, block_size, tokens + block_size);
+    int32_t* open = tokens + (sees == Sees::kBefore ? block_size : begin);
+    accept(best, stats, block_size, open);
     num_cached = begin;
     ++num_steps;
-    stop_at_end_id(block_size, tokens + block_size);
+    stop_at_end_id(block_size, open);
     if (num_masked(block_size) > 0) return;
     if (begin + block_size >= limit) {
       running = 0;
@@ -90,16 +150,21 @@ struct BlockState {
     begin += block_size;
     editable = 0;
     num_steps = 0;
+    for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
+    if (sees != Sees::kBefore) return;  // a canvas has its masks from the start
     for (int32_t p = 0; p < block_size; ++p) {
       tokens[p] = tokens[block_size + p];
       tokens[block_size + p] = mask_id;
-      set_masked(p, begin + p < limit ? 1 : 0);
     }
   }
 
  private:
+  // Of a canvas, whose last block may be short.
+  HR_HOST_DEVICE int32_t block_end(int32_t block_size) const {
+    return begin + block_size < canvas_len ? begin + block_size : canvas_len;
+  }
   HR_HOST_DEVICE void accept(const int32_t* best, const float* stats, int32_t block_size, int32_t* tokens) {
-    const int32_t masks = num_masked(block_size), least = rule.least(masks, num_steps);
+    const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);
     uint32_t kept[kMaxBlock / 32] = {};  // by candidate
     int32_t count = 0;
     for (int32_t i = 0; i < masks; ++i) {
@@ -118,7 +183,7 @@ struct BlockState {
       kept[top / 32] |= 1u << top % 32;
       ++count;
     }
-    for (int32_t p = 0, i = 0; p < block_size; ++p) {
+    for (int32_t p = 0, i = 0; p < block_size && i < masks; ++p) {
       if (!is_masked(p)) continue;
       if ((kept[i / 32] >> i % 32 & 1) != 0) tokens[p] = best[i], set_masked(p, 0);
       ++i;

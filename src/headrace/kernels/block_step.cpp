@@ -14,14 +14,18 @@ void check(const BlockStepArgs& a) {
              "block_step: block_size is ", a.block_size, ", expected 1 to ", BlockState::kMaxBlock);
   HR_REQUIRE(requests >= 1 && requests <= kMaxBlockRequests, ErrorCode::kInvalidArgument, "block_step: ", requests,
              " requests, expected 1 to ", kMaxBlockRequests);
-  check_shape("block_step: tokens", a.tokens, {requests, 2, a.block_size});
+  HR_REQUIRE(a.tokens.rank() == 2 && a.tokens.dim(0) == requests && a.tokens.dim(1) >= int64_t{2} * a.block_size,
+             ErrorCode::kInvalidArgument, "block_step: tokens are ", a.tokens.shape(), ", expected ", requests,
+             " rows of ", 2 * a.block_size, " or more");
   check_dtype("block_step: tokens", a.tokens, DType::kI32);
   check_shape("block_step: counter", a.counter, {2});
   check_shape("block_step: num_rows", a.rows.num_rows, {1});
   check_dtype("block_step: num_rows", a.rows.num_rows, DType::kI32);
   HR_REQUIRE(a.rows.num_spans() > requests, ErrorCode::kInvalidArgument, "block_step: ", a.rows.num_spans(),
              " spans, expected more than the ", requests, " requests");
-  const int64_t most = requests * 2 * a.block_size;
+  HR_REQUIRE(a.block_sizes >= 0 && a.block_sizes <= a.sizes.numel(), ErrorCode::kInvalidArgument,
+             "block_step: ", a.block_sizes, " of ", a.sizes.numel(), " sizes are for blocks");
+  const int64_t most = a.most_rows;
   HR_REQUIRE(a.rows.ids.numel() >= most && a.rows.positions.numel() >= most && a.rows.write_slots.numel() >= most,
              ErrorCode::kInvalidArgument, "block_step: room for ", a.rows.ids.numel(), " rows, expected ", most);
   HR_REQUIRE(a.rows.logits_rows.numel() >= requests * a.block_size && a.results.dim(1) >= requests * a.block_size,

@@ -25,26 +25,31 @@ struct BlockReport {
   int32_t step = 0;
   int32_t rows = 0, logits_rows = 0;  // of the next step
   int32_t size = 0;                   // the smallest of `sizes` that holds the rows, or 0 for none
+  int32_t canvases = 0;               // 1: it is one of those for steps with canvases
   int32_t running = 0;                // requests that it goes on with
 };
 
 // Updates every state that runs, from best[first_logit..] and stats[first_logit..], and writes the next step:
-//   request r's rows are the block that waits for its store, if any, and the open one, in the order of the states;
-//   kinds are KeySpan::Kind::kBlock; rows of the waiting block are stored where the page table says; undecided
-//   positions want logits, and first_logit says where they will be. Padding up to `size` rows, the last span's, sees
+//   request r's rows are those of its next pass, in the order of the states: BlockState says which positions, who sees
+//   whom, how many of the first are stored, where the page table says, and which rows want logits; first_logit says
+//   where those will be. Padding up to `size` rows, the last span's, sees
 //   nothing, is not stored, and spans of requests that are done have no rows. Logits rows behind those wanted are 0.
 // `report` gets the step after `counter`[0] and, at `results`, this step's best and stats: `counter`[1] rows, in the
 // half that step % 2 says. Both may be memory that the host polls. counter becomes the next step's.
 struct BlockStepArgs {
   TensorView best, stats;  // of token_confidence: int32 [logits rows], float32 [logits rows, 4]
   TensorView states;       // uint8 [requests * sizeof(BlockState)]
-  TensorView tokens;       // int32 [requests, 2, block_size]
+  TensorView tokens;       // int32 [requests, n]: of each, as BlockState::advance has them, at the front
   TensorView counter;      // int32 [2]: steps so far, rows of logits of this one
-  TensorView sizes;        // int32 [sizes], ascending: rows that a step may have
+  // int32 [sizes]: rows that a step may have. `block_sizes` of them, ascending, for steps without canvases, then those,
+  // ascending, for all steps.
+  TensorView sizes;
+  int32_t block_sizes = 0;
+  int32_t most_rows = 0;   // of any step: who sets the states sees to it
   int32_t block_size = 0;  // 1 to BlockState::kMaxBlock
   int32_t mask_token_id = 0;
   int32_t page_size = 1;
-  BatchRows rows;      // one span more than requests
+  BatchRows rows;      // one span more than requests, the other arrays for most_rows
   TensorView report;   // uint8 [sizeof(BlockReport)]
   TensorView results;  // int32 [2, rows, 5]: best, then the bits of stats
 

@@ -61,12 +61,20 @@ struct StepPlan {
 // Runs and stores the positions of `run` under a causal mask; the rows of `sampled` decide what follows them.
 StepPlan causal_step(TokenRange run, TokenRange sampled);
 
-// What the steps of a sequence behind its prompt look like, whatever its state; graphs are recorded for them.
+// What the steps of a sequence behind its prompt look like, whatever its state, but for those over a whole canvas;
+// graphs are recorded for them.
 struct StepShape {
   int32_t rows = 1, most_rows = 1;  // a multiple of which most steps have; at most
   int32_t most_samples = 1;
   // Whether K and V of every row are kept.
   enum class Stores : uint8_t { kAll, kSome } stores = Stores::kAll;
+};
+
+// Steps that run a sequence from its first token to its last, prompt and output: its canvas. K and V of every row are
+// kept.
+struct CanvasShape {
+  int32_t samples = 1;                                                        // of a sequence, in most of them
+  enum class AtMost : uint8_t { kThese, kAllRows } at_most = AtMost::kThese;  // in any of them
 };
 
 // Blocks that kernels/block_step can denoise.
@@ -110,8 +118,10 @@ class DecodingStrategy {
   // When n is a multiple of this, K and V of the first n cached tokens depend on these n tokens alone, so that another
   // sequence which begins with them may go on from there. Nothing: they depend on what is behind them.
   virtual std::optional<int32_t> reusable_multiple() const { return std::nullopt; }
-  // Absent: its steps have no bound but the context, or more than one span.
+  // Absent: it has no steps but those of canvas_shape(), or they have no bound but the context, or more than one span.
   virtual std::optional<StepShape> step_shape() const { return std::nullopt; }
+  // Absent: it has no such steps.
+  virtual std::optional<CanvasShape> canvas_shape() const { return std::nullopt; }
   // What the device goes on with by itself, step after step: the blocks of all sequences, and where one of them stands,
   // if block_step can say its rule. commit() must decide as BlockState::advance does, plan() lay out rows as
   // block_step. Absent: every step goes through the host, and a start report says so.

@@ -4,6 +4,7 @@
 
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/device_state.h"
 
 namespace headrace {
 namespace {
@@ -36,6 +37,13 @@ void DualCache::start(Sequence& s) const {
   s.num_final = s.prompt_len;
 }
 
+std::optional<StepShape> DualCache::step_shape() const {
+  return StepShape{.rows = info_.block_size,
+                   .most_rows = info_.block_size,
+                   .most_samples = info_.block_size,
+                   .stores = StepShape::Stores::kSome};
+}
+
 StepPlan DualCache::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan{.excluded_id = info_.mask_token_id};
   const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
@@ -58,6 +66,15 @@ void DualCache::commit(Sequence& s, const StepPlan& plan, std::span<const Sample
   block->count_step();
   cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
+}
+
+std::optional<BlockShape> DualCache::device_blocks() const {
+  if (info_.block_size > BlockState::kMaxBlock) return {};
+  return BlockShape{info_.block_size, *info_.mask_token_id};
+}
+
+std::optional<BlockState> DualCache::block_state(const Sequence& s) const {
+  return canvas_state(s, BlockState::Sees::kKeptCanvas, info_);
 }
 
 }  // namespace headrace

@@ -17,9 +17,15 @@ class DualCache final : public DecodingStrategy {
   void start(Sequence& sequence) const override;
   int32_t min_budget(const Sequence& sequence) const override { return sequence.num_tokens(); }
   int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
+  // A block by itself, whose K and V are not kept.
+  std::optional<StepShape> step_shape() const override;
+  std::optional<CanvasShape> canvas_shape() const override { return CanvasShape{.samples = info_.block_size}; }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
+  // Of greedy requests, with every rule but entropy_bound and random.
+  std::optional<BlockShape> device_blocks() const override;
+  std::optional<BlockState> block_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

@@ -4,6 +4,7 @@
 
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/device_state.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
@@ -20,10 +21,16 @@ void FullAttention::start(Sequence& s) const {
   s.num_final = s.prompt_len;
 }
 
+std::optional<CanvasShape> FullAttention::canvas_shape() const {
+  using AtMost = CanvasShape::AtMost;  // of the published loop of timesteps, the output is one block
+  return CanvasShape{.samples = info_.block_size,
+                     .at_most = info_.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese};
+}
+
 StepPlan FullAttention::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan{.excluded_id = info_.mask_token_id};
   if (s.num_tokens() > budget) return plan;
-  plan.spans.push_back({.keys = {.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull}});
+  plan.spans.push_back({.keys = {.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull}, .store = {0, s.num_tokens()}});
   const int32_t shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
   const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
   for (const int32_t p : block->masked_positions()) plan.sample.push_back({p - shift, p, block->num_steps()});
@@ -41,6 +48,15 @@ void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const Sa
   block->count_step();
   if (!reference) cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
+}
+
+std::optional<BlockShape> FullAttention::device_blocks() const {
+  if (info_.block_size > BlockState::kMaxBlock) return {};
+  return BlockShape{info_.block_size, *info_.mask_token_id};
+}
+
+std::optional<BlockState> FullAttention::block_state(const Sequence& s) const {
+  return canvas_state(s, BlockState::Sees::kCanvas, info_);
 }
 
 }  // namespace headrace

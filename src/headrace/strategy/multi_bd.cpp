@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/device_state.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
@@ -28,24 +29,6 @@ int32_t useful_end(const Sequence& s, int32_t stored) {
 // Candidates that a pass over a block that is sure of progress keeps at least.
 int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) {
   return BlockRule{.steps = params.max_passes.value_or(0)}.least(block.num_masked(), block.num_steps());
-}
-
-// The request's rule as block_step has it; nothing for one that it cannot say.
-std::optional<BlockRule> device_rule(const DecodingParams& params, const DiffusionInfo& info) {
-  using Rule = DecodingParams::Rule;
-  if (follows_reference(params) || params.order_temperature != 0) return {};
-  const AcceptanceRule rule = acceptance_rule(params, info);
-  BlockRule said{.passes = rule.passes == DiffusionInfo::Acceptance::kAbove ? BlockRule::Passes::kAbove
-                                                                            : BlockRule::Passes::kAtLeast,
-                 .threshold = rule.threshold,
-                 .steps = params.max_passes.value_or(0)};
-  switch (rule.rule) {
-    case Rule::kConfidence: said.score = BlockRule::Score::kConfidence; return said;
-    case Rule::kMargin: said.score = BlockRule::Score::kMargin; return said;
-    case Rule::kEntropy: said.score = BlockRule::Score::kEntropy; return said;
-    case Rule::kLeftmost: said.score = BlockRule::Score::kLeftmost; return said;
-    default: return {};
-  }
 }
 
 }  // namespace
@@ -101,23 +84,14 @@ std::optional<BlockShape> MultiBD::device_blocks() const {
 }
 
 std::optional<BlockState> MultiBD::block_state(const Sequence& s) const {
-  const auto rule = device_rule(s.params.decoding, info_);
-  const bool greedy = s.params.temperature == 0 && s.params.repetition_penalty == 1;
-  if (!device_blocks() || !rule || !greedy || s.eos_ids.size() > BlockState::kMaxEndIds || s.blocks.empty()) return {};
+  if (!device_blocks() || s.blocks.empty()) return {};
   const DecodingBlock& open = s.blocks.back();
   const bool waiting = s.num_cached == open.begin() - buffer_.block_size;
   if (!open.is_active() || open.complete() || (!waiting && s.num_cached != open.begin())) return {};
-  BlockState state{.running = 1,
-                   .begin = open.begin(),
-                   .editable = open.editable_begin() - open.begin(),
-                   .num_cached = s.num_cached,
-                   .limit = s.limit,
-                   .num_steps = open.num_steps(),
-                   .page_row = s.table_row,
-                   .rule = *rule,
-                   .num_end_ids = static_cast<int32_t>(s.eos_ids.size())};
-  for (const int32_t p : open.masked_positions()) state.set_masked(p - open.begin(), 1);
-  std::ranges::copy(s.eos_ids, std::begin(state.end_ids));
+  auto state = device_state(s, open, info_);
+  if (!state) return {};
+  state->num_cached = s.num_cached;
+  state->rule.steps = s.params.decoding.max_passes.value_or(0);
   return state;
 }
 

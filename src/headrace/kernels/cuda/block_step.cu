@@ -1,5 +1,6 @@
 // One block of threads for the whole batch: a thread advances a request, a scan finds where its rows go, a warp writes
-// them. A step's work is a few thousand words, so that a second block would only add a launch.
+// them, or all threads those of a canvas. A step's work is a few thousand words, so that a second block would only add
+// a launch.
 #include "headrace/kernels/cuda/block_step.h"
 
 #include "headrace/batch/attn_metadata.h"
@@ -16,9 +17,10 @@ struct Params {
   const float* stats;  // [rows, 4]
   BlockState* states;
   int32_t* tokens;
+  int64_t tokens_stride;
   int32_t* counter;
   const int32_t* sizes;
-  int num_sizes, requests, spans, logits_capacity, block_size, mask_token_id, page_size;
+  int block_sizes, num_sizes, requests, spans, logits_capacity, block_size, mask_token_id, page_size;
   KeySpan* to_spans;
   int32_t *ids, *positions, *logits_rows, *num_rows;
   int64_t* write_slots;
@@ -50,43 +52,48 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
   return before + upto - mine;
 }
 
-// A warp writes what the next step runs of request `r`.
-__device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
-  const int lane = threadIdx.x % 32, rows = s.num_rows(p.block_size), waiting = s.begin - s.num_cached;
-  if (lane == 0) {
-    KeySpan span{.q_off = row0, .q_len = rows};
-    if (rows > 0) {
-      span.ctx_len = span.phys0 = s.num_cached;
-      span.kind = KeySpan::Kind::kBlock, span.block_size = p.block_size, span.page_row = s.page_row;
-    }
-    p.to_spans[r] = span;
-  }
-  if (rows == 0) return;
-  const int32_t* tokens = p.tokens + static_cast<int64_t>(r) * 2 * p.block_size + p.block_size - waiting;
+// Rows of request `r`, which so many threads share.
+__device__ void write_rows(const Params& p, int r, const BlockState& s, int row0, int thread, int threads) {
+  const int rows = s.num_rows(p.block_size), stored = s.num_stored();
+  const int32_t* tokens = p.tokens + r * p.tokens_stride + s.first_token(p.block_size);
   const int32_t* pages = p.page_table + s.page_row * p.table_stride;
-  for (int i = lane; i < rows; i += 32) {
-    const int position = s.num_cached + i;
+  for (int i = thread; i < rows; i += threads) {
+    const int position = s.first_position() + i;
     p.ids[row0 + i] = tokens[i];
     p.positions[row0 + i] = position;
     p.write_slots[row0 + i] =
-        i < waiting ? int64_t{pages[position / p.page_size]} * p.page_size + position % p.page_size : kDoNotStore;
+        i < stored ? int64_t{pages[position / p.page_size]} * p.page_size + position % p.page_size : kDoNotStore;
   }
+}
+
+// A warp writes what the next step runs of request `r`, but for the rows of a canvas.
+__device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
+  const int lane = threadIdx.x % 32;
+  if (lane == 0) p.to_spans[r] = s.span(row0, p.block_size);
+  if (s.running == 0) return;
+  if (!s.runs_canvas()) write_rows(p, r, s, row0, lane, 32);
   int logit = s.first_logit;
+  const int end = logit + s.num_samples(p.block_size);
   for (int base = 0; base < p.block_size; base += 32) {
     const int at = base + lane;
-    const bool wanted = at < p.block_size && s.is_masked(at);
-    const unsigned all = __ballot_sync(0xffffffffu, wanted);
-    if (wanted) p.logits_rows[logit + __popc(all & ((1u << lane) - 1))] = row0 + waiting + at;
+    const bool masked = at < p.block_size && s.is_masked(at);
+    const unsigned all = __ballot_sync(0xffffffffu, masked);
+    const int mine = logit + __popc(all & ((1u << lane) - 1));
+    if (masked && mine < end) p.logits_rows[mine] = row0 + s.row_of(at);
     logit += __popc(all);
   }
 }
 
-__device__ int size_of(const Params& p, int rows) {
-  if (rows == 0) return 0;
-  for (int i = 0; i < p.num_sizes; ++i) {
-    if (p.sizes[i] >= rows) return p.sizes[i];
+// The smallest that holds the step, of those for blocks if there is one and nobody runs a canvas.
+struct Size {
+  int rows = 0, of_canvases = 0;
+};
+__device__ Size size_of(const Params& p, int rows, bool any_canvas) {
+  if (rows == 0) return {};
+  for (int i = any_canvas ? p.block_sizes : 0; i < p.num_sizes; ++i) {
+    if (p.sizes[i] >= rows) return {p.sizes[i], i < p.block_sizes ? 0 : 1};
   }
-  return 0;
+  return {};
 }
 
 __device__ void pad(const Params& p, int rows, int logits, int size) {
@@ -119,9 +126,9 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
   if (r < p.requests) {
     s = p.states[r];
     s.advance(p.best + s.first_logit, p.stats + 4 * s.first_logit, p.block_size, p.mask_token_id,
-              p.tokens + static_cast<int64_t>(r) * 2 * p.block_size);
+              p.tokens + r * p.tokens_stride);
   }
-  const int rows = r < p.requests ? s.num_rows(p.block_size) : 0, logits = rows > 0 ? s.num_masked(p.block_size) : 0;
+  const int rows = r < p.requests ? s.num_rows(p.block_size) : 0, logits = rows > 0 ? s.num_samples(p.block_size) : 0;
   unsigned long long total = 0;
   const unsigned long long before =
       scan(static_cast<unsigned long long>(rows) << 32 | static_cast<unsigned>(logits), total);
@@ -130,17 +137,22 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
     s.first_logit = rows > 0 ? static_cast<int>(before & 0xffffffffu) : 0;
     p.states[r] = s;
   }
+  const bool any_canvas = __syncthreads_or(r < p.requests && s.runs_canvas()) != 0;
   const int running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
   for (int i = threadIdx.x / 32; i < p.requests; i += kWarps) lay_out(p, i, p.states[i], row0_of[i]);
-  const int all_rows = static_cast<int>(total >> 32), all_logits = static_cast<int>(total & 0xffffffffu),
-            size = size_of(p, all_rows);
-  pad(p, all_rows, all_logits, size);
+  for (int i = 0; any_canvas && i < p.requests; ++i) {
+    if (p.states[i].runs_canvas()) write_rows(p, i, p.states[i], row0_of[i], threadIdx.x, kThreads);
+  }
+  const int all_rows = static_cast<int>(total >> 32), all_logits = static_cast<int>(total & 0xffffffffu);
+  const Size size = size_of(p, all_rows, any_canvas);
+  pad(p, all_rows, all_logits, size.rows);
   __threadfence_system();
   __syncthreads();
   if (r != 0) return;
   p.counter[0] = step, p.counter[1] = all_logits;
   *p.num_rows = all_rows;
-  p.report->rows = all_rows, p.report->logits_rows = all_logits, p.report->size = size, p.report->running = running;
+  p.report->rows = all_rows, p.report->logits_rows = all_logits, p.report->running = running;
+  p.report->size = size.rows, p.report->canvases = size.of_canvases;
   __threadfence_system();
   p.report->step = step;
 }
@@ -154,8 +166,10 @@ void block_step(const BlockStepArgs& a, const OpContext& context) {
                  .stats = static_cast<const float*>(a.stats.data()),
                  .states = static_cast<BlockState*>(a.states.data()),
                  .tokens = static_cast<int32_t*>(a.tokens.data()),
+                 .tokens_stride = a.tokens.dim(1),
                  .counter = static_cast<int32_t*>(a.counter.data()),
                  .sizes = static_cast<const int32_t*>(a.sizes.data()),
+                 .block_sizes = a.block_sizes,
                  .num_sizes = static_cast<int>(a.sizes.numel()),
                  .requests = static_cast<int>(a.requests()),
                  .spans = static_cast<int>(a.rows.num_spans()),

@@ -20,26 +20,40 @@ struct Taken {
 };
 
 void lay_out(const BlockStepArgs& a, int64_t request, BlockState& s, Taken& taken) {
-  const int32_t rows = s.num_rows(a.block_size), waiting = s.begin - s.num_cached;
-  KeySpan& span = data<KeySpan>(a.rows.spans)[request];
-  span = {.q_off = taken.rows, .q_len = rows};
+  const int32_t rows = s.num_rows(a.block_size), stored = s.num_stored();
+  data<KeySpan>(a.rows.spans)[request] = s.span(taken.rows, a.block_size);
   if (rows == 0) return;
-  span.ctx_len = span.phys0 = s.num_cached;
-  span.kind = KeySpan::Kind::kBlock, span.block_size = a.block_size, span.page_row = s.page_row;
-  const auto* tokens = data<const int32_t>(a.tokens) + request * 2 * a.block_size + a.block_size - waiting;
+  const auto* tokens = data<const int32_t>(a.tokens) + request * a.tokens.dim(1) + s.first_token(a.block_size);
   const auto* pages = data<const int32_t>(a.rows.page_table) + s.page_row * a.rows.page_table.stride(0);
   for (int32_t i = 0; i < rows; ++i) {
-    const int32_t at = taken.rows + i, position = s.num_cached + i;
+    const int32_t at = taken.rows + i, position = s.first_position() + i;
     data<int32_t>(a.rows.ids)[at] = tokens[i];
     data<int32_t>(a.rows.positions)[at] = position;
     data<int64_t>(a.rows.write_slots)[at] =
-        i < waiting ? int64_t{pages[position / a.page_size]} * a.page_size + position % a.page_size : kDoNotStore;
+        i < stored ? int64_t{pages[position / a.page_size]} * a.page_size + position % a.page_size : kDoNotStore;
   }
   s.first_logit = taken.logits;
-  for (int32_t p = 0; p < a.block_size; ++p) {
-    if (s.is_masked(p)) data<int32_t>(a.rows.logits_rows)[taken.logits++] = taken.rows + waiting + p;
+  const int32_t end = taken.logits + s.num_samples(a.block_size);
+  for (int32_t p = 0; taken.logits < end; ++p) {
+    if (s.is_masked(p)) data<int32_t>(a.rows.logits_rows)[taken.logits++] = taken.rows + s.row_of(p);
   }
   taken.rows += rows;
+}
+
+// The smallest size that holds the step, of those for blocks if there is one and nobody runs a canvas.
+void choose_size(const BlockStepArgs& a, BlockReport& report) {
+  const auto* sizes = data<const int32_t>(a.sizes);
+  const auto *blocks_end = sizes + a.block_sizes, *end = sizes + a.sizes.numel();
+  const auto* size = std::lower_bound(sizes, blocks_end, report.rows);
+  if (report.canvases != 0 || size == blocks_end) {
+    size = std::lower_bound(blocks_end, end, report.rows);
+    report.canvases = 1;
+  }
+  if (report.rows == 0 || size == end) {
+    report.size = report.canvases = 0;
+    return;
+  }
+  report.size = *size;
 }
 
 void pad(const BlockStepArgs& a, const Taken& taken, int32_t size) {
@@ -74,14 +88,13 @@ void block_step(const BlockStepArgs& a, const OpContext&) {
   for (int64_t r = 0; r < a.requests(); ++r) {
     BlockState& s = states[r];
     s.advance(data<const int32_t>(a.best) + s.first_logit, data<const float>(a.stats) + int64_t{4} * s.first_logit,
-              a.block_size, a.mask_token_id, data<int32_t>(a.tokens) + r * 2 * a.block_size);
+              a.block_size, a.mask_token_id, data<int32_t>(a.tokens) + r * a.tokens.dim(1));
     report.running += s.running != 0 ? 1 : 0;
+    if (s.runs_canvas()) report.canvases = 1;
     lay_out(a, r, s, taken);
   }
   report.rows = taken.rows, report.logits_rows = taken.logits;
-  const auto* sizes = data<const int32_t>(a.sizes);
-  const auto* size = std::lower_bound(sizes, sizes + a.sizes.numel(), taken.rows);
-  report.size = taken.rows == 0 || size == sizes + a.sizes.numel() ? 0 : *size;
+  choose_size(a, report);
   *data<int32_t>(a.rows.num_rows) = taken.rows;
   pad(a, taken, std::max(report.size, taken.rows));
   counter[0] = report.step, counter[1] = taken.logits;

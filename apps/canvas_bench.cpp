@@ -1,0 +1,91 @@
+#include "canvas_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "device_limits.h"
+#include "output.h"
+
+namespace headrace::app {
+namespace {
+
+constexpr int32_t kOutput = 64, kContext = 1024;
+constexpr int32_t kPrompts[] = {64, 192, 448};
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+EngineConfig config_for(const LLM& llm, const std::string& strategy, RunnerConfig::Graphs graphs) {
+  EngineConfig config = llm.config();
+  config.strategy = strategy;
+  config.vocab = 0;  // the model's: random weights come without a tokenizer
+  config.max_requests = 1;
+  config.max_context_len = kContext;
+  config.runner.num_pages = kContext / config.runner.page_size + 1;
+  config.runner.max_tokens = kContext;
+  config.runner.graphs = graphs;
+  return config;
+}
+
+// Medians by the rows of a step, without each request's first steps.
+std::map<int64_t, double> measured_steps(Engine& engine, int32_t prompt) {
+  constexpr int kWarm = 2;
+  SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  params.decoding.rule = DecodingParams::Rule::kLeftmost;
+  engine.add(std::vector<int32_t>(static_cast<size_t>(prompt), 5), params);
+  for (int i = 0; i < kWarm; ++i) engine.step();
+  std::map<int64_t, std::vector<double>> seconds;
+  while (!engine.idle()) {
+    const int64_t rows = engine.counters().rows;
+    const auto start = Clock::now();
+    engine.step();
+    seconds[engine.counters().rows - rows].push_back(seconds_since(start));
+  }
+  std::map<int64_t, double> medians;
+  for (auto& [rows, all] : seconds) {
+    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+    std::ranges::nth_element(all, middle);
+    medians[rows] = *middle;
+  }
+  return medians;
+}
+
+}  // namespace
+
+void bench_canvases(LLM& llm) {
+  const ModelInfo& info = llm.model_info();
+  HR_REQUIRE(llm.device().type != DeviceType::kCPU, ErrorCode::kUnsupported,
+             "bench canvases: it measures a GPU's denoise steps; give --device cuda");
+  HR_REQUIRE(info.diffusion && info.diffusion->attention == DiffusionInfo::Attention::kFull, ErrorCode::kUnsupported,
+             "bench canvases: tokens of ", info.architecture, " do not all see each other");
+  const DeviceLimits limits = measured_limits(*llm.config().runner.runtime, llm.config().runner.context);
+  const auto bytes = static_cast<double>(info.weight_bytes);
+  for (const std::string strategy : {"full_attention", "dual_cache"}) {
+    for (const auto graphs : {RunnerConfig::Graphs::kOff, RunnerConfig::Graphs::kRequired}) {
+      const auto start = Clock::now();
+      Engine engine(llm.model(), config_for(llm, strategy, graphs));
+      const double start_s = seconds_since(start);
+      for (const int32_t prompt : kPrompts) {
+        for (const auto& [rows, step_s] : measured_steps(engine, prompt)) {
+          const double reads = bytes / limits.copy_rate,
+                       products = bytes * static_cast<double>(rows) / limits.matmul_rate;  // weights of 2 bytes
+          write_out(fmt::format(
+              "{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, \"engine_start_s\": "
+              "{:.3f}}}\n",
+              strategy, rows, prompt + kOutput, info.architecture,
+              graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", step_s, step_s / std::max(reads, products),
+              start_s));
+        }
+      }
+      write_out(fmt::format("{{\"name\": \"{} ran\", \"steps\": {}, \"graph_steps\": {}, \"device_steps\": {}}}\n",
+                            strategy, engine.counters().steps, engine.runner().num_graph_steps(),
+                            engine.counters().device_steps));
+    }
+  }
+}
+
+}  // namespace headrace::app

@@ -1,0 +1,54 @@
+#include "headrace/engine/graph_sizes.h"
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+// Beyond this, a step's products take so long that its launches are free.
+constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
+// From so many rows on graphs are so many rows apart.
+constexpr int32_t kFullRows = 512, kFineRows = 32;
+
+}  // namespace
+
+RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
+  const bool single = shape.most_rows == 1;  // then what has several rows is a prompt, of any length
+  const int64_t most = single ? kMostMixedRows : std::min(kMostGraphRows, shape.most_rows * max_requests);
+  RowGraphs graphs{.most_rows = single ? kMostMixedRows : shape.most_rows,
+                   .most_logits = shape.most_samples * max_requests,
+                   .new_keys = shape.stores == StepShape::Stores::kAll ? DeviceMetadata::NewKeys::kAllStored
+                                                                       : DeviceMetadata::NewKeys::kSomeNotStored};
+  const int32_t unit = single ? 8 : shape.rows;
+  for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) {
+    // Where products fill the device, rows of padding cost as much as others.
+    const int32_t before = graphs.sizes.empty() ? 0 : graphs.sizes.back(), step = (kFineRows + unit - 1) / unit * unit;
+    for (int32_t rows = before + step; before >= kFullRows && rows < size * unit; rows += step) {
+      graphs.sizes.push_back(rows);
+    }
+    graphs.sizes.push_back(size * unit);
+  }
+  if (!graphs.sizes.empty() && graphs.sizes.back() < most) graphs.sizes.push_back(static_cast<int32_t>(most));
+  return graphs;
+}
+
+RowGraphs canvas_graphs(const CanvasShape& shape, const std::optional<StepShape>& beside, int32_t max_requests,
+                        int32_t context) {
+  const auto most = static_cast<int32_t>(std::min<int64_t>(kMostGraphRows, int64_t{context} * max_requests));
+  const int32_t usual = std::min(most, shape.samples * max_requests);
+  // Attention takes keys fastest from the pool; a single request's steps are never mixed.
+  const bool all_stored = max_requests == 1 || !beside || beside->stores == StepShape::Stores::kAll;
+  RowGraphs graphs{
+      .most_rows = std::min(context, most),
+      .most_logits = shape.at_most == CanvasShape::AtMost::kAllRows ? most : usual,
+      .few_logits = usual,
+      .new_keys = all_stored ? DeviceMetadata::NewKeys::kAllStored : DeviceMetadata::NewKeys::kSomeNotStored};
+  // A canvas keeps its length from step to step, so what is padding is paid for in all of them.
+  for (int32_t rows = kFineRows; rows < most; rows += rows < kFullRows ? kFineRows : 2 * kFineRows) {
+    graphs.sizes.push_back(rows);
+  }
+  graphs.sizes.push_back(most);
+  return graphs;
+}
+
+}  // namespace headrace

@@ -1,0 +1,72 @@
+// Which graphs are recorded for the steps that a strategy says it has.
+#include "headrace/engine/graph_sizes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+using AtMost = CanvasShape::AtMost;
+
+TEST(GraphSizes, CanvasesAreFilledUpByAnEighthAtMostWhereProductsFillTheDevice) {
+  const RowGraphs graphs = canvas_graphs({.samples = 32}, {}, /*max_requests=*/1, /*context=*/4096);
+  EXPECT_EQ(graphs.sizes.front(), 32);
+  EXPECT_EQ(graphs.sizes.back(), 1024);
+  EXPECT_EQ(graphs.sizes.size(), 24u);
+  for (int32_t rows = 257; rows <= 1024; ++rows) {
+    EXPECT_LE(8 * (*std::ranges::lower_bound(graphs.sizes, rows) - rows), rows) << rows;
+  }
+  EXPECT_EQ(graphs.most_rows, 1024);
+}
+
+TEST(GraphSizes, CanvasesEndWithTheContextOfAllRequests) {
+  EXPECT_EQ(canvas_graphs({.samples = 8}, {}, 1, 100).sizes, (std::vector<int32_t>{32, 64, 96, 100}));
+  EXPECT_EQ(canvas_graphs({.samples = 8}, {}, 2, 50).sizes, (std::vector<int32_t>{32, 64, 96, 100}));
+  EXPECT_EQ(canvas_graphs({.samples = 8}, {}, 2, 50).most_rows, 50);
+  EXPECT_EQ(canvas_graphs({.samples = 8}, {}, 1, 20).sizes, std::vector<int32_t>{20});
+  EXPECT_EQ(canvas_graphs({.samples = 8}, {}, 1 << 20, 1 << 20).sizes.back(), 1024);
+}
+
+TEST(GraphSizes, CanvasesHaveLogitsOfABlockOrWhereTheyMayOfAllRows) {
+  const RowGraphs block = canvas_graphs({.samples = 32}, {}, 3, 4096);
+  EXPECT_EQ(block.most_logits, 96);
+  EXPECT_EQ(block.few_logits, 96);
+  const RowGraphs all = canvas_graphs({.samples = 32, .at_most = AtMost::kAllRows}, {}, 3, 4096);
+  EXPECT_EQ(all.most_logits, 1024);
+  EXPECT_EQ(all.few_logits, 96);
+  EXPECT_EQ(canvas_graphs({.samples = 32, .at_most = AtMost::kAllRows}, {}, 1, 20).few_logits, 20);
+}
+
+TEST(GraphSizes, DualCacheHasBlocksBesideCanvases) {
+  const DiffusionInfo info{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
+  const auto strategy = make_strategy("dual_cache", {.model = info});
+  const RowGraphs blocks = row_graphs(*strategy->step_shape(), 3);
+  EXPECT_EQ(blocks.sizes, (std::vector<int32_t>{32, 64, 96}));
+  EXPECT_EQ(blocks.most_rows, 32);
+  EXPECT_EQ(blocks.new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
+  EXPECT_EQ(strategy->canvas_shape()->at_most, AtMost::kThese);
+  // A canvas of one request may meet the block of another one, whose keys are not in the pool.
+  const auto keys = [&](int32_t requests) {
+    return canvas_graphs(*strategy->canvas_shape(), strategy->step_shape(), requests, 512).new_keys;
+  };
+  EXPECT_EQ(keys(1), DeviceMetadata::NewKeys::kAllStored);
+  EXPECT_EQ(keys(2), DeviceMetadata::NewKeys::kSomeNotStored);
+}
+
+TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDecidesAllOfThem) {
+  DiffusionInfo info{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
+  for (const auto& [loop, at_most] : {std::pair(DiffusionInfo::Loop::kEven, AtMost::kThese),
+                                      std::pair(DiffusionInfo::Loop::kTimesteps, AtMost::kAllRows)}) {
+    info.loop = loop;
+    const auto strategy = make_strategy("full_attention", {.model = info});
+    EXPECT_FALSE(strategy->step_shape());
+    EXPECT_EQ(canvas_graphs(*strategy->canvas_shape(), {}, 2, 512).new_keys, DeviceMetadata::NewKeys::kAllStored);
+    EXPECT_EQ(strategy->canvas_shape()->samples, 32);
+    EXPECT_EQ(strategy->canvas_shape()->at_most, at_most);
+  }
+}
+
+}  // namespace
+}  // namespace headrace
