@@ -162,11 +162,12 @@ std::vector<AttentionCase> sampled_attention_cases(uint64_t seed, int count) {
 
 namespace {
 
-// As many requests as a GPU wants before each kv head of each of them is one warp's work. Contexts end anywhere in a
-// tile, some begin with hidden keys, and some requests have no rows.
+// As many requests as a GPU wants before each kv head of each of them is one warp's work: 17 with rows and 16 heads are
+// 272, where 132 multiprocessors want 264. Contexts end anywhere in a tile, some begin with hidden keys, and a request
+// has no rows.
 std::vector<RequestCase> many_requests(Kind kind, int32_t few, int32_t most, bool holes = false) {
   std::vector<RequestCase> requests;
-  for (int32_t r = 0; r < 17; ++r) {
+  for (int32_t r = 0; r < 18; ++r) {
     const int32_t rows = r == 7 ? 0 : r % 7 == 2 ? most : few;
     RequestCase request{.prefix = r * 37 % 73 + (r % 11 == 3 ? 150 : 0), .new_tokens = rows, .kind = kind};
     if (kind == Kind::kNone) request.prefix += rows;
@@ -206,6 +207,12 @@ void add_many(std::vector<AttentionCase>& cases) {
   cases.push_back(many("cached_keys_that_nobody_sees", many_requests(Kind::kCausal, 4, 24), 32, kBF16));
   cases.back().type = AttentionType::kEncoderOnly;
   cases.push_back(many("rows_for_two_passes", many_requests(Kind::kCausal, 2, 40), 32, kBF16));
+  // The first row sees keys from 31 + 7 r on: windows that begin within a piece of a tile (32 keys, or 16 with more
+  // than 16 rows) whose next piece is cached whole, so that lanes bring the first one and the copy engine the next.
+  cases.push_back(many("windows_that_begin_within_a_piece", many_requests(Kind::kCausal, 2, 17), 64, kBF16));
+  cases.back().window = 100;
+  for (size_t r = 0; r < cases.back().requests.size(); ++r)
+    cases.back().requests[r].prefix = 130 + 7 * static_cast<int32_t>(r);
   // More pages than a warp holds the numbers of at once.
   cases.push_back(many("pages", many_requests(Kind::kCausal, 1, 2), 16, kBF16));
   for (RequestCase& request : cases.back().requests) request.prefix = request.prefix * 8 % 630;
