@@ -546,7 +546,7 @@ TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
 }
 
 // Requests of few rows over several groups of a GPU's keys, in one batch: whole rows, new keys apart from their
-// context, and a hole that ends in the second group.
+// context, a hole that ends in the second group, and windows that begin there.
 TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   std::vector<KeySpan> spans;
@@ -559,7 +559,8 @@ TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBeside
   spans[2].phys0 += 70;
   spans[3].hole_begin = 37, spans[3].hole_end = 4500;
   for (const HeadShape& shape :
-       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{256, 256, DType::kF16, kNoWindow, 0.5f}}) {
+       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{256, 256, DType::kF16, kNoWindow, 0.5f},
+        HeadShape{128, 128, DType::kBF16, 1024, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f}}) {
     expect_strict_bits_beside_a_prompt({.heads = 4, .kv_heads = 2, .context = 8700}, shape, spans, {{0, 4}, {2, 4}});
   }
 }

@@ -31,9 +31,10 @@ struct StrictRounds {
     return {begin, min(begin + kBlocks, group_end), group_end};
   }
   __device__ StrictRound first() const { return at(parts == 1 ? 0 : tiles.index_of((lowest + part) * kGroupTiles)); }
+  // Behind an empty round, too, there is an empty one: warps that work ahead of others ask for it.
   __device__ StrictRound after(const StrictRound& round) const {
     if (!round.ends_group()) return {round.end, min(round.end + kBlocks, round.group_end), round.group_end};
-    if (parts == 1) return at(round.end);
+    if (parts == 1 || round.count() == 0) return at(round.end);
     return at(tiles.index_of((group_of(round.begin) + parts) * kGroupTiles));
   }
 };
