@@ -288,6 +288,18 @@ std::vector<Case> cases() {
     few(" d256 16/2", 2, 16, 2, 256), few(" d256 16/2", 4, 16, 2, 256);
     few(" d64 32/8", 4, 32, 8, 64), few(" d64 32/8", 8, 32, 8, 64);
   }
+  for (const int32_t keys : {64, 320, 1024, 2048}) {
+    const auto several = [&](size_t requests, const std::string& name, int32_t block, int32_t heads, int32_t dim) {
+      all.push_back({"several: " + std::to_string(requests) + " x block " + std::to_string(block) + name + " of " +
+                         std::to_string(keys),
+                     std::vector<int32_t>(requests, keys - block), std::vector<int32_t>(requests, block), heads,
+                     heads / 4, dim, 64, block, KeySpan::Kind::kBlock});
+    };
+    for (const size_t requests : {1, 2, 4, 8}) several(requests, "", 4, 32, 128);
+    for (const size_t requests : {1, 4}) several(requests, "", 8, 32, 128);
+    for (const size_t requests : {1, 8}) several(requests, " d256 8/2", 4, 8, 256);
+    for (const size_t requests : {1, 8}) several(requests, " d64 16/4", 4, 16, 64);
+  }
   const auto many = [&](int32_t requests, int32_t block, int32_t keys) {
     const auto count = static_cast<size_t>(requests);
     all.push_back(

@@ -565,6 +565,33 @@ TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBeside
   }
 }
 
+// Blocks of nine to 32 rows of a kv head over several groups of keys, which a GPU's clusters take sixteen at a time.
+std::vector<KeySpan> block_spans() {
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (const int32_t context : {8600, 8190, 8500, 8300, 4089, 700}) {
+    const auto i = static_cast<int32_t>(spans.size());
+    spans.push_back({.q_off = tokens, .q_len = i < 3 ? 8 : 3 + i % 3, .ctx_len = context, .phys0 = context});
+    tokens += spans.back().q_len;
+  }
+  using Kind = KeySpan::Kind;
+  spans[0].kind = spans[4].kind = Kind::kBlock, spans[0].block_size = spans[4].block_size = 8;
+  spans[2].kind = Kind::kFull;
+  spans[3].hole_begin = 37, spans[3].hole_end = 4500;
+  spans[1].phys0 += 70;
+  return spans;
+}
+
+TEST_P(CpuPagedAttention, StrictBlocksHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  for (const HeadShape& shape :
+       {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
+        HeadShape{256, 200, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f}}) {
+    expect_strict_bits_beside_a_prompt({.heads = 8, .kv_heads = 2, .context = 8700}, shape, block_spans(),
+                                       {{0, 2}, {0, 4}, {2, 6}});
+  }
+}
+
 // As many requests of few rows as a GPU wants before each kv head of each of them is one warp's work; that a batch with
 // a prompt is not. `longest`: of some contexts, where they are longer than the host knows.
 std::vector<KeySpan> many_row_spans(int32_t longest) {

@@ -10,6 +10,10 @@ namespace headrace::cuda {
 __device__ inline void cluster_arrive_release() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Where nothing that was written is to be seen.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void cluster_wait_acquire() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // The address of another block's shared memory.
@@ -47,6 +51,13 @@ __device__ inline void send(uint32_t to, uint32_t barrier, uint4 x) {
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
       "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
       : "memory");
+}
+// The copy engine's way for a multiple of 16 bytes of this block's memory. What was written there is to be fenced for
+// it.
+__device__ inline void copy_to_block(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "r"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 // Waits for what other blocks of the cluster send.
 __device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {

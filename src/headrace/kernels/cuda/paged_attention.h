@@ -67,7 +67,7 @@ bool paged_attention_mma(const AttentionParams& params, const AttentionShape& sh
 
 // Whether dtypes, sizes and alignment are those of the Hopper kernel below, and the device is.
 bool fits_sm90(const AttentionParams& params, const Stream& stream);
-// Few such rows that see few keys, with that kernel's bits: in strict mode, and in fast mode up to 8 rows of a request
+// Few such rows that see few keys, with that kernel's bits: in strict mode, and in fast mode up to 32 rows of a request
 // where that is faster. False when the call is not of that form.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 

@@ -37,10 +37,11 @@ bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_ke
   return pieces * blocks + 2 <= Stream::kCounters;
 }
 
-// Up to kStrictStreamRows rows of each request.
+// Rows of a request in blocks of up to 8, where none has more, or of 16.
 bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   const StrictClusterTask task = task_of(p, shape);
   const int dim = kernel_dim(p);
+  const bool few = shape.max_rows <= kStrictStreamRows;
   const StrictClusterPlan plan = strict_stream_plan(task, strict_stream_blocks(dim), stream.num_sms);
   StrictStreamCall call{{.p = p, .parts = plan.parts}};
   // The kernel adds up groups in their slots even where one cluster finds them all.
@@ -49,7 +50,9 @@ bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, co
   call.maps = {.k = map_of(p, p.k, p.head_dim, dim, task.tile_keys),
                .v = map_of(p, p.v, p.v_head_dim, dim, task.tile_keys, std::min(dim / plan.blocks, 64))};
   const auto attend =
-      p.q_type == DType::kBF16 ? attend_strict_stream_of<__nv_bfloat16> : attend_strict_stream_of<__half>;
+      p.q_type == DType::kBF16
+          ? (few ? attend_strict_stream_of<__nv_bfloat16, 8> : attend_strict_stream_of<__nv_bfloat16, 16>)
+          : (few ? attend_strict_stream_of<__half, 8> : attend_strict_stream_of<__half, 16>);
   attend(call, shape.tiles16, plan.blocks, stream);
   return true;
 }
@@ -58,10 +61,11 @@ bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, co
 
 bool paged_attention_strict_cluster(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (shape.max_rows > 64 || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  const bool few = shape.max_rows <= kStrictStreamRows;
   const StrictClusterTask task = task_of(p, shape);
-  if (shape.determinism == Determinism::kFast && !(few && streams_are_fast(task.seen_keys))) return false;
-  if (few) return attend_by_streams(p, shape, stream);
+  const bool strict = shape.determinism == Determinism::kStrict;
+  const bool by_streams = shape.max_rows <= kMostStreamRows && (strict || streams_are_fast(task.seen_keys));
+  if (by_streams && attend_by_streams(p, shape, stream)) return true;
+  if (!strict || shape.max_rows <= kStrictStreamRows) return false;
   const StrictClusterPlan plan = strict_cluster_plan(task, stream.num_sms);
   if (plan.blocks == 0) return false;
   StrictClusterCall call{.p = p, .parts = plan.parts};

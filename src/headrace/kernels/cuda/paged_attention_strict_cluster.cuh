@@ -3,7 +3,7 @@
 #pragma once
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/strict_cluster_block.cuh"
-#include "headrace/kernels/cuda/tiles.cuh"
+#include "headrace/kernels/cuda/strict_cluster_place.cuh"
 
 namespace headrace::cuda {
 
@@ -204,41 +204,15 @@ template <class S>
 __device__ inline void attend_strict_cluster_block(const StrictClusterCall& call, char* shared) {
   wait_for_previous();
   const AttentionParams& p = call.p;
-  const int group = p.heads / p.kv_heads, z = static_cast<int>(blockIdx.z);
-  const int part = call.parts == 1 ? 0 : z / p.kv_heads, kv_head = z - part * p.kv_heads;
-  const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), group);
-  if (place.request < 0) return;  // the whole cluster has no rows
-  const KeyAxis axis(p, place.request);
-  const PackedRows packed(group);
-  const int row0 = place.tile * S::kRows, rows = axis.span.q_len * group, lane = threadIdx.x % 32;
-  const int last = min(row0 + S::kRows, rows) - 1;
-  const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
-  const BlockKeys keys(p, axis, top, bottom);
-  const KeyTiles tiles = keys.tiles(S::kKeys);
-  // Groups are shared out where the list of tiles is one run.
-  const int lowest = tiles.first / S::kGroupTiles;
-  const int groups = tiles.count == 0 ? 1 : tiles.tile(tiles.count - 1) / S::kGroupTiles - lowest + 1;
-  const bool alone = call.parts == 1 || tiles.count > tiles.cached_count || tiles.hole_tiles > 0;
-  const int parts = alone ? 1 : min(call.parts, groups);
-  if (part >= parts) return;
-  StrictCluster<S> cluster{
-      call,
-      {{{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
-        static_cast<int>(blockIdx.x),
-        keys,
-        tiles,
-        {axis.row(p, packed.token(min(row0 + lane / 4, last))),
-         axis.row(p, packed.token(min(row0 + lane / 4 + 8, last)))},
-        packed,
-        p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}},
-      static_cast<int>(blockIdx.y) * p.kv_heads + kv_head,
-      place.request,
-      {tiles, part, parts, lowest}};
-  cluster.b.find_ranges();
+  const TilePlace at = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), p.heads / p.kv_heads);
+  if (at.request < 0) return;  // the whole cluster has no rows
+  const StrictPlace<S> place{call, at};
+  if (!place.has_groups()) return;
+  StrictCluster<S> cluster{call, {place.block(shared)}, place.piece, at.request, place.rounds()};
   StrictTotal<S> total;
   const StrictRound first = cluster.rounds.first();
   if (first.count() > 0) cluster.attend(first, total);
-  if (parts > 1 && !cluster.join_groups(groups, total)) return;
+  if (place.parts > 1 && !cluster.join_groups(place.groups, total)) return;
   if (__syncthreads_or(cluster.write(total))) cluster.redo();
 }
 

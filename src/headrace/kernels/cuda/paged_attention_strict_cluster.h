@@ -23,7 +23,7 @@ struct StrictStreamCall : StrictClusterCall {
 // One of these for each type of the queries, in a file of its own. `tiles`: of rows.
 template <class T>
 void attend_strict_cluster_of(const StrictClusterCall& call, int64_t tiles, int blocks, const Stream& stream);
-template <class T>
+template <class T, int kRows>
 void attend_strict_stream_of(const StrictStreamCall& call, int64_t tiles, int blocks, const Stream& stream);
 
 }  // namespace headrace::cuda

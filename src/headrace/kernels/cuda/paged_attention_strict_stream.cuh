@@ -1,32 +1,27 @@
-// Strict attention of up to eight rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
+// Strict attention of few rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
 // and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/strict_cluster_place.cuh"
 #include "headrace/kernels/cuda/strict_stream_block.cuh"
-#include "headrace/kernels/cuda/tiles.cuh"
 
 namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What a lane has of a row in the end: of each chain of products two columns and the two that are eight further on.
-template <class S>
+// What a lane has of a row and a chain of products in the end: two columns and the two that are eight further on.
 struct StreamTotal {
   PartSum state;
-  float4 value[S::kWarpChains] = {};
+  float4 value{};
 
-  __device__ void add(const PartSum& next, const float4 (&next_value)[S::kWarpChains]) {
+  __device__ void add(const PartSum& next, const float4& y) {
     if (next.sum == 0) return;
     const PartSum all = state.joined(next);
     const float a = state.factor(all), b = next.factor(all);
-#pragma unroll
-    for (int m = 0; m < S::kWarpChains; ++m) {
-      float4& x = value[m];
-      const float4& y = next_value[m];
-      x = {PartSum::joined_value(x.x, a, y.x, b), PartSum::joined_value(x.y, a, y.y, b),
-           PartSum::joined_value(x.z, a, y.z, b), PartSum::joined_value(x.w, a, y.w, b)};
-    }
+    float4& x = value;
+    x = {PartSum::joined_value(x.x, a, y.x, b), PartSum::joined_value(x.y, a, y.y, b),
+         PartSum::joined_value(x.z, a, y.z, b), PartSum::joined_value(x.w, a, y.w, b)};
     state = all;
   }
 };
@@ -43,14 +38,14 @@ struct StrictStream {
   __device__ int64_t slot(int ordinal) const {
     return (int64_t{piece} * call.max_groups + ordinal) * S::kBlocks + b.rank;
   }
-  __device__ float4* slot_values(int ordinal, int m) const {
-    return call.values + (slot(ordinal) * S::kChains + b.chain_of(m)) * 32 + b.lane;
+  __device__ float4* slot_values(int ordinal, int chain, int row_group) const {
+    return call.values + ((slot(ordinal) * S::kChains + chain) * S::kRowGroups + row_group) * 32 + b.lane;
   }
   __device__ float2* slot_state(int ordinal, int row) const { return call.states + slot(ordinal) * S::kRows + row; }
   __device__ bool adds_values() const {
     return b.warp_n >= S::kFirstValueWarp && b.warp_n < S::kFirstValueWarp + S::kValueWarps;
   }
-  __device__ int value_row() const { return b.lane % 4 * 2 + (b.lane / 4 & 1); }
+  __device__ int value_row(int row_group) const { return row_group * 8 + b.lane % 4 * 2 + (b.lane / 4 & 1); }
 
   // Neighbouring lanes, which have two rows of a column each, exchange one: then each has a row of two columns.
   __device__ float4 by_row(const float (&x)[4]) const {
@@ -65,7 +60,8 @@ struct StrictStream {
     __syncwarp();
     cluster_arrive_release();  // this block has begun: others may write to its memory
   }
-  __device__ void attend(const StrictRound& first, StreamTotal<S>& total) const {
+  using OwnValues = float4[S::kWarpChains][S::kRowGroups];  // of a warp that adds values up
+  __device__ void attend(const StrictRound& first, OwnValues& own) const {
     begin();
     const int warp = b.warp_n;
     __syncthreads();  // all of the block's barriers are there
@@ -93,24 +89,25 @@ struct StrictStream {
     if (warp < S::kKeyLoader) {
       b.run_values(rounds, first, [&](const StrictRound&, const typename StreamBlock<S>::Values& value) {
 #pragma unroll
-        for (int m = 0; m < S::kWarpChains; ++m) {
-          total.value[m] = by_row(value[m]);
-          if (groups > 1) *slot_values(ordinal, m) = total.value[m];
+        for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
+          const int m = i / S::kRowGroups, g = i % S::kRowGroups;
+          own[m][g] = by_row(value[m][g]);
+          if (groups > 1) *slot_values(ordinal, b.chain_of(m), g) = own[m][g];
         }
         ordinal += rounds.parts;
       });
     } else {
       b.run_follower(rounds, first, [&](const StrictRound&, const PartSum& state) {
         const float2 x = make_float2(state.largest, state.sum);
-        if (b.lane % 4 == 0) *(groups > 1 ? slot_state(ordinal, b.lane / 4) : b.state_of(b.lane / 4)) = x;
+        const int row = b.followed_row();
+        if (b.lane % 4 == 0) *(groups > 1 ? slot_state(ordinal, row) : b.state_of(row)) = x;
         ordinal += rounds.parts;
       });
     }
   }
 
-  // Adds up all groups of the piece, where this is the last of its clusters to come here. The others return false.
-  __device__ bool join_groups(StreamTotal<S>& total) const {
-    constexpr int kTogether = S::kWarpChains > 1 ? 8 : 16;  // groups that are loaded before the first is added
+  // Whether this is the last of the piece's clusters to come here.
+  __device__ bool comes_last() const {
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0) {
@@ -122,41 +119,59 @@ struct StrictStream {
                    : "memory");
       last = before == others;
     }
-    if (!__syncthreads_or(last)) return false;
-    if (!adds_values()) return true;
-    total = {};
-    for (int base = 0; base < groups; base += kTogether) {
-      float2 state[kTogether];
-      float4 value[kTogether][S::kWarpChains];
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        state[i] = {-INFINITY, 0};
-        if (base + i >= groups) continue;
-        state[i] = __ldcg(slot_state(base + i, value_row()));
-#pragma unroll
-        for (int m = 0; m < S::kWarpChains; ++m) value[i][m] = __ldcg(slot_values(base + i, m));
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) total.add({state[i].x, state[i].y}, value[i]);
-    }
-    return true;
+    return __syncthreads_or(last);
   }
 
   // Returns whether a value is NaN.
-  __device__ bool write(const StreamTotal<S>& total) const {
-    const int row = value_row();
-    if (!adds_values() || b.row0 + row >= b.rows) return false;
+  __device__ bool write(const StreamTotal& total, int chain, int row_group) const {
+    const int row = value_row(row_group);
+    if (b.row0 + row >= b.rows) return false;
     const RowResult result{b.p, {}, 0};
     const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row);
     const PartSum& state = total.state;
-    if (b.rank == 0 && b.value_warp() == 0 && b.lane / 4 < 2) result.state(token, head, state.largest, state.sum);
+    if (b.rank == 0 && chain == 0 && b.lane / 4 < 2) result.state(token, head, state.largest, state.sum);
+    const int d = b.rank * S::kColumns + chain * 16 + b.lane / 8 * 2;
+    const float4& x = total.value;
+    const bool nan = result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
+    return result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum) || nan;
+  }
+  // The sums of one group.
+  __device__ bool write_own(const OwnValues& own, bool any_key) const {
+    __syncthreads();
+    if (!adds_values()) return false;
     bool nan = false;
 #pragma unroll
-    for (int m = 0; m < S::kWarpChains; ++m) {
-      const int d = b.rank * S::kColumns + b.chain_of(m) * 16 + b.lane / 8 * 2;
-      const float4& x = total.value[m];
-      nan |= result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
-      nan |= result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum);
+    for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
+      const int m = i / S::kRowGroups, g = i % S::kRowGroups;
+      StreamTotal total;
+      if (any_key) {
+        const float2 x = *b.state_of(value_row(g));
+        total = {{x.x, x.y}, own[m][g]};
+      }
+      nan |= write(total, b.chain_of(m), g);
+    }
+    return nan;
+  }
+  // Adds up all groups of the piece; all warps share this out.
+  __device__ bool write_joined() const {
+    constexpr int kTogether = 16;  // groups that are loaded before the first is added
+    bool nan = false;
+    for (int i = b.warp_n; i < S::kChains * S::kRowGroups; i += S::kThreads / 32) {
+      const int chain = i / S::kRowGroups, g = i % S::kRowGroups;
+      StreamTotal total;
+      for (int base = 0; base < groups; base += kTogether) {
+        float2 state[kTogether];
+        float4 value[kTogether];
+#pragma unroll
+        for (int n = 0; n < kTogether; ++n) {
+          state[n] = {-INFINITY, 0};
+          if (base + n >= groups) continue;
+          state[n] = __ldcg(slot_state(base + n, value_row(g))), value[n] = __ldcg(slot_values(base + n, chain, g));
+        }
+#pragma unroll
+        for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, value[n]);
+      }
+      nan |= write(total, chain, g);
     }
     return nan;
   }
@@ -170,67 +185,32 @@ struct StrictStream {
   }
 };
 
-// The number of groups of a list of tiles.
-template <class S>
-__device__ int groups_of(const KeyTiles& tiles) {
-  int groups = 0;
-  for (int i = 0; i < tiles.count; i = min(tiles.group_end(S::kGroupTiles, i), tiles.count)) ++groups;
-  return groups;
-}
-
 template <class S>
 __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, char* shared) {
   const AttentionParams& p = call.p;
-  const int z = static_cast<int>(blockIdx.z), part = call.parts == 1 ? 0 : z / p.kv_heads,
-            kv_head = z - part * p.kv_heads;
-  const int group = p.heads / p.kv_heads;
-  const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), group);
-  if (place.request < 0) return wait_for_previous();  // the whole cluster has no rows; nobody may begin before it ends
-  const KeyAxis axis(p, place.request);
-  const PackedRows packed(group);
-  const int row0 = place.tile * S::kRows, rows = axis.span.q_len * group, lane = threadIdx.x % 32;
-  const int last = min(row0 + S::kRows, rows) - 1;
-  const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
-  const BlockKeys keys(p, axis, top, bottom);
-  const KeyTiles tiles = keys.tiles(S::kKeys);
-  // Groups are shared out where the list of tiles is one run.
-  const int lowest = tiles.first / S::kGroupTiles;
-  const bool one_run = tiles.count <= tiles.cached_count && tiles.hole_tiles == 0;
-  const int groups = tiles.count == 0 ? 1
-                     : one_run        ? tiles.tile(tiles.count - 1) / S::kGroupTiles - lowest + 1
-                                      : groups_of<S>(tiles);
-  const int parts = one_run ? min(call.parts, groups) : 1;
-  if (part >= parts) return wait_for_previous();
-  StrictStream<S> cluster{
-      call,
-      {{{{{p, axis, shared, kv_head, row0, rows, group, lane, 0, static_cast<int>(threadIdx.x) / 32, top, bottom},
-          static_cast<int>(blockIdx.x),
-          keys,
-          tiles,
-          {axis.row(p, packed.token(min(row0 + lane / 4, last))), {}},
-          packed,
-          p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f}}}},
-      static_cast<int>(blockIdx.y) * p.kv_heads + kv_head,
-      place.request,
-      {tiles, part, parts, lowest},
-      groups};
-  cluster.b.find_ranges();
-  StreamTotal<S> total;
+  const TilePlace at = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), p.heads / p.kv_heads);
+  if (at.request < 0) return wait_for_previous();  // the whole cluster has no rows; nobody may begin before it ends
+  const StrictPlace<S> place{call, at};
+  if (!place.has_groups()) return wait_for_previous();
+  StrictStream<S> cluster{call, {{{place.block(shared)}}}, place.piece, at.request, place.rounds(), place.groups};
+  typename StrictStream<S>::OwnValues own;
   const StrictRound first = cluster.rounds.first();
-  if (first.count() > 0) {
-    cluster.attend(first, total);
+  const bool any_key = first.count() > 0;
+  if (any_key) {
+    cluster.attend(first, own);
   } else {
     wait_for_previous();
   }
-  if (groups > 1) {
-    if (!cluster.join_groups(total)) return;
-  } else {
-    __syncthreads();
-    const float2 x = first.count() > 0 ? *cluster.b.state_of(cluster.value_row()) : float2{-INFINITY, 0};
-    total.state = {x.x, x.y};
+  __syncwarp();
+  if constexpr (S::kCopiesWeights) cluster_arrive_relaxed();  // others' copies have come here: their memory may go
+  bool nan = false;
+  if (place.groups == 1) {
+    nan = cluster.write_own(own, any_key);
+  } else if (cluster.comes_last()) {
+    nan = cluster.write_joined();
   }
-  const bool nan = cluster.write(total);
   if (__syncthreads_or(nan)) cluster.redo();
+  if constexpr (S::kCopiesWeights) cluster_wait_acquire();
 }
 
 #endif
@@ -258,26 +238,38 @@ void launch_strict_stream(const StrictStreamCall& call, int64_t tiles, const Str
 }
 
 // Stages and rounds that shared memory has room for.
-template <class T, int kBlocks>
+template <class T, int kRows, int kDim, int kBlocks>
+constexpr auto stream_shape() {
+  constexpr int kStages = kDim == 64 ? 2 : 1;  // of as many bytes as heads of 128 or more have one
+  if constexpr (kRows == 8) {
+    constexpr int kDepth = kBlocks == 4 ? 2 : 4, kKeyStages = kDim == 64 ? 5 : kBlocks == 8 ? 2 : 3;
+    return StrictStreamShape < T, kRows, kDim, kBlocks, kKeyStages, kDim == 64 ? 5 : 3, kDepth > {};
+  } else {
+    constexpr int kDepth = kBlocks == 2 ? 4 : kBlocks == 4 ? 2 : 3;
+    return StrictStreamShape<T, kRows, kDim, kBlocks, 2 * kStages, (kBlocks == 8 ? 2 : 3) * kStages, kDepth>{};
+  }
+}
+template <class T, int kRows, int kDim, int kBlocks>
+using StreamShape = decltype(stream_shape<T, kRows, kDim, kBlocks>());
+
+template <class T, int kRows, int kBlocks>
 void attend_strict_stream_in(const StrictStreamCall& call, int64_t tiles, const Stream& stream) {
-  constexpr int kDepth = kBlocks == 4 ? 2 : 4;
   if (call.kernel_dim == 256) {
-    constexpr int kKeyStages = kBlocks == 8 ? 2 : 3;
-    launch_strict_stream<StrictStreamShape<T, 256, kBlocks, kKeyStages, 3, kDepth>>(call, tiles, stream);
+    launch_strict_stream<StreamShape<T, kRows, 256, kBlocks>>(call, tiles, stream);
   } else if constexpr (kBlocks <= strict_stream_blocks(128)) {
     if (call.kernel_dim == 128) {
-      launch_strict_stream<StrictStreamShape<T, 128, kBlocks, 3, 3, kDepth>>(call, tiles, stream);
+      launch_strict_stream<StreamShape<T, kRows, 128, kBlocks>>(call, tiles, stream);
     } else {
-      launch_strict_stream<StrictStreamShape<T, 64, kBlocks, 5, 5, kDepth>>(call, tiles, stream);
+      launch_strict_stream<StreamShape<T, kRows, 64, kBlocks>>(call, tiles, stream);
     }
   }
 }
 
-template <class T>
+template <class T, int kRows>
 void attend_strict_stream_of(const StrictStreamCall& call, int64_t tiles, int blocks, const Stream& stream) {
-  const auto attend = blocks == 8   ? attend_strict_stream_in<T, 8>
-                      : blocks == 4 ? attend_strict_stream_in<T, 4>
-                                    : attend_strict_stream_in<T, 2>;
+  const auto attend = blocks == 8   ? attend_strict_stream_in<T, kRows, 8>
+                      : blocks == 4 ? attend_strict_stream_in<T, kRows, 4>
+                                    : attend_strict_stream_in<T, kRows, 2>;
   attend(call, tiles, stream);
 }
 

@@ -2,6 +2,6 @@
 
 namespace headrace::cuda {
 
-template void attend_strict_stream_of<__nv_bfloat16>(const StrictStreamCall&, int64_t, int, const Stream&);
+template void attend_strict_stream_of<__nv_bfloat16, 8>(const StrictStreamCall&, int64_t, int, const Stream&);
 
 }  // namespace headrace::cuda

@@ -2,6 +2,6 @@
 
 namespace headrace::cuda {
 
-template void attend_strict_stream_of<__half>(const StrictStreamCall&, int64_t, int, const Stream&);
+template void attend_strict_stream_of<__half, 8>(const StrictStreamCall&, int64_t, int, const Stream&);
 
 }  // namespace headrace::cuda

@@ -6,7 +6,8 @@
 namespace headrace::cuda {
 
 constexpr int kStrictClusterRows = 16;   // of a block, packed as (token, head of the group)
-constexpr int kStrictStreamRows = 8;     // of a block of the kernel that takes requests of no more rows
+constexpr int kStrictStreamRows = 8;     // of a block of the streaming kernel, where no request has more; else 16
+constexpr int kMostStreamRows = 32;      // of a request that it takes
 constexpr int kStrictClusterBlocks = 8;  // at most: every device of sm_90 can place so many
 
 struct StrictClusterTask {
@@ -46,7 +47,7 @@ inline StrictClusterPlan strict_cluster_plan(const StrictClusterTask& task, int 
 // Blocks at most for heads of `kernel_dim`: for those of 128 four were faster than eight at every length.
 constexpr int strict_stream_blocks(int kernel_dim) { return kernel_dim > 128 ? 8 : 4; }
 
-// The same of the kernel for up to kStrictStreamRows rows.
+// The same of the streaming kernel, for tiles of 8 or 16 rows.
 inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int most_blocks, int num_sms) {
   const int parts = strict_groups(task);
   int blocks = most_blocks;
