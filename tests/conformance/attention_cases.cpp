@@ -246,6 +246,19 @@ void add_few_rows(std::vector<AttentionCase>& cases) {
        .page_size = 64,
        .dtype = DType::kBF16,
        .pool_dtype = DType::kBF16});
+  // More rows than that: in fast mode clusters without an order, whose blocks have several tiles each.
+  cases.push_back(
+      {.name = "blocks_of_64_and_40_rows",
+       .requests = {{.prefix = 1300, .new_tokens = 16, .kind = Kind::kBlock}, {.prefix = 621, .new_tokens = 10}},
+       .num_kv_heads = 1,
+       .dtype = DType::kBF16,
+       .pool_dtype = DType::kBF16});
+  cases.push_back(cases.back());
+  cases.back().name += "_windows_caps_and_holes";
+  cases.back().requests[1].hole_begin = 9, cases.back().requests[1].hole_end = 420;
+  cases.back().requests[1].log_shift = 411;
+  cases.back().window = 700, cases.back().logit_cap = 2.5f, cases.back().head_dim = 72;
+  cases.back().dtype = cases.back().pool_dtype = DType::kF16;
 }
 
 }  // namespace
