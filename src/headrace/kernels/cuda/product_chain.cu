@@ -1,236 +1,145 @@
 // A chain of products of at most 8 rows as one kernel, bound by the bytes of all of its weights.
 //
-// A block to each multiprocessor, an equal share of every product's rows to each block. Four warps bring the weights
-// of all steps through a ring of shared memory, and do not stop where steps end. Eight warps multiply, each an eighth
-// of every slice of the sum (matmul_parts.cuh); between two steps the blocks meet, since x is what all of them have
-// written. A lane of a warp multiplies with the same elements of x in every tile: it keeps copies of its own.
+// A block to each multiprocessor, an equal share of every product's rows to each block. Two warpgroups multiply, every
+// other slice of the sum each. A warp for each of them brings the weights of all steps through a ring of shared memory,
+// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written.
+//
+// Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
+// of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
+// products of chunks with one another the eight that belong together count, and the rest is done in vain: the tensor
+// cores have time for that, and a warp needs next to no instructions.
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/matmul.h"
-#include "headrace/kernels/cuda/product_chain.cuh"
+#include "headrace/kernels/cuda/product_chain_x.cuh"
+#include "headrace/kernels/cuda/tensor_map.h"
 
 namespace headrace::cuda {
 namespace {
 
 using namespace chain;  // NOLINT: the kernel's own names
 
-template <class T>
+// kColumns: rows of x in a product, those that are not there are zeros.
+template <class T, int kColumns>
 struct Multiplier {
-  static constexpr int kOutputs = Output::kGroupRows * ChainPlan::kMostRows / kConsumers;  // of a thread and a group
-  const Params& p;
+  using Sums = float[kColumns][4];
+  const Steps& p;
   const Shared shared;
-  Ring ring{p.plan.slots};
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int team;
+  Ring ring{p, shared, team};
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
+  Input<T, kColumns> input{p, shared, team, warp, lane};
+  int parts_of = 0;  // which half of the parts is next
 
-  __device__ int first_k(int slice) const { return slice * ChainPlan::kSliceLen + warp * kPartLen + lane % 4 * 8; }
-  // This lane's pieces of one row of x, and of the norm's weight, which the rows share.
-  __device__ uint4* x_piece(int slice, int chunk) const {
-    return reinterpret_cast<uint4*>(shared.x) + ((slice * kChunks + chunk) * kWarps + warp) * 4 * p.rows + lane;
-  }
-  __device__ uint4* norm_piece(int slice, int chunk) const {
-    return reinterpret_cast<uint4*>(shared.norm()) + ((slice * kChunks + chunk) * kWarps + warp) * 4 + lane % 4;
-  }
-  __device__ bool has_row() const { return lane / 4 < p.rows; }
-
-  __device__ void fetch_norm(const Step& step) const {
-    if (step.norm_weight == nullptr || lane >= 4 || Share(step).empty()) return;
-    for (int slice = 0; slice < step.slices; ++slice) {
+  static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+  // A slot for each tile. While one is multiplied, the next is waited for; straight on, since the compiler lets
+  // products of so many sums go on beside other instructions only so.
+  template <int kTiles>
+  __device__ void multiply_slice(Sums (&sums)[kTiles], uint32_t x_slice) {
+    const uint32_t x = uniform(operand_low(x_slice, 0));
+    uint32_t empty[kTiles];
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const int k = first_k(slice) + c * kChunkLen;
-        const bool inside = k < step.in;
-        copy16(shared_address(norm_piece(slice, c)), static_cast<const T*>(step.norm_weight) + (inside ? k : 0),
-               inside);
-      }
-    }
-  }
-  // Past the caches of this multiprocessor: other blocks have just written it. Zeros behind the end.
-  __device__ void fetch_x(const Step& step, int slice, int to) const {
-    if (has_row()) {
-      const T* const from = static_cast<const T*>(step.x.data) + step.x.at(lane / 4);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const int k = first_k(slice) + c * kChunkLen;
-        const bool inside = k < step.in;
-        copy16(shared_address(x_piece(to, c)), from + (inside ? k : 0), inside);
-      }
-    }
-  }
-  __device__ float sum_of_squares(const Step& step) const {
-    float sums[kChunks] = {};
-#pragma unroll 1
-    for (int slice = 0; slice < step.slices && has_row(); ++slice) {
-      uint4 pieces[kChunks];  // all of them asked for before the first is used
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) pieces[c] = *x_piece(slice, c);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        for (const uint32_t word : {pieces[c].x, pieces[c].y, pieces[c].z, pieces[c].w}) {
-          const float2 v = unpack2<T>(word);
-          sums[c] = fmaf(v.x, v.x, fmaf(v.y, v.y, sums[c]));
-        }
-      }
-    }
-    float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-  }
-  __device__ void normalise(const Step& step) const {
-    const float mine = sum_of_squares(step);
-    if (lane % 4 == 0) shared.squares()[warp * ChainPlan::kMostRows + lane / 4] = mine;
-    named_barrier<1, kConsumers>();
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared.squares()[w * ChainPlan::kMostRows + lane / 4];
-    if (!has_row()) return;
-    const float scale = rsqrtf(sum / static_cast<float>(step.in) + step.eps);
-#pragma unroll 1
-    for (int slice = 0; slice < step.slices; ++slice) {
-      uint4 pieces[kChunks], factors[kChunks];
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) pieces[c] = *x_piece(slice, c), factors[c] = *norm_piece(slice, c);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const uint32_t factor_words[] = {factors[c].x, factors[c].y, factors[c].z, factors[c].w};
-        uint32_t* const words[] = {&pieces[c].x, &pieces[c].y, &pieces[c].z, &pieces[c].w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 v = unpack2<T>(*words[j]), f = unpack2<T>(factor_words[j]);
-          *words[j] = pack2<T>(v.x * scale * (f.x + step.weight_offset), v.y * scale * (f.y + step.weight_offset));
-        }
-        *x_piece(slice, c) = pieces[c];
-      }
-    }
-  }
-
-  // The tile whose weights come next: 16 rows by this warp's part of a slice. Two chains of products, since each waits
-  // for the one before.
-  __device__ float4 multiply_tile(int in, bool two, int slice, const uint4 (&x)[kChunks]) {
-    const int offset = lane / 4 * ChainPlan::kSlotPitch + warp * kPartLen * 2 + lane % 4 * 16;
-    uint4 low[kChunks], high[kChunks];
-    const auto take = [&](uint4(&pieces)[kChunks]) {
-      barrier_wait(shared.full(ring.slot), ring.phase);
-      const char* const from = shared.slot(ring.slot) + offset;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const bool inside = first_k(slice) + c * kChunkLen < in;
-        pieces[c] = inside ? *reinterpret_cast<const uint4*>(from + c * kChunkLen * 2) : uint4{};
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(shared.empty(ring.slot));
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint32_t w = uniform(operand_low(ring.slot(), 0));
+      empty[tile] = ring.empty();
+      barrier_wait(ring.full(), ring.phase);
       ring.next();
-    };
-    take(low);
-    if (two) {
-      take(high);
-    } else {
+      wgmma_fence();
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) high[c] = low[c];  // rows that nobody writes
+      for (int k = 0; k < ChainPlan::kChunkLen / 16; ++k) {
+        wgmma_shared<T>(sums[tile], operand(w + k * 2), operand(x + k * 2), Add::kYes);
+      }
+      wgmma_commit();
+      if (tile == 0) continue;
+      wgmma_wait<1>();
+      if (lane == 0) barrier_arrive(empty[tile - 1]);
     }
-    float parts[2][4] = {};
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(empty[kTiles - 1]);
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) multiply_chunk<T>(parts[c % 2], low[c], high[c], x[c]);
-    return {parts[0][0] + parts[1][0], parts[0][1] + parts[1][1], parts[0][2] + parts[1][2], parts[0][3] + parts[1][3]};
+    for (int tile = 0; tile < kTiles; ++tile) hold(sums[tile]);
   }
 
-  __device__ float total(const Output& out, int tile_row) const {
-    // Of the four sums of a lane: two rows of x, of a row of the lower slot and of the upper.
-    const int lane_of = tile_row % 8 * 4 + out.row / 2, sum_of = tile_row / 8 * 2 + out.row % 2;
-    const float4* const parts = shared.parts + out.tile * kWarps * 32 + lane_of;
+  // Where the sums of four rows of a half of a tile begin, [4][kColumns], one of the two warps that hold them.
+  __device__ float* part(int tile, int first_slice, int of_warp) const {
+    return shared.parts +
+           (((parts_of * kGroupTiles + tile) * kTeams + first_slice) * 4 + of_warp) * kUnitRows * kColumns;
+  }
+  // A warp has sums of four rows at four chunks: a thread's two rows are those of two chunks, and of its columns those
+  // count that stand for the same chunk.
+  __device__ void store_part(int tile, int first_slice, const Sums& sums) const {
+    const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
+    float sum[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kColumns == 4) {  // a block of eight columns is two chunks
+        sum[i] = (upper ? sums[2][i] : sums[0][i]) + (upper ? sums[3][i + 2] : sums[1][i + 2]);
+      } else {
+        const float low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
+        const float high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
+        sum[i] = low + high;
+      }
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], kColumns == 4 ? 18 : 16);
+    }
+    if (odd || (kColumns == 4 && lane % 4 >= 2)) return;
+    *reinterpret_cast<float2*>(part(tile, first_slice, warp) + lane / 4 * kColumns + lane % 4 * 2) =
+        make_float2(sum[0], sum[1]);
+  }
+  __device__ float total(int tile, int half, int at) const {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += reinterpret_cast<const float*>(parts + w * 32)[sum_of];
+    for (int t = 0; t < kTeams; ++t) sum += part(tile, t, half * 2)[at] + part(tile, t, half * 2 + 1)[at];
     return sum;
   }
   __device__ void write(const Step& step, const Output& out, uint32_t residual) const {
-    float sum = total(out, out.tile_row);
-    if (step.combined) sum = silu(sum) * total(out, out.tile_row + ChainPlan::kSlotRows);
-    const Place place(step, out.unit);
-    const Result& result = step.products[place.product].result;
-    if (result.bias != nullptr) sum += load(result.bias, result.bias_type, place.row);
+    const int box = out.at / kUnitRows, at = out.at % kUnitRows * kColumns + out.row;
+    float sum = step.combined ? silu(total(box, 0, at)) * total(box, 1, at) : total(box / 2, box % 2, at);
+    const Result& result = step.products[out.product].result;
+    if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
     if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
-    result.y.set(out.row, 0, place.row, sum);
+    result.y.set(out.row, 0, out.column, sum);
   }
 
-  // x's slices as they are needed: all of them are here, or the next are under way.
-  struct Slices {
-    int held, next = 0, left = 0;  // next: to be fetched; left: fetches to come
-    bool whole;
-  };
-  __device__ Slices begin_x(const Step& step) const {
-    Slices x{.held = p.plan.slices, .whole = step.slices <= p.plan.slices};
-    const int now = min(step.slices, x.held);
-#pragma unroll 1
-    for (; x.next < now; ++x.next) {
-      fetch_x(step, x.next, x.next);
-      commit_copies();
+  template <int kTiles>
+  __device__ void multiply_group(const Step& step, Slices& x) {
+    Sums sums[kTiles] = {};
+    const int slices = ChainPlan::team_slices(step.slices, x.first_slice);
+    for (int i = 0; i < slices; ++i) {
+      multiply_slice(sums, x.whole ? input.slice(i, x.first_slice) : input.take(step, x));
     }
-    const Share share(step);
-    const int units = ChainPlan::kGroupTiles * step.tile_units();
-    for (int unit = share.begin; unit < share.end; unit += units) x.left += step.slices;
-    x.left -= now;
-    if (x.whole) {
-      wait_copies<0>();
-      __syncwarp();  // four lanes fetched the norm's weight for all
-    }
-    return x;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) store_part(tile, x.first_slice, sums[tile]);
+    if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
   }
-
   __device__ void run_step(const Step& step) {
     if (Share(step).empty()) return;
-    Slices held = begin_x(step);
-    if (step.norm_weight != nullptr) normalise(step);
-    int at = 0;
+    Slices x = input.begin(step);
+    if (threadIdx.x == 0) atomicExch(shared.step, static_cast<int>(&step - p.steps));
     for_groups(step, [&](int begin, int end) {
-      uint32_t residuals[kOutputs] = {};
-#pragma unroll
-      for (int i = 0; i < kOutputs; ++i) {
-        const Output out(step, begin, threadIdx.x + i * kConsumers);
-        const Rows& from = step.products[0].result.residual;  // of one product alone: a unit is its row
-        if (from.data == nullptr || out.row >= p.rows || !out.wanted(step, end)) continue;
-        residuals[i] = fresh_bits(from, out.row, out.unit);
+      const Output out(p, step, begin, end);
+      const Rows& from = step.products[0].result.residual;  // of one product alone
+      const uint32_t residual = out.wanted && from.data != nullptr ? fresh_bits(from, out.row, out.column) : 0;
+      switch ((end - begin + step.tile_units() - 1) / step.tile_units()) {
+        case 1: multiply_group<1>(step, x); break;
+        case 2: multiply_group<2>(step, x); break;
+        default: multiply_group<3>(step, x);
       }
-      for (int slice = 0; slice < step.slices; ++slice) {
-        if (!held.whole) wait_copies<1>();
-        uint4 x[kChunks];
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) x[c] = has_row() ? *x_piece(at, c) : uint4{};
-        float4* sums = shared.parts + threadIdx.x;
-#pragma unroll 1
-        for (int unit = begin; unit < end; unit += step.tile_units(), sums += kConsumers) {
-          float4 sum = multiply_tile(step.in, slot_rows(step, unit, end, 1) > 0, slice, x);
-          if (slice > 0) {
-            const float4 before = *sums;
-            sum = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
-          }
-          *sums = sum;
-        }
-        if (!held.whole) {
-          if (held.next == step.slices) held.next = 0;
-          if (held.left-- > 0) fetch_x(step, held.next++, at);
-          commit_copies();
-        }
-        if (++at == (held.whole ? step.slices : held.held)) at = 0;
-      }
-      named_barrier<1, kConsumers>();
-#pragma unroll
-      for (int i = 0; i < kOutputs; ++i) {
-        const Output out(step, begin, threadIdx.x + i * kConsumers);
-        if (out.row < p.rows && out.wanted(step, end)) write(step, out, residuals[i]);
-      }
-      named_barrier<1, kConsumers>();
+      named_barrier<kGroupSummed, kConsumers>();
+      if (out.wanted) write(step, out, residual);
+      parts_of ^= 1;
     });
+    named_barrier<kStepDone, kConsumers>();
   }
 
   __device__ void run() {
     Meeting meeting{p.barrier, 0};
     for (int s = 0; s < p.num_steps; ++s) {
-      fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
+      input.fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
       if (s == 0) {
         wait_for_previous();
         if (threadIdx.x == 0) meeting.before = Meeting::read(p.barrier);
       } else {
         if (threadIdx.x == 0) meeting.wait();
-        named_barrier<1, kConsumers>();
+        named_barrier<kStepMay, kConsumers>();
       }
       run_step(p.steps[s]);
       if (s + 1 < p.num_steps && threadIdx.x == 0) meeting.arrive();  // its block has written all
@@ -238,29 +147,35 @@ struct Multiplier {
   }
 };
 
-// Registers of 12 warps, so that the small kernels between two chains find room beside a block.
-template <class T>
-__global__ void __maxnreg__(96) run_chain(const __grid_constant__ Params given) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) char base[];
+// Registers of 10 warps, so that the small kernels between two chains find room beside a block.
+template <class T, int kColumns>
+__global__ void __maxnreg__(kColumns == 4 ? 96 : 152) run_chain(const __grid_constant__ Params given) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char base[];
   // Parameters that are indexed come from memory line by line, when they are needed: all of them at once, and early.
-  __shared__ __align__(16) uint32_t copy[sizeof(Params) / 4];
-  for (unsigned i = threadIdx.x; i < sizeof(Params) / 4; i += kThreads) {
-    copy[i] = reinterpret_cast<const uint32_t*>(&given)[i];
+  __shared__ __align__(16) uint32_t copy[sizeof(Steps) / 4];
+  for (unsigned i = threadIdx.x; i < sizeof(Steps) / 4; i += kThreads) {
+    copy[i] = reinterpret_cast<const uint32_t*>(&given.steps)[i];
   }
   __syncthreads();
-  const Params& p = *reinterpret_cast<const Params*>(copy);
+  const Steps& p = *reinterpret_cast<const Steps*>(copy);
   const Shared shared(p, base);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < p.plan.slots; ++i) barrier_init(shared.full(i), 1), barrier_init(shared.empty(i), kWarps);
+    *shared.step = 0;
+    for (int team = 0; team < kTeams; ++team) {
+      for (Ring ring(p, shared, team); ring.phase == 0; ring.next()) {
+        barrier_init(ring.full(), 1), barrier_init(ring.empty(), kTeamThreads / 32);
+      }
+    }
     fence_barrier_init();
   }
   __syncthreads();
   let_next_start();
-  if (threadIdx.x >= kConsumers) {
-    bring_weights(p, shared);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp >= kConsumers / 32) {
+    if (threadIdx.x % 32 == 0) bring_weights(given, p, shared, warp - kConsumers / 32);
   } else {
-    Multiplier<T>{p, shared}.run();
+    Multiplier<T, kColumns>{p, shared, warp / 4}.run();
   }
 #endif
 }
@@ -275,13 +190,14 @@ Step step_of(const FusedLinearArgs& a, int blocks) {
             .slices = ChainPlan::slices_of(a.x.dim(1)),
             .units = 0,
             .units_more = 0,
-            .combined = a.combine == FusedLinearArgs::Combine::kSiluMul};
+            .combined = a.combine == FusedLinearArgs::Combine::kSiluMul,
+            .whole_chunks = a.x.dim(1) % ChainPlan::kChunkLen == 0};
   for (int i = 0; i < a.num_products; ++i) {
     const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
-    if (!step.combined || i == 0) step.units += static_cast<int>(product.weight.dim(0));
-    step.products[i] = {.weight = static_cast<const char*>(product.weight.data()),
-                        .row_bytes = product.weight.stride(0) * 2,
-                        .end_row = step.units,
+    const auto rows = static_cast<int>(product.weight.dim(0));
+    if (!step.combined || i == 0) step.units += (rows + kUnitRows - 1) / kUnitRows;
+    step.products[i] = {.rows = rows,
+                        .end_unit = step.units,
                         .result = {.y = Rows(product.y),
                                    .residual = Rows(a.residual),
                                    .bias = product.bias.data(),
@@ -290,6 +206,18 @@ Step step_of(const FusedLinearArgs& a, int blocks) {
   step.units_more = step.units % blocks;
   step.units /= blocks;
   return step;
+}
+
+// A box is a unit's rows: of a slice where rows are whole chunks, else of one chunk.
+CUtensorMap map_of_weight(const TensorView& weight) {
+  constexpr const char* kOp = "product_chain";
+  return weight.dim(1) % ChainPlan::kChunkLen == 0 ? map_of_chunks(weight, kUnitRows, ChainPlan::kSliceChunks, kOp)
+                                                   : map_of_rows(weight, kUnitRows, kOp);
+}
+
+template <int kColumns>
+void (*kernel_of(DType type))(Params) {
+  return type == DType::kBF16 ? run_chain<__nv_bfloat16, kColumns> : run_chain<__half, kColumns>;
 }
 
 ChainPlan plan_of(const std::vector<FusedLinearArgs>& chain) {
@@ -304,7 +232,7 @@ ChainPlan plan_of(const std::vector<FusedLinearArgs>& chain) {
 }  // namespace
 
 bool ProductChain::supports(const FusedLinearArgs& a, const Stream& stream) {
-  return stream.arch >= 90 && a.x.dim(0) <= ChainPlan::kMostRows && few_rows_supports(a) &&
+  return stream.arch == 90 && a.x.dim(0) <= ChainPlan::kMostRows && few_rows_supports(a) &&
          (!a.norm_weight ||
           (a.norm_weight.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0)) &&
          plan_of({a}).slots > 0;
@@ -341,19 +269,26 @@ void ProductChain::launch(const Stream& stream) {
 void launch_waiting(const Stream& stream) { stream.chain->launch(stream); }
 
 void ProductChain::launch_waiting(const Stream& stream) {
-  Params p{.steps = {},
-           .num_steps = static_cast<int>(waiting_.size()),
-           .rows = static_cast<int>(waiting_[0].x.dim(0)),
-           .plan = plan_of(waiting_),
-           .barrier = stream.counters + Stream::kCounters};
-  for (size_t i = 0; i < waiting_.size(); ++i) p.steps[i] = step_of(waiting_[i], stream.num_sms);
-  void (*const kernel)(Params) = waiting_[0].x.dtype() == DType::kBF16 ? run_chain<__nv_bfloat16> : run_chain<__half>;
+  Params p{.weights = {},
+           .steps = {.steps = {},
+                     .num_steps = static_cast<int>(waiting_.size()),
+                     .rows = static_cast<int>(waiting_[0].x.dim(0)),
+                     .plan = plan_of(waiting_),
+                     .barrier = stream.counters + Stream::kCounters}};
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    p.steps.steps[i] = step_of(waiting_[i], stream.num_sms);
+    for (size_t j = 0; j < static_cast<size_t>(waiting_[i].num_products); ++j) {
+      p.weights[i][j] = map_of_weight(waiting_[i].products[j].weight);
+    }
+  }
+  const DType type = waiting_[0].x.dtype();
   waiting_.clear();  // also where the launch fails: its error is told once
+  void (*const kernel)(Params) = ChainPlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ChainPlan::kSharedBytes),
              "product_chain: asking for shared memory");
   launch_early(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
-               static_cast<size_t>(p.plan.shared_bytes(p.rows)), p, "product_chain", 1,
-               p.num_steps > 1 ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
+               static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "product_chain", 1,
+               p.steps.num_steps > 1 ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
 }
 
 }  // namespace headrace::cuda

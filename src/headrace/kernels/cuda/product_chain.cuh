@@ -9,35 +9,41 @@
 
 namespace headrace::cuda::chain {
 
-// One warp cannot ask for copies of a row each as fast as memory answers them.
-constexpr int kWarps = ChainPlan::kWarps, kConsumers = kWarps * 32;
-constexpr int kProducers = 4, kThreads = kConsumers + kProducers * 32;
+constexpr int kTeams = ChainPlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
+constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's weights
+constexpr int kUnitRows = ChainPlan::kUnitRows, kGroupTiles = ChainPlan::kGroupTiles;
+
+// Barriers of the threads that multiply: one for each place where they meet.
+constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7;
 
 struct Product {
-  const char* weight;
-  int64_t row_bytes;
-  int end_row;  // of this and all products before it
+  int rows, end_unit;  // end_unit: of this and all products before it
   Result result;
 };
 
+// Its weights come in units of four rows of one product; of products that are combined, four rows of each.
 struct Step {
   Rows x;
   const void* norm_weight;  // of x's type
   float eps, weight_offset;
   Product products[FusedLinearArgs::kMaxProducts];
   int in, slices;
-  int units, units_more;  // of each block, and how many blocks have one more: rows of all products, or pairs of them
-  bool combined;
+  int units, units_more;  // of each block, and how many blocks have one more
+  bool combined, whole_chunks;
 
-  // Units of a tile of 16 rows of weights: rows, or eight of the first weight above eight of the second.
-  __device__ int tile_units() const { return combined ? ChainPlan::kSlotRows : ChainPlan::kTileRows; }
+  __device__ int tile_units() const { return combined ? 1 : 2; }
 };
 
-struct Params {
+struct Steps {
   Step steps[ProductChain::kMost];
   int num_steps, rows;
   ChainPlan plan;
   uint32_t* barrier;  // of all blocks; its low bits are zero between two meetings
+};
+
+struct Params {
+  CUtensorMap weights[ProductChain::kMost][FusedLinearArgs::kMaxProducts];
+  Steps steps;
 };
 
 // Units of one step that this block takes.
@@ -49,33 +55,43 @@ struct Share {
   __device__ bool empty() const { return begin == end; }
 };
 
-// Rows of the lower (half 0) or upper slot of the tile that begins at `unit`; at most 0: there is none.
-__device__ inline int slot_rows(const Step& step, int unit, int end, int half) {
-  return min(ChainPlan::kSlotRows, end - unit - (step.combined ? 0 : half * ChainPlan::kSlotRows));
+// Calls f(first unit, end) for every group of tiles.
+template <class F>
+__device__ inline void for_groups(const Step& step, const F& f) {
+  const Share share(step);
+  const int units = kGroupTiles * step.tile_units();
+  for (int unit = share.begin; unit < share.end; unit += units) f(unit, min(share.end, unit + units));
 }
 
-// Which product a row belongs to, and its row there.
+// Which product a unit belongs to, and its first row there.
 struct Place {
-  int product, row;
-  __device__ Place(const Step& step, int unit) : product(0), row(unit) {
-    if (step.combined) return;
-    while (unit >= step.products[product].end_row) row = unit - step.products[product++].end_row;
+  int product = 0, row;
+  __device__ Place(const Step& step, int unit) {
+    int before = 0;
+    while (!step.combined && unit >= step.products[product].end_unit) before = step.products[product++].end_unit;
+    row = (unit - before) * kUnitRows;
   }
 };
 
-// One result of a group of tiles, and the thread that adds it up.
+// One result of a group, and the thread that adds it up.
 struct Output {
-  int row, tile, tile_row;
-  int unit;  // of the step
+  static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
+  int row;            // of x
+  int at;             // of the group's rows, or pairs of rows
+  int unit, product;  // of the step
+  int column;         // of the product's result
+  bool wanted;
 
-  __device__ Output(const Step& step, int begin, int index)
-      : row(index / kGroupRows),
-        tile(index / ChainPlan::kTileRows % ChainPlan::kGroupTiles),
-        tile_row(index % ChainPlan::kTileRows),
-        unit(begin + tile * step.tile_units() + tile_row) {}
-  __device__ bool wanted(const Step& step, int end) const { return tile_row < step.tile_units() && unit < end; }
-
-  static constexpr int kGroupRows = ChainPlan::kGroupTiles * ChainPlan::kTileRows;
+  __device__ Output(const Steps& p, const Step& step, int begin, int end)
+      : row(static_cast<int>(threadIdx.x) / kGroupRows),
+        at(static_cast<int>(threadIdx.x) % kGroupRows),
+        unit(begin + at / kUnitRows) {
+    wanted = row < p.rows && unit < end;
+    if (!wanted) return;
+    const Place place(step, unit);
+    product = place.product, column = place.row + at % kUnitRows;
+    wanted = column < step.products[product].rows;
+  }
 };
 
 // The bits of a residual's element: what needs them waits for memory, so that comes as late as possible.
@@ -85,74 +101,94 @@ __device__ inline uint32_t fresh_bits(const Rows& x, int64_t row, int64_t column
   return __ldcg(static_cast<const unsigned short*>(x.data) + at);
 }
 
+// Where things lie: addresses, and pointers to what ordinary instructions use.
 struct Shared {
-  char *base, *x, *ring;
-  float4* parts;
+  uint32_t x, ring, norm;
+  float *parts, *squares;
+  uint32_t barriers;
+  int* step;  // that is multiplied
 
-  __device__ Shared(const Params& p, char* memory)
-      : base(memory),
-        x(norm() + p.plan.norm_bytes()),
-        ring(memory + p.plan.bytes_before_ring(p.rows)),
-        parts(reinterpret_cast<float4*>(x + p.plan.x_bytes(p.rows))) {}
-  __device__ uint32_t full(int slot) const { return shared_address(base) + slot * 16; }
-  __device__ uint32_t empty(int slot) const { return full(slot) + 8; }
-  __device__ float* squares() const { return reinterpret_cast<float*>(base + ChainPlan::kMostSlots * 16); }
-  __device__ char* norm() const { return base + ChainPlan::kSmallBytes; }
-  __device__ char* slot(int i) const { return ring + i * ChainPlan::kSlotBytes; }
+  __device__ Shared(const Steps& p, char* memory)
+      : x(shared_address(memory)),
+        ring(x + p.plan.x_bytes(p.rows)),
+        norm(ring + p.plan.ring_bytes()),
+        parts(reinterpret_cast<float*>(memory + (norm - x) + p.plan.norm_bytes())),
+        squares(parts + ChainPlan::part_bytes(p.rows) / 4),
+        barriers(shared_address(squares) + ChainPlan::kSquareBytes),
+        step(reinterpret_cast<int*>(reinterpret_cast<char*>(squares) + ChainPlan::kSquareBytes +
+                                    ChainPlan::kBarrierBytes)) {}
 };
 
-// Where the next slot of the ring is, and in which of its two phases.
+// The slots of one team, the next one, and in which of its two phases it is.
 struct Ring {
-  int slots, slot = 0;
+  uint32_t slots_at, barriers;
+  int slots, next_slot = 0;
   uint32_t phase = 0;
+
+  __device__ Ring(const Steps& p, const Shared& shared, int team)
+      : slots_at(shared.ring + team * p.plan.slots * ChainPlan::kSlotBytes),
+        barriers(shared.barriers + team * ChainPlan::kMostSlots * 16),
+        slots(p.plan.slots) {}
+  __device__ uint32_t full() const { return barriers + next_slot * 16; }
+  __device__ uint32_t empty() const { return full() + 8; }
+  __device__ uint32_t slot() const { return slots_at + next_slot * ChainPlan::kSlotBytes; }
   __device__ void next() {
-    if (++slot == slots) slot = 0, phase ^= 1;
+    if (++next_slot == slots) next_slot = 0, phase ^= 1;
   }
 };
 
-// Calls f(group, groups' end within the share) for every group of tiles.
-template <class F>
-__device__ inline void for_groups(const Step& step, const F& f) {
-  const Share share(step);
-  const int units = ChainPlan::kGroupTiles * step.tile_units();
-  for (int unit = share.begin; unit < share.end; unit += units) f(unit, min(share.end, unit + units));
-}
+// Where the rows of one half of a slot come from.
+struct Box {
+  const CUtensorMap* weight;
+  int row;
 
-// One slot's rows of a slice, a lane for each.
-__device__ inline void bring_slot(const Step& step, const Shared& shared, const Ring& ring, int unit, int half,
-                                  int rows, int first, uint32_t bytes) {
-  const int lane = threadIdx.x % 32;
-  barrier_wait(shared.empty(ring.slot), ring.phase ^ 1);
-  if (lane == 0) barrier_expect(shared.full(ring.slot), bytes * rows);
-  __syncwarp();
-  if (lane >= rows) return;
-  const Place place(step, unit + (step.combined ? 0 : half * ChainPlan::kSlotRows) + lane);
-  const Product& product = step.products[step.combined ? half : place.product];
-  copy_bytes(shared_address(shared.slot(ring.slot)) + lane * ChainPlan::kSlotPitch,
-             product.weight + place.row * product.row_bytes + first * 2, bytes, shared.full(ring.slot), kReadOnce);
-}
+  // Past the ends come zeros.
+  __device__ void copy(uint32_t to, const Step& step, int slice, uint32_t full) const {
+    const int chunk = slice * ChainPlan::kSliceChunks;
+    if (step.whole_chunks) return copy_box(to, *weight, 0, row, chunk, 0, full, kReadOnce);
+#pragma unroll 1
+    for (int c = 0; c < ChainPlan::kSliceChunks; ++c) {
+      copy_box(to + c * (ChainPlan::kBoxBytes / ChainPlan::kSliceChunks), *weight, (chunk + c) * ChainPlan::kChunkLen,
+               row, 0, 0, full, kReadOnce);
+    }
+  }
+};
 
-// By the producers in turns, from the kernel's start to its end: weights wait for nobody, so they are brought while
-// blocks meet.
-__device__ inline void bring_weights(const Params& p, const Shared& shared) {
-  Ring ring{p.plan.slots};
-  int turn = (threadIdx.x - kConsumers) / 32;  // slots until this warp's next
+// By one thread for each team, from the kernel's start to its end: weights wait for nobody, so they are brought while
+// blocks meet. Those of a step that has not begun are asked for few at a time: else they stand in line before those
+// that other blocks wait for, and before what is written when a step ends.
+__device__ inline void bring_weights(const Params& given, const Steps& p, const Shared& shared, int team) {
+  Ring ring(p, shared, team), landing = ring;
+  int under_way = 0, begun = 0;
   for (int s = 0; s < p.num_steps; ++s) {
     const Step& step = p.steps[s];
+    int first_slice = team;
     for_groups(step, [&](int begin, int end) {
-      for (int slice = 0; slice < step.slices; ++slice) {
-        const int first = slice * ChainPlan::kSliceLen;
-        const uint32_t bytes = min(ChainPlan::kSliceLen, step.in - first) * 2;
-        for (int unit = begin; unit < end; unit += step.tile_units()) {
-          for (int half = 0; half < 2; ++half) {
-            const int rows = slot_rows(step, unit, end, half);
-            if (rows <= 0) continue;
-            if (turn == 0) bring_slot(step, shared, ring, unit, half, rows, first, bytes);
-            turn = turn == 0 ? kProducers - 1 : turn - 1;
-            ring.next();
-          }
+      Box boxes[kGroupTiles * 2];
+      const int count = (end - begin) * (step.combined ? 2 : 1);
+#pragma unroll
+      for (int b = 0; b < kGroupTiles * 2; ++b) {
+        if (b >= count) continue;
+        const Place place(step, begin + (step.combined ? b / 2 : b));
+        boxes[b] = {&given.weights[s][step.combined ? b % 2 : place.product], place.row};
+      }
+      for (int slice = first_slice; slice < step.slices; slice += kTeams) {
+#pragma unroll
+        for (int b = 0; b < kGroupTiles * 2; b += 2) {
+          if (b >= count) continue;
+          const bool two = b + 1 < count;
+          if (begun < s) begun = atomicAdd(shared.step, 0);
+          const int most = begun < s ? min(p.plan.slots, ChainPlan::kEarlySlots) : p.plan.slots;
+          for (; under_way >= most; --under_way, landing.next()) barrier_wait(landing.full(), landing.phase);
+          ++under_way;
+          barrier_wait(ring.empty(), ring.phase ^ 1);
+          barrier_expect(ring.full(), two ? 2 * ChainPlan::kBoxBytes : ChainPlan::kBoxBytes);
+          boxes[b].copy(ring.slot(), step, slice, ring.full());
+          if (two) boxes[b + 1].copy(ring.slot() + ChainPlan::kBoxBytes, step, slice, ring.full());
+          ring.next();
         }
       }
+      if (p.plan.holds(step.slices)) first_slice = (first_slice + 1) % kTeams;
     });
   }
 }

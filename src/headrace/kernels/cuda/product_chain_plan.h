@@ -13,33 +13,42 @@ struct ChainStep {
 };
 
 struct ChainPlan {
-  static constexpr int kMostRows = 8;     // of x: the columns of one tensor-core product
-  static constexpr int kSliceLen = 1024;  // elements of `in` in one slot of the ring
-  static constexpr int kSlotRows = 8;     // rows of a weight in one
-  // 64 bytes behind each row: 16-byte reads of two rows then meet in no bank.
-  static constexpr int kSlotPitch = kSliceLen * 2 + 64, kSlotBytes = kSlotRows * kSlotPitch;
-  static constexpr int kWarps = 8, kGroupTiles = 4, kTileRows = 16;
+  static constexpr int kMostRows = 8;  // of x
+  static constexpr int kChunkLen = 64, kSliceChunks = 8, kSliceLen = kSliceChunks * kChunkLen;
+  // Neighbouring rows of a weight that come in one box; a slot of the ring has room for two boxes of a slice.
+  static constexpr int kUnitRows = 4, kBoxBytes = kUnitRows * kSliceLen * 2, kSlotBytes = 2 * kBoxBytes;
+  static constexpr int kTeams = 2;       // warpgroups that multiply, every other slice each, with a ring each
+  static constexpr int kGroupTiles = 3;  // slots of weights whose sums a warpgroup keeps at once
   // Leaves room on the multiprocessor for the small kernels between two chains, so that a chain starts beside them.
   static constexpr int kSharedBytes = 220 << 10;
-  static constexpr int kMostSlots = 16, kFewestSlots = 4;
+  static constexpr int kMostSlots = 14, kFewestSlots = 2;
+  static constexpr int kEarlySlots = 2;  // of a step that has not begun, asked of memory at a time
 
-  int slices = 1;       // of x that lie in shared memory at once
+  int slices = 1;       // of x that each team has room for
   int norm_slices = 0;  // of norm weights
-  int slots = 0;        // of the ring of weights; 0: the chain cannot be run
+  int slots = 0;        // of each team's ring; 0: the chain cannot be run
 
   static constexpr int slices_of(int64_t in) { return static_cast<int>((in + kSliceLen - 1) / kSliceLen); }
+  // Every kTeams-th slice from `first` on.
+  static constexpr int team_slices(int slices, int first) { return (slices - first + kTeams - 1) / kTeams; }
+  constexpr bool holds(int in_slices) const { return team_slices(in_slices, 0) <= slices; }
+  // Of the product that multiplies a chunk: rows of x, and zeros.
+  static constexpr int columns(int rows) { return rows <= 4 ? 4 : 8; }
+  static constexpr int x_slice_bytes(int rows) { return kSliceLen * 2 * columns(rows); }
+  constexpr int x_bytes(int rows) const { return kTeams * slices * x_slice_bytes(rows); }
+  constexpr int ring_bytes() const { return kTeams * slots * kSlotBytes; }
   constexpr int norm_bytes() const { return norm_slices * kSliceLen * 2; }
-  constexpr int x_bytes(int rows) const { return slices * kSliceLen * 2 * rows; }
-  static constexpr int kPartBytes = kGroupTiles * kWarps * 32 * 16;             // four sums of each lane
-  static constexpr int kSmallBytes = kMostSlots * 16 + kWarps * kMostRows * 4;  // barriers, and sums of squares
-  constexpr int bytes_before_ring(int rows) const {
-    return (kSmallBytes + norm_bytes() + x_bytes(rows) + kPartBytes + 127) / 128 * 128;
+  // Sums of four warps of each team, of two groups in turns.
+  static constexpr int part_bytes(int rows) { return 2 * kGroupTiles * kTeams * 4 * kUnitRows * columns(rows) * 4; }
+  static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,
+                       kStepBytes = 16;
+  constexpr int shared_bytes(int rows) const {
+    return x_bytes(rows) + ring_bytes() + norm_bytes() + part_bytes(rows) + kSquareBytes + kBarrierBytes + kStepBytes;
   }
-  constexpr int shared_bytes(int rows) const { return bytes_before_ring(rows) + slots * kSlotBytes; }
 };
 
-// Whether a chain is faster than a kernel for each product. Steps of a chain cost more between them, some 4 us, but
-// read large weights at 3.8 TB/s with any number of rows; measured: docs/performance.md. Results of another type than x
+// Whether a chain is faster than a kernel for each product. Steps of a chain cost more between them, 2 to 4 us, but
+// read large weights at 4.5 TB/s with any number of rows; measured: docs/performance.md. Results of another type than x
 // end a chain, as nothing that follows can read them: it pays for weights that are large alone, as a head's.
 constexpr bool chain_pays(int64_t weight_bytes, bool results_are_as_x) {
   constexpr int64_t kLeast = int64_t{20} << 20, kLeastAlone = int64_t{256} << 20;
@@ -47,21 +56,24 @@ constexpr bool chain_pays(int64_t weight_bytes, bool results_are_as_x) {
 }
 
 // Rows of x that are normed lie whole in shared memory. Others as well while they are small; what does not fit comes
-// slice by slice, two or three ahead.
+// slice by slice, two ahead or more.
 constexpr ChainPlan plan_chain(int rows, const ChainStep* steps, int num_steps) {
-  constexpr int kSmallX = 48 << 10;
+  constexpr int kSmallX = 32 << 10, kFewestOfMany = 3;
+  if (rows < 1 || rows > ChainPlan::kMostRows) return {};
+  const auto of_team = [](int64_t in) { return ChainPlan::team_slices(ChainPlan::slices_of(in), 0); };
   ChainPlan plan;
-  int most = 1;
+  int most = 1, normed = 1;
   for (int i = 0; i < num_steps; ++i) {
-    const int slices = ChainPlan::slices_of(steps[i].in);
-    most = std::max(most, slices);
-    if (steps[i].normed) plan.norm_slices = std::max(plan.norm_slices, slices);
+    most = std::max(most, of_team(steps[i].in));
+    if (!steps[i].normed) continue;
+    normed = std::max(normed, of_team(steps[i].in));
+    plan.norm_slices = std::max(plan.norm_slices, ChainPlan::slices_of(steps[i].in));
   }
-  const int small = std::max(2, kSmallX / (ChainPlan::kSliceLen * 2 * std::max(rows, 1)));
-  plan.slices = std::max({plan.norm_slices, std::min(most, small)});
-  const int left = ChainPlan::kSharedBytes - plan.bytes_before_ring(rows);
-  const int slots = std::min(left / ChainPlan::kSlotBytes, ChainPlan::kMostSlots);
-  plan.slots = rows >= 1 && rows <= ChainPlan::kMostRows && slots >= ChainPlan::kFewestSlots ? slots : 0;
+  const int small = std::max(kFewestOfMany, kSmallX / (ChainPlan::kTeams * ChainPlan::x_slice_bytes(rows)));
+  plan.slices = std::max(normed, std::min(most, small));
+  const int left = ChainPlan::kSharedBytes - plan.shared_bytes(rows);
+  const int slots = std::min(left / (ChainPlan::kTeams * ChainPlan::kSlotBytes), ChainPlan::kMostSlots);
+  plan.slots = slots >= ChainPlan::kFewestSlots ? slots : 0;
   return plan;
 }
 
