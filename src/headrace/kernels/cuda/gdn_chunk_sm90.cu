@@ -9,8 +9,11 @@ namespace {
 
 using namespace gdn;
 
-constexpr int kMaxGroup = 8;            // value heads of a key head
-constexpr int64_t kOverlapChunks = 64;  // of a request in a pass, where passes overlap
+constexpr int kMaxGroup = 8;  // value heads of a key head
+// Chunks of a request in a pass, where passes overlap: few in the first, whose images nothing hides, then as many more
+// as images can be made of during the pass before, since the start of each pass costs microseconds.
+constexpr int64_t kFirstChunks = 32, kMostChunks = 128;
+int64_t grown(int64_t chunks) { return chunks * 8 / 5; }
 
 // Boxes of 64 tokens and 64 dimensions of a head; rows after the last are zeros. Of qkv all channels are one head.
 CUtensorMap map_of(const char* name, const TensorView& x) {
@@ -73,7 +76,8 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   Pass pass{
       .images = static_cast<char*>(stream.scratch), .keys = nullptr, .states = nullptr, .first = 0, .count = INT32_MAX};
   int64_t needed = places_of_any(a);
-  const bool overlaps = halves_apart(p, stream) && longest >= 2 * kOverlapChunks &&
+  const int64_t left = stream.num_sms - 2 * requests * p.v_heads;  // multiprocessors without a half of a head
+  const bool overlaps = 8 * left >= stream.num_sms && longest >= 4 * kFirstChunks &&
                         room(p, stream, requests) >= 2 * requests && a.on_device->most_rows == 0;
   if (needed <= room(p, stream, 0) && !overlaps) {
     if (halves_apart(p, stream)) pass.keys = pass.images + needed * p.v_heads * Image::kBytes;
@@ -82,12 +86,14 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
     return;
   }
   const int64_t buffers = overlaps ? 2 : 1, places = room(p, stream, requests) / buffers;
-  const int64_t most = overlaps ? std::min(kOverlapChunks, places / requests) : places / requests;
+  const int64_t most = overlaps ? std::min(kMostChunks, places / requests) : places / requests;
   const int64_t passes = (longest + most - 1) / most, buffer_bytes = places * place_bytes(p, stream);
+  int64_t count = overlaps ? std::min(kFirstChunks, most) : (longest + passes - 1) / passes;
   char* const images = pass.images;
   pass.states = reinterpret_cast<float*>(images + buffers * buffer_bytes);
-  pass.count = static_cast<int>((longest + passes - 1) / passes);
   for (int64_t i = 0; pass.first < longest; pass.first += pass.count, ++i) {
+    pass.count = static_cast<int>(std::min(count, longest - pass.first));
+    if (overlaps) count = std::min(most, grown(count));
     needed = 0;
     for (const KeySpan& span : a.spans) {
       needed += std::clamp<int64_t>(chunks_of(span) + snapshots - pass.first, 0, pass.count);

@@ -132,8 +132,9 @@ struct ImageMaker {
   __device__ void write_key_factors(const float (&near)[2][4]) const {
     const int row = lane / 4;
     if (lane % 4 != row / 2) return;
-    factors().rk[16 * warp + row] = gdn_unit_factor(near[0][row % 2]);
-    factors().rk[16 * warp + row + 8] = gdn_unit_factor(near[1][2 + row % 2]);
+    const bool odd = row % 2 != 0;  // chosen, not indexed: else `near` would be in memory
+    factors().rk[16 * warp + row] = gdn_unit_factor(odd ? near[0][1] : near[0][0]);
+    factors().rk[16 * warp + row + 8] = gdn_unit_factor(odd ? near[1][3] : near[1][2]);
   }
   // The part of a product that lies on the diagonal, for the warp that has it.
   __device__ void take_near(const float (&x)[8][4], float (&near)[2][4]) const {
