@@ -70,11 +70,19 @@ class Request {
   }
   // Makes every head of a cached key `times` as long.
   void lengthen_key(int64_t position, double times) {
-    const TensorView page = k_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
     for (int64_t h = 0; h < c.kv_heads; ++h) {
-      const TensorView key = page.select(h).select(position % c.page_size);
+      const TensorView key = cached_key(position, h);
       for (int64_t d = 0; d < c.dim; ++d) set_element(key, d, element_as_double(key, d) * times);
     }
+  }
+  // Makes a cached key one whose score with `head` of `token` is `log2_score` in base 2, and small with other queries.
+  void aim_key(int64_t position, int64_t token, int64_t head, double log2_score) {
+    const TensorView query = q_.view().select(token).select(head),
+                     key = cached_key(position, head / (c.heads / c.kv_heads));
+    double square = 0;
+    for (int64_t d = 0; d < c.dim; ++d) square += std::pow(element_as_double(query, d), 2);
+    const double times = log2_score / (square * kScale * std::log2(std::exp(1.0)));
+    for (int64_t d = 0; d < c.dim; ++d) set_element(key, d, element_as_double(query, d) * times);
   }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
@@ -104,7 +112,7 @@ class Request {
                          .kv = {.k = k_pool_, .v = v_pool_, .k_scale = c.k_scale, .v_scale = c.v_scale},
                          .spans = spans,
                          .page_table = table_,
-                         .scale = 0.2f,
+                         .scale = kScale,
                          .logit_cap = c.logit_cap,
                          .window = c.window,
                          .grouping = grouping,
@@ -117,6 +125,12 @@ class Request {
   const Problem c;
 
  private:
+  static constexpr float kScale = 0.2f;
+
+  TensorView cached_key(int64_t position, int64_t kv_head) const {
+    const TensorView page = k_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
+    return page.select(kv_head).select(position % c.page_size);
+  }
   void fill(const TensorView& pool, int64_t position, const TensorView& row, float scale = 1) {
     const TensorView page = pool.select(table_.data_as<int32_t>()[position / c.page_size]);
     for (int64_t h = 0; h < c.kv_heads; ++h) {
@@ -377,6 +391,51 @@ TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
         EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
       }
     }
+  }
+}
+
+// A prompt finds weights before it knows whether a row's exponents have to follow a larger score, and has the bits of
+// its rows alone, whose kernels look at every tile: with scores that rise, one row's at a time, by less and by more
+// than those follow.
+TEST_P(CpuPagedAttention, StrictPromptWhoseScoresRiseHasTheBitsOfItsRowsAlone) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  constexpr int64_t kTokens = 52, kContext = 4480, kReference = 20;  // the row that the oracle finds
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  using Kind = std::pair<int64_t, DType>;
+  for (const auto& [dim, type] : {Kind(64, DType::kBF16), Kind(128, DType::kBF16), Kind(128, DType::kF16),
+                                  Kind(256, DType::kBF16), Kind(128, DType::kE4M3)}) {
+    const DType rows = type == DType::kE4M3 ? DType::kBF16 : type;
+    Request request({.heads = 4,
+                     .kv_heads = 1,
+                     .dim = dim,
+                     .v_dim = dim,
+                     .page_size = 64,
+                     .tokens = kTokens,
+                     .context = kContext,
+                     .q_type = rows,
+                     .new_type = rows,
+                     .pool_type = type});
+    request.store_new_keys();
+    for (int64_t i = 0; i < 25; ++i) {
+      const double rise = 6 + 0.5 * static_cast<double>(i);
+      request.aim_key(140 + i * 131, 2 * i, i % 4, rise), request.aim_key(640 + i * 131, 2 * i, i % 4, rise + 9);
+      if (i < 12) request.aim_key(4230 + i * 15, 2 * i + 1, 3 - i % 4, rise);
+    }
+    const auto run = [&](const OpSet& set, int64_t begin, int64_t end) {
+      return request.run(set, strict, begin, end, HeadGrouping::kGrouped, false);
+    };
+    SCOPED_TRACE(testing::Message() << "heads of " << dim << ", " << name_of(type));
+    const Request::Result whole = run(ops(), 0, kTokens);
+    for (int64_t row = 0; row < kTokens; row += 1 + row % 3) {
+      const Request::Result alone = run(ops(), row, row + 1);
+      EXPECT_TRUE(bit_equal(alone.out, copy_of(whole.out.view().slice(row, row + 1)))) << "row " << row;
+      EXPECT_TRUE(bit_equal(alone.lse, copy_of(whole.lse.view().slice(row, row + 1)))) << "row " << row;
+    }
+    if (type != DType::kBF16) continue;
+    const Request::Result want = run(reference::ops(), kReference, kReference + 1);
+    const auto row = [&](const Tensor& all) { return copy_of(all.view().slice(kReference, kReference + 1)); };
+    EXPECT_TRUE(all_close(row(whole.out), want.out, attention_tolerance(type)));
+    EXPECT_TRUE(all_close(row(whole.lse), want.lse, lse_tolerance(type)));
   }
 }
 

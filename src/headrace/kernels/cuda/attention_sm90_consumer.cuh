@@ -208,6 +208,40 @@ struct Consumer {
       sum[0] += added[0], sum[1] += added[1];
       pack<T>(w, s);
     };
+    // The bits of step_plain() without its look at every tile: weights are found as if none of the tile's scores were
+    // far above those before, while the scores stay, and are found again with a look where their sums do not say so.
+    // Behind a tile whose sums said nothing after the look either, the next is looked at first.
+    float base[2];
+    bool looks;
+    const auto begin_guessing = [&] {
+      base[0] = guess_base(largest[0], me.to_log2), base[1] = guess_base(largest[1], me.to_log2);
+      looks = false;
+    };
+    const auto step_guessing = [&] {
+      const RingPlace<S::kStages> v = start_plain();
+      wgmma_wait<0>();
+      hold(o);
+      me.release(control.v_empty[v.stage]);
+      if (!looks) {
+        const float added[2] = {weigh_packed<T>(w, s, 0, base[0], me.to_log2),
+                                weigh_packed<T>(w, s, 1, base[1], me.to_log2)};
+        looks = !surely_stay(added);
+        if (!looks) {
+          sum[0] = __fadd_rn(sum[0], added[0]), sum[1] = __fadd_rn(sum[1], added[1]);
+          return;
+        }
+      }
+      const Softening x = begin_softening(s, largest, me.to_log2);
+      const float added[2] = {weigh_packed<T>(w, s, 0, x.base[0], me.to_log2),
+                              weigh_packed<T>(w, s, 1, x.base[1], me.to_log2)};
+      looks = !surely_stay(added);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sum[half] = fmaf(sum[half], x.keep[half], added[half]);
+        base[half] = guess_base(largest[half], me.to_log2);
+      }
+      scale(o, x);
+    };
     const auto step = [&](int i) {
       const RingPlace<S::kStages> v = place;
       move(S::kTeams);
@@ -245,9 +279,12 @@ struct Consumer {
     }
     for (int i = begin; i + S::kTeams < end;) {
       const int plain_until = me.p.cap > 0 || !loop.holds(i) ? i : min(min(plain.end, cut), end) - S::kTeams;
+      if (S::kGuesses && i < plain_until) begin_guessing();
       for (; i < plain_until; i += S::kTeams) {
         if constexpr (S::kLags) {
           step_lagging();
+        } else if constexpr (S::kGuesses) {
+          step_guessing();
         } else {
           step_plain();
         }

@@ -26,6 +26,8 @@ struct Sm90Shape {
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
   // Exponents follow a row's largest score only after a tile's weights are found. In half floats those would overflow.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
+  // Weights are found before it is known whether exponents have to follow, and again where they had to.
+  static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
   static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
@@ -39,7 +41,9 @@ struct Sm90Shape {
                        kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
-  static constexpr int kStages = kCodes ? 2 : smaller(6, (kMemory - kOtherBytes) / kStageBytes);
+  // Small heads leave room for more stages than strict mode's prompts need, whose sums of the groups before take it.
+  static constexpr int kMostStages = kGuesses ? 4 : 6;
+  static constexpr int kStages = kCodes ? 2 : smaller(kMostStages, (kMemory - kOtherBytes) / kStageBytes);
   // Keys are free before the weights are found, and can be unpacked meanwhile: where memory is short, one stage serves.
   static constexpr int kKeyStages = kCodes && kRowGroups * kDim > 256 ? 1 : kStages;
   static constexpr int kValueStep = kKeyStages == kStages ? kStageBytes : kStageBytes - kTileBytes;

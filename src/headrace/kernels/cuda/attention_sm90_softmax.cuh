@@ -77,6 +77,24 @@ __device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTile
   }
 }
 
+// weigh() and pack() of row `half` in one, and the scores stay.
+template <class T, int kTiles>
+__device__ inline float weigh_packed(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4], int half, float base,
+                                     float to_log2) {
+  float added[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    float weight[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      weight[j] = exp2_fast(fmaf(s[n][half * 2 + j], to_log2, -base));
+      added[j] = __fadd_rn(added[j], weight[j]);
+    }
+    w[n / 2][n % 2 * 2 + half] = pack2<T>(weight[0], weight[1]);
+  }
+  return __fadd_rn(added[0], added[1]);
+}
+
 template <int kTiles>
 __device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
   if (!__any_sync(0xffffffffu, x.keep[0] != 1 || x.keep[1] != 1)) return;
@@ -84,6 +102,25 @@ __device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
   for (int d = 0; d < kTiles; ++d) {
     o[d][0] *= x.keep[0], o[d][1] *= x.keep[0], o[d][2] *= x.keep[1], o[d][3] *= x.keep[1];
   }
+}
+
+// A lane's weights of a tile that add up to less than this were all below 2^kSlack, so that follow_largest() would have
+// left what their exponents are less. Half of that: here exponents are rounded otherwise than it rounds.
+constexpr float kSurelyStays = 0x1p7f;
+static_assert(kSlack == 8);
+// Where what exponents are less is larger, they may be rounded by as much as that half.
+constexpr float kMostGuessed = 0x1p20f;
+
+// Whether the sums of all rows of a warp say so.
+__device__ inline bool surely_stay(const float (&added)[2]) {
+  return !__any_sync(0xffffffffu, !(added[0] < kSurelyStays) || !(added[1] < kSurelyStays));
+}
+
+// What a tile's exponents are less unless it has a score far above those before. With -INFINITY every weight is
+// infinite or NaN, and the sums say nothing: of rows that saw no key yet, and of scores too large.
+__device__ inline float guess_base(float largest, float to_log2) {
+  const float base = __fmul_rn(largest, to_log2);
+  return fabsf(base) < kMostGuessed ? base : -INFINITY;
 }
 
 // Of the four lanes that share a row.
