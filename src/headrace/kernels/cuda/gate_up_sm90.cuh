@@ -14,6 +14,7 @@
 #include "headrace/kernels/cuda/gate_up_plan.h"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/matmul_turns.cuh"
+#include "headrace/kernels/cuda/shared_piece.cuh"
 #include "headrace/kernels/cuda/wgmma.cuh"
 #include "headrace/kernels/cuda/wgmma_widths.cuh"
 
@@ -95,14 +96,6 @@ __device__ inline float lean_silu(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(1 + e));
   return x * factor;
-}
-__device__ inline uint4 load_piece(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
 }
 
 template <class S>

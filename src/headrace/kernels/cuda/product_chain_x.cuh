@@ -2,6 +2,7 @@
 // operand of wgmma: rows of 64 elements with the 128-byte swizzle, chunk by chunk.
 #pragma once
 #include "headrace/kernels/cuda/product_chain.cuh"
+#include "headrace/kernels/cuda/shared_piece.cuh"
 #include "headrace/kernels/cuda/wgmma_products.cuh"
 
 namespace headrace::cuda::chain {
@@ -55,18 +56,6 @@ struct Input {
     }
   }
 
-  static __device__ uint4 load_piece(uint32_t address) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-  }
-  static __device__ void store_piece(uint32_t address, const uint4& v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-  }
   __device__ void square(int slices, float (&sums)[kThreadRows]) const {
     for (int slice = 0; slice < slices; ++slice) {
       uint4 pieces[kThreadRows];
