@@ -264,6 +264,7 @@ std::vector<Case> cases() {
   all.push_back({"decode b32 8k alone", ctx, rows});
   ctx.push_back(0), rows.push_back(2048);
   all.push_back({"mixed: 32 decode at 8k + prefill 2k", ctx, rows});
+  all.push_back({"mixed: decode at 128k + prefill 2k", {131071, 0}, {1, 2048}});
   for (const int32_t keys : {64, 320, 1024, 2048, 4096, 8192, 16384}) {
     all.push_back({"short: decode b1 " + std::to_string(keys), {keys - 1}, {1}});
     all.push_back({"short: decode b1 d256 8/2 " + std::to_string(keys), {keys - 1}, {1}, 8, 2, 256});

@@ -22,6 +22,9 @@ constexpr int kCrowdedKeys = 64;
 // Keys of the groups of strict mode: sums are cut at every multiple of it.
 constexpr int kSm90GroupKeys = 4096;
 
+// Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
+constexpr int kCutRows = 16, kUncutKeys = 16384;
+
 // What the pool holds: numbers of the queries' type, or codes of FP8, which a warpgroup of their own unpacks to tiles
 // of the queries' type.
 enum class PoolHolds : uint8_t { kFloats, kCodes };
@@ -60,7 +63,13 @@ struct WorkPlan {
   // Sums are cut at every multiple of this many tiles of keys and the groups added up in order, so that it does not
   // matter which block of threads took them. 0: never.
   int group_tiles = 0;
-  int max_parts = 1;         // groups of one piece of rows in slots of their own; 1: not split
+  int max_parts = 1;  // groups of one piece of rows in slots of their own; 1: not split
+  // kLongFewRows: only requests of up to kCutRows rows that see more than kUncutKeys keys are split.
+  enum class Cuts : uint8_t { kAllRows, kLongFewRows };
+  Cuts cuts = Cuts::kAllRows;
+  // Fast mode: of the first requests, which are taken last, groups are a kFiner-th, so that all blocks end together.
+  bool finer_end = false;
+  static constexpr int kFiner = 4;
   int value_parts = 1;       // of the values' columns, which as many blocks of threads share that all find the weights
   int slot_rows = 0;         // rows of a slot
   float* values = nullptr;   // [slots, slot_rows, v_head_dim], not yet divided by the sum

@@ -28,6 +28,7 @@ class WorkList {
  public:
   __device__ explicit WorkList(const AttentionCall& call)
       : p_(call.p), plan_(call.plan), rows_(call.rows), keys_(call.keys), group_(p_.heads / p_.kv_heads) {
+    if (plan_.finer_end) find_finer();
     unsigned units = 0, tiles = 0;
     for (int r = lane(); r < p_.requests; r += 32) {
       const unsigned each = each_of(r);
@@ -59,7 +60,8 @@ class WorkList {
       set_rows(work, found.request, tile);
       work.end = work.tiles.count;
       if (plan_.max_parts > 1) {
-        set_group(work, part + request_tiles(found.request).first / plan_.group_tiles, found.tiles_before + tile);
+        const int first = request_tiles(found.request).first / group_tiles(found.request);
+        set_group(work, part + first, found.tiles_before + tile);
       }
       write(unit, work);
     }
@@ -134,8 +136,35 @@ class WorkList {
       return static_cast<unsigned>(max(request_tiles(request).count, 1)) + kPieceCost;
     if (plan_.max_parts == 1) return 1;
     const KeyTiles t = request_tiles(request);
-    if (t.count == 0 || t.count > t.cached_count) return 1;
-    return static_cast<unsigned>(t.tile(t.count - 1) / plan_.group_tiles - t.first / plan_.group_tiles + 1);
+    if (is_whole(request, t)) return 1;
+    const int group = group_tiles(request);
+    return static_cast<unsigned>(t.tile(t.count - 1) / group - t.first / group + 1);
+  }
+  // Whether all keys of a tile of rows are one piece. `t`: what it sees, or what all rows of its request see.
+  __device__ bool is_whole(int request, const KeyTiles& t) const {
+    if (t.count == 0 || t.count > t.cached_count) return true;
+    return plan_.cuts == WorkPlan::Cuts::kLongFewRows &&
+           (p_.spans[request].q_len * group_ > kCutRows || t.count * keys_ <= kUncutKeys);
+  }
+  __device__ int group_tiles(int request) const {
+    const bool finer = request < 32 && (finer_ >> request & 1) != 0;
+    return finer ? plan_.group_tiles / WorkPlan::kFiner : plan_.group_tiles;
+  }
+  // Of the first 32 requests, those up to which there is no more than an eighth of all tiles.
+  __device__ void find_finer() {
+    unsigned all = 0, upto = 0;
+    for (int r = lane(); r < p_.requests; r += 32) {
+      const unsigned mine = static_cast<unsigned>(row_tiles(r) * (row_tiles(r) > 0 ? request_tiles(r).count : 0));
+      if (r < 32) upto = mine;
+      all += mine;
+    }
+    all = __reduce_add_sync(0xffffffffu, all);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const unsigned other = __shfl_up_sync(0xffffffffu, upto, step);
+      if (lane() >= step) upto += other;
+    }
+    finer_ = __ballot_sync(0xffffffffu, upto <= all / 8);
   }
   __device__ Found find(unsigned wanted, unsigned kv_heads) const {
     unsigned before = 0;
@@ -185,19 +214,20 @@ class WorkList {
   // others follow at max_parts each. `tile` counts the tiles of rows of all requests.
   __device__ void set_group(Work& work, int group, int tile) const {
     const KeyTiles& t = work.tiles;
-    if (t.count == 0 || t.count > t.cached_count) {  // such rows are one piece
+    if (is_whole(work.request, t)) {
       enter_heads(tile, work, 1);
       return;
     }
-    const int lowest = t.first / plan_.group_tiles, highest = t.tile(t.count - 1) / plan_.group_tiles;
+    const int each = group_tiles(work.request), lowest = t.first / each, highest = t.tile(t.count - 1) / each;
     if (group < lowest || group > highest) {
       work.slot = Work::kNothing;
       work.end = 0;
       return;
     }
     const int parts = highest - lowest + 1;
-    work.begin = t.index_of(group * plan_.group_tiles), work.end = t.index_of((group + 1) * plan_.group_tiles);
-    if (parts > 1) work.slot = tile * p_.kv_heads * plan_.max_parts + group - lowest;
+    work.begin = t.index_of(group * each), work.end = t.index_of((group + 1) * each);
+    const int place = plan_.cuts == WorkPlan::Cuts::kLongFewRows ? work.request : tile;
+    if (parts > 1) work.slot = place * p_.kv_heads * plan_.max_parts + group - lowest;
     if (group == lowest) enter_heads(tile, work, parts);
   }
   __device__ void enter_heads(int tile, Work work, int parts) const {
@@ -216,6 +246,7 @@ class WorkList {
   int tiles_ = 0;                                 // of rows
   unsigned units_ = 0, pieces_ = 0, blocks_ = 1;  // blocks_: of threads, with a share
   unsigned first_each_ = 0;                       // each_of this lane's request
+  unsigned finer_ = 0;                            // a bit for each of the first requests: its groups are cut
 };
 
 }  // namespace headrace::cuda

@@ -126,6 +126,10 @@ int64_t tiles_at_most(const AttentionParams& p, int rows) {
   return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + p.requests;
 }
 
+int64_t tiles_of(const AttentionCall& call, const AttentionShape& shape) {
+  return call.rows == 64 ? shape.tiles64 : call.rows == 128 ? shape.tiles128 : shape.tiles192;
+}
+
 // The plan's arrays, one behind the other.
 class PlanMemory {
  public:
@@ -164,10 +168,58 @@ void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int6
   plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
 }
 
+// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave.
+bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const int64_t pieces = tiles_at_most(call.p, call.rows) * call.p.kv_heads;
+  if (places * parts * slot_bytes(call.p, plan) + pieces * parts * kWorkBytes + 4096 > scratch.left()) return false;
+  plan.max_parts = static_cast<int>(parts);
+  plan.entry_count = static_cast<int>(pieces);
+  take_slots(call.p, plan, scratch, places * parts);
+  return true;
+}
+
+// A long context beside a prompt: one block a kv head would still be at it when all others are done.
+void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const WorkPlan uncut = plan;
+  if (plan.group_tiles == 0) plan.group_tiles = kSm90GroupKeys / call.keys;
+  plan.slot_rows = kCutRows;
+  plan.cuts = WorkPlan::Cuts::kLongFewRows;
+  const int group_keys = plan.group_tiles * call.keys;
+  const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
+  if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
+}
+
 constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
 
 int keys_of(const WorkPlan& plan, int kernel_dim) {
   return plan.crowded ? kCrowdedKeys : tile_keys(kernel_dim, plan.teams);
+}
+
+// Sums are cut at groups of keys, which are pieces of their own where rows alone would not fill the device to the end.
+void share_by_groups(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+                     Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  const bool fast = shape.determinism == Determinism::kFast, tall = shape.max_rows > 64, codes = holds_codes(p);
+  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
+  // Strict mode keeps one size of tiles.
+  plan.crowded = fast && kernel_dim == 128 && !codes && pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
+  if (plan.crowded) call.blocks *= 2;
+  const int group_keys = codes && !fast ? kStrictCodesGroupKeys : kSm90GroupKeys;
+  plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
+  // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
+  // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
+  // own products: in long heads.
+  if (!tall && !codes && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
+  plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
+  // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
+  const int64_t groups = (int64_t{shape.max_keys} + group_keys - 1) / group_keys;
+  if (groups < 2 || (tall && pieces >= int64_t{2} * stream.num_sms)) return;
+  const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
+  plan.finer_end = fast && !codes && place_parts(call, groups * WorkPlan::kFiner + 1, places, scratch);
+  if (!plan.finer_end) place_parts(call, groups + 1, places, scratch);
 }
 
 // Sets the plan but for what lies in its memory.
@@ -181,33 +233,11 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   call.rows = tall ? tall_rows(kernel_dim, holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats) : 64;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = tall && shape.min_rows <= 64;
-  const int64_t tiles = call.rows == 64 ? shape.tiles64 : call.rows == 128 ? shape.tiles128 : shape.tiles192;
-  const int64_t pieces = tiles * p.kv_heads;
-  const int64_t pieces_at_most = tiles_at_most(p, call.rows) * p.kv_heads;
+  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
   // Where there are enough rows for the device, whole groups of keys balance better than equal shares: no row's parts
   // are small.
-  const bool by_groups = shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms);
-  if (by_groups) {
-    // Strict mode keeps one size of tiles.
-    plan.crowded = shape.determinism == Determinism::kFast && kernel_dim == 128 && !holds_codes(p) &&
-                   pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
-    if (plan.crowded) call.blocks *= 2;
-    const bool strict_codes = holds_codes(p) && shape.determinism == Determinism::kStrict;
-    const int group_keys = strict_codes ? kStrictCodesGroupKeys : kSm90GroupKeys;
-    plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
-    // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
-    // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
-    // own products: in long heads.
-    if (!tall && !holds_codes(p) && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
-    plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
-    const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
-    const int64_t bytes = pieces_at_most * parts * (slot_bytes(p, plan) + kWorkBytes) + 4096;
-    // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
-    if ((!tall || pieces < int64_t{2} * stream.num_sms) && parts > 2 && bytes <= scratch.left()) {
-      plan.max_parts = static_cast<int>(parts);
-      plan.entry_count = static_cast<int>(pieces_at_most);
-      take_slots(p, plan, scratch, pieces_at_most * parts);
-    }
+  if (shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms)) {
+    share_by_groups(call, shape, kernel_dim, stream, scratch);
   } else if (!tall || pieces < stream.num_sms) {
     plan.sharing = WorkPlan::Sharing::kShares;
     plan.teams = tall || holds_codes(p) ? 1 : 2;
@@ -215,6 +245,9 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
   call.keys = keys_of(plan, kernel_dim);
+  const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !holds_codes(p);
+  if (tall && long_rows && plan.sharing == WorkPlan::Sharing::kQueue && plan.max_parts == 1)
+    cut_long_rows(call, shape, scratch);
 }
 
 // All that the pieces of work depend on besides the batch's spans.
@@ -230,8 +263,8 @@ DevicePlans::Key key_of(const AttentionCall& call) {
           p.kv_heads,
           p.window,
           static_cast<int32_t>(p.type),
-          p.encoder ? 1 : 0,
-          p.k_new.data == nullptr ? 1 : 0};
+          (p.encoder ? 1 : 0) + (p.k_new.data == nullptr ? 2 : 0),
+          static_cast<int32_t>(call.plan.cuts)};
 }
 
 // The pieces of work: those that an earlier layer left, or new ones.

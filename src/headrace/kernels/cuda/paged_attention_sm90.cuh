@@ -94,7 +94,7 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
 template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_tall(const AttentionCall& call, const Stream& stream) {
   constexpr int kGroups = tall_rows(kDim, kPool) / 64;
-  if (call.plan.group_tiles == 0) {
+  if (call.plan.stash == nullptr) {  // fast mode
     launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kLastFirst>>(call, stream);
   } else {
     launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool>>(call, stream);
