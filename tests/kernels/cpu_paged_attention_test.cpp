@@ -684,6 +684,40 @@ TEST_P(CpuPagedAttention, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBeside
   }
 }
 
+// Contexts that are so long that a GPU cuts them beside requests of many rows, others that are not or have too many
+// rows themselves, and a hole.
+TEST_P(CpuPagedAttention, RowsOfVeryLongContextsBesidePromptsMatchAndHaveTheSameBitsAlone) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  constexpr int32_t kPrompts = 130, kPrompt = 9;  // enough tiles of rows for a device
+  std::vector<KeySpan> spans = {{.q_len = 2, .ctx_len = 16390, .phys0 = 16390},
+                                {.q_off = 2, .q_len = 1, .ctx_len = 300, .phys0 = 300},
+                                {.q_off = 3, .q_len = 3, .ctx_len = 16500, .phys0 = 16500},
+                                {.q_off = 6, .q_len = 1, .ctx_len = 17000, .phys0 = 17000},
+                                {.q_off = 7 + kPrompts * kPrompt, .q_len = 1, .ctx_len = 18600, .phys0 = 18600}};
+  spans[4].hole_begin = 5000, spans[4].hole_end = 7100;
+  const std::vector<KeySpan> long_ones = spans;
+  for (int32_t i = 0; i < kPrompts; ++i) spans.insert(spans.end() - 1, {.q_off = 7 + i * kPrompt, .q_len = kPrompt});
+  for (const DType pool : {DType::kBF16, DType::kE4M3}) {
+    SCOPED_TRACE(name_of(pool));
+    Problem problem = long_problem(8 + kPrompts * kPrompt, 18600);
+    problem.heads = 16, problem.kv_heads = 2, problem.pool_type = pool;
+    const Request request(problem);
+    const Request::Result want = request.run(reference::ops(), {}, spans, 0, problem.tokens);
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      const Request::Result got = request.run(ops(), {.determinism = determinism}, spans, 0, problem.tokens);
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
+      if (determinism == Determinism::kFast) continue;
+      for (KeySpan span : long_ones) {
+        const int32_t begin = std::exchange(span.q_off, 0), end = begin + span.q_len;
+        const Request::Result alone = request.run(ops(), {.determinism = determinism}, std::span(&span, 1), begin, end);
+        EXPECT_TRUE(bit_equal(alone.out, copy_of(got.out.view().slice(begin, end)))) << begin;
+        EXPECT_TRUE(bit_equal(alone.lse, copy_of(got.lse.view().slice(begin, end)))) << begin;
+      }
+    }
+  }
+}
+
 // Enough requests for a device, whose keys are then cut in groups of their own, and those of the first requests finer
 // where these are short; new keys follow their context or lie apart from it.
 TEST_P(CpuPagedAttention, RequestsOfManyLengthsMatch) {
