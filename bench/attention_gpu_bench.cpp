@@ -312,7 +312,7 @@ std::vector<Case> cases() {
   for (const int32_t block : {1, 8, 16}) many(128, block, 330);
   for (const int32_t keys : {384, 640}) many(128, 8, keys);
   for (const int32_t keys : {100, 640, 1024, 2048}) many(128, 4, keys);
-  for (const int32_t keys : {384, 512}) {  // a third of the requests commit a block
+  for (const int32_t keys : {332, 384, 512}) {  // a third of the requests commit a block
     many(128, 4, keys);
     Case& mixed = all.emplace_back(all.back());
     mixed.name = "many: 128 x blocks of 4 or 8 of " + std::to_string(keys);

@@ -213,6 +213,21 @@ void add_many(std::vector<AttentionCase>& cases) {
   cases.back().window = 100;
   for (size_t r = 0; r < cases.back().requests.size(); ++r)
     cases.back().requests[r].prefix = 130 + 7 * static_cast<int32_t>(r);
+  // One run of keys for each request: contexts end anywhere in a piece of 16 keys or with it, or see no new key.
+  const auto runs = [&](std::string name, int32_t few, int32_t most, int32_t page_size) {
+    AttentionCase& c =
+        cases.emplace_back(many(std::move(name), many_requests(Kind::kBlock, few, most), page_size, kBF16));
+    c.num_heads = 64;
+    for (size_t r = 0; r < c.requests.size(); ++r) {
+      const auto i = static_cast<int32_t>(r);
+      c.requests[r].prefix = 24 + (i % 3 == 0 ? i * 48 + 8 : i * 37) % 140;
+      if (i % 5 == 4) c.requests[r].kind = i % 2 == 0 ? Kind::kNone : Kind::kCausal;
+    }
+  };
+  runs("runs_of_16_rows", 2, 4, 64), runs("runs_of_40_rows", 2, 10, 32), runs("runs_in_the_pool", 2, 8, 16);
+  cases.back().new_keys = AttentionCase::NewKeys::kInPool;
+  runs("runs_in_the_pool_with_infinite_values", 1, 4, 32);
+  cases.back().new_keys = AttentionCase::NewKeys::kInPool, cases.back().values = AttentionCase::Values::kInfinite;
   // More pages than a warp holds the numbers of at once.
   cases.push_back(many("pages", many_requests(Kind::kCausal, 1, 2), 16, kBF16));
   for (RequestCase& request : cases.back().requests) request.prefix = request.prefix * 8 % 630;

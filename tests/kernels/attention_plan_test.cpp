@@ -74,8 +74,8 @@ TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
   EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 64, kSMs));
   EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 256, kSMs));
   for (const int rows : {1, 16, 40}) EXPECT_EQ(cuda::most_short_keys(rows, Determinism::kFast), 640);
-  EXPECT_EQ(cuda::most_short_keys(16, Determinism::kStrict), 640);
-  EXPECT_EQ(cuda::most_short_keys(17, Determinism::kStrict), 384);
+  EXPECT_EQ(cuda::most_short_keys(32, Determinism::kStrict), 640);
+  EXPECT_EQ(cuda::most_short_keys(33, Determinism::kStrict), 384);
 }
 
 TEST(AttentionClusters, OfOneLongRequestFillTheDeviceOrAreNone) {

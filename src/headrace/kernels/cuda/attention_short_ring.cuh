@@ -8,6 +8,26 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// In the pool.
+struct ColumnsAt {
+  int x, slot, head, page;
+};
+__device__ inline void copy_columns(uint32_t to, const CUtensorMap& map, const ColumnsAt& from, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, "
+      "%4, %5, %6}], [%7], %8;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(from.x), "r"(from.slot), "r"(0), "r"(from.head), "r"(from.page),
+      "r"(barrier), "l"(kReadOnce)
+      : "memory");
+}
+
+__device__ inline void prefetch_columns(const CUtensorMap& map, const ColumnsAt& from) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.L2::cache_hint [%0, {%1, %2, %3, %4, %5}], %6;" ::"l"(
+                   reinterpret_cast<uint64_t>(&map)),
+               "r"(from.x), "r"(from.slot), "r"(0), "r"(from.head), "r"(from.page), "l"(kReadOnce)
+               : "memory");
+}
+
 enum class ShortSide : uint8_t { kKeys, kValues };
 
 // Of a tile first all pieces of keys, then all of values.
@@ -107,17 +127,8 @@ struct ShortRing {
       if (lane != 0) continue;
 #pragma unroll 1
       for (int c = 0; c < columns; ++c)
-        copy_columns(place(at) + (c * Piece::kKeys + row) * 128, map, c * 64, slot, number, barrier);
+        copy_columns(place(at) + (c * Piece::kKeys + row) * 128, map, {c * 64, slot, kv_head, number}, barrier);
     }
-  }
-  __device__ void copy_columns(uint32_t to, const CUtensorMap& map, int x, int slot, int number,
-                               uint32_t barrier) const {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
-        "%3, %4, %5, %6}], [%7], %8;" ::"r"(to),
-        "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(slot), "r"(0), "r"(kv_head), "r"(number), "r"(barrier),
-        "l"(kReadOnce)
-        : "memory");
   }
   // The same by the lanes themselves, one or two for a key: where some keys are new or seen by no row. Those become
   // zeros, since what lies there may be NaN.

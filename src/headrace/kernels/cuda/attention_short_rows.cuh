@@ -3,17 +3,19 @@
 #include "headrace/kernels/cuda/attention_sm90.h"
 #include "headrace/kernels/cuda/attention_sm90_shape.cuh"
 #include "headrace/kernels/cuda/key_tiles.cuh"
+#include "headrace/kernels/cuda/part_sum.cuh"
 
 namespace headrace::cuda {
 
-// Warps of neighbouring kv heads; heads of up to 128 elements; tiles of kKeys keys.
-template <class T_, int kKeys_>
+// Warps of neighbouring kv heads; heads of up to 128 elements; tiles of kKeys keys. kRuns: requests of the usual kind
+// are taken by attention_short_run.cuh, in another order.
+template <class T_, int kKeys_, bool kRuns_>
 struct ShortShape {
   using T = T_;
+  static constexpr bool kRuns = kRuns_;
   static constexpr int kDim = 128, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps, kResident = 2;
   static constexpr int kKeys = kKeys_, kGroupTiles = kSm90GroupKeys / kKeys;
-  static constexpr int kRows = 32;  // of a warp at a time: one or two tiles of 16
-  static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 28 * 1024, kMostStages = 5;
+  static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 28 * 1024, kMostStages = 6;
   static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
   static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a row on its way out: neighbours begin in other banks
   static_assert(kSharedBytes <= 113 * 1024 && kWarpBytes >= int(sizeof(RowScratch)));
@@ -41,13 +43,21 @@ struct ShortPieces {
   __device__ bool whole(int piece) const { return piece >= whole_begin && piece < whole_end; }
 };
 
-// A request's rows of one kv head, or some of them, and the keys that they see. It lies in shared memory, as registers
-// are few.
-template <class S>
-struct ShortRows {
-  KeyAxis axis;
-  int kv_head, row0, rows;  // rows: from row0 on
+// A request's rows of one kv head, or some of them: from row0 on.
+struct ShortPlace {
   PackedRows packed;
+  int q_off, kv_head, row0, rows;
+  __device__ int token_of(int row) const { return packed.token(row0 + row); }
+  __device__ int head_of(int row) const { return kv_head * packed.group + packed.head(row0 + row); }
+  __device__ int64_t out_at(const AttentionParams& p, int row) const {
+    return (q_off + token_of(row)) * p.out_token_stride + head_of(row) * p.out_head_stride;
+  }
+};
+
+// The same, and the keys that they see. It lies in shared memory, as registers are few.
+template <class S>
+struct ShortRows : ShortPlace {
+  KeyAxis axis;
   KeyAxis::Row top, bottom;  // of the first and last row
   BlockKeys keys;
   KeyTiles tiles;
@@ -55,12 +65,9 @@ struct ShortRows {
   SeenRange stored;  // positions that the pool holds for the request, but for the hole
   bool ranges;       // a row sees one range of positions
 
-  __device__ ShortRows(const AttentionParams& p, const PackedRows& group, int request, int head, int first)
-      : axis(p, request),
-        kv_head(head),
-        row0(first),
-        rows(min(S::kRows, axis.span.q_len * group.group - first)),
-        packed(group),
+  __device__ ShortRows(const AttentionParams& p, const PackedRows& group, int request, int head, int first, int most)
+      : ShortPlace{group, p.spans[request].q_off, head, first, min(most, p.spans[request].q_len * group.group - first)},
+        axis(p, request),
         top(axis.row(p, token_of(0))),
         bottom(axis.row(p, token_of(rows - 1))),
         keys(p, axis, top, bottom),
@@ -70,11 +77,6 @@ struct ShortRows {
     const bool with_new = keys.joined && !p.encoder && p.k_new.data == nullptr;
     stored = {run.begin, with_new ? axis.ctx + axis.span.q_len : axis.ctx};
     ranges = (p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) && bottom.first_new <= axis.ctx;
-  }
-  __device__ int token_of(int row) const { return packed.token(row0 + row); }
-  __device__ int head_of(int row) const { return kv_head * packed.group + packed.head(row0 + row); }
-  __device__ int64_t out_at(const AttentionParams& p, int row) const {
-    return (axis.span.q_off + token_of(row)) * p.out_token_stride + head_of(row) * p.out_head_stride;
   }
 
   // Of entry i of the list of tiles, in pieces of so many keys.
@@ -132,9 +134,79 @@ struct ShortControl {
   alignas(16) char rows[sizeof(ShortRows<S>)];
 };
 
+// Keys that are brought together for a request of the usual kind.
+constexpr int kRunPiece = 16;
+
 struct ShortCall {
   AttentionParams p;
   KVMaps maps[2];  // for one tile of rows, and for two
+  bool runs;       // requests may be of the usual kind
 };
+
+// Where a row's chunk 2 d + i lies in a tile of kTileRows rows, if chunk i is at `first`: swizzling changes two bits,
+// and there are columns.
+template <int kTileRows>
+__device__ inline uint32_t chunk_at(uint32_t first, int d) {
+  return (first ^ d % 4 * 32) + d / 4 * kTileRows * 128;
+}
+
+// Half of the lanes for a row.
+template <class S, int kTiles>
+__device__ inline void ask_for_short_queries(const AttentionParams& p, const ShortPlace& of, uint32_t to, int lane) {
+  const PackedRows packed = of.packed;
+  const int row0 = of.row0, last = of.rows - 1, c = lane % S::kChunks;
+  const auto* first = static_cast<const typename S::T*>(p.q) + of.q_off * p.q_token_stride +
+                      int64_t{of.kv_head} * packed.group * p.q_head_stride + c * 8;
+#pragma unroll 4
+  for (int row = lane / S::kChunks; row < kTiles * 16; row += 2) {
+    const int number = row0 + min(row, last);
+    const auto* from = first + packed.token(number) * p.q_token_stride + packed.head(number) * p.q_head_stride;
+    copy16(to + row / 16 * S::kQueryBytes + column_swizzled(16, row % 16, c), from, c * 8 < p.head_dim);
+  }
+  commit_copies();
+}
+
+// What a warp's rows carry from tile to tile.
+template <class S, int kTiles>
+struct ShortSums {
+  const float (&value)[kTiles][S::kDim / 8][4];
+  const float (&largest)[kTiles][2];
+  const float (&sum)[kTiles][2];
+};
+
+// That, to their results; `shared`: of the warp. Returns whether a value is NaN.
+template <class S, int kTiles>
+__device__ inline bool write_short_rows(const AttentionParams& p, const ShortPlace& rows, char* shared, int lane,
+                                        const ShortSums<S, kTiles>& from) {
+  bool nan = false;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+    if (m * 16 >= rows.rows) break;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = from.sum[m][half], by = all == 0 ? 0.0f : p.v_scale / all;
+      const int row = m * 16 + half * 8 + lane / 4;
+      char* to = shared + (row % 16) * S::kOutStride + lane % 4 * 4;
+#pragma unroll
+      for (int d = 0; d < S::kDim / 8; ++d) {
+        const float x = from.value[m][d][half * 2] * by, y = from.value[m][d][half * 2 + 1] * by;
+        nan |= isnan(x) || isnan(y);
+        *reinterpret_cast<uint32_t*>(to + d * 16) = pack2<typename S::T>(x, y);
+      }
+      if (p.lse == nullptr || lane % 4 != 0 || row >= rows.rows) continue;
+      p.lse[(rows.q_off + rows.token_of(row)) * p.lse_stride + rows.head_of(row)] =
+          PartSum{from.largest[m][half], all}.log_sum();
+    }
+    __syncwarp();
+    for (int i = lane; i < 16 * S::kChunks; i += 32) {
+      const int row = i / S::kChunks, c = i % S::kChunks;
+      if (m * 16 + row >= rows.rows || c * 8 >= p.v_head_dim) continue;
+      *reinterpret_cast<uint4*>(static_cast<typename S::T*>(p.out) + rows.out_at(p, m * 16 + row) + c * 8) =
+          *reinterpret_cast<const uint4*>(shared + row * S::kOutStride + c * 16);
+    }
+  }
+  return nan;
+}
 
 }  // namespace headrace::cuda

@@ -2,9 +2,10 @@
 // head, and brings them for itself. No plan, no parts, nothing to wait for but its own copies: eight warps share a
 // multiprocessor, so that there is one round of them where others have several beginnings and ends. Products are
 // `mma.sync`, of which 16 rows fill one. In strict mode tiles of keys are the Hopper kernel's, and every result is made
-// by its steps (attention_sm90_softmax.cuh) in their order. Source: Dao 2023, FlashAttention-2.
+// by its steps (attention_sm90_softmax.cuh) in their order; fast mode has a loop of its own for usual requests
+// (attention_short_run.cuh). Source: Dao 2023, FlashAttention-2.
 #pragma once
-#include "headrace/kernels/cuda/attention_short_ring.cuh"
+#include "headrace/kernels/cuda/attention_short_run.cuh"
 #include "headrace/kernels/cuda/attention_sm90_masks.cuh"
 #include "headrace/kernels/cuda/attention_sm90_softmax.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
@@ -45,34 +46,14 @@ struct ShortWarp {
   }
 
   __device__ uint32_t queries_at(int m) const {
-    return shared_address(shared) + S::kWarpBytes - (m + 1) * S::kQueryBytes;
+    return shared_address(shared) + S::kWarpBytes - (kTiles - m) * S::kQueryBytes;
   }
   // Where scores of the second tile of rows lie until those of the first are weights.
   __device__ float4* parked_scores(int octet) const {
     return reinterpret_cast<float4*>(shared + Piece::kStages * Piece::kBytes) + octet * 32 + lane;
   }
   __device__ int my_row(int m, int half) const { return m * 16 + half * 8 + lane / 4; }
-  // Where a row's chunk 2 d + i lies in a tile of kTileRows rows, if chunk i is at `first`: swizzling changes two bits,
-  // and there are columns.
-  template <int kTileRows>
-  __device__ static uint32_t chunk_at(uint32_t first, int d) {
-    return (first ^ d % 4 * 32) + d / 4 * kTileRows * 128;
-  }
 
-  // Half of the lanes for a row.
-  __device__ void ask_for_queries() const {
-    const PackedRows packed = rows.packed;
-    const int row0 = rows.row0, last = rows.rows - 1, c = lane % S::kChunks;
-    const T* first = static_cast<const T*>(p.q) + rows.axis.span.q_off * p.q_token_stride +
-                     int64_t{ring.kv_head} * packed.group * p.q_head_stride + c * 8;
-#pragma unroll 4
-    for (int row = lane / S::kChunks; row < kTiles * 16; row += 2) {
-      const int number = row0 + min(row, last);
-      const T* from = first + packed.token(number) * p.q_token_stride + packed.head(number) * p.q_head_stride;
-      copy16(queries_at(row / 16) + column_swizzled(16, row % 16, c), from, c * 8 < p.head_dim);
-    }
-    commit_copies();
-  }
   // What needs no more than the rows.
   __device__ void prepare() {
 #pragma unroll
@@ -254,7 +235,7 @@ struct ShortWarp {
 
   // All keys that the rows see.
   __device__ void attend_all(int asked) {
-    ask_for_queries();
+    ask_for_short_queries<S, kTiles>(p, rows, queries_at(0), lane);
     ring.begin(asked);
     wait_copies<0>();
     __syncwarp();
@@ -274,42 +255,11 @@ struct ShortWarp {
     }
     end_group(before);
   }
-
-  // Returns whether a value is NaN.
-  __device__ bool write() {
-    bool nan = false;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      __syncwarp();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float all = sum[m][half], by = all == 0 ? 0.0f : p.v_scale / all;
-        const int row = my_row(m, half);
-        char* to = shared + (row % 16) * S::kOutStride + lane % 4 * 4;
-#pragma unroll
-        for (int d = 0; d < S::kDim / 8; ++d) {
-          const float x = value[m][d][half * 2] * by, y = value[m][d][half * 2 + 1] * by;
-          nan |= isnan(x) || isnan(y);
-          *reinterpret_cast<uint32_t*>(to + d * 16) = pack2<T>(x, y);
-        }
-        if (p.lse == nullptr || lane % 4 != 0 || row >= rows.rows) continue;
-        p.lse[(rows.axis.span.q_off + rows.token_of(row)) * p.lse_stride + rows.head_of(row)] =
-            PartSum{largest[m][half], all}.log_sum();
-      }
-      __syncwarp();
-      for (int i = lane; i < 16 * S::kChunks; i += 32) {
-        const int row = i / S::kChunks, c = i % S::kChunks;
-        if (m * 16 + row >= rows.rows || c * 8 >= p.v_head_dim) continue;
-        *reinterpret_cast<uint4*>(static_cast<T*>(p.out) + rows.out_at(p, m * 16 + row) + c * 8) =
-            *reinterpret_cast<const uint4*>(shared + row * S::kOutStride + c * 16);
-      }
-    }
-    return nan;
-  }
 };
 
 // Of a warp.
 struct ShortPart {
+  KeySpan span;  // folded
   int request, kv_head, row0;
   int first_pages;  // a lane one of the request's first 32
 };
@@ -319,10 +269,10 @@ template <class S, int kTiles>
 __device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
                                          ShortControl<S>& control, char* shared, uint32_t& phases) {
   ShortWarp<S, kTiles> warp(call, control, shared, phases, part.kv_head, part.first_pages);
-  const int asked = warp.ring.begin_early(folded(call.p.spans[part.request], call.p.type));
+  const int asked = warp.ring.begin_early(part.span);
   if (warp.lane == 0)
     *reinterpret_cast<ShortRows<S>*>(control.rows) =
-        ShortRows<S>(call.p, packed, part.request, part.kv_head, part.row0);
+        ShortRows<S>(call.p, packed, part.request, part.kv_head, part.row0, 16 * kTiles);
   __syncwarp();
   warp.prepare();
   if (part.row0 == 0) {
@@ -330,48 +280,79 @@ __device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart&
     let_next_start();
   }
   warp.attend_all(asked);
-  return warp.write();
+  return write_short_rows<S, kTiles>(warp.p, warp.rows, shared, warp.lane, {warp.value, warp.largest, warp.sum});
 }
 
-template <class S>
+// The same for a request of the usual kind.
+template <class S, int kTiles>
+__device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
+                                       ShortControl<S>& control, char* shared, uint32_t& phases) {
+  const AttentionParams& p = call.p;
+  const KeySpan& span = part.span;
+  const ShortPlace place{packed, span.q_off, part.kv_head, part.row0,
+                         min(16 * kTiles, span.q_len * packed.group - part.row0)};
+  ShortRun<S, kTiles> run{.call = call,
+                          .p = p,
+                          .place = place,
+                          .keys = RunKeys(p, span),
+                          .full = shared_address(control.full),
+                          .memory = shared_address(shared),
+                          .phases = phases,
+                          .lane = static_cast<int>(threadIdx.x % 32),
+                          .page = part.first_pages,
+                          .to_log2 = p.scale * 1.4426950408889634f};
+  run.tiles = run.keys.tiles();
+  run.template begin<true>();
+  if (part.row0 == 0) {
+    wait_for_previous();
+    let_next_start();
+  }
+  run.begin_rest(span);
+  run.attend_all();
+  phases = run.phases;
+  return write_short_rows<S, kTiles>(p, place, shared, run.lane, {run.value, run.largest, run.sum});
+}
+
+template <class S, int kTiles>
 __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   const AttentionParams& p = call.p;
   // The padding's request is the last, and may have more rows than others: it begins first.
   const int request = static_cast<int>(gridDim.y - 1 - blockIdx.y), warp = static_cast<int>(uniform(threadIdx.x / 32)),
             lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kWarps;
   static_assert(sizeof(ShortControl<S>) * S::kWarps <= S::kControlBytes);
+  // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
+  // ahead make queries and new keys. Pages are asked for before anything else is known, since keys wait for them.
+  const KeySpan span = folded(p.spans[request], p.type);
+  int first_pages = 0;
+  if (lane < p.table_stride)
+    first_pages = p.page_table[(p.encoder ? span.encoder_page_row : span.page_row) * p.table_stride + lane];
   ShortControl<S>& control = reinterpret_cast<ShortControl<S>*>(shared + S::kWarps * S::kWarpBytes)[warp];
   if (lane == 0) {
     for (uint64_t& full : control.full) barrier_init(shared_address(&full), 1);
     fence_barrier_init();
   }
   const PackedRows packed(p.heads / p.kv_heads);
-  // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
-  // ahead make queries and new keys.
-  const KeySpan& span = p.spans[request];
   const int rows = first_head + warp < p.kv_heads ? span.q_len * packed.group : 0;
-  // Asked for before anything else is known: keys wait for it.
-  int first_pages = 0;
-  if (lane < p.table_stride)
-    first_pages = p.page_table[(p.encoder ? span.encoder_page_row : span.page_row) * p.table_stride + lane];
   uint32_t phases = 0;
   bool nan = false;
   if (rows == 0) {
     wait_for_previous();  // nobody may begin before the kernels ahead have ended
     let_next_start();
   }
-  for (int row0 = 0; row0 < rows; row0 += S::kRows) {
-    const ShortPart part{request, first_head + warp, row0, first_pages};
+  bool run = false;
+  if constexpr (S::kRuns) run = call.runs && RunKeys(p, span).usual(p, span);
+  for (int row0 = 0; row0 < rows; row0 += 16 * kTiles) {
+    const ShortPart part{span, request, first_head + warp, row0, first_pages};
     char* mine = shared + warp * S::kWarpBytes;
-    nan |= rows - row0 <= 16 ? attend_short_rows<S, 1>(call, part, packed, control, mine, phases)
-                             : attend_short_rows<S, 2>(call, part, packed, control, mine, phases);
+    nan |= run ? attend_run_rows<S, kTiles>(call, part, packed, control, mine, phases)
+               : attend_short_rows<S, kTiles>(call, part, packed, control, mine, phases);
     fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
     __syncwarp();
   }
   if (!__syncthreads_or(nan)) return;
   // A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
   const int end = min(first_head + S::kWarps, p.kv_heads) * packed.group;
-  for (int token = span.q_off; token < span.q_off + span.q_len; ++token) {
+  for (int token = p.spans[request].q_off, i = p.spans[request].q_len; i > 0; ++token, --i) {
     for (int head = first_head * packed.group; head < end; ++head) {
       attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,
                  {1, static_cast<int>(threadIdx.x)});
@@ -381,11 +362,11 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
 
 #endif
 
-template <class S>
+template <class S, int kTiles>
 __global__ void __launch_bounds__(S::kThreads, S::kResident) attend_short(const __grid_constant__ ShortCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
-  attend_short_block<S>(call, shared);
+  attend_short_block<S, kTiles>(call, shared);
 #endif
 }
 

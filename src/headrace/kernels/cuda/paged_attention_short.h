@@ -8,9 +8,9 @@ namespace headrace::cuda {
 
 constexpr int kShortRows = 40;  // of a request at most: more than 32 rows read the keys again
 
-// Keys that a row sees at most. Two tiles of rows in strict mode leave the least of shared memory to keys.
+// Keys that a row sees at most. In strict mode reading them twice costs most.
 constexpr int most_short_keys(int max_rows, Determinism determinism) {
-  return determinism == Determinism::kStrict && max_rows > 16 ? 384 : 640;
+  return determinism == Determinism::kStrict && max_rows > 32 ? 384 : 640;
 }
 
 // Whether each request and kv head is one warp's where keys are that few, so that beginnings and ends are much of the
