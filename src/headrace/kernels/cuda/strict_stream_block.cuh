@@ -311,10 +311,10 @@ struct StreamBlock : StreamLoads<S> {
       for (int j = 0; j < S::kWarpChains * 4; ++j) value[j / 4][g][j % 4] *= keep[j % 2];
     }
   }
-  // Operands are loaded ahead, behind the last of a round as well: whatever lies there is not used. Weights there are
-  // the round's first again, since those of the next one may come just then.
+  // Operands are loaded ahead, behind the last of a round as well: whatever lies there is not used. Where weights of
+  // the next round may come just there, they are the round's first again.
   __device__ void add_values(const StrictRound& round, int number, int stage, Values& value) const {
-    constexpr int kPairs = S::kSteps / 2, kAhead = 2;  // pairs, of a tile
+    constexpr int kPairs = S::kSteps / 2, kAhead = S::kPairsAhead;  // pairs, of a tile
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
     static_assert(kPairs % kAhead == 0 && S::kWeightsAt + kAhead * 32 * kKeyBytes <= S::kSharedBytes);
     unsigned scaled[S::kRowGroups];
@@ -334,7 +334,7 @@ struct StreamBlock : StreamLoads<S> {
 #pragma unroll 1
     for (int t = 0; t < round.count(); ++t) {
       scale_values(scaled, number, t, value);
-      const auto* behind = t + 1 < round.count() ? weights : first - S::kSteps * 32;
+      const auto* behind = S::kRoomBehind || t + 1 < round.count() ? weights : first - S::kSteps * 32;
 #pragma unroll
       for (int n = 0; n < kPairs; ++n) {
         const Operands x = next[n % kAhead];

@@ -31,7 +31,11 @@ struct StrictStreamShape {
   static constexpr bool kCopiesWeights = kRowGroups > 1;  // to other blocks, by the copy engine
   static constexpr int kKeyBytes = kKeys * kDim * 2, kValueBytes = kBlocks * kKeys * kColumns * 2;
   static constexpr int kValuesAt = kKeyStages * kKeyBytes, kWeightsAt = kValuesAt + kValueStages * kValueBytes;
-  static constexpr int kWeightsBytes = kBlocks * kSteps * kRowGroups * 256;
+  // Products load their operands so many pairs of sixteen keys ahead. With room behind a round's last weights, where
+  // nobody writes, they may do so there as well: faster by what was measured for this shape, and slower for others.
+  static constexpr int kPairsAhead = 2;
+  static constexpr bool kRoomBehind = kDim == 128 && kBlocks == 2;
+  static constexpr int kWeightsBytes = (kBlocks * kSteps + (kRoomBehind ? 2 * kPairsAhead : 0)) * kRowGroups * 256;
   static constexpr int kLargestAt = kWeightsAt + kDepth * kWeightsBytes,
                        kLargestBytes = kBlocks * kRows * kScoreWarps * 4;
   static constexpr int kAddedAt = kLargestAt + kRing * kLargestBytes, kAddedBytes = kBlocks * kRowGroups * 128;
