@@ -20,6 +20,7 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "sampling_flags.h"
 #include "screen.h"
 
 namespace headrace::app {
@@ -79,18 +80,20 @@ struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
 };
 
-std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const Timings& t) {
+std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const SamplingParams& p, const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
   const double decoded = static_cast<double>(c.ids.size()) - c.num_first;  // in that time
   return fmt::format(
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
+      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, )"
       R"("ran": {{"architecture": "{}", "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
       t.device_start_s, t.load_s, t.first_token_s, t.total_s, decoded > 0 ? decoded / decode_s : 0.0, c.num_forwards,
-      c.tokens_per_forward(), llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
+      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
+      llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
       json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict);
 }
@@ -112,11 +115,13 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
 
 int generate(const GenerateFlags& flags) {
   const auto start = Clock::now();
+  validate(params_of(flags.sampling, {}));  // before a model is loaded for nothing
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;
+  const SamplingParams params = params_of(flags.sampling, llm.default_params());
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece) {
@@ -124,12 +129,12 @@ int generate(const GenerateFlags& flags) {
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted ? StreamAction::kStop : StreamAction::kContinue;
   };
-  const Completion result = llm.generate(flags.prompt, flags.sampling, on_text, screen.on_step());
+  const Completion result = llm.generate(flags.prompt, params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   if (flags.json) {
-    write_out(report_json(result, llm, options, timings));
+    write_out(report_json(result, llm, options, params, timings));
   } else {
     write_out("\n");
     if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));

@@ -33,11 +33,17 @@ struct DecodingFlags {
   StrategyConfig::Merge merge;
 };
 
+struct SamplingFlags {
+  SamplingParams params;                                               // what the others do not say
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;  // absent: the model's
+  std::optional<int32_t> top_k;
+};
+
 struct GenerateFlags {
   ModelFlags model;
   DecodingFlags decoding;
   std::string prompt;
-  SamplingParams sampling;
+  SamplingFlags sampling;
   bool json = false, echo_prompt = false;
 };
 

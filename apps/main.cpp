@@ -11,20 +11,13 @@
 #include "headrace/weights/sigbus_guard.h"
 #include "output.h"
 #include "puzzles.h"
+#include "sampling_flags.h"
 #include "suggest.h"
 
 namespace {
 
 using namespace headrace;
 using namespace headrace::app;
-
-// CLI11 reads -1 into an unsigned number as its two's complement.
-CLI::Validator not_negative() {
-  return {[](const std::string& text) {
-            return text.starts_with('-') ? "is " + text + ", expected 0 or more" : std::string();
-          },
-          ""};
-}
 
 void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("model", f.model, "model directory (default: the bundled demo)");
@@ -54,20 +47,7 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
       ->check(CLI::IsMember({"off", "warning", "info"}))
       ->capture_default_str();
   app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed")
-      ->check(not_negative());
-}
-
-void add_sampling_flags(CLI::App& app, SamplingParams& s) {
-  app.add_option("-n,--max-tokens", s.max_tokens, "new tokens at most")->capture_default_str();
-  app.add_option("--temperature", s.temperature, "0: the most likely token")->capture_default_str();
-  app.add_option("--top-k", s.top_k, "0: all")->capture_default_str();
-  app.add_option("--top-p", s.top_p)->capture_default_str();
-  app.add_option("--min-p", s.min_p)->capture_default_str();
-  app.add_option("--repetition-penalty", s.repetition_penalty)->capture_default_str();
-  app.add_option("--seed", s.seed)->check(not_negative())->capture_default_str();
-  app.add_option("--stop", s.stop, "text that ends the output; may be given several times");
-  app.add_flag_callback(
-      "--ignore-eos", [&s] { s.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
+      ->check(unsigned_number());
 }
 
 // The flags of every command, and what the one that ran returned.
@@ -87,7 +67,7 @@ void add_generate(CLI::App& app, Commands& c) {
   add_model_flags(*generate, c.generate.model);
   generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete")->required();
   add_sampling_flags(*generate, c.generate.sampling);
-  add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling);
+  add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
   generate->add_flag("--json", c.generate.json, "one JSON object: text, ids, usage, timings, what ran");
   generate->callback([&c] { c.status = app::generate(c.generate); });
 }
@@ -96,7 +76,7 @@ void add_demo(CLI::App& app, Commands& c) {
   CLI::App* demo = app.add_subcommand("demo", "the bundled model writes a fairy tale");
   c.demo.prompt = "Once upon a time there was a king who had a golden bird";
   c.demo.echo_prompt = true;
-  c.demo.sampling = {.max_tokens = 300, .temperature = 0.8f, .top_p = 0.95f, .seed = 3};
+  c.demo.sampling.params = {.max_tokens = 300, .seed = 3};
   demo->add_option("-p,--prompt", c.demo.prompt, "how it begins")->capture_default_str();
   add_sampling_flags(*demo, c.demo.sampling);
   demo->callback([&c] { c.status = app::generate(c.demo); });

@@ -23,8 +23,11 @@ check "version" 0 "$(status "$headrace" --version)"
 check "no command" 2 "$(status "$headrace")"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
-for flag in --seed --random-weights; do  # and not its two's complement
-  check "a negative $flag" 2 "$(status "$headrace" generate -p x -n 1 $flag -1)"
+for flag in --seed --random-weights; do  # and not its two's complement, nor the largest number for one beyond it
+  for number in -1 18446744073709551616 1.5; do
+    check "a $flag of $number" 2 "$(status "$headrace" generate -p x -n 1 $flag $number)"
+  done
+  check "the largest $flag" 1 "$("$headrace" generate -p x -n 1 $flag 18446744073709551615 --json | grep -c '"text"')"
 done
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
@@ -109,6 +112,14 @@ if [[ -n "$terminal" ]]; then
   bar=$(printf '\rloading [%s] 1.1 of 1.1 GB\r\033[Kheadrace: ' "$(printf '#%.0s' {1..32})")
   check "progress on a terminal" "$bar" "$(script -qec "$headrace generate $work/large -p x" /dev/null | head -c ${#bar})"
 fi
+
+# How tokens are drawn: as a flag says, else as generation_config.json does.
+sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }
+demos="$(dirname "$0")/../../demo_models"
+check "the demo's sampling" "0.8 0 0.95" "$(sampling "$demos/fairy-hybrid")"
+check "flags go first" "0 5 0.5" "$(sampling "$demos/fairy-hybrid" --temperature 0 --top-k 5 --top-p 0.5)"
+check "a model that does not sample" "0 0 1" "$(sampling "$demos/puzzle-diffusion")"
+check "a bad parameter is found before the model" 2 "$(status "$headrace" generate /nonexistent -p x --temperature -1)"
 
 # A directory that holds only config.json.
 mkdir "$work/bare"

@@ -92,6 +92,14 @@ TEST(FairyHybrid, TheLogSaysWhatRunsAndWarnsOfAContextBeyondTheModels) {
   EXPECT_TRUE(warnings[0].starts_with("a context of 65536 tokens is beyond the ")) << warnings[0];
 }
 
+TEST(FairyHybrid, TokensAreDrawnAsGenerationConfigSays) {
+  const SamplingParams params = LLM(kDemo, options(1)).default_params();
+  EXPECT_FLOAT_EQ(params.temperature, 0.8f);
+  EXPECT_FLOAT_EQ(params.top_p, 0.95f);
+  EXPECT_EQ(params.top_k, 0);
+  EXPECT_EQ(params.max_tokens, SamplingParams{}.max_tokens);
+}
+
 TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {
   LLM llm(kDemo, options(1));
   const Completion whole = complete(llm, "Once upon a time", {.max_tokens = 40, .temperature = 0});

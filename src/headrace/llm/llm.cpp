@@ -6,6 +6,7 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/kernels/device_registry.h"
+#include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
 #include "headrace/text/detokenizer.h"
@@ -120,6 +121,7 @@ class ScopeEnd {
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : runtime_(open_device(options.device)),
       tokenizer_(tokenizer_of(model, options)),
+      default_params_(sampling_defaults(model)),
       model_(load_model(model, model_options(runtime_, options))),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
   if (options.log) report_start(options.log, *this);

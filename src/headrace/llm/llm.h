@@ -80,12 +80,14 @@ class LLM {
   const Model& model() const { return *model_; }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  const SamplingParams& default_params() const { return default_params_; }  // as the model's makers want it drawn
   const EngineConfig& config() const { return engine_->config(); }
   Engine& engine() { return *engine_; }
 
  private:
   DeviceRuntime& runtime_;  // not owned
   Tokenizer tokenizer_;
+  SamplingParams default_params_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
 };

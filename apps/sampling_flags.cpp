@@ -1,0 +1,41 @@
+#include "sampling_flags.h"
+
+#include <charconv>
+
+namespace headrace::app {
+
+CLI::Validator unsigned_number() {
+  return {[](const std::string& text) {
+            uint64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error == std::errc() && end == text.data() + text.size()) return std::string();
+            return "is " + text + ", expected 0 to 18446744073709551615";
+          },
+          ""};
+}
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
+  const auto of_model = [](const std::string& what) { return what + "default: generation_config.json's, else "; };
+  app.add_option("-n,--max-tokens", f.params.max_tokens, "new tokens at most")->capture_default_str();
+  app.add_option("--temperature", f.temperature, of_model("0: the most likely token; ") + "1");
+  app.add_option("--top-k", f.top_k, of_model("0: all; ") + "0");
+  app.add_option("--top-p", f.top_p, of_model("") + "1");
+  app.add_option("--min-p", f.min_p, of_model("") + "0");
+  app.add_option("--repetition-penalty", f.repetition_penalty, of_model("") + "1");
+  app.add_option("--seed", f.params.seed)->check(unsigned_number())->capture_default_str();
+  app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times");
+  app.add_flag_callback(
+      "--ignore-eos", [&f] { f.params.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
+}
+
+SamplingParams params_of(const SamplingFlags& f, const SamplingParams& defaults) {
+  SamplingParams params = f.params;
+  params.temperature = f.temperature.value_or(defaults.temperature);
+  params.top_k = f.top_k.value_or(defaults.top_k);
+  params.top_p = f.top_p.value_or(defaults.top_p);
+  params.min_p = f.min_p.value_or(defaults.min_p);
+  params.repetition_penalty = f.repetition_penalty.value_or(defaults.repetition_penalty);
+  return params;
+}
+
+}  // namespace headrace::app
