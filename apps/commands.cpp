@@ -124,8 +124,8 @@ int generate(const GenerateFlags& flags) {
   const SamplingParams params = params_of(flags.sampling, llm.default_params());
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
-  const auto on_text = [&](std::string_view piece) {
-    if (timings.first_token_s == 0 && !piece.empty()) timings.first_token_s = seconds_since(start);
+  const auto on_text = [&](std::string_view piece, const Completion& so_far) {
+    if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted ? StreamAction::kStop : StreamAction::kContinue;
   };

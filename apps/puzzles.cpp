@@ -47,7 +47,8 @@ std::vector<Item> read_items(const std::filesystem::path& file, int limit) {
 
 PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
   const auto start = Clock::now();
-  const Completion c = llm.generate(item.prompt, params, [](std::string_view) { return StreamAction::kContinue; });
+  const Completion c =
+      llm.generate(item.prompt, params, [](std::string_view, const Completion&) { return StreamAction::kContinue; });
   const std::chrono::duration<double> seconds = Clock::now() - start;
   return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds.count()};
 }

@@ -24,7 +24,7 @@ LLMOptions options(const std::string& strategy) {
 }
 
 Completion complete(LLM& llm, const std::string& prompt, const SamplingParams& params) {
-  return llm.generate(prompt, params, [](std::string_view) { return StreamAction::kContinue; });
+  return llm.generate(prompt, params, [](std::string_view, const Completion&) { return StreamAction::kContinue; });
 }
 
 // Which positions got which tokens in each step that decided any.
@@ -96,10 +96,11 @@ TEST(FairyDiffusion, AStopTextCutsABlockInItsMiddle) {
   const Completion all = complete(llm, "Once upon a time", params);
   params.stop = {"not in it", all.text.substr(23, 7)};
   std::string streamed;
-  const Completion cut = llm.generate("Once upon a time", params, [&streamed](std::string_view piece) {
-    streamed += piece;
-    return StreamAction::kContinue;
-  });
+  const Completion cut =
+      llm.generate("Once upon a time", params, [&streamed](std::string_view piece, const Completion&) {
+        streamed += piece;
+        return StreamAction::kContinue;
+      });
   EXPECT_EQ(cut.text, all.text.substr(0, all.text.find(params.stop[1])));
   EXPECT_EQ(streamed, cut.text);
   EXPECT_EQ(cut.finish_reason, FinishReason::kStop);

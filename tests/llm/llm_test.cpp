@@ -23,7 +23,7 @@ LLMOptions options(int threads, Determinism determinism = Determinism::kFast) {
 Completion complete(LLM& llm, const std::string& prompt, SamplingParams params) {
   params.end_of_text = SamplingParams::EndOfText::kIgnored;
   std::string streamed;
-  Completion c = llm.generate(prompt, params, [&](std::string_view piece) {
+  Completion c = llm.generate(prompt, params, [&](std::string_view piece, const Completion&) {
     streamed += piece;
     return StreamAction::kContinue;
   });
@@ -110,6 +110,20 @@ TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {
   EXPECT_TRUE(llm.engine().idle());
 }
 
+// Text that may be the beginning of a stop text is held back; the reader is asked all the same.
+TEST(FairyHybrid, TheReaderCanStopWhileNoTextIsCertain) {
+  LLM llm(kDemo, options(1));
+  SamplingParams params{.max_tokens = 40, .temperature = 0};
+  params.stop = {complete(llm, "Once upon a time", params).text + "never"};
+  const Completion c = llm.generate("Once upon a time", params, [](std::string_view piece, const Completion& so_far) {
+    EXPECT_EQ(piece, "");
+    return so_far.ids.size() < 3 ? StreamAction::kContinue : StreamAction::kStop;
+  });
+  EXPECT_EQ(c.ids.size(), 3u);
+  EXPECT_EQ(c.text, "");
+  EXPECT_EQ(c.finish_reason, FinishReason::kAborted);
+}
+
 // A chat's second turn behind an answer that ended by itself, at a stop text, or because the reader had enough.
 TEST(FairyHybrid, ASecondTurnGoesOnBehindTheFirstOnesAnswer) {
   const std::string asked = "The old woman looked at the boy and said";
@@ -124,8 +138,8 @@ TEST(FairyHybrid, ASecondTurnGoesOnBehindTheFirstOnesAnswer) {
     params.end_of_text = SamplingParams::EndOfText::kIgnored;
     if (end == End::kStopText) params.stop = {stop};
     int32_t pieces = 0;
-    const Completion first = llm.generate(asked, params, [&](std::string_view) {
-      return end == End::kReader && ++pieces == 150 ? StreamAction::kStop : StreamAction::kContinue;
+    const Completion first = llm.generate(asked, params, [&](std::string_view piece, const Completion&) {
+      return end == End::kReader && !piece.empty() && ++pieces == 150 ? StreamAction::kStop : StreamAction::kContinue;
     });
     EXPECT_EQ(first.num_reused, 0);
     const std::string next = asked + first.text + " And then";
@@ -168,7 +182,7 @@ TEST(FairyHybrid, ALongPromptCanBeStoppedBeforeItIsThrough) {
   std::string prompt;
   for (int i = 0; i < 80; ++i) prompt += "There was once a king who had three sons. ";
   int calls = 0;
-  const Completion c = llm.generate(prompt, {.max_tokens = 5}, [&calls](std::string_view piece) {
+  const Completion c = llm.generate(prompt, {.max_tokens = 5}, [&calls](std::string_view piece, const Completion&) {
     EXPECT_EQ(piece, "");
     ++calls;
     return StreamAction::kStop;

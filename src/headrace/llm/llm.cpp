@@ -140,10 +140,10 @@ Completion LLM::generate(std::string_view prompt, const SamplingParams& params, 
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
     if (result.ids.empty()) result.num_first = static_cast<int32_t>(outputs.size());
-    bool aborted = outputs.empty() && on_text({}) == StreamAction::kStop;
+    bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
       const std::string piece = stream.push(out, result);
-      aborted = !piece.empty() && on_text(piece) == StreamAction::kStop;
+      aborted = on_text(piece, result) == StreamAction::kStop;
       if (aborted || stream.stopped()) break;  // what else this step made final is behind the stop
     }
     if (aborted || stream.stopped()) {

@@ -57,10 +57,10 @@ class LLM {
   // Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
   LLM(const std::filesystem::path& model, const LLMOptions& options);
 
-  // Calls on_text with each piece of text as soon as it is certain; a stop text and what follows it never appear, and
-  // no piece ends inside a character. A step that makes no text (of a long prompt) calls it with an empty piece. kStop
-  // ends the request as aborted. Errors as Engine::add.
-  using OnText = std::function<StreamAction(std::string_view piece)>;
+  // Calls on_text for each token with the text that it makes certain, and once for a step that makes no token (of a
+  // long prompt). That text is often empty; a stop text and what follows it never appear, and none ends inside a
+  // character. `so_far` holds it and that token already. kStop ends the request as aborted. Errors as Engine::add.
+  using OnText = std::function<StreamAction(std::string_view piece, const Completion& so_far)>;
   // Called after each step, when the text that became certain in it has been handed out.
   using OnStep = std::function<void(const StepReport& report)>;
   Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
