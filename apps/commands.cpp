@@ -7,14 +7,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/llm.h"
+#include "input.h"
 #include "json.h"
 #include "load_progress.h"
 #include "model_options.h"
@@ -75,6 +74,18 @@ class LoadedModel {
   std::unique_ptr<LLM> llm_;
 };
 
+std::string prompt_of(const GenerateFlags& flags) {
+  HR_REQUIRE(flags.prompt.has_value() || !flags.prompt_file.empty(), ErrorCode::kInvalidArgument,
+             "generate needs a prompt: --prompt TEXT, or --file FILE");
+  return flags.prompt ? *flags.prompt : read_text(flags.prompt_file);
+}
+
+// A prompt that spells special tokens has all that it needs: none is added in front.
+EncodeOptions encoding_of(const GenerateFlags& flags) {
+  if (!flags.special_tokens) return {};
+  return {.special_tokens = SpecialTokens::kParse, .add_special_tokens = AddSpecialTokens::kNo};
+}
+
 // The device's start is no part of load_s; the others are counted from the beginning.
 struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
@@ -115,6 +126,7 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
 
 int generate(const GenerateFlags& flags) {
   const auto start = Clock::now();
+  const std::string prompt = prompt_of(flags);
   validate(params_of(flags.sampling, {}));  // before a model is loaded for nothing
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
@@ -129,7 +141,9 @@ int generate(const GenerateFlags& flags) {
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted ? StreamAction::kStop : StreamAction::kContinue;
   };
-  const Completion result = llm.generate(flags.prompt, params, on_text, screen.on_step());
+  if (flags.echo_prompt) screen.text(prompt);
+  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
+  const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
@@ -143,10 +157,7 @@ int generate(const GenerateFlags& flags) {
 }
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
-  std::ifstream in(file, std::ios::binary);
-  HR_REQUIRE(in.good() && std::filesystem::is_regular_file(file), ErrorCode::kInvalidArgument, file,
-             ": is no file that can be read");
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const std::string text = read_text(file);
   LoadedModel model(flags.model, options_of(flags));
   LLM& llm = *model;
   const auto start = Clock::now();

@@ -42,9 +42,10 @@ struct SamplingFlags {
 struct GenerateFlags {
   ModelFlags model;
   DecodingFlags decoding;
-  std::string prompt;
+  std::optional<std::string> prompt;
+  std::string prompt_file;
   SamplingFlags sampling;
-  bool json = false, echo_prompt = false;
+  bool special_tokens = false, json = false, echo_prompt = false;
 };
 
 int generate(const GenerateFlags& flags);

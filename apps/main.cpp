@@ -65,7 +65,11 @@ struct Commands {
 void add_generate(CLI::App& app, Commands& c) {
   CLI::App* generate = app.add_subcommand("generate", "complete a prompt; text comes as it is made");
   add_model_flags(*generate, c.generate.model);
-  generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete")->required();
+  CLI::Option* prompt = generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete");
+  generate->add_option("-f,--file", c.generate.prompt_file, "or the file that holds it; -: standard input")
+      ->excludes(prompt);
+  generate->add_flag("--special-tokens", c.generate.special_tokens,
+                     "the prompt spells the model's special tokens (<|im_start|>), and none is added in front");
   add_sampling_flags(*generate, c.generate.sampling);
   add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
   generate->add_flag("--json", c.generate.json, "one JSON object: text, ids, usage, timings, what ran");

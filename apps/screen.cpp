@@ -35,7 +35,6 @@ Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.toke
     view_.emplace(tokenizer_, terminal_size(), colours);
   }
   if (!flags.decoding.trace.empty()) trace_.emplace(flags.decoding.trace);
-  if (flags.echo_prompt) text(flags.prompt);
 }
 
 void Screen::text(std::string_view piece) {

@@ -11,6 +11,7 @@ check() {  # check NAME EXPECTED FOUND
   fi
 }
 status() { "$@" >/dev/null 2>&1; echo $?; }
+message() { "$@" 2>&1 >/dev/null; }
 # A machine without script(1), or a chroot without /dev/pts, has no terminal to show.
 terminal=$(script -qec "echo yes" /dev/null 2>/dev/null | tr -d '\r\n')
 [[ -n "$terminal" ]] || echo "skipped: what needs a terminal (script(1) makes none here)"
@@ -41,6 +42,21 @@ check "a file as model" "headrace: $0: is a file, expected the directory of a mo
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# Prompts that no argument holds: Linux gives one 128 KiB.
+printf 'Once upon a time' >"$work/prompt"
+check "a prompt from a file" "$one" "$("$headrace" generate -f "$work/prompt" -n 32 --temperature 0 -t 1)"
+check "and from a pipe" "$one" "$(printf 'Once upon a time' | "$headrace" generate --file - -n 32 --temperature 0 -t 1)"
+yes 'There was a king.' | head -c 200000 >"$work/long"
+check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: request 1: the prompt has [0-9]{5} tokens')"
+check "no prompt" "headrace: generate needs a prompt: --prompt TEXT, or --file FILE; status 2" "$("$headrace" generate 2>&1); status $?"
+check "two prompts" 2 "$(status "$headrace" generate -p x -f "$work/prompt")"
+check "a folder as prompt" "headrace: $work: cannot be read: Is a directory" "$(message "$headrace" generate -f "$work")"
+
+# Special tokens: text, unless the prompt is said to spell them.
+prompt_tokens() { "$headrace" generate -n 1 "$@" --json | grep -o '"prompt_tokens": [0-9]*' | tr -cd 0-9; }
+check "a special token's text is text" yes "$([[ $(prompt_tokens -p '<|endoftext|>Once') -gt 2 ]] && echo yes)"
+check "a special token" 2 "$(prompt_tokens -p '<|endoftext|>Once' --special-tokens)"
+
 # Closed pipes: no message, no error.
 closed() { "$@" 2>"$work/closed" | head -c 10 >/dev/null; echo "${PIPESTATUS[0]} $(cat "$work/closed")"; }
 check "closed pipe" "0 " "$(closed "$headrace" generate -p "Once" -n 200 --temperature 0 --ignore-eos)"
@@ -50,7 +66,6 @@ check "closed pipe under help" "0 " "$(closed "$headrace" generate --help)"
 check "closed pipe of both" 0 "${PIPESTATUS[0]}"
 
 # Names that are nearly right.
-message() { "$@" 2>&1 >/dev/null; }
 check "unknown option" "headrace: unknown option '--max-token' of headrace generate; did you mean '--max-tokens'?" \
   "$(message "$headrace" generate -p x --max-token 3)"
 check "unknown command" "headrace: unknown command 'genrate' of headrace; did you mean 'generate'?" \

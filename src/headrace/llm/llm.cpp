@@ -129,7 +129,12 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
 
 Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
                          const OnStep& on_step) {
-  Completion result{.prompt_ids = tokenizer_.encode(prompt)};
+  return generate(tokenizer_.encode(prompt), params, on_text, on_step);
+}
+
+Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& params, const OnText& on_text,
+                         const OnStep& on_step) {
+  Completion result{.prompt_ids = std::move(prompt_ids)};
   TextStream stream(tokenizer_, params.stop);
   StepRecorder recorder;
   if (on_step) {

@@ -65,6 +65,9 @@ class LLM {
   using OnStep = std::function<void(const StepReport& report)>;
   Completion generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
                       const OnStep& on_step = {});
+  // The same for a prompt that is tokens already.
+  Completion generate(std::vector<int32_t> prompt_ids, const SamplingParams& params, const OnText& on_text,
+                      const OnStep& on_step = {});
 
   struct Perplexity {
     double bits = 0;
