@@ -130,6 +130,19 @@ if [[ -n "$terminal" ]]; then
   check "progress on a terminal" "$bar" "$(script -qec "$headrace generate $work/large -p x" /dev/null | head -c ${#bar})"
 fi
 
+# Seventeen terabytes of keys and values: Linux would hand them out, and end the program that uses them.
+mkdir "$work/wide"
+cat >"$work/wide/config.json" <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "vocab_size": 256, "num_hidden_layers": 1, "head_dim": 256,
+ "num_attention_heads": 1024, "num_key_value_heads": 1024, "intermediate_size": 64, "rope_theta": 10000.0, "dtype": "bfloat16",
+ "max_position_embeddings": 16777216}
+JSON
+if [[ -r /proc/meminfo ]]; then
+  wide=$("$headrace" generate "$work/wide" --random-weights 1 -p x -n 1 -c 16777216 2>&1)
+  check "a cache beyond the machine's memory is refused" "4 1" \
+    "$? $(grep -cE '^headrace: a KV cache of 16777216 tokens needs 17[0-9]{12} bytes: cpu: [0-9]+ bytes are available; try' <<<"$wide")"
+fi
+
 # How tokens are drawn: as a flag says, else as generation_config.json does.
 sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }
 demos="$(dirname "$0")/../../demo_models"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "headrace/base/host_memory.h"
+
 namespace headrace {
 namespace {
 
@@ -19,13 +21,18 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
 
 // Error kOutOfMemory says what is needed, what is there and what to try.
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
+  const int64_t bytes = KVPool::bytes_for(config);
   try {
+    if (runtime.device().type == DeviceType::kCPU) {
+      const int64_t available = available_host_memory().value_or(bytes);
+      HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", available, " bytes are available");
+    }
     return std::make_unique<KVPool>(config, runtime);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kOutOfMemory) throw;
     throw Error(ErrorCode::kOutOfMemory,
-                str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens needs ",
-                    KVPool::bytes_for(config), " bytes: ", e.what(), "; try a smaller max_model_len"));
+                str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens needs ", bytes,
+                    " bytes: ", e.what(), "; try a smaller max_model_len"));
   }
 }
 

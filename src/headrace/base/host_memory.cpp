@@ -1,0 +1,68 @@
+#include "headrace/base/host_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The number behind `name` in a file of "name number" lines.
+std::optional<int64_t> field(const fs::path& file, std::string_view name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with(name) && line.size() > name.size())
+      return std::strtoll(line.c_str() + name.size(), nullptr, 10);
+  }
+  return std::nullopt;
+}
+
+// The only word of a file, "max" being no limit.
+int64_t limit(const fs::path& file) {
+  std::ifstream in(file);
+  int64_t value = 0;
+  return in >> value ? value : std::numeric_limits<int64_t>::max();
+}
+
+int64_t count(const fs::path& file) { return field(file, "").value_or(0); }
+
+// Where this process is in the tree of cgroups; "/" in a container that has one of its own.
+fs::path own_cgroup(const fs::path& root) {
+  std::ifstream in(root / "proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("0::/")) return line.substr(4);
+  }
+  return "";
+}
+
+// What `group` allows besides what it holds. Its page cache gives way.
+int64_t left_in(const fs::path& group, int64_t swap_free) {
+  const int64_t most = limit(group / "memory.max");
+  if (most == std::numeric_limits<int64_t>::max()) return most;
+  const int64_t swap = std::min(swap_free, limit(group / "memory.swap.max") - count(group / "memory.swap.current"));
+  const fs::path stat = group / "memory.stat";
+  const int64_t cache = field(stat, "inactive_file ").value_or(0) + field(stat, "active_file ").value_or(0);
+  return most - count(group / "memory.current") + cache + swap;
+}
+
+}  // namespace
+
+std::optional<int64_t> available_host_memory(const fs::path& root) {
+  constexpr int64_t kKilo = 1024;
+  const fs::path meminfo = root / "proc/meminfo", groups = root / "sys/fs/cgroup";
+  const auto available = field(meminfo, "MemAvailable:");
+  if (!available) return std::nullopt;
+  const int64_t swap = field(meminfo, "SwapFree:").value_or(0) * kKilo;
+  int64_t left = *available * kKilo + swap;
+  for (fs::path group = own_cgroup(root);; group = group.parent_path()) {
+    left = std::min(left, left_in(groups / group, swap));
+    if (group.empty()) return std::max<int64_t>(0, left);
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,60 @@
+#include "headrace/base/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// A "/" of its own, with what a test writes into it.
+class HostMemory : public testing::Test {
+ protected:
+  HostMemory() { fs::remove_all(root_); }
+  void write(const std::string& file, const std::string& text) {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  void machine() {  // 8 GiB available, 1 GiB of free swap
+    write("proc/meminfo",
+          "MemTotal: 16777216 kB\nMemFree: 4194304 kB\nMemAvailable:    8388608 kB\nSwapFree: 1048576 kB\n");
+  }
+  const fs::path root_ = fs::path(testing::TempDir()) / "headrace_host_memory";
+};
+
+TEST_F(HostMemory, WhatIsAvailableAndFreeSwap) {
+  machine();
+  EXPECT_EQ(available_host_memory(root_), 9 * kGiB);
+}
+
+TEST_F(HostMemory, UnknownWhereTheSystemDoesNotSay) { EXPECT_EQ(available_host_memory(root_), std::nullopt); }
+
+TEST_F(HostMemory, AContainerMayAllowLess) {
+  machine();
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "4294967296\n");
+  write("sys/fs/cgroup/memory.current", "3221225472\n");
+  write("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 1073741824\nactive_file 536870912\n");
+  write("sys/fs/cgroup/memory.swap.max", "0\n");
+  EXPECT_EQ(available_host_memory(root_), kGiB + kGiB + kGiB / 2) << "its page cache gives way";
+  write("sys/fs/cgroup/memory.swap.max", "max\n");
+  EXPECT_EQ(available_host_memory(root_), 3 * kGiB + kGiB / 2);
+  write("sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_EQ(available_host_memory(root_), 9 * kGiB);
+}
+
+TEST_F(HostMemory, AnOuterGroupMayAllowLessThanTheInnerOne) {
+  machine();
+  write("proc/self/cgroup", "12:memory:/old\n0::/user.slice/me.scope\n");
+  write("sys/fs/cgroup/user.slice/memory.max", "2147483648\n");
+  write("sys/fs/cgroup/user.slice/memory.swap.max", "0\n");
+  write("sys/fs/cgroup/user.slice/me.scope/memory.max", "6442450944\n");
+  EXPECT_EQ(available_host_memory(root_), 2 * kGiB);
+}
+
+}  // namespace
+}  // namespace headrace
