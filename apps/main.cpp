@@ -19,6 +19,10 @@ namespace {
 using namespace headrace;
 using namespace headrace::app;
 
+void add_threads_flag(CLI::App& app, ModelFlags& f) {
+  app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
+}
+
 void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("model", f.model, "model directory (default: the bundled demo)");
   app.add_option("--dtype", f.dtype, "of activations")
@@ -34,7 +38,7 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--attn-impl", f.attn_impl,
                  "how the backend attends: reference, optimized (a pass per query head) or grouped (default)");
   app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
-  app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
+  add_threads_flag(app, f);
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
   app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(2, 1 << 24));
@@ -83,6 +87,7 @@ void add_demo(CLI::App& app, Commands& c) {
   c.demo.sampling.params = {.max_tokens = 300, .seed = 3};
   demo->add_option("-p,--prompt", c.demo.prompt, "how it begins")->capture_default_str();
   add_sampling_flags(*demo, c.demo.sampling);
+  add_threads_flag(*demo, c.demo.model);
   demo->callback([&c] { c.status = app::generate(c.demo); });
 }
 

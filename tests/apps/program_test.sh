@@ -22,6 +22,7 @@ check "same text with two threads" "$one" "$("$headrace" generate -p "Once upon 
 check "json holds the ids" 8 "$("$headrace" generate -p "Once" -n 8 --temperature 0 --json | grep -o '"ids": \[[^]]*\]' | tr -cd ', ' | tr -d ' ' | wc -c | awk '{print $1 + 1}')"
 check "a time of the first token without a text" 1 \
   "$("$headrace" generate -p "Once" -n 8 --temperature 0 --stop " upon" --json | grep '"text": ""' | grep -c '"first_token_s": [0-9.]*[1-9]')"
+check "the demo takes threads" 0 "$(status "$headrace" demo -n 2 -t 1)"
 check "version" 0 "$(status "$headrace" --version)"
 check "no command" 2 "$(status "$headrace")"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"

@@ -2,28 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <string>
+#include "support/fake_root.h"
 
 namespace headrace {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// A "/" of its own, with what a test writes into it.
-class HostMemory : public testing::Test {
+class HostMemory : public testing_support::FakeRoot {
  protected:
-  HostMemory() { fs::remove_all(root_); }
-  void write(const std::string& file, const std::string& text) {
-    fs::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file) << text;
-  }
   void machine() {  // 8 GiB available, 1 GiB of free swap
     write("proc/meminfo",
           "MemTotal: 16777216 kB\nMemFree: 4194304 kB\nMemAvailable:    8388608 kB\nSwapFree: 1048576 kB\n");
   }
-  const fs::path root_ = fs::path(testing::TempDir()) / "headrace_host_memory";
 };
 
 TEST_F(HostMemory, WhatIsAvailableAndFreeSwap) {

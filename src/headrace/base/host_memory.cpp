@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "headrace/base/cgroup.h"
+
 namespace headrace {
 namespace {
 
@@ -31,15 +33,6 @@ int64_t limit(const fs::path& file) {
 
 int64_t count(const fs::path& file) { return field(file, "").value_or(0); }
 
-// Where this process is in the tree of cgroups; "/" in a container that has one of its own.
-fs::path own_cgroup(const fs::path& root) {
-  std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("0::/")) return line.substr(4);
-  }
-  return "";
-}
-
 // What `group` allows besides what it holds. Its page cache gives way.
 int64_t left_in(const fs::path& group, int64_t swap_free) {
   const int64_t most = limit(group / "memory.max");
@@ -54,15 +47,13 @@ int64_t left_in(const fs::path& group, int64_t swap_free) {
 
 std::optional<int64_t> available_host_memory(const fs::path& root) {
   constexpr int64_t kKilo = 1024;
-  const fs::path meminfo = root / "proc/meminfo", groups = root / "sys/fs/cgroup";
+  const fs::path meminfo = root / "proc/meminfo";
   const auto available = field(meminfo, "MemAvailable:");
   if (!available) return std::nullopt;
   const int64_t swap = field(meminfo, "SwapFree:").value_or(0) * kKilo;
   int64_t left = *available * kKilo + swap;
-  for (fs::path group = own_cgroup(root);; group = group.parent_path()) {
-    left = std::min(left, left_in(groups / group, swap));
-    if (group.empty()) return std::max<int64_t>(0, left);
-  }
+  for (const fs::path& group : own_cgroups(root)) left = std::min(left, left_in(group, swap));
+  return std::max<int64_t>(0, left);
 }
 
 }  // namespace headrace

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <mutex>
+
+#include "headrace/base/cgroup.h"
 
 #ifdef HEADRACE_JTHREAD_PARALLEL
 #include <thread>
@@ -20,7 +23,8 @@ int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  const int cores = std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::ceil(std::min<double>(cores, cpu_quota().value_or(cores))));
 }
 
 void parallel_for(int threads, int64_t count, void (*fn)(void*, int64_t), void* context) {
