@@ -24,7 +24,8 @@ void add_threads_flag(CLI::App& app, ModelFlags& f) {
 }
 
 void add_model_flags(CLI::App& app, ModelFlags& f) {
-  app.add_option("model", f.model, "model directory (default: the bundled demo)");
+  app.add_option("model", f.model,
+                 "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)");
   app.add_option("--dtype", f.dtype, "of activations")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #include <sys/auxv.h>
 
 #include "headrace/base/error.h"
+#include "hub_cache.h"
 
 namespace headrace::app {
 namespace {
@@ -16,14 +17,20 @@ std::filesystem::path program_file() {
   return std::filesystem::weakly_canonical(reinterpret_cast<const char*>(getauxval(AT_EXECFN)), ignored);
 }
 
+std::filesystem::path given_directory(const std::string& given) {
+  if (std::filesystem::exists(given)) return given;
+  const std::filesystem::path cache = hub_cache();
+  const auto snapshot = hub_snapshot(cache, given);
+  HR_REQUIRE(snapshot.has_value(), ErrorCode::kModelFile, given, ": no such model directory, nor is it in ",
+             cache.string(), "; headrace downloads no models");
+  return *snapshot;
+}
+
 }  // namespace
 
 std::filesystem::path model_directory(const std::string& given, const std::string& demo) {
   namespace fs = std::filesystem;
-  if (!given.empty()) {
-    HR_REQUIRE(fs::exists(given), ErrorCode::kModelFile, given, ": no such model directory");
-    return given;
-  }
+  if (!given.empty()) return given_directory(given);
   std::error_code ignored;
   for (const fs::path& place : {program_file().parent_path() / ".." / "share" / "headrace" / "demo_models",
                                 fs::path(HEADRACE_BUILD_DEMO_MODELS)}) {

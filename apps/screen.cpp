@@ -4,18 +4,13 @@
 #include <unistd.h>
 
 #include <clocale>
-#include <cstdlib>
 #include <string_view>
 
+#include "environment.h"
 #include "trace_file.h"
 
 namespace headrace::app {
 namespace {
-
-std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
-  return value != nullptr ? value : "";
-}
 
 DenoiseView::Size terminal_size() {
   winsize size{};

@@ -144,6 +144,18 @@ if [[ -r /proc/meminfo ]]; then
     "$? $(grep -cE '^headrace: a KV cache of 16777216 tokens needs 17[0-9]{12} bytes: cpu: [0-9]+ bytes are available; try' <<<"$wide")"
 fi
 
+# A model by its name, as Hugging Face's tools store it: links to blobs.
+hub="$work/hub/models--org--tale"
+mkdir -p "$hub/refs" "$hub/snapshots/0123" "$hub/blobs"
+echo -n 0123 >"$hub/refs/main"
+for file in "$(dirname "$0")"/../../demo_models/fairy-hybrid/*.{json,safetensors}; do
+  cp "$file" "$hub/blobs/$(basename "$file").blob"
+  ln -s "../../blobs/$(basename "$file").blob" "$hub/snapshots/0123/$(basename "$file")"
+done
+check "a model by its name" "$one" "$(HF_HUB_CACHE="$work/hub" "$headrace" generate org/tale -p "Once upon a time" -n 32 --temperature 0 -t 1)"
+check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
+  "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
+
 # How tokens are drawn: as a flag says, else as generation_config.json does.
 sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }
 demos="$(dirname "$0")/../../demo_models"

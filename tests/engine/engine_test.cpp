@@ -104,7 +104,7 @@ TEST(Engine, ARequestThatCanNeverRunFailsAloneWithASentence) {
   };
   EXPECT_EQ(refusal({}, 1), "request 1: the prompt is empty");
   EXPECT_EQ(refusal(std::vector<int32_t>(64, 1), 1),
-            "request 1: the prompt has 64 tokens, the context holds 64 with at least one new token");
+            "request 1: the prompt has 64 tokens, the context (max_model_len) holds 64 with at least one new token");
   EXPECT_EQ(refusal({1}, 40), "request 1: it needs 3 pages of 16 tokens, the pool has 2");
   EXPECT_EQ(refusal({97}, 1), "prompt: token id 97 is outside the vocabulary of 97");
   engine.add({1}, {.max_tokens = 1});
