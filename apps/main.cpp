@@ -110,9 +110,11 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->add_option("--strategies", c.puzzles.strategies,
                    "ways of decoding the model; auto: its own (default: autoregressive,auto, and d2f,dmax where it is "
                    "multi_bd)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str();
   puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
   puzzles->add_flag("--json", c.json, "one JSON object: each way of decoding, each task of it");

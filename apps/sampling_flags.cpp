@@ -23,7 +23,8 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("--min-p", f.min_p, of_model("") + "0");
   app.add_option("--repetition-penalty", f.repetition_penalty, of_model("") + "1");
   app.add_option("--seed", f.params.seed)->check(unsigned_number())->capture_default_str();
-  app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times");
+  app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
+      ->allow_extra_args(false);  // or it takes the model behind it for another one
   app.add_flag_callback(
       "--ignore-eos", [&f] { f.params.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
 }

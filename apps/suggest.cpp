@@ -56,6 +56,9 @@ std::string option_word(const std::string& word) {
 }  // namespace
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  const auto continues = [word](const std::string& name) { return word.size() > 3 && name.starts_with(word); };
+  const auto longer = std::ranges::find_if(candidates, continues);
+  if (longer != candidates.end()) return *longer;
   const auto by_distance = [word](const std::string& a, const std::string& b) {
     return distance(word, a) < distance(word, b);
   };

@@ -51,10 +51,11 @@ TEST(ExitStatus, MemoryAndInterruptsHaveTheirOwn) {
 }
 
 TEST(Suggest, TheNearestNameIfItIsNear) {
-  const std::vector<std::string> names = {"--max-tokens", "--temperature", "--top-k", "--top-p", "-n"};
+  const std::vector<std::string> names = {"--help", "--max-tokens", "--temperature", "--top-k", "--top-p", "-n"};
   EXPECT_EQ(nearest("--max-token", names), "--max-tokens");
   EXPECT_EQ(nearest("--temprature", names), "--temperature");
   EXPECT_EQ(nearest("--tpo-k", names), "--top-k");
+  EXPECT_EQ(nearest("--temp", names), "--temperature") << "what it is the beginning of, before --help and its like";
   EXPECT_EQ(nearest("--tokens", names), std::nullopt);
   EXPECT_EQ(nearest("x", {}), std::nullopt);
 }

@@ -66,6 +66,13 @@ check "closed pipe under help" "0 " "$(closed "$headrace" generate --help)"
 "$headrace" demo -n 2 2>&1 | true
 check "closed pipe of both" 0 "${PIPESTATUS[0]}"
 
+# Options with several values take none of what stands behind them.
+check "a model behind a stop text" 3 "$(status "$headrace" generate --stop x /nonexistent -p x -n 1)"
+check "a model behind a strategy" 3 "$(status "$headrace" eval puzzles --limit 1 --strategies auto /nonexistent)"
+check "a model behind a threshold" 3 "$(status "$headrace" eval puzzles --limit 1 --thresholds 0.9 /nonexistent)"
+check "a stop text in brackets" " upon" "$("$headrace" generate -p Once -n 1 --temperature 0 --stop "[ upon]")"
+check "two stop texts" "stop" "$("$headrace" generate -p Once -n 32 --temperature 0 --stop never --stop " upon" --json | grep -o '"finish_reason": "[a-z]*"' | cut -d'"' -f4)"
+
 # Names that are nearly right.
 check "unknown option" "headrace: unknown option '--max-token' of headrace generate; did you mean '--max-tokens'?" \
   "$(message "$headrace" generate -p x --max-token 3)"
