@@ -16,6 +16,7 @@
 #include "input.h"
 #include "json.h"
 #include "load_progress.h"
+#include "measuring.h"
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
@@ -161,7 +162,11 @@ int eval_perplexity(const ModelFlags& flags, const std::string& file, Output out
   LoadedModel model(flags.model, options_of(flags));
   LLM& llm = *model;
   const auto start = Clock::now();
-  const LLM::Perplexity p = llm.perplexity(text);
+  const LLM::Perplexity p = [&] {
+    Measuring progress("tokens");
+    return llm.perplexity(text, kPerplexityWindow,
+                          [&progress](int64_t done, int64_t total) { progress.update(done, total); });
+  }();
   const double rate = static_cast<double>(p.tokens) / seconds_since(start);
   if (output == Output::kJson) {
     write_out(

@@ -15,6 +15,7 @@
 #include "headrace/strategy/decoding_option.h"
 #include "headrace/weights/config_file.h"
 #include "json.h"
+#include "measuring.h"
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
@@ -73,9 +74,15 @@ struct Contender {
 // In rounds of a few items, so that a minute in which the machine is slow is everybody's.
 void solve_in_rounds(std::vector<Contender>& contenders, std::span<const Item> items) {
   constexpr size_t kRound = 20;
+  Measuring progress("answers");
+  const auto total = static_cast<int64_t>(contenders.size() * items.size());
+  int64_t done = 0;
   for (size_t at = 0; at < items.size(); at += kRound) {
     const std::span<const Item> round = items.subspan(at, std::min(kRound, items.size() - at));
-    for (Contender& contender : contenders) contender.solve(round);
+    for (Contender& contender : contenders) {
+      contender.solve(round);
+      progress.update(done += static_cast<int64_t>(round.size()), total);
+    }
   }
 }
 

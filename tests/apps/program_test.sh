@@ -265,5 +265,14 @@ check "points of the curves, one for each task" 15 "$(grep -c '<circle' "$work/c
 check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --strategies autoregressive,auto --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
+if [[ -n "$terminal" ]]; then
+  wiped=$'\r\033[K'
+  check "how far the puzzles are" "4 of 8 answers 8 of 8 answers" \
+    "$(script -qec "$headrace eval puzzles --limit 1 --thresholds 0.9 --strategies autoregressive,autoregressive -t 1" /dev/null | grep -ao '[0-9]* of [0-9]* answers' | xargs)"
+  check "how far the perplexity is, wiped before its line" 1 \
+    "$(script -qec "$headrace eval perplexity --file $work/book -c 64 -t 1" /dev/null | grep -acF "tokens${wiped}")"
+fi
+check "none of it in a file" "" "$(message "$headrace" eval perplexity --file "$work/book" -c 64)"
+
 [[ $failures -eq 0 ]] && echo "all good"
 exit "$failures"

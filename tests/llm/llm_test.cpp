@@ -160,6 +160,10 @@ TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {
   EXPECT_GT(p.bits_per_byte(), 0.3);
   EXPECT_LT(p.bits_per_byte(), 2.0);
   EXPECT_THROW(llm.perplexity(""), Error);
+  std::vector<std::pair<int64_t, int64_t>> told;
+  llm.perplexity("Once upon a time there was a king.", 4,
+                 [&told](int64_t done, int64_t total) { told.emplace_back(done, total); });
+  EXPECT_EQ(told, (std::vector<std::pair<int64_t, int64_t>>{{4, 9}, {8, 9}})) << "a single token is no window";
 }
 
 TEST(FairyHybrid, PerplexityFitsItsWindowToTheContext) {

@@ -160,7 +160,7 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   return result;
 }
 
-LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window) {
+LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnWindow& on_window) {
   const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
   const int32_t context = engine_->scheduler().table().max_context_len();
   HR_REQUIRE(context > 2, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
@@ -174,6 +174,7 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window) {
     for (const float logprob : engine_->score(part)) total.bits -= static_cast<double>(logprob) / std::log(2.0);
     for (size_t i = 1; i < part.size(); ++i) total.bytes += static_cast<int64_t>(tokenizer_.bytes_of(part[i]).size());
     total.tokens += static_cast<int64_t>(part.size()) - 1;
+    if (on_window) on_window(static_cast<int64_t>(end), static_cast<int64_t>(ids.size()));
   }
   HR_REQUIRE(total.bytes > 0, ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");
   return total;

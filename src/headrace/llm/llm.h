@@ -76,8 +76,10 @@ class LLM {
     double bits_per_byte() const { return bits / static_cast<double>(bytes); }
   };
   // Windows of `window` tokens without overlap, of fewer where the context holds no more; in each, tokens 1.. are
-  // predicted and their bytes counted.
-  Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow);
+  // predicted and their bytes counted. `on_window` is told after each how many tokens of the text are done, and of how
+  // many.
+  using OnWindow = std::function<void(int64_t done, int64_t total)>;
+  Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 
   Device device() const { return runtime_.device(); }
   const Model& model() const { return *model_; }
