@@ -77,12 +77,16 @@ void bench_model(const ModelFlags& flags, int threads, const bench::Report& repo
 // `bench attention` and `bench gdn` measure the CPU's kernels, in dtypes of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
-    if (value == "auto" || value == "cpu") return;
+    if (value.empty() || value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
                 str("bench ", what, ": ", flag, " ", value,
-                    " has no effect on it; bench model, chat, blocks and canvases take that flag, and ",
+                    " has no effect on it; bench model, chat, blocks and canvases take it, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
+  refuse("the model", flags.model);
+  refuse("--adapter", flags.adapter);
+  refuse("-c", flags.max_model_len > 0 ? std::to_string(flags.max_model_len) : "");
+  refuse("--deterministic", flags.deterministic ? "yes" : "");
   refuse("--device", flags.device);
   refuse("--dtype", flags.dtype);
   refuse("--kv-cache-dtype", flags.kv_dtype);
