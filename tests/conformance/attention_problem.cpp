@@ -147,7 +147,9 @@ void AttentionProblem::fill_slot(int64_t slot, Random& random) {
 void AttentionProblem::add_request(const AttentionCase& c, const RequestCase& r, Random& random) {
   const int32_t row = *table_->alloc(), encoder_row = *table_->alloc();
   const bool cache_only = r.kind == KeySpan::Kind::kNone;
-  const int32_t phys0 = cache_only ? r.prefix - r.new_tokens : r.prefix;
+  const int32_t phys0 = r.place == RequestCase::Place::kInHole ? r.hole_begin
+                        : cache_only                           ? r.prefix - r.new_tokens
+                                                               : r.prefix;
   const int32_t end = phys0 + r.new_tokens;
   table_->write(row, 0, take_pages(pages_, pages_for(std::max(end, r.prefix), c.page_size), random));
   table_->write(encoder_row, 0, take_pages(pages_, pages_for(r.encoder_len, c.page_size), random));

@@ -26,6 +26,7 @@ struct RequestCase {
   int32_t log_shift = 0;
   KeySpan::WindowFrom window_from = KeySpan::WindowFrom::kRow;
   int32_t encoder_len = 0;
+  enum class Place : uint8_t { kBehind, kInHole } place = Place::kBehind;  // of the new tokens: behind the prefix
 };
 
 struct AttentionCase {

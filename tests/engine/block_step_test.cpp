@@ -28,6 +28,8 @@ struct Problem {
   std::string strategy = "multi_bd";
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
   int32_t block_size = 4, requests = 3;
+  int32_t part_size = 0;  // 0: blocks have no parts
+  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
   DecodingParams decoding;
   DiffusionInfo::Acceptance acceptance = DiffusionInfo::Acceptance::kAbove;
   uint64_t seed = 1;
@@ -111,11 +113,11 @@ class BlockTrace {
         memory_(problem.requests, problem.block_size, canvases() ? 9 * problem.block_size : 0) {
     const DiffusionInfo info{.mask_token_id = kMask,
                              .block_size = problem.block_size,
-                             .sub_block_size = problem.block_size,
+                             .sub_block_size = problem.part_size > 0 ? problem.part_size : problem.block_size,
                              .logits_of = problem.logits_of,
                              .threshold = 0.9f,
                              .acceptance = problem.acceptance};
-    strategy_ = make_strategy(problem.strategy, {.model = info});
+    strategy_ = make_strategy(problem.strategy, {.model = info, .block_cache = problem.block_cache});
     scheduler_.emplace(SchedulerConfig{.num_pages = 256,
                                        .page_size = kPage,
                                        .max_requests = problem.requests,
@@ -148,7 +150,7 @@ class BlockTrace {
   }
 
  private:
-  bool canvases() const { return problem_.strategy != "multi_bd"; }
+  bool canvases() const { return problem_.strategy == "full_attention" || problem_.strategy == "dual_cache"; }
   void add(int32_t r) {
     auto s = std::make_unique<Sequence>();
     s->id = r;
@@ -299,6 +301,26 @@ std::vector<Problem> canvas_problems() {
   return all;
 }
 
+// The same, in parts.
+std::vector<Problem> part_problems() {
+  using BlockCache = StrategyConfig::BlockCache;
+  std::vector<Problem> all;
+  for (const BlockCache cache : {BlockCache::kYes, BlockCache::kNo}) {
+    for (Problem p : problems()) {
+      if (p.decoding.max_passes) continue;  // they do not read it
+      p.strategy = "fast_dllm_v2", p.logits_of = DiffusionInfo::LogitsOf::kBefore;
+      p.block_cache = cache;
+      for (const int32_t parts : {1, 2, 4}) {
+        if (p.block_size % parts != 0) continue;
+        p.part_size = p.block_size / parts;
+        ++p.seed;
+        all.push_back(p);
+      }
+    }
+  }
+  return all;
+}
+
 void follow_the_strategy(const OpSet& ops, const std::vector<Problem>& all) {
   int steps = 0;
   for (const Problem& problem : all) {
@@ -314,11 +336,14 @@ TEST(BlockStep, FollowsTheStrategyAndItsBatches) { follow_the_strategy(reference
 
 TEST(BlockStep, FollowsStrategiesOfCanvases) { follow_the_strategy(reference::ops(), canvas_problems()); }
 
+TEST(BlockStep, FollowsStrategiesOfParts) { follow_the_strategy(reference::ops(), part_problems()); }
+
 TEST(BlockStep, FollowsTheStrategyAndItsBatchesOnADevice) {
   const OpSet* ops = testing_support::mirrored_cuda_ops();
   if (ops == nullptr) GTEST_SKIP() << "no CUDA device";
   follow_the_strategy(*ops, problems());
   follow_the_strategy(*ops, canvas_problems());
+  follow_the_strategy(*ops, part_problems());
 }
 
 TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
@@ -365,6 +390,50 @@ TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {
     info.block_size = BlockState::kMaxBlock + 1;
     EXPECT_FALSE(make_strategy(name, {.model = info})->device_blocks());
   }
+}
+
+// What runs next follows from which tokens are undecided: the block while a part's first one is, or while nothing of it
+// has run, the part otherwise, and the complete block once more.
+TEST(BlockStep, PartsRunAloneWhenTheirFirstTokenIsDecided) {
+  const DiffusionInfo info{.mask_token_id = kMask,
+                           .block_size = 8,
+                           .sub_block_size = 4,
+                           .logits_of = DiffusionInfo::LogitsOf::kBefore,
+                           .threshold = 0.9f};
+  const auto strategy = make_strategy("fast_dllm_v2", {.model = info});
+  EXPECT_EQ(strategy->device_blocks()->most_rows, 8);
+  Sequence s{.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .prompt_len = 9, .limit = 30};
+  s.params.temperature = 0;
+  strategy->start(s);
+  EXPECT_FALSE(strategy->block_state(s));  // the prompt's first block is not cached
+  s.num_cached = 8;
+  s.blocks.erase(s.blocks.begin());
+  BlockState state = *strategy->block_state(s);
+  EXPECT_EQ(state.editable, 1);
+  EXPECT_EQ(state.num_masked(8), 7);
+  EXPECT_EQ(state.num_rows(8), 8);
+  EXPECT_EQ(state.num_samples(8), 3);  // of the first part
+  EXPECT_EQ(state.num_stored(8), 8);
+  EXPECT_EQ(state.span(0, 8).ctx_len, 8);
+  state.num_steps = 1;
+  state.find_part(8);
+  EXPECT_EQ(state.pass, BlockState::Pass::kPart);
+  EXPECT_EQ(state.first_position(), 8);
+  EXPECT_EQ(state.num_rows(8), 4);
+  EXPECT_EQ(state.span(0, 8).ctx_len, 16);
+  EXPECT_EQ(state.span(0, 8).hole_begin, 8);
+  EXPECT_EQ(state.span(0, 8).hole_end, 12);
+  for (int32_t p = 0; p < 4; ++p) state.set_masked(p, 0);
+  state.find_part(8);
+  EXPECT_EQ(state.pass, BlockState::Pass::kWhole);
+  EXPECT_EQ(state.row_of(4), 3);
+  for (int32_t p = 0; p < 8; ++p) state.set_masked(p, 0);
+  state.find_part(8);
+  EXPECT_EQ(state.pass, BlockState::Pass::kClean);
+  EXPECT_EQ(state.num_samples(8), 1);
+  EXPECT_EQ(state.row_of(8), 7);
+  s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
+  EXPECT_FALSE(strategy->block_state(s));
 }
 
 // Steps of canvases come and go, but never outgrow the largest graph.

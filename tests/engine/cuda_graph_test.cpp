@@ -16,6 +16,7 @@ struct Case {
   std::string graphs = {};     // part of what the runner says of them
   std::string set = "cuda";    // of kernels
   std::optional<int32_t> block_size = {};
+  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.set << ": " << c.family << " by " << c.strategy; }
 };
 
@@ -77,7 +78,7 @@ class CudaGraphs : public testing::TestWithParam<Case> {
                            .max_requests = kRequests,
                            .max_context_len = 128,
                            .strategy = one.strategy,
-                           .decoding = {.block_size = one.block_size}});
+                           .decoding = {.block_size = one.block_size, .block_cache = one.block_cache}});
     Run run{.ids = std::vector<std::vector<int32_t>>(kRequests), .report = engine.runner().describe()};
     for (int32_t r = 0; r < 4; ++r) add(engine, r);
     for (int step = 0; !engine.idle(); ++step) {
@@ -114,7 +115,8 @@ TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
   EXPECT_EQ(without.graph_steps, 0);
   EXPECT_GE(with.graph_steps, with.steps - 2);  // all but prompts that are larger than any graph
   const auto& strategy = GetParam().strategy;
-  EXPECT_EQ(with.device_steps > 0, strategy == "multi_bd" || strategy == "full_attention" || strategy == "dual_cache");
+  EXPECT_EQ(with.device_steps > 0, strategy == "multi_bd" || strategy == "full_attention" || strategy == "dual_cache" ||
+                                       strategy == "fast_dllm_v2");
   EXPECT_EQ(without.device_steps, 0);
 }
 
@@ -137,6 +139,18 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
                                          Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "}),
                          [](const auto& one) {
                            return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
+                         });
+
+constexpr auto kNoBlockCache = StrategyConfig::BlockCache::kNo;
+const std::string kParts = "graphs for steps of 8, 16, 32, 64, 96 rows";
+
+INSTANTIATE_TEST_SUITE_P(Parts, CudaGraphs,
+                         testing::Values(Case{"fast_dllm_v2", "fast_dllm_v2", {}, kParts},
+                                         Case{"fast_dllm_v2", "fast_dllm_v2", DType::kBF16, kParts},
+                                         Case{"fast_dllm_v2", "fast_dllm_v2", {}, kParts, "cuda", {}, kNoBlockCache}),
+                         [](const auto& one) {
+                           return std::string(one.param.dtype ? "bf16" : "f32") +
+                                  (one.param.block_cache == kNoBlockCache ? "_no_block_cache" : "");
                          });
 
 const std::string kCanvases = "graphs for whole canvases of up to 512 rows",

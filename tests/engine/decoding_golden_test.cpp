@@ -159,6 +159,10 @@ std::map<int64_t, Decoded> decode(const Model& model, const EngineConfig& config
     for (auto& pass : decoded.passes) std::erase_if(pass, [end](const auto& at) { return at.first >= end; });
   }
   EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  if (!engine.runner().on_cpu()) {  // all but prompts that are larger than any graph
+    EXPECT_GE(engine.runner().num_graph_steps() + static_cast<int64_t>(requests.size()), engine.counters().steps);
+    EXPECT_GT(engine.runner().num_graph_steps(), 0);
+  }
   return result;
 }
 

@@ -220,6 +220,22 @@ TEST_P(DiffusionDefects, EveryLayerReadsTheStrategysMetadataFromTheSource) {
   EXPECT_EQ(counting.reads, counting.passes * model->info().num_layers);
 }
 
+// A device's attention may read what a step calls cached before the step has stored anything.
+TEST_P(DiffusionDefects, NoStepCallsCachedWhatItStores) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  Engine engine(*model, config_of(GetParam().strategy, 2));
+  int steps = 0;
+  engine.observe([&steps](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kCommitted) return;
+    ++steps;
+    EXPECT_FALSE(plan.calls_cached_what_it_stores()) << "request " << s.id << ", pass " << s.num_forwards;
+  });
+  engine.add(prompt_of(37), greedy(40, 0.03f));
+  engine.add(prompt_of(9, 1), greedy(30, 0.045f));
+  while (!engine.idle()) engine.step();
+  EXPECT_GT(steps, 4);
+}
+
 TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokens) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   const std::vector<Request> requests = {{prompt_of(21), greedy(20, 0.03f)}, {prompt_of(9, 1), greedy(12, 0.045f)}};

@@ -29,7 +29,7 @@ enum class Pass { kChunk, kInit, kRefine, kCommit };
 
 Pass pass_of(const Sequence& s, const StepPlan& plan) {
   if (plan.sample.empty()) return Pass::kChunk;
-  if (plan.spans.front().keys.kind == KeySpan::Kind::kNone) return Pass::kRefine;
+  if (plan.spans.front().keys.kind == KeySpan::Kind::kFull) return Pass::kRefine;
   return plan.sample.front().position == s.num_tokens() ? Pass::kCommit : Pass::kInit;
 }
 

@@ -55,6 +55,22 @@ TEST(GraphSizes, DualCacheHasBlocksBesideCanvases) {
   EXPECT_EQ(keys(2), DeviceMetadata::NewKeys::kSomeNotStored);
 }
 
+TEST(GraphSizes, FastDLLMv2HasPartsAndBlocks) {
+  const DiffusionInfo info{
+      .mask_token_id = 5, .block_size = 32, .sub_block_size = 8, .logits_of = DiffusionInfo::LogitsOf::kBefore};
+  const auto strategy = make_strategy("fast_dllm_v2", {.model = info});
+  const RowGraphs one = row_graphs(*strategy->step_shape(), 1);
+  EXPECT_EQ(one.sizes, (std::vector<int32_t>{8, 16, 32}));
+  EXPECT_EQ(one.most_rows, 32);
+  EXPECT_EQ(one.most_logits, 8);
+  EXPECT_EQ(one.new_keys, DeviceMetadata::NewKeys::kAllStored);
+  EXPECT_EQ(row_graphs(*strategy->step_shape(), 32).sizes.back(), 1024);
+  EXPECT_FALSE(strategy->canvas_shape());
+  // Passes over the whole block keep it only when it is complete.
+  const auto exact = make_strategy("fast_dllm_v2", {.model = info, .block_cache = StrategyConfig::BlockCache::kNo});
+  EXPECT_EQ(row_graphs(*exact->step_shape(), 1).new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
+}
+
 TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDecidesAllOfThem) {
   DiffusionInfo info{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
   for (const auto& [loop, at_most] : {std::pair(DiffusionInfo::Loop::kEven, AtMost::kThese),

@@ -233,6 +233,20 @@ TEST(CanvasGraphs, ThatTakeKeysFromThePoolHoldNoStepThatIsNotStored) {
   EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}, {block(8), 3}}), "none");
 }
 
+// Those of blocks take their new keys from the step, stored or not, or all from the pool.
+TEST(RowGraphs, HoldStepsThatAreStoredAndThoseThatTakeKeysFromThePoolNoOthers) {
+  CudaGraphConfig config = canvas_config();
+  config.canvases = {};
+  Recorded some(config, 1000, 0);
+  using enum Rows::Stores;
+  EXPECT_EQ(some.ran({{block(8), 3}}), "8 rows of at most 8, 2048 keys, 8 logits");
+  EXPECT_EQ(some.ran({{block(8), 3, kAll}}), "8 rows of at most 8, 2048 keys, 8 logits");
+  config.rows.new_keys = DeviceMetadata::NewKeys::kAllStored;
+  Recorded all(config, 1000, 0);
+  EXPECT_EQ(all.ran({{block(8), 3}}), "none");
+  EXPECT_EQ(all.ran({{block(8), 3, kAll}}), "8 rows of at most 8, 2048 keys, 8 logits");
+}
+
 TEST(CanvasGraphs, AreRecordedForFewLogitsAloneWhereNoStepHasMore) {
   CudaGraphConfig config = canvas_config();
   config.rows = {};

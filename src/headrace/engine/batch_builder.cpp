@@ -28,6 +28,7 @@ void BatchBuilder::add_span(const ScheduledStep& step, const PlannedSpan& planne
 }
 
 void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
+  HR_ASSERT(!step.plan.calls_cached_what_it_stores());
   const auto row0 = static_cast<int32_t>(ids_.size());
   for (const PlannedSpan& span : step.plan.spans) add_span(step, span, table);
   for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);

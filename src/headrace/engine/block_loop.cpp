@@ -19,9 +19,8 @@ BlockLoop::BlockLoop(const OpSet& ops, const OpContext& context, DeviceRuntime& 
                      const BatchRows& rows)
     : ops_(ops), context_(context), runtime_(runtime), config_(config), rows_(rows) {
   const int64_t requests = config.max_requests, results = requests * config.block_size;
-  const bool canvases = config.canvas_len > 0;
-  const std::vector<int32_t>& largest = canvases ? config.canvas_sizes : config.sizes;
-  const int64_t most = canvases ? 1 : 2 * results;
+  const std::vector<int32_t>& largest = config.canvas_len > 0 ? config.canvas_sizes : config.sizes;
+  const int64_t most = config.least_size();
   HR_REQUIRE(!largest.empty() && largest.back() >= most, ErrorCode::kInvalidArgument,
              "block loop: the largest step of ", requests, " requests has ", most, " rows, graphs have ",
              largest.empty() ? 0 : largest.back());

@@ -12,6 +12,7 @@ namespace headrace {
 struct BlockLoopConfig {
   int32_t max_requests = 1;
   int32_t block_size = 1, mask_token_id = 0;
+  int32_t rows_each = 2 * block_size;      // of a request in a step without canvases, at most
   int32_t vocab = 0;                       // ids that may be chosen; the mask token never is
   int32_t page_size = 1;                   // tokens
   std::vector<int32_t> sizes;              // rows of a step without canvases that graphs are recorded for, ascending
@@ -21,7 +22,9 @@ struct BlockLoopConfig {
   // Of each request: the block before the open one, then that; or its canvas.
   int32_t tokens_each() const { return std::max(2 * block_size, canvas_len); }
   // Rows of any step at most: of canvases, load() sees to it.
-  int32_t most_rows() const { return canvas_len > 0 ? canvas_sizes.back() : 2 * max_requests * block_size; }
+  int32_t most_rows() const { return canvas_len > 0 ? canvas_sizes.back() : max_requests * rows_each; }
+  // The smallest that the largest graph may be.
+  int64_t least_size() const { return canvas_len > 0 ? 1 : int64_t{max_requests} * rows_each; }
 };
 
 // The requests' blocks in a device's memory, and how the host hears of them. Not thread-safe.

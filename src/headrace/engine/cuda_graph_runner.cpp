@@ -213,11 +213,13 @@ bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
 }
 
 const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& batch) const {
-  const NewKeys keys = new_keys_of(batch.attn), of_canvases = config_.canvases.new_keys;
-  if (keys == config_.rows.new_keys && fits(rows(), batch)) return &rows_;
+  const NewKeys keys = new_keys_of(batch.attn);
   // What takes keys from the step takes those that are stored from there too.
-  const bool takes = keys == of_canvases || of_canvases == NewKeys::kSomeNotStored;
-  return takes && fits(canvases(), batch) ? &canvases_ : nullptr;
+  const auto takes = [keys](const RowGraphs& config) {
+    return keys == config.new_keys || config.new_keys == NewKeys::kSomeNotStored;
+  };
+  if (takes(config_.rows) && fits(rows(), batch)) return &rows_;
+  return takes(config_.canvases) && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch) {

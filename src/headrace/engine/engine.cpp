@@ -65,6 +65,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
   if (const auto blocks = strategy_->device_blocks()) {
     limits.blocks = BlockLoopConfig{.block_size = blocks->block_size,
                                     .mask_token_id = blocks->mask_token_id,
+                                    .rows_each = blocks->most_rows,
                                     .vocab = config_.vocab,
                                     .sizes = {},
                                     .canvas_len = canvas ? limits.canvases.most_rows : 0};

@@ -33,7 +33,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
     if (!state) return false;
     states.push_back(*state);
     pages.push_back(static_cast<int64_t>(s.pages.size()));
-    const int32_t first = state->sees == BlockState::Sees::kBefore ? state->begin - size : 0;
+    const int32_t first = state->has_canvas() ? 0 : state->begin - size;
     for (int32_t p = first; p < first + each; ++p) {
       tokens.push_back(p < 0 || p >= s.num_tokens() ? 0 : s.tokens[static_cast<size_t>(p)]);
     }

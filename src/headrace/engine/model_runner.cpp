@@ -139,9 +139,8 @@ std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, Cud
   BlockLoopConfig config = *limits.blocks;
   config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
   config.sizes = sizes, config.canvas_sizes = canvas_sizes;
-  const bool of_canvases = config.canvas_len > 0;  // a flight begins only where they fit
-  const std::vector<int32_t>& largest = of_canvases ? canvas_sizes : sizes;
-  const int64_t most = of_canvases ? 1 : int64_t{2} * config.max_requests * config.block_size;
+  const std::vector<int32_t>& largest = config.canvas_len > 0 ? canvas_sizes : sizes;
+  const int64_t most = config.least_size();  // of canvases, a flight begins only where they fit
   if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
     no_loop_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
     return nullptr;

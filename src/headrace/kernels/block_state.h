@@ -55,6 +55,17 @@ struct BlockState {
     // The same; but after the first pass over a block it runs alone, and sees its own rows in place of what is stored
     // of it.
     kKeptCanvas,
+    // What is cached before it, and of its own parts, which are decided one after the other: all as they are while the
+    // open part's first token is undecided, since the row before it decides that one. Later passes run the open part
+    // alone, beside the others as they were stored.
+    kParts,
+    kWholeParts,  // the same, but every pass runs and sees the whole block
+  };
+  // Of parts, what the next pass is.
+  enum class Pass : int32_t {
+    kWhole,  // the block
+    kPart,   // the open part alone
+    kClean,  // the block, complete; its last row decides the next one's first token
   };
 
   int32_t running = 0;  // 0: nothing is left to do, and no row is run
@@ -63,9 +74,12 @@ struct BlockState {
   int32_t editable = 0;    // its tokens before this one are prompt
   int32_t num_cached = 0;  // of kBefore: begin, or the block before it waits for its store: begin - block_size
   int32_t canvas_len = 0;  // of canvases: tokens
-  int32_t shift = 0;       // of canvases: the logits of so many rows before a position decide it, 0 or 1
-  int32_t limit = 0;       // positions from here on are never decided
-  int32_t num_steps = 0;   // passes that the open block was denoised in
+  int32_t shift = 0;       // but for kBefore: the logits of so many rows before a position decide it, 0 or 1; parts: 1
+  int32_t part_size = 0;   // of parts: tokens of one, which divides the block
+  int32_t part = 0;        // where the open one begins, in the block
+  Pass pass = Pass::kWhole;
+  int32_t limit = 0;      // positions from here on are never decided
+  int32_t num_steps = 0;  // passes that the open block was denoised in
   int32_t page_row = 0;
   int32_t first_logit = 0;               // of the step that runs: num_samples() rows
   uint32_t masked[kMaxBlock / 32] = {};  // bit p: token p of the open block is undecided
@@ -83,6 +97,20 @@ struct BlockState {
     return count;
   }
 
+  HR_HOST_DEVICE bool has_canvas() const { return sees == Sees::kCanvas || sees == Sees::kKeptCanvas; }
+  HR_HOST_DEVICE bool has_parts() const { return sees == Sees::kParts || sees == Sees::kWholeParts; }
+  // Of parts: finds the open one and what the next pass is, from the undecided tokens.
+  HR_HOST_DEVICE void find_part(int32_t block_size) {
+    int32_t first = 0;
+    while (first < block_size && !is_masked(first)) ++first;
+    if (first == block_size) {
+      pass = Pass::kClean;
+      return;
+    }
+    part = first / part_size * part_size;
+    pass = sees == Sees::kParts && num_steps > 0 && first > part ? Pass::kPart : Pass::kWhole;
+  }
+
   // Whether the next pass runs the whole canvas.
   HR_HOST_DEVICE bool runs_canvas() const {
     return running != 0 && (sees == Sees::kCanvas || (sees == Sees::kKeptCanvas && num_steps == 0));
@@ -91,23 +119,28 @@ struct BlockState {
   HR_HOST_DEVICE int32_t num_rows(int32_t block_size) const {
     if (running == 0) return 0;
     if (runs_canvas()) return canvas_len;
+    if (has_parts()) return pass == Pass::kPart ? part_size : block_size;
     return sees == Sees::kBefore ? begin - num_cached + block_size : block_end(block_size) - begin;
   }
   HR_HOST_DEVICE int32_t most_rows(int32_t block_size) const {
-    return sees == Sees::kBefore ? 2 * block_size : canvas_len;
+    return has_canvas() ? canvas_len : sees == Sees::kBefore ? 2 * block_size : block_size;
   }
   // Position of the first of them, and how many from there on are stored.
   HR_HOST_DEVICE int32_t first_position() const {
+    if (has_parts()) return pass == Pass::kPart ? begin + part : begin;
     return sees == Sees::kBefore ? num_cached : runs_canvas() ? 0 : begin;
   }
-  HR_HOST_DEVICE int32_t num_stored() const {
+  HR_HOST_DEVICE int32_t num_stored(int32_t block_size) const {
     if (sees == Sees::kBefore) return begin - num_cached;
+    if (has_parts()) return sees == Sees::kParts || pass == Pass::kClean ? num_rows(block_size) : 0;
     return runs_canvas() ? canvas_len : 0;
   }
   // Of the undecided positions, in their order, that so many first ones have logits in the next pass: all, but where
   // later passes run the block alone, the row before its first position is in the first one only, and decides it then.
+  // Of parts, those of the open one, or the position behind the block.
   HR_HOST_DEVICE int32_t num_samples(int32_t block_size) const {
-    const int32_t masks = num_masked(block_size);
+    if (has_parts() && pass == Pass::kClean) return 1;
+    const int32_t masks = num_masked(has_parts() ? part + part_size : block_size);
     return sees == Sees::kKeptCanvas && shift > 0 && num_steps == 0 && masks > 0 ? 1 : masks;
   }
   // The row of the pass whose logits decide token p of the open block.
@@ -117,44 +150,47 @@ struct BlockState {
     KeySpan s{.q_off = row0, .q_len = num_rows(block_size)};
     if (s.q_len == 0) return s;
     s.phys0 = first_position(), s.page_row = page_row;
-    if (sees == Sees::kBefore) {
-      s.ctx_len = num_cached, s.kind = KeySpan::Kind::kBlock, s.block_size = block_size;
+    const bool part_alone = has_parts() && pass == Pass::kPart;
+    if (!has_canvas() && !part_alone) {
+      s.ctx_len = s.phys0, s.kind = KeySpan::Kind::kBlock, s.block_size = block_size;
       return s;
     }
     s.kind = KeySpan::Kind::kFull;
-    if (!runs_canvas()) s.ctx_len = canvas_len, s.hole_begin = begin, s.hole_end = block_end(block_size);
+    if (runs_canvas()) return s;
+    s.ctx_len = part_alone ? begin + block_size : canvas_len;
+    s.hole_begin = s.phys0, s.hole_end = s.phys0 + s.q_len;
     return s;
   }
   // Which of `tokens`, as advance() has them, the first row of the next pass takes in.
   HR_HOST_DEVICE int32_t first_token(int32_t block_size) const {
-    return sees == Sees::kBefore ? block_size - num_stored() : first_position();
+    return has_canvas() ? first_position() : block_size + first_position() - begin;
   }
 
   // The pass is over: `best` [samples] and `stats` [samples, 4] are what token_confidence said of the undecided
   // positions; `tokens` [2, block_size] the block before and the open one, or [canvas_len]. Keeps the candidates that
   // pass the rule, and at least its least, ties to the lowest position; an end token ends the request behind it; a
-  // complete block is followed by the next one, all `mask_id`, unless the limit is reached.
+  // complete block is followed by the next one, all `mask_id`, unless the limit is reached; one of parts has a pass of
+  // its own before.
   HR_HOST_DEVICE void advance(const int32_t* best, const float* stats, int32_t block_size, int32_t mask_id,
                               int32_t* tokens) {
     if (running == 0) return;
-    int32_t* open = tokens + (sees == Sees::kBefore ? block_size : begin);
-    accept(best, stats, block_size, open);
-    num_cached = begin;
-    ++num_steps;
-    stop_at_end_id(block_size, open);
-    if (num_masked(block_size) > 0) return;
-    if (begin + block_size >= limit) {
-      running = 0;
-      return;
+    int32_t* open = tokens + (has_canvas() ? begin : block_size);
+    if (has_parts() && pass == Pass::kClean) {
+      open_next(block_size, mask_id, tokens);
+      open[0] = best[0], set_masked(0, 0);
+    } else {
+      accept(best, stats, block_size, open);
+      num_cached = begin;
+      ++num_steps;
     }
-    begin += block_size;
-    editable = 0;
-    num_steps = 0;
-    for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
-    if (sees != Sees::kBefore) return;  // a canvas has its masks from the start
-    for (int32_t p = 0; p < block_size; ++p) {
-      tokens[p] = tokens[block_size + p];
-      tokens[block_size + p] = mask_id;
+    stop_at_end_id(block_size, open);
+    const bool complete = num_masked(block_size) == 0;
+    if (complete && begin + block_size >= limit) {
+      running = 0;
+    } else if (has_parts()) {
+      find_part(block_size);
+    } else if (complete) {
+      open_next(block_size, mask_id, tokens);
     }
   }
 
@@ -162,6 +198,17 @@ struct BlockState {
   // Of a canvas, whose last block may be short.
   HR_HOST_DEVICE int32_t block_end(int32_t block_size) const {
     return begin + block_size < canvas_len ? begin + block_size : canvas_len;
+  }
+  HR_HOST_DEVICE void open_next(int32_t block_size, int32_t mask_id, int32_t* tokens) {
+    begin += block_size;
+    editable = 0;
+    num_steps = 0;
+    for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
+    if (has_canvas()) return;  // it has its masks from the start
+    for (int32_t p = 0; p < block_size; ++p) {
+      tokens[p] = tokens[block_size + p];
+      tokens[block_size + p] = mask_id;
+    }
   }
   HR_HOST_DEVICE void accept(const int32_t* best, const float* stats, int32_t block_size, int32_t* tokens) {
     const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);

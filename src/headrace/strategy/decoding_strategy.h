@@ -54,6 +54,9 @@ struct StepPlan {
   enum class Logits : uint8_t { kRead, kKept } logits = Logits::kRead;
 
   int32_t num_rows() const;
+  // Whether a span's rows see a cached key that the step itself stores. No plan may: who reads cached keys does not
+  // wait for the step's own (DeviceMetadata).
+  bool calls_cached_what_it_stores() const;
   // Where this sequence's cache ends after the step.
   int32_t stored_end(int32_t num_cached) const;
 };
@@ -80,6 +83,7 @@ struct CanvasShape {
 // Blocks that kernels/block_step can denoise.
 struct BlockShape {
   int32_t block_size = 1, mask_token_id = 0;
+  int32_t most_rows = 2 * block_size;  // of a sequence in a step that is over no canvas
 };
 
 struct StrategyConfig {

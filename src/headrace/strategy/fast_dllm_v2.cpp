@@ -5,6 +5,7 @@
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/block_buffer.h"
+#include "headrace/strategy/device_state.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
@@ -17,11 +18,17 @@ bool initialised(const Sequence& s) {
   return std::ranges::any_of(s.blocks, [](const DecodingBlock& block) { return block.num_steps() > 0; });
 }
 
+// In place of what is kept of the sub-block it sees its own rows, which are stored too: never as cached keys, which a
+// device may read before the step has stored any.
 StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
   const TokenRange run{sub_block.begin(), sub_block.end()};
-  return {
-      .spans = {{.keys = {.q_len = run.size(), .ctx_len = block_end, .phys0 = run.begin, .kind = KeySpan::Kind::kNone},
-                 .store = run}}};
+  return {.spans = {{.keys = {.q_len = run.size(),
+                              .ctx_len = block_end,
+                              .phys0 = run.begin,
+                              .hole_begin = run.begin,
+                              .hole_end = run.end,
+                              .kind = KeySpan::Kind::kFull},
+                     .store = run}}};
 }
 
 }  // namespace
@@ -53,6 +60,38 @@ void FastDLLMv2::start(Sequence& s) const {
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) open_block(s, whole);
   s.num_final = s.prompt_len;
+}
+
+std::optional<StepShape> FastDLLMv2::step_shape() const {
+  using Stores = StepShape::Stores;
+  return StepShape{.rows = info_.sub_block_size,
+                   .most_rows = info_.block_size,
+                   .most_samples = info_.sub_block_size,
+                   .stores = block_cache_ == BlockCache::kYes ? Stores::kAll : Stores::kSome};
+}
+
+std::optional<BlockShape> FastDLLMv2::device_blocks() const {
+  if (info_.block_size > BlockState::kMaxBlock) return {};
+  return BlockShape{info_.block_size, *info_.mask_token_id, info_.block_size};
+}
+
+std::optional<BlockState> FastDLLMv2::block_state(const Sequence& s) const {
+  const int32_t begin = s.num_tokens() - info_.block_size;
+  if (!device_blocks() || s.num_cached != begin || s.blocks.front().begin() != begin) return {};
+  auto state = device_state(s, s.blocks.front(), info_);
+  if (!state) return {};
+  state->sees = block_cache_ == BlockCache::kYes ? BlockState::Sees::kParts : BlockState::Sees::kWholeParts;
+  state->num_cached = begin;
+  state->shift = 1;
+  state->part_size = info_.sub_block_size;
+  state->editable = std::max(0, s.prompt_len - begin);
+  state->num_steps = 0;
+  for (const DecodingBlock& part : s.blocks) {
+    state->num_steps += part.num_steps();
+    for (const int32_t p : part.masked_positions()) state->set_masked(p - begin, 1);
+  }
+  state->find_part(info_.block_size);
+  return state;
 }
 
 StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {

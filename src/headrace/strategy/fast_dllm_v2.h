@@ -24,6 +24,11 @@ class FastDLLMv2 final : public DecodingStrategy {
   int32_t min_budget(const Sequence&) const override { return info_.block_size; }
   // To the end of a block: the block cache holds all of it.
   int32_t max_cached(const Sequence& sequence) const override;
+  // Parts of blocks and whole ones.
+  std::optional<StepShape> step_shape() const override;
+  // As MultiBD's.
+  std::optional<BlockShape> device_blocks() const override;
+  std::optional<BlockState> block_state(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, or else the best.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

@@ -54,7 +54,7 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
 
 // Rows of request `r`, which so many threads share.
 __device__ void write_rows(const Params& p, int r, const BlockState& s, int row0, int thread, int threads) {
-  const int rows = s.num_rows(p.block_size), stored = s.num_stored();
+  const int rows = s.num_rows(p.block_size), stored = s.num_stored(p.block_size);
   const int32_t* tokens = p.tokens + r * p.tokens_stride + s.first_token(p.block_size);
   const int32_t* pages = p.page_table + s.page_row * p.table_stride;
   for (int i = thread; i < rows; i += threads) {
@@ -81,6 +81,9 @@ __device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
     const int mine = logit + __popc(all & ((1u << lane) - 1));
     if (masked && mine < end) p.logits_rows[mine] = row0 + s.row_of(at);
     logit += __popc(all);
+  }
+  if (lane == 0 && s.has_parts() && s.pass == BlockState::Pass::kClean) {
+    p.logits_rows[s.first_logit] = row0 + s.row_of(p.block_size);
   }
 }
 

@@ -20,7 +20,7 @@ struct Taken {
 };
 
 void lay_out(const BlockStepArgs& a, int64_t request, BlockState& s, Taken& taken) {
-  const int32_t rows = s.num_rows(a.block_size), stored = s.num_stored();
+  const int32_t rows = s.num_rows(a.block_size), stored = s.num_stored(a.block_size);
   data<KeySpan>(a.rows.spans)[request] = s.span(taken.rows, a.block_size);
   if (rows == 0) return;
   const auto* tokens = data<const int32_t>(a.tokens) + request * a.tokens.dim(1) + s.first_token(a.block_size);
@@ -34,8 +34,9 @@ void lay_out(const BlockStepArgs& a, int64_t request, BlockState& s, Taken& take
   }
   s.first_logit = taken.logits;
   const int32_t end = taken.logits + s.num_samples(a.block_size);
-  for (int32_t p = 0; taken.logits < end; ++p) {
-    if (s.is_masked(p)) data<int32_t>(a.rows.logits_rows)[taken.logits++] = taken.rows + s.row_of(p);
+  for (int32_t p = 0; taken.logits < end; ++p) {  // that of a clean pass lies behind the block
+    if (p == a.block_size || s.is_masked(p))
+      data<int32_t>(a.rows.logits_rows)[taken.logits++] = taken.rows + s.row_of(p);
   }
   taken.rows += rows;
 }
