@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
+
+#include "support/host_memory.h"
 
 namespace headrace {
 namespace {
@@ -44,6 +47,50 @@ TEST(DeviceBatch, CountsTheRowsThatAreNoPadding) {
   batch.attn.padding_rows = 2;
   EXPECT_EQ(device.upload(batch).device_num_rows.data(), place);
   EXPECT_EQ(*static_cast<const int32_t*>(place), 1);
+}
+
+// A device whose memory the test can read.
+class ReadableDevice final : public testing_support::HostMemory {
+ public:
+  Device device() const override { return {DeviceType::kCUDA, 0}; }
+};
+
+// Of two requests, one kept where the model runs and one on the host: at one place, where a graph finds it, with every
+// row marked.
+TEST(DeviceBatch, BringsConditioningOfAllRequestsToOnePlace) {
+  ReadableDevice runtime;
+  DeviceBatch device({.max_requests = 2, .max_tokens = 4, .table_rows = 1, .table_pages = 1, .page_size = 4}, runtime);
+  ForwardBatch batch{.mode = ForwardMode::kExtend};
+  batch.attn.spans = {{.q_off = 0, .q_len = 2}, {.q_off = 2, .q_len = 2}};
+  const Tensor table = Tensor::zeros(DType::kI32, {1, 1}), mask(DType::kU8, {4}), here(DType::kF32, {2, 3}),
+               there(DType::kF32, {2, 3}, runtime);
+  batch.attn.page_table = table;
+  const auto upload = [&](float first) -> const SelfConditioning& {
+    std::fill_n(mask.data_as<uint8_t>(), 4, uint8_t{1});
+    for (int i = 0; i < 6; ++i) there.data_as<float>()[i] = first + static_cast<float>(i);
+    for (int i = 0; i < 6; ++i) here.data_as<float>()[i] = first + static_cast<float>(6 + i);
+    batch.attn.self_conditioning = {.mask = mask, .logits = {}};
+    batch.conditioning = {there, here};
+    EXPECT_EQ(batch.num_conditioned(), 4);
+    return *device.upload(batch).attn.on_device->self_conditioning;
+  };
+  const auto expect = [](const SelfConditioning& got, float first) {
+    EXPECT_EQ(got.logits.shape(), (Shape{4, 3}));
+    EXPECT_EQ(got.mask.numel(), 4);
+    for (int i = 0; i < 12; ++i)
+      EXPECT_EQ(static_cast<const float*>(got.logits.data())[i], first + static_cast<float>(i));
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(static_cast<const uint8_t*>(got.mask.data())[i], 1);
+  };
+  expect(upload(1), 1);
+  device.reserve_conditioning(6, 3);
+  const void* place = device.conditioning(6).data();
+  const SelfConditioning& got = upload(50);
+  expect(got, 50);
+  EXPECT_EQ(got.logits.data(), place);
+  expect(upload(70), 70);
+  EXPECT_EQ(device.conditioning(6).data(), place);
+  batch.attn.self_conditioning.reset();
+  EXPECT_FALSE(device.upload(batch).attn.on_device->self_conditioning);
 }
 
 // Rows that lie near each other are copied together, with what lies between them.

@@ -81,6 +81,12 @@ std::vector<Decoded> decode(const Model& model, const std::vector<const JsonValu
     }
   }
   EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  if (!engine.runner().on_cpu() && entries.size() == 1) {  // every step of its canvases is one launch
+    EXPECT_EQ(engine.runner().num_graph_steps(), static_cast<int64_t>(results.front().steps.size()));
+  }
+  if (!engine.runner().on_cpu()) {
+    EXPECT_GT(engine.runner().num_graph_steps(), 1);
+  }
   return results;
 }
 
@@ -120,16 +126,24 @@ TEST_F(CanvasGolden, EveryRequestAloneAndWithItsTextInChunks) {
 }
 
 // Prompts, canvases and encode passes of different requests share passes.
-TEST_F(CanvasGolden, RequestsInOneBatch) {
+void expect_equal_in_one_batch(const JsonValue& file, const Model& model, GoldenDevice device) {
   std::vector<const JsonValue*> entries;
-  for (const JsonValue& entry : file_.as_array()) {
+  for (const JsonValue& entry : file.as_array()) {
     const JsonValue& options = entry.at("options");
     const bool own = options.find("t_min") != nullptr || options.find("stability_threshold") != nullptr;
     if (!own && entry.at("eos").as_int() == 999) entries.push_back(&entry);
   }
   ASSERT_EQ(entries.size(), 4u);
-  const std::vector<Decoded> got = decode(*model_, entries);
+  const std::vector<Decoded> got = decode(model, entries, 256, device);
   for (size_t i = 0; i < got.size(); ++i) expect_equal(got[i], *entries[i]);
+}
+
+TEST_F(CanvasGolden, RequestsInOneBatch) { expect_equal_in_one_batch(file_, *model_, GoldenDevice::kCpu); }
+
+TEST(CudaCanvasGolden, RequestsInOneBatch) {
+  if (!testing_support::has_cuda()) GTEST_SKIP() << "no CUDA device";
+  const auto model = testing_support::golden_model("diffusion_gemma", GoldenDevice::kCuda);
+  expect_equal_in_one_batch(read_json_file(golden_folder("canvas.json")), *model, GoldenDevice::kCuda);
 }
 
 TEST(CudaCanvasGolden, EveryRequestAloneAndWithItsTextInChunks) {

@@ -136,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
                          testing::Values(Case{"sdar", "multi_bd", {}, "graphs for steps of "},
                                          Case{"sdar", "multi_bd", DType::kBF16, "graphs for steps of "},
                                          Case{"sdar_moe", "multi_bd", {}, "graphs for steps of "},
-                                         Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "}),
+                                         Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "},
+                                         Case{"llada", "d2f", {}, "graphs for steps of ", "cuda", 8}),
                          [](const auto& one) {
                            return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
                          });

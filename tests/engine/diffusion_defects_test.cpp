@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, CudaDiffusionDefects,
                                            Pair{"multi_bd", "llada2"}, Pair{"full_attention", "dream"},
                                            Pair{"dual_cache", "llada"}, Pair{"fast_dllm_v2", "fast_dllm_v2"},
                                            Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"},
-                                           Pair{"dmax", "llada2"}),
+                                           Pair{"dmax", "llada2"}, Pair{"diffusion_gemma", "diffusion_gemma"}),
                          [](const auto& pair) { return pair.param.strategy + "_" + pair.param.family; });
 
 // A network whose published sampler filters in another order.

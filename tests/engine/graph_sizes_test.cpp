@@ -71,6 +71,31 @@ TEST(GraphSizes, FastDLLMv2HasPartsAndBlocks) {
   EXPECT_EQ(row_graphs(*exact->step_shape(), 1).new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
 }
 
+// What the start report says of them follows.
+TEST(GraphSizes, DMaxAloneHasStepsWithMixturesOfTokens) {
+  const DiffusionInfo info{.mask_token_id = 5, .block_size = 4, .sub_block_size = 4};
+  using Mixtures = RowGraphs::Mixtures;
+  for (const auto& [name, mixtures] :
+       {std::pair("dmax", Mixtures::kSome), std::pair("multi_bd_edit", Mixtures::kNone)}) {
+    const RowGraphs graphs = row_graphs(*make_strategy(name, {.model = info})->step_shape(), 2);
+    EXPECT_EQ(graphs.mixtures, mixtures) << name;
+  }
+}
+
+TEST(GraphSizes, DiffusionGemmaHasCanvasesBehindCachedTextOfUpToAThousandRows) {
+  DiffusionInfo info{.block_size = 256, .sub_block_size = 256, .attention = DiffusionInfo::Attention::kCanvas};
+  const auto strategy = make_strategy("diffusion_gemma", {.model = info});
+  EXPECT_FALSE(strategy->step_shape());
+  EXPECT_FALSE(strategy->canvas_shape());
+  const SegmentGraphs one = segment_graphs(*strategy->segment_shape(), 1, 1000);
+  EXPECT_EQ(one.requests, std::vector<int32_t>{1});
+  EXPECT_EQ(one.keys.q_len, 256);
+  EXPECT_EQ(one.keys.kind, KeySpan::Kind::kFull);
+  EXPECT_EQ(one.keys.window_from, KeySpan::WindowFrom::kSegment);
+  EXPECT_EQ(one.conditioning, 1000);
+  EXPECT_EQ(segment_graphs(*strategy->segment_shape(), 9, 1000).requests, (std::vector<int32_t>{1, 2, 4}));
+}
+
 TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDecidesAllOfThem) {
   DiffusionInfo info{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
   for (const auto& [loop, at_most] : {std::pair(DiffusionInfo::Loop::kEven, AtMost::kThese),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "support/host_memory.h"
@@ -24,6 +25,7 @@ class GraphLog final : public testing_support::HostMemory {
     if (on_device.most_rows > 0) text_ += str(" of at most ", on_device.most_rows);
     text_ += str(", ", keys, " keys");
     if (on_device.most_rows > 0) text_ += str(", ", batch.logits_rows.size(), " logits");
+    if (on_device.self_conditioning) text_ += ", conditioned";
   }
   std::string launched() { return std::exchange(launched_, {}); }
   void begin_capture() override { capturing_ = true; }
@@ -93,7 +95,8 @@ struct Recorded {
     runner.capture();
   }
   // The graph that a step of these requests runs in, or "none".
-  std::string ran(const std::vector<Rows>& requests) {
+  // `conditioned`: rows with SelfConditioning, the first ones.
+  std::string ran(const std::vector<Rows>& requests, int32_t conditioned = 0) {
     ForwardBatch batch{.mode = ForwardMode::kExtend};
     std::vector<int64_t> slots;
     int32_t rows = 0;
@@ -111,6 +114,9 @@ struct Recorded {
     batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {rows});
     batch.input_ids = batch.positions = TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {rows});
     batch.attn_backend = &backend;
+    const Tensor mask = Tensor::zeros(DType::kU8, {rows}), signal = Tensor::zeros(DType::kF32, {rows, 8});
+    std::fill_n(mask.data_as<uint8_t>(), conditioned, uint8_t{1});
+    if (conditioned > 0) batch.attn.self_conditioning = {.mask = mask, .logits = signal.view().slice(0, conditioned)};
     if (!runner.holds(batch)) return "none";
     runner.run(batch);
     return log.launched();
@@ -245,6 +251,61 @@ TEST(RowGraphs, HoldStepsThatAreStoredAndThoseThatTakeKeysFromThePoolNoOthers) {
   Recorded all(config, 1000, 0);
   EXPECT_EQ(all.ran({{block(8), 3}}), "none");
   EXPECT_EQ(all.ran({{block(8), 3, kAll}}), "8 rows of at most 8, 2048 keys, 8 logits");
+}
+
+TEST(RowGraphs, SayThatMixturesOfTokensRunWithout) {
+  CudaGraphConfig config = canvas_config();
+  config.canvases = {};
+  config.rows.mixtures = RowGraphs::Mixtures::kSome;
+  Recorded graphs(config, 1000, 0);
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for steps of 8, 16 rows, those with mixtures of tokens run without; with up to 2048 keys for steps "
+            "of 8, 16 rows");
+}
+
+// Canvases of 16 rows behind cached text, as diffusion_gemma has them.
+constexpr KeySpan segment(int32_t context) {
+  return {.q_len = 16,
+          .ctx_len = context,
+          .phys0 = context,
+          .kind = KeySpan::Kind::kFull,
+          .window_from = KeySpan::WindowFrom::kSegment};
+}
+
+CudaGraphConfig segment_config() {
+  CudaGraphConfig config = decode_config(256);
+  config.max_requests = 5;
+  config.decode_rows = CudaGraphConfig::DecodeRows::kNo;
+  config.segments = {.requests = {1, 2, 4}, .keys = segment(0), .conditioning = 8};
+  return config;
+}
+
+TEST(SegmentGraphs, RunWithConditioningOfAllRowsOrOfNone) {
+  Recorded graphs(segment_config(), 1000, 0);
+  EXPECT_EQ(graphs.runner.describe(), "graphs for 1, 2, 4 canvases of 16 rows behind cached text, which runs without");
+  EXPECT_EQ(graphs.ran({{segment(9), 16}}), "16 rows of at most 16, 0 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{segment(9), 16}}, 16), "16 rows of at most 16, 0 keys, 16 logits, conditioned");
+  EXPECT_EQ(graphs.ran({{segment(9), 16}, {segment(40), 16}, {segment(7), 16}}, 48),
+            "64 rows of at most 16, 0 keys, 64 logits, conditioned");
+  EXPECT_EQ(graphs.ran({{segment(9), 16}, {segment(40), 16}}, 16), "none");  // one of them at its first step
+}
+
+TEST(SegmentGraphs, HoldNoOtherSteps) {
+  Recorded graphs(segment_config(), 1000, 0);
+  const Rows whole{segment(9), 16};
+  EXPECT_EQ(graphs.ran({whole, whole, whole, whole, whole}), "none");                     // more than the largest graph
+  EXPECT_EQ(graphs.ran({{segment(9), 15}}), "none");                                      // a row that is not read
+  EXPECT_EQ(graphs.ran({{segment(9), 16, Rows::Stores::kAll}}), "none");                  // rows that are stored
+  EXPECT_EQ(graphs.ran({whole, {{.q_len = 16, .ctx_len = 9, .phys0 = 9}, 16}}), "none");  // text, which sees otherwise
+  EXPECT_EQ(graphs.ran({whole, {canvas(16), 16}}), "none");                               // a window from each row
+}
+
+TEST(SegmentGraphs, HaveNoConditioningWhereTheStrategyKeepsNoLogits) {
+  CudaGraphConfig config = segment_config();
+  config.segments.conditioning = 0;
+  Recorded graphs(config, 1000, 0);
+  EXPECT_EQ(graphs.ran({{segment(9), 16}}), "16 rows of at most 16, 0 keys, 16 logits");
+  EXPECT_EQ(graphs.ran({{segment(9), 16}}, 16), "none");
 }
 
 TEST(CanvasGraphs, AreRecordedForFewLogitsAloneWhereNoStepHasMore) {

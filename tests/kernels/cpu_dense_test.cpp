@@ -141,8 +141,9 @@ TEST_P(DenseOps, RotaryEmbeddingTurnsTheFirstElementsAlone) {
 
 TEST_P(DenseOps, PointwiseMatchesTheOracle) {
   for (const DType type : kFloats) {
-    for (const PointwiseKind kind : {PointwiseKind::kAdd, PointwiseKind::kSiluMul, PointwiseKind::kSigmoidMul,
-                                     PointwiseKind::kMul, PointwiseKind::kGeluMul, PointwiseKind::kSoftCap}) {
+    for (const PointwiseKind kind :
+         {PointwiseKind::kAdd, PointwiseKind::kSiluMul, PointwiseKind::kSigmoidMul, PointwiseKind::kMul,
+          PointwiseKind::kGeluMul, PointwiseKind::kSoftCap, PointwiseKind::kDivide}) {
       for (const int64_t x_dim : {300, 1}) {
         const Tensor x = random_tensor(random_, type, {18, x_dim}, 3), y = random_tensor(random_, type, {18, 300});
         const Tensor want(type, {18, 300}), got = copy_of(y);

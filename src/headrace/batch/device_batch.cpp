@@ -109,9 +109,40 @@ void DeviceBatch::place_merge(const TokenMerge& host) {
   to.ids = placed[0], to.probs = placed[1], to.residual = placed[2], to.mask = placed[3];
 }
 
-void DeviceBatch::place_conditioning(const SelfConditioning& host) {
-  const auto placed = place_extra(conditioning_, {host.logits, host.mask});
-  metadata_.self_conditioning = {.mask = placed[1], .logits = placed[0]};
+void DeviceBatch::place_conditioning(const ForwardBatch& host) {
+  const SelfConditioning& signal = *host.attn.self_conditioning;
+  std::vector<TensorView> parts = host.conditioning;
+  if (parts.empty()) parts.push_back(signal.logits);
+  const int64_t rows = host.num_conditioned(), vocab = parts.front().dim(1);
+  if (!keeps_conditioning_ && (!conditioning_ || conditioning_.dim(0) < rows)) {
+    conditioning_ = Tensor(DType::kF32, {rows, vocab}, runtime_);
+  }
+  HR_REQUIRE(rows <= conditioning_.dim(0) && vocab == conditioning_.dim(1), ErrorCode::kInvalidArgument,
+             "device batch: conditioning [", rows, ", ", vocab, "], expected up to ", conditioning_.shape());
+  auto* to = static_cast<char*>(conditioning_.data());
+  for (const TensorView& part : parts) {
+    const auto bytes = static_cast<size_t>(part.bytes());
+    const bool is_there = part.device() == runtime_.device();
+    if (part.data() != to) {  // as in a recording
+      is_there ? runtime_.copy_on_device(to, part.data(), bytes) : runtime_.copy_to_device(to, part.data(), bytes);
+    }
+    to += bytes;
+  }
+  if (!keeps_conditioning_) {
+    const int64_t tokens = signal.mask.numel();
+    if (!marks_ || marks_.numel() < tokens) marks_ = Tensor(DType::kU8, {tokens}, runtime_);
+    runtime_.copy_to_device(marks_.data(), signal.mask.data(), static_cast<size_t>(tokens));
+  }
+  const int64_t tokens = keeps_conditioning_ ? rows : signal.mask.numel();
+  metadata_.self_conditioning = {.mask = marks_.view().slice(0, tokens), .logits = conditioning(rows)};
+}
+
+void DeviceBatch::reserve_conditioning(int64_t rows, int64_t vocab) {
+  conditioning_ = Tensor::zeros(DType::kF32, {rows, vocab}, runtime_);
+  marks_ = Tensor(DType::kU8, {rows}, runtime_);
+  const std::vector<uint8_t> ones(static_cast<size_t>(rows), 1);
+  runtime_.copy_to_device(marks_.data(), ones.data(), ones.size());
+  keeps_conditioning_ = true;
 }
 
 const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
@@ -154,7 +185,7 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   metadata_.token_merge.reset();
   if (from.token_merge) place_merge(*from.token_merge);
   metadata_.self_conditioning.reset();
-  if (from.self_conditioning) place_conditioning(*from.self_conditioning);
+  if (from.self_conditioning) place_conditioning(host);
   to.on_device = &metadata_;
   return batch_;
 }

@@ -38,6 +38,10 @@ class DeviceBatch {
   // The first `pages` entries of a row of `table`, on the host, come with the next upload(): batches that a kernel lays
   // out behind it may refer to them.
   void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }
+  // From now on conditioning lies at one address, so that a graph can read it, and marks every row of its batch: up to
+  // `rows` of them. conditioning(n) are the first n.
+  void reserve_conditioning(int64_t rows, int64_t vocab);
+  TensorView conditioning(int64_t rows) const { return conditioning_.view().slice(0, rows); }
   // Its arrays in full, for a kernel that lays out the next batch by itself: the spans' bytes, ids, positions, write
   // slots, rows of logits, how many rows are no padding, and the page table.
   struct Arrays {
@@ -56,7 +60,7 @@ class DeviceBatch {
   Section reserve(int64_t bytes);
   TensorView place(const Section& section, DType dtype, const void* from, int64_t count);
   void place_merge(const TokenMerge& host);
-  void place_conditioning(const SelfConditioning& host);
+  void place_conditioning(const ForwardBatch& host);
   std::vector<TensorView> place_extra(Tensor& memory, const std::vector<TensorView>& from);
   void note_pages(const TensorView& table, int32_t row, int64_t pages);
   void copy_noted_pages();
@@ -71,8 +75,10 @@ class DeviceBatch {
   struct PageRange {
     int64_t begin, end;  // elements of the table
   };
-  std::vector<PageRange> changed_;  // by the upload under way
-  Tensor merge_, conditioning_;     // of the last batch that had such: it is in no graph
+  std::vector<PageRange> changed_;   // by the upload under way
+  Tensor merge_;                     // of the last batch that had such: it is in no graph
+  Tensor conditioning_, marks_;      // likewise but for reserve_conditioning: float32 [rows, vocab], uint8 [rows]
+  bool keeps_conditioning_ = false;  // at one address
   DevicePlans plans_;
   DeviceMetadata metadata_;
   ForwardBatch batch_;

@@ -16,15 +16,25 @@ class AttentionBackend;  // attention/ stands after batch/ in the layers: only a
 struct ForwardBatch {
   ForwardMode mode = ForwardMode::kIdle;
   AttnMetadata attn;
-  TensorView input_ids;                      // int32 [num_tokens]
-  TensorView positions;                      // int32 [num_tokens]: logical positions, as RoPE counts them
-  std::vector<int32_t> logits_rows;          // tokens whose logits are wanted, ascending
-  TensorView device_logits_rows;             // int32 [logits rows]: the same on the device; null on a CPU
-  TensorView device_num_rows;                // int32 [1]: tokens before the padding, on the device; null on a CPU
+  TensorView input_ids;              // int32 [num_tokens]
+  TensorView positions;              // int32 [num_tokens]: logical positions, as RoPE counts them
+  std::vector<int32_t> logits_rows;  // tokens whose logits are wanted, ascending
+  TensorView device_logits_rows;     // int32 [logits rows]: the same on the device; null on a CPU
+  TensorView device_num_rows;        // int32 [1]: tokens before the padding, on the device; null on a CPU
+  // In place of attn.self_conditioning's logits, in a batch for a device: those of one request after the other, each on
+  // the host or there already.
+  std::vector<TensorView> conditioning;
   AttentionBackend* attn_backend = nullptr;  // not owned
 
   int64_t batch_size() const { return attn.num_requests(); }
   int64_t num_tokens() const { return attn.num_tokens(); }
+  // Rows of tokens that are conditioned on the step before.
+  int64_t num_conditioned() const {
+    if (!attn.self_conditioning) return 0;
+    int64_t rows = conditioning.empty() ? attn.self_conditioning->logits.dim(0) : 0;
+    for (const TensorView& part : conditioning) rows += part.dim(0);
+    return rows;
+  }
 
   // The origin's spellings.
   int32_t seq_len(int64_t request) const { return attn.spans[static_cast<size_t>(request)].seq_len(); }

@@ -78,7 +78,9 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
   }
   if (parts.empty()) return;
   TensorView logits = parts.front();
-  if (parts.size() > 1) {
+  const auto on_host = [](const TensorView& part) { return part.device().type == DeviceType::kCPU; };
+  const bool apart = !std::ranges::all_of(parts, on_host);  // who uploads the batch puts them together
+  if (parts.size() > 1 && !apart) {
     conditioning_ = Tensor(DType::kF32, {rows, logits.dim(1)});
     auto* to = static_cast<std::byte*>(conditioning_.data());
     for (const TensorView& part : parts) {
@@ -89,7 +91,8 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
   }
   batch_.attn.self_conditioning =
       SelfConditioning{.mask = TensorView(conditioned_.data(), DType::kU8, {static_cast<int64_t>(conditioned_.size())}),
-                       .logits = logits};
+                       .logits = apart ? TensorView() : logits};
+  if (apart) batch_.conditioning = std::move(parts);
 }
 
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,

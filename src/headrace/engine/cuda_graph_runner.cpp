@@ -14,6 +14,7 @@ int32_t most_rows_of(const CudaGraphConfig& c) {
   int32_t most = c.max_requests;
   for (const RowGraphs* rows : {&c.rows, &c.canvases})
     most = std::max(most, rows->sizes.empty() ? 0 : rows->sizes.back());
+  if (!c.segments.requests.empty()) most = std::max(most, c.segments.requests.back() * c.segments.keys.q_len);
   return most;
 }
 
@@ -25,15 +26,17 @@ DeviceBatchConfig device_config(const CudaGraphConfig& c) {
           .page_size = c.page_size};
 }
 
+// "1, 2, 4"
+std::string listed(const std::vector<int32_t>& sizes) {
+  std::string text;
+  for (const int32_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return text;
+}
+
 // "1, 2 requests and for steps of 8, 16 rows"
 std::string listed(const std::vector<int32_t>& requests, const std::vector<int32_t>& rows) {
-  const auto all = [](const std::vector<int32_t>& sizes) {
-    std::string text;
-    for (const int32_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
-    return text;
-  };
-  std::string text = requests.empty() ? "" : all(requests) + " requests";
-  if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", all(rows), " rows");
+  std::string text = requests.empty() ? "" : listed(requests) + " requests";
+  if (!rows.empty()) text += (text.empty() ? "" : " and for ") + str("steps of ", listed(rows), " rows");
   return text;
 }
 
@@ -126,7 +129,8 @@ void CudaGraphRunner::capture() {
     support->init_cuda_graph_state(config_.max_requests + 1, most_rows_of(config_));
   }
   const bool decode = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes;
-  capture_canvases();  // the larger ones
+  capture_segments();  // the larger ones
+  capture_canvases();
   for (const Contexts contexts : {Contexts::kAny, Contexts::kShort}) {
     capture_rows(contexts);
     if (decode) capture_decode(contexts);
@@ -169,12 +173,53 @@ void CudaGraphRunner::capture_canvases() {
   }
 }
 
+ForwardBatch CudaGraphRunner::some_segments(int32_t count) {
+  const int32_t each = config_.segments.keys.q_len, rows = count * each;
+  ForwardBatch batch = nothing(ForwardMode::kExtend);
+  for (int32_t r = 0; r < count; ++r) {
+    KeySpan span = config_.segments.keys;
+    span.q_off = r * each;
+    span.ctx_len = span.phys0 = std::max(0, longest() - each);
+    batch.attn.spans.push_back(span);
+  }
+  batch.input_ids = batch.positions = segment_ids_.view().slice(0, rows);
+  batch.attn.write_slots = segment_slots_.view().slice(0, rows);
+  return batch;
+}
+
+void CudaGraphRunner::capture_segments() {
+  const SegmentGraphs& config = config_.segments;
+  if (config.requests.empty()) return;
+  const int64_t most = int64_t{config.requests.back()} * config.keys.q_len;
+  segment_ids_ = Tensor::zeros(DType::kI32, {most});
+  segment_slots_ = Tensor(DType::kI64, {most});
+  std::fill_n(segment_slots_.data_as<int64_t>(), most, kDoNotStore);
+  const Tensor marks(DType::kU8, {most});
+  std::fill_n(marks.data_as<uint8_t>(), most, uint8_t{1});
+  if (config.conditioning > 0) device_batch_.reserve_conditioning(most, config.conditioning);
+  for (const bool conditioned : {true, false}) {
+    if (conditioned && config.conditioning == 0) continue;
+    for (auto count = config.requests.rbegin(); count != config.requests.rend(); ++count) {
+      const int32_t rows = *count * config.keys.q_len;
+      device_batch_.set_most_rows(config.keys.q_len);
+      device_batch_.set_most_keys(0);
+      ForwardBatch batch = padding_.fill(some_segments(*count), sizes_of(rows, rows));
+      if (conditioned) {
+        batch.attn.self_conditioning = {.mask = marks.view().slice(0, rows),
+                                        .logits = device_batch_.conditioning(rows)};
+      }
+      record((conditioned ? conditioned_ : segments_)[rows][rows], Contexts::kAny, device_batch_.upload(batch),
+             [](const TensorView&) {}, /*few=*/0);
+    }
+  }
+}
+
 void CudaGraphRunner::capture_rows(Contexts contexts) {
   const RowGraphs& config = config_.rows;
   // Prompts among decode rows have more work than latency.
   const int32_t few_keys = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes ? 0 : config_.short_keys;
-  device_batch_.set_most_rows(config.most_rows);
   for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
+    device_batch_.set_most_rows(std::min(*size, config.most_rows));
     const bool few = *size <= kFewRequests * config.most_rows;
     const std::vector<int32_t> all_logits = logits_sizes(config, *size);
     for (auto logits = all_logits.rbegin(); logits != all_logits.rend(); ++logits) {
@@ -192,7 +237,6 @@ bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
   const AttnMetadata& attn = batch.attn;
   const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
   return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !attn.token_merge &&
-         !attn.self_conditioning &&
          std::ranges::all_of(attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
 }
 
@@ -200,15 +244,27 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
   if (batch.mode != ForwardMode::kDecode || requests_.empty() || count < 1 || count > requests_.rbegin()->first)
     return false;
-  return plain(batch) && batch.num_tokens() == count && static_cast<int64_t>(batch.logits_rows.size()) == count;
+  return plain(batch) && !batch.attn.self_conditioning && batch.num_tokens() == count &&
+         static_cast<int64_t>(batch.logits_rows.size()) == count;
 }
 
 bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
   if (rows.recorded.empty() || batch.batch_size() < 1 || batch.batch_size() > config_.max_requests) return false;
   if (batch.num_tokens() > rows.recorded.rbegin()->first) return false;
   if (static_cast<int64_t>(batch.logits_rows.size()) > rows.config.most_logits) return false;
-  return plain(batch) && std::ranges::all_of(batch.attn.spans, [most = rows.config.most_rows](const KeySpan& s) {
-           return s.q_len <= most;
+  const auto is_short = [most = rows.config.most_rows](const KeySpan& s) { return s.q_len <= most; };
+  return plain(batch) && !batch.attn.self_conditioning && std::ranges::all_of(batch.attn.spans, is_short);
+}
+
+bool CudaGraphRunner::are_segments(const ForwardBatch& batch) const {
+  const SegmentGraphs& config = config_.segments;
+  const int64_t count = batch.batch_size(), rows = batch.num_tokens();
+  if (segments_.empty() || count < 1 || count > config.requests.back() || !plain(batch)) return false;
+  if (batch.attn.self_conditioning && (conditioned_.empty() || batch.num_conditioned() != rows)) return false;
+  return static_cast<int64_t>(batch.logits_rows.size()) == rows && new_keys_of(batch.attn) == NewKeys::kSomeNotStored &&
+         std::ranges::all_of(batch.attn.spans, [&keys = config.keys](const KeySpan& s) {
+           return s.q_len == keys.q_len && s.kind == keys.kind && s.window_from == keys.window_from &&
+                  s.hole_begin == s.hole_end;
          });
 }
 
@@ -218,6 +274,7 @@ const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& bat
   const auto takes = [keys](const RowGraphs& config) {
     return keys == config.new_keys || config.new_keys == NewKeys::kSomeNotStored;
   };
+  if (are_segments(batch)) return batch.attn.self_conditioning ? &conditioned_ : &segments_;
   if (takes(config_.rows) && fits(rows(), batch)) return &rows_;
   return takes(config_.canvases) && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
@@ -270,7 +327,12 @@ std::string CudaGraphRunner::describe() const {
     text += (text.empty() ? "" : " and for ") +
             str("whole canvases of up to ", canvases_.rbegin()->first, " rows, more run without");
   }
+  if (!segments_.empty()) {
+    text += (text.empty() ? "" : " and for ") + listed(config_.segments.requests) +
+            str(" canvases of ", config_.segments.keys.q_len, " rows behind cached text, which runs without");
+  }
   text = "graphs for " + text;
+  if (config_.rows.mixtures == RowGraphs::Mixtures::kSome) text += ", those with mixtures of tokens run without";
   for (const auto& [keys, sizes] : brief)
     text += str("; with up to ", keys, " keys for ", listed(sizes.requests, sizes.rows));
   return text;

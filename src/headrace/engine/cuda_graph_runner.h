@@ -24,6 +24,15 @@ struct RowGraphs {
   std::optional<int32_t> few_logits = {};  // of most steps, if fewer: each size is recorded for these too
   // What is recorded; a batch of the other kind runs without.
   DeviceMetadata::NewKeys new_keys = DeviceMetadata::NewKeys::kSomeNotStored;
+  // kSome: the strategy has steps with rows that are mixtures of tokens besides, which run without.
+  enum class Mixtures : uint8_t { kNone, kSome } mixtures = Mixtures::kNone;
+};
+
+// Steps whose requests run rows like `keys`, as many each, behind what is cached; all have logits, and none is stored.
+struct SegmentGraphs {
+  std::vector<int32_t> requests;  // of a step, ascending; empty: such steps run without
+  KeySpan keys;                   // but for where it lies
+  int64_t conditioning = 0;       // columns of what rows take besides (SelfConditioning), all or none; 0: none do
 };
 
 struct CudaGraphConfig {
@@ -33,6 +42,7 @@ struct CudaGraphConfig {
   // Steps that run requests from their first token to their last, some of them perhaps beside blocks: what `rows` do
   // not hold. Rows see about as many keys as the step has rows. Recorded for kSomeNotStored they serve both kinds.
   RowGraphs canvases = {};
+  SegmentGraphs segments = {};
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
@@ -64,13 +74,13 @@ class CudaGraphRunner {
   void capture();
 
   // Whether a graph holds this batch: decode rows, one per request, each of which wants its logits; or some rows of
-  // each request, within the limits of the configuration.
+  // each request, within the limits of the configuration; or segments.
   bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || holds_rows(batch); }
   // Runs it; `batch` has its views on the host. float32 [logits_rows, vocab] on the device, valid until the next run of
   // any graph of the device.
   TensorView run(const ForwardBatch& batch);
 
-  // Whether run(batch) is a step of CudaGraphConfig::rows or of its canvases.
+  // Whether run(batch) is a step of CudaGraphConfig::rows, of its canvases or segments.
   bool holds_rows(const ForwardBatch& batch) const { return rows_for(batch) != nullptr; }
   // Runs the step of that many rows, one of the sizes of `kind`, of which so many want logits, over what lies in
   // arrays(). `most_keys`: that its rows see, about; it chooses the graph, and any of them is right. Error kInternal
@@ -79,7 +89,8 @@ class CudaGraphRunner {
   void run_rows(Kind kind, int32_t size, int32_t logits_rows, int32_t most_keys);
 
   // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640
-  // keys for 64 requests", "graphs for steps of 32 rows and for whole canvases of up to 1024 rows, more run without"
+  // keys for 64 requests", "graphs for steps of 32 rows and for whole canvases of up to 1024 rows, more run without",
+  // "graphs for 1, 2 canvases of 256 rows behind cached text, which runs without"
   std::string describe() const;
 
  private:
@@ -108,11 +119,15 @@ class CudaGraphRunner {
   void capture_decode(Contexts contexts);
   void capture_rows(Contexts contexts);
   void capture_canvases();
+  void capture_segments();
+  // That many, as far behind as the page table goes, of tokens 0.
+  ForwardBatch some_segments(int32_t count);
   // Tokens that the page table has room for in one row.
   int32_t longest() const { return static_cast<int32_t>(config_.table_pages * config_.page_size); }
   // Padding alone, before it is filled up.
   ForwardBatch nothing(ForwardMode mode) const;
   bool plain(const ForwardBatch& batch) const;
+  bool are_segments(const ForwardBatch& batch) const;
   bool holds_decode(const ForwardBatch& batch) const;
   BatchPadding::Sizes sizes_of(int32_t rows, int32_t logits_rows) const;
   Rows rows() const { return {config_.rows, rows_}; }
@@ -128,6 +143,8 @@ class CudaGraphRunner {
   DeviceBatch device_batch_;            // of all sizes: an array's address does not depend on how much of it is used
   std::map<int32_t, Graphs> requests_;  // by how many
   BySize rows_, canvases_;
+  BySize segments_, conditioned_;  // without SelfConditioning and with it
+  Tensor segment_ids_, segment_slots_;
   BatchPadding padding_;
   Tensor no_pages_;
   End end_rows_ = [](const TensorView&) {};

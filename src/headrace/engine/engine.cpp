@@ -62,6 +62,9 @@ Engine::Engine(const Model& model, const EngineConfig& config)
   if (shape) limits.rows = row_graphs(*shape, config.max_requests);
   const auto canvas = strategy_->canvas_shape();
   if (canvas) limits.canvases = canvas_graphs(*canvas, shape, config.max_requests, config.max_context_len);
+  if (const auto segment = strategy_->segment_shape()) {
+    limits.segments = segment_graphs(*segment, config.max_requests, model.info().vocab_size);
+  }
   if (const auto blocks = strategy_->device_blocks()) {
     limits.blocks = BlockLoopConfig{.block_size = blocks->block_size,
                                     .mask_token_id = blocks->mask_token_id,

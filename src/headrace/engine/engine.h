@@ -94,6 +94,8 @@ class Engine {
   std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
+  // What sequences keep of the logits of their rows, which lie in the order of the steps.
+  static std::vector<KeptRows> kept_rows(const std::vector<ScheduledStep>& steps);
   static void keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype);
   void keep_candidates(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                        std::span<const SampledToken> sampled) const;

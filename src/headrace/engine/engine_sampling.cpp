@@ -11,8 +11,7 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   const bool as_they_are = std::ranges::all_of(steps, [](const ScheduledStep& step) {
     const SamplingParams& p = step.sequence->params;
     return step.plan.sample.empty() ||
-           (p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.temperature == 1 &&
-            step.plan.num_candidates == 0 && step.plan.logits == StepPlan::Logits::kRead);
+           (p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.num_candidates == 0);
   });
   if (runner_.on_cpu() || !as_they_are || batch.logits_rows.empty()) {
     const Tensor logits = runner_.run(batch);
@@ -24,7 +23,28 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   const std::vector<SampleSpot> spots = spots_of(steps);
   std::vector<TokenDraw> draws(spots.size());
   std::ranges::transform(spots, draws.begin(), draw_of);
-  return Sampler::describe(runner_.run_tokens(batch, config_.vocab, steps.front().plan.excluded_id, draws), spots);
+  std::vector<float> temperatures(spots.size());
+  std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
+  if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
+  const std::vector<KeptRows> kept = kept_rows(steps);
+  return Sampler::describe(runner_.run_tokens(batch, {.vocab = config_.vocab,
+                                                      .excluded_id = steps.front().plan.excluded_id,
+                                                      .draws = draws,
+                                                      .temperatures = temperatures,
+                                                      .kept = kept}),
+                           spots);
+}
+
+std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps) {
+  std::vector<KeptRows> kept;
+  int64_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const auto count = static_cast<int64_t>(step.plan.sample.size());
+    if (step.plan.logits == StepPlan::Logits::kKept && count > 0)
+      kept.push_back({first, count, &step.sequence->conditioning});
+    first += count;
+  }
+  return kept;
 }
 
 std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
@@ -51,17 +71,14 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
 
 // For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.
 void Engine::keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype) {
-  int64_t first = 0;
-  for (const ScheduledStep& step : steps) {
-    const auto count = static_cast<int64_t>(step.plan.sample.size());
+  for (const auto& [first, count, to] : kept_rows(steps)) {
     const TensorView rows = logits.view().slice(first, first + count);
-    first += count;
-    if (step.plan.logits == StepPlan::Logits::kRead) continue;
-    Tensor& kept = step.sequence->conditioning;
-    if (!kept || kept.shape() != rows.shape()) kept = Tensor(DType::kF32, rows.shape());
+    if (!*to || to->shape() != rows.shape() || to->view().device().type != DeviceType::kCPU) {
+      *to = Tensor(DType::kF32, rows.shape());
+    }
     const auto* from = static_cast<const float*>(rows.data());
     const bool rounds = dtype == DType::kBF16;
-    std::transform(from, from + rows.numel(), kept.data_as<float>(),
+    std::transform(from, from + rows.numel(), to->data_as<float>(),
                    [rounds](float x) { return rounds ? static_cast<float>(BF16(x)) : x; });
   }
 }

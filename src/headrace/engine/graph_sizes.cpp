@@ -19,6 +19,7 @@ RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
                    .most_logits = shape.most_samples * max_requests,
                    .new_keys = shape.stores == StepShape::Stores::kAll ? DeviceMetadata::NewKeys::kAllStored
                                                                        : DeviceMetadata::NewKeys::kSomeNotStored};
+  if (shape.inputs == StepShape::Inputs::kMixed) graphs.mixtures = RowGraphs::Mixtures::kSome;
   const int32_t unit = single ? 8 : shape.rows;
   for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) {
     // Where products fill the device, rows of padding cost as much as others.
@@ -49,6 +50,13 @@ RowGraphs canvas_graphs(const CanvasShape& shape, const std::optional<StepShape>
   }
   graphs.sizes.push_back(most);
   return graphs;
+}
+
+SegmentGraphs segment_graphs(const SegmentShape& shape, int32_t max_requests, int32_t vocab) {
+  const bool kept = shape.logits == StepPlan::Logits::kKept;
+  return {.requests = capture_sizes(std::min(max_requests, kMostGraphRows / shape.keys.q_len)),
+          .keys = shape.keys,
+          .conditioning = kept ? vocab : 0};
 }
 
 }  // namespace headrace

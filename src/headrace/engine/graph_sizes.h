@@ -12,5 +12,7 @@ RowGraphs row_graphs(const StepShape& shape, int32_t max_requests);
 // Of canvases, each of up to `context` tokens, and of canvases among steps of the other shape that the strategy has.
 RowGraphs canvas_graphs(const CanvasShape& shape, const std::optional<StepShape>& beside, int32_t max_requests,
                         int32_t context);
+// Of segments; `vocab`: logits of a row.
+SegmentGraphs segment_graphs(const SegmentShape& shape, int32_t max_requests, int32_t vocab);
 
 }  // namespace headrace

@@ -105,8 +105,12 @@ void ModelRunner::capture(const BatchLimits& limits) {
   for (RowGraphs* some : {&rows, &canvases}) {
     std::erase_if(some->sizes, [this](int32_t size) { return size > config_.max_tokens; });
   }
+  SegmentGraphs segments = limits.segments;
+  std::erase_if(segments.requests, [&](int32_t n) { return int64_t{n} * segments.keys.q_len > config_.max_tokens; });
   no_graphs_ = "the strategy's steps have no bound but the context";
-  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty() && canvases.sizes.empty()) return;
+  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty() && canvases.sizes.empty() &&
+      segments.requests.empty())
+    return;
   const std::vector<int32_t> sizes = rows.sizes, canvas_sizes = canvases.sizes;
   const bool strict = config_.context.determinism == Determinism::kStrict;
   auto graphs =
@@ -115,6 +119,7 @@ void ModelRunner::capture(const BatchLimits& limits) {
                                                         .decode_rows = limits.decode_rows,
                                                         .rows = std::move(rows),
                                                         .canvases = std::move(canvases),
+                                                        .segments = std::move(segments),
                                                         .table_rows = limits.table_rows,
                                                         .table_pages = limits.table_pages,
                                                         .page_size = kv_->page_size(),
@@ -221,9 +226,9 @@ struct ModelRunner::RowsOnDevice {
   TensorView best, stats, ids, chosen;
 };
 
-void ModelRunner::draw_tokens(const RowsOnDevice& rows, const TensorView& logits, int32_t vocab,
-                              std::optional<int32_t> excluded_id, std::span<const TokenDraw> draws) const {
+void ModelRunner::draw_tokens(const RowsOnDevice& rows, const TensorView& logits, const TokenChoice& choice) const {
   using Limits = SampleTokensArgs::Limits;
+  const std::span<const TokenDraw> draws = choice.draws;
   const auto some = [&draws](const auto& condition) {
     return std::ranges::any_of(draws, condition) ? Limits::kSome : Limits::kNone;
   };
@@ -231,8 +236,8 @@ void ModelRunner::draw_tokens(const RowsOnDevice& rows, const TensorView& logits
                      runtime_);
   runtime_.copy_to_device(there.data(), draws.data(), draws.size_bytes());
   ops_->sample_tokens({.logits = logits,
-                       .vocab = vocab,
-                       .excluded_id = excluded_id,
+                       .vocab = choice.vocab,
+                       .excluded_id = choice.excluded_id,
                        .best = rows.best,
                        .stats = rows.stats,
                        .draws = there,
@@ -243,14 +248,40 @@ void ModelRunner::draw_tokens(const RowsOnDevice& rows, const TensorView& logits
                       config_.context);
 }
 
-ChosenRows ModelRunner::run_tokens(const ForwardBatch& batch, int32_t vocab, std::optional<int32_t> excluded_id,
-                                   std::span<const TokenDraw> draws) {
-  if (excluded_id && *excluded_id >= vocab) excluded_id.reset();  // excluded as it is
+void ModelRunner::divide_rows(const TensorView& logits, std::span<const float> temperatures) const {
+  const Tensor there(DType::kF32, {static_cast<int64_t>(temperatures.size()), 1}, runtime_);
+  runtime_.copy_to_device(there.data(), temperatures.data(), temperatures.size_bytes());
+  ops_->pointwise({.kind = PointwiseKind::kDivide, .x = there, .y = logits, .out = logits}, config_.context);
+}
+
+void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) const {
+  const TensorView from = logits.slice(kept.first, kept.first + kept.count);
+  Tensor& to = *kept.to;
+  if (!to || to.shape() != from.shape() || to.view().device() != runtime_.device()) {
+    to = Tensor(DType::kF32, from.shape(), runtime_);
+  }
+  if (model_.info().dtype != DType::kBF16) {
+    runtime_.copy_on_device(to.data(), from.data(), static_cast<size_t>(from.bytes()));
+    return;
+  }
+  const Tensor one(DType::kF32, {1}, runtime_), rounded(DType::kBF16, from.shape(), runtime_);
+  const float factor = 1;
+  runtime_.copy_to_device(one.data(), &factor, sizeof factor);
+  const TensorView ones(one.data(), DType::kF32, {kept.count, 1}, {0, 1}, runtime_.device());
+  ops_->pointwise({.kind = PointwiseKind::kMul, .x = ones, .y = from, .out = rounded}, config_.context);
+  ops_->pointwise({.kind = PointwiseKind::kMul, .x = ones, .y = rounded, .out = to}, config_.context);
+}
+
+ChosenRows ModelRunner::run_tokens(const ForwardBatch& batch, const TokenChoice& wanted) {
+  TokenChoice choice = wanted;
+  if (choice.excluded_id && *choice.excluded_id >= choice.vocab) choice.excluded_id.reset();  // excluded as it is
   const Logits logits = forward(batch);
+  if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
+  for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
   const RowsOnDevice rows(logits.view.dim(0), runtime_);
-  ops_->token_confidence({logits.view, vocab, excluded_id, rows.best, rows.stats}, config_.context);
-  const bool greedy = std::ranges::all_of(draws, [](const TokenDraw& d) { return d.temperature == 0; });
-  if (!greedy) draw_tokens(rows, logits.view, vocab, excluded_id, draws);
+  ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
+  const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
+  if (!greedy) draw_tokens(rows, logits.view, choice);
   ChosenRows chosen = rows.copied(runtime_);
   for (int64_t r = 0; greedy && r < chosen.ids.dim(0); ++r) {
     chosen.ids.data_as<int32_t>()[r] = chosen.best.data_as<int32_t>()[r];

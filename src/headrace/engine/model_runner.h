@@ -35,10 +35,27 @@ struct BatchLimits {
   int32_t max_requests = 1;
   int64_t table_rows = 0, table_pages = 0;
   CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;  // whether single rows are decoded
-  RowGraphs rows, canvases;  // of the other steps; sizes beyond RunnerConfig::max_tokens are left out
+  // Of the other steps; sizes beyond RunnerConfig::max_tokens are left out.
+  RowGraphs rows, canvases;
+  SegmentGraphs segments;
   // Blocks that the device goes on with by itself; both `sizes`, `page_size` and `max_requests` are the runner's to
   // set.
   std::optional<BlockLoopConfig> blocks;
+};
+
+// Rows of logits that somebody keeps: [first, first + count) of a batch's.
+struct KeptRows {
+  int64_t first = 0, count = 0;
+  Tensor* to = nullptr;  // not owned
+};
+
+// What becomes of a batch's rows of logits.
+struct TokenChoice {
+  int32_t vocab = 0;                    // ids that may be chosen
+  std::optional<int32_t> excluded_id;   // of these
+  std::span<const TokenDraw> draws;     // of each row
+  std::span<const float> temperatures;  // that divide each row before everything else; empty: none does
+  std::span<const KeptRows> kept;       // so divided
 };
 
 // Not thread-safe.
@@ -75,9 +92,9 @@ class ModelRunner {
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
   // The same on a device, which a token drawn for each row leaves, and what token_confidence says of the row, but no
-  // logits. `draws` has one entry for each of the batch's logits_rows.
-  ChosenRows run_tokens(const ForwardBatch& batch, int32_t vocab, std::optional<int32_t> excluded_id,
-                        std::span<const TokenDraw> draws);
+  // logits. `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
+  // float32 [count, vocab], rounded to the dtype that the model was trained to read them in.
+  ChosenRows run_tokens(const ForwardBatch& batch, const TokenChoice& choice);
 
  private:
   void capture(const BatchLimits& limits);
@@ -90,8 +107,9 @@ class ModelRunner {
   };
   Logits forward(const ForwardBatch& batch);
   struct RowsOnDevice;
-  void draw_tokens(const RowsOnDevice& rows, const TensorView& logits, int32_t vocab,
-                   std::optional<int32_t> excluded_id, std::span<const TokenDraw> draws) const;
+  void draw_tokens(const RowsOnDevice& rows, const TensorView& logits, const TokenChoice& choice) const;
+  void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
+  void keep_rows(const TensorView& logits, const KeptRows& kept) const;
 
   const Model& model_;
   RunnerConfig config_;

@@ -12,6 +12,7 @@ enum class PointwiseKind : uint8_t {
   kMul,         // out = x * y
   kGeluMul,     // out = gelu(x) * y, by tanh: Gemma's gated MLP
   kSoftCap,     // out = x tanh(y / x): Gemma's cap x of its logits y
+  kDivide,      // out = y / x: logits y at a temperature x
 };
 
 // Row by row in float32, rounded once to out's dtype. x of shape [tokens, 1] is one factor for each row of y.

@@ -21,13 +21,14 @@ void add_row(const TensorView& row, float weight, std::vector<float>& sum) {
   for (size_t d = 0; d < sum.size(); ++d) sum[d] += weight * from[d];
 }
 
-std::vector<int64_t> marked_rows(const SelfConditioning& signal) {
+// As many as there are logits of them.
+std::vector<int64_t> marked_rows(const TensorView& mask, int64_t count) {
   std::vector<int64_t> rows;
-  for (int64_t t = 0; t < signal.mask.dim(0); ++t) {
-    if (element_as_double(signal.mask, t) != 0) rows.push_back(t);
+  for (int64_t t = 0; t < mask.dim(0); ++t) {
+    if (element_as_double(mask, t) != 0) rows.push_back(t);
   }
-  HR_REQUIRE(static_cast<int64_t>(rows.size()) == signal.logits.dim(0), ErrorCode::kInvalidArgument,
-             "self-conditioning: ", signal.logits.dim(0), " rows of logits for ", rows.size(), " marked rows");
+  HR_REQUIRE(static_cast<int64_t>(rows.size()) == count, ErrorCode::kInvalidArgument, "self-conditioning: ", count,
+             " rows of logits for ", rows.size(), " marked rows");
   return rows;
 }
 
@@ -51,21 +52,22 @@ void on_host(const LayerContext& context, const SoftEmbeddingArgs& a, const std:
 }  // namespace
 
 Tensor soft_embeddings(const LayerContext& context, const AttnMetadata& batch, const TensorView& table, float scale) {
-  const SelfConditioning& known = *batch.self_conditioning;
-  const Shape shape{batch.num_tokens(), table.dim(1)};
-  Tensor out = context.on_cpu() ? Tensor::zeros(context.dtype, shape) : context.make(shape);
-  SoftEmbeddingArgs args{known, table, scale, out};
-  check(args);
-  const std::vector<int64_t> marked = marked_rows(known);
-  if (context.on_cpu()) {
-    on_host(context, args, marked);
-    return out;
-  }
-  HR_REQUIRE(context.ops->soft_embedding != nullptr && batch.on_device != nullptr && batch.on_device->self_conditioning,
+  const bool on_cpu = context.on_cpu();
+  HR_REQUIRE(on_cpu || (context.ops->soft_embedding != nullptr && batch.on_device != nullptr &&
+                        batch.on_device->self_conditioning),
              ErrorCode::kUnsupported, "kernel set '", context.ops->name,
              "' has no soft_embedding, which self-conditioning needs on ", to_string(context.runtime->device()));
-  args.signal = *batch.on_device->self_conditioning;
-  context.ops->soft_embedding(args, context.op);
+  const SelfConditioning& signal = on_cpu ? *batch.self_conditioning : *batch.on_device->self_conditioning;
+  const std::vector<int64_t> marked = marked_rows(batch.self_conditioning->mask, signal.logits.dim(0));
+  const Shape shape{batch.num_tokens(), table.dim(1)};
+  Tensor out = on_cpu ? Tensor::zeros(context.dtype, shape) : context.make(shape);
+  const SoftEmbeddingArgs args{signal, table, scale, out};
+  check(args);
+  if (on_cpu) {
+    on_host(context, args, marked);
+  } else {
+    context.ops->soft_embedding(args, context.op);
+  }
   return out;
 }
 

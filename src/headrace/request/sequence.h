@@ -46,7 +46,9 @@ struct Sequence {
   std::vector<DecodingBlock> blocks;  // of block strategies: what is not cached yet, in order, without gaps
   // Of tokens[prompt_len..], StepPlan::num_candidates each: the likeliest when a pass last looked, in descending order.
   std::vector<TokenShare> candidates;
-  Tensor conditioning;  // float32 [rows, vocab]: logits of the last step that the next one reads; or null
+  // float32 [rows, vocab], on the host or where the model runs: logits of the last step that the next one reads; or
+  // null.
+  Tensor conditioning;
   std::optional<FinishReason> finish_reason;
 
   // Held while the sequence runs.

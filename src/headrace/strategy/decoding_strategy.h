@@ -71,6 +71,8 @@ struct StepShape {
   int32_t most_samples = 1;
   // Whether K and V of every row are kept.
   enum class Stores : uint8_t { kAll, kSome } stores = Stores::kAll;
+  // kMixed: in some of them rows are mixtures of tokens (StepPlan::soft), which no graph takes.
+  enum class Inputs : uint8_t { kTokens, kMixed } inputs = Inputs::kTokens;
 };
 
 // Steps that run a sequence from its first token to its last, prompt and output: its canvas. K and V of every row are
@@ -78,6 +80,12 @@ struct StepShape {
 struct CanvasShape {
   int32_t samples = 1;                                                        // of a sequence, in most of them
   enum class AtMost : uint8_t { kThese, kAllRows } at_most = AtMost::kThese;  // in any of them
+};
+
+// Steps that run a sequence's last tokens behind all the others, which are cached: each of them is read, none is kept.
+struct SegmentShape {
+  KeySpan keys;  // but for where it lies
+  StepPlan::Logits logits = StepPlan::Logits::kRead;
 };
 
 // Blocks that kernels/block_step can denoise.
@@ -126,6 +134,8 @@ class DecodingStrategy {
   virtual std::optional<StepShape> step_shape() const { return std::nullopt; }
   // Absent: it has no such steps.
   virtual std::optional<CanvasShape> canvas_shape() const { return std::nullopt; }
+  // Likewise.
+  virtual std::optional<SegmentShape> segment_shape() const { return std::nullopt; }
   // What the device goes on with by itself, step after step: the blocks of all sequences, and where one of them stands,
   // if block_step can say its rule. commit() must decide as BlockState::advance does, plan() lay out rows as
   // block_step. Absent: every step goes through the host, and a start report says so.

@@ -64,19 +64,23 @@ int32_t CanvasStrategy::max_steps(const Sequence& s) const {
   return s.params.decoding.steps.value_or(info_.canvas.max_steps);
 }
 
+std::optional<SegmentShape> CanvasStrategy::segment_shape() const {
+  return SegmentShape{
+      .keys = {.q_len = info_.block_size, .kind = KeySpan::Kind::kFull, .window_from = KeySpan::WindowFrom::kSegment},
+      .logits = StepPlan::Logits::kKept};
+}
+
 StepPlan CanvasStrategy::plan(const Sequence& s, int32_t budget) const {
   const int32_t text_end = storable_end(s);
   if (s.num_cached < text_end) return causal_step({s.num_cached, std::min(text_end, s.num_cached + budget)}, {});
   const DecodingBlock& canvas = s.blocks.back();
   const int32_t size = canvas.end() - canvas.begin();
   if (budget < size) return {};
-  StepPlan plan{.spans = {{.keys = {.q_len = size,
-                                    .ctx_len = canvas.begin(),
-                                    .phys0 = canvas.begin(),
-                                    .kind = KeySpan::Kind::kFull,
-                                    .window_from = KeySpan::WindowFrom::kSegment}}},
+  const SegmentShape shape = *segment_shape();
+  StepPlan plan{.spans = {{.keys = shape.keys}},
                 .temperature = temperature_of(info_.canvas, max_steps(s), canvas.num_steps()),
-                .logits = StepPlan::Logits::kKept};
+                .logits = shape.logits};
+  plan.spans.front().keys.ctx_len = plan.spans.front().keys.phys0 = canvas.begin();
   for (int32_t i = 0; i < size; ++i) plan.sample.push_back({i, canvas.begin() + i, canvas.num_steps()});
   return plan;
 }

@@ -17,6 +17,8 @@ class CanvasStrategy final : public DecodingStrategy {
   std::optional<int32_t> reusable_multiple() const override { return 1; }
   void start(Sequence& sequence) const override;
   int32_t min_budget(const Sequence&) const override { return info_.block_size; }
+  // A whole canvas.
+  std::optional<SegmentShape> segment_shape() const override;
   // Text that is not cached yet, causally, in chunks of any size; then the whole canvas, every row of it read. Also
   // rows behind max_tokens run and are read, as the model knows whole canvases only.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

@@ -26,6 +26,12 @@ void DMax::start(Sequence& s) const {
   RefiningBD::start(s);
 }
 
+std::optional<StepShape> DMax::step_shape() const {
+  auto shape = RefiningBD::step_shape();
+  shape->inputs = StepShape::Inputs::kMixed;
+  return shape;
+}
+
 StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = RefiningBD::plan(s, budget);
   const bool smooth = merge_.mode == StrategyConfig::Merge::Mode::kSmooth;

@@ -14,6 +14,7 @@ class DMax final : public RefiningBD {
   std::string_view name() const override { return "dmax"; }
   // Error kInvalidArgument for a request that accepts by anything but confidence.
   void start(Sequence& sequence) const override;
+  std::optional<StepShape> step_shape() const override;
   // Tokens of blocks that are stored go in as they are.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 

@@ -101,6 +101,7 @@ void rotate_tokens(void* context, long task, float* scratch) {
     // gelu(x) = x (1 + tanh(u)) / 2 of u = sqrt(2 / pi) (x + 0.044715 x^3), and 1 + tanh(u) = 2 sigmoid(2u).
     case PointwiseKind::kGeluMul: return x * sigmoid(1.5957691216f * (x + 0.044715f * x * x * x)) * y;
     case PointwiseKind::kSoftCap: return x * tanh(y / x);
+    case PointwiseKind::kDivide: return y / x;
   }
   return y;
 }

@@ -22,6 +22,7 @@ __device__ float combine(PointwiseKind kind, float x, float y) {
     case PointwiseKind::kMul: return x * y;
     case PointwiseKind::kGeluMul: return gelu(x) * y;
     case PointwiseKind::kSoftCap: return x * tanhf(y / x);
+    case PointwiseKind::kDivide: return y / x;
   }
   return 0;
 }
@@ -63,6 +64,7 @@ auto pieces_kernel(PointwiseKind kind) -> void (*)(Params) {
     case PointwiseKind::kMul: return combine_pieces<T, PointwiseKind::kMul>;
     case PointwiseKind::kGeluMul: return combine_pieces<T, PointwiseKind::kGeluMul>;
     case PointwiseKind::kSoftCap: return combine_pieces<T, PointwiseKind::kSoftCap>;
+    case PointwiseKind::kDivide: return combine_pieces<T, PointwiseKind::kDivide>;
   }
   throw Error(ErrorCode::kInternal, "pointwise: a kind without a kernel");
 }

@@ -66,6 +66,7 @@ void pointwise(const PointwiseArgs& a, const OpContext&) {
         case PointwiseKind::kMul: set(a.out, x * y, t, d); break;
         case PointwiseKind::kGeluMul: set(a.out, gelu(x) * y, t, d); break;
         case PointwiseKind::kSoftCap: set(a.out, x * std::tanh(y / x), t, d); break;
+        case PointwiseKind::kDivide: set(a.out, y / x, t, d); break;
       }
     }
   }
