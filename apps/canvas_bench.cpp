@@ -14,7 +14,7 @@ namespace headrace::app {
 namespace {
 
 constexpr int32_t kOutput = 64, kContext = 1024;
-constexpr int32_t kSteps = 12;  // of a canvas that is denoised anew in each of them
+constexpr int32_t kSteps = 12;  // at most, of a canvas that is denoised anew in each of them
 constexpr int32_t kPrompts[] = {64, 192, 448};
 
 using Clock = std::chrono::steady_clock;
@@ -46,6 +46,7 @@ std::map<int64_t, double> measured_steps(Engine& engine, int32_t prompt) {
   SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   if (engine.config().strategy == "diffusion_gemma") {
     params.temperature = 1;
+    params.decoding.schedule = DecodingParams::Schedule::kReference;
     params.decoding.steps = kSteps;
   } else {
     params.decoding.rule = DecodingParams::Rule::kLeftmost;

@@ -85,7 +85,7 @@ std::vector<Decoded> decode(const Model& model, const std::vector<const JsonValu
     EXPECT_EQ(engine.runner().num_graph_steps(), static_cast<int64_t>(results.front().steps.size()));
   }
   if (!engine.runner().on_cpu()) {
-    EXPECT_GT(engine.runner().num_graph_steps(), 1);
+    EXPECT_GT(engine.runner().num_graph_steps(), 0);
   }
   return results;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "headrace/batch/device_batch.h"
 #include "headrace/kernels/cpu/dispatch.h"
@@ -48,18 +49,21 @@ TEST(SoftEmbeddings, RefuseAnotherNumberOfRowsOrColumns) {
   EXPECT_THROW(soft_embeddings(host_context(), batch_of(3, {mask, narrow}), table, 1), Error);
 }
 
-// More rows and dimensions than one tile has, none of them a multiple of it.
+// More rows and dimensions than one tile has, none of them a multiple of it; vocabularies that end within a chunk of
+// the tensor cores' and that do not.
 TEST(SoftEmbeddings, OnADeviceAreThoseOfTheHost) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  constexpr int64_t kTokens = 300, kVocab = 501, kHidden = 70;
+  constexpr int64_t kTokens = 300;
   DeviceRuntime& device = cuda_module().runtime(0);
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const auto& [type, vocab, hidden] :
+       {std::tuple(DType::kF32, 501, 70), std::tuple(DType::kBF16, 501, 70), std::tuple(DType::kF32, 1184, 136),
+        std::tuple(DType::kBF16, 1184, 136), std::tuple(DType::kBF16, 64, 8)}) {
     Random random(5);
     std::vector<int> marks;
     int64_t rows = 0;
     for (int64_t t = 0; t < kTokens; ++t) rows += marks.emplace_back(t % 7 == 3 || t > 200 ? 1 : 0);
-    const Tensor mask = mask_of(marks), logits = random_tensor(random, DType::kF32, {rows, kVocab}, 3);
-    Tensor table = random_tensor(random, type, {kVocab, kHidden});
+    const Tensor mask = mask_of(marks), logits = random_tensor(random, DType::kF32, {rows, vocab}, 3);
+    Tensor table = random_tensor(random, type, {vocab, hidden});
     ForwardBatch host{.mode = ForwardMode::kExtend};
     host.attn = batch_of(kTokens, {mask, logits});
     const Tensor want = soft_embeddings(host_context(type), host.attn, table, 3);

@@ -1,7 +1,8 @@
 // Three kernels: where the marked rows are, each row's largest logit and sum, then one product of probabilities and
-// embeddings on the plain float32 units, whose sum over the vocabulary is one chain. A probability is made from its
-// logit whenever it is read, so that none is stored.
+// embeddings, whose sum over the vocabulary is one chain: on the tensor cores where table and result are bfloat16, on
+// the plain float32 units otherwise. A probability is made from its logit whenever it is read, so that none is stored.
 #include "headrace/kernels/cuda/element.cuh"
+#include "headrace/kernels/cuda/mma.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -67,6 +68,116 @@ __global__ void __launch_bounds__(kThreads) read_rows(const __grid_constant__ Pa
   for (int64_t v = threadIdx.x; v < p.vocab; v += kThreads) sum += expf(row[v] - largest);
   sum = over_block(sum, [](float a, float b) { return a + b; });
   if (threadIdx.x == 0) p.stats[blockIdx.x] = {largest, 1 / sum};
+}
+
+// 64 rows of 64 dimensions by tensor cores, a warp 16 of the rows. Weights are exp(x - largest), rounded to bfloat16 as
+// the table is; the row's sum divides what comes out. The vocabulary comes in chunks, several of them on their way.
+struct Tile {
+  static constexpr int kThreads = 128, kRows = 64, kColumns = 64, kDepth = 32, kStages = 6;
+  static constexpr int kRowFloats = kDepth + 4, kRowHalves = kColumns + 8;  // so that rows do not meet in one bank
+  static constexpr int kFloatBytes = kRows * kRowFloats * 4, kStageBytes = kFloatBytes + kDepth * kRowHalves * 2;
+  static constexpr int kBytes = kStages * kStageBytes;
+  static constexpr int kFlush = 16;  // chunks that a tensor core's own sums, which are cut off, go on for
+
+  const Params& p;
+  char* shared;
+  int row0, column0;
+
+  __device__ void load(int64_t chunk) const {
+    const int64_t v0 = chunk * kDepth;
+    if (v0 < p.vocab) {
+      char* stage = shared + chunk % kStages * kStageBytes;
+      constexpr int kLogits = kDepth / 4, kValues = kColumns / 8;  // pieces of 16 bytes of a row
+      for (int i = threadIdx.x; i < kRows * kLogits; i += kThreads) {
+        const int r = i / kLogits, piece = i % kLogits;
+        const bool inside = row0 + r < p.rows;
+        copy16(shared_address(stage + (r * kRowFloats + piece * 4) * 4),
+               p.logits + (inside ? row0 + r : 0) * p.vocab + v0 + piece * 4, inside);
+      }
+      for (int i = threadIdx.x; i < kDepth * kValues; i += kThreads) {
+        const int k = i / kValues, d = column0 + i % kValues * 8;
+        const bool inside = d < p.hidden;
+        copy16(shared_address(stage + kFloatBytes + (k * kRowHalves + i % kValues * 8) * 2),
+               static_cast<const __nv_bfloat16*>(p.table.data) + (v0 + k) * p.table.token_stride + (inside ? d : 0),
+               inside);
+      }
+    }
+    commit_copies();
+  }
+  // Two weights of neighbouring ids.
+  __device__ static uint32_t weights(const float* x, float largest) {
+    const float2 logits = *reinterpret_cast<const float2*>(x);
+    return pack2<__nv_bfloat16>(__expf(logits.x - largest), __expf(logits.y - largest));
+  }
+  __device__ void multiply(int64_t chunk, const float (&largest)[2], float (&sums)[kColumns / 8][4]) const {
+    const char* stage = shared + chunk % kStages * kStageBytes;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    const auto* low = reinterpret_cast<const float*>(stage) + row * kRowFloats + lane % 4 * 2;
+    const float* high = low + 8 * kRowFloats;
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      const uint32_t a[4] = {weights(low + k, largest[0]), weights(high + k, largest[1]),
+                             weights(low + k + 8, largest[0]), weights(high + k + 8, largest[1])};
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; n += 2) {
+        uint32_t b[4];
+        const int at = (k + lane % 16) * kRowHalves + n * 8 + lane / 16 * 8;
+        load_tiles_transposed(b, shared_address(stage + kFloatBytes + at * 2));
+        mma16816<__nv_bfloat16>(sums[n], a, b[0], b[1]);
+        mma16816<__nv_bfloat16>(sums[n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+  __device__ void write(const float (&sums)[kColumns / 8][4]) const {
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < kColumns / 8 * 4; ++i) {
+      const int row = row0 + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + (i % 4 / 2) * 8;
+      const int d = column0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (row < p.rows && d < p.hidden)
+        p.out.set(p.token_of[row], 0, d, sums[i / 4][i % 4] * p.stats[row].inverse * p.scale);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(Tile::kThreads) multiply_by_tiles(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) char shared[];
+  const Tile tile{p, shared, static_cast<int>(blockIdx.y) * Tile::kRows, static_cast<int>(blockIdx.x) * Tile::kColumns};
+  float largest[2], total[Tile::kColumns / 8][4] = {}, sums[Tile::kColumns / 8][4] = {};
+  for (int i = 0; i < 2; ++i) {
+    const int row =
+        tile.row0 + static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + i * 8;
+    largest[i] = row < p.rows ? p.stats[row].largest : 0.0f;
+  }
+  const int64_t chunks = p.vocab / Tile::kDepth;
+  for (int64_t c = 0; c < Tile::kStages - 1; ++c) tile.load(c);
+  for (int64_t c = 0; c < chunks; ++c) {
+    wait_copies<Tile::kStages - 2>();
+    __syncthreads();  // chunk c is there, and nobody reads the one before any more
+    tile.load(c + Tile::kStages - 1);
+    tile.multiply(c, largest, sums);
+    if ((c + 1) % Tile::kFlush != 0 && c + 1 != chunks) continue;
+#pragma unroll
+    for (int i = 0; i < Tile::kColumns / 2; ++i) total[i / 4][i % 4] += sums[i / 4][i % 4], sums[i / 4][i % 4] = 0;
+  }
+  tile.write(total);
+}
+
+// Whether weights may be rounded as what comes out is, and tiles of the tensor cores hold the vocabulary and the
+// table's rows in pieces of 16 bytes.
+bool in_tiles(const Params& p, const Stream& stream) {
+  const auto aligned = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
+  return stream.arch >= 80 && p.table.type == DType::kBF16 && p.out.type == DType::kBF16 &&
+         p.vocab % Tile::kDepth == 0 && p.hidden % 8 == 0 && p.table.token_stride % 8 == 0 && aligned(p.table.data) &&
+         aligned(p.logits);
+}
+
+void launch_tiles(const Params& p, const Stream& stream) {
+  check_cuda(cudaFuncSetAttribute(multiply_by_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes),
+             "soft_embedding: asking for shared memory");
+  const dim3 grid(static_cast<unsigned>((p.hidden + Tile::kColumns - 1) / Tile::kColumns),
+                  static_cast<unsigned>((p.rows + Tile::kRows - 1) / Tile::kRows));
+  multiply_by_tiles<<<grid, Tile::kThreads, Tile::kBytes, stream.handle>>>(p);
+  check_launch("soft_embedding");
 }
 
 // 64 rows of 64 dimensions, a thread 4 of 4.
@@ -135,6 +246,7 @@ void soft_embedding(const SoftEmbeddingArgs& a, const OpContext& context) {
   check_launch("soft_embedding");
   read_rows<<<static_cast<unsigned>(rows), kThreads, 0, stream.handle>>>(p);
   check_launch("soft_embedding");
+  if (in_tiles(p, stream)) return launch_tiles(p, stream);
   const dim3 grid(static_cast<unsigned>((p.hidden + kTile - 1) / kTile),
                   static_cast<unsigned>((rows + kTile - 1) / kTile));
   multiply<<<grid, kThreads, 0, stream.handle>>>(p);
