@@ -48,6 +48,9 @@ for test in cuda_fault_test attention_test product_chain_test cpu_paged_attentio
             decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test canvas_golden_test engine_golden_test llm_test diffusion_demo_test; do
   program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
 done
+for fuzz in attention_fuzz gdn_fuzz engine_fuzz; do
+  program "$work/build/bin/$fuzz" <<<$'#!/bin/bash\necho "${0##*/}: 3 cases in 1.0 s, all right"'
+done
 program "$work/build/bin/headrace" <<'SH'
 #!/bin/bash
 case "$1 $2" in
@@ -74,6 +77,7 @@ ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
 check "tests that passed" 21 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
 check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"

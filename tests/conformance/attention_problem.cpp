@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "headrace/attention/op_set_backend.h"
+#include "headrace/kernels/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
@@ -32,17 +33,25 @@ RadixAttentionConfig layer_config(const AttentionCase& c) {
 
 int32_t pages_for(int32_t tokens, int32_t page_size) { return (tokens + page_size - 1) / page_size; }
 
+int32_t first_new(const RequestCase& r) {
+  if (r.place == RequestCase::Place::kInHole) return r.hole_begin;
+  return r.kind == KeySpan::Kind::kNone ? r.prefix - r.new_tokens : r.prefix + r.gap;
+}
+
+// Positions that have a page.
+int32_t tokens_of(const RequestCase& r) { return std::max(r.prefix, first_new(r) + r.new_tokens); }
+
 int32_t total_pages(const AttentionCase& c) {
-  int32_t pages = 2;
+  int32_t pages = 2;  // at least one stays unused
   for (const RequestCase& r : c.requests) {
-    pages += pages_for(r.prefix + r.new_tokens, c.page_size) + pages_for(r.encoder_len, c.page_size);
+    pages += pages_for(tokens_of(r), c.page_size) + pages_for(r.encoder_len, c.page_size);
   }
   return pages + 1;
 }
 
 int32_t longest(const AttentionCase& c) {
   int32_t tokens = 1;
-  for (const RequestCase& r : c.requests) tokens = std::max({tokens, r.prefix + r.new_tokens, r.encoder_len});
+  for (const RequestCase& r : c.requests) tokens = std::max({tokens, tokens_of(r), r.encoder_len});
   return tokens;
 }
 
@@ -54,23 +63,56 @@ std::vector<int32_t> take_pages(SlotAllocator& allocator, int32_t count, Random&
   return pages;
 }
 
+double unread_number(const AttentionCase& c) {
+  using Unread = AttentionCase::Unread;
+  if (c.unread == Unread::kNaN) return std::numeric_limits<double>::quiet_NaN();
+  const bool infinite = c.unread == Unread::kInfinite && c.pool_dtype != DType::kE4M3;
+  if (infinite) return std::numeric_limits<double>::infinity();
+  return c.pool_dtype == DType::kE4M3 ? 448 : c.pool_dtype == DType::kF16 ? 6e4 : 1e38;
+}
+
 // [tokens, heads, dim] in columns `at` on, with `gap` elements behind each head.
 TensorView heads_in(const Tensor& rows, int64_t at, int64_t heads, int64_t dim, int64_t gap) {
   const TensorView columns = rows.view().narrow(1, at, at + heads * (dim + gap));
   return columns.reshape({rows.dim(0), heads, dim + gap}).narrow(2, 0, dim);
 }
 
-constexpr int64_t kHeadGap = 2, kRowGap = 3;  // of fused rows: odd and even addresses both occur
+// Elements behind a head and in front of a row: of fused rows odd and even addresses both occur.
+struct Gaps {
+  int64_t head = 0, row = 0;
+};
+
+Gaps gaps_of(const AttentionCase& c) {
+  switch (c.rows) {
+    case AttentionCase::Rows::kDense: return {};
+    case AttentionCase::Rows::kFused: return {2, 3};
+    case AttentionCase::Rows::kFusedAligned: return {8, 16};
+  }
+  return {};
+}
+
+// What Attention runs to let the oracle find single rows: those whose log-sum-exp is not NaN.
+void attend_marked_rows(const PagedAttentionArgs& a, const OpContext&) {
+  check(a);
+  for (size_t r = 0; r < a.spans.size(); ++r) {
+    for (int32_t row = 0; row < a.spans[r].q_len; ++row) {
+      const TensorView marks = a.lse.select(a.spans[r].q_off + row);
+      for (int64_t h = 0; h < marks.dim(0); ++h) {
+        if (!std::isnan(element_as_double(marks, h))) reference::paged_attention_row(a, r, row, h);
+      }
+    }
+  }
+}
 
 }  // namespace
 
 std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device device, const BackendConfig& config) {
-  if (!std::ranges::count(kCudaSets, name)) return make_backend(name, device, config);
+  if (!name.starts_with("cuda")) return make_backend(name, device, config);
   return std::make_unique<OpSetBackend>(name, *mirrored_cuda_ops(name), *config.kv_pool, config.context);
 }
 
 AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
-    : case_(c), layer_(layer_config(c)), pages_("kv page", total_pages(c)) {
+    : case_(c), page_order_(seed ^ ~c.page_order), layer_(layer_config(c)), pages_("kv page", total_pages(c)) {
   Random random(seed);
   const int32_t v_dim = c.v_head_dim.value_or(c.head_dim);
   pool_ = std::make_unique<KVPool>(KVPoolConfig{.groups = {{{c.num_kv_heads, c.head_dim, v_dim}, {kLayerId}}},
@@ -81,9 +123,10 @@ AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
                                                 .scales = {{kLayerId, c.k_scale, c.v_scale}}});
   const auto rows = static_cast<int32_t>(2 * c.requests.size());
   table_ = std::make_unique<ReqToTokenPool>(rows, longest(c), c.page_size);
-  poison(pool_->layer(kLayerId).k);
-  poison(pool_->layer(kLayerId).v);
+  fill_unread();
+  make_numbers(random);
   for (const RequestCase& r : c.requests) add_request(c, r, random);
+  if (c.padding_rows > 0) add_padding();
   const int64_t tokens = batch_.attn.num_tokens();
   make_inputs(random);
   batch_.mode = ForwardMode::kExtend;
@@ -93,21 +136,32 @@ AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
   pristine_ = pool_copy();
 }
 
+void AttentionProblem::fill_unread() {
+  const double number = unread_number(case_);
+  for (const TensorView& side : {pool_->layer(kLayerId).k, pool_->layer(kLayerId).v}) {
+    const TensorView first(side.data(), side.dtype(), {1});  // the pool's memory is dense in either order
+    set_element(first, 0, number);
+    auto* bytes = static_cast<std::byte*>(side.data());
+    for (int64_t done = first.bytes(); done < side.bytes(); done *= 2)
+      std::memcpy(bytes + done, bytes, static_cast<size_t>(std::min(done, side.bytes() - done)));
+  }
+}
+
 void AttentionProblem::make_inputs(Random& random) {
   const int64_t tokens = batch_.attn.num_tokens();
-  const bool fused = case_.rows == AttentionCase::Rows::kFused;
-  const int64_t gap = fused ? kHeadGap : 0;
-  struct Part {
+  const bool fused = case_.rows != AttentionCase::Rows::kDense;
+  const auto [gap, row_gap] = gaps_of(case_);
+  struct Input {
     TensorView* view;
     int64_t heads, dim;
   };
-  const std::array<Part, 3> parts = {Part{&q_, case_.num_heads, case_.head_dim},
-                                     Part{&k_, case_.num_kv_heads, case_.head_dim},
-                                     Part{&v_, case_.num_kv_heads, layer_.v_head_dim()}};
-  int64_t width = kRowGap, at = kRowGap;
-  for (const Part& part : parts) width += part.heads * (part.dim + gap);
+  const std::array<Input, 3> parts = {Input{&q_, case_.num_heads, case_.head_dim},
+                                      Input{&k_, case_.num_kv_heads, case_.head_dim},
+                                      Input{&v_, case_.num_kv_heads, layer_.v_head_dim()}};
+  int64_t width = row_gap, at = row_gap;
+  for (const Input& part : parts) width += part.heads * (part.dim + gap);
   if (fused) poison(memory_.emplace_back(case_.dtype, Shape{tokens, width}));
-  for (const Part& part : parts) {
+  for (const Input& part : parts) {
     const int64_t columns = part.heads * (part.dim + gap);
     if (!fused) memory_.emplace_back(case_.dtype, Shape{tokens, columns});
     *part.view = heads_in(memory_.back(), fused ? at : 0, part.heads, part.dim, gap);
@@ -124,7 +178,7 @@ void AttentionProblem::spoil_values() {
     for (int64_t h = 0; h < page.dim(0); ++h) set_element(page.select(h).select(slot % case_.page_size), 0, kInfinity);
   };
   for (const KeySpan& span : batch_.attn.spans) {
-    if (span.q_len == 0) continue;
+    if (span.q_len == 0 || span.page_row == 0) continue;  // of padding
     const TensorView last = v_.select(span.q_off + span.q_len - 1);
     for (int64_t h = 0; h < last.dim(0); ++h) set_element(last.select(h), 0, kInfinity);
     if (case_.new_keys == AttentionCase::NewKeys::kInPool) in_pool(span.page_row, span.phys0 + span.q_len - 1);
@@ -133,27 +187,59 @@ void AttentionProblem::spoil_values() {
   }
 }
 
+void AttentionProblem::make_numbers(Random& random) {
+  constexpr int64_t kNumbers = 8192;
+  const KVLayerView kv = pool_->layer(kLayerId);
+  for (const auto& [numbers, dim, scale] :
+       {std::tuple(&k_numbers_, kv.head_dim(), kv.k_scale), std::tuple(&v_numbers_, kv.v_head_dim(), kv.v_scale)}) {
+    *numbers = random_tensor(random, kv.k.dtype(), {kNumbers + dim}, 1 / static_cast<double>(scale));
+  }
+}
+
 void AttentionProblem::fill_slot(int64_t slot, Random& random) {
   const KVLayerView kv = pool_->layer(kLayerId);
-  for (const auto& [side, scale] : {std::pair(kv.k, kv.k_scale), std::pair(kv.v, kv.v_scale)}) {
+  for (const auto& [side, numbers] : {std::pair(kv.k, &k_numbers_), std::pair(kv.v, &v_numbers_)}) {
     const TensorView page = side.select(slot / case_.page_size);
     for (int64_t h = 0; h < page.dim(0); ++h) {
       const TensorView row = page.select(h).select(slot % case_.page_size);
-      for (int64_t d = 0; d < row.dim(0); ++d) set_element(row, d, random.normal() / static_cast<double>(scale));
+      const int64_t from = random.below(numbers->numel() - row.dim(0));
+      std::memcpy(row.data(), numbers->view().slice(from, from + row.dim(0)).data(), static_cast<size_t>(row.bytes()));
     }
   }
 }
 
+int32_t AttentionProblem::shared_pages(const RequestCase& r) const {
+  if (!r.shares_with) return 0;
+  const RequestCase& donor = case_.requests[*r.shares_with];
+  return std::min({donor.prefix, first_new(donor), r.prefix, first_new(r)}) / case_.page_size;  // never written
+}
+
+std::vector<int32_t> AttentionProblem::pages_of(const RequestCase& r) {
+  std::vector<int32_t> pages;
+  for (int32_t p = 0; p < shared_pages(r); ++p) {
+    const int32_t row = batch_.attn.spans[*r.shares_with].page_row;
+    pages.push_back(static_cast<int32_t>(table_->slot_of(row, p * case_.page_size) / case_.page_size));
+  }
+  const int32_t own = pages_for(tokens_of(r), case_.page_size) - shared_pages(r);
+  for (const int32_t page : take_pages(pages_, own, page_order_)) pages.push_back(page);
+  return pages;
+}
+
+// As BatchPadding does it: rows of a request that sees nothing, and whose keys are not stored.
+void AttentionProblem::add_padding() {
+  batch_.attn.spans.push_back({.q_off = static_cast<int32_t>(batch_.attn.num_tokens()),
+                               .q_len = case_.padding_rows,
+                               .kind = KeySpan::Kind::kNone});
+  batch_.attn.padding_rows = case_.padding_rows;
+  write_slots_.insert(write_slots_.end(), static_cast<size_t>(case_.padding_rows), kDoNotStore);
+}
+
 void AttentionProblem::add_request(const AttentionCase& c, const RequestCase& r, Random& random) {
   const int32_t row = *table_->alloc(), encoder_row = *table_->alloc();
-  const bool cache_only = r.kind == KeySpan::Kind::kNone;
-  const int32_t phys0 = r.place == RequestCase::Place::kInHole ? r.hole_begin
-                        : cache_only                           ? r.prefix - r.new_tokens
-                                                               : r.prefix;
-  const int32_t end = phys0 + r.new_tokens;
-  table_->write(row, 0, take_pages(pages_, pages_for(std::max(end, r.prefix), c.page_size), random));
-  table_->write(encoder_row, 0, take_pages(pages_, pages_for(r.encoder_len, c.page_size), random));
-  for (int32_t p = 0; p < r.prefix; ++p) {
+  const int32_t phys0 = first_new(r), end = phys0 + r.new_tokens;
+  table_->write(row, 0, pages_of(r));
+  table_->write(encoder_row, 0, take_pages(pages_, pages_for(r.encoder_len, c.page_size), page_order_));
+  for (int32_t p = shared_pages(r) * c.page_size; p < r.prefix; ++p) {
     if (p < r.hole_begin || p >= r.hole_end) fill_slot(table_->slot_of(row, p), random);
   }
   for (int32_t p = 0; p < r.encoder_len; ++p) fill_slot(table_->slot_of(encoder_row, p), random);
@@ -204,9 +290,9 @@ Tensor AttentionProblem::pool_copy() const {
 }
 
 Tensor AttentionProblem::written_by(int64_t tokens, const std::function<void(const TensorView& out)>& run) const {
-  const bool fused = case_.rows == AttentionCase::Rows::kFused;
-  const int64_t gap = fused ? kHeadGap : 0, dim = layer_.v_head_dim();
-  const Tensor memory(case_.dtype, {tokens, case_.num_heads * (dim + gap) + (fused ? kRowGap : 0)});
+  const auto [gap, row_gap] = gaps_of(case_);
+  const int64_t dim = layer_.v_head_dim();
+  const Tensor memory(case_.dtype, {tokens, case_.num_heads * (dim + gap) + row_gap});
   poison(memory);
   const TensorView out = heads_in(memory, 0, case_.num_heads, dim, gap);
   run(out);
@@ -218,41 +304,104 @@ Tensor AttentionProblem::written_by(int64_t tokens, const std::function<void(con
   return dense;
 }
 
-AttentionProblem::Result AttentionProblem::run_batch(ForwardBatch& batch, const AttnInputs& in, BackendConfig config,
-                                                     std::string_view backend) {
-  restore_pool();
-  config.kv_pool = pool_.get();
-  const auto attention = backend_called(backend, {}, config);
-  batch.attn_backend = attention.get();
-  attention->init_forward_metadata(batch);
-  Result result{{}, Tensor(DType::kF32, {batch.num_tokens(), case_.num_heads})};
-  poison(result.lse);
+AttentionProblem::Result AttentionProblem::run_by(AttentionBackend& attention, ForwardBatch& batch,
+                                                  const AttnInputs& in, Tensor lse) {
+  batch.attn_backend = &attention;
+  attention.init_forward_metadata(batch);
+  Result result{{}, std::move(lse)};
   AttnInputs with_lse = in;
   with_lse.options.lse = result.lse;
   result.out =
-      written_by(batch.num_tokens(), [&](const TensorView& out) { attention->forward(layer_, with_lse, batch, out); });
+      written_by(batch.num_tokens(), [&](const TensorView& out) { attention.forward(layer_, with_lse, batch, out); });
   return result;
+}
+
+Tensor AttentionProblem::unknown_lse(int64_t tokens) const {
+  Tensor lse(DType::kF32, {tokens, case_.num_heads});
+  poison(lse);
+  return lse;
+}
+
+AttentionProblem::Result AttentionProblem::run_batch(ForwardBatch& batch, const AttnInputs& in, BackendConfig config,
+                                                     std::string_view backend) {
+  config.kv_pool = pool_.get();
+  const auto attention = backend_called(backend, {}, config);
+  return run_by(*attention, batch, in, unknown_lse(batch.num_tokens()));
 }
 
 AttentionProblem::Result AttentionProblem::run(std::string_view backend, std::optional<std::string> kernel_set,
                                                OpContext context) {
+  restore_pool();
   return run_batch(batch_, inputs(), {.context = context, .kernel_set = std::move(kernel_set)}, backend);
 }
 
-Tensor AttentionProblem::run_alone(size_t request, std::string_view backend, std::optional<std::string> kernel_set,
-                                   OpContext context) {
-  KeySpan span = batch_.attn.spans[request];
-  const int64_t begin = span.q_off, end = begin + span.q_len;
-  const auto rows = [&](const TensorView& x) { return x ? x.slice(begin, end) : x; };
-  span.q_off = 0;
+AttentionProblem::Result AttentionProblem::run_rows(std::vector<KeySpan> spans, int64_t begin, std::string_view backend,
+                                                    BackendConfig config) {
   ForwardBatch batch{.mode = batch_.mode};
-  batch.attn = {.spans = {span}, .page_table = batch_.attn.page_table, .write_slots = rows(batch_.attn.write_slots)};
+  batch.attn = {.spans = std::move(spans), .page_table = batch_.attn.page_table};
+  const int64_t end = begin + batch.num_tokens();
+  const auto rows = [&](const TensorView& x) { return x ? x.slice(begin, end) : x; };
+  batch.attn.write_slots = rows(batch_.attn.write_slots);
   const AttnInputs all = inputs();
   const AttnInputs in{.q = rows(all.q), .k = rows(all.k), .v = rows(all.v), .options = all.options};
-  return std::move(run_batch(batch, in, {.context = context, .kernel_set = std::move(kernel_set)}, backend).out);
+  return run_batch(batch, in, std::move(config), backend);
+}
+
+AttentionProblem::Result AttentionProblem::run_part(Part part, std::string_view backend,
+                                                    std::optional<std::string> kernel_set, OpContext context) {
+  std::vector<KeySpan> spans(batch_.attn.spans.begin() + static_cast<int64_t>(part.first),
+                             batch_.attn.spans.begin() + static_cast<int64_t>(part.last));
+  const int32_t begin = spans.front().q_off;
+  for (KeySpan& span : spans) span.q_off -= begin;
+  restore_pool();
+  return run_rows(std::move(spans), begin, backend, {.context = context, .kernel_set = std::move(kernel_set)});
+}
+
+bool AttentionProblem::can_cut(size_t request, int32_t row) const {
+  const KeySpan& span = batch_.attn.spans[request];
+  if (layer_.is_cross_attention()) return true;
+  const bool in_pool = case_.new_keys == AttentionCase::NewKeys::kInPool;
+  const bool there = in_pool || case_.save == SaveKV::kYes;
+  const bool windows = layer_.window() == kNoWindow || span.window_from == KeySpan::WindowFrom::kRow;
+  if (!there || !windows || case_.type != AttentionType::kDecoder) return false;
+  if (span.kind == KeySpan::Kind::kNone) return in_pool;
+  if (span.phys0 != span.ctx_len) return false;
+  return span.kind == KeySpan::Kind::kCausal ||
+         (span.kind == KeySpan::Kind::kBlock && (span.phys0 + row) % span.block_size == 0);
+}
+
+AttentionProblem::Result AttentionProblem::run_cut(size_t request, const std::vector<int32_t>& cuts,
+                                                   std::string_view backend, std::optional<std::string> kernel_set,
+                                                   OpContext context) {
+  const KeySpan whole = batch_.attn.spans[request];
+  const bool moves = whole.kind != KeySpan::Kind::kNone && !layer_.is_cross_attention();
+  Result all{Tensor(case_.dtype, {whole.q_len, case_.num_heads, layer_.v_head_dim()}), unknown_lse(whole.q_len)};
+  restore_pool();
+  for (size_t i = 0; i <= cuts.size(); ++i) {
+    const int32_t begin = i == 0 ? 0 : cuts[i - 1], end = i == cuts.size() ? whole.q_len : cuts[i];
+    KeySpan span = whole;
+    span.q_off = 0, span.q_len = end - begin, span.phys0 += begin;
+    if (moves) span.ctx_len += begin;
+    const Result part = run_rows({span}, whole.q_off + begin, backend, {.context = context, .kernel_set = kernel_set});
+    for (const auto& [from, to] : {std::pair(&part.out, &all.out), std::pair(&part.lse, &all.lse)})
+      std::memcpy(to->view().slice(begin, end).data(), from->data(), static_cast<size_t>(from->bytes()));
+  }
+  return all;
+}
+
+AttentionProblem::Result AttentionProblem::run_oracle(const std::vector<OneRow>& rows) {
+  OpSet marked = reference::ops();
+  marked.paged_attention = attend_marked_rows;
+  OpSetBackend oracle("oracle", marked, *pool_, {});
+  Tensor marks = unknown_lse(batch_.num_tokens());
+  for (const OneRow& one : rows)
+    set_element(marks.view().select(batch_.attn.spans[one.request].q_off + one.row), one.head, 0);
+  restore_pool();
+  return run_by(oracle, batch_, inputs(), std::move(marks));
 }
 
 AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
+  restore_pool();
   return run_batch(batch_, inputs(), {.attn_impl = impl}, "cpu");
 }
 

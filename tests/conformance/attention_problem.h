@@ -10,10 +10,11 @@
 #include "headrace/batch/forward_batch.h"
 #include "headrace/pool/kv_pool.h"
 #include "headrace/pool/req_to_token_pool.h"
+#include "support/random.h"
 
 namespace headrace::testing_support {
 
-// As make_backend, with the names of kCudaSets standing for a device's kernels behind host tensors.
+// As make_backend, with the names of a device's sets (device_mirror.h) standing for its kernels behind host tensors.
 std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device device, const BackendConfig& config);
 
 // A request of a problem: how much is cached, how much is new, who sees what.
@@ -27,6 +28,8 @@ struct RequestCase {
   KeySpan::WindowFrom window_from = KeySpan::WindowFrom::kRow;
   int32_t encoder_len = 0;
   enum class Place : uint8_t { kBehind, kInHole } place = Place::kBehind;  // of the new tokens: behind the prefix
+  int32_t gap = 0;                    // positions between the context and the new tokens
+  std::optional<size_t> shares_with;  // an earlier request without a hole, the whole pages of whose context it has, too
 };
 
 struct AttentionCase {
@@ -45,14 +48,20 @@ struct AttentionCase {
   SaveKV save = SaveKV::kYes;
   KVLayout pool_layout = KVLayout::kHeadMajor;
   // kFused: q, k and v are parts of one row of a wider tensor, and so is out; what lies between is NaN and stays so.
-  enum class Rows : uint8_t { kDense, kFused } rows = Rows::kDense;
+  // kFusedAligned: at multiples of 8 elements, as fast kernels want it.
+  enum class Rows : uint8_t { kDense, kFused, kFusedAligned } rows = Rows::kDense;
   // kInfinite: element 0 of some values is infinite: of each request's last new key, and of the first key in row 0's
   // window. Rows that see one are infinite there, the others finite.
   enum class Values : uint8_t { kFinite, kInfinite } values = Values::kFinite;
   enum class NewKeys : uint8_t { kGiven, kInPool } new_keys = NewKeys::kGiven;  // kInPool: k = v = null
+  // What stands in slots that no row may read. kLarge: numbers near the end of the pool's range.
+  enum class Unread : uint8_t { kNaN, kInfinite, kLarge } unread = Unread::kNaN;
+  int32_t padding_rows = 0;  // behind the requests' rows, as a captured graph has them
+  uint64_t page_order = 0;   // another one puts the same tokens into other pages
 };
 
-// Owns everything that a forward pass reads. Every pool slot that no row may read, page 0 included, is NaN.
+// Owns everything that a forward pass reads. Every pool slot that no row may read, page 0 included, is as the case
+// says.
 class AttentionProblem {
  public:
   AttentionProblem(const AttentionCase& c, uint64_t seed);
@@ -62,10 +71,25 @@ class AttentionProblem {
   };
   // By backend name and kernel set, through RadixAttention. The pool is put back as it was before each run.
   Result run(std::string_view backend, std::optional<std::string> kernel_set = std::nullopt, OpContext context = {});
-  // One request of it in a batch of its own: its rows of run(), [q_len, heads, v_head_dim].
-  Tensor run_alone(size_t request, std::string_view backend, std::optional<std::string> kernel_set, OpContext context);
+  struct Part {
+    size_t first = 0, last = 1;
+  };
+  // Requests [first, last) of it in a batch of their own: their rows of run().
+  Result run_part(Part part, std::string_view backend, std::optional<std::string> kernel_set, OpContext context);
+  // One request of it in several batches, the second of which begins with its row cuts[0]: its rows of run().
+  Result run_cut(size_t request, const std::vector<int32_t>& cuts, std::string_view backend,
+                 std::optional<std::string> kernel_set, OpContext context);
+  // Whether row `row` of a request sees the same keys where it begins a batch of its own.
+  bool can_cut(size_t request, int32_t row) const;
   // Through Attention and its source.
   Result run(AttnImpl impl);
+  // What the oracle says of one row of one head; the rest of the result is NaN.
+  struct OneRow {
+    size_t request = 0;
+    int32_t row = 0;
+    int64_t head = 0;
+  };
+  Result run_oracle(const std::vector<OneRow>& rows);
 
   const KVPool& pool() const { return *pool_; }
   ForwardBatch& batch() { return batch_; }
@@ -75,21 +99,32 @@ class AttentionProblem {
   void restore_pool();
 
  private:
-  void add_request(const AttentionCase& c, const RequestCase& r, class Random& random);
-  void fill_slot(int64_t slot, class Random& random);
-  void make_inputs(class Random& random);
+  void add_request(const AttentionCase& c, const RequestCase& r, Random& random);
+  void add_padding();
+  void fill_unread();
+  void make_numbers(Random& random);
+  int32_t shared_pages(const RequestCase& r) const;
+  std::vector<int32_t> pages_of(const RequestCase& r);  // those that it shares, then new ones in any order
+  void fill_slot(int64_t slot, Random& random);
+  void make_inputs(Random& random);
   void spoil_values();
+  // Rows [begin, end) of the problem's, as the requests of `spans`, over the pool as it is.
+  Result run_rows(std::vector<KeySpan> spans, int64_t begin, std::string_view backend, BackendConfig config);
+  Result run_by(AttentionBackend& attention, ForwardBatch& batch, const AttnInputs& in, Tensor lse);
+  Tensor unknown_lse(int64_t tokens) const;  // NaN
   Result run_batch(ForwardBatch& batch, const AttnInputs& in, BackendConfig config, std::string_view backend);
   // What `run` writes to an output of so many rows, dense. Fails the test when it writes beside it.
   Tensor written_by(int64_t tokens, const std::function<void(const TensorView& out)>& run) const;
 
   AttentionCase case_;
+  Random page_order_;
   RadixAttention layer_;
   std::unique_ptr<KVPool> pool_;
   SlotAllocator pages_;
   std::unique_ptr<ReqToTokenPool> table_;
   std::vector<int64_t> write_slots_;
-  std::vector<Tensor> memory_;  // of q, k and v
+  std::vector<Tensor> memory_;    // of q, k and v
+  Tensor k_numbers_, v_numbers_;  // what stored rows are pieces of
   TensorView q_, k_, v_;
   Tensor pristine_;
   ForwardBatch batch_;

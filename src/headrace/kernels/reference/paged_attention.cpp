@@ -69,16 +69,17 @@ double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t
 
 }  // namespace
 
+void paged_attention_row(const PagedAttentionArgs& a, size_t request, int32_t row, int64_t head) {
+  const KeySpan span = folded(a.spans[request], a.type);
+  const double lse = attend(a, visible_keys(a, span, row), span.q_off + row, head);
+  if (a.lse) set(a.lse, lse, span.q_off + row, head);
+}
+
 void paged_attention(const PagedAttentionArgs& a, const OpContext&) {
   check(a);
-  for (const KeySpan& request : a.spans) {
-    const KeySpan span = folded(request, a.type);
-    for (int32_t row = 0; row < span.q_len; ++row) {
-      const std::vector<Key> keys = visible_keys(a, span, row);
-      for (int64_t head = 0; head < a.q.dim(1); ++head) {
-        const double lse = attend(a, keys, span.q_off + row, head);
-        if (a.lse) set(a.lse, lse, span.q_off + row, head);
-      }
+  for (size_t request = 0; request < a.spans.size(); ++request) {
+    for (int32_t row = 0; row < a.spans[request].q_len; ++row) {
+      for (int64_t head = 0; head < a.q.dim(1); ++head) paged_attention_row(a, request, row, head);
     }
   }
 }
