@@ -1,0 +1,236 @@
+// Random traffic through an engine in strict mode: requests that come at any step, share beginnings and kept text, wait
+// for room and are given up. Each answer is what the request is told alone, to the bit of its probabilities.
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+
+#include "engine/strategy_pairs.h"
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
+#include "support/device_mirror.h"
+#include "support/fuzz.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+constexpr int32_t kPage = 16, kMostSteps = 5000;
+
+struct Traffic {
+  Request request;
+  int32_t first_step = 0;             // after which it comes
+  std::optional<size_t> goes_on;      // behind the prompt and the answer, as far as it is there, of an earlier one
+  std::optional<size_t> gives_up_at;  // tokens
+};
+
+struct Case {
+  Pair pair;
+  DType dtype = DType::kF32;
+  std::optional<DType> kv_dtype;
+  EngineConfig config;
+  std::vector<Traffic> traffic;
+};
+
+struct Answer {
+  std::vector<SampledToken> tokens;
+  std::optional<FinishReason> reason;
+};
+
+template <class T>
+T pick(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
+}
+
+int32_t between(Random& random, int32_t first, int32_t last) {
+  return first + static_cast<int32_t>(random.below(int64_t{last} - first + 1));
+}
+
+bool is_causal(const Pair& pair) { return pair.strategy == "autoregressive"; }
+
+Pair draw_pair(Random& random, bool on_device) {
+  if (random.below(2) == 0) {
+    const std::vector<std::string> families = golden_families();
+    return {"autoregressive", families[static_cast<size_t>(random.below(std::ssize(families)))]};
+  }
+  const Pair pair =
+      pick(random, {Pair{"multi_bd", "sdar"}, Pair{"multi_bd", "sdar_moe"}, Pair{"multi_bd", "llada2"},
+                    Pair{"full_attention", "dream"}, Pair{"dual_cache", "llada"}, Pair{"fast_dllm_v2", "fast_dllm_v2"},
+                    Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"}, Pair{"dmax", "llada2"},
+                    Pair{"diffusion_gemma", "diffusion_gemma"}});
+  return on_device && pair.strategy == "diffusion_gemma" ? Pair{"multi_bd", "sdar"} : pair;
+}
+
+// A beginning that others have, too, and text of its own.
+std::vector<int32_t> draw_prompt(Random& random, int32_t most) {
+  std::vector<int32_t> prompt =
+      prompt_of(std::min(most, pick(random, {0, 15, 16, 33, 48, between(random, 0, 90)})), between(random, 0, 1));
+  const int32_t own = between(random, prompt.empty() ? 1 : 0, std::max(1, std::min(40, most - 1)));
+  for (int32_t i = 0; i < own && std::ssize(prompt) < most; ++i) prompt.push_back(between(random, 6, 200) % 60 + 6);
+  return prompt;
+}
+
+SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
+  SamplingParams params = greedy(between(random, 1, most), pick(random, {0.02f, 0.1f, 0.5f}));
+  if (random.below(2) == 0) params.end_of_text = SamplingParams::EndOfText::kStops;
+  if (random.below(2) == 0) params.temperature = 0.9f, params.seed = random.next() % 1000;
+  if (!is_causal(pair)) return params;
+  params.decoding = {};
+  if (params.temperature == 0) return params;
+  params.top_k = pick(random, {0, 0, 5, 40});
+  params.top_p = pick(random, {1.0f, 0.9f});
+  params.repetition_penalty = pick(random, {1.0f, 1.2f});
+  return params;
+}
+
+Case draw(uint64_t seed, bool on_device) {
+  Random random(seed);
+  Case c{.pair = draw_pair(random, on_device)};
+  const bool causal = is_causal(c.pair);
+  c.dtype = pick(random, {DType::kF32, DType::kBF16});
+  if (random.below(4) == 0) c.kv_dtype = DType::kE4M3;
+  const int32_t context = causal ? 192 : 128;
+  const int32_t pages = between(random, context / kPage, 40);
+  c.config = config_of(c.pair.strategy, between(random, 1, 5));
+  c.config.max_context_len = context;
+  c.config.keep_text = random.below(3) > 0 ? SchedulerConfig::KeepText::kYes : SchedulerConfig::KeepText::kNo;
+  c.config.runner.num_pages = pages;
+  c.config.runner.num_states = c.config.max_requests + between(random, 0, 4);
+  if (causal) c.config.runner.max_tokens = between(random, 8, 200);
+  if (on_device && random.below(4) == 0) c.config.runner.graphs = RunnerConfig::Graphs::kOff;
+  for (int32_t i = between(random, 2, 8), step = 0; i > 0; --i) {
+    Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
+    one.request.params = draw_params(random, c.pair, 40);
+    if (random.below(4) == 0) one.gives_up_at = static_cast<size_t>(between(random, 0, 20));
+    if (!c.traffic.empty() && random.below(3) == 0)
+      one.goes_on = static_cast<size_t>(random.below(std::ssize(c.traffic)));
+    c.traffic.push_back(std::move(one));
+    step += pick(random, {0, 0, 1, between(random, 0, 40)});
+  }
+  return c;
+}
+
+// Thrown by what is wrong.
+struct Wrong {
+  std::string text;
+};
+
+// What a request that goes on is told: nothing where the context has no room.
+std::vector<int32_t> text_so_far(const Traffic& one, const Answer& answer, int64_t room) {
+  std::vector<int32_t> text = one.request.prompt;
+  for (const SampledToken& token : answer.tokens) text.push_back(token.id);
+  return std::ssize(text) <= room ? text : std::vector<int32_t>{};
+}
+
+// Prompts of requests that go on are completed.
+std::vector<Answer> answers_of(const Model& model, const EngineConfig& config, std::vector<Traffic>& traffic) {
+  Engine engine(model, config);
+  std::map<int64_t, size_t> who;
+  std::vector<Answer> answers(traffic.size());
+  size_t next = 0;
+  for (int32_t step = 0; next < traffic.size() || !engine.idle(); ++step) {
+    if (step > kMostSteps) throw Wrong{str("not over after ", kMostSteps, " steps")};
+    for (; next < traffic.size() && (traffic[next].first_step <= step || engine.idle()); ++next) {
+      Traffic& one = traffic[next];
+      std::vector<int32_t>& prompt = one.request.prompt;
+      if (one.goes_on) {
+        const int64_t room = config.max_context_len - one.request.params.max_tokens - std::ssize(prompt) - kPage;
+        const std::vector<int32_t> text = text_so_far(traffic[*one.goes_on], answers[*one.goes_on], room);
+        prompt.insert(prompt.begin(), text.begin(), text.end());
+      }
+      who[engine.add(prompt, one.request.params)] = next;
+    }
+    for (const StepOutput& out : engine.step()) {
+      Answer& answer = answers[who.at(out.sequence_id)];
+      answer.tokens.push_back(out.token);
+      answer.reason = out.finish_reason;
+    }
+    for (const auto& [id, i] : who) {
+      const std::optional<size_t> most = traffic[i].gives_up_at;
+      if (most && answers[i].tokens.size() >= *most && !answers[i].reason) engine.abort(id);
+    }
+  }
+  if (engine.scheduler().free_pages() != config.runner.num_pages) throw Wrong{"pages are lost"};
+  if (model.info().num_gdn_layers > 0 && engine.scheduler().free_states() != config.runner.num_states)
+    throw Wrong{"states are lost"};
+  return answers;
+}
+
+// Of a request that was given up, what had come until then.
+void expect_same(const Answer& got, const Answer& want, const Traffic& traffic, size_t request) {
+  const std::string what = str("request ", request, " (prompt of ", traffic.request.prompt.size(), ", at most ",
+                               traffic.request.params.max_tokens, " tokens)");
+  const bool whole = !traffic.gives_up_at || got.reason;
+  if (whole ? got.tokens.size() != want.tokens.size() : got.tokens.size() > want.tokens.size())
+    throw Wrong{str(what, " has ", got.tokens.size(), " tokens, alone ", want.tokens.size())};
+  for (size_t i = 0; i < got.tokens.size(); ++i) {
+    const SampledToken &g = got.tokens[i], &w = want.tokens[i];
+    if (g.id != w.id || g.logprob != w.logprob)
+      throw Wrong{str(what, ", token ", i, ": got ", g.id, " with ", g.logprob, ", alone ", w.id, " with ", w.logprob)};
+  }
+  if (whole && got.reason != want.reason) throw Wrong{what + " ended for another reason than alone"};
+}
+
+void check(Case c, const OpSet& ops, DeviceRuntime* device) {
+  OpContext strict{.threads = 2, .determinism = Determinism::kStrict};
+  if (device != nullptr) strict.stream = device->stream();
+  const auto model =
+      load_model(golden_folder(c.pair.family), {.dtype = c.dtype, .ops = &ops, .context = strict, .runtime = device});
+  RunnerConfig& runner = c.config.runner;
+  runner.context = strict, runner.runtime = device, runner.kv_dtype = c.kv_dtype;
+  if (device == nullptr) runner.kernel_set = std::string(ops.name);
+  EngineConfig alone = c.config;
+  alone.max_requests = alone.runner.num_states = 1;
+  alone.keep_text = SchedulerConfig::KeepText::kNo;
+  alone.runner.max_tokens = 256;
+  const std::vector<Answer> together = answers_of(*model, c.config, c.traffic);
+  for (size_t i = 0; i < c.traffic.size(); ++i) {
+    std::vector<Traffic> one = {{.request = c.traffic[i].request}};
+    expect_same(together[i], answers_of(*model, alone, one).front(), c.traffic[i], i);
+  }
+}
+
+std::string summary_of(const Case& c) {
+  return str(c.pair, ", ", name_of(c.dtype), c.kv_dtype ? ", FP8 keys" : "", ", ", c.traffic.size(), " requests, ",
+             c.config.max_requests, " at once, ", c.config.runner.num_pages, " pages, ", c.config.runner.num_states,
+             " states, ", c.config.runner.max_tokens, " rows a step",
+             c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
+             c.config.runner.graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "");
+}
+
+std::string wrong_with(const Case& c, const OpSet& ops, DeviceRuntime* device) {
+  try {
+    check(c, ops, device);
+  } catch (const Wrong& wrong) {
+    return wrong.text;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// On "cpu" each case runs on one of the kernel sets, by its seed.
+FuzzCase fuzz_case(uint64_t seed, const FuzzArguments& arguments) {
+  const bool on_device = arguments.backend != "cpu";
+  const OpSet* ops = nullptr;
+  DeviceRuntime* device = nullptr;
+  if (on_device) {
+    HR_REQUIRE(mirrored_cuda_ops(arguments.backend) != nullptr, ErrorCode::kNoDevice,
+               "no CUDA device for the backend '", arguments.backend, "'");
+    ops = &cuda_module().ops(arguments.backend), device = &cuda_module().runtime(0);
+  } else {
+    std::vector<const OpSet*> sets;
+    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+      if (set.runs_here()) sets.push_back(set.ops);
+    }
+    ops = sets[seed % sets.size()];
+  }
+  const Case c = draw(seed, on_device);
+  return {.summary = str(ops->name, ", ", summary_of(c)), .wrong = [=] { return wrong_with(c, *ops, device); }};
+}
+
+}  // namespace
+}  // namespace headrace::testing_support
+
+int main(int argc, char** argv) {
+  return headrace::testing_support::fuzz_main("engine_fuzz", argc, argv, headrace::testing_support::fuzz_case);
+}
