@@ -371,8 +371,8 @@ bool AttentionProblem::can_cut(size_t request, int32_t row) const {
 }
 
 AttentionProblem::Result AttentionProblem::run_cut(size_t request, const std::vector<int32_t>& cuts,
-                                                   std::string_view backend, std::optional<std::string> kernel_set,
-                                                   OpContext context) {
+                                                   std::string_view backend,
+                                                   const std::optional<std::string>& kernel_set, OpContext context) {
   const KeySpan whole = batch_.attn.spans[request];
   const bool moves = whole.kind != KeySpan::Kind::kNone && !layer_.is_cross_attention();
   Result all{Tensor(case_.dtype, {whole.q_len, case_.num_heads, layer_.v_head_dim()}), unknown_lse(whole.q_len)};

@@ -78,7 +78,7 @@ class AttentionProblem {
   Result run_part(Part part, std::string_view backend, std::optional<std::string> kernel_set, OpContext context);
   // One request of it in several batches, the second of which begins with its row cuts[0]: its rows of run().
   Result run_cut(size_t request, const std::vector<int32_t>& cuts, std::string_view backend,
-                 std::optional<std::string> kernel_set, OpContext context);
+                 const std::optional<std::string>& kernel_set, OpContext context);
   // Whether row `row` of a request sees the same keys where it begins a batch of its own.
   bool can_cut(size_t request, int32_t row) const;
   // Through Attention and its source.

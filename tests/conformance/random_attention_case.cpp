@@ -18,14 +18,15 @@ using Kind = KeySpan::Kind;
 class CaseDrawer {
  public:
   CaseDrawer(uint64_t seed, double most_products) : random_(seed) {
-    products_ = most_products * std::pow(10, -1.5 * random_.uniform());
+    products_ = most_products;
     elements_ = 2e6 + most_products / 20;
     c_.name = std::to_string(seed);
   }
 
   AttentionCase draw() {
-    profile_ = pick({Profile::kAny, Profile::kFewRows, Profile::kFewRows, Profile::kManyShort, Profile::kDecode,
-                     Profile::kPrompts, Profile::kMixed});
+    profile_ = pick({Profile::kAny, Profile::kFewRows, Profile::kFewRows, Profile::kOneLong, Profile::kManyShort,
+                     Profile::kCrowd, Profile::kDecode, Profile::kPrompts, Profile::kMixed});
+    if (!is_many()) products_ *= std::pow(10, -1.5 * random_.uniform());
     draw_heads();
     draw_memory();
     draw_layer();
@@ -35,7 +36,8 @@ class CaseDrawer {
 
  private:
   // What the requests are like: each is for other kernels.
-  enum class Profile : uint8_t { kAny, kFewRows, kManyShort, kDecode, kPrompts, kMixed };
+  enum class Profile : uint8_t { kAny, kFewRows, kOneLong, kManyShort, kCrowd, kDecode, kPrompts, kMixed };
+  bool is_many() const { return profile_ == Profile::kManyShort || profile_ == Profile::kCrowd; }
 
   template <class T>
   T pick(std::initializer_list<T> values) {
@@ -68,31 +70,36 @@ class CaseDrawer {
   double products_, elements_;  // left: of products, and of numbers in the pool
   Profile profile_ = Profile::kAny;
   int32_t most_context_ = 40000;
+  int32_t most_rows_ = 1;  // of kManyShort and kCrowd
   AttentionCase c_;
 };
 
 void CaseDrawer::draw_heads() {
-  const bool many = profile_ == Profile::kManyShort;
+  const bool many = is_many(), one = profile_ == Profile::kOneLong;
   c_.num_kv_heads = many ? pick({2, 4, 8, 16, 16}) : pick({1, 1, 1, 2, 2, 3, 4, 8, 16});
-  const int32_t group = pick({1, 1, 2, 3, 4, 4, 5, 6, 7, 8, 12, 16});
+  const int32_t group = many ? pick({1, 1, 2, 4, 5, 8}) : pick({1, 1, 2, 3, 4, 4, 5, 6, 7, 8, 12, 16});
   if (!many && group * c_.num_kv_heads > 64) c_.num_kv_heads = 1;
   c_.num_heads = c_.num_kv_heads * group;
   c_.head_dim =
       many ? pick({72, 80, 96, 128, 128, 128}) : pick({64, 64, 72, 80, 96, 128, 128, 128, 128, 192, 256, 256});
-  if (chance(0.2)) c_.v_head_dim = many ? pick({48, 64, 80, 128}) : pick({48, 64, 80, 96, 128, 200, 256});
+  if (one) c_.head_dim = pick({64, 128, 128, 256});
+  if (chance(one ? 0.05 : 0.2)) c_.v_head_dim = many ? pick({48, 64, 80, 128}) : pick({48, 64, 80, 96, 128, 200, 256});
 }
 
 void CaseDrawer::draw_memory() {
-  c_.dtype = pick({DType::kBF16, DType::kBF16, DType::kBF16, DType::kF16, DType::kF16, DType::kF32});
-  c_.pool_dtype = chance(0.65) ? c_.dtype : chance(0.75) ? DType::kE4M3 : pick({DType::kBF16, DType::kF16});
+  // Most cases are what tensor cores and 16-byte copies take.
+  const bool usual = is_many() || chance(0.8);
+  c_.dtype = usual ? pick({DType::kBF16, DType::kF16}) : pick({DType::kBF16, DType::kF16, DType::kF32, DType::kF32});
+  const bool codes = profile_ != Profile::kOneLong && !is_many() && chance(0.25);
+  c_.pool_dtype = codes ? DType::kE4M3 : usual || chance(0.6) ? c_.dtype : pick({DType::kBF16, DType::kF16});
   if (c_.pool_dtype == DType::kE4M3 && chance(0.6)) {
     c_.k_scale = static_cast<float>(std::pow(10, random_.uniform() * 2.5 - 2));
     c_.v_scale = static_cast<float>(std::pow(10, random_.uniform() * 2.5 - 2));
   }
-  c_.page_size = pick({1, 16, 16, 32, 64, 64, 64, 128, 256});
+  c_.page_size = usual ? pick({16, 16, 32, 64, 64, 128, 256}) : pick({1, 1, 16, 32, 64});
   if (chance(0.25)) c_.pool_layout = KVLayout::kTokenMajor;
   using Rows = AttentionCase::Rows;
-  c_.rows = pick({Rows::kDense, Rows::kDense, Rows::kDense, Rows::kFusedAligned, Rows::kFusedAligned, Rows::kFused});
+  c_.rows = usual ? pick({Rows::kDense, Rows::kFusedAligned}) : pick({Rows::kDense, Rows::kFusedAligned, Rows::kFused});
   using Unread = AttentionCase::Unread;
   c_.unread = pick({Unread::kNaN, Unread::kNaN, Unread::kInfinite, Unread::kLarge});
   if (chance(0.35)) c_.new_keys = AttentionCase::NewKeys::kInPool;
@@ -101,7 +108,7 @@ void CaseDrawer::draw_memory() {
 }
 
 void CaseDrawer::draw_layer() {
-  if (chance(0.35)) {
+  if (chance(profile_ == Profile::kOneLong ? 0.1 : 0.35)) {
     c_.window = pick({1,
                       3,
                       16,
@@ -143,7 +150,9 @@ int32_t CaseDrawer::num_requests() {
   switch (profile_) {
     case Profile::kAny: return between(1, 8);
     case Profile::kFewRows: return pick({1, 1, 1, 2, 3, 4, between(5, 12)});
-    case Profile::kManyShort: return std::max(1, 264 / c_.num_kv_heads + pick({-1, 0, 1, 8, 40}));
+    case Profile::kOneLong: return 1;
+    case Profile::kManyShort: return std::max(1, 264 / c_.num_kv_heads + pick({-1, 1, 8, 40}));
+    case Profile::kCrowd: return std::max(1, 528 / c_.num_kv_heads + pick({-1, 1, 8, 40}));
     case Profile::kDecode: return between(8, chance(0.2) ? 200 : 64);
     case Profile::kPrompts: return between(1, 3);
     case Profile::kMixed: return between(3, 24);
@@ -153,13 +162,15 @@ int32_t CaseDrawer::num_requests() {
 
 // New tokens of a request.
 int32_t CaseDrawer::rows() {
-  if (chance(0.05)) return 0;
+  if (chance(0.03)) return 0;
   const int32_t of_64 = std::max(1, 64 / group());  // as many as give 64 packed rows
   switch (profile_) {
     case Profile::kAny: return between(1, 20);
     case Profile::kFewRows:
       return pick({1, 1, 2, std::max(1, of_64 / 8), std::max(1, of_64 / 4), of_64 / 2 + 1, of_64});
-    case Profile::kManyShort: return pick({1, 1, std::max(1, 40 / group()), between(1, std::max(1, 40 / group()))});
+    case Profile::kOneLong: return between(1, std::max(1, 8 / group()));
+    case Profile::kManyShort:
+    case Profile::kCrowd: return between(1, most_rows_);
     case Profile::kDecode: return chance(0.9) ? 1 : pick({2, 4, 8, 16});
     case Profile::kPrompts: return pick({of_64 + 1, 2 * of_64, 3 * of_64 + 1, between(32, 700), between(1, 300)});
     case Profile::kMixed: return pick({1, 1, 1, 4, 16, 32, 64, between(2, 64), between(65, 500)});
@@ -175,6 +186,7 @@ int32_t CaseDrawer::context(int32_t rows) {
                                    24576, 32768, 36864});
   const int32_t drawn = chance(0.5) ? edge + pick({0, 0, -1, 1, -rows, 1 - rows, -rows - 1, between(-70, 70)})
                                     : (chance(0.5) ? logarithmic(most_context_) : between(0, most_context_));
+  if (profile_ == Profile::kOneLong && drawn < 2000) return between(2000, most_context_);
   return std::clamp(drawn, 0, most_context_);
 }
 
@@ -184,6 +196,7 @@ void CaseDrawer::draw_kind(RequestCase& r) {
   r.block_size = pick({1, 2, 4, 4, 8, 16, 32, 64});
   if (r.kind == Kind::kBlock && chance(0.5)) r.prefix -= r.prefix % r.block_size;
   if (r.kind == Kind::kNone) r.prefix = std::max(r.prefix, r.new_tokens);
+  if (r.kind == Kind::kPrefixFull && profile_ == Profile::kOneLong) r.kind = Kind::kCausal;
   if (r.kind == Kind::kPrefixFull) {
     r.prefix = 0;
     r.prompt_len = between(0, r.new_tokens);
@@ -233,10 +246,13 @@ double CaseDrawer::elements_of(const RequestCase& r) const {
 void CaseDrawer::draw_requests() {
   c_.requests.clear();
   const int32_t wanted = num_requests();
-  most_context_ = profile_ == Profile::kManyShort ? 700 : profile_ == Profile::kAny ? 300 : 40000;
+  most_rows_ = std::max(1, (profile_ == Profile::kCrowd ? 64 : pick({1, 8, 16, 40})) / group());
+  most_context_ = is_many() ? pick({300, 384, 640, 700}) - most_rows_ : profile_ == Profile::kAny ? 300 : 40000;
   if (wanted > 12) {  // so that the first few leave something to the others
-    const double fair = elements_ / (static_cast<double>(wanted) * c_.num_kv_heads * dims());
-    most_context_ = std::min(most_context_, 20 + static_cast<int32_t>(3 * fair));
+    const double slots = elements_ / (static_cast<double>(wanted) * c_.num_kv_heads * dims()),
+                 keys = products_ / (static_cast<double>(wanted) * most_rows_ * c_.num_heads * dims());
+    const double fair = is_many() ? std::min(1.5 * slots - c_.page_size, 1.5 * keys - most_rows_) : 3 * slots;
+    most_context_ = std::min(most_context_, 4 + static_cast<int32_t>(std::max(0.0, fair)));
   }
   for (int32_t tries = 0; tries < 16 + 4 * wanted && static_cast<int32_t>(c_.requests.size()) < wanted; ++tries) {
     const RequestCase r = request();
