@@ -126,6 +126,36 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceOnADevice) {
   expect_common_beginnings_to_run_once(*model, &device);
 }
 
+// A penalty needs logits on the host; the request beside it goes on being read by the device.
+TEST_P(BatchComposition, ARequestBesideOneWithAPenaltyHasItsOwnProbabilitiesOnADevice) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  const auto model = load_model(
+      golden_folder(GetParam()),
+      {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict_on(&device), .runtime = &device});
+  RunnerConfig runner{.runtime = &device, .context = strict_on(&device), .num_pages = 64, .page_size = 16};
+  runner.num_states = 4;
+  std::vector<std::vector<SampledToken>> got;
+  for (const bool beside : {false, true}) {
+    Engine engine(*model, {.runner = runner, .max_requests = 4, .max_context_len = 128});
+    const auto ignored = SamplingParams::EndOfText::kIgnored;
+    const int64_t id = engine.add({7, 11, 13}, {.max_tokens = 30, .temperature = 0, .end_of_text = ignored});
+    if (beside)
+      engine.add({5, 6}, {.max_tokens = 30, .temperature = 0, .repetition_penalty = 1.2f, .end_of_text = ignored});
+    std::vector<SampledToken>& tokens = got.emplace_back();
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) {
+        if (out.sequence_id == id) tokens.push_back(out.token);
+      }
+    }
+  }
+  ASSERT_EQ(got[1].size(), got[0].size());
+  for (size_t i = 0; i < got[0].size(); ++i) {
+    EXPECT_EQ(got[1][i].id, got[0][i].id) << "token " << i;
+    EXPECT_EQ(got[1][i].logprob, got[0][i].logprob) << "token " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, BatchComposition, testing::ValuesIn(golden_families()),
                          [](const auto& family) { return family.param; });
 

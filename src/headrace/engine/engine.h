@@ -91,12 +91,15 @@ class Engine {
   void fly_on(const std::vector<ScheduledStep>& landed);
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
+  using StepFilter = bool (*)(const ScheduledStep&);
+  // The tokens of all rows of logits on the host; the sequences of steps for which `keeps` holds keep what they need.
+  std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, const Tensor& logits, StepFilter keeps);
   std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
-  // What sequences keep of the logits of their rows, which lie in the order of the steps.
-  static std::vector<KeptRows> kept_rows(const std::vector<ScheduledStep>& steps);
-  static void keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype);
+  // What sequences keep of the logits of their rows, which lie in the order of the steps, where `of` holds.
+  static std::vector<KeptRows> kept_rows(const std::vector<ScheduledStep>& steps, StepFilter of);
+  static void keep_logits(std::span<const KeptRows> kept, const Tensor& logits, DType dtype);
   void keep_candidates(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                        std::span<const SampledToken> sampled) const;
   void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;

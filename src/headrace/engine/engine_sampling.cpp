@@ -5,42 +5,66 @@
 #include "headrace/engine/engine.h"
 
 namespace headrace {
+namespace {
 
-// A device chooses the tokens of rows that nothing changes before: their logits stay there.
+// Whether a device can read a step's logits: nothing but a temperature changes them before.
+bool device_reads(const ScheduledStep& step) {
+  const SamplingParams& p = step.sequence->params;
+  return p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.num_candidates == 0;
+}
+bool host_reads(const ScheduledStep& step) { return !device_reads(step); }
+bool any_reads(const ScheduledStep& /*step*/) { return true; }
+
+}  // namespace
+
+// A device chooses the tokens of all rows that it can read, whatever the host does with others of the batch: its
+// exponentials and the host's differ in their last bits.
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
-  const bool as_they_are = std::ranges::all_of(steps, [](const ScheduledStep& step) {
-    const SamplingParams& p = step.sequence->params;
-    return step.plan.sample.empty() ||
-           (p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.num_candidates == 0);
-  });
-  if (runner_.on_cpu() || !as_they_are || batch.logits_rows.empty()) {
-    const Tensor logits = runner_.run(batch);
-    std::vector<SampledToken> sampled = sample(steps, logits);
-    keep_logits(steps, logits, model_.info().dtype);
-    keep_candidates(steps, logits, sampled);
-    return sampled;
-  }
+  const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
+  const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
+  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, runner_.run(batch), any_reads);
+  const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
   std::vector<TokenDraw> draws(spots.size());
   std::ranges::transform(spots, draws.begin(), draw_of);
   std::vector<float> temperatures(spots.size());
   std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
   if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
-  const std::vector<KeptRows> kept = kept_rows(steps);
-  return Sampler::describe(runner_.run_tokens(batch, {.vocab = config_.vocab,
-                                                      .excluded_id = steps.front().plan.excluded_id,
-                                                      .draws = draws,
-                                                      .temperatures = temperatures,
-                                                      .kept = kept}),
-                           spots);
+  const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
+  Tensor logits;
+  std::vector<SampledToken> tokens =
+      Sampler::describe(runner_.run_tokens(batch, {.vocab = config_.vocab,
+                                                   .excluded_id = steps.front().plan.excluded_id,
+                                                   .draws = draws,
+                                                   .temperatures = temperatures,
+                                                   .kept = kept,
+                                                   .logits = all ? nullptr : &logits}),
+                        spots);
+  if (all) return tokens;
+  const std::vector<SampledToken> by_host = read(steps, logits, host_reads);
+  std::ptrdiff_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const std::ptrdiff_t count = std::ssize(step.plan.sample);
+    if (host_reads(step)) std::copy_n(by_host.begin() + first, count, tokens.begin() + first);
+    first += count;
+  }
+  return tokens;
 }
 
-std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps) {
+std::vector<SampledToken> Engine::read(const std::vector<ScheduledStep>& steps, const Tensor& logits,
+                                       StepFilter keeps) {
+  std::vector<SampledToken> sampled = sample(steps, logits);
+  keep_logits(kept_rows(steps, keeps), logits, model_.info().dtype);
+  keep_candidates(steps, logits, sampled);
+  return sampled;
+}
+
+std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps, StepFilter of) {
   std::vector<KeptRows> kept;
   int64_t first = 0;
   for (const ScheduledStep& step : steps) {
     const auto count = static_cast<int64_t>(step.plan.sample.size());
-    if (step.plan.logits == StepPlan::Logits::kKept && count > 0)
+    if (step.plan.logits == StepPlan::Logits::kKept && count > 0 && of(step))
       kept.push_back({first, count, &step.sequence->conditioning});
     first += count;
   }
@@ -70,8 +94,8 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
 }
 
 // For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.
-void Engine::keep_logits(const std::vector<ScheduledStep>& steps, const Tensor& logits, DType dtype) {
-  for (const auto& [first, count, to] : kept_rows(steps)) {
+void Engine::keep_logits(std::span<const KeptRows> kept, const Tensor& logits, DType dtype) {
+  for (const auto& [first, count, to] : kept) {
     const TensorView rows = logits.view().slice(first, first + count);
     if (!*to || to->shape() != rows.shape() || to->view().device().type != DeviceType::kCPU) {
       *to = Tensor(DType::kF32, rows.shape());

@@ -276,6 +276,7 @@ ChosenRows ModelRunner::run_tokens(const ForwardBatch& batch, const TokenChoice&
   TokenChoice choice = wanted;
   if (choice.excluded_id && *choice.excluded_id >= choice.vocab) choice.excluded_id.reset();  // excluded as it is
   const Logits logits = forward(batch);
+  if (choice.logits != nullptr) *choice.logits = on_host(runtime_, logits.view);
   if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
   for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
   const RowsOnDevice rows(logits.view.dim(0), runtime_);

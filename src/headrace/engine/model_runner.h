@@ -56,6 +56,7 @@ struct TokenChoice {
   std::span<const TokenDraw> draws;     // of each row
   std::span<const float> temperatures;  // that divide each row before everything else; empty: none does
   std::span<const KeptRows> kept;       // so divided
+  Tensor* logits = nullptr;             // becomes what run() returns; not owned
 };
 
 // Not thread-safe.
@@ -91,8 +92,8 @@ class ModelRunner {
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
-  // The same on a device, which a token drawn for each row leaves, and what token_confidence says of the row, but no
-  // logits. `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
+  // The same on a device, which a token drawn for each row leaves, and what token_confidence says of the row.
+  // `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
   // float32 [count, vocab], rounded to the dtype that the model was trained to read them in.
   ChosenRows run_tokens(const ForwardBatch& batch, const TokenChoice& choice);
 
