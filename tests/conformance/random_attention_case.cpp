@@ -108,7 +108,9 @@ void CaseDrawer::draw_memory() {
 }
 
 void CaseDrawer::draw_layer() {
-  if (chance(profile_ == Profile::kOneLong ? 0.1 : 0.35)) {
+  if (is_many() && chance(0.4)) {  // contexts are short
+    c_.window = pick({1, 3, 16, 40, 63, 64, 65, 100, 1 + logarithmic(300)});
+  } else if (chance(profile_ == Profile::kOneLong ? 0.1 : 0.35)) {
     c_.window = pick({1,
                       3,
                       16,
