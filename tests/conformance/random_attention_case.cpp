@@ -109,7 +109,7 @@ void CaseDrawer::draw_memory() {
 
 void CaseDrawer::draw_layer() {
   if (is_many() && chance(0.4)) {  // contexts are short
-    c_.window = pick({1, 3, 16, 40, 63, 64, 65, 100, 1 + logarithmic(300)});
+    c_.window = pick({1, 3, 16, 40, 64, 65, 128, 129, 200, between(64, 300), 1 + logarithmic(300)});
   } else if (chance(profile_ == Profile::kOneLong ? 0.1 : 0.35)) {
     c_.window = pick({1,
                       3,
