@@ -7,6 +7,7 @@
 
 #include "conformance/attention_problem.h"
 #include "headrace/attention/cuda_graph_support.h"
+#include "headrace/kernels/reference/reference_ops.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
 #include "support/refusal.h"
@@ -198,6 +199,51 @@ TEST(RadixAttention, ARopePartIsAnAddedScoreTerm) {
 TEST(RadixAttention, ARopePartOfFusedRowsIsFoundBetweenTheOtherHeads) {
   expect_rope_part_adds_to_the_score(
       {.name = "fused_rope", .requests = {{.prefix = 4, .new_tokens = 3}}, .rows = AttentionCase::Rows::kFused});
+}
+
+// Backends of an op set run the norms, the rotation and the gate that a layer hands them: with the results of the ops
+// one by one.
+TEST(RadixAttention, ARotationAndAGateAreOpsAroundIt) {
+  const AttentionCase c{.name = "step", .requests = {{.prefix = 4, .new_tokens = 3}}};
+  AttentionProblem problem(c, 3);
+  Random random(4);
+  const Tensor gate = random_tensor(random, DType::kF32, {3, 4, 64}), weight = random_tensor(random, DType::kF32, {64});
+  Tensor positions(DType::kI32, {3}), inv_freq(DType::kF32, {16});
+  for (int64_t i = 0; i < 3; ++i) set_element(positions, i, static_cast<double>(4 + i));
+  for (int64_t i = 0; i < 16; ++i) set_element(inv_freq, i, 1.0 / static_cast<double>(1 + i));
+  const NormRotaryArgs turn{.q_weight = weight, .k_weight = weight, .positions = positions, .inv_freq = inv_freq};
+  const AttnInputs in = problem.inputs();
+  const Tensor q = copy_of(in.q), k = copy_of(in.k), want(DType::kF32, {3, 4, 64}), got(DType::kF32, {3, 4, 64});
+  const auto backend = make_backend("reference", {}, {.kv_pool = &problem.pool()});
+  problem.batch().attn_backend = backend.get();
+  backend->init_forward_metadata(problem.batch());
+  problem.layer().forward(in.q, in.k, in.v, problem.batch(), got, {.norm_rotary = turn, .gate = gate});
+  const Tensor got_pool = problem.pool_copy();
+  problem.restore_pool();
+  NormRotaryArgs apart = turn;
+  apart.q = q, apart.k = k;
+  norm_rotary_apart(reference::ops(), apart, OpContext{});
+  problem.layer().forward(q, k, in.v, problem.batch(), want);
+  const auto rows = [](const TensorView& x) { return x.reshape({12, 64}); };
+  reference::ops().pointwise({.kind = PointwiseKind::kSigmoidMul, .x = rows(gate), .y = rows(want), .out = rows(want)},
+                             {});
+  EXPECT_TRUE(bit_equal(got, want));
+  EXPECT_TRUE(bit_equal(got_pool, problem.pool_copy()));
+}
+
+TEST(RadixAttention, ARotationOfHeadsInPartsIsRefused) {
+  AttentionProblem problem({.name = "parts"}, 3);
+  const auto backend = make_backend("cpu", {}, {.kv_pool = &problem.pool()});
+  problem.batch().attn_backend = backend.get();
+  backend->init_forward_metadata(problem.batch());
+  const AttnInputs in = problem.inputs();
+  const Tensor out(DType::kF32, {1, 4, 64});
+  RadixAttentionOptions options{.norm_rotary = NormRotaryArgs{}};
+  EXPECT_THROW(problem.layer().forward(in.q, {}, {}, problem.batch(), out, options), Error);
+  options.q_rope = in.q.narrow(2, 48, 64), options.k_rope = in.k.narrow(2, 48, 64);
+  EXPECT_THROW(
+      problem.layer().forward(in.q.narrow(2, 0, 48), in.k.narrow(2, 0, 48), in.v, problem.batch(), out, options),
+      Error);
 }
 
 TEST(RadixAttention, ABatchThatWasNotPlannedIsRefused) {

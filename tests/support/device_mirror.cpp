@@ -176,6 +176,26 @@ bool gdn_step(const GDNStepArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
+bool attention_step(const AttentionStepArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  AttentionStepArgs a = host;
+  PagedAttentionArgs& p = a.attention;
+  NormRotaryArgs& n = a.norm_rotary;
+  n.q = m.out(host.norm_rotary.q), n.k = m.out(host.norm_rotary.k);
+  n.q_weight = m.in(n.q_weight), n.k_weight = m.in(n.k_weight);
+  n.positions = m.in(n.positions), n.inv_freq = m.in(n.inv_freq);
+  a.store.k = m.in(host.store.k), a.store.v = m.in(host.store.v), a.store.slots = m.in(host.store.slots);
+  a.store.kv = m.pool(host.store.kv, true), a.gate = m.in(host.gate);
+  p.q = m.in(p.q), p.k_new = m.in(p.k_new), p.v_new = m.in(p.v_new), p.kv = m.pool(p.kv, false);
+  p.page_table = m.in(p.page_table), p.out = m.out(p.out), p.lse = m.out(p.lse);
+  p.on_device = m.metadata(host.attention.spans), p.spans = m.shown<kSet>(host.attention.spans, p.q.dim(0));
+  const bool done = cuda_ops<kSet>().attention_step(a, m.context());
+  m.finish();
+  return done;
+}
+
+template <Set kSet>
 void linear(const LinearArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -299,6 +319,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .token_confidence = token_confidence<kSet>,
                              .sample_tokens = sample_tokens<kSet>,
                              .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
+                             .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,
                              .norm_rotary = norm_rotary<kSet>,
                              .block_step = block_step<kSet>};

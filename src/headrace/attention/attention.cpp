@@ -16,9 +16,13 @@ TensorView heads_of(const TensorView& x, int64_t heads) {
   return x.rank() == 3 ? x : x.reshape({x.dim(0), heads, x.dim(1) / heads});
 }
 
+HeadGrouping grouping_of(AttnImpl impl) {
+  return impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped;
+}
+
 void attend(AttnImpl impl, const OpSet& ops, const PagedAttentionArgs& args, const OpContext& context) {
   PagedAttentionArgs of_impl = args;
-  of_impl.grouping = impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped;
+  of_impl.grouping = grouping_of(impl);
   ops_of(impl, ops).paged_attention(of_impl, context);
 }
 
@@ -61,15 +65,20 @@ Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& so
 
 const OpSet& ops_of(AttnImpl impl, const OpSet& ops) { return impl == AttnImpl::kReference ? reference::ops() : ops; }
 
-// Whether the new keys are in the pool now.
-bool Attention::store(const TensorView& k, const TensorView& v, const AttnMetadata& metadata, SaveKV save) const {
-  if (!k || !kv_ || save == SaveKV::kNo || source_.is_warming_up()) return false;
+// Where the new keys are stored; null: they are not.
+TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const {
+  if (!k || !kv_ || save == SaveKV::kNo || source_.is_warming_up()) return {};
   const bool encoder = config_.keys == PagedAttentionArgs::Keys::kEncoder;
   const TensorView& slots = encoder ? metadata.encoder_write_slots : metadata.write_slots;
   HR_REQUIRE(slots, ErrorCode::kInvalidArgument, "attention: keys are to be stored, but the batch has no ",
              encoder ? "encoder write slots" : "write slots");
-  ops_.store_kv({.k = k, .v = v, .slots = slots, .kv = kv_}, config_.context);
-  return true;
+  return slots;
+}
+
+void Attention::run(AttentionStepArgs step) const {
+  step.attention.grouping = grouping_of(config_.attn_impl);
+  const bool in_one = ops_.attention_step != nullptr && (step.rotates() || step.gate);
+  if (!in_one || !ops_.attention_step(step, config_.context)) attention_step_apart(ops_, step, config_.context);
 }
 
 void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
@@ -77,27 +86,30 @@ void Attention::forward(const TensorView& q, const TensorView& k, const TensorVi
   const AttnMetadata& metadata = source_.fetch_attn_metadata();
   if (q.dim(0) == 0) return;
   const TensorView new_k = k ? heads_of(k, config_.num_kv_heads) : k, new_v = v ? heads_of(v, config_.num_kv_heads) : v;
-  const bool stored = store(new_k, new_v, metadata, options.save_kv_cache);
+  const TensorView slots = slots_of(metadata, new_k, options.save_kv_cache);
   // A device's kernels are fastest when all keys come from one place; an encoder's are always the pool's.
   const bool all_stored =
       metadata.on_device != nullptr && metadata.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
-  const bool from_pool = config_.keys == PagedAttentionArgs::Keys::kEncoder || (stored && all_stored);
-  attend(config_.attn_impl, ops_,
-         {.q = heads_of(q, config_.num_heads),
-          .k_new = from_pool ? TensorView() : new_k,
-          .v_new = from_pool ? TensorView() : new_v,
-          .kv = kv_,
-          .spans = metadata.spans,
-          .on_device = metadata.on_device,
-          .page_table = metadata.page_table,
-          .scale = config_.scale,
-          .logit_cap = config_.logit_cap,
-          .window = config_.sliding_window.value_or(kNoWindow),
-          .type = config_.attn_type,
-          .keys = config_.keys,
-          .out = heads_of(out, config_.num_heads),
-          .lse = options.lse},
-         config_.context);
+  const bool from_pool = config_.keys == PagedAttentionArgs::Keys::kEncoder || (slots && all_stored);
+  AttentionStepArgs step{.norm_rotary = options.norm_rotary.value_or(NormRotaryArgs{}),
+                         .store = {.k = new_k, .v = new_v, .slots = slots, .kv = kv_},
+                         .attention = {.q = heads_of(q, config_.num_heads),
+                                       .k_new = from_pool ? TensorView() : new_k,
+                                       .v_new = from_pool ? TensorView() : new_v,
+                                       .kv = kv_,
+                                       .spans = metadata.spans,
+                                       .on_device = metadata.on_device,
+                                       .page_table = metadata.page_table,
+                                       .scale = config_.scale,
+                                       .logit_cap = config_.logit_cap,
+                                       .window = config_.sliding_window.value_or(kNoWindow),
+                                       .type = config_.attn_type,
+                                       .keys = config_.keys,
+                                       .out = heads_of(out, config_.num_heads),
+                                       .lse = options.lse},
+                         .gate = options.gate};
+  if (options.norm_rotary) step.norm_rotary.q = step.attention.q, step.norm_rotary.k = new_k;
+  run(step);
 }
 
 std::string Attention::kernel_name() const { return str(name_of(config_.attn_impl), " ", ops_.name); }

@@ -33,7 +33,9 @@ struct AttentionConfig {
 
 struct AttentionOptions {
   SaveKV save_kv_cache = SaveKV::kYes;
-  TensorView lse;  // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
+  TensorView lse;                             // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
+  std::optional<NormRotaryArgs> norm_rotary;  // as RadixAttentionOptions
+  TensorView gate;                            // [num_tokens, num_heads, v_head_dim], likewise
 };
 
 // Not thread-safe, as its source.
@@ -55,7 +57,8 @@ class Attention {
   std::string kernel_name() const;  // of the run report: "grouped avx512"
 
  private:
-  bool store(const TensorView& k, const TensorView& v, const AttnMetadata& metadata, SaveKV save) const;
+  TensorView slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const;
+  void run(AttentionStepArgs step) const;
 
   AttentionConfig config_;
   const OpSet& ops_;  // not owned

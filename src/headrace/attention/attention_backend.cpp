@@ -24,6 +24,9 @@ void check_inputs(const RadixAttention& layer, const AttnInputs& in, const Tenso
   if (in.k) check_heads(layer, "k", in.k, layer.tp_k_head_num(), head_dim);
   if (in.v) check_heads(layer, "v", in.v, layer.tp_v_head_num(), layer.v_head_dim());
   check_heads(layer, "out", out, layer.tp_q_head_num(), layer.v_head_dim());
+  HR_REQUIRE(!o.norm_rotary || (in.k && !o.q_rope), ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(),
+             ": norm_rotary is given ", in.k ? "with q_rope" : "without k");
+  if (o.gate) check_heads(layer, "gate", o.gate, layer.tp_q_head_num(), layer.v_head_dim());
   if (o.q_rope) check_heads(layer, "q_rope", o.q_rope, layer.tp_q_head_num(), rope);
   if (o.k_rope) check_heads(layer, "k_rope", o.k_rope, layer.tp_k_head_num(), rope);
 }

@@ -86,7 +86,10 @@ void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs&
                       metadata_source());
   if (c.attn_type != AttentionType::kEncoderOnly) attention.bind_kv_cache(pool_.layer(layer.layer_id()));
   attention.forward(q ? q.view() : in.q, k ? k.view() : in.k, in.v, out,
-                    {.save_kv_cache = options.save_kv_cache, .lse = options.lse});
+                    {.save_kv_cache = options.save_kv_cache,
+                     .lse = options.lse,
+                     .norm_rotary = options.norm_rotary,
+                     .gate = options.gate});
 }
 
 }  // namespace headrace

@@ -6,6 +6,7 @@
 #include "headrace/base/tensor.h"
 #include "headrace/batch/attention_type.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/kernels/norm_rotary.h"
 
 namespace headrace {
 
@@ -31,6 +32,9 @@ struct RadixAttentionOptions {
   TensorView q_rope, k_rope;  // [num_tokens, heads, r]: an added score term q_rope . k_rope; then q and k have
                               // head_dim - r elements and the pool holds k | k_rope
   TensorView lse;             // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
+  // Run on q and k first, which are its own q and k; not together with q_rope. What q and k hold afterwards is open.
+  std::optional<NormRotaryArgs> norm_rotary;
+  TensorView gate;  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate) in the end; or null
 };
 
 // Immutable; callable from any thread. Error kInvalidArgument from the constructor names the field.

@@ -15,9 +15,9 @@ struct StateSnapshot;
 
 // Device addresses; refers to memory of the DeviceBatch that made it. Kernels read lengths, slots and kinds from here
 // alone, so a captured graph stays valid when their contents change; the host's arrays size the launch.
-// Who fills it promises that these arrays, the page table, and the keys and values that the spans call cached were
-// written before the first kernel of the batch was queued, by an upload, or by kernels that it waits for: attention may
-// read them while a kernel ahead of it still runs.
+// Who fills it promises that these arrays, the page table, tokens' positions and write slots, and the keys and values
+// that the spans call cached were written before the first kernel of the batch was queued, by an upload, or by kernels
+// that it waits for: attention may read them while a kernel ahead of it still runs.
 struct DeviceMetadata {
   const KeySpan* spans = nullptr;
   const StateSlots* state_slots = nullptr;

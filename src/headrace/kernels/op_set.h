@@ -3,6 +3,7 @@
 #pragma once
 #include <string_view>
 
+#include "headrace/kernels/attention_step.h"
 #include "headrace/kernels/block_step.h"
 #include "headrace/kernels/causal_conv1d.h"
 #include "headrace/kernels/embedding.h"
@@ -43,6 +44,7 @@ struct OpSet {
   // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
   // ops that it stands for run one by one.
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
+  bool (*attention_step)(const AttentionStepArgs&, const OpContext&) = nullptr;
   // Null where one launch is as dear as several: then layers run its parts.
   void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
   void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;

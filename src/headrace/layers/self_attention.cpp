@@ -48,19 +48,14 @@ SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig
   k_norm_.emplace(scope, "k_norm", c.head_dim, c.eps, c.norm_form);
 }
 
-void SelfAttention::norm_and_rotate(const LayerContext& context, const TensorView& q, const TensorView& k,
-                                    const TensorView& positions) const {
-  const NormRotaryArgs args{.q = q,
-                            .k = k,
-                            .q_weight = q_norm_ ? q_norm_->weight() : TensorView(),
-                            .k_weight = k_norm_ ? k_norm_->weight() : TensorView(),
-                            .eps = config_.eps,
-                            .weight_form = config_.norm_form,
-                            .positions = positions,
-                            .inv_freq = rotary_->inv_freq(),
-                            .magnitude = rotary_->magnitude()};
-  if (context.ops->norm_rotary != nullptr) return context.ops->norm_rotary(args, context.op);
-  norm_rotary_apart(*context.ops, args, context.op);
+NormRotaryArgs SelfAttention::norm_rotary(const TensorView& positions) const {
+  return {.q_weight = q_norm_ ? q_norm_->weight() : TensorView(),
+          .k_weight = k_norm_ ? k_norm_->weight() : TensorView(),
+          .eps = config_.eps,
+          .weight_form = config_.norm_form,
+          .positions = positions,
+          .inv_freq = rotary_->inv_freq(),
+          .magnitude = rotary_->magnitude()};
 }
 
 void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
@@ -81,17 +76,10 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
   fused_linear(context, projections);
   const TensorView per_head = queries.reshape({tokens, heads, gated ? 2 * dim : dim});
   const TensorView q = per_head.narrow(2, 0, dim), k = keys.reshape({tokens, config_.num_kv_heads, dim});
-  norm_and_rotate(context, q, k, batch.positions);
   const Tensor out = context.make({tokens, heads * dim});
-  attention_.forward(q, k, v, batch, out);
-  if (gated && tokens > 0) {
-    const TensorView rows = out.view().reshape({tokens * heads, dim});
-    context.ops->pointwise({.kind = PointwiseKind::kSigmoidMul,
-                            .x = per_head.narrow(2, dim, 2 * dim).reshape({tokens * heads, dim}),
-                            .y = rows,
-                            .out = rows},
-                           context.op);
-  }
+  attention_.forward(
+      q, k, v, batch, out,
+      {.norm_rotary = norm_rotary(batch.positions), .gate = gated ? per_head.narrow(2, dim, 2 * dim) : TensorView()});
   fused_linear(context, {.x = out, .products = {o_proj_.product(x)}, .residual = x});
 }
 

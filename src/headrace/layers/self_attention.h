@@ -37,8 +37,7 @@ class SelfAttention {
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
-  void norm_and_rotate(const LayerContext& context, const TensorView& q, const TensorView& k,
-                       const TensorView& positions) const;
+  NormRotaryArgs norm_rotary(const TensorView& positions) const;  // of the call's queries and keys
 
   SelfAttentionConfig config_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;

@@ -36,6 +36,7 @@ constexpr OpSet kOps = {.name = "cuda",
                         .token_confidence = token_confidence,
                         .sample_tokens = sample_tokens,
                         .gdn_step = gdn_step,
+                        .attention_step = attention_step,
                         .fused_linear = fused_linear,
                         .norm_rotary = norm_rotary,
                         .expert_routing = expert_routing,
@@ -52,7 +53,8 @@ constexpr OpSet baseline_of(OpSet set) {
   set.paged_attention = baseline::paged_attention;
   set.gated_delta_rule = baseline::gated_delta_rule;
   set.expert_mlp = baseline::expert_mlp;
-  set.gdn_step = nullptr;  // Hopper's alone
+  set.gdn_step = nullptr;  // these two are Hopper's alone
+  set.attention_step = nullptr;
   return set;
 }
 constexpr OpSet kBaselineOps = baseline_of(kOps);

@@ -1,6 +1,11 @@
 // Norms of query and key heads and their rotation, in one pass: a head is 16 or 32 lanes of eight elements. The sums
-// are those of rms_norm's kernel for rows of this length, so the bits are too.
+// are those of rms_norm's kernel for rows of this length, so the bits are too. In a step the new keys and values are
+// stored on the way, whose heads follow those of the queries.
+#include <bit>
+
+#include "headrace/batch/attn_metadata.h"
 #include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/norm_rotary.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/rotation.cuh"
 #include "headrace/kernels/cuda/vector.cuh"
@@ -9,6 +14,30 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kFewTokens = 64;  // whose blocks all begin before the kernel ahead ends; 700 are faster stored apart
+
+// One side of a pool of the heads' type: [pages, heads, page_size, dim].
+struct PoolSide {
+  void* data = nullptr;
+  int64_t page_stride = 0, head_stride = 0, slot_stride = 0;
+
+  PoolSide() = default;
+  explicit PoolSide(const TensorView& x)
+      : data(x.data()), page_stride(x.stride(0)), head_stride(x.stride(1)), slot_stride(x.stride(2)) {}
+  template <class T>
+  __device__ T* row(int64_t slot, int page_shift, int head) const {
+    const int64_t page = slot >> page_shift, within = slot & ((1 << page_shift) - 1);
+    return static_cast<T*>(data) + page * page_stride + head * head_stride + within * slot_stride;
+  }
+};
+
+// Where a step stores its new keys and values.
+struct Stored {
+  Rows v;
+  PoolSide to_k, to_v;
+  const int64_t* slots = nullptr;  // null: nowhere
+  int page_shift = 0;
+};
 
 struct Params {
   Rows q, k;
@@ -20,6 +49,10 @@ struct Params {
   int tokens, q_heads, k_heads, dim, half;
   float eps, weight_offset, magnitude;
   bool shared_angles;  // heads of 128 that turn whole: the two of a warp are of one token
+  bool early;          // positions are read before the kernel ahead ends (DeviceMetadata)
+  Stored stored;
+
+  __host__ __device__ int heads() const { return q_heads + (stored.slots != nullptr ? 2 : 1) * k_heads; }
 };
 
 template <class T, int kLanes>
@@ -98,35 +131,96 @@ template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ Params p) {
   const Head<T, kLanes> head{p, static_cast<int>(threadIdx.x) % kLanes};
   const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes,
-                 heads = static_cast<uint32_t>(p.q_heads + p.k_heads);
+                 heads = static_cast<uint32_t>(p.heads());
   const int token = static_cast<int>(row / heads), number = static_cast<int>(row - row / heads * heads);
-  const bool of_k = number >= p.q_heads,
+  const bool of_q = number < p.q_heads, of_v = number >= p.q_heads + p.k_heads,
              inside = token < p.tokens && head.any();  // others take part in the warp's sums
-  const void* weights = of_k ? p.k_weight : p.q_weight;
+  const int of_side = of_q ? number : of_v ? number - p.q_heads - p.k_heads : number - p.q_heads;
+  const void* weights = of_q ? p.q_weight : p.k_weight;
   // As it lies in memory: nothing waits for it before it multiplies.
   RawPiece<T> raw_weight;
   if (p.weight_in_pieces)
     raw_weight = RawPiece<T>::load_constant(static_cast<const T*>(weights) + min(head.first(), p.dim - kPiece));
   float frequency[kPiece] = {};
   head.load_frequencies(frequency);
-  let_next_start();
-  wait_for_previous();
-  const int position = inside ? p.positions[token] : 0;
   T* at = nullptr;
-  Piece<T> x{};
-  if (inside) {
-    at = (of_k ? row_of<T>(p.k, token, number - p.q_heads) : row_of<T>(p.q, token, number)) + head.first();
-    x = Piece<T>::load(at);
-  }
+  RawPiece<T> raw{};
+  const auto load = [&] {
+    wait_for_previous();
+    if (!inside) return;
+    at = row_of<T>(of_q ? p.q : of_v ? p.stored.v : p.k, token, of_side) + head.first();
+    raw = RawPiece<T>::load(at);
+  };
+  const bool turns = !__all_sync(0xffffffffu, of_v);
+  let_next_start();
+  if (!p.early) load();  // angles are found while rows come, or before
+  const bool stores = p.stored.slots != nullptr && inside && !of_q;
+  const int64_t slot = stores ? p.stored.slots[token] : kDoNotStore;
   Rotation rotations[kPiece];
-  head.find_rotations(position, frequency, rotations);  // while x comes
-  if (p.weight_in_pieces) {
+  if (turns) head.find_rotations(inside ? p.positions[token] : 0, frequency, rotations);
+  if (p.early) load();
+  Piece<T> x = raw.piece();
+  if (turns && p.weight_in_pieces) {
     head.norm(x, raw_weight.piece());
-  } else if (weights != nullptr) {
+  } else if (turns && weights != nullptr) {
     head.norm(x, head.weight_of(weights));
   }
-  head.rotate(x, rotations);
-  if (inside) x.store(at);
+  if (turns) head.rotate(x, rotations);
+  if (of_v) x = raw.piece();
+  if (inside && !of_v) x.store(at);
+  if (slot == kDoNotStore) return;
+  x.store_global((of_v ? p.stored.to_v : p.stored.to_k).template row<T>(slot, p.stored.page_shift, of_side) +
+                 head.first());
+}
+
+Params params_of(const NormRotaryArgs& a) {
+  return {.q = Rows(a.q),
+          .k = Rows(a.k),
+          .q_weight = a.q_weight.data(),
+          .k_weight = a.k_weight.data(),
+          .weight_type = a.q_weight ? a.q_weight.dtype() : DType::kF32,
+          .weight_in_pieces =
+              a.q_weight && a.q_weight.dtype() == a.q.dtype() && in_pieces(a.q_weight) && in_pieces(a.k_weight),
+          .positions = static_cast<const int32_t*>(a.positions.data()),
+          .inv_freq = static_cast<const float*>(a.inv_freq.data()),
+          .tokens = static_cast<int>(a.q.dim(0)),
+          .q_heads = static_cast<int>(a.q.dim(1)),
+          .k_heads = static_cast<int>(a.k.dim(1)),
+          .dim = static_cast<int>(a.q.dim(2)),
+          .half = static_cast<int>(a.inv_freq.dim(0)),
+          .eps = a.eps,
+          .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+          .magnitude = a.magnitude,
+          .shared_angles =
+              a.q.dim(2) == 16 * kPiece && a.inv_freq.dim(0) == 8 * kPiece && (a.q.dim(1) + a.k.dim(1)) % 2 == 0,
+          .early = false,
+          .stored = {}};
+}
+
+// Whether heads come in pieces of one type.
+bool fits(const NormRotaryArgs& a) {
+  const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
+  return a.q.dim(2) <= 32 * kPiece && a.inv_freq.dim(0) % kPiece == 0 && in_pieces(a.q) && in_pieces(a.k) && one_dtype;
+}
+
+bool like(const TensorView& x, DType type) { return x.dtype() == type && in_pieces(x); }
+
+// Whether they are stored as they come.
+bool fits(const NormRotaryArgs& a, const StoreKVArgs& to) {
+  const DType type = a.q.dtype();
+  return fits(a) && to.v.dim(2) == a.k.dim(2) && like(to.v, type) && like(to.kv.k, type) && like(to.kv.v, type);
+}
+
+void launch(const Params& p, DType type, const OpContext& context) {
+  const int64_t rows = int64_t{p.tokens} * p.heads();
+  const auto blocks = [rows](int64_t each) { return dim3(static_cast<unsigned>((rows + each - 1) / each)); };
+  for_type(type, [&]<class T>(T) {
+    if (p.dim <= 16 * kPiece) {
+      launch_early(stream_of(context), norm_rotate<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "norm_rotary");
+    } else {
+      launch_early(stream_of(context), norm_rotate<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "norm_rotary");
+    }
+  });
 }
 
 }  // namespace
@@ -134,42 +228,27 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
 void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
   check(a);
   if (a.q.dim(0) == 0) return;
-  const Params p{.q = Rows(a.q),
-                 .k = Rows(a.k),
-                 .q_weight = a.q_weight.data(),
-                 .k_weight = a.k_weight.data(),
-                 .weight_type = a.q_weight ? a.q_weight.dtype() : DType::kF32,
-                 .weight_in_pieces =
-                     a.q_weight && a.q_weight.dtype() == a.q.dtype() && in_pieces(a.q_weight) && in_pieces(a.k_weight),
-                 .positions = static_cast<const int32_t*>(a.positions.data()),
-                 .inv_freq = static_cast<const float*>(a.inv_freq.data()),
-                 .tokens = static_cast<int>(a.q.dim(0)),
-                 .q_heads = static_cast<int>(a.q.dim(1)),
-                 .k_heads = static_cast<int>(a.k.dim(1)),
-                 .dim = static_cast<int>(a.q.dim(2)),
-                 .half = static_cast<int>(a.inv_freq.dim(0)),
-                 .eps = a.eps,
-                 .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
-                 .magnitude = a.magnitude,
-                 .shared_angles = a.q.dim(2) == 16 * kPiece && a.inv_freq.dim(0) == 8 * kPiece &&
-                                  (a.q.dim(1) + a.k.dim(1)) % 2 == 0};
-  const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
-  if (p.dim > 32 * kPiece || p.half % kPiece != 0 || !in_pieces(a.q) || !in_pieces(a.k) || !one_dtype) {
-    struct {
-      void (*rms_norm)(const RMSNormArgs&, const OpContext&);
-      void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
-    } const ops{rms_norm, rotary_embedding};
-    return norm_rotary_apart(ops, a, context);
-  }
-  const int64_t rows = int64_t{p.tokens} * (p.q_heads + p.k_heads);
-  const auto blocks = [rows](int64_t each) { return dim3(static_cast<unsigned>((rows + each - 1) / each)); };
-  for_type(a.q.dtype(), [&]<class T>(T) {
-    if (p.dim <= 16 * kPiece) {
-      launch_early(stream_of(context), norm_rotate<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "norm_rotary");
-    } else {
-      launch_early(stream_of(context), norm_rotate<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "norm_rotary");
-    }
-  });
+  if (fits(a)) return launch(params_of(a), a.q.dtype(), context);
+  struct {
+    void (*rms_norm)(const RMSNormArgs&, const OpContext&);
+    void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
+  } const ops{rms_norm, rotary_embedding};
+  norm_rotary_apart(ops, a, context);
+}
+
+bool norm_rotary_store(const NormRotaryArgs& a, const StoreKVArgs& to, const OpContext& context) {
+  if (a.q.dim(0) == 0 || a.q.dim(0) > kFewTokens || !fits(a, to)) return false;
+  Params p = params_of(a);
+  p.early = true;
+  p.stored = {.v = Rows(to.v),
+              .to_k = PoolSide(to.kv.k),
+              .to_v = PoolSide(to.kv.v),
+              .slots = static_cast<const int64_t*>(to.slots.data()),
+              .page_shift = std::countr_zero(static_cast<unsigned>(to.kv.page_size()))};
+  // The two heads of a warp are of one token here as well.
+  p.shared_angles = p.shared_angles && p.heads() % 2 == 0;
+  launch(p, a.q.dtype(), context);
+  return true;
 }
 
 }  // namespace headrace::cuda

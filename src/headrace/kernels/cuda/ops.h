@@ -10,6 +10,7 @@ void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
 void causal_conv1d(const CausalConv1dArgs& args, const OpContext& context);
 void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
 bool gdn_step(const GDNStepArgs& args, const OpContext& context);
+bool attention_step(const AttentionStepArgs& args, const OpContext& context);
 void linear(const LinearArgs& args, const OpContext& context);
 void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "headrace/batch/device_plans.h"
+#include "headrace/kernels/cuda/attention_shape.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/stream.h"
@@ -64,8 +65,6 @@ AttentionParams params_of(const PagedAttentionArgs& a) {
           .encoder = a.keys == PagedAttentionArgs::Keys::kEncoder};
 }
 
-namespace {
-
 AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   AttentionShape shape{.determinism = context.determinism};
   const int group = static_cast<int>(a.q.dim(1) / a.num_kv_heads());
@@ -96,8 +95,6 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   if (shape.seen_keys == 0) shape.seen_keys = shape.max_keys;
   return shape;
 }
-
-}  // namespace
 
 void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   check(a);

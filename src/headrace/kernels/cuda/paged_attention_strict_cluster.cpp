@@ -38,7 +38,7 @@ bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_ke
 }
 
 // Rows of a request in blocks of up to 8, where none has more, or of 16.
-bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+bool attend_by_streams(const AttentionParams& p, const Gate& gate, const AttentionShape& shape, const Stream& stream) {
   const StrictClusterTask task = task_of(p, shape);
   const int dim = kernel_dim(p);
   const bool few = shape.max_rows <= kStrictStreamRows;
@@ -46,7 +46,7 @@ bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, co
   StrictStreamCall call{{.p = p, .parts = plan.parts}};
   // The kernel adds up groups in their slots even where one cluster finds them all.
   if (plan.blocks == 0 || !place_slots(call, task.pieces, plan.blocks, shape.max_keys, stream)) return false;
-  call.kernel_dim = dim;
+  call.kernel_dim = dim, call.gate = gate;
   call.maps = {.k = map_of(p, p.k, p.head_dim, dim, task.tile_keys),
                .v = map_of(p, p.v, p.v_head_dim, dim, task.tile_keys, std::min(dim / plan.blocks, 64))};
   const auto attend =
@@ -57,14 +57,24 @@ bool attend_by_streams(const AttentionParams& p, const AttentionShape& shape, co
   return true;
 }
 
+bool takes_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  const bool strict = shape.determinism == Determinism::kStrict;
+  return shape.max_rows <= kMostStreamRows && p.key_type != DType::kE4M3 && fits_sm90(p, stream) &&
+         (strict || streams_are_fast(task_of(p, shape).seen_keys));
+}
+
 }  // namespace
+
+bool paged_attention_gated(const AttentionParams& p, const Gate& gate, const AttentionShape& shape,
+                           const Stream& stream) {
+  return takes_streams(p, shape, stream) && attend_by_streams(p, gate, shape, stream);
+}
 
 bool paged_attention_strict_cluster(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (shape.max_rows > 64 || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
   const StrictClusterTask task = task_of(p, shape);
   const bool strict = shape.determinism == Determinism::kStrict;
-  const bool by_streams = shape.max_rows <= kMostStreamRows && (strict || streams_are_fast(task.seen_keys));
-  if (by_streams && attend_by_streams(p, shape, stream)) return true;
+  if (takes_streams(p, shape, stream) && attend_by_streams(p, {}, shape, stream)) return true;
   if (!strict || shape.max_rows <= kStrictStreamRows) return false;
   const StrictClusterPlan plan = strict_cluster_plan(task, stream.num_sms);
   if (plan.blocks == 0) return false;

@@ -15,10 +15,21 @@ struct StrictClusterCall {
   uint32_t* done = nullptr;       // [pieces, blocks] parts; zero between calls
 };
 
+// Of [tokens, heads, v_head_dim], of the queries' type: results are multiplied by sigmoid of it. Null: they are not.
+struct Gate {
+  const void* data = nullptr;
+  int64_t token_stride = 0, head_stride = 0;
+};
+
 struct StrictStreamCall : StrictClusterCall {
   KVMaps maps{};       // values in boxes of a block's columns, of up to 64
   int kernel_dim = 0;  // 64, 128 or 256
+  Gate gate{};
 };
+
+// Attention and the gate, where streams take the rows. False when they do not.
+bool paged_attention_gated(const AttentionParams& params, const Gate& gate, const AttentionShape& shape,
+                           const Stream& stream);
 
 // One of these for each type of the queries, in a file of its own. `tiles`: of rows.
 template <class T>

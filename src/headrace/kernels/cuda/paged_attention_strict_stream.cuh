@@ -2,6 +2,7 @@
 // and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
+#include "headrace/kernels/cuda/gate.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/strict_cluster_place.cuh"
 #include "headrace/kernels/cuda/strict_stream_block.cuh"
@@ -60,7 +61,17 @@ struct StrictStream {
     __syncwarp();
     cluster_arrive_release();  // this block has begun: others may write to its memory
   }
-  using OwnValues = float4[S::kWarpChains][S::kRowGroups];  // of a warp that adds values up
+  struct OwnValues {  // of a warp that adds values up
+    float4 value[S::kWarpChains][S::kRowGroups];
+    uint2 gates[S::kWarpChains][S::kRowGroups];
+  };
+  __device__ void load_gates(OwnValues& own) const {
+#pragma unroll
+    for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
+      const int m = i / S::kRowGroups, g = i % S::kRowGroups;
+      own.gates[m][g] = gates_of(b.chain_of(m), g);
+    }
+  }
   __device__ void attend(const StrictRound& first, OwnValues& own) const {
     begin();
     const int warp = b.warp_n;
@@ -87,12 +98,13 @@ struct StrictStream {
     cluster_wait_acquire();
     int ordinal = rounds.part;
     if (warp < S::kKeyLoader) {
+      load_gates(own);
       b.run_values(rounds, first, [&](const StrictRound&, const typename StreamBlock<S>::Values& value) {
 #pragma unroll
         for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
           const int m = i / S::kRowGroups, g = i % S::kRowGroups;
-          own[m][g] = by_row(value[m][g]);
-          if (groups > 1) *slot_values(ordinal, b.chain_of(m), g) = own[m][g];
+          own.value[m][g] = by_row(value[m][g]);
+          if (groups > 1) *slot_values(ordinal, b.chain_of(m), g) = own.value[m][g];
         }
         ordinal += rounds.parts;
       });
@@ -122,16 +134,46 @@ struct StrictStream {
     return __syncthreads_or(last);
   }
 
+  // A lane's first two columns of a chain; the others are eight further on.
+  __device__ int first_column(int chain) const { return b.rank * S::kColumns + chain * 16 + b.lane / 8 * 2; }
+  __device__ const typename S::T* gate_row(int token, int head) const {
+    return static_cast<const typename S::T*>(call.gate.data) + token * call.gate.token_stride +
+           head * call.gate.head_stride;
+  }
+  __device__ uint2 gates_of(int chain, int row_group) const {
+    const int row = value_row(row_group), d = first_column(chain);
+    if (call.gate.data == nullptr || b.row0 + row >= b.rows) return {};
+    const auto* from = gate_row(b.axis.span.q_off + b.token_of(row), b.head_of(row)) + d;
+    const auto pair = [&](int at) {
+      return d + at < b.p.v_head_dim ? __ldcg(reinterpret_cast<const uint32_t*>(from + at)) : 0;
+    };
+    return {pair(0), pair(8)};
+  }
+  // The row's values as RowResult writes them, and times their gates. Returns whether one was NaN before that.
+  __device__ bool write_gated(const StreamTotal& total, int token, int head, int d, const uint2& gates) const {
+    using T = typename S::T;
+    const AttentionParams& p = b.p;
+    const float scale = total.state.sum == 0 ? 0.0f : p.v_scale / total.state.sum;
+    T* const to = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride + d;
+    const auto put = [&](int at, float x, float y, uint32_t gate) {
+      if (d + at >= p.v_head_dim) return false;
+      *reinterpret_cast<uint32_t*>(to + at) = gated_pair<T>(gate, pack2<T>(x * scale, y * scale));
+      return isnan(x * scale) || isnan(y * scale);
+    };
+    const bool nan = put(0, total.value.x, total.value.y, gates.x);
+    return put(8, total.value.z, total.value.w, gates.y) || nan;
+  }
   // Returns whether a value is NaN.
-  __device__ bool write(const StreamTotal& total, int chain, int row_group) const {
+  __device__ bool write(const StreamTotal& total, int chain, int row_group, const uint2& gates) const {
     const int row = value_row(row_group);
     if (b.row0 + row >= b.rows) return false;
     const RowResult result{b.p, {}, 0};
     const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row);
     const PartSum& state = total.state;
     if (b.rank == 0 && chain == 0 && b.lane / 4 < 2) result.state(token, head, state.largest, state.sum);
-    const int d = b.rank * S::kColumns + chain * 16 + b.lane / 8 * 2;
+    const int d = first_column(chain);
     const float4& x = total.value;
+    if (call.gate.data != nullptr) return write_gated(total, token, head, d, gates);
     const bool nan = result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
     return result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum) || nan;
   }
@@ -146,9 +188,9 @@ struct StrictStream {
       StreamTotal total;
       if (any_key) {
         const float2 x = *b.state_of(value_row(g));
-        total = {{x.x, x.y}, own[m][g]};
+        total = {{x.x, x.y}, own.value[m][g]};
       }
-      nan |= write(total, b.chain_of(m), g);
+      nan |= write(total, b.chain_of(m), g, any_key ? own.gates[m][g] : gates_of(b.chain_of(m), g));
     }
     return nan;
   }
@@ -158,6 +200,7 @@ struct StrictStream {
     bool nan = false;
     for (int i = b.warp_n; i < S::kChains * S::kRowGroups; i += S::kThreads / 32) {
       const int chain = i / S::kRowGroups, g = i % S::kRowGroups;
+      const uint2 gates = gates_of(chain, g);
       StreamTotal total;
       for (int base = 0; base < groups; base += kTogether) {
         float2 state[kTogether];
@@ -171,17 +214,26 @@ struct StrictStream {
 #pragma unroll
         for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, value[n]);
       }
-      nan |= write(total, chain, g);
+      nan |= write(total, chain, g, gates);
     }
     return nan;
   }
   __device__ void redo() const {
     if (threadIdx.x >= 128) return;
-    for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) {
-      attend_row(b.p, request, b.axis.span.q_off + b.token_of(row), b.head_of(row),
-                 *reinterpret_cast<RowScratch*>(b.shared), RowWrite::kWhereNaN,
-                 {1, static_cast<int>(threadIdx.x), b.rank * S::kColumns, S::kColumns});
-    }
+    for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) redo(row);
+  }
+  __device__ void redo(int row) const {
+    using T = typename S::T;
+    static_assert(S::kColumns <= 128);  // a thread writes one at most
+    const AttentionParams& p = b.p;
+    const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row), first = b.rank * S::kColumns,
+              thread = static_cast<int>(threadIdx.x), d = first + thread;
+    T* const out = static_cast<T*>(p.out) + token * p.out_token_stride + head * p.out_head_stride + d;
+    const bool gates =
+        call.gate.data != nullptr && thread < S::kColumns && d < p.v_head_dim && isnan(static_cast<float>(*out));
+    attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(b.shared), RowWrite::kWhereNaN,
+               {1, thread, first, S::kColumns});
+    if (gates) *out = static_cast<T>(gated<T>(static_cast<float>(gate_row(token, head)[d]), static_cast<float>(*out)));
   }
 };
 

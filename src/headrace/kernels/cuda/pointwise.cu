@@ -1,3 +1,4 @@
+#include "headrace/kernels/cuda/gate.cuh"
 #include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/vector.cuh"
@@ -18,7 +19,7 @@ __device__ float combine(PointwiseKind kind, float x, float y) {
   switch (kind) {
     case PointwiseKind::kAdd: return x + y;
     case PointwiseKind::kSiluMul: return silu_of<T>(x) * y;
-    case PointwiseKind::kSigmoidMul: return sizeof(T) == 2 ? __fdividef(y, 1.0f + __expf(-x)) : sigmoid(x) * y;
+    case PointwiseKind::kSigmoidMul: return gated<T>(x, y);
     case PointwiseKind::kMul: return x * y;
     case PointwiseKind::kGeluMul: return gelu(x) * y;
     case PointwiseKind::kSoftCap: return x * tanhf(y / x);
