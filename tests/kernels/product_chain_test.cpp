@@ -2,8 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <functional>
+#include <limits>
+#include <string>
+#include <vector>
 
+#include "headrace/kernels/cuda/product_chain_exchange.h"
 #include "headrace/kernels/cuda/product_chain_plan.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -74,6 +79,7 @@ struct Layer {
     for (Tensor* t : results()) poison(*t);
   }
   std::array<Tensor*, 5> results() { return {&after_out, &inner, &after_down, &y_q, &y_k}; }
+  std::array<const Tensor*, 5> results() const { return {&after_out, &inner, &after_down, &y_q, &y_k}; }
   std::array<FusedLinearArgs, 4> steps() const {
     std::array<FusedLinearArgs, 4> s;
     s[0] = {.x = a, .products = {{{out, {}, after_out}}}, .residual = x};
@@ -91,6 +97,64 @@ struct Layer {
     return s;
   }
 };
+
+std::vector<FusedLinearArgs> all_steps(const Layer& layer) {
+  const auto steps = layer.steps();
+  return {steps.begin(), steps.end()};
+}
+
+using cuda::After;
+using cuda::ChainExchange;
+
+TEST(ChainExchange, StepsOfALayerGetTheirXFromTheStepBefore) {
+  const Layer layer(DType::kBF16, 4, 1032, 264, 520);
+  const auto steps = cuda::plan_exchange(all_steps(layer)).steps;
+  const std::array places = {ChainExchange::kNotHanded, 0, 4 * 1032 * 2, 4 * (1032 + 520) * 2};
+  for (size_t i = 0; i < places.size(); ++i) {
+    EXPECT_EQ(steps[i].x_at, places[i]) << i;
+    EXPECT_EQ(steps[i].after, i == 0 ? After::kSeen : After::kAsked) << i;
+  }
+}
+
+TEST(ChainExchange, MeetsForWhatOtherBlocksWroteAndAStepTouches) {
+  const Layer layer(DType::kBF16, 2, 264, 520, 264);
+  const auto after = [](const std::vector<FusedLinearArgs>& chain, size_t step) {
+    return cuda::plan_exchange(chain).steps[step].after;
+  };
+  const auto steps = all_steps(layer);
+  EXPECT_EQ(after(steps, 2), After::kAsked);  // its residual is what the same threads wrote
+  auto changed = steps;
+  changed[2].x = layer.a;  // not the last result
+  EXPECT_EQ(after(changed, 2), After::kSeen);
+  changed = steps;
+  changed[2].residual = layer.inner;  // a combined product's: other threads
+  EXPECT_EQ(after(changed, 2), After::kSeen);
+  changed = steps;
+  changed[2].products[0].y = layer.after_out;  // the same threads again
+  EXPECT_EQ(after(changed, 2), After::kAsked);
+  changed[1].products[0].y = layer.after_out;  // x in place
+  EXPECT_EQ(after(changed, 1), After::kSeen);
+  changed = steps;
+  changed[3].products[0].y = layer.inner.view().slice(0, 1);  // written two steps before
+  EXPECT_EQ(after(changed, 3), After::kEarlierSeen);
+  EXPECT_EQ(cuda::plan_exchange(changed).steps[3].x_at, cuda::plan_exchange(steps).steps[3].x_at);
+  changed = steps;
+  changed[0].num_products = 2;  // two results
+  changed[0].products[1] = changed[0].products[0];
+  EXPECT_EQ(after(changed, 1), After::kSeen);
+}
+
+TEST(ChainExchange, LargeResultsAreNotHandedOver) {
+  const Tensor a(DType::kBF16, {8, 64}), x(DType::kBF16, {8, 12000}), y(DType::kBF16, {8, 10000});
+  const Tensor first(DType::kBF16, {12000, 64}), second(DType::kBF16, {10000, 12000}), third(DType::kBF16, {64, 10000});
+  const std::vector<FusedLinearArgs> chain = {{.x = a, .products = {{{first, {}, x}}}},
+                                              {.x = x, .products = {{{second, {}, y}}}},
+                                              {.x = y, .products = {{{third, {}, a}}}}};
+  const auto steps = cuda::plan_exchange(chain).steps;
+  EXPECT_EQ(steps[1].x_at, 0);
+  EXPECT_EQ(steps[2].x_at, ChainExchange::kNotHanded);
+  EXPECT_EQ(steps[2].after, After::kSeen);
+}
 
 class ProductChain : public testing::Test {
  protected:
@@ -118,6 +182,20 @@ class ProductChain : public testing::Test {
     for (int i = 0; i < 4; ++i) {
       if (i > 0) between(i);
       ops_->fused_linear(steps[static_cast<size_t>(i)], context());
+    }
+  }
+  // New values for what a chain from step `begin` on reads first, the same for all `layers`.
+  void give(Random& random, int begin, const std::vector<const Layer*>& layers) const {
+    const auto x_of = [begin](const Layer* layer) { return layer->steps()[static_cast<size_t>(begin)].x; };
+    const TensorView x = x_of(layers[0]);
+    const Tensor values = random_tensor(random, x.dtype(), x.shape(), 1);
+    for (const Layer* layer : layers) {
+      device_->copy_to_device(x_of(layer).data(), values.data(), static_cast<size_t>(values.bytes()));
+    }
+  }
+  void expect_same(const Layer& got, const Layer& want, const std::string& what) const {
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_TRUE(bit_equal(on_host(*got.results()[i]), on_host(*want.results()[i]))) << what << ", result " << i;
     }
   }
   DeviceRuntime* device_ = nullptr;  // not owned
@@ -238,6 +316,87 @@ TEST_F(ProductChain, ReplaysOfAGraphGoOnWhereTheLastEnded) {
   for (int i = 0; i < 3; ++i) graph->launch();
   EXPECT_TRUE(bit_equal(on_host(replayed.x), on_host(eager.x)));
   EXPECT_TRUE(bit_equal(on_host(replayed.y_q), on_host(eager.y_q)));
+}
+
+// Chains of one to four steps in any order and of two sizes, each with values of its own where one before it had
+// others: nobody may take those for the new ones. Steps alone, with waits between them, are the judge.
+TEST_F(ProductChain, ValuesOfEarlierLaunchesAreNotTaken) {
+  const auto small = [this] { return on_device(Layer(DType::kBF16, 3, 264, 520, 1032)); };
+  const auto large = [this] { return on_device(Layer(DType::kBF16, 8, 1032, 520, 2056)); };
+  const std::array<Layer, 2> chained = {small(), large()}, alone = {small(), large()};
+  for (const Layer& layer : alone) run(layer, [this](int) { device_->synchronize(); });
+  for (const Layer& layer : chained) run(layer, together);
+  Random random(3);
+  for (int round = 0; round < 48; ++round) {
+    const size_t size = static_cast<size_t>(round / 3 % 2);
+    const Layer &got = chained[size], &want = alone[size];
+    const int begin = round % 4, end = begin + 1 + round / 4 % (4 - begin);
+    give(random, begin, {&got, &want});
+    for (int i = begin; i < end; ++i) ops_->fused_linear(got.steps()[static_cast<size_t>(i)], context());
+    device_->synchronize();
+    for (int i = begin; i < end; ++i) {
+      ops_->fused_linear(want.steps()[static_cast<size_t>(i)], context());
+      device_->synchronize();
+    }
+    expect_same(got, want, "round " + std::to_string(round));
+  }
+}
+
+// A graph of a chain of four steps and one of three, replayed over other values.
+TEST_F(ProductChain, ReplaysTakeNewValues) {
+  const auto make = [this] { return on_device(Layer(DType::kF16, 4, 576, 264, 1024)); };
+  const Layer replayed = make(), alone = make();
+  const Tensor copy(DType::kF16, {4, 70}, *device_);
+  const auto step = [this, &copy](const Layer& layer, const std::function<void(int)>& between) {
+    run(layer, between);
+    device_->copy_on_device(copy.data(), layer.y_q.data(), static_cast<size_t>(copy.bytes()));  // ends the chain
+    between(0);
+    for (int i = 1; i < 4; ++i) {
+      ops_->fused_linear(layer.steps()[static_cast<size_t>(i)], context());
+      between(i);
+    }
+  };
+  step(replayed, together);
+  device_->synchronize();
+  device_->begin_capture();
+  step(replayed, together);
+  const auto graph = device_->end_capture();
+  Random random(4);
+  for (int round = 0; round < 25; ++round) {
+    give(random, 0, {&replayed, &alone});
+    graph->launch();
+    step(alone, [this](int) { device_->synchronize(); });
+    expect_same(replayed, alone, "round " + std::to_string(round));
+  }
+}
+
+// The last step's results take the place of the second's.
+TEST_F(ProductChain, ResultsMayLieWhereEarlierOnesLay) {
+  const auto make = [this] { return on_device(Layer(DType::kBF16, 4, 1032, 520, 2056)); };
+  const Layer apart = make(), shared = make();
+  run(apart, together);
+  const TensorView place = shared.inner.view().reshape({4 * 2056}).slice(0, 4 * 70).reshape({4, 70});
+  auto steps = shared.steps();
+  steps[3].products[0].y = place;
+  for (const FusedLinearArgs& step : steps) ops_->fused_linear(step, context());
+  EXPECT_TRUE(bit_equal(on_host(place), on_host(apart.y_q)));
+  EXPECT_TRUE(bit_equal(on_host(shared.after_down), on_host(apart.after_down)));
+}
+
+// A value that is no number has come as well as any other.
+TEST_F(ProductChain, NaNIsHandedOver) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    Layer host(type, 4, 264, 520, 520);
+    set_element(host.a, 1, std::numeric_limits<double>::quiet_NaN());
+    set_element(host.a, 2 * 520 + 3, -std::numeric_limits<double>::infinity());
+    const Layer layer = on_device(std::move(host));
+    run(layer, together);
+    const Tensor y = on_host(layer.y_q);
+    for (int64_t i = 0; i < y.numel(); ++i) {
+      const int64_t row = i / 70;
+      EXPECT_EQ(std::isnan(element_as_double(y, i)), row == 0 || row == 2) << row;
+    }
+  }
 }
 
 // The next op gets the memory that a waiting product still reads.

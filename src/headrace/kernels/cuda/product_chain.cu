@@ -2,7 +2,8 @@
 //
 // A block to each multiprocessor, an equal share of every product's rows to each block. Two warpgroups multiply, every
 // other slice of the sum each. A warp for each of them brings the weights of all steps through a ring of shared memory,
-// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written.
+// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written. They
+// hand it over as values that say by themselves that they are there, where they can (product_chain_exchange.h).
 //
 // Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
 // of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
@@ -22,13 +23,14 @@ using namespace chain;  // NOLINT: the kernel's own names
 template <class T, int kColumns>
 struct Multiplier {
   using Sums = float[kColumns][4];
-  const Steps& p;
+  Steps& p;
   const Shared shared;
   const int team;
   Ring ring{p, shared, team};
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
   Input<T, kColumns> input{p, shared, team, warp, lane};
   int parts_of = 0;  // which half of the parts is next
+  Meeting meeting{p.barrier};
 
   static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
   // A slot for each tile. While one is multiplied, the next is waited for; straight on, since the compiler lets
@@ -90,13 +92,26 @@ struct Multiplier {
     for (int t = 0; t < kTeams; ++t) sum += part(tile, t, half * 2)[at] + part(tile, t, half * 2 + 1)[at];
     return sum;
   }
-  __device__ void write(const Step& step, const Output& out, uint32_t residual) const {
+  __device__ float value_of(const Step& step, const Output& out, uint32_t residual) const {
     const int box = out.at / kUnitRows, at = out.at % kUnitRows * kColumns + out.row;
     float sum = step.combined ? silu(total(box, 0, at)) * total(box, 1, at) : total(box / 2, box % 2, at);
     const Result& result = step.products[out.product].result;
     if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
     if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
-    result.y.set(out.row, 0, out.column, sum);
+    return sum;
+  }
+  // As the next step's x: four lanes hold four neighbours, all of which there are.
+  __device__ void hand_over(const Rows& x, const Output& out, float value) const {
+    const uint32_t bits = bits_of<T>(value);
+    const uint32_t pair = bits | __shfl_down_sync(0xffffffffu, bits, 1) << 16;
+    const uint32_t next_pair = __shfl_down_sync(0xffffffffu, pair, 2);
+    if (!out.wanted || out.at % kUnitRows != 0) return;
+    write_word(static_cast<T*>(x.data) + x.at(out.row) + out.column, pair, next_pair);
+  }
+  __device__ void write(const Step& step, const Output& out, uint32_t residual) const {
+    const float value = out.wanted ? value_of(step, out, residual) : 0.0f;
+    if (step.hands_over) hand_over((&step + 1)->x, out, value);
+    if (out.wanted) step.products[out.product].result.y.set(out.row, 0, out.column, value);
   }
 
   template <int kTiles>
@@ -110,10 +125,28 @@ struct Multiplier {
     for (int tile = 0; tile < kTiles; ++tile) store_part(tile, x.first_slice, sums[tile]);
     if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
   }
-  __device__ void run_step(const Step& step) {
-    if (Share(step).empty()) return;
-    Slices x = input.begin(step);
-    if (threadIdx.x == 0) atomicExch(shared.step, static_cast<int>(&step - p.steps));
+  // By one thread, when x is here and so nobody waits for it.
+  __device__ void begin_step(int s) {
+    atomicExch(shared.step, s);
+    if (s == 0) open_exchange();
+    const bool last = s + 1 == p.num_steps;
+    if (!last && p.steps[s + 1].after == After::kEarlierSeen) __threadfence();  // of what is older than this step
+  }
+  // The highest bit at the start, which was asked for before the first step's x, tells where this launch's values lie.
+  __device__ void open_exchange() {
+    const int64_t mine = meeting.before >> 31 != 0 ? ChainExchange::kBytes : 0;
+    *shared.other_values = p.exchange + (ChainExchange::kBytes - mine);
+    for (int s = 1; s < p.num_steps; ++s) {
+      if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
+    }
+  }
+  __device__ void run_step(int s) {
+    const Step& step = p.steps[s];
+    const bool empty = Share(step).empty();
+    Slices x = empty ? Slices{} : input.begin(step);
+    if (threadIdx.x == 0) begin_step(s);
+    if (s > 0 && s + 1 == p.num_steps) forget_values(*shared.other_values);
+    if (empty) return;
     for_groups(step, [&](int begin, int end) {
       const Output out(p, step, begin, end);
       const Rows& from = step.products[0].result.residual;  // of one product alone
@@ -124,32 +157,33 @@ struct Multiplier {
         default: multiply_group<3>(step, x);
       }
       named_barrier<kGroupSummed, kConsumers>();
-      if (out.wanted) write(step, out, residual);
+      write(step, out, residual);
       parts_of ^= 1;
     });
     named_barrier<kStepDone, kConsumers>();
   }
 
   __device__ void run() {
-    Meeting meeting{p.barrier, 0};
     for (int s = 0; s < p.num_steps; ++s) {
       input.fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
       if (s == 0) {
         wait_for_previous();
-        if (threadIdx.x == 0) meeting.before = Meeting::read(p.barrier);
+        if (threadIdx.x == 0) meeting.begin();
       } else {
-        if (threadIdx.x == 0) meeting.wait();
+        if (threadIdx.x == 0) meeting.wait(p.steps[s].after);
         named_barrier<kStepMay, kConsumers>();
       }
-      run_step(p.steps[s]);
-      if (s + 1 < p.num_steps && threadIdx.x == 0) meeting.arrive();  // its block has written all
+      run_step(s);
+      if (s + 1 < p.num_steps && threadIdx.x == 0) meeting.arrive(p.steps[s + 1].after);  // its block has written all
     }
+    const bool even_meetings = p.num_steps % 2 != 0;  // the exchange counts on an odd number
+    if (p.num_steps > 1 && even_meetings && threadIdx.x == 0) meeting.arrive(After::kAsked);
   }
 };
 
 // Registers of 10 warps, so that the small kernels between two chains find room beside a block.
 template <class T, int kColumns>
-__global__ void __maxnreg__(kColumns == 4 ? 96 : 152) run_chain(const __grid_constant__ Params given) {
+__global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_chain(const __grid_constant__ Params given) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char base[];
   // Parameters that are indexed come from memory line by line, when they are needed: all of them at once, and early.
@@ -158,7 +192,7 @@ __global__ void __maxnreg__(kColumns == 4 ? 96 : 152) run_chain(const __grid_con
     copy[i] = reinterpret_cast<const uint32_t*>(&given.steps)[i];
   }
   __syncthreads();
-  const Steps& p = *reinterpret_cast<const Steps*>(copy);
+  Steps& p = *reinterpret_cast<Steps*>(copy);
   const Shared shared(p, base);
   if (threadIdx.x == 0) {
     *shared.step = 0;
@@ -180,6 +214,7 @@ __global__ void __maxnreg__(kColumns == 4 ? 96 : 152) run_chain(const __grid_con
 #endif
 }
 
+// As one that is handed nothing.
 Step step_of(const FusedLinearArgs& a, int blocks) {
   Step step{.x = Rows(a.x),
             .norm_weight = a.norm_weight.data(),
@@ -191,7 +226,10 @@ Step step_of(const FusedLinearArgs& a, int blocks) {
             .units = 0,
             .units_more = 0,
             .combined = a.combine == FusedLinearArgs::Combine::kSiluMul,
-            .whole_chunks = a.x.dim(1) % ChainPlan::kChunkLen == 0};
+            .whole_chunks = a.x.dim(1) % ChainPlan::kChunkLen == 0,
+            .handed = false,
+            .hands_over = false,
+            .after = After::kSeen};
   for (int i = 0; i < a.num_products; ++i) {
     const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
     const auto rows = static_cast<int>(product.weight.dim(0));
@@ -206,6 +244,15 @@ Step step_of(const FusedLinearArgs& a, int blocks) {
   step.units_more = step.units % blocks;
   step.units /= blocks;
   return step;
+}
+
+// From the step before `to`, in the first generation.
+void hand_over(const ChainExchange::Step& place, size_t to, Steps& steps) {
+  Step& step = steps.steps[to];
+  step.x.data = steps.exchange + place.x_at;
+  step.x.token_stride = step.in;
+  step.after = place.after;
+  step.handed = steps.steps[to - 1].hands_over = true;
 }
 
 // A box is a unit's rows: of a slice where rows are whole chunks, else of one chunk.
@@ -274,9 +321,12 @@ void ProductChain::launch_waiting(const Stream& stream) {
                      .num_steps = static_cast<int>(waiting_.size()),
                      .rows = static_cast<int>(waiting_[0].x.dim(0)),
                      .plan = plan_of(waiting_),
-                     .barrier = stream.counters + Stream::kCounters}};
+                     .barrier = stream.counters + Stream::kCounters,
+                     .exchange = static_cast<char*>(exchange_)}};
+  const ChainExchange exchange = plan_exchange(waiting_);
   for (size_t i = 0; i < waiting_.size(); ++i) {
     p.steps.steps[i] = step_of(waiting_[i], stream.num_sms);
+    if (exchange.steps[i].x_at != ChainExchange::kNotHanded) hand_over(exchange.steps[i], i, p.steps);
     for (size_t j = 0; j < static_cast<size_t>(waiting_[i].num_products); ++j) {
       p.weights[i][j] = map_of_weight(waiting_[i].products[j].weight);
     }

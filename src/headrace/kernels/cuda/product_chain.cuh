@@ -4,7 +4,7 @@
 #include "headrace/kernels/cuda/bulk_copy.cuh"
 #include "headrace/kernels/cuda/matmul_parts.cuh"
 #include "headrace/kernels/cuda/mma.cuh"
-#include "headrace/kernels/cuda/product_chain.h"
+#include "headrace/kernels/cuda/product_chain_exchange.h"
 #include "headrace/kernels/cuda/product_chain_plan.h"
 
 namespace headrace::cuda::chain {
@@ -23,13 +23,15 @@ struct Product {
 
 // Its weights come in units of four rows of one product; of products that are combined, four rows of each.
 struct Step {
-  Rows x;
+  Rows x;                   // where it is handed over, in the exchange
   const void* norm_weight;  // of x's type
   float eps, weight_offset;
   Product products[FusedLinearArgs::kMaxProducts];
   int in, slices;
   int units, units_more;  // of each block, and how many blocks have one more
   bool combined, whole_chunks;
+  bool handed, hands_over;  // its x, and its results as the next one's
+  After after;
 
   __device__ int tile_units() const { return combined ? 1 : 2; }
 };
@@ -39,6 +41,7 @@ struct Steps {
   int num_steps, rows;
   ChainPlan plan;
   uint32_t* barrier;  // of all blocks; its low bits are zero between two meetings
+  char* exchange;     // two generations of values
 };
 
 struct Params {
@@ -106,7 +109,8 @@ struct Shared {
   uint32_t x, ring, norm;
   float *parts, *squares;
   uint32_t barriers;
-  int* step;  // that is multiplied
+  int* step;            // that is multiplied
+  char** other_values;  // of the exchange: those of the launch before
 
   __device__ Shared(const Steps& p, char* memory)
       : x(shared_address(memory)),
@@ -116,7 +120,8 @@ struct Shared {
         squares(parts + ChainPlan::part_bytes(p.rows) / 4),
         barriers(shared_address(squares) + ChainPlan::kSquareBytes),
         step(reinterpret_cast<int*>(reinterpret_cast<char*>(squares) + ChainPlan::kSquareBytes +
-                                    ChainPlan::kBarrierBytes)) {}
+                                    ChainPlan::kBarrierBytes)),
+        other_values(reinterpret_cast<char**>(step + 2)) {}
 };
 
 // The slots of one team, the next one, and in which of its two phases it is.
@@ -198,21 +203,32 @@ __device__ inline void bring_weights(const Params& given, const Steps& p, const 
 // is reset between launches.
 struct Meeting {
   uint32_t* counter;
-  uint32_t before;  // the highest bit, read when no block can have arrived
+  uint32_t before = 0;  // the highest bit, when no block can have arrived
 
-  __device__ void arrive() const {
+  __device__ void begin() { before = read(After::kAsked); }
+  __device__ void arrive(After after) const {
     const uint32_t count = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+    if (after == After::kSeen) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+    } else {
+      asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+    }
   }
-  __device__ static uint32_t read(const uint32_t* counter) {
-    uint32_t value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
-    return value;
-  }
-  __device__ void wait() {
-    while (((read(counter) ^ before) & 0x80000000u) == 0) {
+  __device__ void wait(After after) {
+    while (((read(after) ^ before) & 0x80000000u) == 0) {
     }
     before ^= 0x80000000u;
+  }
+
+ private:
+  __device__ uint32_t read(After after) const {
+    uint32_t value;
+    if (after != After::kAsked) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    }
+    return value;
   }
 };
 

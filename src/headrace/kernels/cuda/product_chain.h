@@ -14,6 +14,9 @@ class ProductChain {
  public:
   static constexpr size_t kMost = 4;  // products and what they share: a layer of a decoder has four
 
+  // `exchange`: two generations of ChainExchange::kBytes on the device, all ones, its own; not owned.
+  explicit ProductChain(void* exchange) : exchange_(exchange) {}
+
   // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
   static bool supports(const FusedLinearArgs& args, const Stream& stream);
   // Whether it is faster there.
@@ -26,6 +29,7 @@ class ProductChain {
  private:
   void launch_waiting(const Stream& stream);
 
+  void* exchange_;
   std::mutex mutex_;
   std::vector<FusedLinearArgs> waiting_;
 };

@@ -41,7 +41,7 @@ struct ChainPlan {
   // Sums of four warps of each team, of two groups in turns.
   static constexpr int part_bytes(int rows) { return 2 * kGroupTiles * kTeams * 4 * kUnitRows * columns(rows) * 4; }
   static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,
-                       kStepBytes = 16;
+                       kStepBytes = 16;  // and where the exchange has other values
   constexpr int shared_bytes(int rows) const {
     return x_bytes(rows) + ring_bytes() + norm_bytes() + part_bytes(rows) + kSquareBytes + kBarrierBytes + kStepBytes;
   }

@@ -1,8 +1,7 @@
 // A step's x in the shared memory of a product chain: brought past the caches, normed there, laid out as the second
 // operand of wgmma: rows of 64 elements with the 128-byte swizzle, chunk by chunk.
 #pragma once
-#include "headrace/kernels/cuda/product_chain.cuh"
-#include "headrace/kernels/cuda/shared_piece.cuh"
+#include "headrace/kernels/cuda/product_chain_exchange.cuh"
 #include "headrace/kernels/cuda/wgmma_products.cuh"
 
 namespace headrace::cuda::chain {
@@ -10,7 +9,8 @@ namespace headrace::cuda::chain {
 // The slices of x that a team multiplies with: all of them are here, and the teams take turns with them, or its own
 // come as they are needed.
 struct Slices {
-  int first_slice, count, at = 0, next = 0, left = 0;  // next: to be fetched; left: fetches to come
+  int first_slice, count, at = 0, turn = 0;  // the place and the number of what is to be used
+  int next = 0, left = 0;                    // to be fetched; fetches to come
   bool whole, fresh = true;
 };
 
@@ -53,6 +53,24 @@ struct Input {
       const int row = first_row + i * kRowStep;
       const bool inside = k < step.in && row < p.rows;
       copy16(piece_at(to, row), static_cast<const T*>(step.x.data) + (inside ? step.x.at(row) + k : 0), inside);
+    }
+  }
+  // What this thread fetched has come. Where it was handed over and had not been there yet, it is asked for until it
+  // is: seldom, so in as few registers as may be.
+  __device__ void settle(const Step& step, int slice, int place) const {
+    if (!step.handed) return;
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      const uint4 words = load_piece(piece_at(place, first_row + i * kRowStep));
+      largest = max(largest, max(words.y, words.w));  // all ones where a word has not come; zeros have
+    }
+    if (largest != ~0u) return;
+#pragma unroll 1
+    for (int row = first_row; row < min(p.rows, kColumns); row += kRowStep) {
+      const int k = slice * ChainPlan::kSliceLen + piece * 8;
+      const T* const from = static_cast<const T*>(step.x.data) + row * step.in + k;
+      if (k < step.in) store_piece(piece_at(place, row), wait_for_words(from));
     }
   }
 
@@ -130,6 +148,7 @@ struct Input {
     }
     if (x.whole) {
       wait_copies<0>();
+      for (int i = 0; i < x.count; ++i) settle(step, team + i * kTeams, i);
       if (step.norm_weight != nullptr) normalise(step, x.count);
       fence_for_wgmma();
       named_barrier<kXIsHere, kConsumers>();
@@ -143,6 +162,8 @@ struct Input {
   // serves a later one.
   __device__ uint32_t take(const Step& step, Slices& x) const {
     wait_copies<1>();
+    settle(step, team + x.turn * kTeams, x.at);
+    if (++x.turn == x.count) x.turn = 0;
     fence_for_wgmma();
     meet_team();
     if (!x.fresh) {

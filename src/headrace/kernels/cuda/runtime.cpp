@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "headrace/kernels/cuda/device_check.h"
-#include "headrace/kernels/cuda/product_chain.h"
+#include "headrace/kernels/cuda/product_chain_exchange.h"
 
 namespace headrace::cuda {
 namespace {
@@ -42,7 +42,6 @@ class Graph final : public DeviceGraph {
 
 Runtime::Runtime(int32_t index) : index_(index) {
   const cudaDeviceProp properties = checked_device(index);
-  stream_.chain = std::make_shared<ProductChain>();
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
   check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -51,6 +50,10 @@ Runtime::Runtime(int32_t index) : index_(index) {
   constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
   stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
   check_cuda(cudaMemset(stream_.counters, 0, kCounterBytes), "clearing counters");
+  constexpr size_t kExchangeBytes = size_t{2} * ChainExchange::kBytes;
+  exchange_ = allocate(kExchangeBytes);
+  check_cuda(cudaMemset(exchange_, 0xff, kExchangeBytes), "clearing the exchange of chains");
+  stream_.chain = std::make_shared<ProductChain>(exchange_);
   check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
 
@@ -60,6 +63,7 @@ Runtime::~Runtime() {
   for (const auto& [block, size] : graph_blocks_) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
+  cudaFree(exchange_);
   cudaFreeHost(ring_);
   cudaStreamDestroy(stream_.handle);
 }

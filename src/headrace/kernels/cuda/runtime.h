@@ -51,7 +51,8 @@ class Runtime final : public DeviceRuntime {
   Blocks cached_, of_graphs_;
   std::unordered_map<void*, size_t> graph_blocks_;  // every block that a graph may write to, free or not, and its size
   bool capturing_ = false;
-  char* ring_ = nullptr;  // pinned
+  void* exchange_ = nullptr;  // of the stream's chains
+  char* ring_ = nullptr;      // pinned
   size_t ring_at_ = 0;
 };
 
