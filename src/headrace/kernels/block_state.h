@@ -6,6 +6,14 @@
 #include "headrace/batch/key_span.h"
 #include "headrace/kernels/token_scores.h"
 
+// A device runs this once between two steps, when weights have displaced its instructions: what counts is how many
+// there are.
+#ifdef __CUDACC__
+#define HR_ROLLED _Pragma("unroll 1")
+#else
+#define HR_ROLLED
+#endif
+
 namespace headrace {
 
 // Which candidates a pass keeps.
@@ -93,6 +101,7 @@ struct BlockState {
   }
   HR_HOST_DEVICE int32_t num_masked(int32_t block_size) const {
     int32_t count = 0;
+    HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) count += is_masked(p) ? 1 : 0;
     return count;
   }
@@ -102,6 +111,7 @@ struct BlockState {
   // Of parts: finds the open one and what the next pass is, from the undecided tokens.
   HR_HOST_DEVICE void find_part(int32_t block_size) {
     int32_t first = 0;
+    HR_ROLLED
     while (first < block_size && !is_masked(first)) ++first;
     if (first == block_size) {
       pass = Pass::kClean;
@@ -203,8 +213,10 @@ struct BlockState {
     begin += block_size;
     editable = 0;
     num_steps = 0;
+    HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
     if (has_canvas()) return;  // it has its masks from the start
+    HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) {
       tokens[p] = tokens[block_size + p];
       tokens[block_size + p] = mask_id;
@@ -214,14 +226,17 @@ struct BlockState {
     const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);
     uint32_t kept[kMaxBlock / 32] = {};  // by candidate
     int32_t count = 0;
+    HR_ROLLED
     for (int32_t i = 0; i < masks; ++i) {
       if (!rule.accepts(rule.value_of(stats + int64_t{4} * i))) continue;
       kept[i / 32] |= 1u << i % 32;
       ++count;
     }
+    HR_ROLLED
     while (count < least && count < masks) {
       int32_t top = -1;
       float value = 0;
+      HR_ROLLED
       for (int32_t i = 0; i < masks; ++i) {
         if ((kept[i / 32] >> i % 32 & 1) != 0) continue;
         const float mine = rule.value_of(stats + int64_t{4} * i);
@@ -230,6 +245,7 @@ struct BlockState {
       kept[top / 32] |= 1u << top % 32;
       ++count;
     }
+    HR_ROLLED
     for (int32_t p = 0, i = 0; p < block_size && i < masks; ++p) {
       if (!is_masked(p)) continue;
       if ((kept[i / 32] >> i % 32 & 1) != 0) tokens[p] = best[i], set_masked(p, 0);
@@ -237,12 +253,15 @@ struct BlockState {
     }
   }
   HR_HOST_DEVICE void stop_at_end_id(int32_t block_size, const int32_t* tokens) {
+    HR_ROLLED
     for (int32_t p = editable; p < block_size && begin + p < limit; ++p) {
       if (is_masked(p)) continue;
+      HR_ROLLED
       for (int32_t e = 0; e < num_end_ids; ++e) {
         if (tokens[p] == end_ids[e]) limit = begin + p + 1;
       }
     }
+    HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) {
       if (begin + p >= limit) set_masked(p, 0);
     }
@@ -250,3 +269,5 @@ struct BlockState {
 };
 
 }  // namespace headrace
+
+#undef HR_ROLLED

@@ -45,6 +45,7 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
   __syncthreads();
   unsigned long long before = 0;
   total = 0;
+#pragma unroll 1
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp) before += of_warp[w];
     total += of_warp[w];
@@ -57,6 +58,7 @@ __device__ void write_rows(const Params& p, int r, const BlockState& s, int row0
   const int rows = s.num_rows(p.block_size), stored = s.num_stored(p.block_size);
   const int32_t* tokens = p.tokens + r * p.tokens_stride + s.first_token(p.block_size);
   const int32_t* pages = p.page_table + s.page_row * p.table_stride;
+#pragma unroll 1
   for (int i = thread; i < rows; i += threads) {
     const int position = s.first_position() + i;
     p.ids[row0 + i] = tokens[i];
@@ -74,6 +76,7 @@ __device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
   if (!s.runs_canvas()) write_rows(p, r, s, row0, lane, 32);
   int logit = s.first_logit;
   const int end = logit + s.num_samples(p.block_size);
+#pragma unroll 1
   for (int base = 0; base < p.block_size; base += 32) {
     const int at = base + lane;
     const bool masked = at < p.block_size && s.is_masked(at);
@@ -93,6 +96,7 @@ struct Size {
 };
 __device__ Size size_of(const Params& p, int rows, bool any_canvas) {
   if (rows == 0) return {};
+#pragma unroll 1
   for (int i = any_canvas ? p.block_sizes : 0; i < p.num_sizes; ++i) {
     if (p.sizes[i] >= rows) return {p.sizes[i], i < p.block_sizes ? 0 : 1};
   }
@@ -101,27 +105,31 @@ __device__ Size size_of(const Params& p, int rows, bool any_canvas) {
 
 __device__ void pad(const Params& p, int rows, int logits, int size) {
   const int end = max(rows, size);
+#pragma unroll 1
   for (int r = p.requests + threadIdx.x; r < p.spans; r += kThreads) {
     KeySpan span{.q_off = rows, .q_len = 0};
     if (r == p.spans - 1) span.q_len = end - rows, span.kind = KeySpan::Kind::kNone;
     p.to_spans[r] = span;
   }
+#pragma unroll 1
   for (int i = rows + threadIdx.x; i < end; i += kThreads) {
     p.ids[i] = p.positions[i] = 0;
     p.write_slots[i] = kDoNotStore;
   }
+#pragma unroll 1
   for (int i = logits + threadIdx.x; i < p.logits_capacity; i += kThreads) p.logits_rows[i] = 0;
 }
 
 __device__ void give_results(const Params& p, int step, int count) {
   int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * 5;
+#pragma unroll 1
   for (int i = threadIdx.x; i < count * 5; i += kThreads) {
     const int row = i / 5, field = i % 5;
     to[i] = field == 0 ? p.best[row] : __float_as_int(p.stats[row * 4 + field - 1]);
   }
 }
 
-__global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) step_blocks(const __grid_constant__ Params p) {
   __shared__ int row0_of[kThreads];
   const int r = threadIdx.x, step = p.counter[0] + 1;
   give_results(p, step, p.counter[1]);
@@ -142,7 +150,9 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
   }
   const bool any_canvas = __syncthreads_or(r < p.requests && s.runs_canvas()) != 0;
   const int running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
+#pragma unroll 1
   for (int i = threadIdx.x / 32; i < p.requests; i += kWarps) lay_out(p, i, p.states[i], row0_of[i]);
+#pragma unroll 1
   for (int i = 0; any_canvas && i < p.requests; ++i) {
     if (p.states[i].runs_canvas()) write_rows(p, i, p.states[i], row0_of[i], threadIdx.x, kThreads);
   }
