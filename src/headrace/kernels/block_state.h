@@ -8,7 +8,7 @@
 
 // A device runs this once between two steps, when weights have displaced its instructions: what counts is how many
 // there are.
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__  // the host's compiler does not know it
 #define HR_ROLLED _Pragma("unroll 1")
 #else
 #define HR_ROLLED

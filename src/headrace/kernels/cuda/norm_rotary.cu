@@ -49,7 +49,6 @@ struct Params {
   int tokens, q_heads, k_heads, dim, half;
   float eps, weight_offset, magnitude;
   bool shared_angles;  // heads of 128 that turn whole: the two of a warp are of one token
-  bool early;          // positions are read before the kernel ahead ends (DeviceMetadata)
   Stored stored;
 
   __host__ __device__ int heads() const { return q_heads + (stored.slots != nullptr ? 2 : 1) * k_heads; }
@@ -127,13 +126,15 @@ struct Head {
   __device__ static float rounded(float x) { return static_cast<float>(static_cast<T>(x)); }
 };
 
-template <class T, int kLanes>
+// kStep: of a step, whose positions and slots are there before the kernel ahead ends (DeviceMetadata), and which stores
+// what is new. Many rows do without: its code takes them a tenth longer.
+template <class T, int kLanes, bool kStep>
 __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ Params p) {
   const Head<T, kLanes> head{p, static_cast<int>(threadIdx.x) % kLanes};
   const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes,
                  heads = static_cast<uint32_t>(p.heads());
   const int token = static_cast<int>(row / heads), number = static_cast<int>(row - row / heads * heads);
-  const bool of_q = number < p.q_heads, of_v = number >= p.q_heads + p.k_heads,
+  const bool of_q = number < p.q_heads, of_v = kStep && number >= p.q_heads + p.k_heads,
              inside = token < p.tokens && head.any();  // others take part in the warp's sums
   const int of_side = of_q ? number : of_v ? number - p.q_heads - p.k_heads : number - p.q_heads;
   const void* weights = of_q ? p.q_weight : p.k_weight;
@@ -151,14 +152,14 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
     at = row_of<T>(of_q ? p.q : of_v ? p.stored.v : p.k, token, of_side) + head.first();
     raw = RawPiece<T>::load(at);
   };
-  const bool turns = !__all_sync(0xffffffffu, of_v);
+  const bool turns = !kStep || !__all_sync(0xffffffffu, of_v);
   let_next_start();
-  if (!p.early) load();  // angles are found while rows come, or before
-  const bool stores = p.stored.slots != nullptr && inside && !of_q;
+  if (!kStep) load();  // angles are found while rows come, or before
+  const bool stores = kStep && inside && !of_q;
   const int64_t slot = stores ? p.stored.slots[token] : kDoNotStore;
   Rotation rotations[kPiece];
   if (turns) head.find_rotations(inside ? p.positions[token] : 0, frequency, rotations);
-  if (p.early) load();
+  if (kStep) load();
   Piece<T> x = raw.piece();
   if (turns && p.weight_in_pieces) {
     head.norm(x, raw_weight.piece());
@@ -193,7 +194,6 @@ Params params_of(const NormRotaryArgs& a) {
           .magnitude = a.magnitude,
           .shared_angles =
               a.q.dim(2) == 16 * kPiece && a.inv_freq.dim(0) == 8 * kPiece && (a.q.dim(1) + a.k.dim(1)) % 2 == 0,
-          .early = false,
           .stored = {}};
 }
 
@@ -211,14 +211,17 @@ bool fits(const NormRotaryArgs& a, const StoreKVArgs& to) {
   return fits(a) && to.v.dim(2) == a.k.dim(2) && like(to.v, type) && like(to.kv.k, type) && like(to.kv.v, type);
 }
 
+template <bool kStep>
 void launch(const Params& p, DType type, const OpContext& context) {
   const int64_t rows = int64_t{p.tokens} * p.heads();
   const auto blocks = [rows](int64_t each) { return dim3(static_cast<unsigned>((rows + each - 1) / each)); };
   for_type(type, [&]<class T>(T) {
     if (p.dim <= 16 * kPiece) {
-      launch_early(stream_of(context), norm_rotate<T, 16>, blocks(kThreads / 16), dim3(kThreads), 0, p, "norm_rotary");
+      launch_early(stream_of(context), norm_rotate<T, 16, kStep>, blocks(kThreads / 16), dim3(kThreads), 0, p,
+                   "norm_rotary");
     } else {
-      launch_early(stream_of(context), norm_rotate<T, 32>, blocks(kThreads / 32), dim3(kThreads), 0, p, "norm_rotary");
+      launch_early(stream_of(context), norm_rotate<T, 32, kStep>, blocks(kThreads / 32), dim3(kThreads), 0, p,
+                   "norm_rotary");
     }
   });
 }
@@ -228,7 +231,7 @@ void launch(const Params& p, DType type, const OpContext& context) {
 void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
   check(a);
   if (a.q.dim(0) == 0) return;
-  if (fits(a)) return launch(params_of(a), a.q.dtype(), context);
+  if (fits(a)) return launch<false>(params_of(a), a.q.dtype(), context);
   struct {
     void (*rms_norm)(const RMSNormArgs&, const OpContext&);
     void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
@@ -239,7 +242,6 @@ void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
 bool norm_rotary_store(const NormRotaryArgs& a, const StoreKVArgs& to, const OpContext& context) {
   if (a.q.dim(0) == 0 || a.q.dim(0) > kFewTokens || !fits(a, to)) return false;
   Params p = params_of(a);
-  p.early = true;
   p.stored = {.v = Rows(to.v),
               .to_k = PoolSide(to.kv.k),
               .to_v = PoolSide(to.kv.v),
@@ -247,7 +249,7 @@ bool norm_rotary_store(const NormRotaryArgs& a, const StoreKVArgs& to, const OpC
               .page_shift = std::countr_zero(static_cast<unsigned>(to.kv.page_size()))};
   // The two heads of a warp are of one token here as well.
   p.shared_angles = p.shared_angles && p.heads() % 2 == 0;
-  launch(p, a.q.dtype(), context);
+  launch<true>(p, a.q.dtype(), context);
   return true;
 }
 
