@@ -14,7 +14,8 @@ constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's
 constexpr int kUnitRows = ChainPlan::kUnitRows, kGroupTiles = ChainPlan::kGroupTiles;
 
 // Barriers of the threads that multiply: one for each place where they meet.
-constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7;
+constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7,
+              kSquaresSeen = 8;
 
 struct Product {
   int rows, end_unit;  // end_unit: of this and all products before it

@@ -100,6 +100,7 @@ struct Input {
       for (int i = 0; i < kThreadRows; ++i) shared.squares[(team * 4 + warp) * kOfRow + i] = sums[i];
     }
     named_barrier<kSquared, kConsumers>();
+    named_barrier<kSquaresSeen, kConsumers>();  // the race checker misses the first one in some launches
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       float sum = 0;
