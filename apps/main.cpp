@@ -9,6 +9,7 @@
 #include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
+#include "number_options.h"
 #include "output.h"
 #include "puzzles.h"
 #include "sampling_flags.h"
@@ -19,13 +20,19 @@ namespace {
 using namespace headrace;
 using namespace headrace::app;
 
+// A variable of a script that is not set: no wish for the demo.
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return text.empty() ? "is empty, expected a directory or a name" : ""; }, ""};
+}
+
 void add_threads_flag(CLI::App& app, ModelFlags& f) {
   app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
 }
 
 void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("model", f.model,
-                 "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)");
+                 "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)")
+      ->check(not_empty());
   app.add_option("--dtype", f.dtype, "of activations")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();
@@ -51,8 +58,7 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--log-level", f.log_level, "messages on standard error: off, warning, info")
       ->check(CLI::IsMember({"off", "warning", "info"}))
       ->capture_default_str();
-  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed")
-      ->check(unsigned_number());
+  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
 }
 
 // The flags of every command, and what the one that ran returned.
@@ -150,6 +156,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_perplexity(*eval, commands);
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,18 +1,6 @@
 #include "sampling_flags.h"
 
-#include <charconv>
-
 namespace headrace::app {
-
-CLI::Validator unsigned_number() {
-  return {[](const std::string& text) {
-            uint64_t value = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-            if (error == std::errc() && end == text.data() + text.size()) return std::string();
-            return "is " + text + ", expected 0 to 18446744073709551615";
-          },
-          ""};
-}
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const auto of_model = [](const std::string& what) { return what + "default: generation_config.json's, else "; };
@@ -22,7 +10,7 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("--top-p", f.top_p, of_model("") + "1");
   app.add_option("--min-p", f.min_p, of_model("") + "0");
   app.add_option("--repetition-penalty", f.repetition_penalty, of_model("") + "1");
-  app.add_option("--seed", f.params.seed)->check(unsigned_number())->capture_default_str();
+  app.add_option("--seed", f.params.seed)->capture_default_str();
   app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one
   app.add_flag_callback(

@@ -6,9 +6,6 @@
 
 namespace headrace::app {
 
-// CLI11 reads -1 into an unsigned number as its two's complement, and what is beyond 64 bits as 2^64 - 1.
-CLI::Validator unsigned_number();
-
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
 // `defaults` are the model's; what the flags do not say of how tokens are drawn follows them.
