@@ -33,6 +33,16 @@ for flag in --seed --random-weights; do  # and not its two's complement, nor the
   done
   check "the largest $flag" 1 "$("$headrace" generate -p x -n 1 $flag 18446744073709551615 --json | grep -c '"text"')"
 done
+check "a number that is none" "headrace: --max-tokens: is '2k', expected an integer from -2147483648 to 2147483647" \
+  "$(message "$headrace" generate -p x --max-tokens 2k)"
+check "one beyond its range" 2 "$(status "$headrace" generate -p x -n 99999999999)"
+check "a number that is empty" "headrace: --temperature: is '', expected a number" "$(message "$headrace" generate -p x --temperature '')"
+check "thresholds that are empty" 2 "$(status "$headrace" eval puzzles --limit 1 --thresholds '')"
+check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
+  "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
+check "a model that is empty" "headrace: model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
+check "a model's name that is too long" "3 File name too long" \
+  "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
 [[ -e /dev/nvidiactl ]] || check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
@@ -98,6 +99,19 @@ TEST(FairyHybrid, TokensAreDrawnAsGenerationConfigSays) {
   EXPECT_FLOAT_EQ(params.top_p, 0.95f);
   EXPECT_EQ(params.top_k, 0);
   EXPECT_EQ(params.max_tokens, SamplingParams{}.max_tokens);
+}
+
+TEST(FairyHybrid, PagesOfNoTokenWereDividedBy) {
+  for (const int32_t size : {0, -1, 7, std::numeric_limits<int32_t>::max()}) {
+    LLMOptions bad = options(1);
+    bad.page_size = size;
+    try {
+      LLM(kDemo, bad);
+      FAIL() << size;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), str("kv pool: page size is ", size, ", expected 1, 16, 32, 64, 128 or 256"));
+    }
+  }
 }
 
 TEST(FairyHybrid, AStopTextEndsTheOutputAndIsNotPartOfIt) {

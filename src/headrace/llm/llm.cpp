@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
+#include "headrace/base/file_exists.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
@@ -69,9 +70,15 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
           .decoding = o.decoding};
 }
 
+// Before anything is loaded.
+const LLMOptions& checked(const LLMOptions& o) {
+  KVPool::check_page_size(o.page_size);
+  return o;
+}
+
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
-  const auto has = [&model](const char* file) { return std::filesystem::exists(model / file); };
+  const auto has = [&model](const char* file) { return file_exists(model / file); };
   if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);
 }
@@ -119,7 +126,7 @@ class ScopeEnd {
 }  // namespace
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
-    : runtime_(open_device(options.device)),
+    : runtime_(open_device(checked(options).device)),
       tokenizer_(tokenizer_of(model, options)),
       default_params_(sampling_defaults(model)),
       model_(load_model(model, model_options(runtime_, options))),

@@ -10,8 +10,7 @@ namespace {
 constexpr std::array<int32_t, 6> kPageSizes = {1, 16, 32, 64, 128, 256};
 
 void check(const KVPoolConfig& config) {
-  HR_REQUIRE(std::ranges::find(kPageSizes, config.page_size) != kPageSizes.end(), ErrorCode::kInvalidArgument,
-             "kv pool: page size is ", config.page_size, ", expected 1, 16, 32, 64, 128 or 256");
+  KVPool::check_page_size(config.page_size);
   constexpr std::array kDTypes = {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3};
   HR_REQUIRE(std::ranges::find(kDTypes, config.dtype) != kDTypes.end(), ErrorCode::kInvalidArgument,
              "kv pool: dtype is ", name_of(config.dtype), ", expected float32, bfloat16, float16 or float8_e4m3fn");
@@ -78,6 +77,11 @@ void KVPool::set_scales(const std::vector<KVLayerScales>& scales) {
     layer->k_scale = s.k_scale;
     layer->v_scale = s.v_scale;
   }
+}
+
+void KVPool::check_page_size(int32_t page_size) {
+  HR_REQUIRE(std::ranges::find(kPageSizes, page_size) != kPageSizes.end(), ErrorCode::kInvalidArgument,
+             "kv pool: page size is ", page_size, ", expected 1, 16, 32, 64, 128 or 256");
 }
 
 int64_t KVPool::bytes_for(const KVPoolConfig& config) {

@@ -75,6 +75,8 @@ class KVPool {
   int32_t num_pages() const { return num_pages_; }
   DType dtype() const { return dtype_; }
   int64_t mem_bytes() const;
+  // Error kInvalidArgument for another size than a pool's pages may have.
+  static void check_page_size(int32_t page_size);
   // What mem_bytes() of such a pool is.
   static int64_t bytes_for(const KVPoolConfig& config);
 
