@@ -3,6 +3,7 @@
 #include <sys/auxv.h>
 
 #include "headrace/base/error.h"
+#include "headrace/base/file_exists.h"
 #include "hub_cache.h"
 
 namespace headrace::app {
@@ -18,7 +19,7 @@ std::filesystem::path program_file() {
 }
 
 std::filesystem::path given_directory(const std::string& given) {
-  if (std::filesystem::exists(given)) return given;
+  if (file_exists(given)) return given;
   const std::filesystem::path cache = hub_cache();
   const auto snapshot = hub_snapshot(cache, given);
   HR_REQUIRE(snapshot.has_value(), ErrorCode::kModelFile, given, ": no such model directory, nor is it in ",

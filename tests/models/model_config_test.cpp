@@ -95,6 +95,7 @@ TEST(ModelConfig, RefusalsNameTheKey) {
   };
   EXPECT_TRUE(contains(refused(R"("num_key_value_heads":3)"), "num_key_value_heads"));
   EXPECT_TRUE(contains(refused(R"("hidden_act":"gelu")"), "hidden_act"));
+  EXPECT_TRUE(contains(refused(R"("rms_norm_eps":-1)"), "rms_norm_eps"));
   EXPECT_TRUE(contains(refused(R"("use_sliding_window":true)"), "use_sliding_window"));
   EXPECT_TRUE(contains(refused(R"("layer_types":["full_attention"])"), "layer_types"));
   EXPECT_TRUE(contains(refused(R"("mlp_bias":true)"), "mlp_bias"));

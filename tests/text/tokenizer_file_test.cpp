@@ -2,6 +2,7 @@
 #include "headrace/text/tokenizer_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "headrace/text/byte_level.h"
 #include "headrace/text/tokenizer.h"
@@ -125,8 +126,32 @@ TEST(TokenizerFile, NamesTheFileThatIsMissing) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_STREQ(error.what(), "/nowhere/tokenizer.json: cannot be opened");
+    EXPECT_STREQ(error.what(), "/nowhere/tokenizer.json: cannot be opened: No such file or directory");
   }
+}
+
+TEST(TokenizerFile, WhatIsNoRegularFileIsRefusedBeforeItIsRead) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "tokenizer_file_test";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / "folder" / "tokenizer.json");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);  // whose reader would wait for a writer
+  std::filesystem::create_symlink("loop", folder / "loop");
+  const auto refusal = [](auto&& read) -> std::string {
+    try {
+      read();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string name = folder.string();
+  EXPECT_EQ(refusal([&] { Tokenizer::from_directory(folder / "folder"); }),
+            name + "/folder/tokenizer.json: is a directory, expected a file");
+  EXPECT_EQ(refusal([&] { Tokenizer::from_file(name + "/pipe"); }),
+            name + "/pipe: is no regular file, expected a file");
+  EXPECT_EQ(refusal([&] { Tokenizer::from_directory(folder / "loop"); }),
+            name + "/loop/tokenizer.json: cannot be opened: Too many levels of symbolic links");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TokenizerFile, CutAnywhereIsRefused) {

@@ -1,5 +1,6 @@
 #include "headrace/llm/sampling_defaults.h"
 
+#include "headrace/base/file_exists.h"
 #include "headrace/weights/config_file.h"
 
 namespace headrace {
@@ -7,7 +8,7 @@ namespace headrace {
 SamplingParams sampling_defaults(const std::filesystem::path& model) {
   SamplingParams params;
   const std::filesystem::path path = model / "generation_config.json";
-  if (!std::filesystem::exists(path)) return params;
+  if (!file_exists(path)) return params;
   const JsonValue file = read_json_file(path);
   const auto number = [&file](const char* key, float& value) {
     value = static_cast<float>(file.float_or(key, static_cast<double>(value)));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "headrace/base/file_exists.h"
+
 namespace headrace {
 namespace {
 
@@ -104,6 +106,7 @@ ModelConfig common_config(const JsonValue& root) {
 }
 
 void check(const ModelConfig& c) {
+  HR_REQUIRE(c.eps >= 0, ErrorCode::kModelFile, "config.json: rms_norm_eps is ", c.eps, ", expected 0 or more");
   for (size_t i = 0; i < c.layer_types.size(); ++i) {
     HR_REQUIRE(c.layer_types[i] == LayerType::kFullAttention || c.gdn.num_k_heads > 0, ErrorCode::kUnsupported,
                "config.json: layer_types[", i, "] is linear_attention, which ", c.architecture, " does not have");
@@ -118,7 +121,7 @@ std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::pa
   append_eos(root, vocab, ids);
   if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, ids);
   const std::filesystem::path generation = directory / "generation_config.json";
-  if (std::filesystem::exists(generation)) append_eos(read_json_file(generation), vocab, ids);
+  if (file_exists(generation)) append_eos(read_json_file(generation), vocab, ids);
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
   return ids;

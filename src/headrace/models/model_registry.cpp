@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "headrace/base/file_exists.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
@@ -93,7 +94,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   config.architecture = row.architecture;
   check(config);
   const std::filesystem::path generation = directory / "generation_config.json";
-  if (row.generation != nullptr && std::filesystem::exists(generation)) {
+  if (row.generation != nullptr && file_exists(generation)) {
     row.generation(read_json_file(generation), config);
   }
   config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));

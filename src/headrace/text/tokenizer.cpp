@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "headrace/base/error.h"
+#include "headrace/base/file_exists.h"
 #include "headrace/text/bpe.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/detokenizer.h"
@@ -189,6 +190,11 @@ auto named(const std::string& origin, Build&& build) {
 }
 
 std::string read_file(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);  // first: opening a pipe would wait for its writer
+  HR_REQUIRE(!error, ErrorCode::kIo, path, ": cannot be opened: ", error.message());
+  HR_REQUIRE(is_regular_file(status), ErrorCode::kIo, path, ": is ",
+             is_directory(status) ? "a directory" : "no regular file", ", expected a file");
   std::ifstream in(path, std::ios::binary);
   HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -205,8 +211,7 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
 
 Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "tokenizer.json";
-  if (std::filesystem::exists(file) || !std::filesystem::exists(directory / "merges.txt"))
-    return from_file(file.string());
+  if (file_exists(file) || !file_exists(directory / "merges.txt")) return from_file(file.string());
   const auto text = [&directory](const char* name) { return read_file((directory / name).string()); };
   const std::string vocab = text("vocab.json"), merges = text("merges.txt"), config = text("tokenizer_config.json");
   return named(directory.string(), [&] {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "headrace/base/file_exists.h"
 #include "headrace/base/parallel.h"
 #include "headrace/weights/config_file.h"
 
@@ -67,9 +68,9 @@ LoraAdapter LoraAdapter::open(const std::filesystem::path& directory, SigbusGuar
   const int64_t rank = config.at("r").as_int(1, 1 << 16);
   const double alpha = config.at("lora_alpha").as_float();
   const bool by_root = config.bool_or("use_rslora", false);  // Kalajdzievski 2023: alpha / sqrt(r)
-  HR_REQUIRE(
-      std::filesystem::exists(directory / kWeightsFile) || !std::filesystem::exists(directory / "adapter_model.bin"),
-      ErrorCode::kUnsupported, directory.string(), ": adapter_model.bin is a pickle file; supported is ", kWeightsFile);
+  HR_REQUIRE(file_exists(directory / kWeightsFile) || !file_exists(directory / "adapter_model.bin"),
+             ErrorCode::kUnsupported, directory.string(), ": adapter_model.bin is a pickle file; supported is ",
+             kWeightsFile);
   const double divisor = by_root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
   return LoraAdapter(SafetensorsFile(directory / kWeightsFile, guard), alpha / divisor, rank);
 }
