@@ -182,6 +182,18 @@ TEST(DecodingOptions, AMaskTokenThatTheVocabularyLacksIsRefused) {
   EXPECT_EQ(refusal(model, "multi_bd", last), "");
 }
 
+TEST(DecodingOptions, AStrategyRefusesAModelWithoutAMaskByItsOwnName) {
+  for (const std::string& strategy : kMasks) {
+    try {
+      make_strategy(strategy, {});
+      FAIL() << strategy;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(),
+                str("strategy '", strategy, "': the model names no mask token; is it a diffusion model?"));
+    }
+  }
+}
+
 TEST(DecodingOptions, EveryOptionIsInTheTables) {
   std::set<DecodingOption> known = {DecodingOption::kSteps};
   for (const Case& c : kCases) known.insert(c.option);

@@ -16,7 +16,7 @@ StrategyConfig above_threshold(StrategyConfig config) {
 }  // namespace
 
 D2F::D2F(const StrategyConfig& config)
-    : blocks_(above_threshold(config)), block_size_(diffusion_info("d2f", config).block_size) {}
+    : block_size_(diffusion_info(name(), config).block_size), blocks_(above_threshold(config)) {}
 
 int32_t D2F::min_budget(const Sequence& s) const {
   const int32_t first = s.blocks.empty() ? s.num_tokens() : s.blocks.back().end();

@@ -22,8 +22,8 @@ class D2F final : public DecodingStrategy {
   }
 
  private:
+  int32_t block_size_;  // first: what it refuses, it refuses by this strategy's name
   MultiBD blocks_;
-  int32_t block_size_;
 };
 
 }  // namespace headrace
