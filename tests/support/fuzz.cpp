@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -38,6 +40,16 @@ class Watchdog {
   std::jthread thread_;  // stops and joins before the others are gone
 };
 
+// A seed says which case it is, to its last digit: a double has room for 53 bits of it.
+template <class T>
+T whole_number(const std::string& name, std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  HR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 0, ErrorCode::kInvalidArgument, name,
+             " is '", text, "', expected 0 to ", std::numeric_limits<T>::max());
+  return value;
+}
+
 double number(const std::string& name, const char* text) {
   char* end = nullptr;
   const double value = std::strtod(text, &end);
@@ -54,7 +66,7 @@ FuzzArguments fuzz_arguments(int argc, char** argv) {
     const std::string name = argv[i];
     HR_REQUIRE(i + 1 < argc, ErrorCode::kInvalidArgument, "'", name, "' has no value");
     const char* value = argv[i + 1];
-    const auto seed = [&] { return static_cast<uint64_t>(number(name, value)); };
+    const auto seed = [&] { return whole_number<uint64_t>(name, value); };
     if (name == "--backend")
       a.backend = value;
     else if (name == "--seed")
@@ -62,7 +74,7 @@ FuzzArguments fuzz_arguments(int argc, char** argv) {
     else if (name == "--case")
       a.seed = seed(), a.cases = 1;
     else if (name == "--cases")
-      a.cases = static_cast<int64_t>(number(name, value));
+      a.cases = whole_number<int64_t>(name, value);
     else if (name == "--seconds")
       a.seconds = number(name, value);
     else if (name == "--products")
@@ -91,7 +103,7 @@ int fuzz(std::string_view program, const FuzzArguments& a, const std::function<F
       wrong = one.wrong();
     }
     if (!wrong.empty()) {
-      std::printf("\n%s failed: %s\nrepeat it with: %s --backend %s --products %g --case %llu\n", name.c_str(),
+      std::printf("\n%s failed: %s\nrepeat it with: %s --backend %s --products %.17g --case %llu\n", name.c_str(),
                   wrong.c_str(), std::string(program).c_str(), a.backend.c_str(), a.products,
                   static_cast<unsigned long long>(seed));
       return 1;
