@@ -49,10 +49,10 @@ Runtime::Runtime(int32_t index) : index_(index) {
   stream_.scratch = allocate(kScratchBytes);
   constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
   stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
-  check_cuda(cudaMemset(stream_.counters, 0, kCounterBytes), "clearing counters");
+  check_cuda(cudaMemsetAsync(stream_.counters, 0, kCounterBytes, stream_.handle), "clearing counters");
   constexpr size_t kExchangeBytes = size_t{2} * ChainExchange::kBytes;
   exchange_ = allocate(kExchangeBytes);
-  check_cuda(cudaMemset(exchange_, 0xff, kExchangeBytes), "clearing the exchange of chains");
+  check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
   stream_.chain = std::make_shared<ProductChain>(exchange_);
   check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
