@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <stdexcept>
 
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
@@ -193,6 +194,16 @@ TEST(FairyHybrid, PerplexityFitsItsWindowToTheContext) {
   EXPECT_EQ(measured(64).window, 63);
   EXPECT_GT(measured(64).tokens, 250);
   EXPECT_THROW(measured(2), Error);
+}
+
+TEST(FairyHybrid, ARequestWhoseReaderThrewTalkedIntoTheNextOne) {
+  LLM llm(kDemo, options(1));
+  const SamplingParams params{.max_tokens = 8, .temperature = 0};
+  const std::vector<int32_t> want = complete(llm, "Once upon a time", params).ids;
+  const auto throws = [](std::string_view, const Completion&) -> StreamAction { throw std::runtime_error("no reader"); };
+  EXPECT_THROW(llm.generate("The old woman said", {.max_tokens = 64}, throws), std::runtime_error);
+  EXPECT_TRUE(llm.engine().idle());
+  EXPECT_EQ(complete(llm, "Once upon a time", params).ids, want);
 }
 
 TEST(FairyHybrid, ALongPromptCanBeStoppedBeforeItIsThrough) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "headrace/base/scope_end.h"
 #include "headrace/engine/graph_sizes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -218,6 +219,7 @@ std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s, int32_t 
 std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   HR_REQUIRE(idle(), ErrorCode::kInvalidArgument, "engine: score runs alone, but requests are queued");
   const int64_t id = add(tokens, {.max_tokens = 1});
+  const ScopeEnd stop_running([this, id] { abort(id); });
   const auto steps = scheduler_.next();
   copy_states();
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
@@ -232,7 +234,6 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     const auto chosen = static_cast<double>(row[tokens[static_cast<size_t>(i) + 1]]);
     scores.push_back(static_cast<float>(chosen - largest - std::log(sum)));
   }
-  abort(id);
   return scores;
 }
 

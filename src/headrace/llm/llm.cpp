@@ -6,6 +6,7 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/base/file_exists.h"
+#include "headrace/base/scope_end.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
@@ -111,18 +112,6 @@ class TextStream {
   StopFilter stops_;
 };
 
-template <class F>
-class ScopeEnd {
- public:
-  explicit ScopeEnd(F f) : f_(std::move(f)) {}
-  ScopeEnd(const ScopeEnd&) = delete;
-  ScopeEnd& operator=(const ScopeEnd&) = delete;
-  ~ScopeEnd() { f_(); }
-
- private:
-  F f_;
-};
-
 }  // namespace
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
@@ -149,6 +138,8 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   }
   const ScopeEnd stop_observing([this] { engine_->observe({}); });
   const int64_t id = engine_->add(result.prompt_ids, params);
+  // Where a step or the reader throws, the next request must not find this one running.
+  const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
     if (result.ids.empty()) result.num_first = static_cast<int32_t>(outputs.size());
