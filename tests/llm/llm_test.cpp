@@ -200,7 +200,9 @@ TEST(FairyHybrid, ARequestWhoseReaderThrewTalkedIntoTheNextOne) {
   LLM llm(kDemo, options(1));
   const SamplingParams params{.max_tokens = 8, .temperature = 0};
   const std::vector<int32_t> want = complete(llm, "Once upon a time", params).ids;
-  const auto throws = [](std::string_view, const Completion&) -> StreamAction { throw std::runtime_error("no reader"); };
+  const auto throws = [](std::string_view, const Completion&) -> StreamAction {
+    throw std::runtime_error("no reader");
+  };
   EXPECT_THROW(llm.generate("The old woman said", {.max_tokens = 64}, throws), std::runtime_error);
   EXPECT_TRUE(llm.engine().idle());
   EXPECT_EQ(complete(llm, "Once upon a time", params).ids, want);
