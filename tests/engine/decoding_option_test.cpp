@@ -184,13 +184,8 @@ TEST(DecodingOptions, AMaskTokenThatTheVocabularyLacksIsRefused) {
 
 TEST(DecodingOptions, AStrategyRefusesAModelWithoutAMaskByItsOwnName) {
   for (const std::string& strategy : kMasks) {
-    try {
-      make_strategy(strategy, {});
-      FAIL() << strategy;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.what(),
-                str("strategy '", strategy, "': the model names no mask token; is it a diffusion model?"));
-    }
+    EXPECT_EQ(testing_support::refusal_of([&] { make_strategy(strategy, {}); }).sentence,
+              str("strategy '", strategy, "': the model names no mask token; is it a diffusion model?"));
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -106,12 +107,8 @@ TEST(FairyHybrid, PagesOfNoTokenWereDividedBy) {
   for (const int32_t size : {0, -1, 7, std::numeric_limits<int32_t>::max()}) {
     LLMOptions bad = options(1);
     bad.page_size = size;
-    try {
-      LLM(kDemo, bad);
-      FAIL() << size;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.what(), str("kv pool: page size is ", size, ", expected 1, 16, 32, 64, 128 or 256"));
-    }
+    EXPECT_EQ(testing_support::refusal_of([&] { const LLM llm(kDemo, bad); }).sentence,
+              str("kv pool: page size is ", size, ", expected 1, 16, 32, 64, 128 or 256"));
   }
 }
 

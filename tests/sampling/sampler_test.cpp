@@ -165,6 +165,7 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.temperature = -1}), "temperature is -1, expected 0 to 100");
   EXPECT_EQ(refusal({.max_tokens = 0}), "max_tokens is 0, expected 1 to 1073741824");
   EXPECT_EQ(refusal({.top_p = 0}), "top_p is 0, expected 1e-06 to 1");
+  EXPECT_EQ(refusal({.top_p = 1e-6f, .repetition_penalty = 1e-2f}), "") << "the bounds themselves";
   EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
   EXPECT_EQ(refusal({.top_k = -1}), "top_k is -1, expected 0 to 1073741824");
   EXPECT_EQ(refusal({.decoding = {.threshold = std::nanf("")}}), "threshold is nan, expected 0 to 1000000");

@@ -6,6 +6,7 @@
 
 #include "headrace/text/byte_level.h"
 #include "headrace/text/tokenizer.h"
+#include "support/refusal.h"
 #include "text/tiny_tokenizer.h"
 
 namespace headrace {
@@ -136,14 +137,7 @@ TEST(TokenizerFile, WhatIsNoRegularFileIsRefusedBeforeItIsRead) {
   std::filesystem::create_directories(folder / "folder" / "tokenizer.json");
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);  // whose reader would wait for a writer
   std::filesystem::create_symlink("loop", folder / "loop");
-  const auto refusal = [](auto&& read) -> std::string {
-    try {
-      read();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
+  const auto refusal = [](auto&& read) { return testing_support::refusal_of(read).sentence; };
   const std::string name = folder.string();
   EXPECT_EQ(refusal([&] { Tokenizer::from_directory(folder / "folder"); }),
             name + "/folder/tokenizer.json: is a directory, expected a file");

@@ -21,7 +21,7 @@ void validate(const SamplingParams& p) {
   } kRanges[] = {{"max_tokens", static_cast<double>(p.max_tokens), 1, 1 << 30},
                  {"temperature", static_cast<double>(p.temperature), 0, 100},
                  {"top_k", static_cast<double>(p.top_k), 0, 1 << 30},
-                 {"top_p", static_cast<double>(p.top_p), 1e-6, 1},
+                 {"top_p", static_cast<double>(p.top_p), double{1e-6f}, 1},
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
@@ -34,7 +34,7 @@ void validate(const SamplingParams& p) {
                  {"order_temperature", static_cast<double>(p.decoding.order_temperature), 0, 1e6},
                  {"merge_candidates", static_cast<double>(p.decoding.merge_candidates), 1, 64},
                  {"max_edits", static_cast<double>(p.decoding.max_edits.value_or(0)), 0, 1 << 20},
-                 {"repetition_penalty", static_cast<double>(p.repetition_penalty), 1e-2, 100}};
+                 {"repetition_penalty", static_cast<double>(p.repetition_penalty), double{1e-2f}, 100}};
   for (const auto& range : kRanges) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",
                text_of(range.value), ", expected ", text_of(range.least), " to ", text_of(range.most));
