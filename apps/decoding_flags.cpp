@@ -32,7 +32,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   const auto of = [](DecodingOption option, const char* what) { return str(what, " (", readers_of(option), ")"); };
-  app.add_option("--threshold", s.decoding.threshold, "what a token must pass to be kept (default: the model's)");
+  app.add_option("--threshold", s.decoding.threshold,
+                 of(DecodingOption::kThreshold, "what a token must pass to be kept; default: the model's"));
   app.add_option("--edit-threshold", s.decoding.edit_threshold,
                  of(DecodingOption::kEditThreshold, "what another token must pass to replace a kept one"));
   app.add_option("--remask-threshold", s.decoding.remask_threshold,
@@ -51,9 +52,10 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--max-edits", s.decoding.max_edits,
                  of(DecodingOption::kMaxEdits, "passes that may change a block without masks; default: 16"))
       ->check(CLI::Range(0, 1 << 20));
-  add_choice(app, "--accept", s.decoding.rule, "by what a token passes", kRules);
+  add_choice(app, "--accept", s.decoding.rule, of(DecodingOption::kRule, "by what a token passes"), kRules);
   app.add_option("--order-temperature", s.decoding.order_temperature,
-                 "above 0: tokens are drawn by exp(score / it) where the best would be kept (Dream's alg_temp)")
+                 of(DecodingOption::kOrderTemperature,
+                    "above 0: tokens are drawn by exp(score / it) where the best would be kept, as Dream's alg_temp"))
       ->capture_default_str();
   app.add_option("--merge-candidates", s.decoding.merge_candidates,
                  of(DecodingOption::kMergeCandidates, "tokens whose blend a place that is not final goes in as"))
@@ -81,18 +83,20 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--max-passes", s.decoding.max_passes,
                  of(DecodingOption::kMaxPasses, "passes that a block is decided in at most"))
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--block-size", f.block_size, "tokens denoised together (default: the model's)")
+  app.add_option("--block-size", f.block_size,
+                 of(DecodingOption::kBlockSize, "tokens denoised together; default: the model's"))
       ->check(CLI::Range(1, 1 << 16));
   app.add_option("--blocks", f.num_blocks, of(DecodingOption::kNumBlocks, "blocks denoised at the same time"))
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   using BlockCache = StrategyConfig::BlockCache;
   static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
-  add_choice(
-      app, "--block-cache", f.block_cache,
-      of(DecodingOption::kBlockCache, "yes: passes over a sub-block see the others as they were; no: exact passes"),
-      kCaches);
-  app.add_option("--mask-token-id", f.mask_token_id, "(default: the model's)");
+  add_choice(app, "--block-cache", f.block_cache,
+             of(DecodingOption::kBlockCache,
+                "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes"),
+             kCaches);
+  app.add_option("--mask-token-id", f.mask_token_id,
+                 of(DecodingOption::kMaskTokenId, "of an undecided token; default: the model's"));
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
 }
 

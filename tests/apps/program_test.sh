@@ -237,6 +237,10 @@ check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
 check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
   "$(diffuse --edit-threshold 0.5)"
+help=$("$headrace" generate --help | tr '\n' ' ')
+for option in threshold accept block-size mask-token-id blocks steps; do  # as the README says
+  check "the help says which strategies read --$option" 1 "$(grep -c -e " --$option [^(]*([a-z0-9_, ]*multi_bd" <<<"$help")"
+done
 check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
