@@ -29,6 +29,15 @@ touch "$work/build/bin/libheadrace_cuda.so"
 check "two builds" "2 gpu_check: 'b' is a second build, expected one at most" "$(gpu_check "$work/build" b)"
 check "no driver" "6 gpu_check: no NVIDIA driver here: nvidia-smi was not found" "$(gpu_check "$work/build")"
 
+# A test of a device that gpu_check does not start runs nowhere.
+missing=""
+for file in $(grep -lE 'mirrored_cuda_ops|HR_INSTANTIATE_KERNEL_SETS|"cuda"' "$source"/tests/*/*_test.cpp); do
+  test=$(tr '\n' ' ' <"$(dirname "$file")/CMakeLists.txt" | grep -oE 'headrace_test\([^)]*' | grep -F " $(basename "$file")" |
+    sed 's/headrace_test(\([a-z0-9_]*\).*/\1/')
+  grep -qw "${test:-none of $file}" "$source/script/gpu_check" || missing+=" $test"
+done
+check "every program with tests of a device is in gpu_check" "" "$missing"
+
 program() {  # program PATH: a script of what is read
   cat >"$1"
   chmod +x "$1"
@@ -43,9 +52,10 @@ check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_c
 # A whole run.
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "skipped: the table (no python3 here)"; [[ $failures -eq 0 ]]; exit; }
 program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\nexec '"$python"$' "$@"'
-for test in cuda_fault_test attention_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
+for test in cuda_fault_test attention_test attention_step_test gate_up_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
-            decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test canvas_golden_test engine_golden_test llm_test diffusion_demo_test; do
+            decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test \
+            canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test; do
   program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
 done
 for fuzz in attention_fuzz gdn_fuzz engine_fuzz; do
@@ -76,7 +86,7 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed" 21 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed" 24 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
