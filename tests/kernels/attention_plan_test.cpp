@@ -138,9 +138,20 @@ TEST(StrictAttentionStreams, TakeTheLargestClustersThatFindRoom) {
 }
 
 TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {
-  EXPECT_TRUE(cuda::streams_are_fast(1));
-  EXPECT_TRUE(cuda::streams_are_fast(2048));
-  EXPECT_FALSE(cuda::streams_are_fast(2049));
+  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 1}));
+  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 2048}));
+  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049}));
+}
+
+TEST(StrictAttentionStreams, LeaveBlocksOfTokensBehindAChainToClusters) {
+  const auto fast = [](int rows, int64_t tokens, bool clusters) {
+    return cuda::streams_are_fast({.seen_keys = 320, .max_rows = rows, .tokens = tokens, .clusters = clusters});
+  };
+  EXPECT_TRUE(fast(8, 8, true));  // tiles of 8 rows
+  EXPECT_FALSE(fast(16, 4, true));
+  EXPECT_FALSE(fast(32, 8, true));
+  EXPECT_TRUE(fast(32, 8, false));
+  EXPECT_TRUE(fast(16, 9, true));  // no chain takes so many tokens
 }
 
 }  // namespace

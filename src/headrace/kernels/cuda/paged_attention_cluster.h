@@ -19,6 +19,9 @@ inline int cluster_blocks(int64_t pieces, int seen_keys, int dim, int num_sms) {
   return pieces * blocks <= room && seen_keys <= blocks * (blocks / 2) * kClusterKeys ? blocks : 0;
 }
 
+// The same of a call; 0 also where clusters do not take it.
+int cluster_blocks(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+
 // One of these for each type of the queries, in a file of its own. `tiles`: of rows.
 template <class T>
 void attend_cluster_of(const AttentionParams& p, int64_t tiles, int blocks, const Stream& stream);

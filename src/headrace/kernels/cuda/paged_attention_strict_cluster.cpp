@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "headrace/kernels/cuda/attention_maps.h"
+#include "headrace/kernels/cuda/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -58,9 +59,12 @@ bool attend_by_streams(const AttentionParams& p, const Gate& gate, const Attenti
 }
 
 bool takes_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  const bool strict = shape.determinism == Determinism::kStrict;
-  return shape.max_rows <= kMostStreamRows && p.key_type != DType::kE4M3 && fits_sm90(p, stream) &&
-         (strict || streams_are_fast(task_of(p, shape).seen_keys));
+  if (shape.max_rows > kMostStreamRows || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
+  return shape.determinism == Determinism::kStrict ||
+         streams_are_fast({.seen_keys = shape.seen_keys,
+                           .max_rows = shape.max_rows,
+                           .tokens = p.tokens,
+                           .clusters = cluster_blocks(p, shape, stream) > 0});
 }
 
 }  // namespace

@@ -56,8 +56,20 @@ inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int m
   return blocks > 1 ? StrictClusterPlan{blocks, parts} : StrictClusterPlan{};
 }
 
+struct FastRows {
+  int seen_keys = 0, max_rows = 0;  // of a request
+  int64_t tokens = 0;               // of all requests
+  bool clusters = false;            // those of fast mode alone find room (paged_attention_cluster.h)
+};
+
 // Whether fast mode takes that kernel, too, where there is room. One request over more keys is faster without an order
-// of sums (paged_attention_long_cluster.cuh).
-constexpr bool streams_are_fast(int seen_keys) { return seen_keys <= 2048; }
+// of sums (paged_attention_long_cluster.cuh). Tiles of 16 rows by streams are faster alone, and slower behind a chain
+// of products, which takes steps of so few tokens: they begin when its blocks leave their shared memory, and take
+// longer from there than clusters do.
+constexpr bool streams_are_fast(const FastRows& rows) {
+  constexpr int64_t kMostTokensOfChains = 8;
+  const bool behind_chain = rows.max_rows > kStrictStreamRows && rows.tokens <= kMostTokensOfChains;
+  return rows.seen_keys <= 2048 && !(behind_chain && rows.clusters);
+}
 
 }  // namespace headrace::cuda
