@@ -32,6 +32,17 @@ double prefill_seconds(LLM& llm, int32_t tokens) {
   });
 }
 
+// Seconds of a step that decides one request's next token, behind this prompt.
+double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t tokens) {
+  const auto prompt_steps = static_cast<int32_t>(prompt.size() / 1024) + 1;  // or fewer
+  llm.engine().add(prompt,
+                   {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+  for (int32_t i = 0; i < prompt_steps; ++i) llm.engine().step();
+  const double seconds = bench::median_seconds(tokens - prompt_steps - 7, [&] { llm.engine().step(); });
+  while (!llm.engine().idle()) llm.engine().step();
+  return seconds;
+}
+
 // Every step reads all weights once: a model larger than the caches needs no rotation.
 void bench_model(const ModelFlags& flags, int threads, const bench::Report& report) {
   LLMOptions options = options_of(flags);
@@ -52,12 +63,7 @@ void bench_model(const ModelFlags& flags, int threads, const bench::Report& repo
             .limit_rate = std::nullopt});
   }
   bench::LimitBeside read([&] { return on_cpu ? std::optional(bench::read_bandwidth(threads)) : std::nullopt; });
-  const int32_t tokens = on_cpu ? 32 : 256;
-  llm.engine().add({1, 2, 3, 4},
-                   {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
-  llm.engine().step();
-  const double seconds = bench::median_seconds(tokens - 8, [&] { llm.engine().step(); });
-  while (!llm.engine().idle()) llm.engine().step();
+  const double seconds = decode_seconds(llm, {1, 2, 3, 4}, on_cpu ? 32 : 256);
   const ModelInfo& info = llm.model_info();
   const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
   report(read.counted({.name = "model decode batch 1 " + model,
@@ -72,6 +78,9 @@ void bench_model(const ModelFlags& flags, int threads, const bench::Report& repo
        .flops = static_cast<double>(info.weight_bytes) * kPrompt,  // without attention: two for each weight of 2 bytes
        .limit = bench::Result::Limit::kMatrix,
        .limit_rate = std::nullopt});
+  report({.name = fmt::format("model decode batch 1 behind {} tokens {}", kPrompt, model),
+          .median_s = decode_seconds(llm, std::vector<int32_t>(kPrompt, 5), 256),
+          .limit_rate = std::nullopt});
 }
 
 // `bench attention` and `bench gdn` measure the CPU's kernels, in dtypes of their own.

@@ -28,6 +28,7 @@ struct Case {
   int32_t heads = 32, kv_heads = 8, dim = 128, page_size = 64, block_size = 1;
   KeySpan::Kind kind = KeySpan::Kind::kCausal;
   DType pool = DType::kBF16;
+  int32_t most_keys = 0;  // in place of what it has, as a graph that serves any context is recorded; 0: as it is
 
   int64_t pages_of(size_t r) const { return (contexts[r] + new_tokens[r] + page_size - 1) / page_size; }
 };
@@ -173,6 +174,7 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, const OpContext
   for (size_t r = 0; r < c.contexts.size(); ++r) {
     pages += c.pages_of(r), longest = std::max(longest, c.pages_of(r));
   }
+  longest = std::max<int64_t>(longest, c.most_keys / c.page_size);
   const KVPool pool({.groups = {{{c.kv_heads, c.dim, c.dim}, {0}}},
                      .num_pages = static_cast<int32_t>(sets * pages),
                      .page_size = c.page_size,
@@ -187,6 +189,7 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, const OpContext
   const auto requests = static_cast<int64_t>(c.contexts.size());
   std::vector<std::unique_ptr<DeviceBatch>> placed;
   std::vector<PagedAttentionArgs> calls;
+  std::vector<KeySpan> longest_spans;  // the host's, where they are not the device's
   Uploads uploads;
   for (int64_t i = 0; i < sets; ++i) {
     const Tensor table = table_of(c, std::span(order).subspan(static_cast<size_t>(i * pages)), longest);
@@ -199,9 +202,11 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, const OpContext
                                                    device));
     uploads = time_uploads(*placed.back(), batch);
     const ForwardBatch& b = placed.back()->upload(batch);
+    longest_spans = b.attn.spans;
+    for (KeySpan& span : longest_spans) span.ctx_len = std::max(span.ctx_len, c.most_keys - 1);
     calls.push_back({.q = q,
                      .kv = pool.layer(0),
-                     .spans = b.attn.spans,
+                     .spans = c.most_keys > 0 ? std::span<const KeySpan>(longest_spans) : b.attn.spans,
                      .on_device = b.attn.on_device,
                      .page_table = b.attn.page_table,
                      .scale = 0.088f,
@@ -248,6 +253,13 @@ std::vector<Case> cases() {
   for (const int32_t k : {4, 8, 16, 64}) {
     all.push_back({"decode one " + std::to_string(k) + "k", {k * 1024 - 1}, {1}});
     all.push_back({"decode one d256 16/2 " + std::to_string(k) + "k", {k * 1024 - 1}, {1}, 16, 2, 256});
+  }
+  for (const int32_t most : {32, 128}) {
+    for (const int32_t k : {1, 4, 16}) {
+      Case& graph = all.emplace_back(
+          Case{"decode in a graph for " + std::to_string(most) + "k: " + std::to_string(k) + "k", {k * 1024 - 1}, {1}});
+      graph.most_keys = most * 1024;
+    }
   }
   std::vector<int32_t> zipf;
   for (int i = 1; i <= 64; ++i) zipf.push_back(std::max(256, 65536 / i) - 1);

@@ -6,7 +6,6 @@
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cuda/paged_attention_cluster.h"
-#include "headrace/kernels/cuda/paged_attention_long_cluster.h"
 #include "headrace/kernels/cuda/paged_attention_short.h"
 #include "headrace/kernels/cuda/strict_cluster_plan.h"
 
@@ -78,20 +77,6 @@ TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
   EXPECT_EQ(cuda::most_short_keys(33, Determinism::kStrict), 384);
 }
 
-TEST(AttentionClusters, OfOneLongRequestFillTheDeviceOrAreNone) {
-  constexpr int kSMs = 132;
-  const auto blocks = [](int kv_heads) {  // of all clusters
-    const int each = cuda::long_cluster_blocks(kv_heads);
-    return kv_heads * each * cuda::long_cluster_parts(kv_heads, kSMs / each, kSMs);
-  };
-  for (const int kv_heads : {1, 2, 4, 8}) EXPECT_EQ(blocks(kv_heads), 128) << kv_heads;
-  for (const int kv_heads : {3, 5, 6, 7, 9, 64}) EXPECT_EQ(blocks(kv_heads), 0) << kv_heads;
-  EXPECT_EQ(cuda::long_cluster_blocks(1), 8);
-  EXPECT_EQ(cuda::long_cluster_blocks(8), 1);
-  EXPECT_EQ(cuda::long_cluster_parts(2, 30, kSMs), 15);  // as many clusters of four as an H200 holds
-  EXPECT_EQ(cuda::long_cluster_parts(8, 30, kSMs), 0);
-}
-
 // Blocks of a cluster, then clusters of a row.
 std::pair<int, int> strict_plan(int64_t pieces, int seen_keys) {
   const cuda::StrictClusterPlan plan = cuda::strict_cluster_plan(
@@ -113,10 +98,14 @@ TEST(StrictAttentionClusters, TakeRowsWhereAllTheirBlocksFindRoom) {
   EXPECT_EQ(strict_plan(67, 64), Plan(0, 1));
 }
 
-std::pair<int, int> stream_plan(int64_t pieces, int seen_keys, int kernel_dim) {
-  const cuda::StrictClusterPlan plan = cuda::strict_stream_plan(
-      {.pieces = pieces, .seen_keys = seen_keys, .tile_keys = kernel_dim > 128 ? 64 : 128, .group_keys = 4096},
-      cuda::strict_stream_blocks(kernel_dim), /*num_sms=*/132);
+std::pair<int, int> stream_plan(int64_t pieces, int seen_keys, int kernel_dim, int64_t tiles = 1) {
+  const cuda::StrictClusterPlan plan = cuda::strict_stream_plan({.pieces = pieces,
+                                                                 .tiles = tiles,
+                                                                 .seen_keys = seen_keys,
+                                                                 .tile_keys = kernel_dim > 128 ? 64 : 128,
+                                                                 .group_keys = 4096},
+                                                                cuda::strict_stream_blocks(kernel_dim),
+                                                                /*num_sms=*/132);
   return {plan.blocks, plan.parts};
 }
 
@@ -128,13 +117,45 @@ TEST(StrictAttentionStreams, TakeTheLargestClustersThatFindRoom) {
   EXPECT_EQ(stream_plan(8, 12288, 64), Plan(4, 3));
   EXPECT_EQ(stream_plan(8, 16384, 128), Plan(2, 4));  // 32 clusters of four do not find room
   EXPECT_EQ(stream_plan(8, 32768, 128), Plan(2, 8));
-  EXPECT_EQ(stream_plan(8, 32769, 128), Plan(0, 1));
   EXPECT_EQ(stream_plan(2, 4096, 256), Plan(8, 1));
   EXPECT_EQ(stream_plan(2, 7 * 4096, 256), Plan(8, 7));
   EXPECT_EQ(stream_plan(2, 8 * 4096, 256), Plan(4, 8));
   EXPECT_EQ(stream_plan(2, 131072, 256), Plan(2, 32));
   EXPECT_EQ(stream_plan(66, 320, 128), Plan(2, 1));
   EXPECT_EQ(stream_plan(67, 320, 128), Plan(0, 1));
+  EXPECT_EQ(stream_plan(16, 16385, 128, 2), Plan(0, 1));
+}
+
+TEST(StrictAttentionStreams, OfOneTileOfRowsTakeSeveralGroupsEachWhereNotAllFindRoom) {
+  using Plan = std::pair<int, int>;
+  EXPECT_EQ(stream_plan(8, 32769, 128), Plan(2, 8));  // nine groups
+  EXPECT_EQ(stream_plan(8, 131072, 128), Plan(2, 8));
+  EXPECT_EQ(stream_plan(2, 34 * 4096, 256), Plan(2, 33));
+  EXPECT_EQ(stream_plan(66, 4097, 64), Plan(2, 1));
+  EXPECT_EQ(stream_plan(67, 4097, 64), Plan(0, 1));
+}
+
+// Of a kv head's keys: blocks of a cluster, then clusters.
+std::pair<int, int> shared_plan(int64_t kv_heads, int kernel_dim) {
+  const cuda::StrictClusterPlan plan =
+      cuda::shared_stream_plan(kv_heads, cuda::strict_stream_blocks(kernel_dim), /*num_sms=*/132);
+  return {plan.blocks, plan.parts};
+}
+
+TEST(SharedAttentionStreams, FillTheDeviceOrAreNone) {
+  using Plan = std::pair<int, int>;
+  for (const int dim : {64, 128, 256}) {
+    EXPECT_EQ(shared_plan(2, dim), Plan(4, 15));  // 33 clusters of two are more than one step adds up
+    EXPECT_EQ(shared_plan(4, dim), Plan(2, 16));
+    EXPECT_EQ(shared_plan(8, dim), Plan(2, 8));
+    EXPECT_EQ(shared_plan(32, dim), Plan(2, 2));
+    EXPECT_EQ(shared_plan(33, dim), Plan(2, 2));
+    EXPECT_EQ(shared_plan(40, dim), Plan(0, 1));  // 80 blocks
+    EXPECT_EQ(shared_plan(60, dim), Plan(2, 1));
+    EXPECT_EQ(shared_plan(67, dim), Plan(0, 1));
+  }
+  EXPECT_EQ(shared_plan(1, 128), Plan(4, 30));  // there are no larger clusters
+  EXPECT_EQ(shared_plan(1, 256), Plan(8, 15));
 }
 
 TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {

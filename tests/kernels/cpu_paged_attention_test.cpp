@@ -277,13 +277,27 @@ TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
     float cap = 0;
     int32_t window = kNoWindow, hole_begin = 0, hole_end = 0;
   };
-  for (const Case& x :
-       {Case(2047), Case(2048), Case(2049), Case(2175), Case(3071), Case(3072), Case(8200, 64, 2, 2),
-        Case(4223, 128, 8, 8, 256), Case(6200, 64, 8, 8, 16, 3), Case(2500, 128, 16, 8, 16, 2, DType::kF16),
-        Case(2500, 256, 8, 2, 64, 2), Case(2400, 256, 4, 1, 64, 2), Case(2300, 128, 6, 3, 64, 5),
-        Case(2600, 64, 24, 8, 64, 5), Case(2300, 64, 8, 8, 8), Case(2300, 64, 8, 8, 1),
-        Case(2600, 128, 8, 4, 64, 2, DType::kBF16, 0.5f), Case(2600, 64, 16, 8, 64, 3, DType::kBF16, 0, 2100),
-        Case(2600, 64, 8, 4, 64, 2, DType::kBF16, 0, kNoWindow, 70, 900)}) {
+  for (const Case& x : {Case(2047),
+                        Case(2048),
+                        Case(2049),
+                        Case(2175),
+                        Case(3071),
+                        Case(3072),
+                        Case(8200, 64, 2, 2),
+                        Case(4223, 128, 8, 8, 256),
+                        Case(6200, 64, 8, 8, 16, 3),
+                        Case(2500, 128, 16, 8, 16, 2, DType::kF16),
+                        Case(2500, 256, 8, 2, 64, 2),
+                        Case(2400, 256, 4, 1, 64, 2),
+                        Case(2300, 128, 6, 3, 64, 5),
+                        Case(15500, 64, 1, 1),
+                        Case(2600, 64, 24, 8, 64, 5),
+                        Case(2300, 64, 8, 8, 8),
+                        Case(2300, 64, 8, 8, 1),
+                        Case(2600, 96, 8, 2, 64, 4),
+                        Case(2600, 128, 8, 4, 64, 2, DType::kBF16, 0.5f),
+                        Case(2600, 64, 16, 8, 64, 3, DType::kBF16, 0, 2100),
+                        Case(2600, 64, 8, 4, 64, 2, DType::kBF16, 0, kNoWindow, 70, 900)}) {
     SCOPED_TRACE(testing::Message() << x.heads << "/" << x.kv_heads << " heads of " << x.dim << ", page " << x.page_size
                                     << ", " << x.context << " cached, " << x.tokens << " new");
     Request request({.heads = x.heads,
@@ -621,6 +635,24 @@ TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBeside
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{256, 256, DType::kF16, kNoWindow, 0.5f},
         HeadShape{128, 128, DType::kBF16, 1024, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f}}) {
     expect_strict_bits_beside_a_prompt({.heads = 4, .kv_heads = 2, .context = 8700}, shape, spans, {{0, 4}, {2, 4}});
+  }
+}
+
+// One request over more groups of keys than a GPU holds clusters for, which take several each: of a list of tiles that
+// is one run, has a gap of more than a group, begins with a window, or has new keys apart.
+TEST_P(CpuPagedAttention, StrictRowsOverMoreGroupsThanClustersHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (const int32_t rows : {1, 3, 2, 7}) {
+    spans.push_back({.q_off = tokens, .q_len = rows, .ctx_len = 20600, .phys0 = 20600});
+    tokens += rows;
+  }
+  spans[1].hole_begin = 4000, spans[1].hole_end = 8300;
+  spans[2].phys0 += 70;
+  for (const HeadShape& shape :
+       {HeadShape{16, 16, DType::kBF16, kNoWindow, 0}, HeadShape{16, 16, DType::kF16, 15000, 0}}) {
+    expect_strict_bits_beside_a_prompt({.heads = 44, .kv_heads = 22, .context = 20600}, shape, spans, {});
   }
 }
 

@@ -57,8 +57,6 @@ struct AttentionShape {
 // 16-bit floats on Hopper in fast mode, few rows that see few keys. False when the call or the device is not of that
 // form.
 bool paged_attention_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// The same for up to 8 rows of one request, however many keys they see.
-bool paged_attention_long_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 // Whether dtypes, sizes and alignment are those of tensor cores and 16-byte copies.
 bool fits_mma(const AttentionParams& params);
@@ -67,8 +65,8 @@ bool paged_attention_mma(const AttentionParams& params, const AttentionShape& sh
 
 // Whether dtypes, sizes and alignment are those of the Hopper kernel below, and the device is.
 bool fits_sm90(const AttentionParams& params, const Stream& stream);
-// Few such rows that see few keys, with that kernel's bits: in strict mode, and in fast mode up to 32 rows of a request
-// where that is faster. False when the call is not of that form.
+// Few such rows, with that kernel's bits: in strict mode, and where it is faster in fast mode, too, in which up to 16
+// rows of one request that see many keys have sums of another order. False when the call is not of that form.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 // 16-bit floats on Hopper (wgmma and the copy engine), over pools of these or of FP8, any head size up to 256, keys

@@ -20,6 +20,7 @@ int kernel_dim(const AttentionParams& p) {
 
 StrictClusterTask task_of(const AttentionParams& p, const AttentionShape& shape) {
   return {.pieces = shape.tiles16 * p.kv_heads,
+          .tiles = shape.tiles16,
           .seen_keys = shape.seen_keys,
           .tile_keys = tile_keys(kernel_dim(p), 1),
           .group_keys = kSm90GroupKeys};
@@ -27,7 +28,9 @@ StrictClusterTask task_of(const AttentionParams& p, const AttentionShape& shape)
 
 // What the sums of groups take of the stream's scratch. False where there is not enough.
 bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_keys, const Stream& stream) {
-  call.max_groups = (max_keys + kSm90GroupKeys - 1) / kSm90GroupKeys + 3;  // new keys may lie apart from the others
+  call.max_groups = call.groups == Groups::kShares
+                        ? call.parts
+                        : (max_keys + kSm90GroupKeys - 1) / kSm90GroupKeys + 3;  // new keys may lie apart
   const int64_t rows = pieces * call.max_groups * kStrictClusterRows;
   const int64_t values = rows * kernel_dim(call.p) * int64_t{sizeof(float)},
                 states = rows * blocks * int64_t{sizeof(float2)};
@@ -38,13 +41,20 @@ bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_ke
   return pieces * blocks + 2 <= Stream::kCounters;
 }
 
+// Whether each cluster has a share of a row's keys: fast mode, up to 16 rows, which are one request's.
+bool takes_shares(const AttentionShape& shape) {
+  return shape.determinism == Determinism::kFast && shape.tiles16 == 1 && shape.seen_keys > kKeysInGroups;
+}
+
 // Rows of a request in blocks of up to 8, where none has more, or of 16.
 bool attend_by_streams(const AttentionParams& p, const Gate& gate, const AttentionShape& shape, const Stream& stream) {
   const StrictClusterTask task = task_of(p, shape);
   const int dim = kernel_dim(p);
   const bool few = shape.max_rows <= kStrictStreamRows;
-  const StrictClusterPlan plan = strict_stream_plan(task, strict_stream_blocks(dim), stream.num_sms);
-  StrictStreamCall call{{.p = p, .parts = plan.parts}};
+  const bool shares = takes_shares(shape);
+  const StrictClusterPlan plan = shares ? shared_stream_plan(task.pieces, strict_stream_blocks(dim), stream.num_sms)
+                                        : strict_stream_plan(task, strict_stream_blocks(dim), stream.num_sms);
+  StrictStreamCall call{{.p = p, .groups = shares ? Groups::kShares : Groups::kStrict, .parts = plan.parts}};
   // The kernel adds up groups in their slots even where one cluster finds them all.
   if (plan.blocks == 0 || !place_slots(call, task.pieces, plan.blocks, shape.max_keys, stream)) return false;
   call.kernel_dim = dim, call.gate = gate;
@@ -60,7 +70,7 @@ bool attend_by_streams(const AttentionParams& p, const Gate& gate, const Attenti
 
 bool takes_streams(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (shape.max_rows > kMostStreamRows || p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  return shape.determinism == Determinism::kStrict ||
+  return shape.determinism == Determinism::kStrict || takes_shares(shape) ||
          streams_are_fast({.seen_keys = shape.seen_keys,
                            .max_rows = shape.max_rows,
                            .tokens = p.tokens,

@@ -39,6 +39,7 @@ struct StrictCluster {
   StrictBlock<S> b;
   int piece, request;  // tile of rows and kv head
   StrictRounds<S::kBlocks, S::kGroupTiles> rounds;
+  int ordinal = rounds.part;  // of the group at hand, among the row's
 
   __device__ int64_t slot(int group) const {
     return ((int64_t{piece} * call.max_groups + group) * S::kBlocks + b.rank);
@@ -51,7 +52,7 @@ struct StrictCluster {
   }
 
   // Takes a group's sums out of `state`, which begins anew, to the total or to a slot of their own.
-  __device__ void end_group(const StrictRound& round, StrictState<S>& state, StrictTotal<S>& total) const {
+  __device__ void end_group(StrictState<S>& state, StrictTotal<S>& total) {
     PartSum sums[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -60,16 +61,16 @@ struct StrictCluster {
     if (rounds.parts == 1) {
       total.add(sums, state.value);
     } else if (b.has_chain()) {
-      const int group = rounds.group_of(round.begin) - rounds.lowest;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (b.warp_n == 0 && b.lane % 4 == 0)
-          *slot_state(group, half) = make_float2(sums[half].largest, sums[half].sum);
+          *slot_state(ordinal, half) = make_float2(sums[half].largest, sums[half].sum);
       }
 #pragma unroll
       for (int m = 0; m < S::kWarpChains; ++m)
-        *slot_values(group, m) = *reinterpret_cast<const float4*>(state.value[m]);
+        *slot_values(ordinal, m) = *reinterpret_cast<const float4*>(state.value[m]);
     }
+    ordinal += rounds.parts;
     state = {};
   }
 
@@ -190,7 +191,7 @@ struct StrictCluster {
       b.add_values(now, number, scaled, state);
       barrier_wait_cluster(b.added_full(number), number >> 1 & 1);
       b.add_sums(now, number, state);
-      if (now.ends_group()) end_group(now, state, total);
+      if (now.ends_group()) end_group(state, total);
       if (!more) return;
       __syncthreads();  // this round's values have been read
       b.load_values(next, value_pages);

@@ -7,8 +7,12 @@
 
 namespace headrace::cuda {
 
+// Whether a row's groups are strict mode's, or each of its clusters has one of the length that its keys make.
+enum class Groups : uint8_t { kStrict, kShares };
+
 struct StrictClusterCall {
   AttentionParams p;
+  Groups groups = Groups::kStrict;
   int parts = 1, max_groups = 1;  // as planned; of a row's keys, each with a slot where there are several parts
   float4* values = nullptr;       // [pieces, max_groups, blocks, 16 rows of a block's columns]
   float2* states = nullptr;       // [pieces, max_groups, blocks, 16]: largest score (base 2), sum

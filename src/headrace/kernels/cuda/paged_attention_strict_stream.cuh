@@ -1,5 +1,7 @@
 // Strict attention of few rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
-// and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups.
+// and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups. Fast mode
+// takes it, too: as it is for few keys, and for many with groups as long as the clusters that fill the device make
+// them.
 #pragma once
 #include "headrace/kernels/cuda/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/gate.cuh"

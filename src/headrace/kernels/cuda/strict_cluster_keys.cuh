@@ -16,26 +16,32 @@ struct StrictRound {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The rounds of one of the `parts` clusters that share out the groups of a row's keys; `lowest`: the first group.
+// The rounds of one of the `parts` clusters that share out the groups of a row's keys: each `parts`th from `part` on.
+// Where clusters have a `share` of the list of tiles each, that is their only group.
 template <int kBlocks, int kGroupTiles>
 struct StrictRounds {
   const KeyTiles& tiles;
-  int part, parts, lowest;
+  int part, parts, share;
+  bool one_run;  // the list of tiles is
 
-  __device__ int group_of(int i) const { return tiles.tile(i) / kGroupTiles; }
   // The round that begins at list entry `begin`, which may be the end.
   __device__ StrictRound at(int begin) const {
     const int count = tiles.count;
     if (begin >= count) return {count, count, count};
-    const int group_end = min(tiles.group_end(kGroupTiles, begin), count);
+    const int group_end = min(share > 0 ? begin + share : tiles.group_end(kGroupTiles, begin), count);
     return {begin, min(begin + kBlocks, group_end), group_end};
   }
-  __device__ StrictRound first() const { return at(parts == 1 ? 0 : tiles.index_of((lowest + part) * kGroupTiles)); }
+  // Where the group begins that is `groups` behind the one of list entry `i`.
+  __device__ int behind(int i, int groups) const {
+    if (one_run) return tiles.index_of((tiles.tile(i) / kGroupTiles + groups) * kGroupTiles);
+    for (; groups > 0 && i < tiles.count; --groups) i = tiles.group_end(kGroupTiles, i);
+    return i;
+  }
+  __device__ StrictRound first() const { return at(share > 0 ? part * share : part == 0 ? 0 : behind(0, part)); }
   // Behind an empty round, too, there is an empty one: warps that work ahead of others ask for it.
   __device__ StrictRound after(const StrictRound& round) const {
     if (!round.ends_group()) return {round.end, min(round.end + kBlocks, round.group_end), round.group_end};
-    if (parts == 1 || round.count() == 0) return at(round.end);
-    return at(tiles.index_of((group_of(round.begin) + parts) * kGroupTiles));
+    return at(share > 0 || round.count() == 0 ? tiles.count : behind(round.begin, parts));
   }
 };
 

@@ -22,13 +22,12 @@ struct StrictPlace {
   const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
   const BlockKeys keys{p, axis, top, bottom};
   const KeyTiles tiles = keys.tiles(S::kKeys);
-  // Clusters share out groups where the list of tiles is one run.
+  const int share = call.groups == Groups::kShares && tiles.count > 0 ? share_of(call.parts) : 0;  // of a cluster
   const bool one_run = tiles.count <= tiles.cached_count && tiles.hole_tiles == 0;
-  const int lowest = tiles.first / S::kGroupTiles, groups = count_groups(),
-            parts = one_run ? min(call.parts, groups) : 1;
+  const int groups = count_groups(), parts = min(call.parts, groups);
 
   __device__ bool has_groups() const { return part < parts; }
-  __device__ StrictRounds<S::kBlocks, S::kGroupTiles> rounds() const { return {tiles, part, parts, lowest}; }
+  __device__ StrictRounds<S::kBlocks, S::kGroupTiles> rounds() const { return {tiles, part, parts, share, one_run}; }
   __device__ StrictKeys<S> block(char* shared) const {
     const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32, row = row0 + lane / 4;
     StrictKeys<S> block{{p, axis, shared, kv_head, row0, rows, group, lane, 0, warp, top, bottom},
@@ -42,9 +41,15 @@ struct StrictPlace {
     return block;
   }
 
+  // Whole rounds: of fewer keys than clusters could share out, some have none.
+  __device__ int share_of(int clusters) const {
+    const int all = clusters * S::kBlocks;
+    return (tiles.count + all - 1) / all * S::kBlocks;
+  }
   __device__ int count_groups() const {
     if (tiles.count == 0) return 1;
-    if (one_run) return tiles.tile(tiles.count - 1) / S::kGroupTiles - lowest + 1;
+    if (share > 0) return (tiles.count + share - 1) / share;
+    if (one_run) return tiles.tile(tiles.count - 1) / S::kGroupTiles - tiles.first / S::kGroupTiles + 1;
     int count = 0;
     for (int i = 0; i < tiles.count; i = min(tiles.group_end(S::kGroupTiles, i), tiles.count)) ++count;
     return count;

@@ -11,7 +11,7 @@ constexpr int kMostStreamRows = 32;      // of a request that it takes
 constexpr int kStrictClusterBlocks = 8;  // at most: every device of sm_90 can place so many
 
 struct StrictClusterTask {
-  int64_t pieces = 0;  // tiles of rows times kv heads
+  int64_t pieces = 0, tiles = 1;  // tiles of rows times kv heads, and those tiles
   int seen_keys = 0, tile_keys = 0, group_keys = 0;
 };
 
@@ -24,10 +24,12 @@ inline int strict_groups(const StrictClusterTask& task) {
   return (task.seen_keys + task.group_keys - 1) / task.group_keys;
 }
 
-// Whether all blocks find room at once, each on a multiprocessor of its own; clusters of more than two leave some of
+// Clusters whose blocks find room at once, each on a multiprocessor of its own; clusters of more than two leave some of
 // these over.
+constexpr int room_for_clusters(int blocks, int num_sms) { return (blocks > 2 ? num_sms - 12 : num_sms) / blocks; }
+
 inline bool clusters_find_room(int64_t clusters, int blocks, int num_sms) {
-  return clusters * blocks <= (blocks > 2 ? num_sms - 12 : num_sms);
+  return clusters <= room_for_clusters(blocks, num_sms);
 }
 
 // A round of tiles, one a block, takes some 3 us besides its products: clusters of two lose to a block for a group
@@ -47,14 +49,19 @@ inline StrictClusterPlan strict_cluster_plan(const StrictClusterTask& task, int 
 // Blocks at most for heads of `kernel_dim`: for those of 128 four were faster than eight at every length.
 constexpr int strict_stream_blocks(int kernel_dim) { return kernel_dim > 128 ? 8 : 4; }
 
-// The same of the streaming kernel, for tiles of 8 or 16 rows.
+// The same of the streaming kernel, for tiles of 8 or 16 rows. Where not all groups of one tile's rows find room at
+// once, clusters of two take several each: faster than a block for each group, even where only some have one more.
 inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int most_blocks, int num_sms) {
   const int parts = strict_groups(task);
   int blocks = most_blocks;
   while (blocks > 2 && blocks / 2 * task.tile_keys >= task.seen_keys) blocks /= 2;
   while (blocks > 1 && !clusters_find_room(task.pieces * parts, blocks, num_sms)) blocks /= 2;
-  return blocks > 1 ? StrictClusterPlan{blocks, parts} : StrictClusterPlan{};
+  if (blocks > 1) return {blocks, parts};
+  const auto most = static_cast<int>(task.tiles == 1 ? room_for_clusters(2, num_sms) / task.pieces : 0);
+  return most > 0 ? StrictClusterPlan{2, most} : StrictClusterPlan{};
 }
+
+constexpr int kKeysInGroups = 2048;  // for so many fast mode takes strict mode's groups; for more, see kMostShares
 
 struct FastRows {
   int seen_keys = 0, max_rows = 0;  // of a request
@@ -62,14 +69,25 @@ struct FastRows {
   bool clusters = false;            // those of fast mode alone find room (paged_attention_cluster.h)
 };
 
-// Whether fast mode takes that kernel, too, where there is room. One request over more keys is faster without an order
-// of sums (paged_attention_long_cluster.cuh). Tiles of 16 rows by streams are faster alone, and slower behind a chain
-// of products, which takes steps of so few tokens: they begin when its blocks leave their shared memory, and take
-// longer from there than clusters do.
+// Whether fast mode takes that kernel as strict mode does, where there is room. Tiles of 16 rows by streams are faster
+// alone, and slower behind a chain of products, which takes steps of so few tokens: they begin when its blocks leave
+// their shared memory, and take longer from there than clusters do.
 constexpr bool streams_are_fast(const FastRows& rows) {
   constexpr int64_t kMostTokensOfChains = 8;
   const bool behind_chain = rows.max_rows > kStrictStreamRows && rows.tokens <= kMostTokensOfChains;
-  return rows.seen_keys <= 2048 && !(behind_chain && rows.clusters);
+  return rows.seen_keys <= kKeysInGroups && !(behind_chain && rows.clusters);
+}
+
+constexpr int kMostShares = 16;  // of a row's keys, that the last cluster adds up in one step
+
+// In fast mode, for one tile of rows over any number of keys: clusters that fill the device, each with an equal share
+// of the keys, which the device finds when it knows these. None where more than an eighth of it stays idle.
+inline StrictClusterPlan shared_stream_plan(int64_t pieces, int most_blocks, int num_sms) {
+  const auto parts_of = [&](int blocks) { return static_cast<int>(room_for_clusters(blocks, num_sms) / pieces); };
+  int blocks = 2;
+  while (blocks < most_blocks && parts_of(blocks) > kMostShares) blocks *= 2;
+  const int parts = parts_of(blocks);
+  return pieces * parts * blocks * 8 >= int64_t{num_sms} * 7 ? StrictClusterPlan{blocks, parts} : StrictClusterPlan{};
 }
 
 }  // namespace headrace::cuda
