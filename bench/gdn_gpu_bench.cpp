@@ -267,10 +267,10 @@ void run_all(const std::string& wanted) {
   const auto run = [&](const std::string& name, const std::function<void()>& work) {
     if (name.find(wanted) != std::string::npos) work();
   };
-  for (const int32_t requests : {64, 1}) {
-    run("decode", [&] { decode(m, requests, true); });
-    run("decode apart", [&] { decode(m, requests, false); });
+  for (const int32_t requests : {1, 8, 16, 32, 64}) {
+    run(str("decode batch", requests), [&] { decode(m, requests, true); });
   }
+  for (const int32_t requests : {64, 1}) run("decode apart", [&] { decode(m, requests, false); });
   run("prefill 1x32768", [&] { prefill(m, 1, 32768); });
   run("prefill 16x2048", [&] { prefill(m, 16, 2048); });
   run("prefill 8x4096", [&] { prefill(m, 8, 4096); });
