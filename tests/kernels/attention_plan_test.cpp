@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
-#include "headrace/kernels/cuda/paged_attention_cluster.h"
-#include "headrace/kernels/cuda/paged_attention_short.h"
-#include "headrace/kernels/cuda/strict_cluster_plan.h"
+#include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
+#include "headrace/kernels/cuda/attention/cluster/strict_cluster_plan.h"
+#include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 
 namespace headrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "headrace/kernels/cuda/gate_up_plan.h"
+#include "headrace/kernels/cuda/matmul/gate_up_plan.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"

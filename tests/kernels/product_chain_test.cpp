@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "headrace/kernels/cuda/product_chain_exchange.h"
-#include "headrace/kernels/cuda/product_chain_plan.h"
+#include "headrace/kernels/cuda/matmul/product_chain_exchange.h"
+#include "headrace/kernels/cuda/matmul/product_chain_plan.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/all_close.h"

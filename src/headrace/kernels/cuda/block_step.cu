@@ -4,7 +4,7 @@
 #include "headrace/kernels/cuda/block_step.h"
 
 #include "headrace/batch/attn_metadata.h"
-#include "headrace/kernels/cuda/launch.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {

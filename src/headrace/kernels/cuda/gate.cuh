@@ -1,7 +1,7 @@
 // sigmoid(gate) * y, the same bits wherever it is made.
 #pragma once
-#include "headrace/kernels/cuda/element.cuh"
-#include "headrace/kernels/cuda/pairs.cuh"
+#include "headrace/kernels/cuda/primitives/element.cuh"
+#include "headrace/kernels/cuda/primitives/pairs.cuh"
 
 namespace headrace::cuda {
 

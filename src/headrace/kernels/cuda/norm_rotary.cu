@@ -4,11 +4,11 @@
 #include <bit>
 
 #include "headrace/batch/attn_metadata.h"
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/norm_rotary.h"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
 #include "headrace/kernels/cuda/rotation.cuh"
-#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {

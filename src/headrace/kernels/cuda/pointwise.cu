@@ -1,7 +1,7 @@
 #include "headrace/kernels/cuda/gate.cuh"
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/vector.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
 
 namespace headrace::cuda {
 namespace {

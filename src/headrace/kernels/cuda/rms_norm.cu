@@ -1,7 +1,7 @@
 // Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone.
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
-#include "headrace/kernels/cuda/vector.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
 
 namespace headrace::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // Rotates pairs (i, i + half) of each head.
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
 #include "headrace/kernels/cuda/rotation.cuh"
-#include "headrace/kernels/cuda/vector.cuh"
 
 namespace headrace::cuda {
 namespace {

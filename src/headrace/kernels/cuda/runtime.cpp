@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "headrace/kernels/cuda/device_check.h"
-#include "headrace/kernels/cuda/product_chain_exchange.h"
+#include "headrace/kernels/cuda/matmul/product_chain_exchange.h"
 
 namespace headrace::cuda {
 namespace {

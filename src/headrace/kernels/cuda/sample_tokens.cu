@@ -2,8 +2,8 @@
 // which a number of candidates, or a weight of them, is reached. Up to three searches: the last of the top k, the last
 // of top p, the token. Weights are integers too, so that sums do not depend on the order of adding and a row's token
 // does not depend on how the row is cut.
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/sample_tokens.h"
 
 namespace headrace::cuda {

@@ -1,7 +1,7 @@
 // Rows of logits read once: a block for a slice of a row, then one block for each row merges its slices. Slices and the
 // order of merging depend on the vocabulary alone.
-#include "headrace/kernels/cuda/launch.cuh"
 #include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/token_confidence.h"
 
 namespace headrace::cuda {

@@ -1,0 +1,22 @@
+// When a softmax follows a row's largest score: one rule for all kernels whose bits must agree. Source:
+// FlashAttention-4, conditional rescaling.
+#pragma once
+#include "headrace/kernels/cuda/attention/part_sum.cuh"
+
+namespace headrace::cuda {
+
+// The score that exponents are less follows a row's largest one only when that is more than this (base 2) above it:
+// weights stay below 2^kSlack, and earlier values are seldom multiplied. A row decides for itself, so its bits do not
+// depend on the others.
+constexpr float kSlack = 8;
+
+// Makes `base` what exponents are less from here on, where the largest score of the tile and of what came before is
+// `top`, and returns what earlier values are to be multiplied by: 1 exactly where `largest` stays.
+__device__ inline float follow_largest(float top, float& largest, float& base, float to_log2) {
+  const float before = largest;
+  if (__fmul_rn(__fadd_rn(top, -before), to_log2) > kSlack) largest = top;
+  base = largest == -INFINITY ? 0.0f : __fmul_rn(largest, to_log2);
+  return exp2_fast(__fadd_rn(__fmul_rn(before, to_log2), -base));
+}
+
+}  // namespace headrace::cuda

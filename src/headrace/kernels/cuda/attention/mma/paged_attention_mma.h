@@ -1,0 +1,13 @@
+// What the tensor-core attention kernels that any device runs are launched with.
+#pragma once
+#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+
+// One of these for each type of the queries, head size and kind of pool, in a file of its own: they are slow to
+// compile.
+template <class T, int kDim, PoolHolds kPool>
+void attend_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+
+}  // namespace headrace::cuda

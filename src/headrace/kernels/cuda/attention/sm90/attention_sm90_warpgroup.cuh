@@ -1,0 +1,82 @@
+// A warpgroup of a Hopper attention block that multiplies, seen by one of its threads.
+#pragma once
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <class S>
+struct Warpgroup {
+  const AttentionParams& p;
+  const WorkPlan& plan;
+  SharedLayout<S> shared;
+  int number, thread, lane, warp;  // of the warpgroup; in it
+  float to_log2;                   // from scores as they are multiplied to powers of two
+  PackedRows packed;
+
+  __device__ Warpgroup(const AttentionParams& params, const WorkPlan& work_plan, const SharedLayout<S>& layout,
+                       int number_, int thread_)
+      : p(params),
+        plan(work_plan),
+        shared(layout),
+        number(number_),
+        thread(thread_),
+        lane(thread_ % 32),
+        warp(thread_ / 32),
+        to_log2(params.cap > 0 ? 1.4426950408889634f : params.scale * 1.4426950408889634f),
+        packed(params.heads / params.kv_heads) {}
+
+  __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : number; }
+  __device__ int team() const { return S::kTeams == 1 ? 0 : number; }
+  // Calls `use` with a constant: the number of this warpgroup, or of another.
+  template <class F>
+  __device__ static void with_constant(int number, F use) {
+    if (number == 0) {
+      use(std::integral_constant<int, 0>());
+      return;
+    }
+    asm volatile("" : "+r"(number));  // three comparisons of one number become a table of jumps, which is slow
+    if (S::kWarpgroups == 2 || number == 1) {
+      use(std::integral_constant<int, 1>());
+    } else {
+      use(std::integral_constant<int, 2>());
+    }
+  }
+  __device__ void sync() const {
+    with_constant(number, []<int kNumber>(std::integral_constant<int, kNumber>) { named_barrier<1 + kNumber, 128>(); });
+  }
+  __device__ int row_of(int half) const { return row_group() * 64 + warp * 16 + half * 8 + lane / 4; }
+
+  // A warp is done with what the barrier guards: all of its lanes are. Where threads and not the copy engine write
+  // there next, each lane says so itself: the race checker does not follow one that speaks for the others.
+  __device__ void release(uint64_t& empty) const {
+    if constexpr (S::kCodes) return barrier_arrive(shared_address(&empty));
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&empty));
+  }
+  __device__ int any_of_group(bool mine) const {
+    int any;
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; bar.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"(static_cast<int>(mine)), "r"(1 + number)
+                 : "memory");
+    return any;
+  }
+
+  // The warpgroups take turns, so that one multiplies while the others find their weights.
+  __device__ void take_turn(bool turns) const {
+    if (S::kRowGroups == 1 || !turns) return;
+    with_constant(number, []<int kNumber>(std::integral_constant<int, kNumber>) { named_barrier<4 + kNumber, 256>(); });
+  }
+  __device__ void give_turn(bool turns) const {
+    if (S::kRowGroups == 1 || !turns) return;
+    with_constant(number, []<int kNumber>(std::integral_constant<int, kNumber>) {
+      named_barrier_arrive<4 + (kNumber + 1) % S::kRowGroups, 256>();
+    });
+  }
+};
+
+#endif
+
+}  // namespace headrace::cuda

@@ -1,0 +1,317 @@
+// Which calls the Hopper kernels take, and what they are launched with.
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+
+#include "headrace/batch/device_plans.h"
+#include "headrace/kernels/cuda/attention/attention_maps.h"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
+#include "headrace/kernels/cuda/primitives/tensor_map.h"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
+
+// A copy needs a base and strides of 16 bytes.
+bool copies(const PagedSide& side, DType type) {
+  const int64_t each = 16 / size_of(type);
+  return side.data != nullptr && side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 &&
+         side.page_stride % each == 0 && side.head_stride % each == 0 && side.slot_stride % each == 0;
+}
+
+bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
+
+}  // namespace
+
+bool fits_sm90(const AttentionParams& p, const Stream& stream) {
+  if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
+  const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
+  if (!copies(p.k, held) || !copies(p.v, held)) return false;
+  if (p.k_new.data != nullptr && (!copies(p.k_new, p.q_type) || !copies(p.v_new, p.q_type))) return false;
+  const bool rows = reinterpret_cast<uintptr_t>(p.q) % 16 == 0 && p.q_token_stride % 8 == 0 && p.q_head_stride % 8 == 0;
+  const bool out =
+      reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && p.out_token_stride % 8 == 0 && p.out_head_stride % 8 == 0;
+  return rows && out && p.page_size >= kLeastPage && p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 &&
+         std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
+}
+
+namespace {
+
+// Of which a box is `box`; `strides`: in elements, of all dimensions but the first, whose elements are neighbours.
+template <size_t kRank>
+struct MapShape {
+  std::array<cuuint64_t, kRank> sizes;
+  std::array<int64_t, kRank - 1> strides;
+  std::array<cuuint32_t, kRank> box;
+};
+
+template <size_t kRank>
+CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapShape<kRank>& shape) {
+  const bool codes = holds_codes(p);
+  std::array<cuuint64_t, kRank - 1> strides;
+  for (size_t i = 0; i + 1 < kRank; ++i) strides[i] = static_cast<cuuint64_t>(shape.strides[i] * size_of(side.type));
+  std::array<cuuint32_t, kRank> steps;
+  steps.fill(1);
+  CUtensorMap map{};
+  const auto swizzle = codes                ? CU_TENSOR_MAP_SWIZZLE_NONE
+                       : shape.box[0] == 16 ? CU_TENSOR_MAP_SWIZZLE_32B
+                       : shape.box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                            : CU_TENSOR_MAP_SWIZZLE_128B;
+  const CUresult status = tensor_map_encoder()(&map,
+                                               codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                               : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                               kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(),
+                                               shape.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
+             " pages of ", p.page_size, " slots of ", shape.sizes[0], ": driver error ", static_cast<int>(status));
+  return map;
+}
+
+cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuuint32_t>(std::min(p.page_size, keys)); }
+
+}  // namespace
+
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
+  return encoded<4>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, side.head_stride, side.page_stride},
+                     .box = {static_cast<cuuint32_t>(holds_codes(p) ? kernel_dim : columns), box_rows(p, keys), 1, 1}});
+}
+
+CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
+  const bool whole = dim % 64 == 0 && p.page_size >= keys;
+  const auto columns = static_cast<cuuint32_t>(whole ? dim / 64 : 1);
+  return encoded<5>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(whole ? 64 : dim), static_cast<cuuint64_t>(p.page_size), columns,
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, 64, side.head_stride, side.page_stride},
+                     .box = {64, box_rows(p, keys), columns, 1, 1}});
+}
+
+namespace {
+
+// A tile of codes takes longer: groups of half as many keys let one request fill the device.
+constexpr int kStrictCodesGroupKeys = 2048;
+
+// Takes memory from the front of the stream's scratch.
+class Scratch {
+ public:
+  explicit Scratch(const Stream& stream)
+      : at_(static_cast<char*>(stream.scratch)), left_(static_cast<int64_t>(stream.scratch_bytes)) {}
+  int64_t left() const { return left_; }
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    HR_REQUIRE(bytes <= left_, ErrorCode::kInternal, "cuda paged_attention: scratch memory ends ", bytes - left_,
+               " bytes early");
+    T* taken = reinterpret_cast<T*>(at_);
+    at_ += bytes, left_ -= bytes;
+    return taken;
+  }
+
+ private:
+  char* at_;
+  int64_t left_;
+};
+
+int64_t tiles_at_most(const AttentionParams& p, int rows) {
+  return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + p.requests;
+}
+
+int64_t tiles_of(const AttentionCall& call, const AttentionShape& shape) {
+  return call.rows == 64 ? shape.tiles64 : call.rows == 128 ? shape.tiles128 : shape.tiles192;
+}
+
+// The plan's arrays, one behind the other.
+class PlanMemory {
+ public:
+  explicit PlanMemory(const AttentionCall& call) {
+    const int64_t tiles = tiles_at_most(call.p, call.rows);
+    const bool shares = call.plan.sharing == WorkPlan::Sharing::kShares;
+    works_ = place(shares ? tiles * call.p.kv_heads + call.blocks : tiles * call.plan.max_parts, kWorkBytes);
+    shares_ = place(shares ? call.blocks : 0, sizeof(uint2));
+    entries_ = place(call.plan.entry_count, sizeof(JoinEntry));
+    units_ = place(1, sizeof(uint32_t));
+  }
+  int64_t bytes() const { return bytes_; }
+  void set(WorkPlan& plan, void* memory) const {
+    char* at = static_cast<char*>(memory);
+    plan.works = reinterpret_cast<Work*>(at + works_);
+    plan.shares = reinterpret_cast<uint2*>(at + shares_);
+    plan.entries = reinterpret_cast<JoinEntry*>(at + entries_);
+    plan.units = reinterpret_cast<uint32_t*>(at + units_);
+  }
+
+ private:
+  int64_t place(int64_t count, int64_t size) {
+    const int64_t at = bytes_;
+    bytes_ += (count * size + 15) / 16 * 16;
+    return at;
+  }
+  int64_t works_, shares_, entries_, units_, bytes_ = 0;
+};
+
+int64_t slot_bytes(const AttentionParams& p, const WorkPlan& plan) {
+  return int64_t{plan.slot_rows} * (p.v_head_dim + 2) * int64_t{sizeof(float)};
+}
+
+void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int64_t slots) {
+  plan.states = scratch.take<float2>(slots * plan.slot_rows);
+  plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
+}
+
+// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave.
+bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const int64_t pieces = tiles_at_most(call.p, call.rows) * call.p.kv_heads;
+  if (places * parts * slot_bytes(call.p, plan) + pieces * parts * kWorkBytes + 4096 > scratch.left()) return false;
+  plan.max_parts = static_cast<int>(parts);
+  plan.entry_count = static_cast<int>(pieces);
+  take_slots(call.p, plan, scratch, places * parts);
+  return true;
+}
+
+// A long context beside a prompt: one block a kv head would still be at it when all others are done.
+void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const WorkPlan uncut = plan;
+  if (plan.group_tiles == 0) plan.group_tiles = kSm90GroupKeys / call.keys;
+  plan.slot_rows = kCutRows;
+  plan.cuts = WorkPlan::Cuts::kLongFewRows;
+  const int group_keys = plan.group_tiles * call.keys;
+  const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
+  if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
+}
+
+constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
+
+int keys_of(const WorkPlan& plan, int kernel_dim) {
+  return plan.crowded ? kCrowdedKeys : tile_keys(kernel_dim, plan.teams);
+}
+
+// Sums are cut at groups of keys, which are pieces of their own where rows alone would not fill the device to the end.
+void share_by_groups(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+                     Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  const bool fast = shape.determinism == Determinism::kFast, tall = shape.max_rows > 64, codes = holds_codes(p);
+  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
+  // Strict mode keeps one size of tiles.
+  plan.crowded = fast && kernel_dim == 128 && !codes && pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
+  if (plan.crowded) call.blocks *= 2;
+  const int group_keys = codes && !fast ? kStrictCodesGroupKeys : kSm90GroupKeys;
+  plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
+  // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
+  // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
+  // own products: in long heads.
+  if (!tall && !codes && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
+  plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
+  // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
+  const int64_t groups = (int64_t{shape.max_keys} + group_keys - 1) / group_keys;
+  if (groups < 2 || (tall && pieces >= int64_t{2} * stream.num_sms)) return;
+  const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
+  plan.finer_end = fast && !codes && place_parts(call, groups * WorkPlan::kFiner + 1, places, scratch);
+  if (!plan.finer_end) place_parts(call, groups + 1, places, scratch);
+}
+
+// Sets the plan but for what lies in its memory.
+void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+               Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  plan.queue = stream.counters;
+  call.blocks = stream.num_sms;
+  const bool tall = shape.max_rows > 64;
+  call.rows = tall ? tall_rows(kernel_dim, holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats) : 64;
+  plan.slot_rows = std::min(call.rows, shape.max_rows);
+  plan.both_ends = tall && shape.min_rows <= 64;
+  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
+  // Where there are enough rows for the device, whole groups of keys balance better than equal shares: no row's parts
+  // are small.
+  if (shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms)) {
+    share_by_groups(call, shape, kernel_dim, stream, scratch);
+  } else if (!tall || pieces < stream.num_sms) {
+    plan.sharing = WorkPlan::Sharing::kShares;
+    plan.teams = tall || holds_codes(p) ? 1 : 2;
+    plan.entry_count = stream.num_sms;
+    take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
+  }
+  call.keys = keys_of(plan, kernel_dim);
+  const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !holds_codes(p);
+  if (tall && long_rows && plan.sharing == WorkPlan::Sharing::kQueue && plan.max_parts == 1)
+    cut_long_rows(call, shape, scratch);
+}
+
+// All that the pieces of work depend on besides the batch's spans.
+DevicePlans::Key key_of(const AttentionCall& call) {
+  const AttentionParams& p = call.p;
+  return {call.rows,
+          call.keys,
+          call.blocks,
+          static_cast<int32_t>(call.plan.sharing),
+          call.plan.group_tiles,
+          call.plan.max_parts,
+          p.heads,
+          p.kv_heads,
+          p.window,
+          static_cast<int32_t>(p.type),
+          (p.encoder ? 1 : 0) + (p.k_new.data == nullptr ? 2 : 0),
+          static_cast<int32_t>(call.plan.cuts)};
+}
+
+// The pieces of work: those that an earlier layer left, or new ones.
+void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, Scratch& scratch) {
+  const PlanMemory memory(call);
+  DevicePlans::Place place{nullptr, DevicePlans::State::kNew};
+  if (plans != nullptr) {
+    place = plans->find(key_of(call), memory.bytes());
+  } else {
+    place.memory = scratch.take<char>(memory.bytes());
+  }
+  memory.set(call.plan, place.memory);
+  if (place.state == DevicePlans::State::kNew) plan_attention_sm90(call, stream);
+}
+
+template <class T, PoolHolds kPool>
+void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
+  const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
+                    : dim == 128 ? attend_sm90_tall<T, 128, kPool>
+                                 : attend_sm90_tall<T, 256, kPool>;
+  const auto few = dim == 64    ? attend_sm90_few<T, 64, kPool>
+                   : dim == 128 ? attend_sm90_few<T, 128, kPool>
+                                : attend_sm90_few<T, 256, kPool>;
+  (max_rows > 64 ? tall : few)(call, stream);
+}
+
+}  // namespace
+
+bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape, DevicePlans* plans,
+                          const Stream& stream) {
+  if (!fits_sm90(p, stream)) return false;
+  const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
+  Scratch scratch(stream);
+  AttentionCall call{.p = p};
+  share_out(call, shape, dim, stream, scratch);
+  call.maps = {.k = map_of(p, p.k, p.head_dim, dim, call.keys), .v = map_of(p, p.v, p.v_head_dim, dim, call.keys)};
+  plan_pieces(call, plans, stream, scratch);
+  const bool bf16 = p.q_type == DType::kBF16;
+  if (holds_codes(p)) {
+    (bf16 ? attend_in<__nv_bfloat16, PoolHolds::kCodes> : attend_in<__half, PoolHolds::kCodes>)(call, dim,
+                                                                                                shape.max_rows, stream);
+  } else {
+    (bf16 ? attend_in<__nv_bfloat16, PoolHolds::kFloats>
+          : attend_in<__half, PoolHolds::kFloats>)(call, dim, shape.max_rows, stream);
+  }
+  if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
+  return true;
+}
+
+}  // namespace headrace::cuda

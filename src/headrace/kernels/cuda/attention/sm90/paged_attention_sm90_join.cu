@@ -1,0 +1,108 @@
+// Adds up the parts of rows whose keys several blocks of threads took.
+#include "headrace/kernels/cuda/attention/attention_row.cuh"
+#include "headrace/kernels/cuda/attention/part_sum.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/mma.cuh"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kJoinWarps = 4, kAhead = 8;  // parts that are loaded before the first is used
+
+// One warp's row: lane l holds the elements l * 4 + 128 i of it.
+template <int kVectors>
+struct JoinedRow {
+  PartSum state;
+  float4 value[kVectors] = {};
+
+  __device__ void add(const AttentionParams& p, const WorkPlan& plan, const JoinEntry& entry, int row, int lane) {
+    for (int base = 0; base < entry.parts; base += kAhead) {
+      float4 loaded[kAhead][kVectors];
+      PartSum parts[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (base + j >= entry.parts) continue;
+        const int64_t at = static_cast<int64_t>(entry.slot_of(base + j)) * plan.slot_rows + row;
+        const float2 x = plan.states[at];
+        parts[j] = {x.x, x.y};
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          const int d = lane * 4 + i * 128;
+          loaded[j][i] =
+              d < p.v_head_dim ? *reinterpret_cast<const float4*>(plan.values + at * p.v_head_dim + d) : float4{};
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (base + j >= entry.parts || parts[j].sum == 0) continue;
+        const PartSum all = state.joined(parts[j]);
+        const float a = state.factor(all), b = parts[j].factor(all);
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          value[i].x = PartSum::joined_value(value[i].x, a, loaded[j][i].x, b);
+          value[i].y = PartSum::joined_value(value[i].y, a, loaded[j][i].y, b);
+          value[i].z = PartSum::joined_value(value[i].z, a, loaded[j][i].z, b);
+          value[i].w = PartSum::joined_value(value[i].w, a, loaded[j][i].w, b);
+        }
+        state = all;
+      }
+    }
+  }
+
+  // Returns whether a value is NaN.
+  __device__ bool write(const AttentionParams& p, int token, int head, int lane) const {
+    const float scale = state.sum == 0 ? 0.0f : p.v_scale / state.sum;
+    bool nan = false;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int d = lane * 4 + i * 128;
+      if (d >= p.v_head_dim) continue;
+      const float x[4] = {value[i].x * scale, value[i].y * scale, value[i].z * scale, value[i].w * scale};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        store(p.out, p.q_type, token * p.out_token_stride + head * p.out_head_stride + d + j, x[j]);
+        nan |= isnan(x[j]);
+      }
+    }
+    if (p.lse != nullptr && lane == 0) p.lse[token * p.lse_stride + head] = state.log_sum();
+    return nan;
+  }
+};
+
+template <int kVectors>
+__global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ AttentionCall call) {
+  const AttentionParams& p = call.p;
+  const WorkPlan& plan = call.plan;
+  __shared__ RowScratch scratch;
+  wait_for_previous();  // the blocks that write the parts
+  const JoinEntry entry = plan.entries[blockIdx.x];
+  if (entry.parts < 2) return;
+  const int group = p.heads / p.kv_heads, lane = threadIdx.x % 32, first = blockIdx.y * kJoinWarps;
+  const int q_off = p.spans[entry.request].q_off, here = min(plan.slot_rows, entry.rows - entry.row0);
+  const auto token_of = [&](int row) { return q_off + (entry.row0 + row) / group; };
+  const auto head_of = [&](int row) { return entry.kv_head * group + (entry.row0 + row) % group; };
+  bool nan = false;
+  if (const int row = first + threadIdx.x / 32; row < here) {
+    JoinedRow<kVectors> joined;
+    joined.add(p, plan, entry, row, lane);
+    nan = joined.write(p, token_of(row), head_of(row), lane);
+  }
+  if (!__syncthreads_or(nan)) return;
+  for (int row = first; row < min(first + kJoinWarps, here); ++row) {
+    attend_row(p, entry.request, token_of(row), head_of(row), scratch, RowWrite::kWhereNaN,
+               {1, static_cast<int>(threadIdx.x)});
+  }
+}
+
+}  // namespace
+
+void join_parts_sm90(const AttentionCall& call, const Stream& stream) {
+  const auto tiles = static_cast<unsigned>((call.plan.slot_rows + kJoinWarps - 1) / kJoinWarps);
+  launch_early(stream, call.p.v_head_dim <= 128 ? join<1> : join<2>,
+               dim3(static_cast<unsigned>(call.plan.entry_count), tiles), dim3(kJoinWarps * 32), 0, call,
+               "paged_attention: joining parts");
+}
+
+}  // namespace headrace::cuda

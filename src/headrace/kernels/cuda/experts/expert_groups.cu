@@ -1,0 +1,88 @@
+// A counting sort in one block. No result of a product depends on where in its tile a row lies, so rows take their
+// places as they come.
+#include "headrace/kernels/cuda/experts/expert_groups.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/expert_routing.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = 1024, kMostExperts = 4096;
+
+// Exclusive sums over counts of rows and of tiles, by the first warp: each lane takes a run of experts.
+__device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, int* tile_begin) {
+  const int lane = threadIdx.x % 32, run = (p.num_experts + 31) / 32;
+  const int first = min(lane * run, p.num_experts), last = min(first + run, p.num_experts);
+  int rows = 0, tiles = 0;
+  for (int e = first; e < last; ++e) {
+    rows += count[e];
+    tiles += (count[e] + p.tile_rows - 1) / p.tile_rows;
+  }
+  int rows_before = rows, tiles_before = tiles;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int r = __shfl_up_sync(0xffffffffu, rows_before, distance),
+              t = __shfl_up_sync(0xffffffffu, tiles_before, distance);
+    if (lane >= distance) rows_before += r, tiles_before += t;
+  }
+  rows_before -= rows, tiles_before -= tiles;
+  for (int e = first; e < last; ++e) {
+    row_begin[e] = rows_before, tile_begin[e] = tiles_before;
+    rows_before += count[e];
+    tiles_before += (count[e] + p.tile_rows - 1) / p.tile_rows;
+  }
+  if (lane == 31) tile_begin[p.num_experts] = tiles_before;
+}
+
+// The tiles of the experts, and empty ones behind them.
+__device__ void write_tiles(const ExpertGroups& p, const int* count, const int* row_begin, const int* tile_begin) {
+  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
+    const int tiles = tile_begin[e + 1] - tile_begin[e];
+    for (int i = 0; i < tiles; ++i) {
+      const int begin = count[e] * i / tiles, end = count[e] * (i + 1) / tiles;
+      p.tiles[tile_begin[e] + i] = {e, row_begin[e] + begin, end - begin};
+    }
+  }
+  const int num_tiles = tile_begin[p.num_experts];
+  for (int tile = num_tiles + threadIdx.x; tile < p.most_tiles(); tile += kThreads) p.tiles[tile] = {0, 0, 0};
+  if (threadIdx.x == 0) *p.num_tiles = num_tiles;
+}
+
+__global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ ExpertGroups p) {
+  extern __shared__ int shared[];
+  int *count = shared, *row_begin = count + p.num_experts, *tile_begin = row_begin + p.num_experts;
+  for (int e = threadIdx.x; e < p.num_experts; e += kThreads) count[e] = 0;
+  __syncthreads();
+  wait_for_previous();
+  let_next_start();
+#pragma unroll 8
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) {
+    const int expert = __ldcg(p.experts + i);
+    if (expert != kNoExpert) atomicAdd(&count[expert], 1);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) scan(p, count, row_begin, tile_begin);
+  __syncthreads();
+  write_tiles(p, count, row_begin, tile_begin);
+  __syncthreads();
+#pragma unroll 8
+  for (int i = threadIdx.x; i < p.slots; i += kThreads) {
+    const int expert = __ldcg(p.experts + i);
+    if (expert != kNoExpert) p.order[atomicAdd(&row_begin[expert], 1)] = i;
+  }
+}
+
+}  // namespace
+
+void group_slots(const ExpertGroups& groups, const Stream& stream) {
+  HR_REQUIRE(groups.num_experts <= kMostExperts, ErrorCode::kUnsupported, "expert_mlp: ", groups.num_experts,
+             " experts, at most ", kMostExperts, " are built");
+  const size_t shared_bytes = static_cast<size_t>(3 * groups.num_experts + 1) * sizeof(int);
+  if (shared_bytes > (size_t{48} << 10)) {
+    check_cuda(cudaFuncSetAttribute(sort_slots, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10),
+               "expert_mlp: asking for shared memory");
+  }
+  launch_early(stream, sort_slots, dim3(1), dim3(kThreads), shared_bytes, groups, "expert_mlp: sorting");
+}
+
+}  // namespace headrace::cuda

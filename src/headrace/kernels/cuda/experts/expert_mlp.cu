@@ -1,0 +1,163 @@
+// Slots are sorted by expert, then two grouped products, then the weighted sum of a token's results. As many tokens at
+// a time as the stream's scratch holds.
+#include "headrace/kernels/cuda/experts/grouped_matmul.h"
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct SumParams {
+  Rows results;            // [tokens * k, hidden], dense
+  const float* weights;    // [tokens * k]
+  const int32_t* experts;  // [tokens * k]: results of kNoExpert are not there
+  float* y;                // [tokens, hidden]
+  int hidden, k;
+};
+
+__global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ SumParams p) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t token = blockIdx.x;
+  for (int d = threadIdx.x; d < p.hidden; d += kThreads) {
+    float sum = 0;
+    for (int j = 0; j < p.k; ++j) {
+      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
+      sum = fmaf(__ldcg(p.weights + token * p.k + j), p.results.get(token * p.k + j, 0, d), sum);
+    }
+    p.y[token * p.hidden + d] = sum;
+  }
+}
+
+// The same sums, eight channels at a time.
+template <class T>
+__global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ SumParams p) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t token = blockIdx.x;
+  for (int d = threadIdx.x * kPiece; d < p.hidden; d += kThreads * kPiece) {
+    Piece<float> sum{};
+#pragma unroll 8
+    for (int j = 0; j < p.k; ++j) {
+      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
+      const float weight = __ldcg(p.weights + token * p.k + j);
+      const auto piece = Piece<T>::load(row_of<T>(p.results, token * p.k + j) + d);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) sum.v[i] = fmaf(weight, piece.v[i], sum.v[i]);
+    }
+    sum.store(p.y + token * p.hidden + d);
+  }
+}
+
+void weighted_sum(const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
+  const SumParams p{.results = Rows(results),
+                    .weights = static_cast<const float*>(a.weights.data()),
+                    .experts = static_cast<const int32_t*>(a.experts.data()),
+                    .y = static_cast<float*>(a.y.data()),
+                    .hidden = static_cast<int>(a.y.dim(1)),
+                    .k = static_cast<int>(a.experts.dim(1))};
+  const dim3 grid(static_cast<unsigned>(a.y.dim(0)));
+  if (!in_pieces(results) || !in_pieces(a.y)) {
+    return launch_early(stream, sum_rows, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+  }
+  for_type(results.dtype(), [&]<class T>(T) {
+    launch_early(stream, sum_pieces<T>, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+  });
+}
+
+struct Scratch {
+  char* at;
+
+  void* take(int64_t bytes) {
+    void* place = at;
+    at += (bytes + 255) / 256 * 256;
+    return place;
+  }
+};
+
+// Of one token's slots, at most, tiles and rounding up left out.
+int64_t bytes_per_token(const ExpertMLPArgs& a) {
+  const int64_t slot =
+      (a.intermediate + a.x.dim(1)) * size_of(a.x.dtype()) + 4 + static_cast<int64_t>(sizeof(ExpertTile));
+  return a.experts.dim(1) * slot;
+}
+
+enum class Kernel : uint8_t { kPlain, kTensorCores, kSm90 };
+
+// Of both products: `in` of one is `out` of the other.
+Kernel kernel_of(const GroupedMatmul& gate_up, const Stream& stream) {
+  if (grouped_sm90_supports(gate_up, stream)) return Kernel::kSm90;
+  return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? Kernel::kTensorCores : Kernel::kPlain;
+}
+
+// Larger tiles pay from some rows per expert on.
+int32_t tile_rows_of(Kernel kernel, int64_t slots, int64_t experts) {
+  const int64_t rows = slots / experts;
+  switch (kernel) {
+    case Kernel::kSm90: return rows < 48 ? kFewRowsSm90 : kManyRowsSm90;
+    case Kernel::kTensorCores: return rows < 32 ? kFewTileRows : kManyTileRows;
+    default: return kFewTileRows;
+  }
+}
+
+void multiply(const GroupedMatmul& product, Kernel kernel, const Stream& stream) {
+  switch (kernel) {
+    case Kernel::kSm90: return grouped_matmul_sm90(product, stream);
+    case Kernel::kTensorCores: return grouped_matmul(product, stream);
+    default: return plain_grouped_matmul(product, stream);
+  }
+}
+
+void run(const ExpertMLPArgs& a, const Stream& stream) {
+  const int64_t tokens = a.x.dim(0), k = a.experts.dim(1), hidden = a.x.dim(1), slots = tokens * k;
+  const DType type = a.x.dtype();
+  Scratch scratch{static_cast<char*>(stream.scratch)};
+  ExpertGroups groups{.experts = static_cast<const int32_t*>(a.experts.data()),
+                      .slots = static_cast<int32_t>(slots),
+                      .num_experts = static_cast<int32_t>(a.addresses.dim(0))};
+  GroupedMatmul product{.x = Rows(a.x),
+                        .k = static_cast<int32_t>(k),
+                        .addresses = static_cast<const int64_t*>(a.addresses.data()),
+                        .weight_type = a.weight_type,
+                        .activation = a.activation,
+                        .in = static_cast<int32_t>(hidden),
+                        .out = static_cast<int32_t>(a.intermediate)};
+  const Kernel kernel = kernel_of(product, stream);
+  groups.tile_rows = tile_rows_of(kernel, slots, groups.num_experts);
+  groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
+  groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
+  groups.tiles = static_cast<ExpertTile*>(scratch.take(groups.most_tiles() * static_cast<int64_t>(sizeof(ExpertTile))));
+  const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
+  const TensorView results(scratch.take(slots * hidden * size_of(type)), type, {slots, hidden});
+  group_slots(groups, stream);
+  product.groups = groups, product.y = Rows(inner);
+  multiply(product, kernel, stream);
+  product.x = Rows(inner), product.k = 0, product.of = GroupedMatmul::Of::kDown, product.y = Rows(results);
+  std::swap(product.in, product.out);
+  multiply(product, kernel, stream);
+  weighted_sum(results, a, stream);
+}
+
+}  // namespace
+
+void expert_mlp(const ExpertMLPArgs& a, const OpContext& context) {
+  check(a);
+  const Stream& stream = stream_of(context);
+  constexpr int64_t kKept = int64_t{1} << 20;  // for rounding up, and what the tiles of rarely chosen experts take
+  const int64_t room = static_cast<int64_t>(stream.scratch_bytes) - kKept;
+  const int64_t step = std::min<int64_t>(room / bytes_per_token(a), 65535 / a.experts.dim(1));  // a grid's second side
+  HR_REQUIRE(step >= 1, ErrorCode::kUnsupported, "expert_mlp: one token takes ", bytes_per_token(a), " bytes of the ",
+             room, " that the device's scratch memory has");
+  for (int64_t begin = 0; begin < a.x.dim(0); begin += step) {
+    const int64_t end = std::min(a.x.dim(0), begin + step);
+    ExpertMLPArgs part = a;
+    part.x = a.x.slice(begin, end), part.experts = a.experts.slice(begin, end);
+    part.weights = a.weights.slice(begin, end), part.y = a.y.slice(begin, end);
+    run(part, stream);
+  }
+}
+
+}  // namespace headrace::cuda

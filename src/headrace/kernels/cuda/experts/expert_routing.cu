@@ -1,0 +1,170 @@
+// A warp for each token. Scores are made in double as the host makes them, so that a choice between two experts that
+// are all but equal falls the same way.
+#include "headrace/kernels/cuda/ops.h"
+#include "headrace/kernels/cuda/primitives/element.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kNone = INT32_MAX;
+
+struct Params {
+  Rows logits;
+  const void *bias, *expert_scale;
+  DType bias_type, scale_type;
+  bool sigmoids, renormalise;
+  int tokens, num_experts, k, num_groups, groups_per_token;
+  float weight_scale;
+  const int32_t* num_rows;  // or null
+  int32_t* experts;
+  float* weights;
+  int64_t experts_stride, weights_stride;
+};
+
+// One of a list in descending order of value, ties in ascending order of index.
+struct Ranked {
+  float value = INFINITY;
+  int index = -1;
+};
+
+__device__ inline bool goes_before(const Ranked& a, const Ranked& b) {
+  return a.value > b.value || (a.value == b.value && a.index < b.index);
+}
+
+// The first of `values` that comes behind `last`; index kNone if there is none, or only NaN.
+__device__ Ranked next_behind(const float* values, int count, const Ranked& last) {
+  Ranked best{-INFINITY, kNone};
+  for (int i = threadIdx.x % 32; i < count; i += 32) {
+    const Ranked one{values[i], i};
+    if (goes_before(last, one) && goes_before(one, best)) best = one;
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const Ranked other{__shfl_xor_sync(0xffffffffu, best.value, distance),
+                       __shfl_xor_sync(0xffffffffu, best.index, distance)};
+    if (goes_before(other, best)) best = other;
+  }
+  return best;
+}
+
+__device__ inline double sigmoid_of(float x) { return 1 / (1 + exp(-static_cast<double>(x))); }
+
+// The sum of the two best of a group, or the only one.
+__device__ inline float group_score(const float* rank, int size) {
+  float first = -INFINITY, second = -INFINITY;
+  for (int i = 0; i < size; ++i) {
+    second = fmaxf(second, fminf(first, rank[i]));
+    first = fmaxf(first, rank[i]);
+  }
+  return size > 1 ? first + second : first;
+}
+
+// Scores of experts outside the best groups become minus infinity. `groups` holds one float for each group.
+__device__ void keep_best_groups(const Params& p, float* rank, float* groups) {
+  const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
+  for (int g = lane; g < p.num_groups; g += 32) groups[g] = group_score(rank + g * size, size);
+  __syncwarp();
+  for (int g = lane; g < p.num_groups; g += 32) {
+    int before = 0;
+    for (int other = 0; other < p.num_groups; ++other) before += goes_before({groups[other], other}, {groups[g], g});
+    if (before < p.groups_per_token) continue;
+    for (int i = 0; i < size; ++i) rank[g * size + i] = -INFINITY;
+  }
+  __syncwarp();
+}
+
+__device__ inline double warp_sum_of(double x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
+  return x;
+}
+
+__device__ void choose_nothing(const Params& p, int token) {
+  for (int j = threadIdx.x % 32; j < p.k; j += 32) {
+    p.experts[token * p.experts_stride + j] = kNoExpert;
+    p.weights[token * p.weights_stride + j] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Params p) {
+  extern __shared__ float shared[];
+  wait_for_previous();
+  let_next_start();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.x * kWarps + warp;
+  if (token >= p.tokens) return;
+  if (p.num_rows != nullptr && token >= __ldcg(p.num_rows)) return choose_nothing(p, token);
+  float* rank = shared + warp * (p.num_experts + p.num_groups);
+  float largest = -INFINITY;
+  for (int e = lane; e < p.num_experts; e += 32) {
+    const float x = p.logits.get(token, 0, e);
+    const float score = p.sigmoids ? static_cast<float>(sigmoid_of(x)) : x;  // a softmax keeps the order of its logits
+    rank[e] = p.bias != nullptr ? score + load(p.bias, p.bias_type, e) : score;
+    largest = fmaxf(largest, x);
+  }
+  largest = warp_max(largest);
+  __syncwarp();
+  if (p.groups_per_token < p.num_groups) keep_best_groups(p, rank, rank + p.num_experts);
+  const auto score = [&](int e) {
+    const float x = p.logits.get(token, 0, e);
+    return p.sigmoids ? sigmoid_of(x) : exp(static_cast<double>(x) - static_cast<double>(largest));
+  };
+  double sum = 0;
+  if (!p.renormalise && !p.sigmoids) {
+    for (int e = lane; e < p.num_experts; e += 32) sum += score(e);
+    sum = warp_sum_of(sum);
+  }
+  Ranked last;
+  for (int j = 0; j < p.k; ++j) {
+    last = next_behind(rank, p.num_experts, last);
+    const int expert = last.index == kNone ? 0 : last.index;  // NaN everywhere: the result will be NaN as well
+    if (lane == 0) p.experts[token * p.experts_stride + j] = expert;
+  }
+  __syncwarp();
+  for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // made at once, added one after the other
+    const double own = j0 + lane < p.k ? score(p.experts[token * p.experts_stride + j0 + lane]) : 0;
+    for (int j = 0; j < min(32, p.k - j0); ++j) sum += __shfl_sync(0xffffffffu, own, j);
+  }
+  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
+  for (int j = lane; j < p.k; j += 32) {
+    const int expert = p.experts[token * p.experts_stride + j];
+    const float own = p.expert_scale != nullptr ? load(p.expert_scale, p.scale_type, expert) : 1.0f;
+    p.weights[token * p.weights_stride + j] = static_cast<float>(score(expert) / sum) * (p.weight_scale * own);
+  }
+}
+
+}  // namespace
+
+void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
+  check(a);
+  if (a.logits.dim(0) == 0) return;
+  const Stream& stream = stream_of(context);
+  const Params p{.logits = Rows(a.logits),
+                 .bias = a.bias.data(),
+                 .expert_scale = a.expert_scale.data(),
+                 .bias_type = a.bias.dtype(),
+                 .scale_type = a.expert_scale.dtype(),
+                 .sigmoids = a.scores == ExpertRoutingArgs::Scores::kSigmoid,
+                 .renormalise = a.renormalise == ExpertRoutingArgs::Renormalise::kYes,
+                 .tokens = static_cast<int>(a.logits.dim(0)),
+                 .num_experts = static_cast<int>(a.logits.dim(1)),
+                 .k = static_cast<int>(a.experts.dim(1)),
+                 .num_groups = static_cast<int>(a.num_groups),
+                 .groups_per_token = static_cast<int>(a.groups_per_token),
+                 .weight_scale = a.weight_scale,
+                 .num_rows = static_cast<const int32_t*>(a.num_rows.data()),
+                 .experts = static_cast<int32_t*>(a.experts.data()),
+                 .weights = static_cast<float*>(a.weights.data()),
+                 .experts_stride = a.experts.stride(0),
+                 .weights_stride = a.weights.stride(0)};
+  constexpr int kMostShared = 48 << 10;
+  const int shared_bytes = kWarps * (p.num_experts + p.num_groups) * static_cast<int>(sizeof(float));
+  HR_REQUIRE(shared_bytes <= kMostShared, ErrorCode::kUnsupported, "expert_routing: ", p.num_experts,
+             " experts, at most 2048 are built");
+  launch_early(stream, choose, dim3(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps)), dim3(kWarps * 32),
+               static_cast<size_t>(shared_bytes), p, "expert_routing");
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,40 @@
+// Products of sorted rows, each tile with the weights of its own expert.
+#pragma once
+#include "headrace/kernels/activation.h"
+#include "headrace/kernels/cuda/experts/expert_groups.h"
+#include "headrace/kernels/cuda/primitives/element.cuh"
+
+namespace headrace::cuda {
+
+struct GroupedMatmul {
+  ExpertGroups groups;
+  Rows x;  // row order[i] / k for place i, or row i itself when k is 0
+  int32_t k = 0;
+  const int64_t* addresses;  // [experts, 3]: gate, up, down
+  DType weight_type;
+  Activation activation = Activation::kSilu;
+  enum class Of : uint8_t {
+    kGateUp,  // y[i] = act(x gate^T) * (x up^T)
+    kDown,    // y[order[i]] = x down^T
+  } of = Of::kGateUp;
+  int32_t in = 0, out = 0;
+  Rows y;
+};
+
+// Tiles that suit the tensor cores are of this many rows, or of 64 when there are many.
+inline constexpr int kFewTileRows = 16, kManyTileRows = 64;
+
+// The same for the Hopper kernel, whose tiles are of up to kFewRowsSm90 or kManyRowsSm90 rows.
+inline constexpr int kFewRowsSm90 = 64, kManyRowsSm90 = 192;
+
+// On sm_90, bfloat16 or float16, `in` and `out` multiples of 64. The order of a sum depends on `in` alone: a chain of
+// k16 products in ascending k, whatever the tile.
+bool grouped_sm90_supports(const GroupedMatmul& product, const Stream& stream);
+void grouped_matmul_sm90(const GroupedMatmul& product, const Stream& stream);
+// bfloat16 or float16, `in` a multiple of 8. The order of a sum depends on `in` alone.
+bool grouped_supports(const GroupedMatmul& product);
+void grouped_matmul(const GroupedMatmul& product, const Stream& stream);
+// Any dtypes, slowly; the sum over `in` is sequential.
+void plain_grouped_matmul(const GroupedMatmul& product, const Stream& stream);
+
+}  // namespace headrace::cuda

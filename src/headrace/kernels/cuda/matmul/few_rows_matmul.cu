@@ -1,0 +1,59 @@
+// Which products the kernels of few_rows_matmul.cuh take, and what they are told.
+#include "headrace/kernels/cuda/matmul/few_rows_matmul.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+bool aligned(const TensorView& x) {
+  return reinterpret_cast<uintptr_t>(x.data()) % 16 == 0 && x.stride(0) % 8 == 0 && x.stride(1) == 1;
+}
+
+}  // namespace
+
+bool few_rows_supports(const FusedLinearArgs& a) {
+  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // 16 rows of it, and the norm's weight, fit in shared memory
+  const DType type = a.x.dtype();
+  if (type == DType::kF32 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x)) return false;
+  if (a.x.dim(1) > largest_in * kFewRows / a.x.dim(0)) return false;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    if (product.weight.dtype() != type || !aligned(product.weight)) return false;
+    if (a.combine == FusedLinearArgs::Combine::kSiluMul && product.bias) return false;
+  }
+  return true;
+}
+
+void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
+  using namespace few_rows_products;
+  Params p{.x = Rows(a.x),
+           .norm_weight = a.norm_weight.data(),
+           .norm_type = a.norm_weight.dtype(),
+           .eps = a.eps,
+           .weight_offset = a.norm_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+           .norm_in_pieces = a.norm_weight && a.norm_weight.dtype() == a.x.dtype() &&
+                             reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0,
+           .weights = {},
+           .num_weights = a.num_products,
+           .rows = static_cast<int>(a.x.dim(0)),
+           .in = static_cast<int>(a.x.dim(1)),
+           .tiles = 0,
+           .passes = static_cast<int>((a.x.dim(1) + kPassLen - 1) / kPassLen)};
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    const auto out = static_cast<int>(product.weight.dim(0));
+    if (!combined || i == 0) p.tiles += (out + kTileRows - 1) / kTileRows;
+    p.weights[i] = {.data = static_cast<const char*>(product.weight.data()),
+                    .row_bytes = product.weight.stride(0) * 2,
+                    .out = out,
+                    .end_tile = p.tiles,
+                    .result = {.y = Rows(product.y),
+                               .residual = Rows(a.residual),
+                               .bias = product.bias.data(),
+                               .bias_type = product.bias.dtype()}};
+  }
+  determinism == Determinism::kStrict ? launch_for<Order::kNeighbours>(a, p, stream)
+                                      : launch_for<Order::kPieces>(a, p, stream);
+}
+
+}  // namespace headrace::cuda

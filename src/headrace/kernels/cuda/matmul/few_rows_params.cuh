@@ -1,0 +1,54 @@
+// What the kernels of few_rows_matmul.cuh and one_row_matmul.cuh are told, and how their warps read weights.
+#pragma once
+#include "headrace/kernels/cuda/matmul/matmul.h"
+#include "headrace/kernels/cuda/matmul/matmul_parts.cuh"
+
+namespace headrace::cuda::few_rows_products {
+
+inline constexpr int kThreads = kSegments * 32, kTileRows = 8;
+
+struct Weight {
+  const char* data;
+  int64_t row_bytes;
+  int out, end_tile;  // tiles of this and all products before it
+  Result result;
+};
+
+struct Params {
+  Rows x;
+  const void* norm_weight;
+  DType norm_type;
+  float eps, weight_offset;
+  bool norm_in_pieces;  // its weight has x's type and is aligned
+  Weight weights[FusedLinearArgs::kMaxProducts];
+  int num_weights, rows, in, tiles, passes;
+};
+
+// Which weight a tile belongs to, and its first row there.
+struct Place {
+  int weight, row0;
+};
+__device__ inline Place place_of(const Params& p, int tile) {
+  int w = 0, before = 0;
+  while (tile >= p.weights[w].end_tile) before = p.weights[w++].end_tile;
+  return {w, (tile - before) * kTileRows};
+}
+
+// A warp's 16-byte pieces of one tile and pass: four of a row at once, zeros past the end of `in`.
+__device__ inline void load_pieces(const Params& p, const Weight& weight, int row0, int first_k,
+                                   uint4 (&pieces)[kChunks]) {
+  const int lane = threadIdx.x % 32, row = min(row0 + lane / 4, weight.out - 1), k = first_k + lane % 4 * 8;
+  const char* from = weight.data + row * weight.row_bytes + int64_t{k} * 2;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    pieces[c] = k + c * kChunkLen < p.in ? load_streaming(from + c * kChunkLen * 2) : uint4{};
+  }
+}
+
+// Blocks of one multiprocessor that hold all weights of their tiles in registers.
+constexpr int blocks_at_once(bool combined, int passes, int tiles) {
+  const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
+  return pieces <= 8 ? 4 : pieces <= 16 ? 2 : 1;
+}
+
+}  // namespace headrace::cuda::few_rows_products

@@ -1,0 +1,142 @@
+// Dense products through cuBLASLt. The only file that calls it, but for the handle's end in runtime.cpp.
+#include <algorithm>
+#include <tuple>
+
+#include "headrace/kernels/cuda/matmul/blas_plans.h"
+#include "headrace/kernels/cuda/matmul/matmul.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;  // the last part of the stream's scratch
+
+void check_blas(cublasStatus_t status, const char* what) {
+  HR_REQUIRE(status == CUBLAS_STATUS_SUCCESS, ErrorCode::kCuda, "cublaslt: ", what,
+             " failed: ", cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(DType type) {
+  return type == DType::kBF16 ? CUDA_R_16BF : type == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+template <class Value>
+void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, Value value) {
+  check_blas(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "setting an attribute");
+}
+
+// A row-major matrix is the transpose of a column-major one.
+Layout layout_of(DType type, int64_t rows, int64_t columns, int64_t stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_blas(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<uint64_t>(columns),
+                                        static_cast<uint64_t>(rows), stride),
+             "describing a matrix");
+  return Layout(layout);
+}
+
+// The largest power of two, at most 16, that divides where the rows begin.
+uint32_t alignment_of(const TensorView& x) {
+  const auto bits =
+      reinterpret_cast<uintptr_t>(x.data()) | static_cast<uintptr_t>(x.stride(0) * size_of(x.dtype())) | 16;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+BlasPlans::Key key_of(const FusedLinearArgs& a) {
+  const FusedLinearArgs::Product& p = a.products[0];
+  const TensorView& c = a.residual ? a.residual : p.y;
+  return {a.x.dim(0),
+          p.weight.dim(0),
+          a.x.dim(1),
+          a.x.stride(0),
+          p.weight.stride(0),
+          p.y.stride(0),
+          c.stride(0),
+          static_cast<int64_t>(a.x.dtype()),
+          static_cast<int64_t>(p.y.dtype()),
+          p.bias ? 1 + static_cast<int64_t>(p.bias.dtype()) : 0,
+          a.residual ? 1 : 0,
+          std::min({alignment_of(a.x), alignment_of(p.weight), alignment_of(p.y), alignment_of(c)})};
+}
+
+BlasPlans::Plan plan_of(const FusedLinearArgs& a, cublasLtHandle_t handle) {
+  const FusedLinearArgs::Product& p = a.products[0];
+  const TensorView& c = a.residual ? a.residual : p.y;
+  const int64_t rows = a.x.dim(0), out = p.weight.dim(0), in = a.x.dim(1);
+  BlasPlans::Plan plan;
+  cublasLtMatmulDesc_t descriptor = nullptr;
+  check_blas(cublasLtMatmulDescCreate(&descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
+  plan.descriptor.reset(descriptor);
+  set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  if (p.bias) {
+    set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(p.bias.dtype())));
+    set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(p.bias.data()));
+  }
+  plan.weight = layout_of(p.weight.dtype(), out, in, p.weight.stride(0));
+  plan.x = layout_of(a.x.dtype(), rows, in, a.x.stride(0));
+  plan.residual = layout_of(c.dtype(), rows, out, c.stride(0));
+  plan.y = layout_of(p.y.dtype(), rows, out, p.y.stride(0));
+  cublasLtMatmulPreference_t created = nullptr;
+  check_blas(cublasLtMatmulPreferenceCreate(&created), "making a preference");
+  const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, decltype(&cublasLtMatmulPreferenceDestroy)>
+      preference(created, cublasLtMatmulPreferenceDestroy);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check_blas(cublasLtMatmulPreferenceSetAttribute(created, attribute, &value, sizeof(value)), "setting a preference");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.weight));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(a.x));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.y));
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, descriptor, plan.weight.get(), plan.x.get(), plan.residual.get(),
+                                     plan.y.get(), created, 1, &result, &found);
+  plan.built = status == CUBLAS_STATUS_SUCCESS && found > 0;
+  plan.algorithm = result.algo;
+  return plan;
+}
+
+}  // namespace
+
+void Destroy::operator()(cublasLtMatrixLayout_t layout) const noexcept { cublasLtMatrixLayoutDestroy(layout); }
+void Destroy::operator()(cublasLtMatmulDesc_t descriptor) const noexcept { cublasLtMatmulDescDestroy(descriptor); }
+
+BlasPlans::BlasPlans() { check_blas(cublasLtCreate(&handle_), "starting it"); }
+BlasPlans::~BlasPlans() {
+  plans_.clear();
+  cublasLtDestroy(handle_);
+}
+
+const BlasPlans::Plan& BlasPlans::plan(const FusedLinearArgs& a) {
+  const Key key = key_of(a);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  return plans_.emplace(key, plan_of(a, handle_)).first->second;
+}
+
+bool library_supports(const FusedLinearArgs& a) {
+  const FusedLinearArgs::Product& p = a.products[0];
+  const DType type = a.x.dtype();
+  return a.num_products == 1 && !a.norm_weight && p.weight.dtype() == type &&
+         (p.y.dtype() == type || p.y.dtype() == DType::kF32) &&
+         (!p.bias || p.bias.dtype() == type || p.bias.dtype() == p.y.dtype());
+}
+
+bool library_matmul(const FusedLinearArgs& a, Stream& stream) {
+  if (!stream.blas) stream.blas = std::make_shared<BlasPlans>();
+  const FusedLinearArgs::Product& p = a.products[0];
+  const BlasPlans::Plan& plan = stream.blas->plan(a);
+  if (!plan.built) return false;
+  if (p.bias) set(plan.descriptor.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(p.bias.data()));
+  const float one = 1, beta = a.residual ? 1.0f : 0.0f;
+  void* workspace = static_cast<char*>(stream.scratch) + (stream.scratch_bytes - kWorkspaceBytes);
+  check_blas(
+      cublasLtMatmul(stream.blas->handle(), plan.descriptor.get(), &one, p.weight.data(), plan.weight.get(), a.x.data(),
+                     plan.x.get(), &beta, a.residual ? a.residual.data() : p.y.data(), plan.residual.get(), p.y.data(),
+                     plan.y.get(), &plan.algorithm, workspace, kWorkspaceBytes, stream.handle),
+      "a product");
+  return true;
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,344 @@
+// A chain of products of at most 8 rows as one kernel, bound by the bytes of all of its weights.
+//
+// A block to each multiprocessor, an equal share of every product's rows to each block. Two warpgroups multiply, every
+// other slice of the sum each. A warp for each of them brings the weights of all steps through a ring of shared memory,
+// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written. They
+// hand it over as values that say by themselves that they are there, where they can (product_chain_exchange.h).
+//
+// Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
+// of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
+// products of chunks with one another the eight that belong together count, and the rest is done in vain: the tensor
+// cores have time for that, and a warp needs next to no instructions.
+#include "headrace/kernels/cuda/matmul/matmul.h"
+#include "headrace/kernels/cuda/matmul/product_chain_x.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/tensor_map.h"
+
+namespace headrace::cuda {
+namespace {
+
+using namespace chain;  // NOLINT: the kernel's own names
+
+// kColumns: rows of x in a product, those that are not there are zeros.
+template <class T, int kColumns>
+struct Multiplier {
+  using Sums = float[kColumns][4];
+  Steps& p;
+  const Shared shared;
+  const int team;
+  Ring ring{p, shared, team};
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
+  Input<T, kColumns> input{p, shared, team, warp, lane};
+  int parts_of = 0;  // which half of the parts is next
+  Meeting meeting{p.barrier};
+
+  static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+  // A slot for each tile. While one is multiplied, the next is waited for; straight on, since the compiler lets
+  // products of so many sums go on beside other instructions only so.
+  template <int kTiles>
+  __device__ void multiply_slice(Sums (&sums)[kTiles], uint32_t x_slice) {
+    const uint32_t x = uniform(operand_low(x_slice, 0));
+    uint32_t empty[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint32_t w = uniform(operand_low(ring.slot(), 0));
+      empty[tile] = ring.empty();
+      barrier_wait(ring.full(), ring.phase);
+      ring.next();
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < ChainPlan::kChunkLen / 16; ++k) {
+        wgmma_shared<T>(sums[tile], operand(w + k * 2), operand(x + k * 2), Add::kYes);
+      }
+      wgmma_commit();
+      if (tile == 0) continue;
+      wgmma_wait<1>();
+      if (lane == 0) barrier_arrive(empty[tile - 1]);
+    }
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(empty[kTiles - 1]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) hold(sums[tile]);
+  }
+
+  // Where the sums of four rows of a half of a tile begin, [4][kColumns], one of the two warps that hold them.
+  __device__ float* part(int tile, int first_slice, int of_warp) const {
+    return shared.parts +
+           (((parts_of * kGroupTiles + tile) * kTeams + first_slice) * 4 + of_warp) * kUnitRows * kColumns;
+  }
+  // A warp has sums of four rows at four chunks: a thread's two rows are those of two chunks, and of its columns those
+  // count that stand for the same chunk.
+  __device__ void store_part(int tile, int first_slice, const Sums& sums) const {
+    const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
+    float sum[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kColumns == 4) {  // a block of eight columns is two chunks
+        sum[i] = (upper ? sums[2][i] : sums[0][i]) + (upper ? sums[3][i + 2] : sums[1][i + 2]);
+      } else {
+        const float low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
+        const float high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
+        sum[i] = low + high;
+      }
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], kColumns == 4 ? 18 : 16);
+    }
+    if (odd || (kColumns == 4 && lane % 4 >= 2)) return;
+    *reinterpret_cast<float2*>(part(tile, first_slice, warp) + lane / 4 * kColumns + lane % 4 * 2) =
+        make_float2(sum[0], sum[1]);
+  }
+  __device__ float total(int tile, int half, int at) const {
+    float sum = 0;
+#pragma unroll
+    for (int t = 0; t < kTeams; ++t) sum += part(tile, t, half * 2)[at] + part(tile, t, half * 2 + 1)[at];
+    return sum;
+  }
+  __device__ float value_of(const Step& step, const Output& out, uint32_t residual) const {
+    const int box = out.at / kUnitRows, at = out.at % kUnitRows * kColumns + out.row;
+    float sum = step.combined ? silu(total(box, 0, at)) * total(box, 1, at) : total(box / 2, box % 2, at);
+    const Result& result = step.products[out.product].result;
+    if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
+    if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
+    return sum;
+  }
+  // As the next step's x: four lanes hold four neighbours, all of which there are.
+  __device__ void hand_over(const Rows& x, const Output& out, float value) const {
+    const uint32_t bits = bits_of<T>(value);
+    const uint32_t pair = bits | __shfl_down_sync(0xffffffffu, bits, 1) << 16;
+    const uint32_t next_pair = __shfl_down_sync(0xffffffffu, pair, 2);
+    if (!out.wanted || out.at % kUnitRows != 0) return;
+    write_word(static_cast<T*>(x.data) + x.at(out.row) + out.column, pair, next_pair);
+  }
+  __device__ void write(const Step& step, const Output& out, uint32_t residual) const {
+    const float value = out.wanted ? value_of(step, out, residual) : 0.0f;
+    if (step.hands_over) hand_over((&step + 1)->x, out, value);
+    if (out.wanted) step.products[out.product].result.y.set(out.row, 0, out.column, value);
+  }
+
+  template <int kTiles>
+  __device__ void multiply_group(const Step& step, Slices& x) {
+    Sums sums[kTiles] = {};
+    const int slices = ChainPlan::team_slices(step.slices, x.first_slice);
+    for (int i = 0; i < slices; ++i) {
+      multiply_slice(sums, x.whole ? input.slice(i, x.first_slice) : input.take(step, x));
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) store_part(tile, x.first_slice, sums[tile]);
+    if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
+  }
+  // By one thread, when x is here and so nobody waits for it.
+  __device__ void begin_step(int s) {
+    atomicExch(shared.step, s);
+    if (s == 0) open_exchange();
+    const bool last = s + 1 == p.num_steps;
+    if (!last && p.steps[s + 1].after == After::kEarlierSeen) __threadfence();  // of what is older than this step
+  }
+  // The highest bit at the start, which was asked for before the first step's x, tells where this launch's values lie.
+  __device__ void open_exchange() {
+    const int64_t mine = meeting.before >> 31 != 0 ? ChainExchange::kBytes : 0;
+    *shared.other_values = p.exchange + (ChainExchange::kBytes - mine);
+    for (int s = 1; s < p.num_steps; ++s) {
+      if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
+    }
+  }
+  __device__ void run_step(int s) {
+    const Step& step = p.steps[s];
+    const bool empty = Share(step).empty();
+    Slices x = empty ? Slices{} : input.begin(step);
+    if (threadIdx.x == 0) begin_step(s);
+    if (s > 0 && s + 1 == p.num_steps) forget_values(*shared.other_values);
+    if (empty) return;
+    for_groups(step, [&](int begin, int end) {
+      const Output out(p, step, begin, end);
+      const Rows& from = step.products[0].result.residual;  // of one product alone
+      const uint32_t residual = out.wanted && from.data != nullptr ? fresh_bits(from, out.row, out.column) : 0;
+      switch ((end - begin + step.tile_units() - 1) / step.tile_units()) {
+        case 1: multiply_group<1>(step, x); break;
+        case 2: multiply_group<2>(step, x); break;
+        default: multiply_group<3>(step, x);
+      }
+      named_barrier<kGroupSummed, kConsumers>();
+      write(step, out, residual);
+      parts_of ^= 1;
+    });
+    named_barrier<kStepDone, kConsumers>();
+  }
+
+  __device__ void run() {
+    for (int s = 0; s < p.num_steps; ++s) {
+      input.fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
+      if (s == 0) {
+        wait_for_previous();
+        if (threadIdx.x == 0) meeting.begin();
+      } else {
+        if (threadIdx.x == 0) meeting.wait(p.steps[s].after);
+        named_barrier<kStepMay, kConsumers>();
+      }
+      run_step(s);
+      if (s + 1 < p.num_steps && threadIdx.x == 0) meeting.arrive(p.steps[s + 1].after);  // its block has written all
+    }
+    const bool even_meetings = p.num_steps % 2 != 0;  // the exchange counts on an odd number
+    if (p.num_steps > 1 && even_meetings && threadIdx.x == 0) meeting.arrive(After::kAsked);
+  }
+};
+
+// Registers of 10 warps, so that the small kernels between two chains find room beside a block.
+template <class T, int kColumns>
+__global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_chain(const __grid_constant__ Params given) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char base[];
+  // Parameters that are indexed come from memory line by line, when they are needed: all of them at once, and early.
+  __shared__ __align__(16) uint32_t copy[sizeof(Steps) / 4];
+  for (unsigned i = threadIdx.x; i < sizeof(Steps) / 4; i += kThreads) {
+    copy[i] = reinterpret_cast<const uint32_t*>(&given.steps)[i];
+  }
+  __syncthreads();
+  Steps& p = *reinterpret_cast<Steps*>(copy);
+  const Shared shared(p, base);
+  if (threadIdx.x == 0) {
+    *shared.step = 0;
+    for (int team = 0; team < kTeams; ++team) {
+      for (Ring ring(p, shared, team); ring.phase == 0; ring.next()) {
+        barrier_init(ring.full(), 1), barrier_init(ring.empty(), kTeamThreads / 32);
+      }
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  let_next_start();
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp >= kConsumers / 32) {
+    if (threadIdx.x % 32 == 0) bring_weights(given, p, shared, warp - kConsumers / 32);
+  } else {
+    Multiplier<T, kColumns>{p, shared, warp / 4}.run();
+  }
+#endif
+}
+
+// As one that is handed nothing.
+Step step_of(const FusedLinearArgs& a, int blocks) {
+  Step step{.x = Rows(a.x),
+            .norm_weight = a.norm_weight.data(),
+            .eps = a.eps,
+            .weight_offset = a.norm_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+            .products = {},
+            .in = static_cast<int>(a.x.dim(1)),
+            .slices = ChainPlan::slices_of(a.x.dim(1)),
+            .units = 0,
+            .units_more = 0,
+            .combined = a.combine == FusedLinearArgs::Combine::kSiluMul,
+            .whole_chunks = a.x.dim(1) % ChainPlan::kChunkLen == 0,
+            .handed = false,
+            .hands_over = false,
+            .after = After::kSeen};
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    const auto rows = static_cast<int>(product.weight.dim(0));
+    if (!step.combined || i == 0) step.units += (rows + kUnitRows - 1) / kUnitRows;
+    step.products[i] = {.rows = rows,
+                        .end_unit = step.units,
+                        .result = {.y = Rows(product.y),
+                                   .residual = Rows(a.residual),
+                                   .bias = product.bias.data(),
+                                   .bias_type = product.bias.dtype()}};
+  }
+  step.units_more = step.units % blocks;
+  step.units /= blocks;
+  return step;
+}
+
+// From the step before `to`, in the first generation.
+void hand_over(const ChainExchange::Step& place, size_t to, Steps& steps) {
+  Step& step = steps.steps[to];
+  step.x.data = steps.exchange + place.x_at;
+  step.x.token_stride = step.in;
+  step.after = place.after;
+  step.handed = steps.steps[to - 1].hands_over = true;
+}
+
+// A box is a unit's rows: of a slice where rows are whole chunks, else of one chunk.
+CUtensorMap map_of_weight(const TensorView& weight) {
+  constexpr const char* kOp = "product_chain";
+  return weight.dim(1) % ChainPlan::kChunkLen == 0 ? map_of_chunks(weight, kUnitRows, ChainPlan::kSliceChunks, kOp)
+                                                   : map_of_rows(weight, kUnitRows, kOp);
+}
+
+template <int kColumns>
+void (*kernel_of(DType type))(Params) {
+  return type == DType::kBF16 ? run_chain<__nv_bfloat16, kColumns> : run_chain<__half, kColumns>;
+}
+
+ChainPlan plan_of(const std::vector<FusedLinearArgs>& chain) {
+  ChainStep steps[ProductChain::kMost] = {};
+  int count = 0;
+  for (const FusedLinearArgs& a : chain) {
+    steps[count++] = {.in = a.x.dim(1), .normed = a.norm_weight.data() != nullptr};
+  }
+  return plan_chain(static_cast<int>(chain[0].x.dim(0)), steps, count);
+}
+
+}  // namespace
+
+bool ProductChain::supports(const FusedLinearArgs& a, const Stream& stream) {
+  return stream.arch == 90 && a.x.dim(0) <= ChainPlan::kMostRows && few_rows_supports(a) &&
+         (!a.norm_weight ||
+          (a.norm_weight.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0)) &&
+         plan_of({a}).slots > 0;
+}
+
+bool ProductChain::pays(const FusedLinearArgs& a) {
+  int64_t bytes = 0;
+  bool as_x = true;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    bytes += product.weight.bytes();
+    as_x = as_x && (!product.y || product.y.dtype() == a.x.dtype());
+  }
+  return chain_pays(bytes, as_x);
+}
+
+void ProductChain::add(const FusedLinearArgs& a, const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  const bool fits = waiting_.empty() || (waiting_.size() < kMost && waiting_[0].x.dim(0) == a.x.dim(0) &&
+                                         waiting_[0].x.dtype() == a.x.dtype());
+  if (!fits) launch_waiting(stream);
+  waiting_.push_back(a);
+  if (plan_of(waiting_).slots > 0) return;
+  waiting_.pop_back();
+  launch_waiting(stream);
+  waiting_.push_back(a);
+}
+
+void ProductChain::launch(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  if (!waiting_.empty()) launch_waiting(stream);
+}
+
+void launch_waiting(const Stream& stream) { stream.chain->launch(stream); }
+
+void ProductChain::launch_waiting(const Stream& stream) {
+  Params p{.weights = {},
+           .steps = {.steps = {},
+                     .num_steps = static_cast<int>(waiting_.size()),
+                     .rows = static_cast<int>(waiting_[0].x.dim(0)),
+                     .plan = plan_of(waiting_),
+                     .barrier = stream.counters + Stream::kCounters,
+                     .exchange = static_cast<char*>(exchange_)}};
+  const ChainExchange exchange = plan_exchange(waiting_);
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    p.steps.steps[i] = step_of(waiting_[i], stream.num_sms);
+    if (exchange.steps[i].x_at != ChainExchange::kNotHanded) hand_over(exchange.steps[i], i, p.steps);
+    for (size_t j = 0; j < static_cast<size_t>(waiting_[i].num_products); ++j) {
+      p.weights[i][j] = map_of_weight(waiting_[i].products[j].weight);
+    }
+  }
+  const DType type = waiting_[0].x.dtype();
+  waiting_.clear();  // also where the launch fails: its error is told once
+  void (*const kernel)(Params) = ChainPlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ChainPlan::kSharedBytes),
+             "product_chain: asking for shared memory");
+  launch_early(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
+               static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "product_chain", 1,
+               p.steps.num_steps > 1 ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
+}
+
+}  // namespace headrace::cuda

@@ -1,8 +1,0 @@
-#include "headrace/kernels/cuda/paged_attention_mma.cuh"
-
-namespace headrace::cuda {
-
-template void attend_mma_of<__half, 256, PoolOf::kCodes>(const AttentionParams& p, const AttentionShape& shape,
-                                                         const Stream& stream);
-
-}  // namespace headrace::cuda

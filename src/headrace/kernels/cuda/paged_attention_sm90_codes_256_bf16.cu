@@ -1,8 +1,0 @@
-#include "headrace/kernels/cuda/paged_attention_sm90.cuh"
-
-namespace headrace::cuda {
-
-template void attend_sm90_tall<__nv_bfloat16, 256, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
-template void attend_sm90_few<__nv_bfloat16, 256, PoolHolds::kCodes>(const AttentionCall& call, const Stream& stream);
-
-}  // namespace headrace::cuda

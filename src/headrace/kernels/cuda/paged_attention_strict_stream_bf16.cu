@@ -1,7 +1,0 @@
-#include "headrace/kernels/cuda/paged_attention_strict_stream.cuh"
-
-namespace headrace::cuda {
-
-template void attend_strict_stream_of<__nv_bfloat16, 8>(const StrictStreamCall&, int64_t, int, const Stream&);
-
-}  // namespace headrace::cuda
