@@ -1,4 +1,4 @@
-// Attention on a GPU: every case of docs/performance.md, timed as graphs of repeated calls, one JSON object a line.
+// Attention on a GPU: every case of docs/performance/, timed as graphs of repeated calls, one JSON object a line.
 // Calls of a cold case read keys of their own in turn, of which the L2 then holds next to nothing. The limits are
 // measured in the same run: bytes that a device copy moves, counted read plus written.
 #include <algorithm>

@@ -18,7 +18,7 @@ struct GateUpPlan {
 };
 
 // Tiles take turns on the multiprocessors, so what counts is how many rounds there are and how long one is. A round's
-// nanoseconds are fits to what was measured on an H200: docs/performance.md, "Gate and up of many rows".
+// nanoseconds are fits to what was measured on an H200: docs/performance/products.md, "Gate and up of many rows".
 constexpr GateUpPlan plan_gate_up(int64_t rows, int64_t out, int64_t in, int num_sms) {
   using Kernel = GateUpPlan::Kernel;
   constexpr int64_t kFewest = 64;  // the library is as fast with fewer

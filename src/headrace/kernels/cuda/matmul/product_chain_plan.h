@@ -48,8 +48,8 @@ struct ChainPlan {
 };
 
 // Whether a chain is faster than a kernel for each product. Steps of a chain cost more between them, 2 to 4 us, but
-// read large weights at 4.5 TB/s with any number of rows; measured: docs/performance.md. Results of another type than x
-// end a chain, as nothing that follows can read them: it pays for weights that are large alone, as a head's.
+// read large weights at 4.5 TB/s with any number of rows; measured: docs/performance/chains.md. Results of another type
+// than x end a chain, as nothing that follows can read them: it pays for weights that are large alone, as a head's.
 constexpr bool chain_pays(int64_t weight_bytes, bool results_are_as_x) {
   constexpr int64_t kLeast = int64_t{20} << 20, kLeastAlone = int64_t{256} << 20;
   return weight_bytes >= (results_are_as_x ? kLeast : kLeastAlone);

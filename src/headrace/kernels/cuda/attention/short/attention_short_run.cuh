@@ -1,6 +1,6 @@
 // Of attention of many short requests the usual kind, in fast mode: keys from the first one on, from pages that hold
 // whole pieces, and perhaps new keys that the pool does not hold. One short loop serves all tiles: a warp that is alone
-// with its work waits for its own instructions more than for keys (docs/performance.md).
+// with its work waits for its own instructions more than for keys (docs/performance/short_requests.md).
 #pragma once
 #include "headrace/kernels/cuda/attention/short/attention_short_ring.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_softmax.cuh"
