@@ -192,6 +192,65 @@ TEST(Refining, AnEndTokenEndsTheTextWhenItsBlockIsFinal) {
   }
 }
 
+// Never quite sure of anything: before the second block of the output it wants another token in each pass, and in that
+// block the end token at first.
+class ChangesItsMind final : public Model {
+ public:
+  const ModelInfo& info() const override { return toy_.info(); }
+  Tensor forward(const ForwardBatch& batch) const override {
+    Tensor logits = toy_.forward(batch);
+    const auto pass = static_cast<int32_t>(toy_.rows.size());
+    for (int64_t at = 0; at < logits.dim(0); ++at) {
+      const int64_t row = batch.logits_rows[static_cast<size_t>(at)];
+      const int32_t p = batch.positions.as<const int32_t, 1>("positions")(row);
+      int32_t token = p < 12 ? pass % 2 : ToyDiffusionModel::token_at(p);
+      if (p == 13 && pass <= 3) token = ToyDiffusionModel::kEos;
+      for (int32_t id = 0; id < ToyDiffusionModel::kVocab; ++id) {
+        set_element(logits, at * ToyDiffusionModel::kVocab + id, id == token ? 5.5 : 0);
+      }
+    }
+    return logits;
+  }
+
+ private:
+  ToyDiffusionModel toy_{{}};
+};
+
+TEST(Refining, AnEndTokenThatWaitsForTheBlockBeforeMayStillBeReplaced) {
+  for (const char* strategy : kRefining) {
+    const ChangesItsMind model;
+    Engine engine(model, config_of(strategy, 2));
+    SamplingParams params{.max_tokens = 12, .temperature = 0};
+    params.decoding.max_edits = 5;
+    engine.add(prompt_of(8), params);  // the third pass leaves block 12..15 as it is, and changes block 8..11
+    std::vector<int32_t> ids;
+    for (int steps = 0; !engine.idle() && steps < 100; ++steps) {
+      for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+    }
+    EXPECT_TRUE(engine.idle()) << strategy;
+    ASSERT_EQ(ids.size(), 12u) << strategy;
+    EXPECT_EQ(std::vector(ids.begin() + 5, ids.end()), ToyDiffusionModel::tokens(13, 7)) << strategy;
+  }
+}
+
+TEST(Refining, WhatIsHandedOutNeverChanges) {
+  for (const char* strategy : kRefining) {
+    const ToyDiffusionModel model({.fickle = true, .fickle_logit = 7.5});  // a probability of 0.95
+    Engine engine(model, config_of(strategy));
+    SamplingParams params{.max_tokens = 8, .temperature = 0};
+    params.decoding.threshold = 0.99f;  // one mask in each pass, though all candidates are nearly certain
+    engine.add(prompt_of(8), params);
+    std::vector<int32_t> ids, text;
+    engine.observe([&text](StepMoment, const Sequence& s, const StepPlan&) {
+      text.assign(s.tokens.begin() + s.prompt_len, s.tokens.end());
+    });
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+    }
+    EXPECT_EQ(ids, text) << strategy;
+  }
+}
+
 TEST(DMax, B15_TokensAreMixedByTheirOwnProbabilityAndStoredAsTheyAre) {
   int32_t soft_rows = 0, stored_blocks = 0;
   SamplingParams params{.max_tokens = 12, .temperature = 0};

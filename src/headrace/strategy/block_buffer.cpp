@@ -133,12 +133,17 @@ void BlockBuffer::stop_at_end_token(Sequence& s) const {
 void BlockBuffer::advance(Sequence& s, int32_t num_cached) const {
   s.num_cached = num_cached;
   std::erase_if(s.blocks, [num_cached](const DecodingBlock& block) { return block.end() <= num_cached; });
-  stop_at_end_token(s);
+  if (edits == Edits::kNo) stop_at_end_token(s);
   for (DecodingBlock& block : s.blocks) {
     if (!block.settled()) break;
     if (block.is_active()) block.commit();
   }
-  if (edits == Edits::kYes) stop_at_end_token(s);  // of a block that has just become final
+  if (edits == Edits::kYes) {
+    for (DecodingBlock& block : s.blocks) {
+      if (block.is_active()) block.keep_open();  // one that waits for a block before it may change with it
+    }
+    stop_at_end_token(s);  // of a block that has just become final
+  }
   const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
   const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
   if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));

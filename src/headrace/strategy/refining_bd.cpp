@@ -39,16 +39,13 @@ void RefiningBD::commit(Sequence& s, const StepPlan& plan, std::span<const Sampl
     block.count_step();
     for (const size_t i : verdict.kept) buffer_.decide(s, block, first + static_cast<int32_t>(i), candidates[i]);
     for (const size_t i : verdict.remasked) buffer_.doubt(s, block, first + static_cast<int32_t>(i));
-    if (verdict.then == BlockVerdict::Then::kSettles) {
+    if (verdict.then == BlockVerdict::Then::kSettles && block.complete()) {
       block.settle();
     } else {
       block.keep_open();
     }
   }
   buffer_.advance(s, plan.stored_end(s.num_cached));
-  for (DecodingBlock& block : s.blocks) {
-    if (block.is_active()) block.keep_open();  // one that waits for a block before it may change with it
-  }
 }
 
 }  // namespace headrace
