@@ -249,6 +249,27 @@ TEST(MultiBD, B19_PromptsInChunksOfWholeBlocksShareStepsWithDenoisingAndChangeNo
   }
 }
 
+TEST(MultiBD, APassThatOnlyStoresOpensNoBlock) {  // or what is decided would depend on how a prompt is cut
+  for (const char* strategy : {"multi_bd", "multi_bd_edit", "dmax"}) {
+    const ToyDiffusionModel model({});
+    EngineConfig config = config_of({.num_blocks = 3, .rows_per_step = 25});
+    config.strategy = strategy;
+    Engine engine(model, config);
+    int32_t opened = 0, only_stored = 0;
+    engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+      if (moment == StepMoment::kPlanned) opened = s.num_tokens();
+      if (moment == StepMoment::kPlanned || !plan.sample.empty()) return;
+      EXPECT_EQ(s.num_tokens(), opened) << strategy;
+      ++only_stored;
+    });
+    SamplingParams params{.max_tokens = 20, .temperature = 0};
+    params.decoding.add_block = 0;
+    engine.add(prompt_of(41), params);
+    while (!engine.idle()) engine.step();
+    EXPECT_GT(only_stored, 0) << strategy;
+  }
+}
+
 TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
   const ToyDiffusionModel model({});
   EngineConfig narrow_config = config_of({.rows_per_step = 8});

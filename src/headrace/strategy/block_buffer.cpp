@@ -130,9 +130,9 @@ void BlockBuffer::stop_at_end_token(Sequence& s) const {
   if (!s.blocks.empty()) grow(s, s.blocks.back().end(), mask_token_id);
 }
 
-void BlockBuffer::advance(Sequence& s, int32_t num_cached) const {
-  s.num_cached = num_cached;
-  std::erase_if(s.blocks, [num_cached](const DecodingBlock& block) { return block.end() <= num_cached; });
+void BlockBuffer::advance(Sequence& s, const StepPlan& plan) const {
+  s.num_cached = plan.stored_end(s.num_cached);
+  std::erase_if(s.blocks, [&s](const DecodingBlock& block) { return block.end() <= s.num_cached; });
   if (edits == Edits::kNo) stop_at_end_token(s);
   for (DecodingBlock& block : s.blocks) {
     if (!block.settled()) break;
@@ -147,7 +147,8 @@ void BlockBuffer::advance(Sequence& s, int32_t num_cached) const {
   const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
   const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
   if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));
-  if (may_open(s)) open(s);
+  // A pass that only stored was cut by what else ran; what is decided must not depend on that.
+  if ((!plan.sample.empty() || s.blocks.empty()) && may_open(s)) open(s);
 }
 
 }  // namespace headrace

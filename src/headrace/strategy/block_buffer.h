@@ -27,9 +27,9 @@ struct BlockBuffer {
   static void decide(Sequence& sequence, DecodingBlock& block, int32_t position, const SampledToken& token);
   // A position that was decided becomes a mask again.
   void doubt(Sequence& sequence, DecodingBlock& block, int32_t position) const;
-  // After the tokens of a pass: cached blocks leave, complete ones wait for their store, an end token drops what is
-  // behind it, and at most one block is opened. num_final grows to the first undecided position.
-  void advance(Sequence& sequence, int32_t num_cached) const;
+  // After the tokens of a pass: cached blocks leave, complete ones wait for their store, an end token that is final
+  // drops what is behind it, and at most one block is opened. num_final grows to the first undecided position.
+  void advance(Sequence& sequence, const StepPlan& plan) const;
 
  private:
   bool may_open(const Sequence& sequence) const;

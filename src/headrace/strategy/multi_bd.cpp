@@ -74,7 +74,7 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
     }
     progress_before = progress;
   }
-  buffer_.advance(s, plan.stored_end(s.num_cached));
+  buffer_.advance(s, plan);
 }
 
 std::optional<BlockShape> MultiBD::device_blocks() const {

@@ -45,7 +45,7 @@ void RefiningBD::commit(Sequence& s, const StepPlan& plan, std::span<const Sampl
       block.keep_open();
     }
   }
-  buffer_.advance(s, plan.stored_end(s.num_cached));
+  buffer_.advance(s, plan);
 }
 
 }  // namespace headrace
