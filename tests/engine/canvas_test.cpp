@@ -147,6 +147,13 @@ TEST(Canvas, B27_NoiseDependsOnTheSeedThePositionAndTheStepAlone) {
   }
 }
 
+TEST(Canvas, RepetitionIsThatOfTheTextBeforeACanvasAndNotOfItsNoise) {
+  SamplingParams params{.max_tokens = kCanvas};
+  const int32_t steps = steps_of(ToyCanvasModel(), params);
+  params.repetition_penalty = 100;
+  EXPECT_EQ(steps_of(ToyCanvasModel(), params), steps);
+}
+
 TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
   const ToyCanvasModel model;
   Engine engine(model, config_of(12));

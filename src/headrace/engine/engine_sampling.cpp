@@ -78,10 +78,14 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
   for (const ScheduledStep& step : steps) {
     const Sequence& s = *step.sequence;
+    // Undecided positions hold the mask, which is never sampled; without one, as in a canvas, noise that never
+    // occurred.
+    const auto count = step.plan.excluded_id ? s.num_tokens() : s.num_final;
+    const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
       spots.push_back(
-          {&s.params, s.tokens, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of});
+          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of});
     }
   }
   return spots;
