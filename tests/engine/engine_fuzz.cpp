@@ -1,12 +1,15 @@
 // Random traffic through an engine in strict mode: requests that come at any step, share beginnings and kept text, wait
-// for room and are given up. Each answer is what the request is told alone, to the bit of its probabilities.
+// for room and are given up, and strategies that are asked for all that they read. Each answer is what the request is
+// told alone, to the bit of its probabilities.
 #include <algorithm>
 #include <initializer_list>
 #include <map>
 
 #include "engine/strategy_pairs.h"
+#include "engine/with_end_tokens.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
+#include "headrace/strategy/decoding_option.h"
 #include "support/device_mirror.h"
 #include "support/fuzz.h"
 #include "support/random.h"
@@ -28,6 +31,7 @@ struct Case {
   DType dtype = DType::kF32;
   std::optional<DType> kv_dtype;
   EngineConfig config;
+  std::vector<int32_t> eos_ids;  // besides the model's
   std::vector<Traffic> traffic;
 };
 
@@ -69,10 +73,36 @@ std::vector<int32_t> draw_prompt(Random& random, int32_t most) {
   return prompt;
 }
 
+bool reads(const Pair& pair, DecodingOption option) { return reads_option(pair.strategy, option); }
+
+// How many blocks, and how large; rows of a step that may cut prompts, where the strategy lets them be cut.
+void draw_blocks(Random& random, const Pair& pair, EngineConfig& config) {
+  if (reads(pair, DecodingOption::kNumBlocks)) config.decoding.num_blocks = between(random, 1, 3);
+  if (!reads(pair, DecodingOption::kNumBlocks) || pair.strategy == "d2f") return;
+  config.decoding.block_size = pick(random, {2, 4, 8});
+  config.runner.max_tokens = between(random, 2 * config.decoding.num_blocks * *config.decoding.block_size + 1, 100);
+}
+
+DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d) {
+  using Rule = DecodingParams::Rule;
+  if (reads(pair, DecodingOption::kAddBlock)) d.add_block = pick(random, {0.1f, 0.0f, 0.5f});
+  if (reads(pair, DecodingOption::kSemiComplete)) d.semi_complete = pick(random, {0.9f, 0.0f});
+  if (reads(pair, DecodingOption::kMaxPasses) && random.below(3) == 0) d.max_passes = between(random, 1, 4);
+  if (reads(pair, DecodingOption::kEditThreshold)) d.edit_threshold = pick(random, {0.5f, 0.03f});
+  if (reads(pair, DecodingOption::kRemaskThreshold) && random.below(4) == 0) d.remask_threshold = 0.03f;
+  if (reads(pair, DecodingOption::kMaxEdits)) d.max_edits = between(random, 0, 6);
+  if (reads(pair, DecodingOption::kMergeCandidates)) d.merge_candidates = between(random, 1, 3);
+  if (reads(pair, DecodingOption::kOrderTemperature)) {
+    d.rule = pick(random, {Rule::kConfidence, Rule::kConfidence, Rule::kMargin, Rule::kLeftmost, Rule::kRandom});
+  }
+  return d;
+}
+
 SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
   SamplingParams params = greedy(between(random, 1, most), pick(random, {0.02f, 0.1f, 0.5f}));
   if (random.below(2) == 0) params.end_of_text = SamplingParams::EndOfText::kStops;
   if (random.below(2) == 0) params.temperature = 0.9f, params.seed = random.next() % 1000;
+  params.decoding = draw_decoding(random, pair, params.decoding);
   if (!is_causal(pair)) return params;
   params.decoding = {};
   if (params.temperature == 0) return params;
@@ -96,6 +126,8 @@ Case draw(uint64_t seed, bool on_device) {
   c.config.runner.num_pages = pages;
   c.config.runner.num_states = c.config.max_requests + between(random, 0, 4);
   if (causal) c.config.runner.max_tokens = between(random, 8, 200);
+  draw_blocks(random, c.pair, c.config);
+  for (int32_t i = pick(random, {0, 2, 20}); i > 0; --i) c.eos_ids.push_back(between(random, 6, 249));
   if (on_device && random.below(4) == 0) c.config.runner.graphs = RunnerConfig::Graphs::kOff;
   for (int32_t i = between(random, 2, 8), step = 0; i > 0; --i) {
     Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
@@ -126,6 +158,13 @@ std::vector<Answer> answers_of(const Model& model, const EngineConfig& config, s
   Engine engine(model, config);
   std::map<int64_t, size_t> who;
   std::vector<Answer> answers(traffic.size());
+  engine.observe([&](StepMoment, const Sequence& s, const StepPlan&) {
+    const std::vector<SampledToken>& tokens = answers[who.at(s.id)].tokens;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (s.tokens[static_cast<size_t>(s.prompt_len) + i] != tokens[i].id)
+        throw Wrong{str("token ", i, " of request ", who.at(s.id), " changed after it was handed out")};
+    }
+  });
   size_t next = 0;
   for (int32_t step = 0; next < traffic.size() || !engine.idle(); ++step) {
     if (step > kMostSteps) throw Wrong{str("not over after ", kMostSteps, " steps")};
@@ -173,8 +212,11 @@ void expect_same(const Answer& got, const Answer& want, const Traffic& traffic, 
 void check(Case c, const OpSet& ops, DeviceRuntime* device) {
   OpContext strict{.threads = 2, .determinism = Determinism::kStrict};
   if (device != nullptr) strict.stream = device->stream();
-  const auto model =
+  const auto loaded =
       load_model(golden_folder(c.pair.family), {.dtype = c.dtype, .ops = &ops, .context = strict, .runtime = device});
+  std::vector<int32_t> eos_ids = loaded->info().eos_ids;
+  eos_ids.insert(eos_ids.end(), c.eos_ids.begin(), c.eos_ids.end());
+  const WithEndTokens model(*loaded, std::move(eos_ids));
   RunnerConfig& runner = c.config.runner;
   runner.context = strict, runner.runtime = device, runner.kv_dtype = c.kv_dtype;
   if (device == nullptr) runner.kernel_set = std::string(ops.name);
@@ -182,18 +224,19 @@ void check(Case c, const OpSet& ops, DeviceRuntime* device) {
   alone.max_requests = alone.runner.num_states = 1;
   alone.keep_text = SchedulerConfig::KeepText::kNo;
   alone.runner.max_tokens = 256;
-  const std::vector<Answer> together = answers_of(*model, c.config, c.traffic);
+  const std::vector<Answer> together = answers_of(model, c.config, c.traffic);
   for (size_t i = 0; i < c.traffic.size(); ++i) {
     std::vector<Traffic> one = {{.request = c.traffic[i].request}};
-    expect_same(together[i], answers_of(*model, alone, one).front(), c.traffic[i], i);
+    expect_same(together[i], answers_of(model, alone, one).front(), c.traffic[i], i);
   }
 }
 
 std::string summary_of(const Case& c) {
   return str(c.pair, ", ", name_of(c.dtype), c.kv_dtype ? ", FP8 keys" : "", ", ", c.traffic.size(), " requests, ",
-             c.config.max_requests, " at once, ", c.config.runner.num_pages, " pages, ", c.config.runner.num_states,
-             " states, ", c.config.runner.max_tokens, " rows a step",
-             c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
+             c.config.max_requests, " at once, ", c.config.decoding.num_blocks, " blocks of ",
+             c.config.decoding.block_size.value_or(0), ", ", c.eos_ids.size(), " end tokens, ",
+             c.config.runner.num_pages, " pages, ", c.config.runner.num_states, " states, ", c.config.runner.max_tokens,
+             " rows a step", c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
              c.config.runner.graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "");
 }
 
