@@ -234,5 +234,28 @@ TEST(FairyHybrid, BitsOfHeldOutWindowsEqualTransformers) {
   }
 }
 
+TEST(LLM, ARequestThatTheContextHoldsIsNeverTooLargeForAStep) {
+  const struct {
+    const char *family, *strategy;
+    int32_t context;
+    StrategyConfig decoding;
+  } kCases[] = {{"sdar", "multi_bd", 128, {.block_size = 32, .num_blocks = 2}},
+                {"sdar", "multi_bd", 1024, {.block_size = 64, .num_blocks = 4}},
+                {"llada2", "dmax", 100, {.block_size = 32, .num_blocks = 8}},
+                {"llada", "d2f", 100, {.block_size = 32}},
+                {"llada", "full_attention", 100, {.block_size = 32}},
+                {"fast_dllm_v2", "fast_dllm_v2", 16, {}},
+                {"diffusion_gemma", "diffusion_gemma", 12, {}}};
+  for (const auto& c : kCases) {
+    LLMOptions of_bytes = options(1);
+    of_bytes.random_weights = 1, of_bytes.strategy = c.strategy, of_bytes.decoding = c.decoding;
+    of_bytes.max_model_len = c.context;
+    LLM llm(kRoot / "tests" / "golden" / c.family, of_bytes);
+    EXPECT_EQ(complete(llm, "a tale", {.max_tokens = 200, .temperature = 0}).ids.size(),
+              static_cast<size_t>(std::min(200, c.context - 6)))
+        << c.strategy << ", " << c.context;
+  }
+}
+
 }  // namespace
 }  // namespace headrace

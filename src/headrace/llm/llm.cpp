@@ -39,12 +39,21 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .guard = o.guard};
 }
 
-// A text under full attention runs as a whole; under a mask that looks back, in chunks.
-int32_t tokens_per_step(const Model& model, const DeviceRuntime& runtime, int32_t context) {
-  const auto& diffusion = model.info().diffusion;
-  const bool whole = diffusion && diffusion->attention == DiffusionInfo::Attention::kFull;
+// A text under full attention runs as a whole; under a mask that looks back in chunks, which are no smaller than what a
+// step of one request may need. Texts may end inside a block, steps never do.
+int32_t tokens_per_step(const Model& model, const DeviceRuntime& runtime, int32_t context, const EngineConfig& c) {
   const int32_t most = runtime.device().type == DeviceType::kCPU ? kTokensPerStep : kTokensPerDeviceStep;
-  return whole ? context : std::min(context, most);
+  const auto& diffusion = model.info().diffusion;
+  if (!diffusion) return std::min(context, most);
+  const int32_t whole = context + c.decoding.block_size.value_or(diffusion->block_size);
+  if (diffusion->attention == DiffusionInfo::Attention::kFull) return whole;
+  StrategyConfig decoding = c.decoding;
+  decoding.model = diffusion;
+  const auto strategy = make_strategy(c.strategy, decoding);
+  const auto shape = strategy->step_shape();
+  const auto segment = strategy->segment_shape();
+  const int32_t needed = shape ? shape->most_rows : segment ? segment->keys.q_len : 1;
+  return std::max(std::min(context, most), std::min(needed, whole));
 }
 
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
@@ -52,23 +61,24 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
   const int32_t context =
       o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
   const bool keeps = o.keep_text == SchedulerConfig::KeepText::kYes;
-  return {.runner = {.backend = o.backend,
-                     .kernel_set = o.kernel_set,
-                     .attn_impl = o.attn_impl,
-                     .runtime = &runtime,
-                     .context = context_on(runtime, o),
-                     .num_pages = (context + o.page_size - 1) / o.page_size,
-                     .page_size = o.page_size,
-                     .num_states = kMostRequests + (keeps ? o.kept_states : 0),
-                     .max_tokens = tokens_per_step(model, runtime, context),
-                     .kv_dtype = o.kv_dtype,
-                     .graphs = o.graphs},
-          .max_requests = kMostRequests,
-          .max_context_len = context,
-          .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
-          .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
-          .keep_text = o.keep_text,
-          .decoding = o.decoding};
+  EngineConfig c{.runner = {.backend = o.backend,
+                            .kernel_set = o.kernel_set,
+                            .attn_impl = o.attn_impl,
+                            .runtime = &runtime,
+                            .context = context_on(runtime, o),
+                            .num_pages = (context + o.page_size - 1) / o.page_size,
+                            .page_size = o.page_size,
+                            .num_states = kMostRequests + (keeps ? o.kept_states : 0),
+                            .kv_dtype = o.kv_dtype,
+                            .graphs = o.graphs},
+                 .max_requests = kMostRequests,
+                 .max_context_len = context,
+                 .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
+                 .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
+                 .keep_text = o.keep_text,
+                 .decoding = o.decoding};
+  c.runner.max_tokens = tokens_per_step(model, runtime, context, c);
+  return c;
 }
 
 // Before anything is loaded.

@@ -55,6 +55,11 @@ StepShape BlockBuffer::step_shape() const {
           .stores = StepShape::Stores::kSome};
 }
 
+int32_t BlockBuffer::most_rows(const Sequence& s) const {
+  const int32_t tokens = (s.limit + block_size - 1) / block_size * block_size;
+  return std::min(step_shape().most_rows, tokens);
+}
+
 void BlockBuffer::start(Sequence& s) const {
   const int32_t whole = s.prompt_len / block_size * block_size;
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));

@@ -18,6 +18,8 @@ struct BlockBuffer {
 
   // One block that is stored for each that is denoised, and the row before them.
   StepShape step_shape() const;
+  // Rows of any step of the sequence, at most.
+  int32_t most_rows(const Sequence& sequence) const;
   // The prompt's whole blocks, ready to be stored, its rest as an active block, and what may be opened behind it.
   void start(Sequence& sequence) const;
   // The pass over `run` whose rows `sample` are read; where they exceed the budget, a chunk of whole blocks that are

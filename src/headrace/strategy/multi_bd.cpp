@@ -37,11 +37,6 @@ MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), co
   buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
 }
 
-int32_t MultiBD::min_budget(const Sequence&) const {
-  // One block that is stored for each that is denoised, and the row before them.
-  return 2 * buffer_.num_blocks * buffer_.block_size + 1;
-}
-
 StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
   const int32_t stored = storable_end(s), shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
   // The row that decides position num_cached is in the cache already: it runs again, and is not stored.

@@ -14,7 +14,7 @@ class MultiBD final : public DecodingStrategy {
   std::string_view name() const override { return "multi_bd"; }
   std::optional<int32_t> reusable_multiple() const override { return info_.block_size; }
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
-  int32_t min_budget(const Sequence& sequence) const override;
+  int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
   std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // Everything from the end of the cache on: blocks that are complete are stored by the same pass that denoises those
   // behind them. A prompt that exceeds the budget runs in chunks of whole blocks first.

@@ -11,10 +11,6 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
   buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
 }
 
-int32_t RefiningBD::min_budget(const Sequence&) const {
-  return 2 * buffer_.num_blocks * buffer_.block_size;  // one block that is stored for each that is denoised
-}
-
 StepPlan RefiningBD::plan(const Sequence& s, int32_t budget) const {
   const int32_t begin = s.num_cached;
   std::vector<SampleRow> sample;

@@ -18,7 +18,7 @@ class RefiningBD : public DecodingStrategy {
  public:
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
   std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
-  int32_t min_budget(const Sequence& sequence) const override;
+  int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
   std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // As MultiBD's, but every token of a block that is not final is decided anew.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
