@@ -176,6 +176,12 @@ TEST(TokenizerFile, CharactersFallBackOnTheirBytes) {
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{258, 'b' + 1, 0xC3 + 1, 259}), "a\uFFFD\uFFFD a");
 }
 
+TEST(TokenizerFile, an_id_without_a_token_split_a_run) {  // of fallback bytes, although it spells nothing
+  const Tokenizer tokenizer = Tokenizer::from_json(gemma_json());
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{0xC3 + 1, 261, 0x9F + 1}), "ß");
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{0xC3 + 1, -1, 'b' + 1}), "\uFFFD\uFFFD");
+}
+
 TEST(TokenizerFile, WhatGemmasFilesDoNotHaveIsRefused) {
   const std::vector<Reject> rejects = {
       {"", R"("normalizer":{"type":"Replace","pattern":{"String":" "})",

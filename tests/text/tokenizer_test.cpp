@@ -91,6 +91,15 @@ TEST(Tokenizer, NormalizesBetweenAddedTokens) {
   EXPECT_EQ(make(tiny).decode(make(tiny).encode("e\u0301<think>\u0301")), "\u00e9<think>\u0301");
 }
 
+TEST(Tokenizer, nfc_lost_a_character) {  // U+11A7 behind a syllable of Hangul, which some utf8proc take for a final
+  TinyTokenizer tiny;
+  tiny.normalizer = R"({"type":"NFC"})";
+  const Tokenizer tokenizer = make(tiny);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("\uAC00\u11A7\u11A8")), "\uAC00\u11A7\u11A8");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("\u1100\u1161\u11A7e\u0301")), "\uAC00\u11A7\u00E9");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("\uAC00\u11A8")), "\uAC01");
+}
+
 TEST(Tokenizer, BytesThatAreNoTextCountAsReplacementCharacters) {
   const Tokenizer tokenizer = make();
   EXPECT_EQ(tokenizer.encode("a\xFF\xE2\x82z"), tokenizer.encode("a\uFFFD\uFFFDz"));

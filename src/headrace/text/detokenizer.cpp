@@ -13,6 +13,7 @@ constexpr char32_t kReplacement = 0xFFFD;
 
 std::string Detokenizer::push(int32_t id) {
   if (special_ == SpecialText::kSkip && tokenizer_->is_special(id)) return {};
+  if (!tokenizer_->id_to_token(id)) return {};  // it spells nothing, and ends no run
   if (tokenizer_->is_fallback_byte(id)) {
     run_ += tokenizer_->bytes_of(id);
     return {};

@@ -24,10 +24,14 @@ constexpr CodePointRange kAddedSinceUnicode9[] = {
     {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
     {0x11D97, 0x11D97}, {0x16FF0, 0x16FF1}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}};
 
-// Whether NFC leaves `c` alone and moves nothing across it: it is newer than the tables that models were trained with.
+// One before the first final of Hangul. utf8proc composes it with a syllable as if it were one, and loses it so.
+constexpr char32_t kBeforeFinals = 0x11A7;
+
+// Whether NFC leaves `c` alone and moves nothing across it: it composes with nothing, or is newer than the tables that
+// models were trained with.
 bool is_inert(char32_t c) {
-  return c >= kAddedSinceUnicode9[0].first &&
-         (contains(kAddedSinceUnicode9, c) || contains(kAddedMarks, c) || contains(kAddedLetters, c));
+  return c >= kAddedSinceUnicode9[0].first && (c == kBeforeFinals || contains(kAddedSinceUnicode9, c) ||
+                                               contains(kAddedMarks, c) || contains(kAddedLetters, c));
 }
 
 bool is_ascii(std::string_view text) {
