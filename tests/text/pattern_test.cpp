@@ -47,13 +47,28 @@ TEST(Pattern, CategoriesAreThoseOfUnicode16) {
   EXPECT_THROW(Pattern(R"([\P{L}])"), Error);
 }
 
+TEST(Pattern, subcategories_of_unicode_14) {  // and those of symbols and punctuation
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"Lo", "\U00031350"}, {"Lu", "\ua7da"},    {"Ll", "\ua7db"},    {"Nd", "\U00010d40"}, {"Mc", "\U00011f03"},
+      {"So", "\U0001fa77"}, {"S", "\U0001fae8"}, {"P", "\U00011b00"}, {"Cf", "\U00013439"}};
+  for (const auto& [category, character] : cases) {
+    const std::string text = "\t" + character + "\t", in = R"(\p{)" + category + "}";
+    for (const std::string& regex : {in, "[" + in + "]", "[^" + in + "]", R"(\P{)" + category + "}"})
+      EXPECT_EQ(split(regex, text), (Pieces{"\t", character, "\t"})) << regex;
+  }
+  for (const char* regex : {R"(\d)", R"(\D)", R"([\d])", R"([^\d])"})
+    EXPECT_EQ(split(regex, "\t\U00010d40\t"), (Pieces{"\t", "\U00010d40", "\t"})) << regex;
+  EXPECT_THROW(Pattern(R"([\D])"), Error);
+}
+
 TEST(Pattern, CaselessGroupsFoldTheLongS) { EXPECT_EQ(split("(?i:'s)", "a'\u017fb"), (Pieces{"a", "'\u017f", "b"})); }
 
 TEST(Pattern, RefusesWhatTheTwoLanguagesReadDifferently) {
   for (const char* regex :
-       {R"(\w)", R"(\b)",   R"(\h)",  R"(\v)",      R"(\x41)",   R"([[a]])", "[a&&b]",  "[[:alpha:]]",
-        "[]a]",  "(?<n>a)", "(*UTF)", "(?i)a",      "(?>a)",     "^a",       "a$",      "a{,3}",
-        "a{2}+", "a{2}?",   "a{",     R"(\p{Han})", R"(\p{^L})", R"(\pL)",   R"(\p{L)", "\\"}) {
+       {R"(\w)",    R"(\b)",     R"(\h)",     R"(\v)",      R"(\x41)",   R"([[a]])", "[a&&b]",  "[[:alpha:]]",
+        "[]a]",     "(?<n>a)",   "(*UTF)",    "(?i)a",      "(?>a)",     "^a",       "a$",      "a{,3}",
+        "a{2}+",    "a{2}?",     "a{",        R"(\p{Han})", R"(\p{^L})", R"(\pL)",   R"(\p{L)", "\\",
+        R"(\p{C})", R"(\p{Cn})", R"(\p{Mn})", R"(\p{LC})",  R"(\p{lu})", R"(\p{})"}) {
     try {
       Pattern pattern(regex);
       ADD_FAILURE() << regex << " is accepted";

@@ -11,7 +11,8 @@ namespace headrace {
 namespace {
 
 bool is_added_word_character(char32_t c) {
-  return contains(kAddedLetters, c) || contains(kAddedMarks, c) || contains(kAddedNumbers, c);
+  const CodePointRange* range = range_of(kAddedByUnicode16, c);
+  return range != nullptr && std::string_view("LMN").find(range->category.front()) != std::string_view::npos;
 }
 
 // \w of Unicode TS 18: Alphabetic, marks, decimal digits, connectors, joiners. Alphabetic beyond the letters, Nl and

@@ -30,8 +30,8 @@ constexpr char32_t kBeforeFinals = 0x11A7;
 // Whether NFC leaves `c` alone and moves nothing across it: it composes with nothing, or is newer than the tables that
 // models were trained with.
 bool is_inert(char32_t c) {
-  return c >= kAddedSinceUnicode9[0].first && (c == kBeforeFinals || contains(kAddedSinceUnicode9, c) ||
-                                               contains(kAddedMarks, c) || contains(kAddedLetters, c));
+  return c >= kAddedSinceUnicode9[0].first && (c == kBeforeFinals || range_of(kAddedSinceUnicode9, c) != nullptr ||
+                                               range_of(kAddedByUnicode16, c) != nullptr);
 }
 
 bool is_ascii(std::string_view text) {

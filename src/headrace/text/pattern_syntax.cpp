@@ -12,15 +12,23 @@ namespace headrace {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// For a character class of PCRE2.
-std::string added_ranges(char category) {
+// What Unicode 16 has in `category` ("L", "Lu") beyond what PCRE2 may know, for a character class of PCRE2.
+std::string added_ranges(std::string_view category) {
   std::ostringstream out;
   out << std::hex;
-  for (const auto [first, last] : added_to_category(category))
-    out << R"(\x{)" << static_cast<uint32_t>(first) << R"(}-\x{)" << static_cast<uint32_t>(last) << '}';
+  for (const CodePointRange& range : kAddedByUnicode16)
+    if (range.category.starts_with(category))
+      out << R"(\x{)" << static_cast<uint32_t>(range.first) << R"(}-\x{)" << static_cast<uint32_t>(range.last) << '}';
   return std::move(out).str();
+}
+
+// Whether `name` is a general category to which Unicode 15 to 16 only added: not C and Cn, which held what they added
+// elsewhere, and not Mn, which lost U+1171E.
+bool is_category(std::string_view name) {
+  if (name == "C" || name == "Cn" || name == "Mn") return false;
+  return (name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z')) && name[0] >= 'A' &&
+         name[0] <= 'Z';
 }
 
 class Translator {
@@ -56,13 +64,13 @@ class Translator {
     switch (next) {
       case 's': return replace(2, R"(\p{White_Space})");
       case 'S': return replace(2, R"(\P{White_Space})");
-      case 'd': return replace(2, R"(\p{Nd})");
-      case 'D': return replace(2, R"(\P{Nd})");
+      case 'd': return category("Nd", R"(\p{Nd})", 2);
+      case 'D': return category("Nd", R"(\P{Nd})", 2);
       case 'r':
       case 'n':
       case 't': return copy(2);
       case 'p':
-      case 'P': return category();
+      case 'P': return named_category();
       default: break;
     }
     const bool punctuation = std::ispunct(static_cast<unsigned char>(next)) != 0;
@@ -71,18 +79,23 @@ class Translator {
   }
 
   // General categories only: scripts and binary properties have other names, or mean something else, in PCRE2.
-  void category() {
+  void named_category() {
     const size_t close = std::min(regex_.find('}', at_), regex_.size());
     const std::string_view whole = regex_.substr(at_, close + 1 - at_);
-    const bool short_name = whole.size() == 5 || whole.size() == 6;  // \p{L}, \p{Lu}
-    if (!short_name || whole[2] != '{' || !std::all_of(whole.begin() + 3, whole.end() - 1, is_letter)) refuse(whole);
-    const std::string added = whole.size() == 5 ? added_ranges(whole[3]) : std::string();
-    const bool negated = whole[1] == 'P';
-    if (in_class_ && negated && !added.empty()) refuse(whole);  // no class can hold its complement
-    if (!in_class_ && !added.empty()) out_ += negated ? "[^" : "[";
-    out_ += added.empty() ? whole : str(R"(\p)", whole.substr(2), added);
-    if (!in_class_ && !added.empty()) out_ += ']';
-    at_ += whole.size();
+    const bool braces = whole.size() > 4 && whole[2] == '{' && whole.back() == '}';
+    const std::string_view name = braces ? whole.substr(3, whole.size() - 4) : std::string_view();
+    if (!is_category(name)) refuse(whole);
+    category(name, whole, whole.size());
+  }
+
+  // `syntax` is \p{name} or \P{name}, which stands for the next `count` bytes.
+  void category(std::string_view name, std::string_view syntax, size_t count) {
+    const std::string added = added_ranges(name);
+    const bool negated = syntax[1] == 'P';
+    if (added.empty()) return replace(count, syntax);
+    if (in_class_ && negated) refuse(regex_.substr(at_, count));  // no class can hold its complement
+    const std::string ranges = str(R"(\p)", syntax.substr(2), added);
+    replace(count, in_class_ ? ranges : str(negated ? "[^" : "[", ranges, "]"));
   }
 
   void class_character() {
