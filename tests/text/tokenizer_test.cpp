@@ -132,16 +132,19 @@ TEST(Tokenizer, NamesItsTokens) {
   EXPECT_FALSE(tokenizer.is_special(kThink));
 }
 
-// Each of these takes minutes where a step is quadratic: merging, normalizing, checking UTF-8 at every match.
+// Each of these takes minutes where a step is quadratic: merging, normalizing, checking UTF-8 at every match, looking
+// for the white space around added tokens that are white space themselves.
 TEST(Tokenizer, LongTextsTakeLinearTime) {
   TinyTokenizer tiny;
   tiny.normalizer = R"({"type":"NFC"})";
   tiny.words = {"aa", "aaaa"};
   tiny.merges = R"(["a a", "aa aa"])";
+  tiny.added_tokens = {{300, "<|end|>", "special"}, {301, "\u2003", "lstrip"}, {302, "\u3000", "rstrip"}};
   const Tokenizer tokenizer = make(tiny);
   constexpr size_t kLength = 1 << 20;
   EXPECT_EQ(tokenizer.encode(std::string(kLength, 'a')), Ids(kLength / 4, 257));
-  for (const std::string unit : {" ", "1", "a ", "\n ", "\u0323\u0301", "\u0301\u0323", "<|end|>", "😀", "\xFF"}) {
+  for (const std::string unit :
+       {" ", "1", "a ", "\n ", "\u0323\u0301", "\u0301\u0323", "\u2003", "\u3000", "<|end|>", "😀", "\xFF"}) {
     std::string text;
     while (text.size() < kLength) text += unit;
     const Ids ids = tokenizer.encode(text);

@@ -45,8 +45,9 @@ bool is_inside_word(std::string_view text, size_t begin, size_t end) {
   return end < text.size() && is_word_character(next_code_point(text, end));
 }
 
-size_t space_begin(std::string_view text, size_t end) {
-  while (end > 0) {
+// The start of the white space before `end`, but not before `floor`: what was searched once is not searched again.
+size_t space_begin(std::string_view text, size_t floor, size_t end) {
+  while (end > floor) {
     const size_t start = previous_start(text, end);
     size_t at = start;
     if (!is_white_space(next_code_point(text, at))) break;
@@ -114,8 +115,8 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
     from = match->end;
     if (token.special && special == SpecialTokens::kAsText) continue;
     if (token.single_word && is_inside_word(text, match->begin, match->end)) continue;
-    const size_t begin = token.lstrip ? std::max(done, space_begin(text, match->begin)) : match->begin;
-    const size_t end = token.rstrip ? space_end(text, match->end) : match->end;
+    const size_t begin = token.lstrip ? std::max(done, space_begin(text, done, match->begin)) : match->begin;
+    const size_t end = token.rstrip ? space_end(text, std::max(done, match->end)) : match->end;
     if (end <= begin) continue;  // a token of white space that the token before has taken
     if (done < begin) segments.push_back({text.substr(done, begin - done), std::nullopt});
     segments.push_back({text.substr(begin, end - begin), token.id});
