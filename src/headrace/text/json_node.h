@@ -82,8 +82,10 @@ inline void require_unset(const Node& node, Keys keys) {
     if (!set) continue;
     std::string_view text;
     bool flag = true;
+    double number = 1;
     const bool neutral = (set->value.get(text) == simdjson::SUCCESS && text.empty()) ||
-                         (set->value.get(flag) == simdjson::SUCCESS && !flag);
+                         (set->value.get(flag) == simdjson::SUCCESS && !flag) ||
+                         (set->value.get(number) == simdjson::SUCCESS && number == 0);
     HR_REQUIRE(neutral, ErrorCode::kUnsupported, set->where, " is set, which is not supported");
   }
 }

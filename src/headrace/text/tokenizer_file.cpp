@@ -185,11 +185,12 @@ void read_alphabet(const Node& root, TokenizerFile& file) {
 TokenizerFile parse_tokenizer_file(std::string_view text) {
   dom::parser parser;
   const Node root = parse_object(parser, text);
+  // Truncation and padding are what a trainer set for its batches: transformers, too, encodes without them unless a
+  // call asks for them.
   allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                     "decoder", "model"});
   const Node version = member(root, "version");
   if (string_of(version) != "1.0") refuse(version, string_of(version), "1.0");
-  require_unset(root, {"truncation", "padding"});
   TokenizerFile file;
   if (const auto node = find(root, "added_tokens")) read_added_tokens(*node, file);
   if (const auto node = find(root, "normalizer")) read_normalizer(*node, file);
