@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "support/refusal.h"
 
@@ -37,8 +38,13 @@ TEST(RotaryEmbedding, LinearDividesEveryFrequency) {
 // Wavelengths 6.3, 63, 628 and 6283 of an original context of 400, with borders at 100 and 400: the first two stay,
 // the last two are divided.
 TEST(RotaryEmbedding, Llama3KeepsShortWavesAndSlowsLongOnes) {
-  const RotaryEmbedding rotary(
-      {.type = "llama3", .theta = 10000, .factor = 8, .high_freq_factor = 4, .original_max_position = 400}, 8);
+  const RotaryEmbedding rotary({.type = "llama3",
+                                .theta = 10000,
+                                .factor = 8,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_position = 400},
+                               8);
   EXPECT_NEAR(frequency(rotary, 0), 1, 1e-7);
   EXPECT_NEAR(frequency(rotary, 1), 0.1, 1e-7);
   EXPECT_NEAR(frequency(rotary, 2), 0.01 / 8, 1e-8);
@@ -47,8 +53,13 @@ TEST(RotaryEmbedding, Llama3KeepsShortWavesAndSlowsLongOnes) {
 
 // Between the borders, here a wavelength of 62.83 with an original context of 100, low 1 and high 4: s = 0.1972.
 TEST(RotaryEmbedding, Llama3BlendsBetween) {
-  const RotaryEmbedding rotary(
-      {.type = "llama3", .theta = 10000, .factor = 8, .high_freq_factor = 4, .original_max_position = 100}, 8);
+  const RotaryEmbedding rotary({.type = "llama3",
+                                .theta = 10000,
+                                .factor = 8,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_position = 100},
+                               8);
   const double s = (100 / 62.831853 - 1) / 3;
   EXPECT_NEAR(frequency(rotary, 1), (1 - s) * 0.1 / 8 + s * 0.1, 1e-7);
 }
@@ -63,6 +74,48 @@ TEST(RotaryEmbedding, YarnRampsAndMultiplies) {
   EXPECT_NEAR(rotary.magnitude(), 0.1 * std::log(4.0) + 1, 1e-6);
 }
 
+TEST(RotaryEmbedding, YarnThatShortensIsNotMadeSmaller) {
+  const RotaryEmbedding rotary({.type = "yarn", .theta = 10000, .factor = 0.5, .original_max_position = 1000}, 8);
+  EXPECT_EQ(rotary.magnitude(), 1.0f);
+}
+
+TEST(RotaryEmbedding, ProportionalTurnsTheFirstPairsAloneAndDividesThemByTheFactor) {
+  const RotaryConfig half{.type = "proportional", .theta = 10000, .partial_rotary_factor = 0.5};
+  RotaryConfig slower = half;
+  slower.factor = 4;
+  for (const auto& [config, factor] : {std::pair(half, 1.0), std::pair(slower, 4.0)}) {
+    const RotaryEmbedding rotary(config, 8);
+    ASSERT_EQ(rotary.inv_freq().dim(0), 4);
+    EXPECT_NEAR(frequency(rotary, 0), 1 / factor, 1e-7);
+    EXPECT_NEAR(frequency(rotary, 1), 0.1 / factor, 1e-7);
+    EXPECT_EQ(frequency(rotary, 2), 0);
+    EXPECT_EQ(frequency(rotary, 3), 0);
+  }
+}
+
+TEST(RotaryEmbedding, B26_ANumberThatTheTypeNeedsIsNeverGuessed) {
+  const RotaryConfig llama3{.type = "llama3",
+                            .theta = 1e4,
+                            .factor = 8,
+                            .low_freq_factor = 1,
+                            .high_freq_factor = 4,
+                            .original_max_position = 64},
+      yarn{.type = "yarn", .theta = 1e4, .factor = 4, .original_max_position = 64};
+  const auto refused = [](RotaryConfig config, void (*change)(RotaryConfig&)) {
+    EXPECT_EQ(code_of(config), std::nullopt);
+    change(config);
+    EXPECT_EQ(code_of(config), ErrorCode::kModelFile);
+  };
+  refused({.type = "linear", .theta = 1e4, .factor = 2}, [](RotaryConfig& c) { c.factor = {}; });
+  refused(llama3, [](RotaryConfig& c) { c.factor = {}; });
+  refused(llama3, [](RotaryConfig& c) { c.low_freq_factor = {}; });
+  refused(llama3, [](RotaryConfig& c) { c.high_freq_factor = {}; });
+  refused(yarn, [](RotaryConfig& c) { c.factor = {}; });
+  refused(yarn, [](RotaryConfig& c) { c.attention_factor = 0; });
+  refused(yarn, [](RotaryConfig& c) { c.beta_slow = 0; });
+  refused(yarn, [](RotaryConfig& c) { std::swap(c.beta_slow, c.beta_fast); });
+}
+
 TEST(RotaryEmbedding, RefusesWhatItCannotRotate) {
   EXPECT_EQ(code_of({}), ErrorCode::kModelFile);  // no theta: 10000 would be wrong silently
   EXPECT_EQ(code_of({.type = "longrope", .theta = 1e4}), ErrorCode::kUnsupported);
@@ -71,7 +124,12 @@ TEST(RotaryEmbedding, RefusesWhatItCannotRotate) {
   EXPECT_EQ(code_of({.theta = 1e4}, 15), ErrorCode::kModelFile);
   EXPECT_EQ(code_of({.type = "linear", .theta = 1e4, .factor = 0}), ErrorCode::kModelFile);
   EXPECT_EQ(code_of({.type = "yarn", .theta = 1e4, .factor = 4}), ErrorCode::kModelFile);
-  EXPECT_EQ(code_of({.type = "llama3", .theta = 1e4, .factor = 4, .low_freq_factor = 4, .original_max_position = 64}),
+  EXPECT_EQ(code_of({.type = "llama3",
+                     .theta = 1e4,
+                     .factor = 4,
+                     .low_freq_factor = 4,
+                     .high_freq_factor = 4,
+                     .original_max_position = 64}),
             ErrorCode::kModelFile);
 }
 

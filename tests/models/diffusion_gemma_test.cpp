@@ -125,6 +125,56 @@ TEST(DiffusionGemma, TheOldSpellingOfItsConfigGivesTheSameModel) {
   expect_rows(got, kText, "first_logits");
 }
 
+// Beside the golden weights, whose sliding layers do not scale.
+void write_scaled(const test::TempDir& directory, const std::string& sliding, const std::string& more) {
+  test::write_file(
+      directory / "config.json",
+      R"({"architectures":["DiffusionGemmaForBlockDiffusion"],"canvas_length":16,"text_config":{"vocab_size":256,)"
+      R"("hidden_size":64,"intermediate_size":96,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,)"
+      R"("head_dim":16,"global_head_dim":32,"num_global_key_value_heads":1,"sliding_window":8,"num_experts":6,)"
+      R"("top_k_experts":2,"moe_intermediate_size":32,"rope_parameters":{"full_attention":{"rope_type":"proportional",)"
+      R"("rope_theta":1e6,"partial_rotary_factor":0.25},"sliding_attention":{"rope_theta":1e4,)" +
+          sliding + "}}" + more + "}}");
+}
+
+TEST(DiffusionGemma, B26_TheFactorOfItsRopeIsRead) {
+  const test::TempDir directory;
+  std::filesystem::copy_file(golden_folder(kFamily) / "model.safetensors", directory / "model.safetensors");
+  const auto agrees = [&](const std::string& sliding) {
+    write_scaled(directory, sliding, "");
+    const Tensor ids = golden_tensor(kFamily, "input_ids"), got(DType::kF32, {kEnd, kVocab});
+    const Tensor want = golden_tensor(kFamily, "first_logits");
+    GoldenRunner runner(directory.path(), cpu::select_kernel_set(), DType::kF32);
+    runner.run(ids, {.end = kText}, got);
+    runner.run(ids, canvas(kText), got);
+    return testing_support::all_close(got.view().slice(kText, kText + kCanvas), want, test::float32_tolerance(want));
+  };
+  EXPECT_TRUE(agrees(R"("rope_type":"default")"));
+  EXPECT_TRUE(agrees(R"("rope_type":"linear","factor":1)"));
+  EXPECT_FALSE(agrees(R"("rope_type":"linear","factor":8)"));
+}
+
+TEST(DiffusionGemma, ScalingAndCapsThatItDoesNotHaveAreRefused) {
+  const test::TempDir directory;
+  const auto refusal = [&](const std::string& sliding, const std::string& more) {
+    write_scaled(directory, sliding, more);
+    return testing_support::refusal_of([&] { load_model(directory.path(), {.random_weights = 1}); }).sentence;
+  };
+  EXPECT_EQ(refusal(R"("rope_type":"default")", ""), "");
+  EXPECT_NE(refusal(R"("rope_type":"linear")", "").find("has no factor"), std::string::npos);
+  EXPECT_NE(refusal(R"("rope_type":"default")", R"(,"final_logit_softcapping":0)").find("final_logit_softcapping"),
+            std::string::npos);
+  test::write_file(
+      directory / "config.json",
+      R"({"architectures":["DiffusionGemmaForBlockDiffusion"],"vocab_size":256,"hidden_size":64,"intermediate_size":96,)"
+      R"("num_hidden_layers":3,"num_attention_heads":4,"sliding_window":8,"num_experts":6,"top_k_experts":2,)"
+      R"("moe_intermediate_size":32,"rope_theta":1e6,"rope_local_base_freq":1e4,"rope_scaling":{"factor":8}})");
+  EXPECT_NE(testing_support::refusal_of([&] {
+              load_model(directory.path(), {.random_weights = 1});
+            }).sentence.find("rope_scaling"),
+            std::string::npos);
+}
+
 TEST(DiffusionGemma, OtherGraphsAreRefusedByKey) {
   const auto refusal = [](const std::string& more) {
     const std::string begin = R"({"hidden_size":64,"vocab_size":256,"num_hidden_layers":3,"intermediate_size":96,)";

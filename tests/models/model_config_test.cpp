@@ -35,6 +35,27 @@ TEST(ModelConfig, B26_RotaryIsReadFromTheOldAndTheNewSpelling) {
   EXPECT_EQ(common_config(config_with(R"("rope_theta":1e6,"rope_scaling":null)")).rotary.type, "default");
 }
 
+// A rope_scaling written by hand into a file of the new spelling would go unread.
+TEST(ModelConfig, B26_BothSpellingsOfRotaryAreReadWhenTheyAgreeAndRefusedWhenNot) {
+  const std::string v5 = R"("rope_parameters":{"rope_type":"default","rope_theta":1e6},"rope_scaling":)";
+  const std::string yarn = R"({"rope_type":"yarn","rope_theta":1e6,"factor":4,"original_max_position_embeddings":64})";
+  const auto refused = [](const std::string& more) { return refusal([&] { common_config(config_with(more)); }); };
+  EXPECT_TRUE(contains(refused(v5 + yarn), "rope_scaling and rope_parameters differ"));
+  EXPECT_TRUE(contains(refused(v5 + R"({"type":"default","rope_theta":1e4})"), "differ"));
+  EXPECT_EQ(refused(v5 + R"({"type":"default"})"), "");
+  EXPECT_EQ(refused(v5 + "null"), "");
+  EXPECT_EQ(refused(R"("rope_parameters":)" + yarn + R"(,"rope_scaling":)" + yarn), "");
+}
+
+TEST(ModelConfig, TheOriginalContextBesideRopeScalingGoesBeforeTheOneInside) {
+  const std::string yarn = R"("rope_theta":1e6,"rope_scaling":{"type":"yarn","factor":4)";
+  const auto original = [](const std::string& more) {
+    return common_config(config_with(more)).rotary.original_max_position;
+  };
+  EXPECT_EQ(original(yarn + R"(,"original_max_position_embeddings":64})"), 64);
+  EXPECT_EQ(original(yarn + R"(,"original_max_position_embeddings":64},"original_max_position_embeddings":32)"), 32);
+}
+
 TEST(ModelConfig, AThetaThatIsMissingStaysMissing) { EXPECT_EQ(common_config(config_with("")).rotary.theta, 0); }
 
 TEST(ModelConfig, HybridsRotateAQuarterOfEachHeadUnlessTheyState) {

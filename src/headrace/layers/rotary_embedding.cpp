@@ -10,46 +10,58 @@ namespace {
 
 // Source: Llama 3.1's frequency scaling: long waves slower by `factor`, short ones as they are, a blend between.
 double llama3(double w, const RotaryConfig& c) {
-  const double wavelength = 2 * std::numbers::pi / w;
-  if (wavelength > c.original_max_position / c.low_freq_factor) return w / c.factor;
-  if (wavelength < c.original_max_position / c.high_freq_factor) return w;
-  const double blend =
-      (c.original_max_position / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
-  return (1 - blend) * w / c.factor + blend * w;
+  const double wavelength = 2 * std::numbers::pi / w, original = c.original_max_position.value();
+  const double low = c.low_freq_factor.value(), high = c.high_freq_factor.value(), slow = w / c.factor.value();
+  if (wavelength > original / low) return slow;
+  if (wavelength < original / high) return w;
+  const double blend = (original / wavelength - low) / (high - low);
+  return (1 - blend) * slow + blend * w;
 }
 
 // Source: Peng et al. 2023, YaRN, eq. 17 to 23.
 double yarn(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
   const auto corrected = [&](double turns) {
-    return static_cast<double>(rotary_dim) * std::log(c.original_max_position / (turns * 2 * std::numbers::pi)) /
-           (2 * std::log(c.theta));
+    return static_cast<double>(rotary_dim) *
+           std::log(c.original_max_position.value() / (turns * 2 * std::numbers::pi)) / (2 * std::log(c.theta));
   };
   const double low = std::max(std::floor(corrected(c.beta_fast)), 0.0);
   const double high = std::min(std::ceil(corrected(c.beta_slow)), static_cast<double>(rotary_dim - 1));
   const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(high - low, 0.001), 0.0, 1.0);
-  return w / c.factor * ramp + w * (1 - ramp);
+  return w / c.factor.value() * ramp + w * (1 - ramp);
 }
 
-double scaled(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
+// Pair i of `turning` ones; the others of a proportional head stand still.
+double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
   if (c.type == "default") return w;
-  if (c.type == "linear") return w / c.factor;
+  if (c.type == "linear") return w / c.factor.value();
   if (c.type == "llama3") return llama3(w, c);
-  if (c.type == "yarn") return yarn(w, i, rotary_dim, c);
+  if (c.type == "yarn") return yarn(w, i, 2 * turning, c);
+  if (c.type == "proportional") return i < turning ? w / c.factor.value_or(1) : 0;
   throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", c.type,
                                            "' is not built; built are: default, linear, llama3, yarn, proportional"));
 }
 
+// The number, which the type needs.
+double required(const RotaryConfig& c, std::optional<double> stated, const char* key) {
+  HR_REQUIRE(stated && *stated > 0, ErrorCode::kModelFile, "config.json: rope type ", c.type, " has no ", key,
+             " above 0");
+  return *stated;
+}
+
 void check_scaling(const RotaryConfig& c) {
-  HR_REQUIRE(c.type == "default" || c.factor > 0, ErrorCode::kModelFile, "config.json: rope factor is ", c.factor,
-             ", expected a number above 0");
-  if (c.type == "llama3") {
-    HR_REQUIRE(c.low_freq_factor > 0 && c.high_freq_factor > c.low_freq_factor, ErrorCode::kModelFile,
-               "config.json: rope low_freq_factor is ", c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor,
-               ", expected 0 < low < high");
+  const bool llama3 = c.type == "llama3", yarn = c.type == "yarn";
+  if (llama3 || yarn || c.type == "linear" || c.factor) required(c, c.factor, "factor");
+  if (llama3 || yarn) required(c, c.original_max_position, "original_max_position_embeddings");
+  if (llama3) {
+    const double low = required(c, c.low_freq_factor, "low_freq_factor");
+    const double high = required(c, c.high_freq_factor, "high_freq_factor");
+    HR_REQUIRE(high > low, ErrorCode::kModelFile, "config.json: rope low_freq_factor is ", low,
+               " and high_freq_factor ", high, ", expected low < high");
   }
-  if (c.type != "llama3" && c.type != "yarn") return;
-  HR_REQUIRE(c.original_max_position > 0, ErrorCode::kModelFile, "config.json: rope type ", c.type,
-             " has no original_max_position_embeddings above 0");
+  if (!yarn) return;
+  HR_REQUIRE(c.beta_slow > 0 && c.beta_fast > c.beta_slow, ErrorCode::kModelFile, "config.json: rope beta_slow is ",
+             c.beta_slow, " and beta_fast ", c.beta_fast, ", expected 0 < slow < fast");
+  if (c.attention_factor) required(c, c.attention_factor, "attention_factor");
 }
 
 }  // namespace
@@ -72,11 +84,11 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
     // The power is a float32 one in the checkpoints' training; its rounding is part of the model.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const double w = static_cast<double>(1.0f / std::pow(static_cast<float>(c.theta), exponent));
-    set_element(frequencies, i, !proportional ? scaled(w, i, rotary_dim, c) : i < share / 2 ? w : 0);
+    set_element(frequencies, i, scaled(w, i, share / 2, c));
   }
   inv_freq_ = copied_to(runtime, std::move(frequencies));
   if (c.type == "yarn") {
-    magnitude_ = static_cast<float>(c.attention_factor > 0 ? c.attention_factor : 0.1 * std::log(c.factor) + 1);
+    magnitude_ = static_cast<float>(c.attention_factor.value_or(0.1 * std::log(std::max(c.factor.value(), 1.0)) + 1));
   }
 }
 

@@ -12,18 +12,21 @@ struct RotaryConfig {
   std::string type = "default";
   double theta = 0;  // 0: not stated, which is refused: the reference's silent 10000 is right for no released model
   std::optional<double> partial_rotary_factor;  // in (0, 1]; absent: the family's default, 1 unless it has another
-  double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
-  double original_max_position = 0;                  // llama3, yarn
-  double beta_fast = 32, beta_slow = 1;              // yarn
-  double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1
+  // Absent: not stated, which is refused where the type needs the number.
+  std::optional<double> factor;                             // all but default; absent: 1 for proportional alone
+  std::optional<double> low_freq_factor, high_freq_factor;  // llama3
+  std::optional<double> original_max_position;              // llama3, yarn
+  double beta_fast = 32, beta_slow = 1;                     // yarn
+  std::optional<double> attention_factor;                   // yarn; absent: 0.1 ln(factor) + 1, at least 1
+
+  bool operator==(const RotaryConfig&) const = default;
 };
 
 // Immutable; callable from any thread.
 class RotaryEmbedding {
  public:
   RotaryEmbedding() = default;
-  // Error kModelFile for a missing theta, a size that is not even or a factor that divides by zero; kUnsupported for
+  // Error kModelFile for a number that is missing or makes no sense and for a size that is not even; kUnsupported for
   // another type, by name.
   RotaryEmbedding(const RotaryConfig& config, int64_t head_dim, DeviceRuntime& runtime = cpu_runtime());
 

@@ -32,13 +32,13 @@ RotaryConfig rotary_of(const JsonValue& text, bool full) {
   const JsonValue* own = all != nullptr ? all->find(full ? "full_attention" : "sliding_attention") : nullptr;
   RotaryConfig c{.type = full ? "proportional" : "default"};
   if (own == nullptr) {  // the spelling of Gemma 3's files
+    HR_REQUIRE(text.find("rope_scaling") == nullptr, ErrorCode::kUnsupported, text.where(),
+               " has rope_scaling, which is not built for this family");
     c.theta = text.float_or(full ? "rope_theta" : "rope_local_base_freq", 0);
     if (full) c.partial_rotary_factor = text.float_or("partial_rotary_factor", 0.25);
     return c;
   }
-  c.type = own->string_or("rope_type", c.type);
-  c.theta = own->float_or("rope_theta", 0);
-  if (const JsonValue* share = own->find("partial_rotary_factor")) c.partial_rotary_factor = share->as_float();
+  read_rope(*own, c);
   return c;
 }
 
@@ -83,6 +83,8 @@ void refuse_other_graphs(const JsonValue& text) {
 DiffusionGemmaConfig gemma_of(const JsonValue& root, const ModelConfig& c) {
   const JsonValue& text = text_config_of(root);
   DiffusionGemmaConfig gemma{.logit_cap = static_cast<float>(text.float_or("final_logit_softcapping", 30))};
+  HR_REQUIRE(gemma.logit_cap > 0, ErrorCode::kModelFile, text.where(), " has final_logit_softcapping ", gemma.logit_cap,
+             ", expected a number above 0");
   const std::vector<bool> full = full_layers(text, c.num_layers);
   for (int32_t i = 0; i < c.num_layers; ++i) {
     const bool is_full = full[static_cast<size_t>(i)];

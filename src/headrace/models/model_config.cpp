@@ -9,27 +9,21 @@ namespace {
 
 constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096;
 
+void read_number(const JsonValue& owner, const char* key, std::optional<double>& number) {
+  if (const JsonValue* stated = owner.find(key)) number = stated->as_float();
+}
+
 RotaryConfig rotary_of(const JsonValue& text) {
   // v5 files keep everything in rope_parameters; v4 files have rope_theta beside a rope_scaling that may be null.
-  const JsonValue* v5 = text.find("rope_parameters");
-  const JsonValue* scaling = v5 != nullptr ? v5 : text.find("rope_scaling");
-  RotaryConfig c;
-  c.theta = v5 != nullptr ? v5->float_or("rope_theta", text.float_or("rope_theta", 0)) : text.float_or("rope_theta", 0);
-  if (const JsonValue* stated = text.find("partial_rotary_factor")) c.partial_rotary_factor = stated->as_float();
-  if (scaling == nullptr) return c;
-  c.type = scaling->string_or("rope_type", scaling->string_or("type", "default"));
-  if (const JsonValue* stated = scaling->find("partial_rotary_factor")) c.partial_rotary_factor = stated->as_float();
-  c.factor = scaling->float_or("factor", 1);
-  c.low_freq_factor = scaling->float_or("low_freq_factor", 1);
-  c.high_freq_factor = scaling->float_or("high_freq_factor", 4);
-  c.original_max_position = scaling->float_or("original_max_position_embeddings", 0);
-  c.beta_fast = scaling->float_or("beta_fast", 32);
-  c.beta_slow = scaling->float_or("beta_slow", 1);
-  c.attention_factor = scaling->float_or("attention_factor", 0);
-  for (const char* key : {"mscale", "mscale_all_dim", "truncate"}) {
-    HR_REQUIRE(c.type != "yarn" || scaling->find(key) == nullptr, ErrorCode::kUnsupported, scaling->where(), " has ",
-               key, ", which is not built");
-  }
+  RotaryConfig c{.theta = text.float_or("rope_theta", 0)};
+  read_number(text, "partial_rotary_factor", c.partial_rotary_factor);
+  const JsonValue *v5 = text.find("rope_parameters"), *v4 = text.find("rope_scaling");
+  if (v5 != nullptr) read_rope(*v5, c);
+  const RotaryConfig without = c;
+  if (v4 != nullptr) read_rope(*v4, c);
+  HR_REQUIRE(v5 == nullptr || c == without, ErrorCode::kModelFile, v4->where(),
+             " and rope_parameters differ, expected one of them, or the same in both");
+  read_number(text, "original_max_position_embeddings", c.original_max_position);  // goes before the one inside
   return c;
 }
 
@@ -56,6 +50,23 @@ void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids
 }
 
 }  // namespace
+
+void read_rope(const JsonValue& rope, RotaryConfig& c) {
+  c.type = rope.string_or("rope_type", rope.string_or("type", "default"));
+  c.theta = rope.float_or("rope_theta", c.theta);
+  read_number(rope, "partial_rotary_factor", c.partial_rotary_factor);
+  read_number(rope, "factor", c.factor);
+  read_number(rope, "low_freq_factor", c.low_freq_factor);
+  read_number(rope, "high_freq_factor", c.high_freq_factor);
+  read_number(rope, "original_max_position_embeddings", c.original_max_position);
+  c.beta_fast = rope.float_or("beta_fast", c.beta_fast);
+  c.beta_slow = rope.float_or("beta_slow", c.beta_slow);
+  read_number(rope, "attention_factor", c.attention_factor);
+  for (const char* key : {"mscale", "mscale_all_dim", "truncate"}) {
+    HR_REQUIRE(c.type != "yarn" || rope.find(key) == nullptr, ErrorCode::kUnsupported, rope.where(), " has ", key,
+               ", which is not built");
+  }
+}
 
 const JsonValue& text_config_of(const JsonValue& root) {
   const JsonValue* text = root.find("text_config");

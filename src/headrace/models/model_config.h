@@ -43,6 +43,8 @@ ModelConfig common_config(const JsonValue& root);
 // Whether the parts fit together, once the family has filled them in. Error kModelFile or kUnsupported.
 void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
+// What rope_parameters or rope_scaling states goes over what `config` has; a type that it does not state is "default".
+void read_rope(const JsonValue& rope, RotaryConfig& config);
 // Of the weights, as stated: bfloat16 when it is not. Error kModelFile for another name than the three float dtypes.
 DType stored_dtype_of(const JsonValue& root);
 
