@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -11,6 +12,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"
+#include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -130,6 +132,59 @@ TEST(ModelRegistry, AnUntiedHeadMustBeStored) {
   };
   EXPECT_EQ(load_error("llama", [](auto&) {}), "");
   EXPECT_NE(load_error("llama", drop_head).find("lm_head.weight"), std::string::npos);
+}
+
+// Readers disagree about which of two heads counts: transformers 5 takes the stored one, others the embedding.
+TEST(ModelRegistry, AHeadBesideATiedEmbeddingMustBeTheSame) {
+  Tensor head;
+  const auto error_with = [&](const std::string& family, const std::string& embedding, double change) {
+    return load_error(family, [&](std::vector<test::NamedTensor>& tensors) {
+      const auto found = std::ranges::find(tensors, embedding, &test::NamedTensor::name);
+      head = Tensor(found->tensor.dtype(), found->tensor.shape());
+      std::memcpy(head.data(), found->tensor.data(), static_cast<size_t>(head.bytes()));
+      set_element(head, head.numel() - 1, element_as_double(head, head.numel() - 1) + change);
+      tensors.push_back({"lm_head.weight", head});
+    });
+  };
+  for (const auto& [family, embedding] : {std::pair("qwen2", "model.embed_tokens.weight"),
+                                          std::pair("diffusion_gemma", "model.decoder.embed_tokens.weight")}) {
+    EXPECT_EQ(error_with(family, embedding, 0), "");
+    const std::string error = error_with(family, embedding, 1);
+    EXPECT_NE(error.find("lm_head.weight' differs"), std::string::npos) << family << ": " << error;
+    EXPECT_NE(error.find("tie_word_embeddings"), std::string::npos) << error;
+  }
+}
+
+// An expert's would be met by the first token that chooses it, others by the first request.
+TEST(ModelRegistry, WeightsThatNoKernelReadsAreRefusedByNameWhenTheyAreLoaded) {
+  Tensor wide;
+  for (const auto& [family, name] :
+       {std::pair("qwen3", "model.layers.1.self_attn.q_proj.weight"), std::pair("qwen3", "model.norm.weight"),
+        std::pair("qwen3_moe", "model.layers.0.mlp.experts.7.up_proj.weight"),
+        std::pair("qwen3_next", "model.layers.0.linear_attn.in_proj_qkvz.weight")}) {
+    for (const DType dtype : {DType::kF64, DType::kI32, DType::kU8}) {
+      const std::string error = load_error(family, [&, name = name](std::vector<test::NamedTensor>& tensors) {
+        const auto found = std::ranges::find(tensors, name, &test::NamedTensor::name);
+        wide = Tensor::zeros(dtype, found->tensor.shape());
+        found->tensor = wide;
+      });
+      EXPECT_NE(error.find(name), std::string::npos) << error;
+      EXPECT_NE(error.find("expected float32, bfloat16 or float16"), std::string::npos) << error;
+    }
+  }
+}
+
+TEST(ModelRegistry, AModelThatSaysItIsNotCausalIsRefusedUnlessItIsADiffusionModel) {
+  const test::TempDir directory;
+  const auto refusal = [&](const std::string& architecture) {
+    test::write_file(directory / "config.json",
+                     R"({"architectures":[")" + architecture +
+                         R"("],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,"num_attention_heads":4,)"
+                         R"("intermediate_size":96,"rope_theta":1e6,"mask_token_id":5,"is_causal":false})");
+    return testing_support::refusal_of([&] { load_model(directory.path(), {.random_weights = 1}); }).sentence;
+  };
+  EXPECT_NE(refusal("Qwen3ForCausalLM").find("is_causal"), std::string::npos);
+  EXPECT_EQ(refusal("DreamModel"), "");
 }
 
 TEST(ModelRegistry, EveryMissingTensorIsAnError) {

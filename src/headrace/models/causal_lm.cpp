@@ -48,11 +48,8 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
   blocks_.reserve(static_cast<size_t>(c.num_layers));
   for (int32_t i = 0; i < c.num_layers; ++i) add_block(weights.body.scope(str("layers.", i)), c, i);
   norm_ = RMSNorm(weights.body, "norm", c.hidden, c.eps, c.norm_form);
-  // A tied model may store the head as well: then it is read, so that it counts as known, and the embedding is used.
-  const WeightScope lm_head = weights.head.scope("lm_head");
-  const TensorView head =
-      lm_head.has("weight") || !c.tied_head ? lm_head.tensor("weight", {c.vocab, c.hidden}) : embedding_;
-  head_ = Linear(c.tied_head ? embedding_ : head, {});
+  if (c.tied_head) check_tied_head(weights, {c.vocab, c.hidden});
+  head_ = c.tied_head ? Linear(embedding_, {}) : Linear(weights.head, "lm_head", c.vocab, c.hidden);
   if (!checkpoint_.is_random()) checkpoint_.require_all_used();
   info_.weight_bytes = checkpoint_.stored_bytes();
 }

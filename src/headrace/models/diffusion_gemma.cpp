@@ -83,8 +83,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
   norm_ = RMSNorm(decoder, "norm", c.hidden, c.eps, WeightForm::kPlain);
   conditioning_norm_ = RMSNorm(conditioning, "pre_norm", c.hidden, c.eps, WeightForm::kPlain);
   conditioning_ = GatedMLP(conditioning, c.hidden, c.intermediate, Activation::kGelu);
-  const WeightScope head(checkpoint_, "lm_head.");
-  if (head.has("weight")) head.tensor("weight", {c.vocab, c.hidden});  // tied: read, so that it counts as known
+  check_tied_head({.body = decoder, .head = WeightScope(checkpoint_)}, {c.vocab, c.hidden});
   if (!checkpoint_.is_random()) {
     checkpoint_.require_all_used({"model.encoder.vision_tower.", "model.encoder.embed_vision.", "model.encoder.audio"});
   }

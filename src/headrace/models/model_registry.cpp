@@ -93,6 +93,8 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
   check(config);
+  HR_REQUIRE(config.diffusion || text_config_of(root).bool_or("is_causal", true), ErrorCode::kUnsupported, root.where(),
+             " has is_causal false, which is not built for ", config.architecture);
   const std::filesystem::path generation = directory / "generation_config.json";
   if (row.generation != nullptr && file_exists(generation)) {
     row.generation(read_json_file(generation), config);

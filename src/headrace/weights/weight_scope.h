@@ -22,13 +22,13 @@ class WeightScope {
   WeightScope scope(std::string_view name) const { return WeightScope(*checkpoint_, full_name(name) + "."); }
   bool has(std::string_view name) const { return checkpoint_->has(full_name(name)); }
   Shape shape_of(std::string_view name) const { return checkpoint_->shape_of(full_name(name)); }
-  // As Checkpoint::tensor.
+  // As Checkpoint::tensor, and Error kUnsupported for a dtype that is not one of the three that layers compute with.
   TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
-    return checkpoint_->tensor(full_name(name), expected, random);
+    return checked(name, checkpoint_->tensor(full_name(name), expected, random));
   }
-  // As Checkpoint::host_tensor.
+  // The same as Checkpoint::host_tensor.
   TensorView host_tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
-    return checkpoint_->host_tensor(full_name(name), expected, random);
+    return checked(name, checkpoint_->host_tensor(full_name(name), expected, random));
   }
   // As Checkpoint::place_together, of names in this scope.
   void place_together(std::vector<Checkpoint::Part> parts) const {
@@ -38,6 +38,8 @@ class WeightScope {
   DeviceRuntime& runtime() const { return checkpoint_->runtime(); }  // where tensor() places
 
  private:
+  TensorView checked(std::string_view name, const TensorView& weight) const;
+
   Checkpoint* checkpoint_;  // not owned
   std::string prefix_;
 };
@@ -51,5 +53,9 @@ struct TextWeights {
 // Looks for `embed_tokens.weight` under "model.", "model.language_model." and "language_model.model."; random weights
 // use the first. Error kModelFile when none or more than one of them is there.
 TextWeights find_text_weights(Checkpoint& checkpoint);
+
+// Of a model that ties its head to its embedding [vocab, hidden] and may store the head as well. Error kModelFile when
+// the stored one is another: no reader agrees with the next about which of them then counts.
+void check_tied_head(const TextWeights& weights, const Shape& shape);
 
 }  // namespace headrace
