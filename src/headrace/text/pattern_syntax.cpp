@@ -24,9 +24,9 @@ std::string added_ranges(std::string_view category) {
 }
 
 // Whether `name` is a general category to which Unicode 15 to 16 only added: not C and Cn, which held what they added
-// elsewhere, and not Mn, which lost U+1171E.
+// elsewhere, and not Mn, which lost U+1171E. Lc is no category: PCRE2 and Oniguruma take it for LC, which is three.
 bool is_category(std::string_view name) {
-  if (name == "C" || name == "Cn" || name == "Mn") return false;
+  if (name == "C" || name == "Cn" || name == "Mn" || name == "Lc") return false;
   return (name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z')) && name[0] >= 'A' &&
          name[0] <= 'Z';
 }
