@@ -92,9 +92,9 @@ TEST(Canvas, B01_MaxTokensCountsFinalTokens) {
   }
 }
 
-int32_t steps_of(const Model& model, const SamplingParams& params) {
+int32_t steps_of(const Model& model, const SamplingParams& params, const std::vector<int32_t>& prompt = prompt_of(5)) {
   int32_t steps = 0;
-  decode(model, prompt_of(5), params, [&steps](StepMoment moment, const Sequence&, const StepPlan& plan) {
+  decode(model, prompt, params, [&steps](StepMoment moment, const Sequence&, const StepPlan& plan) {
     steps += moment == StepMoment::kPlanned && !plan.sample.empty() ? 1 : 0;
   });
   return steps;
@@ -152,6 +152,8 @@ TEST(Canvas, RepetitionIsThatOfTheTextBeforeACanvasAndNotOfItsNoise) {
   const int32_t steps = steps_of(ToyCanvasModel(), params);
   params.repetition_penalty = 100;
   EXPECT_EQ(steps_of(ToyCanvasModel(), params), steps);
+  const std::vector<int32_t> wanted = ToyDiffusionModel::tokens(kCanvas, kCanvas);  // what the model says behind it
+  EXPECT_GT(steps_of(ToyCanvasModel(), params, wanted), steps);
 }
 
 TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
