@@ -41,8 +41,9 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
 
 // A text under full attention runs as a whole; under a mask that looks back in chunks, which are no smaller than what a
 // step of one request may need. Texts may end inside a block, steps never do.
-int32_t tokens_per_step(const Model& model, const DeviceRuntime& runtime, int32_t context, const EngineConfig& c) {
-  const int32_t most = runtime.device().type == DeviceType::kCPU ? kTokensPerStep : kTokensPerDeviceStep;
+int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
+  const bool on_cpu = c.runner.runtime->device().type == DeviceType::kCPU;
+  const int32_t context = c.max_context_len, most = on_cpu ? kTokensPerStep : kTokensPerDeviceStep;
   const auto& diffusion = model.info().diffusion;
   if (!diffusion) return std::min(context, most);
   const int32_t whole = context + c.decoding.block_size.value_or(diffusion->block_size);
@@ -77,7 +78,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                  .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
                  .keep_text = o.keep_text,
                  .decoding = o.decoding};
-  c.runner.max_tokens = tokens_per_step(model, runtime, context, c);
+  c.runner.max_tokens = tokens_per_step(model, c);
   return c;
 }
 

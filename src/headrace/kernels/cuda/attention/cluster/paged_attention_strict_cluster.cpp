@@ -1,4 +1,4 @@
-// Which calls clusters that keep the order of strict mode take.
+// Which calls strict mode's clusters take, in its order of sums or, in fast mode, in shares of their own.
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_strict_cluster.h"
 
 #include <cuda_bf16.h>
