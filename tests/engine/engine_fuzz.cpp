@@ -83,6 +83,14 @@ void draw_blocks(Random& random, const Pair& pair, EngineConfig& config) {
   config.runner.max_tokens = between(random, 2 * config.decoding.num_blocks * *config.decoding.block_size + 1, 100);
 }
 
+// What the published loops read in place of thresholds and passes.
+DecodingParams draw_published_loop(Random& random, const Pair& pair, DecodingParams d) {
+  d.schedule = DecodingParams::Schedule::kReference;
+  d.threshold.reset(), d.max_passes.reset(), d.remask_threshold.reset();
+  if (reads(pair, DecodingOption::kSteps) && random.below(2) == 0) d.steps = between(random, 1, 6);
+  return d;
+}
+
 DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d) {
   using Rule = DecodingParams::Rule;
   if (reads(pair, DecodingOption::kAddBlock)) d.add_block = pick(random, {0.1f, 0.0f, 0.5f});
@@ -95,20 +103,22 @@ DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d)
   if (reads(pair, DecodingOption::kOrderTemperature)) {
     d.rule = pick(random, {Rule::kConfidence, Rule::kConfidence, Rule::kMargin, Rule::kLeftmost, Rule::kRandom});
   }
-  return d;
+  if (reads(pair, DecodingOption::kCopyPenalty)) d.copy_penalty = pick(random, {0.0f, 0.0f, 1.5f});
+  const bool published = reads(pair, DecodingOption::kSchedule) && random.below(3) == 0;
+  return published ? draw_published_loop(random, pair, d) : d;
 }
 
 SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
   SamplingParams params = greedy(between(random, 1, most), pick(random, {0.02f, 0.1f, 0.5f}));
   if (random.below(2) == 0) params.end_of_text = SamplingParams::EndOfText::kStops;
   if (random.below(2) == 0) params.temperature = 0.9f, params.seed = random.next() % 1000;
+  params.repetition_penalty = pick(random, {1.0f, 1.0f, 1.2f});
   params.decoding = draw_decoding(random, pair, params.decoding);
   if (!is_causal(pair)) return params;
   params.decoding = {};
   if (params.temperature == 0) return params;
   params.top_k = pick(random, {0, 0, 5, 40});
   params.top_p = pick(random, {1.0f, 0.9f});
-  params.repetition_penalty = pick(random, {1.0f, 1.2f});
   return params;
 }
 
