@@ -22,8 +22,9 @@ bool is_word(std::string_view text) {
 fs::path hub_cache() {
   if (!variable("HF_HUB_CACHE").empty()) return variable("HF_HUB_CACHE");
   if (!variable("HF_HOME").empty()) return fs::path(variable("HF_HOME")) / "hub";
-  const std::string_view caches = variable("XDG_CACHE_HOME");
-  return (caches.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(caches)) / "huggingface" / "hub";
+  if (!variable("XDG_CACHE_HOME").empty()) return fs::path(variable("XDG_CACHE_HOME")) / "huggingface" / "hub";
+  if (variable("HOME").empty()) return {};
+  return fs::path(variable("HOME")) / ".cache" / "huggingface" / "hub";
 }
 
 std::optional<fs::path> hub_snapshot(const fs::path& cache, std::string_view repository) {

@@ -6,7 +6,8 @@
 
 namespace headrace::app {
 
-// Where they lie: $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME or ~/.cache with huggingface/hub.
+// Where they lie: $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME or ~/.cache with huggingface/hub. Empty where
+// none of these variables is set: nothing is looked for in the current directory.
 std::filesystem::path hub_cache();
 
 // The files of `repository` ("Qwen/Qwen3-0.6B") at its main revision; absent where `cache` does not hold it or the name

@@ -21,6 +21,8 @@ std::filesystem::path program_file() {
 std::filesystem::path given_directory(const std::string& given) {
   if (file_exists(given)) return given;
   const std::filesystem::path cache = hub_cache();
+  HR_REQUIRE(!cache.empty(), ErrorCode::kModelFile, given,
+             ": no such model directory, and without HOME no cache of models to look in");
   const auto snapshot = hub_snapshot(cache, given);
   HR_REQUIRE(snapshot.has_value(), ErrorCode::kModelFile, given, ": no such model directory, nor is it in ",
              cache.string(), "; headrace downloads no models");

@@ -174,6 +174,13 @@ done
 check "a model by its name" "$one" "$(HF_HUB_CACHE="$work/hub" "$headrace" generate org/tale -p "Once upon a time" -n 32 --temperature 0 -t 1)"
 check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
+mkdir -p "$work/.cache/huggingface" "$work/nothing"
+ln -sfn "$work/hub" "$work/.cache/huggingface/hub"
+check "without HOME there is no cache, not even in the current directory" \
+  "headrace: org/tale: no such model directory, and without HOME no cache of models to look in" \
+  "$(cd "$work" && unset HOME HF_HOME HF_HUB_CACHE XDG_CACHE_HOME; message "$headrace" generate org/tale -p x)"
+check "a directory that is no model" "headrace: $work/nothing is no model directory: it has no config.json" \
+  "$(message "$headrace" generate "$work/nothing" -p x)"
 
 # How tokens are drawn: as a flag says, else as generation_config.json does.
 sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }

@@ -52,6 +52,7 @@ const std::vector<Case> kCases = {
     {"r02_header_wraps_with_prefix", length_prefix(~uint64_t{0} - 7) + data(64), "at most 100000000"},
     {"r03_header_past_the_file", length_prefix(100'000'000) + "{}", "declared 100000000 bytes long, the file has 10"},
     {"r03_header_one_byte_short", length_prefix(3) + "{}", "declared 3 bytes long, the file has 10"},
+    {"lfs_pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a pointer of Git LFS"},
     {"r04_header_empty", length_prefix(0), "the header is empty"},
     {"r05_not_utf8", header("{\"\xff\":1}"), "not valid UTF-8"},
     {"r05_overlong_utf8", header("{\"\xc0\x80\":1}"), "not valid UTF-8"},

@@ -90,6 +90,8 @@ const LLMOptions& checked(const LLMOptions& o) {
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
+             " is no model directory: it has no config.json");
   const auto has = [&model](const char* file) { return file_exists(model / file); };
   if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);

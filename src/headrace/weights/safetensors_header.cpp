@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 #include <unordered_set>
 
@@ -152,6 +153,8 @@ void check_cover(std::string_view file, const std::vector<SafetensorsEntry>& ent
 
 uint64_t safetensors_header_bytes(std::string_view file, const unsigned char (&prefix)[kSafetensorsPrefixBytes],
                                   uint64_t file_bytes) {
+  if (std::memcmp(prefix, "version ", kSafetensorsPrefixBytes) == 0)
+    refuse(file, "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches");
   uint64_t length = 0;
   for (size_t i = 0; i < kSafetensorsPrefixBytes; ++i) length |= uint64_t{prefix[i]} << (8 * i);
   if (length > kMaxSafetensorsHeaderBytes)
