@@ -1,6 +1,10 @@
 #include "headrace/base/tensor.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
 
 namespace headrace {
 namespace {
@@ -29,6 +33,33 @@ TEST(TensorView, AsNamesTheTensorWhoseTypeIsWrong) {
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), "q: dtype is float32, expected bfloat16");
   }
+}
+
+int64_t resident_bytes() {
+  int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Tensor, ManyZerosTakeNoMemoryUntilTheyAreTouched) {
+  constexpr int64_t kCount = int64_t{1} << 26;  // 256 MiB
+  const int64_t before = resident_bytes();
+  if (before == 0) GTEST_SKIP() << "/proc is not mounted";
+  const Tensor zeros = Tensor::zeros(DType::kF32, {kCount});
+  EXPECT_LT(resident_bytes() - before, 32 << 20);
+  for (int64_t i = 0; i < kCount; i += 1000) ASSERT_EQ(zeros.data_as<float>()[i], 0) << i;
+}
+
+TEST(Tensor, ManyZerosAreZerosWhateverWasThere) {
+  constexpr int64_t kCount = (int64_t{1} << 24) + 5000;  // 64 MiB and some
+  const Tensor t(DType::kF32, {kCount});
+  float* const begin = t.data_as<float>();
+  std::fill(begin, begin + kCount, 1.0f);
+  constexpr int64_t kFirst = 3, kLast = kCount - 7;  // neither at the begin of a page nor at an end
+  cpu_runtime().fill_zero(begin + kFirst, (kLast - kFirst) * sizeof(float));
+  EXPECT_TRUE(std::all_of(begin, begin + kFirst, [](float x) { return x == 1; }));
+  EXPECT_TRUE(std::all_of(begin + kFirst, begin + kLast, [](float x) { return x == 0; }));
+  EXPECT_TRUE(std::all_of(begin + kLast, begin + kCount, [](float x) { return x == 1; }));
 }
 
 TEST(Tensor, MoveLeavesNothingBehind) {

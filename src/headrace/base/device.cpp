@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -10,9 +11,22 @@
 namespace headrace {
 namespace {
 
-constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20;
+constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20,
+                 kGiveBackThreshold = size_t{64} << 20;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+// Gives the whole huge pages of memory from allocate() back: the system brings zeros where they are touched next. So a
+// pool for a long context costs the time and the memory of what requests use of it. False where it does not want them.
+bool give_back(char* memory, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const size_t head = round_up(address, kHugePage) - address;
+  const size_t whole = (bytes - head) / kHugePage * kHugePage;
+  if (madvise(memory + head, whole, MADV_DONTNEED) != 0) return false;
+  std::memset(memory, 0, head);
+  std::memset(memory + head + whole, 0, bytes - head - whole);
+  return true;
+}
 
 class CpuRuntime final : public DeviceRuntime {
  public:
@@ -27,7 +41,10 @@ class CpuRuntime final : public DeviceRuntime {
     return memory;
   }
   void release(void* memory, size_t) noexcept override { std::free(memory); }
-  void fill_zero(void* memory, size_t bytes) override { std::memset(memory, 0, bytes); }
+  void fill_zero(void* memory, size_t bytes) override {
+    if (bytes >= kGiveBackThreshold && give_back(static_cast<char*>(memory), bytes)) return;
+    std::memset(memory, 0, bytes);
+  }
   void copy_to_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_on_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
