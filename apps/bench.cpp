@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "batch_bench.h"
 #include "bench/attention_bench.h"
 #include "bench/gdn_bench.h"
 #include "bench/limit_beside.h"
@@ -44,7 +45,8 @@ double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t toke
 }
 
 // Every step reads all weights once: a model larger than the caches needs no rotation.
-void bench_model(const ModelFlags& flags, int threads, const bench::Report& report) {
+void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, int threads,
+                 const bench::Report& report) {
   LLMOptions options = options_of(flags);
   options.context.threads = threads;
   options.keep_text = SchedulerConfig::KeepText::kNo;  // every prompt is to be computed
@@ -70,6 +72,7 @@ void bench_model(const ModelFlags& flags, int threads, const bench::Report& repo
                        .median_s = seconds,
                        .bytes = static_cast<double>(info.weight_bytes),
                        .limit = bench::Result::Limit::kRead}));
+  for (const int32_t requests : parallel) bench_batch(llm, requests);
   constexpr int32_t kPrompt = 16384;
   if (on_cpu || flags.max_model_len <= kPrompt) return;  // on a device with a context that holds it
   report(
@@ -105,14 +108,16 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 
 }  // namespace
 
-int bench(const std::string& what, const ModelFlags& flags) {
+int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel) {
+  HR_REQUIRE(what == "model" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
+             ": --parallel has no effect on it; bench model takes it");
   if (what == "attention" || what == "gdn") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
-  if (what == "model") bench_model(flags, threads, report);
+  if (what == "model") bench_model(flags, parallel, threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags.model), options_of(flags));
     if (what == "blocks") bench_blocks(llm);

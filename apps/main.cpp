@@ -67,6 +67,7 @@ struct Commands {
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
   std::string perplexity_file, bench_what;
+  std::vector<int32_t> parallel;
   bool json = false;
   int status = 0;
 
@@ -138,7 +139,11 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->required()
       ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "gdn", "model"}));
   add_model_flags(*measure, c.bench);
-  measure->callback([&c] { c.status = bench(c.bench_what, c.bench); });
+  measure->add_option("--parallel", c.parallel, "model: also with so many requests at once, such as 8,64")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 4096));
+  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel); });
 }
 
 int run(int argc, char** argv, SigbusGuard& guard) {

@@ -92,6 +92,9 @@ check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
 check "a flag that bench attention would ignore is usage" 2 "$(status "$headrace" bench attention --dtype bfloat16)"
 check "and a model, a context, strict mode" "2 2 2" \
   "$(status timeout 5 "$headrace" bench gdn "$(dirname "$0")") $(status timeout 5 "$headrace" bench gdn -c 64) $(status timeout 5 "$headrace" bench attention --deterministic)"
+check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" bench gdn --parallel 3)"
+check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 3 Qwen,batch 3 drawn," \
+  "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
 check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \

@@ -58,6 +58,11 @@ for test in cuda_fault_test attention_test attention_step_test gate_up_test prod
             canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test; do
   program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
 done
+program "$work/build/bin/cpu_gdn_test" <<SH
+#!/bin/bash
+echo "\$GTEST_SHARD_INDEX/\$GTEST_TOTAL_SHARDS" >>"$work/gdn_shards"
+echo "[  PASSED  ] 3 tests."
+SH
 for fuzz in attention_fuzz gdn_fuzz engine_fuzz; do
   program "$work/build/bin/$fuzz" <<<$'#!/bin/bash\necho "${0##*/}: 3 cases in 1.0 s, all right"'
 done
@@ -86,7 +91,8 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed" 24 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed, long ones in shards" 36 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"

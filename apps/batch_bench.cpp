@@ -1,0 +1,59 @@
+#include "batch_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/measured_limits.h"
+#include "output.h"
+
+namespace headrace::app {
+namespace {
+
+constexpr int32_t kPrompt = 256, kOutput = 128;
+
+EngineConfig config_for(const LLM& llm, int32_t requests) {
+  EngineConfig config = llm.config();
+  const int32_t page = config.runner.page_size, context = kPrompt + kOutput;
+  config.max_requests = requests, config.max_context_len = context;
+  config.runner.num_pages = requests * ((context + page - 1) / page);
+  config.runner.num_states = requests;
+  config.runner.max_tokens = std::max<int64_t>(2048, requests);
+  config.keep_text = SchedulerConfig::KeepText::kNo;
+  return config;
+}
+
+// Median seconds of a step in which every request decides a token.
+double step_seconds(Engine& engine, int32_t requests, const SamplingParams& params) {
+  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(kPrompt, 5 + r), params);
+  for (int32_t started = 0; started < requests;) {
+    for (const StepOutput& out : engine.step()) started += out.num_forwards == 1 ? 1 : 0;
+  }
+  for (int i = 0; i < 4; ++i) engine.step();
+  const double seconds = bench::median_seconds(kOutput / 2, [&] { engine.step(); });
+  while (!engine.idle()) engine.step();
+  return seconds;
+}
+
+}  // namespace
+
+void bench_batch(LLM& llm, int32_t requests) {
+  HR_REQUIRE(!llm.model_info().diffusion, ErrorCode::kInvalidArgument,
+             "bench model: --parallel is for models that decide one token at a time; bench blocks and canvases measure "
+             "those that denoise");
+  Engine engine(llm.model(), config_for(llm, requests));
+  const SamplingParams likely{
+      .max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  SamplingParams drawn = likely;
+  drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
+  for (const SamplingParams& params : {likely, drawn}) {
+    const double seconds = step_seconds(engine, requests, params);
+    const ModelInfo& info = llm.model_info();
+    write_out(fmt::format(
+        "{{\"name\": \"model decode batch {}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
+        requests, params.temperature > 0 ? " drawn" : "", info.architecture, name_of(info.dtype),
+        to_string(llm.device()), seconds, requests / seconds));
+  }
+}
+
+}  // namespace headrace::app
