@@ -20,6 +20,7 @@ EngineConfig config_for(const LLM& llm, int32_t requests) {
   config.runner.num_states = requests;
   config.runner.max_tokens = std::max<int64_t>(2048, requests);
   config.keep_text = SchedulerConfig::KeepText::kNo;
+  config.vocab = llm.model_info().vocab_size;  // made-up models have a tokenizer of bytes
   return config;
 }
 
