@@ -36,6 +36,7 @@ class ScarceRuntime final : public DeviceRuntime {
   void copy_to_host(void* to, const void* from, size_t bytes) override { real_.copy_to_host(to, from, bytes); }
   void copy_on_device(void* to, const void* from, size_t bytes) override { real_.copy_on_device(to, from, bytes); }
   void synchronize() override { real_.synchronize(); }
+  std::unique_ptr<DeviceMark> make_mark() override { return real_.make_mark(); }
   void* allocate_shared(size_t bytes) override { return real_.allocate_shared(bytes); }
   void release_shared(void* memory, size_t bytes) noexcept override { real_.release_shared(memory, bytes); }
   void* stream() override { return real_.stream(); }

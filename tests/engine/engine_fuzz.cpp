@@ -138,6 +138,7 @@ Case draw(uint64_t seed, bool on_device) {
   if (causal) c.config.runner.max_tokens = between(random, 8, 200);
   draw_blocks(random, c.pair, c.config);
   for (int32_t i = pick(random, {0, 2, 20}); i > 0; --i) c.eos_ids.push_back(between(random, 6, 249));
+  if (random.below(2) == 0) c.config.steps_ahead = EngineConfig::StepsAhead::kAlways;
   if (on_device && random.below(4) == 0) c.config.runner.graphs = RunnerConfig::Graphs::kOff;
   for (int32_t i = between(random, 2, 8), step = 0; i > 0; --i) {
     Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
@@ -247,6 +248,7 @@ std::string summary_of(const Case& c) {
              c.config.decoding.block_size.value_or(0), ", ", c.eos_ids.size(), " end tokens, ",
              c.config.runner.num_pages, " pages, ", c.config.runner.num_states, " states, ", c.config.runner.max_tokens,
              " rows a step", c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
+             c.config.steps_ahead == EngineConfig::StepsAhead::kAlways ? ", steps ahead" : "",
              c.config.runner.graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "");
 }
 

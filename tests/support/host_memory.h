@@ -18,6 +18,7 @@ class HostMemory : public DeviceRuntime {
     cpu_runtime().copy_on_device(to, from, bytes);
   }
   void synchronize() override {}
+  std::unique_ptr<DeviceMark> make_mark() override { return cpu_runtime().make_mark(); }
 };
 
 }  // namespace headrace::testing_support

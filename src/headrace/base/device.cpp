@@ -28,6 +28,13 @@ bool give_back(char* memory, size_t bytes) {
   return true;
 }
 
+// Work is done when it is queued.
+class CpuMark final : public DeviceMark {
+ public:
+  void set() override {}
+  void wait() override {}
+};
+
 class CpuRuntime final : public DeviceRuntime {
  public:
   Device device() const override { return {}; }
@@ -49,6 +56,7 @@ class CpuRuntime final : public DeviceRuntime {
   void copy_to_host(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_on_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
+  std::unique_ptr<DeviceMark> make_mark() override { return std::make_unique<CpuMark>(); }
 };
 
 }  // namespace

@@ -24,6 +24,14 @@ class DeviceGraph {
   virtual void launch() = 0;  // after the work that is queued already; does not wait
 };
 
+// A place in the order of a device's work. Not thread-safe.
+class DeviceMark {
+ public:
+  virtual ~DeviceMark() = default;
+  virtual void set() = 0;   // behind the work that is queued already
+  virtual void wait() = 0;  // until the work before it is done, whatever is queued behind; error kCuda
+};
+
 // Allocates and copies on one device. Thread-safe. Lives at least as long as every Tensor made with it. All work is
 // queued in one order: memory that was released may be handed out again before the device is done with it.
 class DeviceRuntime {
@@ -38,8 +46,9 @@ class DeviceRuntime {
   virtual void fill_zero(void* memory, size_t bytes) = 0;
   virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
   virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;
-  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;  // or to memory of allocate_shared()
   virtual void synchronize() = 0;
+  virtual std::unique_ptr<DeviceMark> make_mark() = 0;
 
   // What OpContext::stream must be for ops that run here; null on a CPU.
   virtual void* stream() { return nullptr; }

@@ -77,8 +77,8 @@ class CudaGraphRunner {
   // each request, within the limits of the configuration; or segments.
   bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || holds_rows(batch); }
   // Runs it; `batch` has its views on the host. float32 [logits_rows, vocab] on the device, valid until the next run of
-  // any graph of the device.
-  TensorView run(const ForwardBatch& batch);
+  // any graph of the device. `ids`, int32 [rows] there, stand in for the batch's; null: its own.
+  TensorView run(const ForwardBatch& batch, const TensorView& ids = {});
 
   // Whether run(batch) is a step of CudaGraphConfig::rows, of its canvases or segments.
   bool holds_rows(const ForwardBatch& batch) const { return rows_for(batch) != nullptr; }

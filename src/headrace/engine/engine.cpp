@@ -42,6 +42,8 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
   return config;
 }
 
+bool is_lost(const ScheduledStep& step) { return step.sequence == nullptr; }  // aborted while its step ran
+
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
@@ -151,9 +153,10 @@ std::vector<StepOutput> Engine::run_step() {
     step_warm_up();
     return {};
   }
+  if (flight_of_ == Flight::kTokens && std::ranges::all_of(flight_, is_lost)) drop_flight({});
   if (!flight_.empty()) {
     show_planned(flight_);
-    return land();
+    return flight_of_ == Flight::kBlocks ? land() : land_tokens();
   }
   const std::vector<ScheduledStep> steps = scheduler_.next();
   copy_states();
@@ -161,7 +164,10 @@ std::vector<StepOutput> Engine::run_step() {
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
   // Who is held back joins with the next step, which a flight does not stop for.
-  if (!scheduler_.any_held_back() && take_off(steps, batch)) return land();
+  if (!scheduler_.any_held_back()) {
+    if (take_off(steps, batch)) return land();
+    if (take_off_tokens(steps, batch)) return land_tokens();
+  }
   std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
   ++counters_.steps;
   counters_.rows += batch.num_tokens();
@@ -181,7 +187,8 @@ void Engine::step_warm_up() {
       warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
 }
 
-std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled) {
+std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
+                                       Committed before) {
   std::vector<StepOutput> outputs;
   size_t next = 0;
   for (const ScheduledStep& step : steps) {
@@ -193,7 +200,11 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     const StepPlan& plan = step.plan;
     const KeySpan& last = plan.spans.back().keys;
     if (!plan.sample.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
-    strategy_->commit(s, plan, sampled.subspan(next, plan.sample.size()));
+    if (before == Committed::kNothing) {
+      strategy_->commit(s, plan, sampled.subspan(next, plan.sample.size()));
+    } else {
+      s.tokens.back() = sampled[next].id, s.chosen.back() = sampled[next];
+    }
     next += plan.sample.size();
     publish(s, outputs);
     if (observer_) observer_(StepMoment::kCommitted, s, plan);

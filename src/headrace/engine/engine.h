@@ -23,6 +23,9 @@ struct EngineConfig {
   std::string strategy = "autoregressive";
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kNo;
   StrategyConfig decoding;  // its `model` is the engine's to set
+  // Whether steps that decide one token of each request are queued before the host has read the tokens of the step
+  // before. A request that ends by a token has then run once in vain: it pays where the host is another processor.
+  enum class StepsAhead : uint8_t { kNever, kOnDevice, kAlways } steps_ahead = StepsAhead::kOnDevice;
 };
 
 // Seen twice per sequence and step: as planned, and after the tokens of the step are in it.
@@ -89,6 +92,15 @@ class Engine {
   // Waits for the step in flight, starts the next one where nothing stands against it, and commits.
   std::vector<StepOutput> land();
   void fly_on(const std::vector<ScheduledStep>& landed);
+  // The same of single tokens. Starts a step whose tokens a device reads, if all of `steps` decide one each.
+  bool take_off_tokens(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
+  // Queues the next step, where nothing stands against it, then waits for the one in flight, and commits.
+  std::vector<StepOutput> land_tokens();
+  bool goes_on(const std::vector<ScheduledStep>& steps) const;
+  void queue_next(const std::vector<ScheduledStep>& before);
+  void drop_flight(const std::vector<ScheduledStep>& landed);
+  void queue(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch, ModelRunner::Inputs inputs,
+             Tensor* logits = nullptr);
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   using StepFilter = bool (*)(const ScheduledStep&);
@@ -96,7 +108,10 @@ class Engine {
   std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, const Tensor& logits, StepFilter keeps);
   std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
-  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled);
+  // kAssumed: the strategy has committed some token of each step already, whose place is known.
+  enum class Committed : uint8_t { kNothing, kAssumed };
+  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
+                                 Committed before = Committed::kNothing);
   // What sequences keep of the logits of their rows, which lie in the order of the steps, where `of` holds.
   static std::vector<KeptRows> kept_rows(const std::vector<ScheduledStep>& steps, StepFilter of);
   static void keep_logits(std::span<const KeptRows> kept, const Tensor& logits, DType dtype);
@@ -118,8 +133,10 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
-  // Of block_loop(): what is in flight, in the order of its rows; a sequence that was aborted since is null.
+  // Of block_loop(), or of single tokens: what is in flight, in the order of its rows; a sequence that was aborted
+  // since is null.
   std::vector<ScheduledStep> flight_;
+  enum class Flight : uint8_t { kBlocks, kTokens } flight_of_ = Flight::kBlocks;
   bool flight_ends_ = false;  // its requests are no longer those of the next step
 };
 

@@ -43,7 +43,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   if (most > config_.runner.max_tokens || !loop->holds(states)) return false;  // later steps must fit too
   loop->load(states, tokens);
   runner_.start_blocks(batch, pages);
-  flight_ = steps;
+  flight_ = steps, flight_of_ = Flight::kBlocks;
   flight_ends_ = false;
   return true;
 }

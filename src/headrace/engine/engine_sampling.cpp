@@ -7,12 +7,8 @@
 namespace headrace {
 namespace {
 
-// Whether a device can read a step's logits: nothing but a temperature changes them before.
-bool device_reads(const ScheduledStep& step) {
-  const SamplingParams& p = step.sequence->params;
-  return p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && step.plan.num_candidates == 0;
-}
-bool host_reads(const ScheduledStep& step) { return !device_reads(step); }
+bool device_reads(const ScheduledStep& step) { return step.device_reads(); }
+bool host_reads(const ScheduledStep& step) { return !step.device_reads(); }
 bool any_reads(const ScheduledStep& /*step*/) { return true; }
 
 }  // namespace
@@ -25,21 +21,9 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, runner_.run(batch), any_reads);
   const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
-  std::vector<TokenDraw> draws(spots.size());
-  std::ranges::transform(spots, draws.begin(), draw_of);
-  std::vector<float> temperatures(spots.size());
-  std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
-  if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
-  const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
   Tensor logits;
-  std::vector<SampledToken> tokens =
-      Sampler::describe(runner_.run_tokens(batch, {.vocab = config_.vocab,
-                                                   .excluded_id = steps.front().plan.excluded_id,
-                                                   .draws = draws,
-                                                   .temperatures = temperatures,
-                                                   .kept = kept,
-                                                   .logits = all ? nullptr : &logits}),
-                        spots);
+  queue(steps, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
+  std::vector<SampledToken> tokens = Sampler::describe(runner_.take_tokens(), spots);
   if (all) return tokens;
   const std::vector<SampledToken> by_host = read(steps, logits, host_reads);
   std::ptrdiff_t first = 0;
@@ -49,6 +33,25 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
     first += count;
   }
   return tokens;
+}
+
+void Engine::queue(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch, ModelRunner::Inputs inputs,
+                   Tensor* logits) {
+  const std::vector<SampleSpot> spots = spots_of(steps);
+  std::vector<TokenDraw> draws(spots.size());
+  std::ranges::transform(spots, draws.begin(), draw_of);
+  std::vector<float> temperatures(spots.size());
+  std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
+  if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
+  const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
+  runner_.queue_tokens(batch,
+                       {.vocab = config_.vocab,
+                        .excluded_id = steps.front().plan.excluded_id,
+                        .draws = draws,
+                        .temperatures = temperatures,
+                        .kept = kept,
+                        .logits = logits},
+                       inputs);
 }
 
 std::vector<SampledToken> Engine::read(const std::vector<ScheduledStep>& steps, const Tensor& logits,
@@ -76,7 +79,12 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   const auto& diffusion = model_.info().diffusion;
   const bool top_p_first = diffusion && diffusion->filters == DiffusionInfo::Filters::kTopPFirst;
   const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
+  static const SamplingParams nobodys;
   for (const ScheduledStep& step : steps) {
+    if (step.sequence == nullptr) {  // aborted while its step ran
+      spots.resize(spots.size() + step.plan.sample.size(), {.params = &nobodys});
+      continue;
+    }
     const Sequence& s = *step.sequence;
     // Undecided positions hold the mask, which is never sampled; without one, as in a canvas, noise that never
     // occurred.

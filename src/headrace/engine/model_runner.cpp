@@ -181,13 +181,14 @@ std::string ModelRunner::describe() const {
   return text;
 }
 
-ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host) {
+ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorView& ids) {
   if (graphs_ && graphs_->holds(host)) {
     ++num_graph_steps_;
-    return {.owned = {}, .view = graphs_->run(host)};
+    return {.owned = {}, .view = graphs_->run(host, ids)};
   }
   HR_REQUIRE(on_cpu() || device_batch_, ErrorCode::kInvalidArgument, "model runner: a batch runs before prepare()");
   const ForwardBatch& batch = on_cpu() ? host : device_batch_->upload(host);
+  if (ids) runtime_.copy_on_device(batch.input_ids.data(), ids.data(), static_cast<size_t>(ids.bytes()));
   backend_->init_forward_metadata(batch);
   Logits logits{.owned = model_.forward(batch), .view = {}};
   logits.view = logits.owned;
@@ -199,48 +200,19 @@ Tensor ModelRunner::run(const ForwardBatch& batch) {
   return on_cpu() ? std::move(logits.owned) : on_host(runtime_, logits.view);
 }
 
-// One allocation, so that one copy brings all of it to the host.
-struct ModelRunner::RowsOnDevice {
-  RowsOnDevice(int64_t rows, DeviceRuntime& runtime)
-      : memory(DType::kI32, {rows * 7}, runtime),
-        best(place(0), DType::kI32, {rows}, runtime.device()),
-        stats(place(rows), DType::kF32, {rows, 4}, runtime.device()),
-        ids(place(rows * 5), DType::kI32, {rows}, runtime.device()),
-        chosen(place(rows * 6), DType::kF32, {rows}, runtime.device()) {}
-  void* place(int64_t at) const { return static_cast<int32_t*>(memory.data()) + at; }
-
-  ChosenRows copied(DeviceRuntime& runtime) const {
-    const Tensor copy = on_host(runtime, memory);
-    const auto part = [&copy, this](const TensorView& there) {
-      Tensor out(there.dtype(), there.shape());
-      std::memcpy(
-          out.data(),
-          static_cast<char*>(copy.data()) + (static_cast<char*>(there.data()) - static_cast<char*>(memory.data())),
-          static_cast<size_t>(out.bytes()));
-      return out;
-    };
-    return {part(best), part(stats), part(ids), part(chosen)};
-  }
-
-  Tensor memory;
-  TensorView best, stats, ids, chosen;
-};
-
-void ModelRunner::draw_tokens(const RowsOnDevice& rows, const TensorView& logits, const TokenChoice& choice) const {
+void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const {
   using Limits = SampleTokensArgs::Limits;
   const std::span<const TokenDraw> draws = choice.draws;
   const auto some = [&draws](const auto& condition) {
     return std::ranges::any_of(draws, condition) ? Limits::kSome : Limits::kNone;
   };
-  const Tensor there(DType::kU8, {static_cast<int64_t>(draws.size()), static_cast<int64_t>(sizeof(TokenDraw))},
-                     runtime_);
-  runtime_.copy_to_device(there.data(), draws.data(), draws.size_bytes());
+  runtime_.copy_to_device(rows.draws.data(), draws.data(), draws.size_bytes());
   ops_->sample_tokens({.logits = logits,
                        .vocab = choice.vocab,
                        .excluded_id = choice.excluded_id,
                        .best = rows.best,
                        .stats = rows.stats,
-                       .draws = there,
+                       .draws = rows.draws,
                        .top_k = some([](const TokenDraw& d) { return d.top_k > 0; }),
                        .top_p = some([](const TokenDraw& d) { return d.top_p < 1; }),
                        .ids = rows.ids,
@@ -272,23 +244,31 @@ void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) cons
   ops_->pointwise({.kind = PointwiseKind::kMul, .x = ones, .y = rounded, .out = to}, config_.context);
 }
 
-ChosenRows ModelRunner::run_tokens(const ForwardBatch& batch, const TokenChoice& wanted) {
+void ModelRunner::queue_tokens(const ForwardBatch& batch, const TokenChoice& wanted, Inputs inputs) {
+  HR_REQUIRE(num_queued_ < in_flight_.size() && (num_queued_ > 0 || inputs == Inputs::kOfBatch), ErrorCode::kInternal,
+             "model runner: ", num_queued_, " steps are queued");
   TokenChoice choice = wanted;
   if (choice.excluded_id && *choice.excluded_id >= choice.vocab) choice.excluded_id.reset();  // excluded as it is
-  const Logits logits = forward(batch);
+  RowsInFlight& rows = in_flight_[(first_queued_ + num_queued_) % in_flight_.size()];
+  const TensorView ids = inputs == Inputs::kLastTokens ? in_flight_[first_queued_].tokens() : TensorView();
+  const Logits logits = forward(batch, ids);
   if (choice.logits != nullptr) *choice.logits = on_host(runtime_, logits.view);
   if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
   for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
-  const RowsOnDevice rows(logits.view.dim(0), runtime_);
+  rows.begin(logits.view.dim(0));
   ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
   const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
   if (!greedy) draw_tokens(rows, logits.view, choice);
-  ChosenRows chosen = rows.copied(runtime_);
-  for (int64_t r = 0; greedy && r < chosen.ids.dim(0); ++r) {
-    chosen.ids.data_as<int32_t>()[r] = chosen.best.data_as<int32_t>()[r];
-    chosen.logits.data_as<float>()[r] = chosen.stats.data_as<float>()[4 * r];
-  }
-  return chosen;
+  rows.send(greedy ? rows.best : rows.ids);
+  ++num_queued_;
+}
+
+ChosenRows ModelRunner::take_tokens() {
+  HR_REQUIRE(num_queued_ > 0, ErrorCode::kInternal, "model runner: no step is queued");
+  RowsInFlight& rows = in_flight_[first_queued_];
+  first_queued_ = (first_queued_ + 1) % in_flight_.size();
+  --num_queued_;
+  return rows.receive();
 }
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 // A model with its pools and its attention backend.
 #pragma once
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/block_loop.h"
 #include "headrace/engine/cuda_graph_runner.h"
+#include "headrace/engine/rows_in_flight.h"
 #include "headrace/models/model.h"
 #include "headrace/sampling/sampler.h"
 
@@ -92,10 +94,14 @@ class ModelRunner {
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
-  // The same on a device, which a token drawn for each row leaves, and what token_confidence says of the row.
+  // The same where the model runs, which a token drawn for each row leaves, and what token_confidence says of the row.
   // `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
-  // float32 [count, vocab], rounded to the dtype that the model was trained to read them in.
-  ChosenRows run_tokens(const ForwardBatch& batch, const TokenChoice& choice);
+  // float32 [count, vocab], rounded to the dtype that the model was trained to read them in. Two steps may be queued
+  // at a time; the second one's input ids may be the tokens that the first one draws, row by row.
+  enum class Inputs : uint8_t { kOfBatch, kLastTokens };
+  void queue_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs = Inputs::kOfBatch);
+  ChosenRows take_tokens();  // of the step that was queued first, when it is over
+  size_t num_queued() const { return num_queued_; }
 
  private:
   void capture(const BatchLimits& limits);
@@ -106,9 +112,9 @@ class ModelRunner {
     Tensor owned;
     TensorView view;
   };
-  Logits forward(const ForwardBatch& batch);
-  struct RowsOnDevice;
-  void draw_tokens(const RowsOnDevice& rows, const TensorView& logits, const TokenChoice& choice) const;
+  // `ids` stand in for the batch's; null: its own.
+  Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
+  void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
   void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
   void keep_rows(const TensorView& logits, const KeptRows& kept) const;
 
@@ -118,7 +124,9 @@ class ModelRunner {
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
-  const OpSet* ops_ = nullptr;                 // not owned
+  const OpSet* ops_ = nullptr;  // not owned
+  std::array<RowsInFlight, 2> in_flight_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
+  size_t first_queued_ = 0, num_queued_ = 0;   // of these
   std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
   std::unique_ptr<CudaGraphRunner> graphs_;
   std::unique_ptr<BlockLoop> loop_;         // over memory of graphs_

@@ -14,6 +14,12 @@ struct ScheduledStep {
   // Of recurrent states: the slot that the step reads, where it is another one than it writes.
   std::optional<int32_t> state_from = {};
   std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
+
+  // Whether a device can read its logits: nothing but a temperature changes them before.
+  bool device_reads() const {
+    const SamplingParams& p = sequence->params;
+    return p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && plan.num_candidates == 0;
+  }
 };
 
 // Of recurrent states, by slot.

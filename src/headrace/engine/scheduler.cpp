@@ -121,12 +121,14 @@ bool Scheduler::any_held_back() const {
   return std::ranges::any_of(running_, [](const Running& one) { return one.ahead != nullptr; });
 }
 
-std::vector<ScheduledStep> Scheduler::next() {
+std::vector<ScheduledStep> Scheduler::next(Admits admits) {
   for (Running& one : running_) {
     states_.publish(*one.sequence);
     catch_up(one);
   }
-  while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
+  if (admits == Admits::kWhoFits) {
+    while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
+  }
   std::vector<Sequence*> order;
   for (const Running& one : running_) {
     if (one.ahead == nullptr) order.push_back(one.sequence);

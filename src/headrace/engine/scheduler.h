@@ -35,13 +35,16 @@ class Scheduler {
   // never run: an empty prompt, one that fills the context, more pages than the pool has, or steps of more rows than
   // the engine runs.
   void add(Sequence& sequence);
-  // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step.
-  std::vector<ScheduledStep> next();
+  // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step. kNobody:
+  // of those that run already.
+  enum class Admits : uint8_t { kWhoFits, kNobody };
+  std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits);
   // What the step that next() returned reads besides: to be copied before it runs, in this order.
   std::vector<StateCopy> take_state_copies() { return states_.take_copies(); }
   // Frees everything that a finished or aborted sequence holds, queued or running.
   void release(Sequence& sequence);
 
+  size_t num_running() const { return running_.size(); }
   bool any_waiting() const { return !waiting_.empty(); }
   bool any_held_back() const;  // by a sequence that computes what they begin with
   bool idle() const { return waiting_.empty() && running_.empty(); }

@@ -38,6 +38,25 @@ class Graph final : public DeviceGraph {
   const Stream* stream_;  // not owned
 };
 
+class Mark final : public DeviceMark {
+ public:
+  explicit Mark(const Stream& stream) : stream_(&stream) {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  ~Mark() override { cudaEventDestroy(event_); }
+  void set() override {
+    launch_waiting(*stream_);
+    check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
+  }
+  void wait() override { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  const Stream* stream_;  // not owned
+};
+
 }  // namespace
 
 Runtime::Runtime(int32_t index) : index_(index) {
@@ -158,10 +177,12 @@ void Runtime::copy_to_host(void* to, const void* from, size_t bytes) {
 }
 
 void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue()), "copying on the device");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue()), "copying on the device");
 }
 
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
+
+std::unique_ptr<DeviceMark> Runtime::make_mark() { return std::make_unique<Mark>(stream_); }
 
 void* Runtime::allocate_shared(size_t bytes) {
   void* memory = nullptr;

@@ -28,6 +28,7 @@ class Runtime final : public DeviceRuntime {
   void copy_to_host(void* to_host, const void* from, size_t bytes) override;
   void copy_on_device(void* to, const void* from, size_t bytes) override;
   void synchronize() override;
+  std::unique_ptr<DeviceMark> make_mark() override;
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
   void* stream() override { return &stream_; }  // ops may leave products waiting in it: queue() has none

@@ -1,0 +1,78 @@
+// The engine's steps of single tokens: the next one is queued behind a step whose tokens the host has yet to read, and
+// takes them from the device's memory.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "headrace/engine/engine.h"
+
+namespace headrace {
+namespace {
+
+// Whether where the request stands behind this step depends on its token's place alone.
+bool decides_one(const ScheduledStep& step) {
+  const StepPlan& plan = step.plan;
+  return step.device_reads() && plan.spans.size() == 1 && plan.spans.front().keys.q_len == 1 &&
+         plan.sample.size() == 1 && plan.logits == StepPlan::Logits::kRead;
+}
+
+}  // namespace
+
+bool Engine::take_off_tokens(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
+  using StepsAhead = EngineConfig::StepsAhead;
+  const StepsAhead ahead = runner_.on_cpu() ? StepsAhead::kAlways : StepsAhead::kOnDevice;
+  if (config_.steps_ahead < ahead || !strategy_->runs_rows_once() || !std::ranges::all_of(steps, decides_one))
+    return false;
+  queue(steps, batch, ModelRunner::Inputs::kOfBatch);
+  flight_ = steps, flight_of_ = Flight::kTokens;
+  flight_ends_ = false;
+  return true;
+}
+
+// Nobody came or went, everybody who runs is in the step, and nobody will be at the end behind it but by an end token.
+bool Engine::goes_on(const std::vector<ScheduledStep>& steps) const {
+  const auto has_room = [](const ScheduledStep& step) {
+    return step.sequence->num_tokens() + 1 < step.sequence->limit;
+  };
+  return !flight_ends_ && steps.size() == scheduler_.num_running() && std::ranges::all_of(steps, has_room);
+}
+
+void Engine::queue_next(const std::vector<ScheduledStep>& before) {
+  const std::array<SampledToken, 1> to_come{};
+  for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, to_come);
+  flight_ = scheduler_.next(Scheduler::Admits::kNobody);
+  copy_states();
+  HR_REQUIRE(std::ranges::equal(flight_, before, {}, &ScheduledStep::sequence, &ScheduledStep::sequence),
+             ErrorCode::kInternal, "engine: the device goes on with ", before.size(), " requests, the scheduler with ",
+             flight_.size());
+  queue(flight_, builder_.build(flight_, scheduler_.table(), &runner_.backend()), ModelRunner::Inputs::kLastTokens);
+}
+
+// Whose tokens are lost cannot go on.
+void Engine::drop_flight(const std::vector<ScheduledStep>& landed) {
+  while (runner_.num_queued() > 0) runner_.take_tokens();
+  flight_.clear();
+  for (const ScheduledStep& step : landed) {
+    if (step.sequence != nullptr) abort(step.sequence->id);
+  }
+}
+
+std::vector<StepOutput> Engine::land_tokens() {
+  std::vector<ScheduledStep> landed = std::exchange(flight_, {});
+  std::vector<StepOutput> outputs;
+  try {
+    const bool ahead = goes_on(landed);
+    if (ahead) queue_next(landed);
+    outputs = commit(landed, Sampler::describe(runner_.take_tokens(), spots_of(landed)),
+                     ahead ? Committed::kAssumed : Committed::kNothing);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCuda) drop_flight(landed);
+    throw;
+  }
+  ++counters_.steps;
+  counters_.rows += std::ssize(landed);
+  counters_.tokens += std::ssize(outputs);
+  return outputs;
+}
+
+}  // namespace headrace

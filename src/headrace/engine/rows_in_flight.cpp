@@ -1,0 +1,72 @@
+#include "headrace/engine/rows_in_flight.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kWords = 7;  // of a row: best, stats, id, logit
+
+size_t host_bytes(int64_t rows) { return static_cast<size_t>(rows * kWords) * sizeof(int32_t); }
+
+}  // namespace
+
+RowsInFlight::~RowsInFlight() {
+  try {
+    if (arrived_) runtime_.synchronize();
+  } catch (const Error&) {  // a device that failed writes no more
+  }
+  give_back();
+}
+
+void RowsInFlight::give_back() noexcept {
+  if (host_ != nullptr) runtime_.release_shared(host_, host_bytes(capacity_));
+  host_ = nullptr;
+  capacity_ = 0;
+}
+
+void RowsInFlight::make_room(int64_t rows) {
+  if (rows <= capacity_) return;
+  if (!arrived_) arrived_ = runtime_.make_mark();
+  give_back();
+  memory_ = Tensor(DType::kI32, {rows * kWords}, runtime_);
+  draws_ = Tensor(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))}, runtime_);
+  host_ = runtime_.allocate_shared(host_bytes(rows));
+  capacity_ = rows;
+}
+
+void RowsInFlight::begin(int64_t rows) {
+  make_room(rows);
+  rows_ = rows;
+  auto* at = static_cast<int32_t*>(memory_.data());
+  const Device device = runtime_.device();
+  best = TensorView(at, DType::kI32, {rows}, device);
+  stats = TensorView(at + rows, DType::kF32, {rows, 4}, device);
+  ids = TensorView(at + 5 * rows, DType::kI32, {rows}, device);
+  chosen = TensorView(at + 6 * rows, DType::kF32, {rows}, device);
+  draws = draws_.view().slice(0, rows);
+}
+
+void RowsInFlight::send(const TensorView& tokens) {
+  tokens_ = tokens;
+  runtime_.copy_on_device(host_, memory_.data(), host_bytes(rows_));
+  arrived_->set();
+}
+
+ChosenRows RowsInFlight::receive() {
+  arrived_->wait();
+  ChosenRows rows{Tensor(DType::kI32, {rows_}), Tensor(DType::kF32, {rows_, 4}), Tensor(DType::kI32, {rows_}),
+                  Tensor(DType::kF32, {rows_})};
+  const auto* from = static_cast<const char*>(host_);
+  for (const Tensor* part : {&rows.best, &rows.stats, &rows.ids, &rows.logits}) {
+    std::memcpy(part->data(), from, static_cast<size_t>(part->bytes()));
+    from += part->bytes();
+  }
+  if (tokens_.data() != best.data()) return rows;
+  std::copy_n(rows.best.data_as<int32_t>(), rows_, rows.ids.data_as<int32_t>());
+  for (int64_t r = 0; r < rows_; ++r) rows.logits.data_as<float>()[r] = rows.stats.data_as<float>()[4 * r];
+  return rows;
+}
+
+}  // namespace headrace

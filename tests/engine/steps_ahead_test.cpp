@@ -1,0 +1,239 @@
+// Steps of single tokens that are queued before the host has read the tokens of the step before: what comes out is what
+// comes out without.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "engine/strategy_pairs.h"
+#include "engine/with_end_tokens.h"
+#include "headrace/kernels/cuda_module.h"
+#include "support/device_mirror.h"
+
+namespace headrace::testing_support {
+namespace {
+
+using StepsAhead = EngineConfig::StepsAhead;
+
+// Counts the rows that went through the model.
+class CountedModel final : public Model {
+ public:
+  explicit CountedModel(const Model& model) : model_(model) {}
+  const ModelInfo& info() const override { return model_.info(); }
+  Tensor forward(const ForwardBatch& batch) const override {
+    rows_ += batch.num_tokens();
+    return model_.forward(batch);
+  }
+  int64_t rows() const { return rows_; }
+
+ private:
+  const Model& model_;
+  mutable int64_t rows_ = 0;
+};
+
+struct Outcome {
+  std::map<int64_t, std::vector<SampledToken>> tokens;
+  std::map<int64_t, FinishReason> reasons;
+  int64_t rows = 0;  // that went through the model
+};
+
+EngineConfig config_with(StepsAhead ahead, int32_t max_requests) {
+  EngineConfig config = config_of("autoregressive", max_requests);
+  config.runner.num_states = max_requests + 4;
+  config.keep_text = SchedulerConfig::KeepText::kYes;
+  config.steps_ahead = ahead;
+  return config;
+}
+
+// Called with the number of steps so far before each.
+using Events = std::function<void(Engine& engine, int32_t step)>;
+
+Outcome outcome_of(const Model& network, const EngineConfig& config, const Events& events) {
+  const CountedModel model(network);
+  Engine engine(model, config);
+  Outcome outcome;
+  for (int32_t step = 0; step < 4 || !engine.idle(); ++step) {
+    events(engine, step);
+    for (const StepOutput& out : engine.step()) {
+      outcome.tokens[out.sequence_id].push_back(out.token);
+      if (out.finish_reason) outcome.reasons[out.sequence_id] = *out.finish_reason;
+    }
+  }
+  outcome.rows = model.rows();
+  EXPECT_EQ(engine.scheduler().free_pages(), config.runner.num_pages);
+  return outcome;
+}
+
+void expect_same(const Outcome& got, const Outcome& want) {
+  ASSERT_EQ(got.tokens.size(), want.tokens.size());
+  for (const auto& [id, tokens] : want.tokens) {
+    const std::vector<SampledToken>& found = got.tokens.at(id);
+    ASSERT_EQ(found.size(), tokens.size()) << "request " << id;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_EQ(found[i].id, tokens[i].id) << "token " << i << " of request " << id;
+      EXPECT_EQ(found[i].logprob, tokens[i].logprob) << "token " << i << " of request " << id;
+    }
+  }
+  EXPECT_EQ(got.reasons, want.reasons);
+}
+
+SamplingParams likely(int32_t max_tokens) {
+  return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+}
+
+SamplingParams drawn(int32_t max_tokens, uint64_t seed) {
+  return {.max_tokens = max_tokens,
+          .temperature = 0.9f,
+          .top_k = 40,
+          .top_p = 0.95f,
+          .seed = seed,
+          .end_of_text = SamplingParams::EndOfText::kIgnored};
+}
+
+struct Place {
+  std::string family, backend;
+};
+
+class StepsAheadOf : public testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    if (GetParam().backend == "cpu") return;
+    if (mirrored_cuda_ops(GetParam().backend) == nullptr) GTEST_SKIP() << "no CUDA device";
+    ops_ = &cuda_module().ops(GetParam().backend);
+    runtime_ = &cuda_module().runtime(0);
+    strict_.stream = runtime_->stream();
+  }
+  std::unique_ptr<Model> network() const {
+    return load_model(golden_folder(GetParam().family),
+                      {.dtype = DType::kF32, .ops = ops_, .context = strict_, .runtime = runtime_});
+  }
+  Outcome outcome(const Model& model, StepsAhead ahead, int32_t max_requests, const Events& events) const {
+    EngineConfig config = config_with(ahead, max_requests);
+    config.runner.context = strict_, config.runner.runtime = runtime_;
+    return outcome_of(model, config, events);
+  }
+  // Both ways of running the same traffic; rows of the first beyond those of the second.
+  int64_t expect_both_alike(int32_t max_requests, const Events& events,
+                            const std::vector<int32_t>& eos_ids = {}) const {
+    const auto some = network();
+    const WithEndTokens model(*some, eos_ids);
+    const Outcome ahead = outcome(model, StepsAhead::kAlways, max_requests, events),
+                  plain = outcome(model, StepsAhead::kNever, max_requests, events);
+    expect_same(ahead, plain);
+    return ahead.rows - plain.rows;
+  }
+
+ private:
+  const OpSet* ops_ = nullptr;
+  DeviceRuntime* runtime_ = nullptr;
+  OpContext strict_{.threads = 1, .determinism = Determinism::kStrict};
+};
+
+TEST_P(StepsAheadOf, LikelyAndDrawnTokensAreTheSame) {
+  EXPECT_EQ(expect_both_alike(3,
+                              [](Engine& engine, int32_t step) {
+                                if (step > 0) return;
+                                engine.add(prompt_of(20), likely(40));
+                                engine.add(prompt_of(5, 1), drawn(30, 7));
+                                engine.add(prompt_of(33, 2), drawn(35, 8));
+                              }),
+            0)
+      << "the end of a length is known beforehand";
+}
+
+TEST_P(StepsAheadOf, ARequestEndsByATokenAndItsStateAndTextAreKept) {
+  const Events events = [](Engine& engine, int32_t step) {
+    SamplingParams params = likely(60);
+    params.end_of_text = SamplingParams::EndOfText::kStops;
+    if (step == 0) engine.add(prompt_of(20), params);
+    if (step == 1) engine.add(prompt_of(33, 1), likely(50));
+    if (step == 52) engine.add(prompt_of(33, 1), likely(9));  // whose text is there
+  };
+  const Outcome free = outcome(*network(), StepsAhead::kNever, 2, [](Engine& engine, int32_t step) {
+    if (step == 0) engine.add(prompt_of(20), likely(60));
+  });
+  std::vector<int32_t> eos_ids;  // the first token that the beginning does not have
+  for (const SampledToken& token : free.tokens.at(1)) {
+    const bool seen = std::ranges::any_of(free.tokens.at(1).begin(), free.tokens.at(1).begin() + 6,
+                                          [&](const SampledToken& early) { return early.id == token.id; });
+    if (!seen) eos_ids = {token.id};
+    if (!seen) break;
+  }
+  const int64_t more = expect_both_alike(2, events, eos_ids);
+  ASSERT_FALSE(eos_ids.empty());
+  if (GetParam().backend == "cpu") {
+    EXPECT_EQ(more, 1) << "the row behind the end token ran in vain";
+  }
+}
+
+TEST_P(StepsAheadOf, RequestsComeGoAndWait) {
+  expect_both_alike(2, [](Engine& engine, int32_t step) {
+    if (step == 0) engine.add(prompt_of(20), likely(30));
+    if (step == 4) engine.add(prompt_of(40, 1), drawn(25, 3));
+    if (step == 5) engine.add(prompt_of(18, 2), drawn(12, 4));  // waits for a place
+    if (step == 11) engine.abort(1);
+    if (step == 17) engine.add(prompt_of(20), likely(20));
+  });
+}
+
+TEST_P(StepsAheadOf, WhoComesDoesNotWaitUntilSomebodyEnds) {
+  int32_t now = 0;
+  int64_t newcomer = 0;
+  const Outcome result = outcome(*network(), StepsAhead::kAlways, 2, [&](Engine& engine, int32_t step) {
+    now = step;
+    if (step == 0) engine.add(prompt_of(20), likely(30));
+    if (step == 4) newcomer = engine.add(prompt_of(9, 1), likely(2));
+    if (step == 8) engine.abort(newcomer);
+  });
+  EXPECT_EQ(result.tokens.at(newcomer).size(), 2u);
+  EXPECT_GE(now, 29);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, StepsAheadOf,
+                         testing::Values(Place{"qwen3", "cpu"}, Place{"qwen3_next", "cpu"}, Place{"qwen3_5", "cpu"},
+                                         Place{"qwen3", "cuda"}, Place{"qwen3_next", "cuda"}, Place{"qwen3_5", "cuda"}),
+                         [](const auto& place) { return place.param.family + "_" + place.param.backend; });
+
+// Its logits are numbers for so many passes.
+class BrokenLater final : public Model {
+ public:
+  explicit BrokenLater(int good_passes) : left_(good_passes) {
+    info_ = {.architecture = "broken",
+             .vocab_size = 8,
+             .context_length = 64,
+             .num_layers = 1,
+             .kv_groups = {{{1, 4, 4}, {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kF32};
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    Tensor logits = Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
+    if (left_-- <= 0) logits.data_as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+    return logits;
+  }
+
+ private:
+  ModelInfo info_;
+  mutable int left_;
+};
+
+TEST(StepsAheadOfBrokenModels, RequestsWhoseTokensAreLostEnd) {
+  const BrokenLater model(3);
+  EngineConfig config = config_with(StepsAhead::kAlways, 2);
+  config.max_context_len = 64;
+  Engine engine(model, config);
+  engine.add({1, 2}, likely(9));
+  engine.step();
+  engine.step();
+  engine.step();
+  EXPECT_THROW(engine.step(), Error);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_FALSE(engine.fault());
+  EXPECT_EQ(engine.scheduler().free_pages(), config.runner.num_pages);
+}
+
+}  // namespace
+}  // namespace headrace::testing_support
