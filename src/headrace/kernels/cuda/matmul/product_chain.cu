@@ -181,31 +181,55 @@ struct Multiplier {
   }
 };
 
+constexpr unsigned kStepsPieces = (sizeof(Steps) + 15) / 16;
+static_assert(kStepsPieces <= kThreads && offsetof(Params, steps) % 16 == 0 &&
+              sizeof(Params) >= offsetof(Params, steps) + kStepsPieces * 16);
+
+// Sixteen bytes of a kernel's parameters by an ordinary load, since lanes that ask the constant cache for words of
+// their own are served one by one. Parameters lie in a window of global memory (PTX, "generic addressing").
+__device__ inline uint4 load_parameter(const void* from, unsigned piece) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(static_cast<const char*>(from) + piece * 16));
+  return x;
+}
+// Of the first step's weights, by the warps that bring them.
+__device__ inline void prefetch_maps(const Params& given) {
+  const unsigned product = threadIdx.x % 32;
+  if (product < FusedLinearArgs::kMaxProducts && given.steps.steps[0].products[product].rows > 0) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&given.weights[0][product]) : "memory");
+  }
+}
+// Of a team's ring, by a warp: a slot for each lane.
+__device__ inline void init_barriers(const Steps& p, const Shared& shared, int team) {
+  static_assert(ChainPlan::kMostSlots <= 32);
+  const int slot = static_cast<int>(threadIdx.x) % 32;
+  if (slot < p.plan.slots) {
+    Ring ring(p, shared, team);
+    ring.next_slot = slot;
+    barrier_init(ring.full(), 1), barrier_init(ring.empty(), kTeamThreads / 32);
+  }
+  fence_barrier_init();
+}
+
 // Registers of 10 warps, so that the small kernels between two chains find room beside a block.
 template <class T, int kColumns>
 __global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_chain(const __grid_constant__ Params given) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char base[];
-  // Parameters that are indexed come from memory line by line, when they are needed: all of them at once, and early.
-  __shared__ __align__(16) uint32_t copy[sizeof(Steps) / 4];
-  for (unsigned i = threadIdx.x; i < sizeof(Steps) / 4; i += kThreads) {
-    copy[i] = reinterpret_cast<const uint32_t*>(&given.steps)[i];
-  }
-  __syncthreads();
-  Steps& p = *reinterpret_cast<Steps*>(copy);
-  const Shared shared(p, base);
-  if (threadIdx.x == 0) {
-    *shared.step = 0;
-    for (int team = 0; team < kTeams; ++team) {
-      for (Ring ring(p, shared, team); ring.phase == 0; ring.next()) {
-        barrier_init(ring.full(), 1), barrier_init(ring.empty(), kTeamThreads / 32);
-      }
-    }
-    fence_barrier_init();
-  }
+  // Nothing streams while a chain begins: what it begins with comes in one trip to memory. Parameters that are indexed
+  // come line by line, when they are needed, so all of them are copied.
+  __shared__ uint4 copy[kStepsPieces];
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp >= kConsumers / 32) prefetch_maps(given);
+  if (threadIdx.x < kStepsPieces) copy[threadIdx.x] = load_parameter(&given.steps, threadIdx.x);
+  const Shared shared(given.steps, base);
+  if (threadIdx.x == 0) *shared.step = 0;
+  if (warp < kTeams) init_barriers(given.steps, shared, warp);
   __syncthreads();
   let_next_start();
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  Steps& p = *reinterpret_cast<Steps*>(copy);
   if (warp >= kConsumers / 32) {
     if (threadIdx.x % 32 == 0) bring_weights(given, p, shared, warp - kConsumers / 32);
   } else {
