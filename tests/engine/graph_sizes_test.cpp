@@ -71,6 +71,15 @@ TEST(GraphSizes, FastDLLMv2HasPartsAndBlocks) {
   EXPECT_EQ(row_graphs(*exact->step_shape(), 1).new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
 }
 
+TEST(GraphSizes, BlocksHaveNoGraphBeyondTheirLargestStep) {
+  const DiffusionInfo info{.mask_token_id = 5, .block_size = 4, .sub_block_size = 4};
+  for (const char* name : {"multi_bd", "multi_bd_edit", "dmax", "d2f"}) {
+    const auto strategy = make_strategy(name, {.model = info});
+    EXPECT_EQ(row_graphs(*strategy->step_shape(), 1).sizes, (std::vector<int32_t>{4, 8})) << name;
+    EXPECT_EQ(row_graphs(*strategy->step_shape(), 1).most_rows, 8) << name;
+  }
+}
+
 // What the start report says of them follows.
 TEST(GraphSizes, DMaxAloneHasStepsWithMixturesOfTokens) {
   const DiffusionInfo info{.mask_token_id = 5, .block_size = 4, .sub_block_size = 4};

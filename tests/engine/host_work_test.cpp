@@ -71,23 +71,29 @@ EngineConfig toy_config(int32_t num_blocks, CountingRuntime& runtime) {
 }
 
 TEST(HostWork, B17_AStepLooksAtTheBlocksInFlightHoweverLongTheTextIs) {
-  const ToyDiffusionModel model({});
-  for (const int32_t num_blocks : {1, 4}) {
-    CountingRuntime runtime;
-    Engine engine(model, toy_config(num_blocks, runtime));
-    size_t most_blocks = 0;
-    int32_t most_rows = 0;
-    engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
-      if (moment == StepMoment::kCommitted) return;
-      most_blocks = std::max(most_blocks, s.blocks.size());
-      most_rows = std::max(most_rows, plan.num_rows());
-    });
-    engine.add({1, 2, 3}, {.max_tokens = 600, .temperature = 0});
-    size_t count = 0;
-    while (!engine.idle()) count += engine.step().size();
-    EXPECT_EQ(count, 600u);
-    EXPECT_LE(most_blocks, static_cast<size_t>(2 * num_blocks));
-    EXPECT_LE(most_rows, 2 * num_blocks * 4);
+  for (const auto logits_of : {DiffusionInfo::LogitsOf::kSame, DiffusionInfo::LogitsOf::kBefore}) {
+    const ToyDiffusionModel model({.logits_of = logits_of});
+    for (const int32_t num_blocks : {1, 4}) {
+      CountingRuntime runtime;
+      Engine engine(model, toy_config(num_blocks, runtime));
+      const StrategyConfig decoding{.model = model.info().diffusion, .num_blocks = num_blocks};
+      const int32_t said = make_strategy("multi_bd", decoding)->step_shape()->most_rows;
+      EXPECT_EQ(said, 2 * num_blocks * 4);
+      size_t most_blocks = 0;
+      int32_t most_rows = 0;
+      engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+        if (moment == StepMoment::kCommitted) return;
+        most_blocks = std::max(most_blocks, s.blocks.size());
+        most_rows = std::max(most_rows, plan.num_rows());
+      });
+      engine.add({1, 2, 3}, {.max_tokens = 600, .temperature = 0});
+      size_t count = 0;
+      while (!engine.idle()) count += engine.step().size();
+      EXPECT_EQ(count, 600u);
+      EXPECT_LE(most_blocks, static_cast<size_t>(2 * num_blocks));
+      EXPECT_LE(most_rows, said);
+      if (num_blocks == 1) EXPECT_EQ(most_rows, said);
+    }
   }
 }
 

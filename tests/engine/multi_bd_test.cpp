@@ -272,10 +272,9 @@ TEST(MultiBD, APassThatOnlyStoresOpensNoBlock) {  // or what is decided would de
 
 TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
   const ToyDiffusionModel model({});
-  EngineConfig narrow_config = config_of({.rows_per_step = 8});
-  Engine narrow(model, narrow_config);
-  EXPECT_THROW(narrow.add(prompt_of(4), {.max_tokens = 5}), Error);  // a step has up to 9 rows
-  narrow.add(prompt_of(4), {.max_tokens = 4});                       // or as many as there are tokens
+  Engine narrow(model, config_of({.rows_per_step = 7}));
+  EXPECT_THROW(narrow.add(prompt_of(4), {.max_tokens = 4}), Error);  // a step has up to 8 rows
+  narrow.add(prompt_of(3), {.max_tokens = 1});                       // or as many as there are tokens
   EngineConfig few = config_of({});
   few.runner.num_pages = 2;
   Engine engine(model, few);
@@ -284,6 +283,21 @@ TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
   size_t count = 0;
   while (!engine.idle()) count += engine.step().size();
   EXPECT_EQ(count, 20u);
+}
+
+TEST(MultiBD, StepsOfTwoBlocksAreAllThatARequestNeeds) {
+  for (const auto logits_of : {DiffusionInfo::LogitsOf::kSame, DiffusionInfo::LogitsOf::kBefore}) {
+    const ToyDiffusionModel model({.logits_of = logits_of});
+    Engine engine(model, config_of({.rows_per_step = 8}));
+    for (const int32_t prompt_len : {3, 4, 13}) {
+      engine.add(prompt_of(prompt_len), {.max_tokens = 20, .temperature = 0});
+      std::vector<int32_t> ids;
+      while (!engine.idle()) {
+        for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+      }
+      EXPECT_EQ(ids, ToyDiffusionModel::tokens(prompt_len, 20)) << prompt_len;
+    }
+  }
 }
 
 TEST(MultiBD, B32_TheNextBlockOpensOnceATenthIsDecided) {

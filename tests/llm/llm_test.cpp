@@ -240,7 +240,7 @@ TEST(LLM, ARequestThatTheContextHoldsIsNeverTooLargeForAStep) {
     int32_t context;
     StrategyConfig decoding;
   } kCases[] = {{"sdar", "multi_bd", 128, {.block_size = 32, .num_blocks = 2}},
-                {"sdar", "multi_bd", 1024, {.block_size = 64, .num_blocks = 4}},
+                {"sdar", "multi_bd", 1024, {.block_size = 64, .num_blocks = 8}},
                 {"llada2", "dmax", 100, {.block_size = 32, .num_blocks = 8}},
                 {"llada", "d2f", 100, {.block_size = 32}},
                 {"llada", "full_attention", 100, {.block_size = 32}},

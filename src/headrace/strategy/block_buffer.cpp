@@ -50,7 +50,7 @@ int32_t storable_end(const Sequence& s) {
 
 StepShape BlockBuffer::step_shape() const {
   return {.rows = block_size,
-          .most_rows = 2 * num_blocks * block_size + 1,
+          .most_rows = 2 * num_blocks * block_size,
           .most_samples = num_blocks * block_size,
           .stores = StepShape::Stores::kSome};
 }

@@ -16,7 +16,7 @@ struct BlockBuffer {
     kYes,  // not before its block is settled
   } edits = Edits::kNo;
 
-  // One block that is stored for each that is denoised, and the row before them.
+  // One block that is stored for each that is denoised. A row that runs again comes where none is stored, so it fits.
   StepShape step_shape() const;
   // Rows of any step of the sequence, at most.
   int32_t most_rows(const Sequence& sequence) const;
