@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -14,6 +12,7 @@
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/llm.h"
 #include "input.h"
+#include "interrupt.h"
 #include "json.h"
 #include "load_progress.h"
 #include "measuring.h"
@@ -30,17 +29,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Ctrl-C: the step that runs is finished, what was made is printed, and the status says so. A second one kills.
-std::atomic<bool> interrupted{false};
-extern "C" void on_interrupt(int) { interrupted = true; }
-
-void catch_interrupts() {
-  struct sigaction action = {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-}
-
 // A model with its progress on standard error. Throws Interrupted.
 class LoadedModel {
  public:
@@ -56,7 +44,7 @@ class LoadedModel {
     options.keep_text = SchedulerConfig::KeepText::kNo;  // these commands' requests go on behind nothing
     options.progress = [this](std::string_view, int64_t done, int64_t total) {
       write_err(progress_.update(done, total));
-      if (interrupted) throw Interrupted();
+      if (interrupted()) throw Interrupted();
     };
     try {
       llm_ = std::make_unique<LLM>(model_directory(model), options);
@@ -140,7 +128,7 @@ int generate(const GenerateFlags& flags) {
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
     if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) screen.text(piece);
-    return screen.reader_gone() || interrupted ? StreamAction::kStop : StreamAction::kContinue;
+    return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   };
   if (flags.echo_prompt) screen.text(prompt);
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
@@ -154,7 +142,7 @@ int generate(const GenerateFlags& flags) {
     write_out("\n");
     if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));
   }
-  return interrupted ? kInterrupted : 0;
+  return interrupted() ? kInterrupted : 0;
 }
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {

@@ -90,6 +90,7 @@ std::string curve_svg(const Chart& chart) {
       y_high = std::max(y_high, p.y);
     }
   }
+  if (y_low > y_high) x_high = 1, y_low = 1, y_high = 100;  // no point
   const Axis x = axis(0, x_high, kLeft, kWidth - kRight), y = axis(y_low - 1, y_high, kHeight - kBottom, kTop);
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" "

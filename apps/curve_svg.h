@@ -16,10 +16,11 @@ struct Series {
 
 struct Chart {
   std::string title, x_axis, y_axis;
-  std::vector<Series> series;  // at least one point in all
+  std::vector<Series> series;
 };
 
-// Axes from 0 (x) and from the lowest point, rounded down (y). The text of the chart may hold any characters.
+// Axes from 0 (x) and from the lowest point, rounded down (y); up to 1 and from 0 to 100 where there is no point. The
+// text of the chart may hold any characters.
 std::string curve_svg(const Chart& chart);
 
 }  // namespace headrace::app

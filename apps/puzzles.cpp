@@ -11,9 +11,11 @@
 #include <span>
 
 #include "curve_svg.h"
+#include "exit_status.h"
 #include "headrace/llm/llm.h"
 #include "headrace/strategy/decoding_option.h"
 #include "headrace/weights/config_file.h"
+#include "interrupt.h"
 #include "json.h"
 #include "measuring.h"
 #include "model_options.h"
@@ -48,8 +50,9 @@ std::vector<Item> read_items(const std::filesystem::path& file, int limit) {
 
 PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
   const auto start = Clock::now();
-  const Completion c =
-      llm.generate(item.prompt, params, [](std::string_view, const Completion&) { return StreamAction::kContinue; });
+  const Completion c = llm.generate(item.prompt, params, [](std::string_view, const Completion&) {
+    return interrupted() ? StreamAction::kStop : StreamAction::kContinue;
+  });
   const std::chrono::duration<double> seconds = Clock::now() - start;
   return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds.count()};
 }
@@ -67,7 +70,11 @@ struct Contender {
   }
   void solve(std::span<const Item> items) {
     score(llm, items.front(), params);  // so that no round pays for the first touch of the weights
-    for (const Item& item : items) result.tasks[item.task].add(score(llm, item, params));
+    for (const Item& item : items) {
+      const PuzzleScore answer = score(llm, item, params);
+      if (interrupted()) return;  // it may be cut short
+      result.tasks[item.task].add(answer);
+    }
   }
 };
 
@@ -81,12 +88,21 @@ void solve_in_rounds(std::vector<Contender>& contenders, std::span<const Item> i
     const std::span<const Item> round = items.subspan(at, std::min(kRound, items.size() - at));
     for (Contender& contender : contenders) {
       contender.solve(round);
+      if (interrupted()) return;
       progress.update(done += static_cast<int64_t>(round.size()), total);
     }
   }
 }
 
-std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
+// Runs without an answer, which only an interruption leaves, are not among them.
+struct Outcome {
+  std::vector<PuzzleRun> runs;
+  size_t num_answers = 0, num_asked = 0;
+  bool complete() const { return num_answers == num_asked; }
+};
+
+// Throws Interrupted when that came before the first answer.
+Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
   const std::vector<Item> items =
       read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
   std::vector<std::unique_ptr<LLM>> models;
@@ -94,6 +110,9 @@ std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::
   const auto enter = [&](const std::string& strategy) {
     LLMOptions options = options_of(flags.model);
     options.strategy = strategy;
+    options.progress = [](std::string_view, int64_t, int64_t) {
+      if (interrupted()) throw Interrupted();
+    };
     models.push_back(std::make_unique<LLM>(model, options));
     LLM& llm = *models.back();
     contenders.emplace_back(llm, std::nullopt);
@@ -109,25 +128,37 @@ std::vector<PuzzleRun> run_all(const PuzzleFlags& flags, const std::filesystem::
   }
   for (const std::string& strategy : flags.strategies) enter(strategy);
   solve_in_rounds(contenders, items);
-  std::vector<PuzzleRun> runs;
-  runs.reserve(contenders.size());
-  for (Contender& contender : contenders) runs.push_back(std::move(contender.result));
-  return runs;
+  Outcome outcome{.num_asked = contenders.size() * items.size()};
+  for (Contender& contender : contenders) {
+    const int answers = contender.result.all().items;
+    if (answers > 0) outcome.runs.push_back(std::move(contender.result));
+    outcome.num_answers += static_cast<size_t>(answers);
+  }
+  if (outcome.runs.empty()) throw Interrupted();
+  return outcome;
 }
 
 std::string name_of(const PuzzleRun& r) { return r.threshold ? fmt::format("{:g}", *r.threshold) : "one per pass"; }
 
-std::string table(const std::vector<PuzzleRun>& runs) {
+std::string table(const Outcome& outcome) {
   std::string out = fmt::format("{:<16}{:>14}{:>10}{:>10}{:>12}{:>11}", "strategy", "threshold", "exact", "forwards",
                                 "tokens/fwd", "tokens/s");
-  for (const auto& [task, score] : runs.front().tasks) out += fmt::format("{:>10}", task);
+  const auto& tasks = outcome.runs.front().tasks;  // the others follow the first, and may have been cut short
+  for (const auto& [task, score] : tasks) out += fmt::format("{:>10}", task);
   out += "\n";
-  for (const PuzzleRun& r : runs) {
+  for (const PuzzleRun& r : outcome.runs) {
     const PuzzleScore all = r.all();
     out += fmt::format("{:<16}{:>14}{:>8.1f} %{:>10}{:>12.2f}{:>11.0f}", r.strategy, name_of(r), 100 * all.accuracy(),
                        all.forwards, all.tokens_per_forward(), all.tokens_per_s());
-    for (const auto& [task, score] : r.tasks) out += fmt::format("{:>8.1f} %", 100 * score.accuracy());
+    for (const auto& [task, score] : tasks) {
+      const auto found = r.tasks.find(task);
+      out += found == r.tasks.end() ? fmt::format("{:>10}", "-")
+                                    : fmt::format("{:>8.1f} %", 100 * found->second.accuracy());
+    }
     out += "\n";
+  }
+  if (!outcome.complete()) {
+    out += fmt::format("incomplete: interrupted after {} of {} answers\n", outcome.num_answers, outcome.num_asked);
   }
   return out;
 }
@@ -138,9 +169,9 @@ std::string json_of(const PuzzleScore& s) {
       s.items, s.accuracy(), s.forwards, s.tokens, s.tokens_per_forward(), s.tokens_per_s());
 }
 
-std::string json_of(const std::vector<PuzzleRun>& runs) {
+std::string json_of(const Outcome& outcome) {
   std::vector<std::string> entries;
-  for (const PuzzleRun& r : runs) {
+  for (const PuzzleRun& r : outcome.runs) {
     std::vector<std::string> tasks;
     for (const auto& [task, score] : r.tasks)
       tasks.push_back(fmt::format("{}: {{{}}}", json_string(task), json_of(score)));
@@ -148,7 +179,7 @@ std::string json_of(const std::vector<PuzzleRun>& runs) {
                                   json_string(r.strategy), r.threshold ? fmt::format("{:g}", *r.threshold) : "null",
                                   json_of(r.all()), fmt::join(tasks, ", ")));
   }
-  return fmt::format("{{\"runs\": [{}]}}\n", fmt::join(entries, ",\n  "));
+  return fmt::format("{{\"complete\": {}, \"runs\": [{}]}}\n", outcome.complete(), fmt::join(entries, ",\n  "));
 }
 
 // A curve for each task, or, of several strategies, one for each of them.
@@ -198,10 +229,11 @@ PuzzleScore PuzzleRun::all() const {
 int eval_puzzles(const PuzzleFlags& flags, Output output) {
   std::optional<OutputFile> svg;
   if (!flags.svg.empty()) svg.emplace(flags.svg);
-  const std::vector<PuzzleRun> runs = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
-  write_out(output == Output::kJson ? json_of(runs) : table(runs));
-  if (svg) svg->write(curve(runs));
-  return 0;
+  catch_interrupts();
+  const Outcome outcome = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
+  write_out(output == Output::kJson ? json_of(outcome) : table(outcome));
+  if (svg) svg->write(curve(outcome.runs));
+  return outcome.complete() ? 0 : kInterrupted;
 }
 
 }  // namespace headrace::app

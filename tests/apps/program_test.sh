@@ -125,6 +125,16 @@ check "interrupted json" "130 " \
   "$(wait_tenths=10 interrupt "$work/json" "$headrace" generate -p "Once" -n 8000 --temperature 0 --ignore-eos --json)"
 check "interrupted json is whole" 1 "$(grep -c '^{"text": ".*"finish_reason": "abort".*}$' "$work/json")"
 
+# Puzzles: what was answered so far, in a table and a curve that are whole.
+check "interrupted puzzles" "130 " \
+  "$(wait_tenths=40 interrupt "$work/table" "$headrace" eval puzzles -t 1 --svg "$work/interrupted.svg")"
+check "interrupted puzzles say so" 1 \
+  "$(tail -n 1 "$work/table" | grep -cE '^incomplete: interrupted after [0-9]+ of 7600 answers$')"
+check "every line has all columns" 1 "$(sed '$d; s/one per pass/one/; s/ %/%/g' "$work/table" | awk '{print NF}' | sort -u | wc -l)"
+check "and a curve" "</svg>" "$(tail -n 1 "$work/interrupted.svg")"
+check "interrupted puzzles in json" "130 " "$(wait_tenths=40 interrupt "$work/puzzles" "$headrace" eval puzzles -t 1 --json)"
+check "are whole" 1 "$(tr -d '\n' <"$work/puzzles" | grep -cE '^\{"complete": false, "runs": \[\{.*\}\]\}$')"
+
 # Memory, and formats that are refused by name.
 [[ -n "$sanitize" ]] || check "no memory" 4 "$(ulimit -v 400000; status "$headrace" generate -p x -n 2 -c 16777216)"
 mkdir "$work/gguf" "$work/pickle"
@@ -289,6 +299,8 @@ check "points of the curves, one for each strategy" 9 "$(grep -c '<circle' "$wor
 puzzles --thresholds 0.99,0.9 --strategies autoregressive,auto --svg "$work/curve.svg" >"$work/ignored"
 check "points of the curves, one for each task" 15 "$(grep -c '<circle' "$work/curve.svg")"
 check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --strategies autoregressive,auto --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
+check "a curve without a point is a chart all the same" "0 0" \
+  "$(status puzzles --strategies autoregressive --svg "$work/empty.svg") $(grep -c nan "$work/empty.svg")"
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
 if [[ -n "$terminal" ]]; then

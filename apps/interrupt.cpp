@@ -1,0 +1,23 @@
+#include "interrupt.h"
+
+#include <atomic>
+#include <csignal>
+
+namespace headrace::app {
+namespace {
+
+std::atomic<bool> seen{false};
+extern "C" void on_interrupt(int) { seen = true; }
+
+}  // namespace
+
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+bool interrupted() { return seen; }
+
+}  // namespace headrace::app
