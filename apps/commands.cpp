@@ -111,6 +111,12 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
                      device, strategy, llm.engine().runner().describe());
 }
 
+// Why the text ends, where neither the model nor -n nor a stop text ended it.
+std::string ended_early(const Completion& c, const LLM& llm, int32_t max_tokens) {
+  if (c.finish_reason != FinishReason::kLength || std::ssize(c.ids) >= max_tokens) return "";
+  return fmt::format("[the context of {} tokens is full; -c N makes it larger]\n", llm.config().max_context_len);
+}
+
 }  // namespace
 
 int generate(const GenerateFlags& flags) {
@@ -140,7 +146,9 @@ int generate(const GenerateFlags& flags) {
     write_out(report_json(result, llm, options, params, timings));
   } else {
     write_out("\n");
-    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));
+    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {
+      write_err(summary(result, llm, timings) + ended_early(result, llm, params.max_tokens));
+    }
   }
   return interrupted() ? kInterrupted : 0;
 }

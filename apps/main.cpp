@@ -30,7 +30,7 @@ void add_threads_flag(CLI::App& app, ModelFlags& f) {
 }
 
 void add_model_flags(CLI::App& app, ModelFlags& f) {
-  app.add_option("model", f.model,
+  app.add_option("model,-m,--model", f.model,
                  "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)")
       ->check(not_empty());
   app.add_option("--dtype", f.dtype, "of activations")
@@ -48,7 +48,8 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
   add_threads_flag(app, f);
   app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
-  app.add_option("-c,--max-model-len", f.max_model_len, "context tokens (default: the model's, at most 8192)")
+  app.add_option("-c,--max-model-len,--ctx-size", f.max_model_len,
+                 "context tokens (default: the model's, at most 8192)")
       ->check(CLI::Range(2, 1 << 24));
   CLI::Option* required =
       app.add_flag("--require-graphs", f.require_graphs, "on a GPU: no decode step without a CUDA graph, or status 4");
@@ -162,13 +163,15 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
   check_numbers(app);
+  const auto misused = [](const std::string& why) {
+    write_err(fmt::format("headrace: {}\n", why));
+    return kUsage;
+  };
+  if (const auto unknown = unknown_argument(app, {argv + 1, argv + argc})) return misused(*unknown);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    const auto unknown = unknown_argument(app, {argv + 1, argv + argc});
-    write_err(fmt::format("headrace: {}\n", unknown.value_or(e.what())));
-    return kUsage;
+    return e.get_exit_code() == 0 ? app.exit(e) : misused(e.what());  // 0: --help, --version
   }
   return commands.status;
 }

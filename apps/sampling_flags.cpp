@@ -4,13 +4,13 @@ namespace headrace::app {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const auto of_model = [](const std::string& what) { return what + "default: generation_config.json's, else "; };
-  app.add_option("-n,--max-tokens", f.params.max_tokens, "new tokens at most")->capture_default_str();
-  app.add_option("--temperature", f.temperature, of_model("0: the most likely token; ") + "1");
+  app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens, "new tokens at most")->capture_default_str();
+  app.add_option("--temperature,--temp", f.temperature, of_model("0: the most likely token; ") + "1");
   app.add_option("--top-k", f.top_k, of_model("0: all; ") + "0");
   app.add_option("--top-p", f.top_p, of_model("") + "1");
   app.add_option("--min-p", f.min_p, of_model("") + "0");
   app.add_option("--repetition-penalty", f.repetition_penalty, of_model("") + "1");
-  app.add_option("--seed", f.params.seed)->capture_default_str();
+  app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens")->capture_default_str();
   app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one
   app.add_flag_callback(

@@ -57,6 +57,7 @@ TEST(Suggest, TheNearestNameIfItIsNear) {
   EXPECT_EQ(nearest("--tpo-k", names), "--top-k");
   EXPECT_EQ(nearest("--temp", names), "--temperature") << "what it is the beginning of, before --help and its like";
   EXPECT_EQ(nearest("--tokens", names), std::nullopt);
+  EXPECT_EQ(nearest("-m", names), std::nullopt);
   EXPECT_EQ(nearest("x", {}), std::nullopt);
 }
 
@@ -79,6 +80,15 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"generate", "--quux"}),
             "unknown option '--quux' of headrace generate; 'headrace generate --help' lists what there is");
   EXPECT_EQ(told({"generate", "-n", "--quux", "-n3", "words", "--json"}), "") << "what follows an option is its value";
+  EXPECT_EQ(told({"generate", "-ngl", "99"}),
+            "unknown option '-ngl' of headrace generate: --device cuda runs all layers on the GPU")
+      << "and not -n with gl";
+  EXPECT_EQ(told({"generate", "--port=80"}),
+            "unknown option '--port' of headrace generate: there is no server yet, and a command runs one request");
+  EXPECT_EQ(told({"serve"}),
+            "unknown command 'serve' of headrace: there is no server yet, and a command runs one request");
+  EXPECT_EQ(told({"generate", "-n", "-ngl"}), "");
+  EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
   EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
 }

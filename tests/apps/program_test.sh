@@ -40,7 +40,7 @@ check "a number that is empty" "headrace: --temperature: is '', expected a numbe
 check "thresholds that are empty" 2 "$(status "$headrace" eval puzzles --limit 1 --thresholds '')"
 check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
   "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
-check "a model that is empty" "headrace: model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
+check "a model that is empty" "headrace: --model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
 check "a model's name that is too long" "3 File name too long" \
   "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
@@ -88,6 +88,12 @@ check "unknown option" "headrace: unknown option '--max-token' of headrace gener
   "$(message "$headrace" generate -p x --max-token 3)"
 check "unknown command" "headrace: unknown command 'genrate' of headrace; did you mean 'generate'?" \
   "$(message "$headrace" genrate -p x)"
+check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" \
+  "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c 'downloads no models')"
+check "names that llama.cpp's and vLLM's users know" "$one" \
+  "$("$headrace" generate --model "$(dirname "$0")/../../demo_models/fairy-hybrid" -p "Once upon a time" --n-predict 32 --temp 0 --ctx-size 64 -s 7 -t 1)"
+check "two models" 2 "$(status "$headrace" generate "$work" -m "$work" -p x)"
+check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
 check "a flag that bench attention would ignore is usage" 2 "$(status "$headrace" bench attention --dtype bfloat16)"
 check "and a model, a context, strict mode" "2 2 2" \
@@ -304,6 +310,8 @@ check "a curve without a point is a chart all the same" "0 0" \
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
 if [[ -n "$terminal" ]]; then
+  check "why a text ends" "1 0" \
+    "$(script -qec "$headrace generate -p Once -c 32 -n 64 --ignore-eos" /dev/null | grep -c '^\[the context of 32 tokens is full') $(script -qec "$headrace generate -p Once -c 64 -n 32" /dev/null | grep -c 'context')"
   wiped=$'\r\033[K'
   check "how far the puzzles are" "4 of 8 answers 8 of 8 answers" \
     "$(script -qec "$headrace eval puzzles --limit 1 --thresholds 0.9 --strategies autoregressive,autoregressive -t 1" /dev/null | grep -ao '[0-9]* of [0-9]* answers' | xargs)"
