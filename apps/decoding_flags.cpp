@@ -30,6 +30,7 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
                                                              {"reference", Schedule::kReference}};
   std::string names = "auto";
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
+  app.option_defaults()->group("Block diffusion");
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   const auto of = [](DecodingOption option, const char* what) { return str(what, " (", readers_of(option), ")"); };
   app.add_option("--threshold", s.decoding.threshold,
@@ -97,7 +98,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
              kCaches);
   app.add_option("--mask-token-id", f.mask_token_id,
                  of(DecodingOption::kMaskTokenId, "of an undecided token; default: the model's"));
-  app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
+  app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens")
+      ->group("Output");
 }
 
 void set_decoding(LLMOptions& options, const DecodingFlags& f) {

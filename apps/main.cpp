@@ -4,11 +4,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <memory>
 
 #include "commands.h"
 #include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
+#include "help_formatter.h"
 #include "number_options.h"
 #include "output.h"
 #include "puzzles.h"
@@ -26,40 +28,55 @@ CLI::Validator not_empty() {
 }
 
 void add_threads_flag(CLI::App& app, ModelFlags& f) {
-  app.add_option("-t,--threads", f.threads, "threads (default: the cores)")->check(CLI::Range(1, 1024));
+  app.add_option("-t,--threads", f.threads, "threads (default: the cores)")
+      ->check(CLI::Range(1, 1024))
+      ->group("Machine");
 }
 
+void add_attention_flags(CLI::App& app, ModelFlags& f) {
+  app.option_defaults()->group("Attention and memory");
+  app.add_option("-c,--max-model-len,--ctx-size", f.max_model_len,
+                 "context tokens (default: the model's, at most 8192)")
+      ->check(CLI::Range(2, 1 << 24));
+  app.add_option("--kv-cache-dtype", f.kv_dtype, "of cached keys and values (auto: as activations)")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"}))
+      ->capture_default_str();
+  app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
+  app.add_option("--backend,--attention-backend", f.backend,
+                 "attention backend and kernels: auto, cpu, reference, cuda or cuda_baseline")
+      ->capture_default_str();
+  app.add_option("--attn-impl", f.attn_impl,
+                 "how the backend attends: reference, optimized (a pass per query head) or grouped (default)");
+}
+
+void add_machine_flags(CLI::App& app, ModelFlags& f) {
+  app.option_defaults()->group("Machine");
+  app.add_option("--device", f.device, "where to run: auto, cpu, cuda, cuda:N")->capture_default_str();
+  add_threads_flag(app, f);
+  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
+  app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
+  CLI::Option* required =
+      app.add_flag("--require-graphs", f.require_graphs, "on a GPU: no decode step without a CUDA graph, or status 4");
+  app.add_flag("--no-graphs", f.no_graphs, "on a GPU: decode without CUDA graphs")->excludes(required);
+}
+
+// What is added behind these goes to the group of output.
 void add_model_flags(CLI::App& app, ModelFlags& f) {
+  app.option_defaults()->group("Model");
   app.add_option("model,-m,--model", f.model,
                  "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)")
       ->check(not_empty());
   app.add_option("--dtype", f.dtype, "of activations")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();
-  app.add_option("--kv-cache-dtype", f.kv_dtype, "of cached keys and values (auto: as activations)")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"}))
-      ->capture_default_str();
-  app.add_option("--device", f.device, "where to run: auto, cpu, cuda, cuda:N")->capture_default_str();
-  app.add_option("--backend,--attention-backend", f.backend,
-                 "attention backend and kernels: auto, cpu, reference, cuda or cuda_baseline")
-      ->capture_default_str();
-  app.add_option("--attn-impl", f.attn_impl,
-                 "how the backend attends: reference, optimized (a pass per query head) or grouped (default)");
-  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
-  add_threads_flag(app, f);
-  app.add_option("--page-size", f.page_size, "tokens of a KV page: 1, 16, 32, 64, 128, 256")->capture_default_str();
-  app.add_option("-c,--max-model-len,--ctx-size", f.max_model_len,
-                 "context tokens (default: the model's, at most 8192)")
-      ->check(CLI::Range(2, 1 << 24));
-  CLI::Option* required =
-      app.add_flag("--require-graphs", f.require_graphs, "on a GPU: no decode step without a CUDA graph, or status 4");
-  app.add_flag("--no-graphs", f.no_graphs, "on a GPU: decode without CUDA graphs")->excludes(required);
-  app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
+  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
+  add_attention_flags(app, f);
+  add_machine_flags(app, f);
+  app.option_defaults()->group("Output");
   app.add_option("--log-level", f.log_level, "messages on standard error: off, warning, info")
       ->check(CLI::IsMember({"off", "warning", "info"}))
       ->capture_default_str();
-  app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
 }
 
 // The flags of every command, and what the one that ran returned.
@@ -77,15 +94,16 @@ struct Commands {
 
 void add_generate(CLI::App& app, Commands& c) {
   CLI::App* generate = app.add_subcommand("generate", "complete a prompt; text comes as it is made");
-  add_model_flags(*generate, c.generate.model);
+  generate->option_defaults()->group("Prompt");
   CLI::Option* prompt = generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete");
   generate->add_option("-f,--file", c.generate.prompt_file, "or the file that holds it; -: standard input")
       ->excludes(prompt);
   generate->add_flag("--special-tokens", c.generate.special_tokens,
                      "the prompt spells the model's special tokens (<|im_start|>), and none is added in front");
   add_sampling_flags(*generate, c.generate.sampling);
-  add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
+  add_model_flags(*generate, c.generate.model);
   generate->add_flag("--json", c.generate.json, "one JSON object: text, ids, usage, timings, what ran");
+  add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
   generate->callback([&c] { c.status = app::generate(c.generate); });
 }
 
@@ -102,15 +120,14 @@ void add_demo(CLI::App& app, Commands& c) {
 
 void add_perplexity(CLI::App& eval, Commands& c) {
   CLI::App* perplexity = eval.add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
-  add_model_flags(*perplexity, c.perplexity);
   perplexity->add_option("--file", c.perplexity_file, "UTF-8 text")->required();
+  add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "one JSON object");
   perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
 }
 
 void add_puzzles(CLI::App& eval, Commands& c) {
   CLI::App* puzzles = eval.add_subcommand("puzzles", "exact answers against tokens per forward, strategy by strategy");
-  add_model_flags(*puzzles, c.puzzles.model);
   puzzles->add_option("--file", c.puzzles.file,
                       "test items, one JSON object per line (default: the model's test.jsonl)");
   puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
@@ -124,6 +141,7 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
+  add_model_flags(*puzzles, c.puzzles.model);
   puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
   puzzles->add_flag("--json", c.json, "one JSON object: each way of decoding, each task of it");
   puzzles->callback([&c] { c.status = eval_puzzles(c.puzzles, c.output()); });
@@ -139,11 +157,11 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   measure->add_option("op", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "gdn", "model"}));
-  add_model_flags(*measure, c.bench);
   measure->add_option("--parallel", c.parallel, "model: also with so many requests at once, such as 8,64")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));
+  add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel); });
 }
 
@@ -151,6 +169,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app("headrace: attention runtime and LLM inference engine");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
   app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());  // of the commands too, which are added behind it
   Commands commands;
   for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity,
                             &commands.puzzles.model, &commands.bench}) {

@@ -4,6 +4,7 @@ namespace headrace::app {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const auto of_model = [](const std::string& what) { return what + "default: generation_config.json's, else "; };
+  app.option_defaults()->group("Sampling");
   app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens, "new tokens at most")->capture_default_str();
   app.add_option("--temperature,--temp", f.temperature, of_model("0: the most likely token; ") + "1");
   app.add_option("--top-k", f.top_k, of_model("0: all; ") + "0");

@@ -267,6 +267,11 @@ help=$("$headrace" generate --help | tr '\n' ' ')
 for option in threshold accept block-size mask-token-id blocks steps; do  # as the README says
   check "the help says which strategies read --$option" 1 "$(grep -c -e " --$option [^(]*([a-z0-9_, ]*multi_bd" <<<"$help")"
 done
+for command in "" generate demo eval "eval puzzles" "eval perplexity" bench doctor; do
+  check "the help of '$command' has 100 columns" "" "$("$headrace" $command --help | grep -E '.{101}')"
+done
+check "the help is grouped" "Positionals Options Prompt Sampling Model Attention and memory Machine Output Block diffusion" \
+  "$("$headrace" generate --help | grep -oE '^[A-Z][a-z ]+:$' | tr -d : | xargs)"
 check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
