@@ -9,11 +9,12 @@
 namespace headrace {
 namespace {
 
+const std::filesystem::path kModel = std::filesystem::path(testing::TempDir()) / "headrace_sampling_defaults";
+
 SamplingParams defaults_of(const std::string& json) {
-  const std::filesystem::path model = std::filesystem::path(testing::TempDir()) / "headrace_sampling_defaults";
-  std::filesystem::create_directories(model);
-  std::ofstream(model / "generation_config.json") << json;
-  return sampling_defaults(model);
+  std::filesystem::create_directories(kModel);
+  std::ofstream(kModel / "generation_config.json") << json;
+  return sampling_defaults(kModel);
 }
 
 TEST(SamplingDefaults, EveryFieldIsRead) {
@@ -42,9 +43,9 @@ TEST(SamplingDefaults, AModelThatDoesNotSampleIsGreedy) {
 
 TEST(SamplingDefaults, WhatCannotBeIsTheFilesFault) {
   const auto refused = [](const char* json) { return testing_support::refusal_of([json] { defaults_of(json); }); };
-  EXPECT_EQ(refused(R"({"temperature": "hot"})").sentence,
-            "generation_config.json: temperature is a string, expected a number");
-  EXPECT_EQ(refused(R"({"top_p": 1.5})").sentence, "generation_config.json: top_p is 1.5, expected 1e-06 to 1");
+  const std::string file = (kModel / "generation_config.json").string();
+  EXPECT_EQ(refused(R"({"temperature": "hot"})").sentence, file + ": temperature is a string, expected a number");
+  EXPECT_EQ(refused(R"({"top_p": 1.5})").sentence, file + ": top_p is 1.5, expected 1e-06 to 1");
   EXPECT_EQ(refused(R"({"top_p": 1.5})").code, ErrorCode::kModelFile);
 }
 

@@ -231,6 +231,7 @@ std::string lie_error(const std::string& key, const std::string& value) {
     load_model(directory.path(), {});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kModelFile) << key << " " << value;
+    EXPECT_TRUE(std::string_view(error.what()).starts_with(directory.path().string())) << error.what();
     return error.what();
   }
   return "";

@@ -22,7 +22,7 @@ SamplingParams sampling_defaults(const std::filesystem::path& model) {
   try {
     validate(params);
   } catch (const Error& e) {
-    throw Error(ErrorCode::kModelFile, str("generation_config.json: ", e.what()));
+    throw Error(ErrorCode::kModelFile, str(path.string(), ": ", e.what()));
   }
   return params;
 }

@@ -77,16 +77,7 @@ const Row& find(const JsonValue& root) {
   throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
 }
 
-}  // namespace
-
-std::vector<std::string_view> architecture_names() {
-  std::vector<std::string_view> names;
-  names.reserve(std::size(kModels));
-  for (const Row& row : kModels) names.push_back(row.architecture);
-  return names;
-}
-
-std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
+std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
   if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
   const JsonValue root = read_json_file(directory / "config.json");
   const Row& row = find(root);
@@ -122,6 +113,25 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const 
     if (e.code() != ErrorCode::kOutOfMemory || options.random_weights) throw;
     throw Error(ErrorCode::kOutOfMemory, str("the weights in ", directory.string(), " need ", bytes,
                                              " bytes: ", e.what(), "; try another device"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string_view> architecture_names() {
+  std::vector<std::string_view> names;
+  names.reserve(std::size(kModels));
+  for (const Row& row : kModels) names.push_back(row.architecture);
+  return names;
+}
+
+std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
+  try {
+    return load(directory, options);
+  } catch (const Error& e) {
+    // Layers do not know whose config.json they are made from.
+    if (!std::string_view(e.what()).starts_with("config.json")) throw;
+    throw Error(e.code(), (directory / e.what()).string());
   }
 }
 

@@ -148,11 +148,11 @@ std::string JsonValue::string_or(std::string_view key, std::string_view fallback
 
 JsonValue read_json_file(const std::filesystem::path& path) {
   const OpenFile file(path);
-  HR_REQUIRE(file.bytes() <= kMaxFileBytes, ErrorCode::kModelFile, path.filename().string(), ": ", file.bytes(),
+  HR_REQUIRE(file.bytes() <= kMaxFileBytes, ErrorCode::kModelFile, path.string(), ": ", file.bytes(),
              " bytes, at most ", kMaxFileBytes, " are read");
   std::string text(file.bytes(), '\0');
   file.read(0, text.data(), text.size());
-  return JsonValue::parse(text, path.filename().string());
+  return JsonValue::parse(text, path.string());
 }
 
 }  // namespace headrace

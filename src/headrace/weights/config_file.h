@@ -66,7 +66,7 @@ class JsonValue {
   std::vector<Member> members_;
 };
 
-// Reads and parses `path`; its file name stands in errors. Error kModelFile when it is missing, no regular file,
+// Reads and parses `path`, which stands in errors. Error kModelFile when it is missing, no regular file,
 // above 64 MiB, unreadable, or not as JsonValue::parse wants it.
 JsonValue read_json_file(const std::filesystem::path& path);
 
