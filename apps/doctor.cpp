@@ -89,7 +89,7 @@ int doctor(Output output) {
                   "matmul   {}\ngpu      {}\n",
                   model, threads, fmt::join(features, " "), best, sets, read / 1e9, both / 1e9,
                   matmul ? fmt::format("{:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)", *matmul / 1e12)
-                         : "not measured: oneDNN does not multiply bf16 here",
+                         : fmt::format("not measured: {}", bench::why_no_matrix_rate()),
                   found.name.empty() ? "none: " + found.why_not : found.name));
   return 0;
 }

@@ -92,8 +92,10 @@ std::optional<double> matrix_rate(int threads) try {
 } catch (const dnnl::error&) {
   return std::nullopt;  // a processor without bf16 products
 }
+std::string_view why_no_matrix_rate() { return "oneDNN does not multiply bf16 here"; }
 #else
 std::optional<double> matrix_rate(int) { return std::nullopt; }
+std::string_view why_no_matrix_rate() { return "oneDNN, whose speed this would be, is not built in"; }
 #endif
 
 }  // namespace headrace::bench

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 
 namespace headrace::bench {
 
@@ -20,5 +21,6 @@ double read_write_bandwidth(int threads, int64_t bytes = kLimitBytes);
 // FLOP per second of oneDNN on bf16 512 x 4096 x 4096 with packed weights. Absent when oneDNN is not built in, or does
 // not multiply bf16 on this machine.
 std::optional<double> matrix_rate(int threads);
+std::string_view why_no_matrix_rate();  // which of the two
 
 }  // namespace headrace::bench

@@ -5,6 +5,9 @@
 namespace headrace::bench {
 
 std::string json_line(const Result& r) {
+  if (r.bytes == 0 && r.flops == 0) {  // a time alone
+    return fmt::format("{{\"name\": \"{}\", \"median_s\": {:.6f}}}\n", r.name, r.median_s);
+  }
   constexpr const char* kNames[] = {"R", "RW", "M"};
   const double rate = (r.limit == Result::Limit::kMatrix ? r.flops : r.bytes) / r.median_s;
   const std::string limit = r.limit_rate ? fmt::format("{:.4g}", *r.limit_rate) : "null";

@@ -23,7 +23,8 @@ struct BenchContext {
   OpContext op;
 };
 
-// One JSON object on one line, with the share of the limit (null without one).
+// One JSON object on one line, with the share of the limit (null without one); of a case that counts neither bytes nor
+// flops, the time alone.
 std::string json_line(const Result& result);
 
 // Numbers in [-1, 1), the same in every run: zeros would flatter a kernel that skips them and a cache that packs them.

@@ -21,5 +21,9 @@ TEST(BenchReport, AnUnmeasuredLimitIsNull) {
   EXPECT_NE(json_line(result).find("\"limit_rate\": null, \"rate\": 5, \"share\": null"), std::string::npos);
 }
 
+TEST(BenchReport, ATimeAloneHasNoRate) {
+  EXPECT_EQ(json_line({.name = "d", .median_s = 0.5}), "{\"name\": \"d\", \"median_s\": 0.500000}\n");
+}
+
 }  // namespace
 }  // namespace headrace::bench
