@@ -189,6 +189,8 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   if (const auto unknown = unknown_argument(app, {argv + 1, argv + argc})) return misused(*unknown);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    return misused(left_over(app));
   } catch (const CLI::ParseError& e) {
     return e.get_exit_code() == 0 ? app.exit(e) : misused(e.what());  // 0: --help, --version
   }

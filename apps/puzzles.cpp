@@ -36,11 +36,13 @@ struct Item {
 
 std::vector<Item> read_items(const std::filesystem::path& file, int limit) {
   std::ifstream in(file);
-  HR_REQUIRE(in.good(), ErrorCode::kInvalidArgument, file.string(), ": is no file that can be read");
+  HR_REQUIRE(in.good(), ErrorCode::kInvalidArgument, file.string(),
+             ": is no file that can be read (--file names another)");
   std::vector<Item> items;
   std::map<std::string, int> counts;
+  int number = 0;
   for (std::string line; std::getline(in, line);) {
-    const JsonValue value = JsonValue::parse(line, file.filename().string());
+    const JsonValue value = JsonValue::parse(line, str(file.string(), ", line ", ++number));
     Item item{value.at("task").as_string(), value.at("prompt").as_string(), value.at("answer").as_string()};
     if (limit == 0 || counts[item.task]++ < limit) items.push_back(std::move(item));
   }

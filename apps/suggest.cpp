@@ -1,6 +1,7 @@
 #include "suggest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -138,6 +139,13 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
   if (!asks && !command_names(*current).empty())
     return fmt::format("{} needs a command; '{} --help' lists what there is", path, path);
   return std::nullopt;
+}
+
+std::string left_over(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return fmt::format("'{}' is more than {} takes; a text of several words goes in quotes",
+                     fmt::join(command->remaining(), " "), command->get_name());
 }
 
 }  // namespace headrace::app

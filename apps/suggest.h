@@ -20,4 +20,7 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
 // do here), or for a command that is missing; or nothing.
 std::optional<std::string> unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments);
 
+// One sentence about the words that were left over when `app` had been parsed, as they were written.
+std::string left_over(const CLI::App& app);
+
 }  // namespace headrace::app

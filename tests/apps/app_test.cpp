@@ -93,6 +93,14 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
 }
 
+TEST(Suggest, WordsThatAreLeftOverInTheirOrder) {
+  CLI::App app;
+  std::string text;
+  app.add_subcommand("generate")->add_option("-p", text);
+  EXPECT_THROW(app.parse("generate -p Once upon a time"), CLI::ExtrasError);
+  EXPECT_EQ(left_over(app), "'upon a time' is more than generate takes; a text of several words goes in quotes");
+}
+
 constexpr int64_t kGB = 1'000'000'000;
 
 TEST(LoadProgress, SmallModelsShowNothing) {

@@ -92,6 +92,8 @@ check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" 
   "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c 'downloads no models')"
 check "names that llama.cpp's and vLLM's users know" "$one" \
   "$("$headrace" generate --model "$(dirname "$0")/../../demo_models/fairy-hybrid" -p "Once upon a time" --n-predict 32 --temp 0 --ctx-size 64 -s 7 -t 1)"
+check "a prompt without quotes" "headrace: 'upon a' is more than generate takes; a text of several words goes in quotes; status 2" \
+  "$("$headrace" generate -p Once -n 1 /nonexistent upon a 2>&1); status $?"
 check "two models" 2 "$(status "$headrace" generate "$work" -m "$work" -p x)"
 check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
@@ -312,6 +314,9 @@ check "points of the curves, one for each task" 15 "$(grep -c '<circle' "$work/c
 check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --strategies autoregressive,auto --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
 check "a curve without a point is a chart all the same" "0 0" \
   "$(status puzzles --strategies autoregressive --svg "$work/empty.svg") $(grep -c nan "$work/empty.svg")"
+{ head -n 1 "$demos/puzzle-diffusion/test.jsonl"; echo '{"task": "add", "prompt": "1 + 1 ="}'; } >"$work/items"
+check "an item without an answer" "headrace: $work/items, line 2: the top level has no 'answer'; status 3" \
+  "$("$headrace" eval puzzles --file "$work/items" 2>&1); status $?"
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
 if [[ -n "$terminal" ]]; then
