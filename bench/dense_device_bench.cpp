@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -184,39 +185,47 @@ void bench_experts(const Bench& b, int64_t rows, double copy) {
               flops / seconds / 1e12);
 }
 
-// A token for each row of logits, from what the model gave to what is copied to the host.
-void bench_sampling(const Bench& b, const char* name, int64_t rows, const TokenDraw& draw) {
-  constexpr int32_t kVocab = 151936;
-  constexpr int kSteps = 4;
-  const OpContext context{.stream = b.runtime.stream()};
-  const Tensor narrow = b.random({rows, kVocab}), logits = b.make(DType::kF32, {rows, kVocab});
-  Tensor hundred(DType::kF32, {rows, 1}), host(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))});
+// Rows like a model's logits: normal, of deviation 2.5, each from another place of one sequence.
+Tensor normal_rows(const Bench& b, int64_t rows, int64_t vocab) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 2.5f);
+  std::vector<float> values(static_cast<size_t>(2 * vocab));
+  for (float& x : values) x = normal(random);
+  Tensor host(DType::kF32, {rows, vocab});
   for (int64_t r = 0; r < rows; ++r) {
-    set_element(hundred, r, 100);  // logits between -5 and 5
-    TokenDraw one = draw;
-    one.uniform = (static_cast<double>(r) + 0.5) / static_cast<double>(rows);
-    std::memcpy(host.data_as<uint8_t>() + r * host.dim(1), &one, sizeof(one));
+    std::copy_n(values.begin() + r * 997 % vocab, vocab, host.data_as<float>() + r * vocab);
   }
-  const Tensor factors = copied_to(b.runtime, std::move(hundred)), draws = copied_to(b.runtime, std::move(host));
-  b.ops.pointwise({.kind = PointwiseKind::kMul, .x = factors, .y = narrow, .out = logits}, context);
+  return copied_to(b.runtime, std::move(host));
+}
+
+// A token for each row of logits, from what the model gave to what is copied to the host.
+void bench_sampling(const Bench& b, const char* name, const Tensor& logits, const TokenDraw& draw) {
+  const int64_t rows = logits.dim(0);
+  const auto vocab = static_cast<int32_t>(logits.dim(1));
+  const OpContext context{.stream = b.runtime.stream()};
+  std::vector<TokenDraw> on_host(static_cast<size_t>(rows), draw);
+  for (size_t r = 0; r < on_host.size(); ++r) {
+    on_host[r].uniform = (static_cast<double>(r) + 0.5) / static_cast<double>(rows);
+  }
+  Tensor host(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))});
+  std::memcpy(host.data(), on_host.data(), static_cast<size_t>(host.bytes()));
+  const Tensor draws = copied_to(b.runtime, std::move(host));
   const Tensor best = b.make(DType::kI32, {rows}), stats = b.make(DType::kF32, {rows, 4});
   const Tensor ids = b.make(DType::kI32, {rows}), chosen = b.make(DType::kF32, {rows});
-  using Limits = SampleTokensArgs::Limits;
-  const double seconds = b.time(kSteps, [&](int) {
-    b.ops.token_confidence({logits, kVocab, std::nullopt, best, stats}, context);
+  const double seconds = b.time(rows < 64 ? 20 : 8, [&](int) {
+    b.ops.token_confidence({logits, vocab, std::nullopt, best, stats}, context);
     if (draw.temperature == 0) return;
     b.ops.sample_tokens({.logits = logits,
-                         .vocab = kVocab,
+                         .vocab = vocab,
                          .best = best,
                          .stats = stats,
                          .draws = draws,
-                         .top_k = draw.top_k > 0 ? Limits::kSome : Limits::kNone,
-                         .top_p = draw.top_p < 1 ? Limits::kSome : Limits::kNone,
+                         .on_host = on_host,
                          .ids = ids,
                          .chosen = chosen},
                         context);
   });
-  std::printf("%-34s rows %5ld  %9.2f us\n", name, static_cast<long>(rows), seconds * 1e6);
+  std::printf("%-24s of %6d  rows %5ld  %9.2f us\n", name, vocab, static_cast<long>(rows), seconds * 1e6);
 }
 
 double copy_rate(const Bench& b) {
@@ -275,10 +284,14 @@ void bench_all_gate_up(const Bench& b, double copy) {
 }
 
 void bench_all_sampling(const Bench& b) {
-  for (const int64_t rows : {1, 64}) {
-    bench_sampling(b, "most likely of 151936", rows, {});
-    bench_sampling(b, "drawn at temperature 0.8", rows, {.temperature = 0.8f});
-    bench_sampling(b, "top k 50, top p 0.95", rows, {.temperature = 0.8f, .top_p = 0.95f, .top_k = 50});
+  for (const int64_t vocab : {151936, 248320}) {
+    for (const int64_t rows : {1, 8, 64, 256}) {
+      const Tensor logits = normal_rows(b, rows, vocab);
+      bench_sampling(b, "most likely", logits, {});
+      bench_sampling(b, "top k 20, top p 0.95", logits, {.temperature = 0.7f, .top_p = 0.95f, .top_k = 20});
+      bench_sampling(b, "top p 0.95", logits, {.temperature = 0.7f, .top_p = 0.95f});
+      bench_sampling(b, "temperature 0.7", logits, {.temperature = 0.7f});
+    }
   }
 }
 

@@ -201,11 +201,7 @@ Tensor ModelRunner::run(const ForwardBatch& batch) {
 }
 
 void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const {
-  using Limits = SampleTokensArgs::Limits;
   const std::span<const TokenDraw> draws = choice.draws;
-  const auto some = [&draws](const auto& condition) {
-    return std::ranges::any_of(draws, condition) ? Limits::kSome : Limits::kNone;
-  };
   runtime_.copy_to_device(rows.draws.data(), draws.data(), draws.size_bytes());
   ops_->sample_tokens({.logits = logits,
                        .vocab = choice.vocab,
@@ -213,8 +209,7 @@ void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits
                        .best = rows.best,
                        .stats = rows.stats,
                        .draws = rows.draws,
-                       .top_k = some([](const TokenDraw& d) { return d.top_k > 0; }),
-                       .top_p = some([](const TokenDraw& d) { return d.top_p < 1; }),
+                       .on_host = draws,
                        .ids = rows.ids,
                        .chosen = rows.chosen},
                       config_.context);

@@ -24,7 +24,7 @@ struct CudaModule {
   std::vector<std::string> (*devices)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 5;
+inline constexpr int32_t kCudaModuleVersion = 6;
 
 // Loads libheadrace_cuda.so once, from the program's own library path. Error kNoDevice, one sentence: not built, not
 // found, its libraries are missing, or of another version.

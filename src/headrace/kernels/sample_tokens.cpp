@@ -10,6 +10,8 @@ void check(const SampleTokensArgs& a) {
   const int64_t rows = a.logits.dim(0);
   check_shape("sample_tokens: draws", a.draws, {rows, static_cast<int64_t>(sizeof(TokenDraw))});
   check_dtype("sample_tokens: draws", a.draws, DType::kU8);
+  HR_REQUIRE(a.on_host.empty() || static_cast<int64_t>(a.on_host.size()) == rows, ErrorCode::kInvalidArgument,
+             "sample_tokens: ", a.on_host.size(), " draws on the host, expected none or ", rows);
   check_shape("sample_tokens: ids", a.ids, {rows});
   check_dtype("sample_tokens: ids", a.ids, DType::kI32);
   check_shape("sample_tokens: chosen", a.chosen, {rows});

@@ -1,6 +1,7 @@
 // Tokens drawn from rows of logits after temperature, top-k, top-p and min-p.
 #pragma once
 #include <optional>
+#include <span>
 
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/op_context.h"
@@ -33,10 +34,9 @@ struct SampleTokensArgs {
   std::optional<int32_t> excluded_id;  // below vocab
   TensorView best, stats;              // as token_confidence wrote them of these logits
   TensorView draws;                    // uint8 [rows, sizeof(TokenDraw)]: a TokenDraw each
-  // kNone: no row has such a limit, and a device saves the passes that find it.
-  enum class Limits : uint8_t { kNone, kSome } top_k = Limits::kSome, top_p = Limits::kSome;
-  TensorView ids;     // int32 [rows]
-  TensorView chosen;  // float32 [rows]: the ids' logits
+  std::span<const TokenDraw> on_host;  // the draws too, or none: a device saves a pass that none of them needs
+  TensorView ids;                      // int32 [rows]
+  TensorView chosen;                   // float32 [rows]: the ids' logits
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

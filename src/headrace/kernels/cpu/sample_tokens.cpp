@@ -74,7 +74,7 @@ int32_t drawn(std::span<const float> logits, float largest, std::optional<int32_
                  least = static_cast<double>(p.min_p) * candidates[0].weight;
     double kept = 0;
     size_t n = 0;
-    while (n < count && (n == 0 || kept < enough) && candidates[n].weight >= least) kept += candidates[n++].weight;
+    while (n < count && (n == 0 || (kept < enough && candidates[n].weight >= least))) kept += candidates[n++].weight;
     count = n;
     total = kept;
   }

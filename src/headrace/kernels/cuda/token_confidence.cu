@@ -1,5 +1,7 @@
-// Rows of logits read once: a block for a slice of a row, then one block for each row merges its slices. Slices and the
+// Rows of logits read once: a block for a slice of a row, then one warp for each row merges its slices. Slices and the
 // order of merging depend on the vocabulary alone.
+#include <cfloat>
+
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/token_confidence.h"
@@ -7,56 +9,51 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPerThread = 16, kSlice = kThreads * kPerThread;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kPerThread = 16, kSlice = kThreads * kPerThread;
 constexpr int kNone = INT32_MAX;
 
-// Of a set of logits: sum of exp(x - largest), and of exp(x - largest) * (x - largest).
-struct Summary {
-  float largest = -INFINITY, second = -INFINITY, sum = 0, weighted = 0;
+// Of a set of logits.
+struct Top {
+  float largest = -INFINITY, second = -INFINITY;
   int best = kNone;
+};
+
+__device__ inline Top merged(const Top& a, const Top& b) {
+  return {fmaxf(a.largest, b.largest), fmaxf(fminf(a.largest, b.largest), fmaxf(a.second, b.second)),
+          a.largest > b.largest   ? a.best
+          : b.largest > a.largest ? b.best
+                                  : min(a.best, b.best)};
+}
+
+// Besides, sum of exp(x - largest), and of exp(x - largest) * (x - largest).
+struct Summary {
+  Top top;
+  float sum = 0, weighted = 0;
 };
 
 // Scales a sum to a larger maximum.
 __device__ inline void rebase(Summary& s, float largest) {
-  if (s.largest == -INFINITY) {  // nothing but minus infinities, or a NaN that must stay
+  if (s.top.largest == -INFINITY) {  // nothing but minus infinities, or a NaN that must stay
     s.weighted = s.sum;
     return;
   }
-  const float shift = s.largest - largest, keep = expf(shift);
+  const float shift = s.top.largest - largest, keep = expf(shift);
   s.weighted = keep > 0 ? keep * fmaf(shift, s.sum, s.weighted) : 0 * s.sum;
   s.sum *= keep;
 }
 
 __device__ inline Summary merged(Summary a, Summary b) {
-  Summary out;
-  out.largest = fmaxf(a.largest, b.largest);
-  out.second = fmaxf(fminf(a.largest, b.largest), fmaxf(a.second, b.second));
-  out.best = a.largest > b.largest ? a.best : b.largest > a.largest ? b.best : min(a.best, b.best);
-  rebase(a, out.largest);
-  rebase(b, out.largest);
-  out.sum = a.sum + b.sum;
-  out.weighted = a.weighted + b.weighted;
-  return out;
+  const Top top = merged(a.top, b.top);
+  rebase(a, top.largest);
+  rebase(b, top.largest);
+  return {top, a.sum + b.sum, a.weighted + b.weighted};
 }
 
-__device__ inline Summary other(const Summary& s, int distance) {
-  constexpr unsigned kAll = 0xffffffffu;
-  return {__shfl_xor_sync(kAll, s.largest, distance), __shfl_xor_sync(kAll, s.second, distance),
-          __shfl_xor_sync(kAll, s.sum, distance), __shfl_xor_sync(kAll, s.weighted, distance),
-          __shfl_xor_sync(kAll, s.best, distance)};
-}
+constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Of the whole block, in thread 0.
-__device__ Summary over_block(Summary s) {
-  __shared__ Summary of_warp[kThreads / 32];
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) s = merged(s, other(s, distance));
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = s;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < kThreads / 32; ++w) s = merged(s, of_warp[w]);
-  }
-  return s;
+__device__ inline Top other(const Top& top, int distance) {
+  return {__shfl_xor_sync(kAllLanes, top.largest, distance), __shfl_xor_sync(kAllLanes, top.second, distance),
+          __shfl_xor_sync(kAllLanes, top.best, distance)};
 }
 
 struct Params {
@@ -69,49 +66,79 @@ struct Params {
   int64_t stats_stride;
 };
 
+// Sums are of exp(x - the slice's largest), so that those of its threads are only added.
 __global__ void __launch_bounds__(kThreads) read_slices(const __grid_constant__ Params p) {
+  __shared__ Top top_of[kWarps];
+  __shared__ float sum_of[kWarps], weighted_of[kWarps];
   let_next_start();
   wait_for_previous();
   const float* row = p.logits + blockIdx.y * p.stride;
+  const int first = blockIdx.x * kSlice + threadIdx.x, warp = threadIdx.x / 32;
+  const bool leads = threadIdx.x % 32 == 0;
   float x[kPerThread];
-  Summary s;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const int id = blockIdx.x * kSlice + i * kThreads + threadIdx.x;
+    const int id = first + i * kThreads;
     x[i] = id < p.vocab && id != p.excluded ? __ldcg(row + id) : -INFINITY;
   }
+  Top top;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (x[i] > s.largest) {
-      s.second = s.largest;
-      s.largest = x[i];
-      s.best = blockIdx.x * kSlice + i * kThreads + threadIdx.x;
+    if (x[i] > top.largest) {
+      top = {x[i], top.largest, first + i * kThreads};
     } else {
-      s.second = fmaxf(s.second, x[i]);
+      top.second = fmaxf(top.second, x[i]);
     }
   }
 #pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) top = merged(top, other(top, distance));
+  if (leads) top_of[warp] = top;
+  __syncthreads();
+  float from = -INFINITY;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) from = fmaxf(from, top_of[w].largest);
+  if (from == -INFINITY) from = 0;
+  Summary s;
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (x[i] == -INFINITY) continue;
-    const float shift = x[i] - s.largest, weight = expf(shift);
+    const float shift = x[i] - from, weight = expf(shift);
     s.sum += weight;
-    if (weight > 0) s.weighted = fmaf(weight, shift, s.weighted);
+    s.weighted = fmaf(weight, fmaxf(shift, -FLT_MAX), s.weighted);  // no product of 0 and an infinity
   }
-  s = over_block(s);
-  if (threadIdx.x == 0) p.summaries[blockIdx.y * p.slices + blockIdx.x] = s;
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    s.sum += __shfl_xor_sync(kAllLanes, s.sum, distance);
+    s.weighted += __shfl_xor_sync(kAllLanes, s.weighted, distance);
+  }
+  if (leads) sum_of[warp] = s.sum, weighted_of[warp] = s.weighted;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  s = {};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    s.top = merged(s.top, top_of[w]);
+    s.sum += sum_of[w];
+    s.weighted += weighted_of[w];
+  }
+  p.summaries[blockIdx.y * p.slices + blockIdx.x] = s;
 }
 
-__global__ void __launch_bounds__(kThreads) merge_slices(const __grid_constant__ Params p) {
+// A warp for each row.
+__global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Params p) {
   let_next_start();
   wait_for_previous();
   Summary s;
-  for (int i = threadIdx.x; i < p.slices; i += kThreads) s = merged(s, p.summaries[blockIdx.x * p.slices + i]);
-  s = over_block(s);
+  for (int i = threadIdx.x; i < p.slices; i += 32) s = merged(s, p.summaries[blockIdx.x * p.slices + i]);
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    s = merged(s, Summary{other(s.top, distance), __shfl_xor_sync(kAllLanes, s.sum, distance),
+                          __shfl_xor_sync(kAllLanes, s.weighted, distance)});
+  }
   if (threadIdx.x != 0) return;
   const float log_sum = logf(s.sum);
   float* stats = p.stats + blockIdx.x * p.stats_stride;
-  p.best[blockIdx.x] = s.best == kNone ? (p.excluded == 0 ? 1 : 0) : s.best;  // nothing but minus infinities
-  stats[0] = s.largest, stats[1] = log_sum, stats[2] = s.second, stats[3] = log_sum - s.weighted / s.sum;
+  p.best[blockIdx.x] = s.top.best == kNone ? (p.excluded == 0 ? 1 : 0) : s.top.best;  // nothing but minus infinities
+  stats[0] = s.top.largest, stats[1] = log_sum, stats[2] = s.top.second, stats[3] = log_sum - s.weighted / s.sum;
 }
 
 }  // namespace
@@ -135,7 +162,7 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
                  .stats_stride = a.stats.stride(0)};
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(rows));
   launch_early(stream, read_slices, grid, dim3(kThreads), 0, p, "token_confidence");
-  launch_early(stream, merge_slices, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, p, "token_confidence");
+  launch_early(stream, merge_slices, dim3(static_cast<unsigned>(rows)), dim3(32), 0, p, "token_confidence");
 }
 
 }  // namespace headrace::cuda
