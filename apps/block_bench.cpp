@@ -152,13 +152,14 @@ void report(const LLM& llm, int32_t requests, const DeviceLimits& limits, const 
 
 }  // namespace
 
-void bench_blocks(LLM& llm) {
+void bench_blocks(LLM& llm, std::vector<int32_t> counts) {
+  if (counts.empty()) counts = {1, 128};
   HR_REQUIRE(llm.device().type != DeviceType::kCPU, ErrorCode::kUnsupported,
              "bench blocks: it measures a GPU's denoise steps; give --device cuda");
   DeviceRuntime& runtime = *llm.config().runner.runtime;
   const DeviceLimits limits = measured_limits(runtime, llm.config().runner.context);
   const int32_t block_size = llm.model_info().diffusion ? llm.model_info().diffusion->block_size : 1;
-  for (const int32_t requests : {1, 128}) {
+  for (const int32_t requests : counts) {
     Engine engine(llm.model(), config_for(llm, requests, block_size));
     Measured m;
     measure_engine(engine, requests, block_size, m);

@@ -51,7 +51,7 @@ struct GenerateFlags {
 int generate(const GenerateFlags& flags);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
-// `parallel`: for `model`, how many requests decode at once, one measurement for each.
+// `parallel`: for `model` and `blocks`, how many requests run at once, one measurement for each.
 int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel);
 
 }  // namespace headrace::app

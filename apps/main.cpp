@@ -157,7 +157,9 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   measure->add_option("op", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "gdn", "model"}));
-  measure->add_option("--parallel", c.parallel, "model: also with so many requests at once, such as 8,64")
+  measure
+      ->add_option("--parallel", c.parallel,
+                   "model: also with so many requests at once, such as 8,64; blocks: in place of 1,128")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));

@@ -27,16 +27,23 @@ struct Bench {
   const OpSet& ops = cuda_module().ops("cuda");
 
   Tensor make(DType type, const Shape& shape) const { return Tensor(type, shape, runtime); }
-  // Values between -0.05 and 0.05: zeros run faster than real data.
+  // Values between -0.05 and 0.05, which begin again after 64 MiB: zeros run faster than real data.
   Tensor random(const Shape& shape) const {
-    Tensor host(DType::kBF16, shape);
+    Tensor on_device(DType::kBF16, shape, runtime);
+    Tensor host(DType::kBF16, {std::min(on_device.numel(), int64_t{32} << 20)});
     uint64_t z = 1;
     auto* to = host.data_as<BF16>();
     for (int64_t i = 0; i < host.numel(); ++i) {
       z = z * 6364136223846793005u + 1442695040888963407u;
       to[i] = BF16(static_cast<float>(static_cast<int32_t>(z >> 40) - (1 << 23)) * (0.05f / (1 << 23)));
     }
-    return copied_to(runtime, std::move(host));
+    const Tensor values = copied_to(runtime, std::move(host));
+    for (int64_t at = 0; at < on_device.bytes(); at += values.bytes()) {
+      runtime.copy_on_device(static_cast<char*>(on_device.data()) + at, values.data(),
+                             std::min(values.bytes(), on_device.bytes() - at));
+    }
+    runtime.synchronize();
+    return on_device;
   }
   // Median seconds of one call of f(i), i < count.
   template <class F>
@@ -111,33 +118,97 @@ struct LayerShape {
   int64_t hidden, heads, inner, next;  // next: rows of all projections of the next layer together
 };
 
-// A decoder layer's products, from behind its attention to before the next one's; every step reads what the last wrote.
-void bench_layer(const Bench& b, const char* name, const LayerShape& l, int64_t rows, double copy) {
+// A decoder layer's products, from behind its attention to before the next one's, for each number of rows; every step
+// reads what the last wrote.
+void bench_layer(const Bench& b, const char* name, const LayerShape& l, std::span<const int64_t> counts, double copy,
+                 Determinism determinism = Determinism::kFast) {
   const int64_t bytes = 2 * l.hidden * (l.heads + 3 * l.inner + l.next);
   const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 3, 12));
   const Tensor out = b.random({copies * l.hidden, l.heads}), gate_up = b.random({copies * 2 * l.inner, l.hidden});
   const Tensor down = b.random({copies * l.hidden, l.inner}), next = b.random({copies * l.next, l.hidden});
-  const Tensor norm = b.random({l.hidden}), a = b.random({rows, l.heads}), x = b.random({rows, l.hidden});
-  const Tensor inner = b.make(DType::kBF16, {rows, l.inner}), y = b.make(DType::kBF16, {rows, l.next});
-  const OpContext context{.stream = b.runtime.stream()};
-  const double seconds = b.time(copies, [&](int i) {
-    const auto part = [i](const Tensor& w, int64_t of, int64_t at = 0, int64_t parts = 1) {
-      return w.view().slice((i * parts + at) * of, (i * parts + at + 1) * of);
-    };
-    b.ops.fused_linear({.x = a, .products = {{{part(out, l.hidden), {}, x}}}, .residual = x}, context);
-    b.ops.fused_linear(
-        {.x = x,
-         .norm_weight = norm,
-         .products = {{{part(gate_up, l.inner, 0, 2), {}, inner}, {part(gate_up, l.inner, 1, 2), {}, {}}}},
-         .num_products = 2,
-         .combine = FusedLinearArgs::Combine::kSiluMul},
-        context);
-    b.ops.fused_linear({.x = inner, .products = {{{part(down, l.hidden), {}, x}}}, .residual = x}, context);
-    b.ops.fused_linear({.x = x, .norm_weight = norm, .products = {{{part(next, l.next), {}, y}}}}, context);
-  });
-  const double rate = static_cast<double>(bytes) / seconds;
-  std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", name, static_cast<long>(rows), seconds * 1e6,
-              rate / 1e12, rate / copy);
+  const Tensor norm = b.random({l.hidden});
+  const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+  for (const int64_t rows : counts) {
+    const Tensor a = b.random({rows, l.heads}), x = b.random({rows, l.hidden});
+    const Tensor inner = b.make(DType::kBF16, {rows, l.inner}), y = b.make(DType::kBF16, {rows, l.next});
+    const double seconds = b.time(copies, [&](int i) {
+      const auto part = [i](const Tensor& w, int64_t of, int64_t at = 0, int64_t parts = 1) {
+        return w.view().slice((i * parts + at) * of, (i * parts + at + 1) * of);
+      };
+      b.ops.fused_linear({.x = a, .products = {{{part(out, l.hidden), {}, x}}}, .residual = x}, context);
+      b.ops.fused_linear(
+          {.x = x,
+           .norm_weight = norm,
+           .products = {{{part(gate_up, l.inner, 0, 2), {}, inner}, {part(gate_up, l.inner, 1, 2), {}, {}}}},
+           .num_products = 2,
+           .combine = FusedLinearArgs::Combine::kSiluMul},
+          context);
+      b.ops.fused_linear({.x = inner, .products = {{{part(down, l.hidden), {}, x}}}, .residual = x}, context);
+      b.ops.fused_linear({.x = x, .norm_weight = norm, .products = {{{part(next, l.next), {}, y}}}}, context);
+    });
+    const double rate = static_cast<double>(bytes) / seconds;
+    std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", name, static_cast<long>(rows), seconds * 1e6,
+                rate / 1e12, rate / copy);
+  }
+}
+
+void bench_layers(const Bench& b, std::span<const int64_t> counts, double copy,
+                  Determinism determinism = Determinism::kFast) {
+  if (determinism == Determinism::kStrict) std::printf("strict mode\n");
+  bench_layer(b, "layer of Qwen3.5-0.8B (GDN)", {1024, 2048, 3584, 8224}, counts, copy, determinism);
+  bench_layer(b, "layer of SDAR-4B", {2560, 4096, 9728, 6144}, counts, copy, determinism);
+}
+
+struct ProductShape {
+  const char* name;
+  int64_t out, in;
+  FusedLinearArgs::Combine combine = FusedLinearArgs::Combine::kNone;
+  DType result = DType::kBF16;
+};
+
+// One product without its norm, for each number of rows.
+void bench_narrow(const Bench& b, const ProductShape& p, std::span<const int64_t> counts, double copy,
+                  Determinism determinism = Determinism::kFast) {
+  const int64_t weights = p.combine == FusedLinearArgs::Combine::kSiluMul ? 2 : 1, bytes = weights * p.out * p.in * 2;
+  const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 2, 40));
+  const Tensor w = b.random({copies * weights * p.out, p.in}), all = b.random({counts.back(), p.in});
+  const Tensor results = b.make(p.result, {counts.back(), p.out});
+  const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+  for (const int64_t rows : counts) {
+    const double seconds = b.time(copies, [&](int i) {
+      const auto part = [&](int64_t at) {
+        return w.view().slice((i * weights + at) * p.out, (i * weights + at + 1) * p.out);
+      };
+      FusedLinearArgs args{
+          .x = all.view().slice(0, rows), .num_products = static_cast<int>(weights), .combine = p.combine};
+      args.products[0] = {.weight = part(0), .bias = {}, .y = results.view().slice(0, rows)};
+      if (weights == 2) args.products[1].weight = part(1);
+      b.ops.fused_linear(args, context);
+    });
+    const double rate = static_cast<double>(bytes) / seconds;
+    std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", p.name, static_cast<long>(rows),
+                seconds * 1e6, rate / 1e12, rate / copy);
+  }
+}
+
+// Rows as steps of a few requests have them.
+void bench_all_narrow(const Bench& b, double copy) {
+  constexpr std::array<int64_t, 8> kCounts = {9, 12, 16, 24, 32, 48, 64, 96};
+  constexpr auto kGateUp = FusedLinearArgs::Combine::kSiluMul, kNone = FusedLinearArgs::Combine::kNone;
+  constexpr std::array<ProductShape, 10> kProducts = {{{"qkv 6144 x 2560", 6144, 2560},
+                                                       {"out 2560 x 4096", 2560, 4096},
+                                                       {"gate and up 9728 x 2560", 9728, 2560, kGateUp},
+                                                       {"down 2560 x 9728", 2560, 9728},
+                                                       {"projections 8224 x 1024", 8224, 1024},
+                                                       {"out 1024 x 2048", 1024, 2048},
+                                                       {"gate and up 3584 x 1024", 3584, 1024, kGateUp},
+                                                       {"down 1024 x 3584", 1024, 3584},
+                                                       {"head 151936 x 2560", 151936, 2560, kNone, DType::kF32},
+                                                       {"head 248320 x 1024", 248320, 1024, kNone, DType::kF32}}};
+  for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+    bench_layers(b, kCounts, copy, determinism);
+    for (const ProductShape& p : kProducts) bench_narrow(b, p, kCounts, copy, determinism);
+  }
 }
 
 // The experts of a layer of Qwen3-30B-A3B: 128, of which a token takes 8; routing included. Every step of the rotation
@@ -295,16 +366,13 @@ void bench_all_sampling(const Bench& b) {
   }
 }
 
-// All of it, or one part: layers, products, modes, gates, experts or sampling.
+// All of it, or one part: layers, narrow, products, modes, gates, experts or sampling.
 void run(std::string_view part) {
   const Bench b;
   const double copy = copy_rate(b);
   std::printf("copy %.3f TB/s\n", copy / 1e12);
-  for (const int64_t rows : {1, 2, 4, 8, 16}) {
-    if (!part.empty() && part != "layers") break;
-    bench_layer(b, "layer of Qwen3.5-0.8B (GDN)", {1024, 2048, 3584, 8224}, rows, copy);
-    bench_layer(b, "layer of SDAR-4B", {2560, 4096, 9728, 6144}, rows, copy);
-  }
+  if (part.empty() || part == "layers") bench_layers(b, std::array<int64_t, 5>{1, 2, 4, 8, 16}, copy);
+  if (part.empty() || part == "narrow") bench_all_narrow(b, copy);
   if (part.empty() || part == "products") bench_all_products(b, copy);
   if (part.empty() || part == "modes") bench_both_modes(b, copy);
   if (part.empty() || part == "gates") bench_all_gate_up(b, copy);

@@ -23,6 +23,7 @@ bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained cha
 void multiply(const FusedLinearArgs& a, const OpContext& context) {
   Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
+  if (narrow_supports(a, context.determinism, stream)) return narrow_matmul(a, context.determinism, stream);
   if (few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream);
   if (strict && ordered_sm90_supports(a, stream)) return ordered_matmul_sm90(a, stream);
   if (strict && ordered_supports(a)) return ordered_matmul(a, stream);
@@ -48,6 +49,7 @@ bool combined_at_once(const FusedLinearArgs& a, const Stream& stream, bool stric
   if (a.combine != FusedLinearArgs::Combine::kSiluMul) return false;
   FusedLinearArgs of_rows = a;
   of_rows.norm_weight = {};
+  if (narrow_supports(of_rows, strict ? Determinism::kStrict : Determinism::kFast, stream)) return true;
   return strict ? ordered_sm90_supports(of_rows, stream) : gate_up_sm90_supports(of_rows, stream);
 }
 
@@ -99,6 +101,13 @@ void join_products(FusedLinearArgs& a) {
   a.num_products = kept + 1;
 }
 
+// Whether all of it goes to the kernel for 9 to 64 rows, behind a norm of its own.
+bool becomes_narrow(FusedLinearArgs a, const OpContext& context) {
+  if (a.combine == FusedLinearArgs::Combine::kNone) join_products(a);
+  a.norm_weight = {};
+  return narrow_supports(a, context.determinism, stream_of(context));
+}
+
 // The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of
 // many rows must be those of a few.
 void run_parts(FusedLinearArgs a, const OpContext& context) {
@@ -109,10 +118,14 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
     rms_norm({.x = a.x, .weight = a.norm_weight, .eps = a.eps, .weight_form = a.norm_form, .out = normed}, context);
     a.x = normed, a.norm_weight = {};
   }
-  if (strict && few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream_of(context));
+  if (strict && few_rows_supports(a) && !becomes_narrow(a, context)) {
+    return few_rows_matmul(a, context.determinism, stream_of(context));
+  }
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
   if (combined_at_once(a, stream_of(context), strict)) {
-    return strict ? ordered_matmul_sm90(a, stream_of(context)) : gate_up_sm90(a, stream_of(context));
+    const Stream& stream = stream_of(context);
+    if (narrow_supports(a, context.determinism, stream)) return narrow_matmul(a, context.determinism, stream);
+    return strict ? ordered_matmul_sm90(a, stream) : gate_up_sm90(a, stream);
   }
   if (!combined) join_products(a);
   const TensorView result = a.products[0].y;
@@ -160,7 +173,9 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   if (rows == 0 || joins_chain(a, context, chained)) return;
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
-  if (!(strict && a.norm_weight) && few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream);
+  if (!(strict && a.norm_weight) && few_rows_supports(a) && !becomes_narrow(a, context)) {
+    return few_rows_matmul(a, context.determinism, stream);
+  }
   const int64_t step = rows_at_once(a, stream, strict);
   for (int64_t begin = 0; begin < rows; begin += step) {
     run_parts(rows_of(a, begin, std::min(rows, begin + step)), context);

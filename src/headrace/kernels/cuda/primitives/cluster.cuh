@@ -59,6 +59,10 @@ __device__ inline void copy_to_block(uint32_t to, uint32_t from, uint32_t bytes,
                "r"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
+// Arrives at a barrier of any block of the cluster, by the address of address_in.
+__device__ inline void barrier_arrive_in(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 // Waits for what other blocks of the cluster send.
 __device__ inline void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
   asm volatile(

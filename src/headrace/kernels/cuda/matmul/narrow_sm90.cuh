@@ -1,0 +1,397 @@
+// Products of 9 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
+//
+// The rows of the weights are the 64 rows of a product, and the rows of x its columns. A cluster takes tiles in turn:
+// 64 rows of one weight, 128 of it, or 64 of each of two that are combined; each of its blocks takes a part of `in` of
+// every tile. One thread fills a ring of stages of 16 KB of weights and the slices of x that they meet, with weights
+// before it waits for the kernel that makes x: they are constants. One warpgroup multiplies. A block's sums go to the
+// blocks of its cluster, each of which adds up its share of the tile in the order of the blocks and writes it: the same
+// bits in every run. In strict mode a cluster's eight blocks have the eight parts of matmul_parts.cuh.
+#pragma once
+#include "headrace/kernels/cuda/matmul/matmul_parts.cuh"
+#include "headrace/kernels/cuda/matmul/narrow_plan.h"
+#include "headrace/kernels/cuda/matmul/shared_piece.cuh"
+#include "headrace/kernels/cuda/primitives/cluster.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/wgmma.cuh"
+#include "headrace/kernels/cuda/primitives/wgmma_widths.cuh"
+
+namespace headrace::cuda::narrow {
+
+inline constexpr int kMultipliers = 128, kThreads = kMultipliers + 32, kWarps = 4;
+inline constexpr int kPieceChunks = NarrowPlan::kPieceChunks;
+inline constexpr int kBoxBytes = NarrowPlan::kBoxBytes, kRowBytes = NarrowPlan::kChunk * 2;
+
+struct Params {
+  CUtensorMap x, weights[2];  // [in, rows] and [in, out]
+  Result result;
+  int rows, out, tiles;
+  int stages, blocks;
+  int pieces, pieces_more;  // of 128 elements of `in` that each block of a cluster takes; the first ones take one more
+  bool dealt;               // pieces are dealt out to the blocks in turns: the parts of matmul_parts.cuh
+  int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
+  bool combined;
+};
+
+template <class T, int kColumns, int kTileBoxes>
+struct Shape {
+  using Element = T;
+  static constexpr int kWidth = kColumns, kBoxes = kTileBoxes, kTiles = kWidth / 8;
+  static constexpr int kChunks = NarrowPlan::kStageBoxes / kBoxes;  // of a stage
+  static constexpr int kWeightBytes = NarrowPlan::kStageBoxes * kBoxBytes, kXBytes = kWidth * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kChunks * kXBytes;
+  static constexpr int kUnits = kTiles * kWarps;  // of a tile's sums: what a warp has of 8 columns
+};
+
+// Of the launch. Blocks that are alone are not launched as clusters.
+__device__ inline int block_of_cluster(const Params& p) {
+  int value = 0;
+  if (p.blocks > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(value));
+  return value;
+}
+__device__ inline int cluster_of_block(const Params& p) {
+  int value = static_cast<int>(blockIdx.x);
+  if (p.blocks > 1) asm("mov.u32 %0, %%clusterid.x;" : "=r"(value));
+  return value;
+}
+__device__ inline int num_clusters(const Params& p) {
+  int value = static_cast<int>(gridDim.x);
+  if (p.blocks > 1) asm("mov.u32 %0, %%nclusterid.x;" : "=r"(value));
+  return value;
+}
+
+// Where a block is in its work: a tile, and a stage of the block's part of `in`.
+template <class S>
+struct Work {
+  const Params& p;
+  int rank, steps, first_chunk, tile, step = 0;
+  bool first = true;
+  __device__ explicit Work(const Params& params)
+      : p(params),
+        rank(block_of_cluster(p)),
+        steps((p.pieces + (rank < p.pieces_more ? 1 : 0)) * (kPieceChunks / S::kChunks)),
+        first_chunk((p.dealt ? rank : p.pieces * rank + min(rank, p.pieces_more)) * kPieceChunks),
+        tile(cluster_of_block(p)) {}
+  __device__ bool inside() const { return tile < p.tiles; }
+  __device__ void next_tile() { tile += num_clusters(p), first = false; }
+  __device__ void next() {
+    if (++step == steps) step = 0, next_tile();
+  }
+  // Elements of `in` before one of the chunks of this stage.
+  __device__ int element(int chunk) const {
+    const int at = step * S::kChunks + chunk, piece = at / kPieceChunks * (p.dealt ? p.blocks : 1);
+    return (first_chunk + piece * kPieceChunks + at % kPieceChunks) * NarrowPlan::kChunk;
+  }
+};
+
+struct Place {
+  int stages, stage = 0;
+  uint32_t phase = 0;
+  __device__ void next() {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+template <class S>
+struct Shared {
+  uint32_t memory;
+  int num_stages, join_bytes;
+  __device__ uint32_t stage(int i) const { return memory + i * S::kStageBytes; }
+  __device__ uint32_t x(int i) const { return stage(i) + S::kWeightBytes; }
+  __device__ uint32_t join() const { return stage(num_stages); }
+  __device__ uint32_t full(int i) const { return join() + join_bytes + i * 16; }
+  __device__ uint32_t empty(int i) const { return full(i) + 8; }
+  __device__ uint32_t sent() const { return full(num_stages); }
+  __device__ uint32_t taken() const { return sent() + 8; }
+};
+
+template <class S>
+struct Producer {
+  const Params& p;
+  Shared<S> shared;
+
+  __device__ void run() const {
+    int early = 0;
+    for (Work<S> ahead(p); early < p.stages && ahead.inside(); ++early, ahead.next()) fill_weights(ahead, early);
+    wait_for_previous();
+    Place at{p.stages};
+    for (Work<S> work(p); work.inside(); work.next(), at.next()) {
+      if (early > 0) {
+        --early;
+      } else {
+        barrier_wait(shared.empty(at.stage), at.phase ^ 1);
+        fill_weights(work, at.stage);
+      }
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        copy_box(shared.x(at.stage) + c * S::kXBytes, p.x, work.element(c), 0, 0, 0, shared.full(at.stage));
+      }
+    }
+  }
+
+ private:
+  // What lies past the ends comes as zeros.
+  __device__ void fill_weights(const Work<S>& work, int stage) const {
+    const uint32_t full = shared.full(stage);
+    barrier_expect(full, S::kStageBytes);
+#pragma unroll
+    for (int c = 0; c < S::kChunks; ++c) {
+#pragma unroll
+      for (int b = 0; b < S::kBoxes; ++b) {
+        const int row = p.combined ? work.tile : work.tile * S::kBoxes + b;
+        copy_box(shared.stage(stage) + (c * S::kBoxes + b) * kBoxBytes, p.weights[p.combined ? b : 0], work.element(c),
+                 row * NarrowPlan::kBoxRows, 0, 0, full, kReadOnce);
+      }
+    }
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// A unit of a tile's sums: a warp's 16 rows of each box, and 8 columns. Unit u, of warp u % 4 and columns u / 4, is
+// added up by block u % blocks, as the u / blocks-th of its share.
+template <class S>
+struct Unit {
+  using Sums = float[S::kBoxes][4];
+  using T = typename S::Element;
+  const Params& p;
+  int first_row, first_token, lane;
+  uint32_t residual[S::kBoxes][2] = {};
+  float bias[S::kBoxes][2] = {};
+
+  __device__ Unit(const Params& params, int tile, int unit)
+      : p(params),
+        first_row(tile * (p.combined ? 1 : S::kBoxes) * NarrowPlan::kBoxRows + unit % kWarps * 16),
+        first_token(unit / kWarps * 8),
+        lane(static_cast<int>(threadIdx.x) % 32) {}
+
+  // What is added to the results: asked for before they are there.
+  __device__ void ask() {
+    if (p.result.residual.data != nullptr) {
+      for_halves([&](int b, int h) {
+        if (inside(b, h)) residual[b][h] = __ldcg(word(p.result.residual, b, h));
+      });
+    }
+    if (p.result.bias != nullptr) {
+      for_halves([&](int b, int h) {
+        const int row = first_row + b * NarrowPlan::kBoxRows + h * 8 + lane / 4;
+        if (row < p.out) bias[b][h] = load(p.result.bias, p.result.bias_type, row);
+      });
+    }
+  }
+  // A lane has rows lane / 4 and 8 behind it, of columns 2 (lane % 4) and the next.
+  __device__ void write(Sums& sums) const {
+    if (p.combined) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[0][j] = quick_silu(sums[0][j]) * sums[S::kBoxes - 1][j];
+    }
+    for_halves([&](int b, int h) {
+      const float2 also = unpack2<T>(movmatrix(residual[b][h]));
+      const float low = sums[b][h * 2] + bias[b][h] + also.x, high = sums[b][h * 2 + 1] + bias[b][h] + also.y;
+      if (b > 0 && p.combined) return;
+      if (p.result.y.type == DType::kF32) {
+        store(b, h, 0, low), store(b, h, 1, high);
+      } else {
+        const uint32_t both = movmatrix(pack2<T>(low, high));
+        if (inside(b, h)) *word(p.result.y, b, h) = both;
+      }
+    });
+  }
+
+ private:
+  template <class F>
+  __device__ static void for_halves(const F& f) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b) f(b, 0), f(b, 1);
+  }
+  // Two neighbouring rows of the weights for one row of x, as a fragment turned round has them.
+  __device__ int row(int b, int h) const { return first_row + b * NarrowPlan::kBoxRows + h * 8 + lane % 4 * 2; }
+  __device__ bool inside(int b, int h) const { return row(b, h) < p.out && first_token + lane / 4 < p.rows; }
+  __device__ uint32_t* word(const Rows& rows, int b, int h) const {
+    return reinterpret_cast<uint32_t*>(static_cast<T*>(rows.data) + rows.at(first_token + lane / 4) + row(b, h));
+  }
+  __device__ void store(int b, int h, int next, float x) const {
+    const int row = first_row + b * NarrowPlan::kBoxRows + h * 8 + lane / 4, token = first_token + lane % 4 * 2 + next;
+    if (row < p.out && token < p.rows) static_cast<float*>(p.result.y.data)[p.result.y.at(token) + row] = x;
+  }
+};
+
+template <class S>
+struct Consumer {
+  using T = typename S::Element;
+  using Sums = float[S::kBoxes][S::kTiles][4];
+  const Params& p;
+  Shared<S> shared;
+  int warp, lane;
+
+  __device__ void run() const {
+    Place at{p.stages};
+    uint32_t phase = 0;
+    for (Work<S> work(p); work.inside(); phase ^= 1) {
+      if (!alone() && threadIdx.x == 0) {
+        barrier_expect(shared.sent(), share(work.rank) * p.blocks * S::kBoxes * NarrowPlan::kUnitBytes);
+      }
+      Sums sums;
+      multiply(work, at, sums);
+      if (!alone()) {
+        if (work.first) {
+          cluster_wait_acquire();  // the others have begun
+        } else {
+          barrier_wait_sent(shared.taken(), phase ^ 1);
+        }
+      }
+      send_all(work.rank, sums);
+      join(work, phase);
+      work.next_tile();
+      if (work.inside()) give_room();
+    }
+  }
+
+ private:
+  __device__ bool alone() const { return p.blocks == 1; }
+  __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
+
+  __device__ void multiply(const Work<S>& work, Place& at, Sums& sums) const {
+    int before = 0;
+    for (int step = 0; step < work.steps; ++step) {
+      barrier_wait(shared.full(at.stage), at.phase);
+      const uint32_t w = uniform(operand_low(shared.stage(at.stage), 0));
+      const uint32_t x = uniform(operand_low(shared.x(at.stage), 0));
+      wgmma_fence();
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+#pragma unroll
+        for (int k = 0; k < NarrowPlan::kChunk / 16; ++k) {
+          const Add add = c + k + step == 0 ? Add::kNo : Add::kYes;
+#pragma unroll
+          for (int b = 0; b < S::kBoxes; ++b) {
+            wgmma_shared<T>(sums[b], operand(w + ((c * S::kBoxes + b) * kBoxBytes >> 4) + k * 2),
+                            operand(x + (c * S::kXBytes >> 4) + k * 2), add);
+          }
+        }
+      }
+      wgmma_commit();
+      if (step > 0) {
+        wgmma_wait<1>();
+        release(before);
+      }
+      before = at.stage;
+      at.next();
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b) hold(sums[b]);
+    release(before);
+  }
+  __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+  __device__ void release(int stage) const {
+    if (lane == 0) barrier_arrive(shared.empty(stage));
+  }
+
+  // Where a block's sums of a unit of a share lie, box by box.
+  __device__ uint32_t slot(int from, int of_share) const {
+    return shared.join() + ((from * p.share + of_share) * S::kBoxes * 32 + lane) * 16;
+  }
+  __device__ void send_all(int rank, const Sums& sums) const {
+    int of_share = 0, to = warp;
+#pragma unroll
+    for (int i = 0; i < S::kTiles; ++i, to += kWarps) {
+      for (; to >= p.blocks; to -= p.blocks) ++of_share;
+      const uint32_t here = slot(rank, of_share);
+#pragma unroll
+      for (int b = 0; b < S::kBoxes; ++b) {
+        const float4 four = make_float4(sums[b][i][0], sums[b][i][1], sums[b][i][2], sums[b][i][3]);
+        if (alone()) {
+          store_piece(here + b * NarrowPlan::kUnitBytes, reinterpret_cast<const uint4&>(four));
+        } else {
+          send(address_in(here + b * NarrowPlan::kUnitBytes, to), address_in(shared.sent(), to), four);
+        }
+      }
+    }
+  }
+  // Adds up this block's share, in the order of the blocks.
+  __device__ void join(const Work<S>& work, uint32_t phase) const {
+    const int count = share(work.rank);
+    bool waited = false;
+    for (int i = warp; i < count || !waited; i += kWarps) {
+      Unit<S> unit(p, work.tile, i * p.blocks + work.rank);
+      if (i < count) unit.ask();
+      if (!waited) wait_for_sums(phase);
+      waited = true;
+      if (i >= count) break;
+      typename Unit<S>::Sums sums = {};
+      for (int from = 0; from < p.blocks; ++from) {
+#pragma unroll
+        for (int b = 0; b < S::kBoxes; ++b) {
+          const uint4 v = load_piece(slot(from, i) + b * NarrowPlan::kUnitBytes);
+          sums[b][0] += __uint_as_float(v.x), sums[b][1] += __uint_as_float(v.y);
+          sums[b][2] += __uint_as_float(v.z), sums[b][3] += __uint_as_float(v.w);
+        }
+      }
+      unit.write(sums);
+    }
+  }
+  __device__ void wait_for_sums(uint32_t phase) const {
+    alone() ? named_barrier<1, kMultipliers>() : barrier_wait_sent(shared.sent(), phase);
+  }
+  // The sums of this tile are read: the next ones may come.
+  __device__ void give_room() const {
+    named_barrier<1, kMultipliers>();
+    if (!alone() && threadIdx.x < static_cast<unsigned>(p.blocks))
+      barrier_arrive_in(address_in(shared.taken(), threadIdx.x));
+  }
+};
+#endif
+
+template <class S>
+__global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char memory[];
+  const Shared<S> shared{shared_address(memory), p.stages, p.blocks * p.share * S::kBoxes * NarrowPlan::kUnitBytes};
+  if (threadIdx.x == 0) {
+#pragma unroll 1
+    for (int stage = 0; stage < p.stages; ++stage) {
+      barrier_init(shared.full(stage), 1);
+      barrier_init(shared.empty(stage), kWarps);
+    }
+    barrier_init(shared.sent(), 1);
+    barrier_init(shared.taken(), p.blocks);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  let_next_start();
+  if (p.blocks > 1) cluster_arrive_release();
+  if (threadIdx.x >= kMultipliers) {
+    if (threadIdx.x == kMultipliers) Producer<S>{p, shared}.run();
+    return;
+  }
+  wait_for_previous();
+  Consumer<S>{p, shared, static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32}.run();
+#endif
+}
+
+template <class S>
+void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  static const bool ready = [] {
+    check_cuda(cudaFuncSetAttribute(multiply<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
+               "narrow_matmul: asking for shared memory");
+    return true;
+  }();
+  static_cast<void>(ready);
+  launch_early(stream, multiply<S>, dim3(static_cast<unsigned>(plan.clusters * plan.blocks)), dim3(kThreads),
+               static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
+}
+
+template <class T, int kBoxes>
+void launch_boxes(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  switch (plan.width) {
+    case 16: return launch<Shape<T, 16, kBoxes>>(p, plan, stream);
+    case 32: return launch<Shape<T, 32, kBoxes>>(p, plan, stream);
+    default: return launch<Shape<T, 64, kBoxes>>(p, plan, stream);
+  }
+}
+
+template <class T>
+void launch_of(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  plan.boxes == 2 ? launch_boxes<T, 2>(p, plan, stream) : launch_boxes<T, 1>(p, plan, stream);
+}
+
+}  // namespace headrace::cuda::narrow

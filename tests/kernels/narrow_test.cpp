@@ -1,0 +1,196 @@
+// Products of 9 to 64 rows: how they are cut, and that nobody can tell how.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "headrace/kernels/cuda/matmul/narrow_plan.h"
+#include "headrace/kernels/reference/reference_ops.h"
+#include "support/all_close.h"
+#include "support/device_mirror.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+constexpr std::array<int64_t, 8> kRows = {9, 12, 16, 17, 31, 32, 33, 64};
+constexpr int64_t kMost = 160;  // which other kernels have
+
+constexpr int kSms = 132;  // of an H100 or H200
+constexpr int kMostShared = 227 << 10;
+
+using cuda::NarrowPlan;
+using cuda::NarrowShape;
+using cuda::plan_narrow;
+
+// Shapes of 0.8B, 4B and 8B models, heads among them, and small ones.
+constexpr std::array<std::array<int64_t, 2>, 12> kShapes = {{{6144, 2560},
+                                                             {2560, 4096},
+                                                             {9728, 2560},
+                                                             {2560, 9728},
+                                                             {8224, 1024},
+                                                             {1024, 2048},
+                                                             {3584, 1024},
+                                                             {1024, 3584},
+                                                             {151936, 2560},
+                                                             {12288, 4096},
+                                                             {1030, 136},
+                                                             {1096, 1160}}};
+
+TEST(NarrowPlan, FitsIntoAMultiprocessorWithTwoStages) {
+  for (const auto& [out, in] : kShapes) {
+    for (int64_t rows = 1; rows < 200; ++rows) {
+      for (const int kind : {0, 1, 2, 3}) {
+        const NarrowShape shape{.rows = rows, .out = out, .in = in, .combined = kind % 2 == 1, .strict = kind > 1};
+        const NarrowPlan plan = plan_narrow(shape, kSms);
+        if (plan.width == 0) continue;
+        SCOPED_TRACE(testing::Message() << rows << " rows, " << out << " x " << in << ", kind " << kind);
+        EXPECT_GE(rows, NarrowPlan::kFewest);
+        EXPECT_LE(rows, plan.width);
+        EXPECT_LE(plan.shared_bytes(), kMostShared);
+        EXPECT_GE(plan.stages, 2);
+        EXPECT_LE(plan.clusters * plan.blocks, kSms);
+        EXPECT_GE(plan.clusters, 1);
+        EXPECT_LE(plan.clusters, cuda::narrow_tiles(shape, plan.boxes));                   // every cluster has work
+        EXPECT_LE(plan.blocks, (in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);  // and every block of it
+        EXPECT_EQ(plan.order == NarrowPlan::Order::kParts, shape.strict);
+        if (shape.strict) {
+          EXPECT_EQ(plan.blocks, NarrowPlan::kParts);
+        }
+      }
+    }
+  }
+}
+
+// As measured.
+TEST(NarrowPlan, IsBoundByMemoryAndNotByABlocksShare) {
+  const auto plan = [](int64_t out, int64_t in, bool combined = false) {
+    return plan_narrow({.rows = 16, .out = out, .in = in, .combined = combined, .strict = false}, kSms);
+  };
+  EXPECT_EQ(plan(6144, 2560).blocks, 1);
+  EXPECT_EQ(plan(6144, 2560).clusters, 96);
+  EXPECT_EQ(plan(2560, 4096).blocks, 2);
+  EXPECT_EQ(plan(2560, 4096).clusters, 40);
+  EXPECT_EQ(plan(9728, 2560, true).blocks, 1);
+  EXPECT_EQ(plan(9728, 2560, true).clusters, 76);  // two tiles each
+  EXPECT_EQ(plan(2560, 9728).blocks, 2);
+  EXPECT_EQ(plan(3584, 1024, true).blocks, 2);
+  EXPECT_EQ(plan(3584, 1024, true).clusters, 56);
+  EXPECT_EQ(plan(1024, 2048).blocks, 4);
+  EXPECT_EQ(plan(151936, 2560).boxes, 2);
+  EXPECT_EQ(plan(151936, 2560).clusters, 132);
+}
+
+TEST(NarrowPlan, LeavesOtherRowsLargeWeightsAndEmptyPartsToOthers) {
+  const auto takes = [](int64_t rows, int64_t out, int64_t in, bool strict) {
+    return plan_narrow({.rows = rows, .out = out, .in = in, .combined = false, .strict = strict}, kSms).width != 0;
+  };
+  EXPECT_FALSE(takes(8, 6144, 2560, false));
+  EXPECT_TRUE(takes(9, 6144, 2560, false));
+  EXPECT_TRUE(takes(32, 6144, 2560, false));
+  EXPECT_FALSE(takes(33, 6144, 2560, false));
+  EXPECT_TRUE(takes(64, 1024, 3584, false));
+  EXPECT_FALSE(takes(65, 1024, 3584, false));
+  EXPECT_FALSE(takes(16, 6144, 2560, true));
+  EXPECT_TRUE(takes(64, 2560, 9728, true));
+  EXPECT_FALSE(takes(16, 1016, 2048, false));
+  EXPECT_FALSE(takes(16, 1024, 896, true));
+  EXPECT_TRUE(takes(16, 1024, 904, true));
+}
+
+enum class Also : uint8_t { kNothing, kResidual, kBias, kBoth };
+
+struct Case {
+  DType type, result;
+  int64_t out, in;
+  Also also = Also::kNothing;
+  FusedLinearArgs::Combine combine = FusedLinearArgs::Combine::kNone;
+  bool normed = false;
+};
+
+struct Problem {
+  Case of;
+  Tensor x, first, second, residual, bias, norm;
+
+  explicit Problem(const Case& c) : of(c) {
+    Random random(static_cast<uint64_t>(c.out + c.in));
+    const double size = 1.5 / std::sqrt(static_cast<double>(c.in));
+    x = random_tensor(random, c.type, {kMost, c.in}, 1), norm = random_tensor(random, c.type, {c.in}, 1);
+    first = random_tensor(random, c.type, {c.out, c.in}, size),
+    second = random_tensor(random, c.type, {c.out, c.in}, size);
+    if (with_residual()) residual = random_tensor(random, c.type, {kMost, c.out}, 1);
+    if (c.also == Also::kBias || c.also == Also::kBoth) bias = random_tensor(random, c.type, {c.out}, 1);
+  }
+  bool with_residual() const { return of.also == Also::kResidual || of.also == Also::kBoth; }
+  // Rows [begin, end).
+  Tensor run(const OpSet& ops, int64_t begin, int64_t end, Determinism determinism = Determinism::kFast) const {
+    Tensor y(of.result, {end - begin, of.out});
+    poison(y);
+    FusedLinearArgs a{.x = x.view().slice(begin, end), .combine = of.combine};
+    a.products[0] = {.weight = first, .bias = bias, .y = y};
+    if (of.combine == FusedLinearArgs::Combine::kSiluMul) a.products[1].weight = second, a.num_products = 2;
+    if (with_residual()) a.residual = residual.view().slice(begin, end);
+    if (of.normed) a.norm_weight = norm;
+    ops.fused_linear(a, {.determinism = determinism});
+    return y;
+  }
+  Tensor oracle(int64_t begin, int64_t end) const {
+    const Shape shape{end - begin, of.out};
+    const Tensor f(DType::kF32, shape), s(DType::kF32, shape);
+    Tensor want(of.result, shape), n = copy_of(x.view().slice(begin, end));
+    if (of.normed) reference::rms_norm({.x = copy_of(n), .weight = norm, .out = n}, {});
+    reference::linear({.x = n, .weight = first, .bias = bias, .y = f}, {});
+    reference::linear({.x = n, .weight = second, .y = s}, {});
+    if (of.combine == FusedLinearArgs::Combine::kSiluMul) {
+      reference::pointwise({.kind = PointwiseKind::kSiluMul, .x = f, .y = s, .out = want}, {});
+    } else if (with_residual()) {
+      reference::pointwise({.kind = PointwiseKind::kAdd, .x = residual.view().slice(begin, end), .y = f, .out = want},
+                           {});
+    } else {
+      reference::linear({.x = n, .weight = first, .bias = bias, .y = want}, {});
+    }
+    return want;
+  }
+};
+
+class Narrow : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+// Ends within a box of 64 rows, within 64 elements of `in`, and within 8 columns; parts of one length and of several.
+// The judge of all rows is strict mode's kernel for many, which the oracle judges elsewhere, and here with a few.
+TEST_P(Narrow, MatchesTheOracleAndRepeatsItsBits) {
+  const Problem problem(GetParam());
+  const OpSet& ops = *mirrored_cuda_ops();
+  const Tolerance rounded =
+      GetParam().type == DType::kBF16 ? Tolerance{.abs = 8e-3, .rel = 8e-3} : Tolerance{.abs = 1e-3, .rel = 1e-3};
+  const Tensor want = problem.run(ops, 0, kMost, Determinism::kStrict);
+  EXPECT_TRUE(all_close(want.view().slice(61, 64), problem.oracle(61, 64), rounded));
+  for (const int64_t rows : kRows) {
+    const Tensor got = problem.run(ops, 0, rows);
+    EXPECT_TRUE(all_close(got, want.view().slice(0, rows), rounded)) << rows << " rows";
+    EXPECT_TRUE(bit_equal(problem.run(ops, 0, rows), got)) << rows << " rows";
+    const Tensor strict = problem.run(ops, 0, rows, Determinism::kStrict);
+    EXPECT_TRUE(bit_equal(strict, want.view().slice(0, rows))) << rows << " rows, strict";
+  }
+}
+
+constexpr auto kSiluMul = FusedLinearArgs::Combine::kSiluMul;
+constexpr auto kBF16 = DType::kBF16, kF16 = DType::kF16, kF32 = DType::kF32;
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Narrow,
+    testing::Values(Case{kBF16, kBF16, 2560, 4096, Also::kResidual}, Case{kF16, kF16, 1096, 1160, Also::kBoth},
+                    Case{kBF16, kF32, 6152, 264}, Case{kBF16, kBF16, 9728, 2560, Also::kNothing, kSiluMul, true},
+                    Case{kBF16, kBF16, 2560, 9728, Also::kResidual},
+                    Case{kF16, kF16, 1032, 520, Also::kNothing, kSiluMul},
+                    Case{kF16, kF16, 1024, 3584, Also::kResidual}, Case{kBF16, kBF16, 1030, 136, Also::kBias, {}, true},
+                    Case{kF16, kF32, 1024, 72}),
+    [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
+
+}  // namespace
+}  // namespace headrace::testing_support
