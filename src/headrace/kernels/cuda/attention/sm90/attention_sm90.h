@@ -56,6 +56,8 @@ struct WorkPlan {
   int teams = 1;           // warpgroups that take the tiles of one group of 64 rows in turns
   bool crowded = false;    // two blocks to a multiprocessor, with tiles of kCrowdedKeys
   bool both_ends = false;  // the queue is taken from both ends: long contexts and long prompts then run side by side
+  // kv heads that the queue takes side by side, a divisor of all: the others' pieces come behind all of theirs.
+  int heads_together = 1;
   // Sums are cut at every multiple of this many tiles of keys and the groups added up in order, so that it does not
   // matter which block of threads took them. 0: never.
   int group_tiles = 0;

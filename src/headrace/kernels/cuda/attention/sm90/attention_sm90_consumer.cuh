@@ -24,8 +24,12 @@ struct Consumer {
   uint32_t q_phase = 0;
 
   // Operands of the products with the tile of stage `stage`: numbers that the whole warp has.
-  __device__ uint32_t k_operand(int stage) const { return uniform(operand_low(me.shared.k(stage), 0)); }
-  __device__ uint32_t v_operand(int stage) const { return uniform(operand_low(me.shared.v(stage), S::kColumnBytes)); }
+  __device__ uint32_t k_operand(int stage) const {
+    return uniform(operand_low(me.shared.k(0), 0) + static_cast<uint32_t>(stage) * (S::kStageBytes / 16));
+  }
+  __device__ uint32_t v_operand(int stage) const {
+    return uniform(operand_low(me.shared.v(0), S::kColumnBytes) + static_cast<uint32_t>(stage) * (S::kValueStep / 16));
+  }
 
   __device__ static void await(uint64_t (&full)[S::kStages], const RingPlace<S::kStages>& at) {
     barrier_wait(shared_address(&full[at.stage]), at.phase);
@@ -77,7 +81,7 @@ struct Consumer {
 
   // Goes to the tile `count` stages on, which is this team's.
   __device__ void move(int count) {
-    place.stage = (place.stage + count) % S::kStages;
+    place.stage = static_cast<int>(static_cast<uint32_t>(place.stage + count) % S::kStages);  // signed takes longer
     place.phase = rounds >> place.stage & 1;
     rounds ^= 1u << place.stage;
   }

@@ -162,17 +162,23 @@ struct Producer {
       words = next;
     }
   }
-  // A tile's kv heads lie together, and long causal tiles come first. Blocks that share keys take them side by side.
+  // A piece of the queue. The kv heads of a tile that are taken together lie side by side, and long causal tiles come
+  // first: of prompts a turn of heads after another, else of all heads.
+  __device__ Words queued(const WorkPlan& plan, unsigned units, unsigned index) const {
+    const unsigned part = index % S::kValueParts;
+    unsigned of_turn = index / S::kValueParts, together = static_cast<unsigned>(p.kv_heads), first_head = 0;
+    if constexpr (S::kRowGroups > 1) {
+      together = static_cast<unsigned>(plan.heads_together);
+      for (; of_turn >= together * units; of_turn -= together * units) first_head += together;
+    }
+    const unsigned place = of_turn / together, kv_head = first_head + of_turn % together;
+    const unsigned unit = !plan.both_ends ? units - 1 - place : place % 2 == 1 ? place / 2 : units - 1 - place / 2;
+    return of_head(words_of(plan, unit), static_cast<int>(kv_head), static_cast<int>(part), plan.max_parts);
+  }
   __device__ void run_queue(const WorkPlan& plan, RingPlace<2>& at) {
-    const unsigned units = *plan.units, kv_heads = static_cast<unsigned>(p.kv_heads),
-                   pieces = units * kv_heads * S::kValueParts;
-    const auto piece_of = [&](unsigned index) {
-      const unsigned part = index % S::kValueParts, of_all = index / S::kValueParts, place = of_all / kv_heads;
-      const unsigned unit = !plan.both_ends ? units - 1 - place : place % 2 == 1 ? place / 2 : units - 1 - place / 2;
-      return of_head(words_of(plan, unit), static_cast<int>(of_all % kv_heads), static_cast<int>(part), plan.max_parts);
-    };
+    const unsigned units = *plan.units, pieces = units * static_cast<unsigned>(p.kv_heads) * S::kValueParts;
     for (unsigned index = blockIdx.x; index < pieces;) {
-      send(piece_of(index), at);
+      send(queued(plan, units, index), at);
       if (lane == 0) index = gridDim.x + atomicAdd(&plan.queue[0], 1u);
       index = __shfl_sync(0xffffffffu, index, 0);
     }

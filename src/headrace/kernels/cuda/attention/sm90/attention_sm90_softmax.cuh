@@ -45,14 +45,14 @@ __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (
 // Scores of row `half` to weights in place, with exponents less `base`. Returns their sum.
 template <int kTiles>
 __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float to_log2) {
-  float added[2] = {0, 0};
+  float added[2];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       float& weight = s[n][half * 2 + j];
       weight = exp2_fast(fmaf(weight, to_log2, -base));
-      added[j] = __fadd_rn(added[j], weight);
+      added[j] = n == 0 ? weight : __fadd_rn(added[j], weight);
     }
   }
   return __fadd_rn(added[0], added[1]);
@@ -81,14 +81,14 @@ __device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTile
 template <class T, int kTiles>
 __device__ inline float weigh_packed(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4], int half, float base,
                                      float to_log2) {
-  float added[2] = {0, 0};
+  float added[2];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     float weight[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       weight[j] = exp2_fast(fmaf(s[n][half * 2 + j], to_log2, -base));
-      added[j] = __fadd_rn(added[j], weight[j]);
+      added[j] = n == 0 ? weight[j] : __fadd_rn(added[j], weight[j]);
     }
     w[n / 2][n % 2 * 2 + half] = pack2<T>(weight[0], weight[1]);
   }

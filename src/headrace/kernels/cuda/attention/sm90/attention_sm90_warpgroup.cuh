@@ -64,16 +64,29 @@ struct Warpgroup {
     return any;
   }
 
-  // The warpgroups take turns, so that one multiplies while the others find their weights.
+  // The warpgroups take turns, so that one multiplies while the others find their weights. Without a branch: it and
+  // what makes lanes meet again behind it stood between a turn and its products.
   __device__ void take_turn(bool turns) const {
-    if (S::kRowGroups == 1 || !turns) return;
-    with_constant(number, []<int kNumber>(std::integral_constant<int, kNumber>) { named_barrier<4 + kNumber, 256>(); });
+    each_of_turns([&]<int kNumber>(std::integral_constant<int, kNumber>) {
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p bar.sync %1, 256; }" ::"r"(
+                       static_cast<int>(turns && number == kNumber)),
+                   "n"(4 + kNumber)
+                   : "memory");
+    });
   }
   __device__ void give_turn(bool turns) const {
-    if (S::kRowGroups == 1 || !turns) return;
-    with_constant(number, []<int kNumber>(std::integral_constant<int, kNumber>) {
-      named_barrier_arrive<4 + (kNumber + 1) % S::kRowGroups, 256>();
+    each_of_turns([&]<int kNumber>(std::integral_constant<int, kNumber>) {
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p bar.arrive %1, 256; }" ::"r"(
+                       static_cast<int>(turns && number == kNumber)),
+                   "n"(4 + (kNumber + 1) % S::kRowGroups)
+                   : "memory");
     });
+  }
+  // Calls `use` with the number, a constant, of each warpgroup that takes turns.
+  template <class F>
+  __device__ static void each_of_turns(F use) {
+    if constexpr (S::kRowGroups > 1) use(std::integral_constant<int, 0>()), use(std::integral_constant<int, 1>());
+    if constexpr (S::kRowGroups > 2) use(std::integral_constant<int, 2>());
   }
 };
 

@@ -245,6 +245,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
   call.keys = keys_of(plan, kernel_dim);
+  plan.heads_together = p.kv_heads;
   const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !holds_codes(p);
   if (tall && long_rows && plan.sharing == WorkPlan::Sharing::kQueue && plan.max_parts == 1)
     cut_long_rows(call, shape, scratch);
