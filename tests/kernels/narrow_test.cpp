@@ -78,7 +78,6 @@ TEST(NarrowPlan, IsBoundByMemoryAndNotByABlocksShare) {
   EXPECT_EQ(plan(3584, 1024, true).blocks, 2);
   EXPECT_EQ(plan(3584, 1024, true).clusters, 56);
   EXPECT_EQ(plan(1024, 2048).blocks, 4);
-  EXPECT_EQ(plan(151936, 2560).boxes, 2);
   EXPECT_EQ(plan(151936, 2560).clusters, 132);
 }
 
@@ -90,6 +89,8 @@ TEST(NarrowPlan, LeavesOtherRowsLargeWeightsAndEmptyPartsToOthers) {
   EXPECT_TRUE(takes(9, 6144, 2560, false));
   EXPECT_TRUE(takes(32, 6144, 2560, false));
   EXPECT_FALSE(takes(33, 6144, 2560, false));
+  EXPECT_TRUE(takes(16, 151936, 2560, false));
+  EXPECT_FALSE(takes(17, 151936, 2560, false));
   EXPECT_TRUE(takes(64, 1024, 3584, false));
   EXPECT_FALSE(takes(65, 1024, 3584, false));
   EXPECT_FALSE(takes(16, 6144, 2560, true));

@@ -43,14 +43,16 @@ struct NarrowPlan {
 };
 
 // Where it is faster than other kernels: docs/performance/products.md, "9 to 64 rows". Large weights are as fast by the
-// library from 33 rows on; in strict mode it takes weights of few rows, for which tiles of 192 columns are too wide.
-// Fewer than 1024 were not measured.
+// library from 33 rows on, heads from 17 on; in strict mode it takes weights of few rows, for which tiles of 192
+// columns are too wide. Fewer than 1024 were not measured.
 constexpr bool narrow_pays(const NarrowShape& s) {
-  constexpr int64_t kFewRows = 32, kSmall = int64_t{20} << 20, kFewestOutputs = 1024, kFewOutputs = 2816;
+  constexpr int64_t kFewestRows = 16, kFewRows = 32, kSmall = int64_t{20} << 20;
+  constexpr int64_t kFewestOutputs = 1024, kFewOutputs = 2816, kHead = 65536;
   if (s.rows < NarrowPlan::kFewest || s.rows > NarrowPlan::kMost || s.out < kFewestOutputs) return false;
   if (s.strict) {  // and no part may be empty
     return !s.combined && s.out <= kFewOutputs && s.in > NarrowPlan::kPieceLen * (NarrowPlan::kParts - 1);
   }
+  if (s.out >= kHead) return s.rows <= kFewestRows;
   return s.rows <= kFewRows || s.weight_bytes() < kSmall;
 }
 
@@ -84,11 +86,10 @@ constexpr void cut_in_ranges(const NarrowShape& s, int num_sms, NarrowPlan& plan
 }
 
 constexpr NarrowPlan plan_narrow(const NarrowShape& s, int num_sms) {
-  constexpr int64_t kHead = 65536;  // rows of a weight from which on a block has many tiles even of 128
   NarrowPlan plan;
   if (num_sms < NarrowPlan::kParts || !narrow_pays(s)) return plan;
   plan.width = s.rows <= 16 ? 16 : s.rows <= 32 ? 32 : 64;
-  plan.boxes = s.combined || s.out >= kHead ? 2 : 1;
+  plan.boxes = s.combined ? 2 : 1;
   if (s.strict) {
     plan.order = NarrowPlan::Order::kParts, plan.blocks = NarrowPlan::kParts;
     plan.clusters = narrow_clusters(narrow_tiles(s, plan.boxes), num_sms / plan.blocks);
