@@ -199,31 +199,23 @@ INSTANTIATE_TEST_SUITE_P(Families, StepsAheadOf,
 // Its logits are numbers for so many passes.
 class BrokenLater final : public Model {
  public:
-  explicit BrokenLater(int good_passes) : left_(good_passes) {
-    info_ = {.architecture = "broken",
-             .vocab_size = 8,
-             .context_length = 64,
-             .num_layers = 1,
-             .kv_groups = {{{1, 4, 4}, {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kF32};
-  }
-  const ModelInfo& info() const override { return info_; }
+  BrokenLater(const Model& model, int good_passes) : model_(model), left_(good_passes) {}
+  const ModelInfo& info() const override { return model_.info(); }
   Tensor forward(const ForwardBatch& batch) const override {
-    Tensor logits = Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
+    Tensor logits = model_.forward(batch);
     if (left_-- <= 0) logits.data_as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
     return logits;
   }
 
  private:
-  ModelInfo info_;
+  const Model& model_;
   mutable int left_;
 };
 
 TEST(StepsAheadOfBrokenModels, RequestsWhoseTokensAreLostEnd) {
-  const BrokenLater model(3);
-  EngineConfig config = config_with(StepsAhead::kAlways, 2);
-  config.max_context_len = 64;
+  const auto network = golden("qwen3", DType::kF32, {.threads = 1});
+  const BrokenLater model(*network, 3);
+  const EngineConfig config = config_with(StepsAhead::kAlways, 2);
   Engine engine(model, config);
   engine.add({1, 2}, likely(9));
   engine.step();
