@@ -99,8 +99,9 @@ class Engine {
   bool goes_on(const std::vector<ScheduledStep>& steps) const;
   void queue_next(const std::vector<ScheduledStep>& before);
   void drop_flight(const std::vector<ScheduledStep>& landed);
-  void queue(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch, ModelRunner::Inputs inputs,
-             Tensor* logits = nullptr);
+  // `spots` are those of the steps.
+  void queue(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots, const ForwardBatch& batch,
+             ModelRunner::Inputs inputs, Tensor* logits = nullptr);
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   using StepFilter = bool (*)(const ScheduledStep&);

@@ -22,7 +22,7 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
   Tensor logits;
-  queue(steps, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
+  queue(steps, spots, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
   std::vector<SampledToken> tokens = Sampler::describe(runner_.take_tokens(), spots);
   if (all) return tokens;
   const std::vector<SampledToken> by_host = read(steps, logits, host_reads);
@@ -35,9 +35,8 @@ std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, c
   return tokens;
 }
 
-void Engine::queue(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch, ModelRunner::Inputs inputs,
-                   Tensor* logits) {
-  const std::vector<SampleSpot> spots = spots_of(steps);
+void Engine::queue(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots,
+                   const ForwardBatch& batch, ModelRunner::Inputs inputs, Tensor* logits) {
   std::vector<TokenDraw> draws(spots.size());
   std::ranges::transform(spots, draws.begin(), draw_of);
   std::vector<float> temperatures(spots.size());

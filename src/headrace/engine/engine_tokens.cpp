@@ -23,7 +23,7 @@ bool Engine::take_off_tokens(const std::vector<ScheduledStep>& steps, const Forw
   const StepsAhead ahead = runner_.on_cpu() ? StepsAhead::kAlways : StepsAhead::kOnDevice;
   if (config_.steps_ahead < ahead || !strategy_->runs_rows_once() || !std::ranges::all_of(steps, decides_one))
     return false;
-  queue(steps, batch, ModelRunner::Inputs::kOfBatch);
+  queue(steps, spots_of(steps), batch, ModelRunner::Inputs::kOfBatch);
   flight_ = steps, flight_of_ = Flight::kTokens;
   flight_ends_ = false;
   return true;
@@ -45,7 +45,8 @@ void Engine::queue_next(const std::vector<ScheduledStep>& before) {
   HR_REQUIRE(std::ranges::equal(flight_, before, {}, &ScheduledStep::sequence, &ScheduledStep::sequence),
              ErrorCode::kInternal, "engine: the device goes on with ", before.size(), " requests, the scheduler with ",
              flight_.size());
-  queue(flight_, builder_.build(flight_, scheduler_.table(), &runner_.backend()), ModelRunner::Inputs::kLastTokens);
+  queue(flight_, spots_of(flight_), builder_.build(flight_, scheduler_.table(), &runner_.backend()),
+        ModelRunner::Inputs::kLastTokens);
 }
 
 // Whose tokens are lost cannot go on.
