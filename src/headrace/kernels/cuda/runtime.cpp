@@ -72,7 +72,10 @@ Runtime::Runtime(int32_t index) : index_(index) {
   constexpr size_t kExchangeBytes = size_t{2} * ChainExchange::kBytes;
   exchange_ = allocate(kExchangeBytes);
   check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
-  stream_.chain = std::make_shared<ProductChain>(exchange_);
+  int mps = 0;
+  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index), "asking for MPS");
+  stream_.chain = std::make_shared<ProductChain>(
+      exchange_, mps != 0 ? ProductChain::Device::kShared : ProductChain::Device::kAlone);
   check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
 

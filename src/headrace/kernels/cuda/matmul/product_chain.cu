@@ -360,9 +360,15 @@ void ProductChain::launch_waiting(const Stream& stream) {
   void (*const kernel)(Params) = ChainPlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ChainPlan::kSharedBytes),
              "product_chain: asking for shared memory");
+  // Blocks that meet have to be there at the same time. They come to be: a process has one stream for a device
+  // (module.cpp), what was queued before a chain ends by itself, and what is queued behind it begins when all of its
+  // blocks have called let_next_start(). Beside another process two chains could hold a part of the device each, for
+  // ever: there they begin as a whole, cooperatively, which takes 2 us longer behind a kernel that leaves some
+  // multiprocessors free.
+  const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
   launch_early(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
                static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "product_chain", 1,
-               p.steps.num_steps > 1 ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
+               as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
 }
 
 }  // namespace headrace::cuda

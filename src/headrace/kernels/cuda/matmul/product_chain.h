@@ -14,8 +14,10 @@ class ProductChain {
  public:
   static constexpr size_t kMost = 4;  // products and what they share: a layer of a decoder has four
 
+  // Whether other processes' kernels may run on the device at the same time (MPS).
+  enum class Device : uint8_t { kAlone, kShared };
   // `exchange`: two generations of ChainExchange::kBytes on the device, all ones, its own; not owned.
-  explicit ProductChain(void* exchange) : exchange_(exchange) {}
+  ProductChain(void* exchange, Device device) : exchange_(exchange), device_(device) {}
 
   // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
   static bool supports(const FusedLinearArgs& args, const Stream& stream);
@@ -30,6 +32,7 @@ class ProductChain {
   void launch_waiting(const Stream& stream);
 
   void* exchange_;
+  Device device_;
   std::mutex mutex_;
   std::vector<FusedLinearArgs> waiting_;
 };
