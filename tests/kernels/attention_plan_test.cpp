@@ -8,6 +8,7 @@
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_plan.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
+#include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"
 
 namespace headrace {
 namespace {
@@ -62,6 +63,36 @@ TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
   EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
   EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
   EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
+}
+
+// Heads of a prompt of `keys` keys that are taken together: 8 or `heads` of 128, in groups of four.
+int together_of(int64_t keys, int heads = 8) {
+  return cuda::heads_together({.kv_heads = heads, .bytes = keys * 512, .row_tiles = keys / 32}, 132);
+}
+
+TEST(AttentionOfPrompts, TakesAsManyHeadsTogetherAsTheL2HoldsKeysOf) {
+  EXPECT_EQ(together_of(0), 8);
+  EXPECT_EQ(together_of(2048), 8);
+  EXPECT_EQ(together_of(5120), 8);
+  EXPECT_EQ(together_of(5152), 4);
+  EXPECT_EQ(together_of(8192), 4);
+  EXPECT_EQ(together_of(16384), 2);
+  EXPECT_EQ(together_of(32768), 1);
+  EXPECT_EQ(together_of(1 << 20), 1);
+  EXPECT_EQ(together_of(1 << 20, 1), 1);
+  EXPECT_EQ(together_of(16384, 6), 2);
+  EXPECT_EQ(together_of(16384, 7), 1);  // no divisor lies between
+}
+
+TEST(AttentionOfPrompts, TakesAsManyHeadsTogetherAsFillTheDeviceTwice) {
+  const auto together_of_tiles = [](int64_t row_tiles) {
+    return cuda::heads_together({.kv_heads = 8, .bytes = int64_t{1} << 30, .row_tiles = row_tiles}, 132);
+  };
+  EXPECT_EQ(together_of_tiles(251), 1);
+  EXPECT_EQ(together_of_tiles(250), 2);
+  EXPECT_EQ(together_of_tiles(63), 4);
+  EXPECT_EQ(together_of_tiles(62), 8);
+  EXPECT_EQ(together_of_tiles(1), 8);
 }
 
 TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {

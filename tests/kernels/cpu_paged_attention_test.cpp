@@ -408,6 +408,34 @@ TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
   }
 }
 
+// Of so many keys a GPU takes one half of the heads behind the other, but not for the few rows of half the prompt.
+TEST_P(CpuPagedAttention, APromptWhoseHeadsTakeTurnsHasTheBitsOfItsHalves) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  constexpr int64_t kTokens = 66, kHeads = 504;  // of a tile of rows each: a half of them fills 132 blocks twice
+  Request request({.heads = kHeads,
+                   .kv_heads = kHeads,
+                   .dim = 128,
+                   .v_dim = 128,
+                   .tokens = kTokens,
+                   .context = 18,
+                   .q_type = DType::kBF16,
+                   .new_type = DType::kBF16,
+                   .pool_type = DType::kBF16});
+  request.store_new_keys();
+  const auto rows = [&](Determinism determinism, int64_t begin, int64_t end) {
+    return request.run(ops(), {.threads = 2, .determinism = determinism}, begin, end, HeadGrouping::kGrouped, false);
+  };
+  const auto whole = rows(Determinism::kStrict, 0, kTokens), fast = rows(Determinism::kFast, 0, kTokens);
+  for (const int64_t begin : {int64_t{0}, kTokens / 2}) {
+    const int64_t end = begin + kTokens / 2;
+    const auto half = rows(Determinism::kStrict, begin, end);
+    EXPECT_TRUE(bit_equal(whole.out.view().slice(begin, end), half.out));
+    EXPECT_TRUE(bit_equal(whole.lse.view().slice(begin, end), half.lse));
+    EXPECT_TRUE(all_close(fast.out.view().slice(begin, end), half.out, attention_tolerance(DType::kBF16)));
+    EXPECT_TRUE(all_close(fast.lse.view().slice(begin, end), half.lse, lse_tolerance(DType::kBF16)));
+  }
+}
+
 // A prompt finds weights before it knows whether a row's exponents have to follow a larger score, and has the bits of
 // its rows alone, whose kernels look at every tile: with scores that rise, one row's at a time, by less and by more
 // than those follow.

@@ -8,6 +8,7 @@
 
 #include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda/attention/attention_maps.h"
+#include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
 #include "headrace/kernels/cuda/primitives/tensor_map.h"
 #include "headrace/kernels/cuda/stream.h"
@@ -222,6 +223,16 @@ void share_by_groups(AttentionCall& call, const AttentionShape& shape, int kerne
   if (!plan.finer_end) place_parts(call, groups + 1, places, scratch);
 }
 
+// kv heads that the queue takes side by side: all, but of long prompts.
+int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, const Stream& stream) {
+  const AttentionParams& p = call.p;
+  if (shape.max_rows <= 64 || call.plan.both_ends) return p.kv_heads;
+  const int64_t key_bytes = int64_t{p.head_dim + p.v_head_dim} * static_cast<int64_t>(size_of(p.key_type));
+  return heads_together(
+      {.kv_heads = p.kv_heads, .bytes = shape.seen_keys * key_bytes, .row_tiles = tiles_of(call, shape)},
+      stream.num_sms);
+}
+
 // Sets the plan but for what lies in its memory.
 void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
                Scratch& scratch) {
@@ -245,7 +256,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
   call.keys = keys_of(plan, kernel_dim);
-  plan.heads_together = p.kv_heads;
+  plan.heads_together = heads_side_by_side(call, shape, stream);
   const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !holds_codes(p);
   if (tall && long_rows && plan.sharing == WorkPlan::Sharing::kQueue && plan.max_parts == 1)
     cut_long_rows(call, shape, scratch);
