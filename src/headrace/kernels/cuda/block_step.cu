@@ -1,7 +1,10 @@
 // One block of threads for the whole batch: a thread advances a request, a scan finds where its rows go, a warp writes
 // them, or all threads those of a canvas. A step's work is a few thousand words, so that a second block would only add
-// a launch.
+// a launch. Where few requests leave it small, it comes while the head still runs, and rehearses: it goes through all
+// of itself once and writes nothing, so that its instructions and what it reads are there when the step has ended.
 #include "headrace/kernels/cuda/block_step.h"
+
+#include <algorithm>
 
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -10,7 +13,11 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = kMaxBlockRequests, kWarps = kThreads / 32;
+constexpr int kMostThreads = kMaxBlockRequests, kMostWarps = kMostThreads / 32, kFewestThreads = 128;
+constexpr int kRehearsedThreads = 256;  // beside a chain of products no more find registers
+static_assert(kRehearsedThreads <= kMostThreads);
+
+__device__ int num_threads() { return static_cast<int>(blockDim.x); }
 
 struct Params {
   const int32_t* best;
@@ -33,7 +40,7 @@ struct Params {
 
 // Rows in the upper half, logits rows in the lower one. Exclusive; `total` is of the whole block.
 __device__ unsigned long long scan(unsigned long long mine, unsigned long long& total) {
-  __shared__ unsigned long long of_warp[kWarps];
+  __shared__ unsigned long long of_warp[kMostWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned long long upto = mine;
 #pragma unroll
@@ -46,34 +53,37 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
   unsigned long long before = 0;
   total = 0;
 #pragma unroll 1
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < num_threads() / 32; ++w) {
     if (w < warp) before += of_warp[w];
     total += of_warp[w];
   }
   return before + upto - mine;
 }
 
-// Rows of request `r`, which so many threads share.
-__device__ void write_rows(const Params& p, int r, const BlockState& s, int row0, int thread, int threads) {
+// Rows of request `r`, which so many threads share. Here and below, a rehearsal is not `real` and writes nothing.
+__device__ void write_rows(const Params& p, bool real, int r, const BlockState& s, int row0, int thread, int threads) {
   const int rows = s.num_rows(p.block_size), stored = s.num_stored(p.block_size);
   const int32_t* tokens = p.tokens + r * p.tokens_stride + s.first_token(p.block_size);
   const int32_t* pages = p.page_table + s.page_row * p.table_stride;
 #pragma unroll 1
   for (int i = thread; i < rows; i += threads) {
-    const int position = s.first_position() + i;
-    p.ids[row0 + i] = tokens[i];
-    p.positions[row0 + i] = position;
-    p.write_slots[row0 + i] =
+    const int position = s.first_position() + i, token = tokens[i];
+    const int64_t slot =
         i < stored ? int64_t{pages[position / p.page_size]} * p.page_size + position % p.page_size : kDoNotStore;
+    if (!real) continue;
+    p.ids[row0 + i] = token;
+    p.positions[row0 + i] = position;
+    p.write_slots[row0 + i] = slot;
   }
 }
 
 // A warp writes what the next step runs of request `r`, but for the rows of a canvas.
-__device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
+__device__ void lay_out(const Params& p, bool real, int r, const BlockState& s, int row0) {
   const int lane = threadIdx.x % 32;
-  if (lane == 0) p.to_spans[r] = s.span(row0, p.block_size);
+  const KeySpan span = s.span(row0, p.block_size);
+  if (lane == 0 && real) p.to_spans[r] = span;
   if (s.running == 0) return;
-  if (!s.runs_canvas()) write_rows(p, r, s, row0, lane, 32);
+  if (!s.runs_canvas()) write_rows(p, real, r, s, row0, lane, 32);
   int logit = s.first_logit;
   const int end = logit + s.num_samples(p.block_size);
 #pragma unroll 1
@@ -82,10 +92,10 @@ __device__ void lay_out(const Params& p, int r, const BlockState& s, int row0) {
     const bool masked = at < p.block_size && s.is_masked(at);
     const unsigned all = __ballot_sync(0xffffffffu, masked);
     const int mine = logit + __popc(all & ((1u << lane) - 1));
-    if (masked && mine < end) p.logits_rows[mine] = row0 + s.row_of(at);
+    if (masked && mine < end && real) p.logits_rows[mine] = row0 + s.row_of(at);
     logit += __popc(all);
   }
-  if (lane == 0 && s.has_parts() && s.pass == BlockState::Pass::kClean) {
+  if (lane == 0 && real && s.has_parts() && s.pass == BlockState::Pass::kClean) {
     p.logits_rows[s.first_logit] = row0 + s.row_of(p.block_size);
   }
 }
@@ -103,71 +113,110 @@ __device__ Size size_of(const Params& p, int rows, bool any_canvas) {
   return {};
 }
 
-__device__ void pad(const Params& p, int rows, int logits, int size) {
+__device__ void pad(const Params& p, bool real, int rows, int logits, int size) {
   const int end = max(rows, size);
 #pragma unroll 1
-  for (int r = p.requests + threadIdx.x; r < p.spans; r += kThreads) {
+  for (int r = p.requests + threadIdx.x; r < p.spans; r += num_threads()) {
     KeySpan span{.q_off = rows, .q_len = 0};
     if (r == p.spans - 1) span.q_len = end - rows, span.kind = KeySpan::Kind::kNone;
-    p.to_spans[r] = span;
+    if (real) p.to_spans[r] = span;
   }
 #pragma unroll 1
-  for (int i = rows + threadIdx.x; i < end; i += kThreads) {
+  for (int i = rows + threadIdx.x; i < end; i += num_threads()) {
+    if (!real) continue;
     p.ids[i] = p.positions[i] = 0;
     p.write_slots[i] = kDoNotStore;
   }
 #pragma unroll 1
-  for (int i = logits + threadIdx.x; i < p.logits_capacity; i += kThreads) p.logits_rows[i] = 0;
+  for (int i = logits + threadIdx.x; i < p.logits_capacity; i += num_threads()) {
+    if (real) p.logits_rows[i] = 0;
+  }
 }
 
 __device__ void give_results(const Params& p, int step, int count) {
   int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * 5;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < count * 5; i += kThreads) {
+  for (int i = threadIdx.x; i < count * 5; i += num_threads()) {
     const int row = i / 5, field = i % 5;
     to[i] = field == 0 ? p.best[row] : __float_as_int(p.stats[row * 4 + field - 1]);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1) step_blocks(const __grid_constant__ Params p) {
-  __shared__ int row0_of[kThreads];
-  const int r = threadIdx.x, step = p.counter[0] + 1;
-  give_results(p, step, p.counter[1]);
+// Of the step that was laid out.
+struct Totals {
+  int rows, logits, running;
+  Size size;
+};
+
+// One thread tells the host, which may start the next step while this one's rows are still written: its kernels come
+// behind this one. Everything that the host reads was written before the block last met.
+__device__ void report(const Params& p, int step, const Totals& of) {
+  p.counter[0] = step, p.counter[1] = of.logits;
+  *p.num_rows = of.rows;
+  p.report->rows = of.rows, p.report->logits_rows = of.logits, p.report->running = of.running;
+  p.report->size = of.size.rows, p.report->canvases = of.size.of_canvases;
+  __threadfence_system();
+  p.report->step = step;
+}
+
+// What advance() reads and changes of a request: in a rehearsal words of nobody, since what the model says is not
+// there.
+struct Decided {
+  const int32_t* best;
+  const float* stats;
+  int32_t* tokens;
+};
+
+__device__ void run(const Params& p, bool real, int step, const Decided& decided, int* row0_of) {
+  const int r = threadIdx.x, warps = num_threads() / 32;
   BlockState s;
   if (r < p.requests) {
     s = p.states[r];
-    s.advance(p.best + s.first_logit, p.stats + 4 * s.first_logit, p.block_size, p.mask_token_id,
-              p.tokens + r * p.tokens_stride);
+    s.advance(decided.best, decided.stats, p.block_size, p.mask_token_id, decided.tokens);
   }
   const int rows = r < p.requests ? s.num_rows(p.block_size) : 0, logits = rows > 0 ? s.num_samples(p.block_size) : 0;
   unsigned long long total = 0;
   const unsigned long long before =
       scan(static_cast<unsigned long long>(rows) << 32 | static_cast<unsigned>(logits), total);
   row0_of[r] = static_cast<int>(before >> 32);
-  if (r < p.requests) {
+  if (r < p.requests && real) {
     s.first_logit = rows > 0 ? static_cast<int>(before & 0xffffffffu) : 0;
     p.states[r] = s;
   }
   const bool any_canvas = __syncthreads_or(r < p.requests && s.runs_canvas()) != 0;
-  const int running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
+  Totals of{.rows = static_cast<int>(total >> 32), .logits = static_cast<int>(total & 0xffffffffu)};
+  of.running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
+  of.size = size_of(p, of.rows, any_canvas);
+  if (r == num_threads() - 1 && real) report(p, step, of);
 #pragma unroll 1
-  for (int i = threadIdx.x / 32; i < p.requests; i += kWarps) lay_out(p, i, p.states[i], row0_of[i]);
+  for (int i = r / 32; i < p.requests; i += warps) lay_out(p, real, i, p.states[i], row0_of[i]);
 #pragma unroll 1
   for (int i = 0; any_canvas && i < p.requests; ++i) {
-    if (p.states[i].runs_canvas()) write_rows(p, i, p.states[i], row0_of[i], threadIdx.x, kThreads);
+    if (p.states[i].runs_canvas()) write_rows(p, real, i, p.states[i], row0_of[i], r, num_threads());
   }
-  const int all_rows = static_cast<int>(total >> 32), all_logits = static_cast<int>(total & 0xffffffffu);
-  const Size size = size_of(p, all_rows, any_canvas);
-  pad(p, all_rows, all_logits, size.rows);
-  __threadfence_system();
-  __syncthreads();
-  if (r != 0) return;
-  p.counter[0] = step, p.counter[1] = all_logits;
-  *p.num_rows = all_rows;
-  p.report->rows = all_rows, p.report->logits_rows = all_logits, p.report->running = running;
-  p.report->size = size.rows, p.report->canvases = size.of_canvases;
-  __threadfence_system();
-  p.report->step = step;
+  pad(p, real, of.rows, of.logits, of.size.rows);
+}
+
+// Before the wait it reads what nobody writes between two of these: the states, and where their rows lie.
+__global__ void __launch_bounds__(kMostThreads, 1) step_blocks(const __grid_constant__ Params p) {
+  extern __shared__ int row0_of[];
+  int32_t nobodys[4 * BlockState::kMaxBlock] = {};
+  const int r = threadIdx.x, step = p.counter[0] + 1, results = p.counter[1];
+  const bool has_canvas = r < p.requests && p.states[r].has_canvas();  // which `nobodys` has no room for
+  bool real = num_threads() > kRehearsedThreads || __syncthreads_or(has_canvas) != 0;
+#pragma unroll 1
+  for (;; real = true) {
+    Decided decided{nobodys, reinterpret_cast<const float*>(nobodys), nobodys};
+    if (real) {
+      wait_for_previous();
+      give_results(p, step, results);
+      const int first = r < p.requests ? p.states[r].first_logit : 0;
+      decided = {p.best + first, p.stats + 4 * first, p.tokens + r * p.tokens_stride};
+    }
+    run(p, real, step, decided, row0_of);
+    if (real) return;
+    __syncthreads();  // all have read what a rehearsal wrote into shared memory
+  }
 }
 
 }  // namespace
@@ -201,8 +250,9 @@ void block_step(const BlockStepArgs& a, const OpContext& context) {
                  .report = static_cast<volatile BlockReport*>(a.report.data()),
                  .results = static_cast<int32_t*>(a.results.data()),
                  .results_rows = static_cast<int>(a.results.dim(1))};
-  step_blocks<<<1, kThreads, 0, stream.handle>>>(p);
-  check_launch("block_step");
+  const int threads = std::clamp(32 * p.requests, kFewestThreads, kMostThreads);
+  launch_early(stream, step_blocks, dim3(1), dim3(static_cast<unsigned>(threads)),
+               static_cast<size_t>(threads) * sizeof(int), p, "block_step");
 }
 
 }  // namespace headrace::cuda

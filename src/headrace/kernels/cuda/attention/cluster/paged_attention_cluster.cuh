@@ -166,14 +166,14 @@ __device__ inline void attend_cluster_block(const AttentionParams& p, char* shar
   // Spans, pages and the keys that were cached before this step are there (DeviceMetadata): they are read, and the
   // first tiles are on their way, while the kernels ahead make queries and new keys.
   const int group = p.heads / p.kv_heads;
-  const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), group);
+  const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.z), group);
   if (place.request < 0) return wait_for_previous();  // the whole cluster has no rows; nobody may begin before it ends
   const KeyAxis axis(p, place.request);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   ClusterBlock<S> b{{p,
                      axis,
                      shared,
-                     static_cast<int>(blockIdx.z),
+                     static_cast<int>(blockIdx.y),
                      place.tile * S::kRows,
                      axis.span.q_len * group,
                      group,
@@ -254,7 +254,8 @@ void launch_cluster(const AttentionParams& p, int64_t tiles, int blocks, const S
     return true;
   }();
   static_cast<void>(ready);
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles), static_cast<unsigned>(p.kv_heads));
+  // Tiles that no request has come last.
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(tiles));
   launch_early(stream, attend_cluster<S>, grid, dim3(S::kThreads), S::kSharedBytes, p, "paged_attention",
                static_cast<unsigned>(blocks));
 }
