@@ -331,6 +331,17 @@ std::vector<Case> cases() {
     for (size_t r = 0; r < mixed.contexts.size(); r += 3) mixed.new_tokens[r] = 8;
   }
   const auto causal = KeySpan::Kind::kCausal;
+  const auto batch = [&](int32_t requests, int32_t keys, int32_t heads, int32_t kv_heads, int32_t dim) {
+    const auto count = static_cast<size_t>(requests);
+    all.push_back({"batch: " + std::to_string(requests) + " x " + std::to_string(keys) + ", " + std::to_string(heads) +
+                       "/" + std::to_string(kv_heads) + " d" + std::to_string(dim),
+                   std::vector<int32_t>(count, keys - 1), std::vector<int32_t>(count, 1), heads, kv_heads, dim, 64, 1,
+                   causal});
+  };
+  for (const int32_t keys : {330, 1024, 2048}) {
+    for (const int32_t requests : {4, 8, 16, 32, 64}) batch(requests, keys, 32, 8, 128);
+    for (const int32_t requests : {4, 16, 64, 256}) batch(requests, keys, 8, 2, 256);
+  }
   for (const int32_t page : {16, 64}) {
     all.push_back(
         {"fp8 decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page, 1, causal, DType::kE4M3});

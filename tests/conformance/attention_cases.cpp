@@ -214,7 +214,7 @@ void add_many(std::vector<AttentionCase>& cases) {
   for (size_t r = 0; r < cases.back().requests.size(); ++r)
     cases.back().requests[r].prefix = 130 + 7 * static_cast<int32_t>(r);
   // One run of keys for each request: contexts end anywhere in a piece of 16 keys or with it, or see no new key.
-  const auto runs = [&](std::string name, int32_t few, int32_t most, int32_t page_size) {
+  const auto runs = [&](std::string name, int32_t few, int32_t most, int32_t page_size) -> AttentionCase& {
     AttentionCase& c =
         cases.emplace_back(many(std::move(name), many_requests(Kind::kBlock, few, most), page_size, kBF16));
     c.num_heads = 64;
@@ -223,11 +223,35 @@ void add_many(std::vector<AttentionCase>& cases) {
       c.requests[r].prefix = 24 + (i % 3 == 0 ? i * 48 + 8 : i * 37) % 140;
       if (i % 5 == 4) c.requests[r].kind = i % 2 == 0 ? Kind::kNone : Kind::kCausal;
     }
+    return c;
   };
-  runs("runs_of_16_rows", 2, 4, 64), runs("runs_of_40_rows", 2, 10, 32), runs("runs_in_the_pool", 2, 8, 16);
-  cases.back().new_keys = AttentionCase::NewKeys::kInPool;
-  runs("runs_in_the_pool_with_infinite_values", 1, 4, 32);
-  cases.back().new_keys = AttentionCase::NewKeys::kInPool, cases.back().values = AttentionCase::Values::kInfinite;
+  const auto in_the_pool_with_infinite_values = [](AttentionCase& c) {
+    c.new_keys = AttentionCase::NewKeys::kInPool, c.values = AttentionCase::Values::kInfinite;
+  };
+  // Too many for warps to share keys: six for each multiprocessor, or more rows.
+  const auto lone = [](AttentionCase& c, int32_t group) -> AttentionCase& {
+    c.num_kv_heads = 48, c.num_heads = 48 * group;
+    return c;
+  };
+  lone(runs("runs_of_16_rows", 1, 8, 64), 2), runs("runs_of_40_rows", 2, 10, 32);
+  runs("runs_in_the_pool", 2, 10, 16).new_keys = AttentionCase::NewKeys::kInPool;
+  in_the_pool_with_infinite_values(lone(runs("runs_in_the_pool_with_infinite_values", 1, 4, 32), 1));
+  // As few of them that the warps of a block share the keys of one; the third is of another kind.
+  const auto shared = [&](const std::string& name, int32_t few, int32_t most, int32_t page_size) -> AttentionCase& {
+    AttentionCase& c = runs("shared_" + name, few, most, page_size);
+    c.requests.resize(12);
+    c.requests[2].kind = Kind::kFull, c.requests[2].hole_begin = 3, c.requests[2].hole_end = 22;
+    return c;
+  };
+  shared("runs_of_16_rows", 2, 4, 64), shared("runs_of_32_rows", 2, 8, 32);
+  in_the_pool_with_infinite_values(shared("runs_in_the_pool_with_infinite_values", 1, 4, 32));
+  shared("runs_of_heads_of_256", 2, 4, 64).head_dim = 256;
+  AttentionCase& in_the_pool = shared("runs_of_heads_of_256_in_the_pool_with_infinite_values", 1, 2, 16);
+  in_the_pool.head_dim = 256;
+  in_the_pool_with_infinite_values(in_the_pool);
+  AttentionCase& long_ones = shared("runs_of_many_tiles", 1, 2, 64);
+  long_ones.num_heads = 32, long_ones.dtype = long_ones.pool_dtype = kF16;
+  for (RequestCase& request : long_ones.requests) request.prefix = request.prefix * 7;
   // More pages than a warp holds the numbers of at once.
   cases.push_back(many("pages", many_requests(Kind::kCausal, 1, 2), 16, kBF16));
   for (RequestCase& request : cases.back().requests) request.prefix = request.prefix * 8 % 630;

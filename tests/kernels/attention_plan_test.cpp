@@ -95,17 +95,46 @@ TEST(AttentionOfPrompts, TakesAsManyHeadsTogetherAsFillTheDeviceTwice) {
   EXPECT_EQ(together_of_tiles(1), 8);
 }
 
-TEST(AttentionOfShortRequests, TakesThemWholeWhereTheyFillTheDevice) {
-  constexpr int kSMs = 132, kMany = 2 * kSMs, kFew = 36;
-  EXPECT_TRUE(cuda::taken_whole(kMany, kFew, 128, kSMs));
-  EXPECT_TRUE(cuda::taken_whole(kMany, 40, 72, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany - 1, kFew, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, 41, 128, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 64, kSMs));
-  EXPECT_FALSE(cuda::taken_whole(kMany, kFew, 256, kSMs));
-  for (const int rows : {1, 16, 40}) EXPECT_EQ(cuda::most_short_keys(rows, Determinism::kFast), 640);
-  EXPECT_EQ(cuda::most_short_keys(32, Determinism::kStrict), 640);
-  EXPECT_EQ(cuda::most_short_keys(33, Determinism::kStrict), 384);
+// Warps for a request and kv head, and keys at most.
+std::pair<int, int> short_plan(const cuda::ShortTask& task) {
+  const cuda::ShortPlan plan = cuda::plan_short(task, 132);
+  return {plan.sharers, plan.most_keys};
+}
+constexpr std::pair kNotShort{0, 0};
+
+TEST(AttentionOfShortRequests, WarpsShareKeysWhereTheyAreMoreThanRequests) {
+  for (const int64_t pieces : {8, 128, 264, 791}) {
+    EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 32, .dim = 128, .runs = true}), std::pair(4, 2048)) << pieces;
+    EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 16, .dim = 256, .runs = true}), std::pair(4, 2048)) << pieces;
+  }
+  EXPECT_EQ(short_plan({.pieces = 792, .max_rows = 32, .dim = 128, .runs = true}), std::pair(1, 640));
+  EXPECT_EQ(short_plan({.pieces = 792, .max_rows = 16, .dim = 256, .runs = true}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 17, .dim = 256, .runs = true}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 33, .dim = 128, .runs = true}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 4, .dim = 64, .runs = true}), kNotShort);
+}
+
+TEST(AttentionOfShortRequests, AWarpTakesThemWholeWhereTheyFillTheDevice) {
+  for (const int rows : {1, 16, 40}) {
+    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 128}), std::pair(1, 640)) << rows;
+    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 72}), std::pair(1, 640)) << rows;
+  }
+  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 40, .dim = 128, .runs = true}), std::pair(1, 640));
+  EXPECT_EQ(short_plan({.pieces = 263, .max_rows = 36, .dim = 128}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 41, .dim = 128}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 36, .dim = 64}), kNotShort);
+  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 36, .dim = 256}), kNotShort);
+}
+
+TEST(AttentionOfShortRequests, StrictModeTakesFewerAndMoreKeysInTheMiddle) {
+  const auto strict = [](int64_t pieces, int rows) {
+    return short_plan({.pieces = pieces, .max_rows = rows, .dim = 128, .strict = true});
+  };
+  EXPECT_EQ(strict(197, 4), kNotShort);
+  EXPECT_EQ(strict(198, 4), std::pair(1, 640));
+  EXPECT_EQ(strict(396, 32), std::pair(1, 2048));
+  EXPECT_EQ(strict(396, 33), std::pair(1, 384));
+  EXPECT_EQ(strict(792, 4), std::pair(1, 640));
 }
 
 // Blocks of a cluster, then clusters of a row.

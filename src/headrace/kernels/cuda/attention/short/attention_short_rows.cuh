@@ -7,18 +7,21 @@
 
 namespace headrace::cuda {
 
-// Warps of neighbouring kv heads; heads of up to 128 elements; tiles of kKeys keys. kRuns: requests of the usual kind
-// are taken by attention_short_run.cuh, in another order.
-template <class T_, int kKeys_, bool kRuns_>
+// Warps of neighbouring kv heads, or kSharers of them for one, which share its keys; heads of up to kDim elements;
+// tiles of kKeys keys. kRuns: requests of the usual kind are taken by attention_short_run.cuh, in another order.
+template <class T_, int kDim_, int kKeys_, bool kRuns_, int kSharers_ = 1>
 struct ShortShape {
   using T = T_;
   static constexpr bool kRuns = kRuns_;
-  static constexpr int kDim = 128, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps, kResident = 2;
+  static constexpr int kDim = kDim_, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kSharers = kSharers_, kHeads = kWarps / kSharers;  // of a block
+  static constexpr int kResident = kDim <= 128 ? 2 : 1;                   // blocks of a multiprocessor
   static constexpr int kKeys = kKeys_, kGroupTiles = kSm90GroupKeys / kKeys;
-  static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 28 * 1024, kMostStages = 6;
+  static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 56 * 1024 / kResident, kMostStages = 6;
   static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
   static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a row on its way out: neighbours begin in other banks
-  static_assert(kSharedBytes <= 113 * 1024 && kWarpBytes >= int(sizeof(RowScratch)));
+  static_assert(kDim % 128 == 0 && kDim <= 256 && kWarps % kSharers == 0 && (kRuns || kSharers == 1));
+  static_assert(kResident * kSharedBytes <= 226 * 1024 && kWarpBytes >= int(sizeof(RowScratch)));
 };
 
 // What depends on how many tiles of rows there are. A piece is the keys, or their values, that are brought together.
@@ -150,7 +153,7 @@ __device__ inline uint32_t chunk_at(uint32_t first, int d) {
   return (first ^ d % 4 * 32) + d / 4 * kTileRows * 128;
 }
 
-// Half of the lanes for a row.
+// 16 lanes for each 128 elements of a row.
 template <class S, int kTiles>
 __device__ inline void ask_for_short_queries(const AttentionParams& p, const ShortPlace& of, uint32_t to, int lane) {
   const PackedRows packed = of.packed;
@@ -158,7 +161,7 @@ __device__ inline void ask_for_short_queries(const AttentionParams& p, const Sho
   const auto* first = static_cast<const typename S::T*>(p.q) + of.q_off * p.q_token_stride +
                       int64_t{of.kv_head} * packed.group * p.q_head_stride + c * 8;
 #pragma unroll 4
-  for (int row = lane / S::kChunks; row < kTiles * 16; row += 2) {
+  for (int row = lane / S::kChunks; row < kTiles * 16; row += 32 / S::kChunks) {
     const int number = row0 + min(row, last);
     const auto* from = first + packed.token(number) * p.q_token_stride + packed.head(number) * p.q_head_stride;
     copy16(to + row / 16 * S::kQueryBytes + column_swizzled(16, row % 16, c), from, c * 8 < p.head_dim);

@@ -30,7 +30,8 @@ struct RunKeys {
   __device__ int tiles() const { return (fresh + pieces + 1) / 2; }
 };
 
-// A warp's work: tiles of 32 keys, each two pieces of keys and then two of their values.
+// A warp's work: tiles of 32 keys, each two pieces of keys and then two of their values. Warps that share a request's
+// keys take its tiles in turns; tiles are numbered among the warp's own.
 template <class S, int kTiles>
 struct ShortRun {
   using T = typename S::T;
@@ -44,15 +45,17 @@ struct ShortRun {
   uint32_t full, memory;  // the first stage's barrier, and where the stage is
   uint32_t phases;        // a bit for each stage, of its barrier's phase that the next piece completes
   int lane, page;         // page: a lane the number of one of the request's
+  int rank;               // of the warp among those that share the keys
   float to_log2;
-  int stage = 0, tiles;
+  int stage = 0, tiles = (keys.tiles() - rank + S::kSharers - 1) / S::kSharers;
   int seen[kTiles][2];  // new keys that a row sees
   float value[kTiles][S::kDim / 8][4] = {};
   float largest[kTiles][2], sum[kTiles][2] = {};
 
-  // Of piece `sub` of a tile.
+  // The piece that is first or second in a tile, of the pool's: that of new keys is before them.
+  __device__ int piece_of(int tile, int sub) const { return (tile * S::kSharers + rank) * 2 + sub % 2 - keys.fresh; }
   __device__ ColumnsAt source(int tile, int sub) const {
-    const int key = min(tile * 2 + sub % 2 - keys.fresh, keys.pieces - 1) * kRunPiece;
+    const int key = min(piece_of(tile, sub), keys.pieces - 1) * kRunPiece;
     return {0, key & (p.page_size - 1), place.kv_head, __shfl_sync(0xffffffffu, page, key >> p.page_shift)};
   }
   __device__ const CUtensorMap& map(int sub) const { return sub < 2 ? call.maps[1].k : call.maps[1].v; }
@@ -62,7 +65,8 @@ struct ShortRun {
     barrier_expect(full + at * 8, kBytes);
     copy_columns(memory + at * kBytes, map(sub), from, full + at * 8);
   }
-  __device__ bool is_fresh(int n) const { return keys.fresh != 0 && n < kOfTile && n % 2 == 0; }
+  __device__ bool holds_fresh() const { return keys.fresh != 0 && rank == 0; }
+  __device__ bool is_fresh(int n) const { return holds_fresh() && n < kOfTile && n % 2 == 0; }
   // The first pieces, but for new keys: those that hold nothing but cached keys, or the others. With the former some
   // more come as far as the L2 cache, as memory has nothing else to do until queries are there.
   template <bool kCached>
@@ -70,7 +74,7 @@ struct ShortRun {
 #pragma unroll 1
     for (int n = 0; n < min(kCached ? kStages + kAhead : kStages, tiles * kOfTile); ++n) {
       const int tile = n / kOfTile, sub = n % kOfTile;
-      if (is_fresh(n) || ((tile * 2 + sub % 2 - keys.fresh + 1) * kRunPiece <= keys.cached) != kCached) continue;
+      if (is_fresh(n) || ((piece_of(tile, sub) + 1) * kRunPiece <= keys.cached) != kCached) continue;
       if (!kCached || n < kStages) {
         ask(tile, sub, n);
       } else if (const ColumnsAt from = source(tile, sub); lane == 0) {
@@ -96,7 +100,7 @@ struct ShortRun {
   }
   // All that kernels ahead made.
   __device__ void begin_rest(const KeySpan& span) {
-    if (keys.fresh != 0) bring();
+    if (holds_fresh()) bring();
     ask_for_short_queries<S, kTiles>(p, place, queries_at(0), lane);
     begin<false>();
     const int row = place.row0 + min(lane, place.rows - 1);
@@ -109,7 +113,7 @@ struct ShortRun {
     wait_copies<0>();
     fence_for_wgmma();  // for the copy engine, which writes there next
     __syncwarp();
-    if (keys.fresh != 0 && lane == 0) barrier_arrive(full), barrier_arrive(full + 2 * 8);
+    if (holds_fresh() && lane == 0) barrier_arrive(full), barrier_arrive(full + 2 * 8);
   }
   __device__ uint32_t queries_at(int m) const { return memory + kStages * kBytes + m * S::kQueryBytes; }
 
@@ -155,7 +159,7 @@ struct ShortRun {
 #pragma unroll
     for (int i = 0; i < kTiles * 16; ++i) {
       const int m = i / 16, octet = i / 4 % 4, half = i / 2 % 2;
-      const int piece = tile * 2 + octet / 2 - keys.fresh, key = octet % 2 * 8 + lane % 4 * 2 + i % 2;
+      const int piece = piece_of(tile, octet / 2), key = octet % 2 * 8 + lane % 4 * 2 + i % 2;
       const int sees =
           piece < 0 ? seen[m][half] : keys.cached + (keys.fresh != 0 ? 0 : seen[m][half]) - piece * kRunPiece;
       if (key >= sees) s[m][octet][i % 4] = -INFINITY;
@@ -165,11 +169,14 @@ struct ShortRun {
   __device__ void clear_values(int tile, const uint32_t (&at)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int piece = tile * 2 + i - keys.fresh;
+      const int piece = piece_of(tile, i);
 #pragma unroll 1
       for (int row = piece < 0 ? kRunPiece : max(keys.stored - piece * kRunPiece, 0); row < kRunPiece; ++row) {
-        const uint32_t to = at[i] + (lane / 16 * kRunPiece + row) * 128 + lane % 16 * 8;
-        asm volatile("st.shared.v2.b32 [%0], {%1, %1};" ::"r"(to), "r"(0) : "memory");
+#pragma unroll
+        for (int columns = 0; columns < S::kDim / 64; columns += 2) {
+          const uint32_t to = at[i] + ((columns + lane / 16) * kRunPiece + row) * 128 + lane % 16 * 8;
+          asm volatile("st.shared.v2.b32 [%0], {%1, %1};" ::"r"(to), "r"(0) : "memory");
+        }
       }
     }
     __syncwarp();
@@ -196,7 +203,7 @@ struct ShortRun {
     const uint32_t k_at[2] = {take(), take()};
     find_scores(k_at, s);
     ask_again<0>(tile);
-    if ((tile + 1) * 2 - keys.fresh > keys.cached / kRunPiece || tile < keys.fresh) hide(tile, s);
+    if (piece_of(tile, 1) + 1 > keys.cached / kRunPiece || piece_of(tile, 0) < 0) hide(tile, s);
     Weights w;
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -206,7 +213,7 @@ struct ShortRun {
       scale(value[m], x);
     }
     const uint32_t v_at[2] = {take(), take()};
-    if (tile + 1 == tiles) clear_values(tile, v_at);
+    if (piece_of(tile, 1) + 1 >= keys.pieces) clear_values(tile, v_at);
     add_values(v_at, w);
     ask_again<2>(tile);
   }

@@ -1,4 +1,4 @@
-// Which calls have a warp for each request and kv head, and their launch.
+// Which calls have a warp or a block for each request and kv head, and their launch.
 #include "headrace/kernels/cuda/attention/attention_maps.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.cuh"
 
@@ -7,9 +7,11 @@ namespace {
 
 // Strict bits want the Hopper kernel's tiles. Smaller ones leave more of shared memory to keys that are under way.
 template <class T>
-using StrictShape = ShortShape<T, tile_keys(128, 1), false>;
+using StrictShape = ShortShape<T, 128, tile_keys(128, 1), false>;
 template <class T>
-using FastShape = ShortShape<T, 64, true>;
+using FastShape = ShortShape<T, 128, 64, true>;
+template <class T, int kDim>
+using SharedShape = ShortShape<T, kDim, 64, true, 4>;
 template <int kTiles>
 constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half>, kTiles>::kKeys;
 
@@ -22,7 +24,7 @@ void launch_tiles(const ShortCall& call, const Stream& stream) {
     return true;
   }();
   static_cast<void>(ready);
-  const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kWarps - 1) / S::kWarps),
+  const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kHeads - 1) / S::kHeads),
                   static_cast<unsigned>(call.p.requests));
   launch_early(stream, attend_short<S, kTiles>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");
 }
@@ -31,39 +33,58 @@ void launch_tiles(const ShortCall& call, const Stream& stream) {
 // longer than that of 32 alone.
 template <class S>
 void launch_short(const ShortCall& call, int max_rows, const Stream& stream) {
-  (max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
+  if constexpr (S::kDim > 128) {  // registers hold the values of 16 rows
+    launch_tiles<S, 1>(call, stream);
+  } else {
+    (max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
+  }
+}
+
+template <class T>
+void launch_of(const ShortCall& call, const AttentionShape& shape, int sharers, const Stream& stream) {
+  const auto launch = shape.determinism == Determinism::kStrict ? launch_short<StrictShape<T>>
+                      : sharers == 1                            ? launch_short<FastShape<T>>
+                      : call.p.head_dim == 256                  ? launch_short<SharedShape<T, 256>>
+                                                                : launch_short<SharedShape<T, 128>>;
+  launch(call, shape.max_rows, stream);
+}
+
+// Whether requests may be of the usual kind, in whole pieces of whole heads.
+bool may_run(const AttentionParams& p, const AttentionShape& shape) {
+  return shape.determinism == Determinism::kFast && p.window == kNoWindow && p.cap == 0 && !p.encoder &&
+         p.head_dim == p.v_head_dim && p.page_size >= kRunPiece;
 }
 
 // Whatever the number of keys.
-bool takes_rows(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return false;
-  const int dim = std::max(p.head_dim, p.v_head_dim);
-  return taken_whole(shape.requests * p.kv_heads, shape.max_rows, dim, stream.num_sms);
+ShortPlan plan_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return {};
+  ShortPlan plan = plan_short({.pieces = shape.requests * p.kv_heads,
+                               .max_rows = shape.max_rows,
+                               .dim = std::max(p.head_dim, p.v_head_dim),
+                               .strict = shape.determinism == Determinism::kStrict,
+                               .runs = may_run(p, shape)},
+                              stream.num_sms);
+  if (plan.sharers > 1) plan.most_keys = std::min(plan.most_keys, 32 * p.page_size);  // a lane knows a page
+  return plan;
 }
 
 }  // namespace
 
 int shorter_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  const int most = most_short_keys(shape.max_rows, shape.determinism);
-  return shape.seen_keys > most && takes_rows(p, shape, stream) ? most : 0;
+  const ShortPlan plan = plan_of(p, shape, stream);
+  return shape.seen_keys > plan.most_keys ? plan.most_keys : 0;
 }
 
 bool paged_attention_short(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  if (shape.seen_keys > most_short_keys(shape.max_rows, shape.determinism) || !takes_rows(p, shape, stream))
-    return false;
+  const ShortPlan plan = plan_of(p, shape, stream);
+  if (plan.sharers == 0 || shape.seen_keys > plan.most_keys) return false;
   const auto maps = [&](int keys) {
     return KVMaps{.k = column_map_of(p, p.k, p.head_dim, keys), .v = column_map_of(p, p.v, p.v_head_dim, keys)};
   };
   static_assert(kPieceKeys<2> == kRunPiece);
-  const bool runs = shape.determinism == Determinism::kFast && p.window == kNoWindow && p.cap == 0 && !p.encoder &&
-                    p.head_dim == 128 && p.v_head_dim == 128 && p.page_size >= kRunPiece;
+  const bool runs = may_run(p, shape) && p.head_dim % 128 == 0;
   const ShortCall call{p, {maps(kPieceKeys<1>), maps(kPieceKeys<2>)}, runs};
-  const bool bf16 = p.q_type == DType::kBF16;
-  if (shape.determinism == Determinism::kStrict) {
-    (bf16 ? launch_short<StrictShape<__nv_bfloat16>> : launch_short<StrictShape<__half>>)(call, shape.max_rows, stream);
-  } else {
-    (bf16 ? launch_short<FastShape<__nv_bfloat16>> : launch_short<FastShape<__half>>)(call, shape.max_rows, stream);
-  }
+  (p.q_type == DType::kBF16 ? launch_of<__nv_bfloat16> : launch_of<__half>)(call, shape, plan.sharers, stream);
   return true;
 }
 

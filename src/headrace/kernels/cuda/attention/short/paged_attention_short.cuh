@@ -1,10 +1,12 @@
 // Attention of many requests with few rows that see some hundred keys each: a warp takes all keys of one request and kv
 // head, and brings them for itself. No plan, no parts, nothing to wait for but its own copies: eight warps share a
-// multiprocessor, so that there is one round of them where others have several beginnings and ends. Products are
+// multiprocessor, so that there is one round of them where others have several beginnings and ends. Where requests are
+// too few for that, the four warps of a block share the keys of one. Products are
 // `mma.sync`, of which 16 rows fill one. In strict mode tiles of keys are the Hopper kernel's, and every result is made
 // by its steps (attention_sm90_softmax.cuh) in their order; fast mode has a loop of its own for usual requests
 // (attention_short_run.cuh). Source: Dao 2023, FlashAttention-2.
 #pragma once
+#include "headrace/kernels/cuda/attention/short/attention_short_join.cuh"
 #include "headrace/kernels/cuda/attention/short/attention_short_run.cuh"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_masks.cuh"
@@ -283,14 +285,16 @@ __device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart&
   return write_short_rows<S, kTiles>(warp.p, warp.rows, shared, warp.lane, {warp.value, warp.largest, warp.sum});
 }
 
-// The same for a request of the usual kind.
+// The same for a request of the usual kind. `block`: shared memory of all warps.
 template <class S, int kTiles>
 __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
-                                       ShortControl<S>& control, char* shared, uint32_t& phases) {
+                                       ShortControl<S>& control, char* block, uint32_t& phases) {
   const AttentionParams& p = call.p;
   const KeySpan& span = part.span;
   const ShortPlace place{packed, span.q_off, part.kv_head, part.row0,
                          min(16 * kTiles, span.q_len * packed.group - part.row0)};
+  const int warp = static_cast<int>(uniform(threadIdx.x / 32));
+  char* shared = block + warp * S::kWarpBytes;
   ShortRun<S, kTiles> run{.call = call,
                           .p = p,
                           .place = place,
@@ -300,8 +304,8 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
                           .phases = phases,
                           .lane = static_cast<int>(threadIdx.x % 32),
                           .page = part.first_pages,
+                          .rank = warp % S::kSharers,
                           .to_log2 = p.scale * 1.4426950408889634f};
-  run.tiles = run.keys.tiles();
   run.template begin<true>();
   if (part.row0 == 0) {
     wait_for_previous();
@@ -310,7 +314,9 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
   run.begin_rest(span);
   run.attend_all();
   phases = run.phases;
-  return write_short_rows<S, kTiles>(p, place, shared, run.lane, {run.value, run.largest, run.sum});
+  const ShortSums<S, kTiles> sums{run.value, run.largest, run.sum};
+  if constexpr (S::kSharers > 1) return write_joined_rows<S, kTiles>(p, place, block, sums);
+  return write_short_rows<S, kTiles>(p, place, shared, run.lane, sums);
 }
 
 template <class S, int kTiles>
@@ -318,7 +324,8 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   const AttentionParams& p = call.p;
   // The padding's request is the last, and may have more rows than others: it begins first.
   const int request = static_cast<int>(gridDim.y - 1 - blockIdx.y), warp = static_cast<int>(uniform(threadIdx.x / 32)),
-            lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kWarps;
+            lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kHeads,
+            kv_head = first_head + warp / S::kSharers;
   static_assert(sizeof(ShortControl<S>) * S::kWarps <= S::kControlBytes);
   // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
   // ahead make queries and new keys. Pages are asked for before anything else is known, since keys wait for them.
@@ -332,26 +339,26 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
     fence_barrier_init();
   }
   const PackedRows packed(p.heads / p.kv_heads);
-  const int rows = first_head + warp < p.kv_heads ? span.q_len * packed.group : 0;
+  bool run = false;
+  if constexpr (S::kRuns) run = call.runs && RunKeys(p, span).usual(p, span);
+  // A request of another kind has one warp.
+  const int rows = kv_head < p.kv_heads && (run || warp % S::kSharers == 0) ? span.q_len * packed.group : 0;
   uint32_t phases = 0;
   bool nan = false;
   if (rows == 0) {
     wait_for_previous();  // nobody may begin before the kernels ahead have ended
     let_next_start();
   }
-  bool run = false;
-  if constexpr (S::kRuns) run = call.runs && RunKeys(p, span).usual(p, span);
   for (int row0 = 0; row0 < rows; row0 += 16 * kTiles) {
-    const ShortPart part{span, request, first_head + warp, row0, first_pages};
-    char* mine = shared + warp * S::kWarpBytes;
-    nan |= run ? attend_run_rows<S, kTiles>(call, part, packed, control, mine, phases)
-               : attend_short_rows<S, kTiles>(call, part, packed, control, mine, phases);
+    const ShortPart part{span, request, kv_head, row0, first_pages};
+    nan |= run ? attend_run_rows<S, kTiles>(call, part, packed, control, shared, phases)
+               : attend_short_rows<S, kTiles>(call, part, packed, control, shared + warp * S::kWarpBytes, phases);
     fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
     __syncwarp();
   }
   if (!__syncthreads_or(nan)) return;
   // A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
-  const int end = min(first_head + S::kWarps, p.kv_heads) * packed.group;
+  const int end = min(first_head + S::kHeads, p.kv_heads) * packed.group;
   for (int token = p.spans[request].q_off, i = p.spans[request].q_len; i > 0; ++token, --i) {
     for (int head = first_head * packed.group; head < end; ++head) {
       attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,

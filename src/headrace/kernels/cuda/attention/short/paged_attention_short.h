@@ -1,4 +1,4 @@
-// When each warp takes a request and kv head whole.
+// When a request and kv head is one warp's work, or that of the warps of a block.
 #pragma once
 #include <cstdint>
 
@@ -6,18 +6,32 @@
 
 namespace headrace::cuda {
 
-constexpr int kShortRows = 40;  // of a request at most: more than 32 rows read the keys again
+struct ShortTask {
+  int64_t pieces = 0;   // requests times kv heads
+  int max_rows = 0;     // of a request
+  int dim = 0;          // of a head: of keys or values, the longer
+  bool strict = false;  // Determinism::kStrict
+  bool runs = false;    // fast mode, and requests may be of the usual kind (attention_short_run.cuh)
+};
 
-// Keys that a row sees at most. In strict mode reading them twice costs most.
-constexpr int most_short_keys(int max_rows, Determinism determinism) {
-  return determinism == Determinism::kStrict && max_rows > 32 ? 384 : 640;
-}
+struct ShortPlan {
+  int sharers = 0;    // warps for a request and kv head: 1, or those of a block; 0: another kernel is to do it
+  int most_keys = 0;  // that a row sees
+};
 
-// Whether each request and kv head is one warp's where keys are that few, so that beginnings and ends are much of the
-// work: heads of 128, enough of them for two warps to a multiprocessor, and few rows. `pieces`: requests times kv
-// heads.
-inline bool taken_whole(int64_t pieces, int max_rows, int dim, int num_sms) {
-  return dim > 64 && dim <= 128 && max_rows <= kShortRows && pieces >= 2 * num_sms;
+// Where keys are so few that beginnings and ends are much of the work, as measured on an H200
+// (docs/performance/short_requests.md): warps that share keys up to six pieces of work for each multiprocessor, beyond
+// that a warp for each. In strict mode no warps share, and more than 32 rows read keys twice.
+constexpr ShortPlan plan_short(const ShortTask& task, int num_sms) {
+  constexpr int kMostRows = 40, kSharers = 4, kKeys = 640, kKeysReadTwice = 384, kManyKeys = 2048;
+  const bool many = task.pieces >= 6 * num_sms;
+  if (task.runs && !many && ((task.dim == 128 && task.max_rows <= 32) || (task.dim == 256 && task.max_rows <= 16)))
+    return {kSharers, kManyKeys};
+  if (task.dim <= 64 || task.dim > 128 || task.max_rows > kMostRows) return {};
+  if (task.pieces * 2 < (task.strict ? 3 : 4) * num_sms) return {};
+  if (!task.strict) return {1, kKeys};
+  if (task.max_rows > 32) return {1, kKeysReadTwice};
+  return {1, !many && task.pieces >= 3 * num_sms ? kManyKeys : kKeys};
 }
 
 // 16-bit floats on Hopper; in strict mode with the Hopper kernel's bits. False when the call or the device is not of
