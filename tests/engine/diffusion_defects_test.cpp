@@ -143,7 +143,7 @@ TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
   SamplingParams drawn = greedy(24, 0.99f);
   drawn.decoding.order_temperature = 100;
   EXPECT_NE(run(drawn).passes, run(greedy(24, 0.99f)).passes);
-  drawn.decoding.rule = Rule::kRandom;
+  drawn.decoding = {.rule = Rule::kRandom};
   EXPECT_NE(run(drawn).passes, run(greedy(24, 0.99f)).passes);
   std::set<size_t> counts;
   for (const Rule rule : {Rule::kConfidence, Rule::kMargin, Rule::kEntropy}) {

@@ -102,6 +102,7 @@ DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d)
   if (reads(pair, DecodingOption::kMergeCandidates)) d.merge_candidates = between(random, 1, 3);
   if (reads(pair, DecodingOption::kOrderTemperature)) {
     d.rule = pick(random, {Rule::kConfidence, Rule::kConfidence, Rule::kMargin, Rule::kLeftmost, Rule::kRandom});
+    if (d.rule == Rule::kLeftmost || d.rule == Rule::kRandom) d.threshold.reset();
   }
   if (reads(pair, DecodingOption::kCopyPenalty)) d.copy_penalty = pick(random, {0.0f, 0.0f, 1.5f});
   const bool published = reads(pair, DecodingOption::kSchedule) && random.below(3) == 0;

@@ -12,6 +12,23 @@ std::string text_of(double value) {
   return value == std::trunc(value) && std::abs(value) < 1e15 ? str(static_cast<int64_t>(value)) : str(value);
 }
 
+// Of what one field makes another one be ignored.
+void refuse_unread(const DecodingParams& d) {
+  const bool reference = d.schedule == DecodingParams::Schedule::kReference;
+  const bool random = d.rule == DecodingParams::Rule::kRandom;
+  const bool scored = !random && d.rule != DecodingParams::Rule::kLeftmost;
+  HR_REQUIRE(!d.steps || reference, ErrorCode::kInvalidArgument, "steps is ", d.steps.value_or(0),
+             ", expected none without the schedule 'reference'");
+  HR_REQUIRE(!d.max_passes || !reference, ErrorCode::kInvalidArgument, "max_passes is ", d.max_passes.value_or(0),
+             ", expected none with the schedule 'reference'");
+  HR_REQUIRE(!d.remask_threshold || !reference, ErrorCode::kInvalidArgument, "remask_threshold is ",
+             d.remask_threshold.value_or(0), ", expected none with the schedule 'reference'");
+  HR_REQUIRE(!d.threshold || scored, ErrorCode::kInvalidArgument, "threshold is ", d.threshold.value_or(0),
+             ", expected none with the rule '", random ? "random" : "leftmost", "', by which no token passes one");
+  HR_REQUIRE(d.order_temperature == 0 || !random, ErrorCode::kInvalidArgument, "order_temperature is ",
+             d.order_temperature, ", expected 0 with the rule 'random'");
+}
+
 }  // namespace
 
 void validate(const SamplingParams& p) {
@@ -39,15 +56,7 @@ void validate(const SamplingParams& p) {
     HR_REQUIRE(range.value >= range.least && range.value <= range.most, ErrorCode::kInvalidArgument, range.name, " is ",
                text_of(range.value), ", expected ", text_of(range.least), " to ", text_of(range.most));
   }
-  HR_REQUIRE(!p.decoding.steps || p.decoding.schedule == DecodingParams::Schedule::kReference,
-             ErrorCode::kInvalidArgument, "steps is ", p.decoding.steps.value_or(0),
-             ", expected none without the schedule 'reference'");
-  HR_REQUIRE(!p.decoding.max_passes || p.decoding.schedule == DecodingParams::Schedule::kThreshold,
-             ErrorCode::kInvalidArgument, "max_passes is ", p.decoding.max_passes.value_or(0),
-             ", expected none with the schedule 'reference'");
-  HR_REQUIRE(!p.decoding.remask_threshold || p.decoding.schedule == DecodingParams::Schedule::kThreshold,
-             ErrorCode::kInvalidArgument, "remask_threshold is ", p.decoding.remask_threshold.value_or(0),
-             ", expected none with the schedule 'reference'");
+  refuse_unread(p.decoding);
   for (const std::string& stop : p.stop) {
     HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");
   }
