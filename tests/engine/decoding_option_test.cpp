@@ -186,6 +186,10 @@ TEST(DecodingOptions, AStrategyRefusesAModelWithoutAMaskByItsOwnName) {
   for (const std::string& strategy : kMasks) {
     EXPECT_EQ(testing_support::refusal_of([&] { make_strategy(strategy, {}); }).sentence,
               str("strategy '", strategy, "': the model names no mask token; is it a diffusion model?"));
+    StrategyConfig canvas;  // it is one
+    canvas.model = AnyModel("diffusion_gemma").info().diffusion;
+    EXPECT_EQ(testing_support::refusal_of([&] { make_strategy(strategy, canvas); }).sentence,
+              str("strategy '", strategy, "': the model starts from noise and has no mask token"));
   }
 }
 
