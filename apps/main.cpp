@@ -137,7 +137,7 @@ void add_puzzles(CLI::App& eval, Commands& c) {
                    "multi_bd)")
       ->delimiter(',')
       ->allow_extra_args(false);
-  puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept")
+  puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept, such as 0.9,0.5")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
