@@ -53,12 +53,13 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--max-edits", s.decoding.max_edits,
                  of(DecodingOption::kMaxEdits, "passes that may change a block without masks; default: 16"))
       ->check(CLI::Range(0, 1 << 20));
-  add_choice(app, "--accept", s.decoding.rule,
-             of(DecodingOption::kRule,
-                "by what a token passes the threshold; confidence: its probability, the default; margin: its lead over "
-                "the second; entropy: nats, at most; entropy_bound: nats of the surer ones together, at most; leftmost, "
-                "random: none passes, and one is kept"),
-             kRules);
+  add_choice(
+      app, "--accept", s.decoding.rule,
+      of(DecodingOption::kRule,
+         "by what a token passes the threshold; confidence: its probability, the default; margin: its lead over "
+         "the second; entropy: nats, at most; entropy_bound: nats of the surer ones together, at most; leftmost, "
+         "random: none passes, and one is kept"),
+      kRules);
   app.add_option("--order-temperature", s.decoding.order_temperature,
                  of(DecodingOption::kOrderTemperature,
                     "above 0: tokens are drawn by exp(score / it) where the best would be kept, as Dream's alg_temp"))

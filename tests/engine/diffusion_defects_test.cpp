@@ -208,6 +208,48 @@ class CountingReads final : public Model {
   const Model& model_;
 };
 
+// A network that counts the rows of its head.
+class CountingHead final : public Model {
+ public:
+  explicit CountingHead(const Model& model) : model_(model) {}
+  const ModelInfo& info() const override { return model_.info(); }
+  Tensor forward(const ForwardBatch& batch) const override {
+    rows += batch.logits_rows.size();
+    return model_.forward(batch);
+  }
+  mutable size_t rows = 0;
+
+ private:
+  const Model& model_;
+};
+
+bool masked(const Sequence& s, int32_t position) {
+  return position >= s.num_tokens() || std::ranges::any_of(s.blocks, [position](const DecodingBlock& b) {
+           return b.begin() <= position && position < b.end() && b.masked(position);
+         });
+}
+
+TEST_P(DiffusionDefects, B18_TheHeadRunsOnWhatCanChangeAlone) {
+  const bool edits = std::set<std::string>{"multi_bd_edit", "dmax", "diffusion_gemma"}.contains(GetParam().strategy);
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const CountingHead counting(*model);
+  Engine engine(counting, config_of(GetParam().strategy, 2));
+  size_t planned = 0, wasted = 0;
+  engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kCommitted) return;
+    for (const SampleRow& row : plan.sample) {
+      const bool open = edits ? row.position >= s.num_cached : masked(s, row.position);
+      ++planned;
+      wasted += open && row.position >= s.prompt_len ? 0 : 1;
+    }
+  });
+  engine.add(prompt_of(37), greedy(40, 0.03f));
+  engine.add(prompt_of(9, 1), greedy(30, 0.045f));
+  while (!engine.idle() && wasted == 0) engine.step();
+  EXPECT_EQ(wasted, 0u);
+  EXPECT_EQ(counting.rows, planned);
+}
+
 TEST_P(DiffusionDefects, EveryLayerReadsTheStrategysMetadataFromTheSource) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   CountingReads counting(*model);

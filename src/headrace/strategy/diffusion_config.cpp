@@ -9,9 +9,9 @@ DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& co
   DiffusionInfo info = config.model.value_or(DiffusionInfo{});
   if (config.mask_token_id) info.mask_token_id = config.mask_token_id;
   if (config.block_size) info.block_size = info.sub_block_size = *config.block_size;
-  HR_REQUIRE(info.mask_token_id, ErrorCode::kInvalidArgument, "strategy '", strategy, "': the model ",
-             config.model ? "starts from noise and has no mask token"
-                          : "names no mask token; is it a diffusion model?");
+  HR_REQUIRE(
+      info.mask_token_id, ErrorCode::kInvalidArgument, "strategy '", strategy, "': the model ",
+      config.model ? "starts from noise and has no mask token" : "names no mask token; is it a diffusion model?");
   HR_REQUIRE(*info.mask_token_id >= 0, ErrorCode::kInvalidArgument, "strategy '", strategy, "': mask_token_id is ",
              *info.mask_token_id, ", expected 0 or more");
   HR_REQUIRE(info.block_size >= 1, ErrorCode::kInvalidArgument, "strategy '", strategy, "': the block size is ",
