@@ -1,4 +1,5 @@
-// Sequences of one golden model, run together in whatever batches a test asks for, through the engine's own builder.
+// Sequences of one model, most often a golden one, run together in whatever batches a test asks for, through the
+// engine's own builder.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -23,6 +24,8 @@ class GoldenBatches {
   static constexpr int32_t kVocab = 512, kMaxSequences = 4;  // of every golden checkpoint
 
   GoldenBatches(const std::filesystem::path& model, const OpSet& ops, DType dtype, OpContext context = {.threads = 2});
+  // Any model, where `runner` says, whose pools are made to fit.
+  GoldenBatches(std::unique_ptr<Model> model, const RunnerConfig& runner, int32_t max_sequences);
 
   // A sequence of `length` tokens that follow from the seed; returns its index.
   size_t add(uint64_t seed, int32_t length);
@@ -38,10 +41,14 @@ class GoldenBatches {
   // float32 [length, vocab]: NaN where no step wanted them.
   const Tensor& logits(size_t sequence) const { return logits_[sequence]; }
   int32_t left(size_t sequence) const { return sequences_[sequence]->num_tokens() - sequences_[sequence]->num_cached; }
+  int64_t num_graph_steps() const { return runner_.num_graph_steps(); }
 
  private:
+  int32_t vocab() const { return model_->info().vocab_size; }
+
   std::unique_ptr<Model> model_;
   ModelRunner runner_;
+  int32_t max_sequences_;
   ReqToTokenPool table_;
   BatchBuilder builder_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
