@@ -92,7 +92,9 @@ TEST(HostWork, B17_AStepLooksAtTheBlocksInFlightHoweverLongTheTextIs) {
       EXPECT_EQ(count, 600u);
       EXPECT_LE(most_blocks, static_cast<size_t>(2 * num_blocks));
       EXPECT_LE(most_rows, said);
-      if (num_blocks == 1) EXPECT_EQ(most_rows, said);
+      if (num_blocks == 1) {
+        EXPECT_EQ(most_rows, said);
+      }
     }
   }
 }

@@ -185,6 +185,8 @@ constexpr unsigned kStepsPieces = (sizeof(Steps) + 15) / 16;
 static_assert(kStepsPieces <= kThreads && offsetof(Params, steps) % 16 == 0 &&
               sizeof(Params) >= offsetof(Params, steps) + kStepsPieces * 16);
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 // Sixteen bytes of a kernel's parameters by an ordinary load, since lanes that ask the constant cache for words of
 // their own are served one by one. Parameters lie in a window of global memory (PTX, "generic addressing").
 __device__ inline uint4 load_parameter(const void* from, unsigned piece) {
@@ -212,6 +214,8 @@ __device__ inline void init_barriers(const Steps& p, const Shared& shared, int t
   }
   fence_barrier_init();
 }
+
+#endif
 
 // Registers of 10 warps, so that the small kernels between two chains find room beside a block.
 template <class T, int kColumns>
