@@ -354,6 +354,11 @@ void bench_all_gate_up(const Bench& b, double copy) {
   bench_products(b, "down 2560 x 9728, alone", 2560, 9728, 704, copy, kNone, Determinism::kFast, Normed::kNo);
 }
 
+// The end of a denoise step of SDAR-4B's shape: rows of one request, of a few and of 128.
+void bench_confidence(const Bench& b) {
+  for (const int64_t rows : {4, 64, 320}) bench_sampling(b, "most likely", normal_rows(b, rows, 151936), {});
+}
+
 void bench_all_sampling(const Bench& b) {
   for (const int64_t vocab : {151936, 248320}) {
     for (const int64_t rows : {1, 8, 64, 256}) {
@@ -366,7 +371,7 @@ void bench_all_sampling(const Bench& b) {
   }
 }
 
-// All of it, or one part: layers, narrow, products, modes, gates, experts or sampling.
+// All of it, or one part: layers, narrow, products, modes, gates, experts, sampling or confidence.
 void run(std::string_view part) {
   const Bench b;
   const double copy = copy_rate(b);
@@ -380,6 +385,7 @@ void run(std::string_view part) {
     if (part.empty() || part == "experts") bench_experts(b, rows, copy);
   }
   if (part.empty() || part == "sampling") bench_all_sampling(b);
+  if (part.empty() || part == "confidence") bench_confidence(b);
 }
 
 }  // namespace

@@ -59,6 +59,20 @@ TEST_P(TokenConfidence, TiesGoToTheLowestIdAndTheSecondIsTheSame) {
   EXPECT_EQ(rows.stat(0, 2), 7);
 }
 
+TEST_P(TokenConfidence, ManyRowsMatchTheOracle) {  // more slices of them than a device reads at a time
+  constexpr int32_t kVocab = 4610, kRows = 700;
+  Random random(7);
+  const Tensor logits = random_tensor(random, DType::kF32, {kRows, kVocab + 2}, 4);
+  for (int64_t r = 0; r < kRows; r += 3) {  // ties far apart
+    logits.data_as<float>()[r * (kVocab + 2) + 4100 + r % 500] = logits.data_as<float>()[r * (kVocab + 2) + 5 * r] = 20;
+  }
+  Rows want(kRows);
+  reference::token_confidence({logits, kVocab, 1000, want.best, want.stats}, {});
+  const Rows got = read(logits, kVocab, 1000, 2);
+  EXPECT_TRUE(bit_equal(got.best, want.best));
+  EXPECT_TRUE(all_close(got.stats, want.stats, {.abs = 2e-6, .rel = 2e-6}));
+}
+
 TEST_P(TokenConfidence, ARisingRowIsSummedFromItsLargestValue) {  // every chunk moves the sums to a new largest value
   std::vector<float> values;
   for (int i = 0; i < 4000; ++i) values.push_back(0.05f * static_cast<float>(i));

@@ -1,7 +1,9 @@
-// Rows of logits read once: a block for a slice of a row, then one warp for each row merges its slices. Slices and the
-// order of merging depend on the vocabulary alone.
+// Rows of logits read once: blocks take slices of rows one after the other, then one warp for each row merges its
+// slices. Slices and the order of merging depend on the vocabulary alone.
+#include <algorithm>
 #include <cfloat>
 
+#include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/token_confidence.h"
@@ -9,136 +11,190 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kPerThread = 16, kSlice = kThreads * kPerThread;
+constexpr int kThreads = 256, kWarps = kThreads / 32, kPerThread = 16, kPerWarp = 32 * kPerThread;
+constexpr int kSlice = kThreads * kPerThread;
+constexpr int kBlocksPerSM = 5;  // which leaves room for the kernels that come next
 constexpr int kNone = INT32_MAX;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Of a set of logits.
-struct Top {
+// Of a set of logits: the two largest, the first's id, and with u = (x - largest) / ln 2 the sums of 2^u and of 2^u *
+// u.
+struct Summary {
   float largest = -INFINITY, second = -INFINITY;
   int best = kNone;
-};
-
-__device__ inline Top merged(const Top& a, const Top& b) {
-  return {fmaxf(a.largest, b.largest), fmaxf(fminf(a.largest, b.largest), fmaxf(a.second, b.second)),
-          a.largest > b.largest   ? a.best
-          : b.largest > a.largest ? b.best
-                                  : min(a.best, b.best)};
-}
-
-// Besides, sum of exp(x - largest), and of exp(x - largest) * (x - largest).
-struct Summary {
-  Top top;
   float sum = 0, weighted = 0;
 };
 
-// Scales a sum to a larger maximum.
+// Scales sums to a larger maximum.
 __device__ inline void rebase(Summary& s, float largest) {
-  if (s.top.largest == -INFINITY) {  // nothing but minus infinities, or a NaN that must stay
+  if (s.largest == -INFINITY) {  // nothing but minus infinities, or a NaN that must stay
     s.weighted = s.sum;
     return;
   }
-  const float shift = s.top.largest - largest, keep = expf(shift);
+  const float shift = (s.largest - largest) * kLog2e, keep = exp2_fast(shift);
   s.weighted = keep > 0 ? keep * fmaf(shift, s.sum, s.weighted) : 0 * s.sum;
   s.sum *= keep;
 }
 
 __device__ inline Summary merged(Summary a, Summary b) {
-  const Top top = merged(a.top, b.top);
-  rebase(a, top.largest);
-  rebase(b, top.largest);
-  return {top, a.sum + b.sum, a.weighted + b.weighted};
+  const float largest = fmaxf(a.largest, b.largest);
+  rebase(a, largest);
+  rebase(b, largest);
+  return {.largest = largest,
+          .second = fmaxf(fminf(a.largest, b.largest), fmaxf(a.second, b.second)),
+          .best = min(a.largest == largest ? a.best : kNone, b.largest == largest ? b.best : kNone),
+          .sum = a.sum + b.sum,
+          .weighted = a.weighted + b.weighted};
 }
 
-constexpr unsigned kAllLanes = 0xffffffffu;
+// Over the lanes of a warp; none is NaN.
+__device__ inline float warp_max(float x) {
+  const auto in_order = [](int bits) { return bits ^ (bits >> 31 & INT32_MAX); };  // its own inverse
+  return __int_as_float(in_order(__reduce_max_sync(kAllLanes, in_order(__float_as_int(x)))));
+}
 
-__device__ inline Top other(const Top& top, int distance) {
-  return {__shfl_xor_sync(kAllLanes, top.largest, distance), __shfl_xor_sync(kAllLanes, top.second, distance),
-          __shfl_xor_sync(kAllLanes, top.best, distance)};
+// Over groups of kLanes lanes.
+template <int kLanes>
+__device__ inline void add_lanes(Summary& s) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    s.sum += __shfl_xor_sync(kAllLanes, s.sum, distance);
+    s.weighted += __shfl_xor_sync(kAllLanes, s.weighted, distance);
+  }
 }
 
 struct Params {
   const float* logits;
   int64_t stride;
-  int vocab, excluded, slices;  // excluded: kNone for no id
-  Summary* summaries;           // [rows, slices]
+  int rows, vocab, excluded, slices;  // excluded: kNone for no id
+  int next_rows, next_slices;         // from what a block reads to what it reads next
+  Summary* summaries;                 // [rows, slices]
   int32_t* best;
   float* stats;
   int64_t stats_stride;
 };
 
-// Sums are of exp(x - the slice's largest), so that those of its threads are only added.
-__global__ void __launch_bounds__(kThreads) read_slices(const __grid_constant__ Params p) {
-  __shared__ Top top_of[kWarps];
-  __shared__ float sum_of[kWarps], weighted_of[kWarps];
-  let_next_start();
-  wait_for_previous();
-  const float* row = p.logits + blockIdx.y * p.stride;
-  const int first = blockIdx.x * kSlice + threadIdx.x, warp = threadIdx.x / 32;
-  const bool leads = threadIdx.x % 32 == 0;
-  float x[kPerThread];
+// What a warp has of a slice, four ids side by side for each lane, four times.
+__device__ inline int id_of(int first, int i) { return first + i / 4 * 128 + i % 4; }
+
+__device__ inline void load(const Params& p, int row, int begin, float (&x)[kPerThread]) {
+  const float* from = p.logits + row * p.stride;
+  const int first = begin + threadIdx.x % 32 * 4;
+  const bool excluded = p.excluded >= begin && p.excluded < begin + kPerWarp;
+  if (begin + kPerWarp <= p.vocab && !excluded && reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0) {
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int id = first + i * kThreads;
-    x[i] = id < p.vocab && id != p.excluded ? __ldcg(row + id) : -INFINITY;
-  }
-  Top top;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    if (x[i] > top.largest) {
-      top = {x[i], top.largest, first + i * kThreads};
-    } else {
-      top.second = fmaxf(top.second, x[i]);
+    for (int i = 0; i < kPerThread; i += 4) {
+      const float4 four = __ldcg(reinterpret_cast<const float4*>(from + id_of(first, i)));
+      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
+    return;
   }
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) top = merged(top, other(top, distance));
-  if (leads) top_of[warp] = top;
-  __syncthreads();
-  float from = -INFINITY;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) from = fmaxf(from, top_of[w].largest);
-  if (from == -INFINITY) from = 0;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int id = id_of(first, i);
+    x[i] = id < p.vocab && id != p.excluded ? __ldcg(from + id) : -INFINITY;
+  }
+}
+
+// Of a warp's logits; which is the best, and the second, is left to whoever has a slice's largest.
+__device__ inline Summary sums_of(const float (&x)[kPerThread]) {
   Summary s;
 #pragma unroll
+  for (int i = 0; i < kPerThread; ++i) s.largest = fmaxf(s.largest, x[i]);
+  s.largest = warp_max(s.largest);
+  const float from = s.largest == -INFINITY ? 0 : s.largest;
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    const float shift = x[i] - from, weight = expf(shift);
+    const float shift = (x[i] - from) * kLog2e, weight = exp2_fast(shift);
     s.sum += weight;
     s.weighted = fmaf(weight, fmaxf(shift, -FLT_MAX), s.weighted);  // no product of 0 and an infinity
   }
+  add_lanes<32>(s);
+  return s;
+}
+
+// Best and second of a warp whose largest logit is known; a lane's ids rise.
+__device__ inline void find_best(Summary& s, int first, const float (&x)[kPerThread]) {
+  float mine = -INFINITY, but_first = -INFINITY;
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    s.sum += __shfl_xor_sync(kAllLanes, s.sum, distance);
-    s.weighted += __shfl_xor_sync(kAllLanes, s.weighted, distance);
+  for (int i = kPerThread - 1; i >= 0; --i) {
+    if (x[i] == s.largest)
+      s.best = id_of(first, i), but_first = mine;
+    else
+      but_first = fmaxf(but_first, x[i]);
+    mine = fmaxf(mine, x[i]);
   }
-  if (leads) sum_of[warp] = s.sum, weighted_of[warp] = s.weighted;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  s = {};
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    s.top = merged(s.top, top_of[w]);
-    s.sum += sum_of[w];
-    s.weighted += weighted_of[w];
+  const int best = __reduce_min_sync(kAllLanes, s.best);
+  s.second = warp_max(s.best == best ? but_first : mine);
+  s.best = best;
+}
+
+// By the warp that has a slice's largest logit, in `x`: `other` is a lane's warp's, of the first lanes.
+__device__ inline Summary summary_of(Summary other, float largest, int first, const float (&x)[kPerThread]) {
+  Summary s;
+  s.largest = largest;
+  if (largest > -INFINITY) find_best(s, first, x);
+  s.second = warp_max(threadIdx.x % 32 == threadIdx.x / 32 ? s.second : other.largest);
+  rebase(other, largest);
+  add_lanes<kWarps>(other);
+  s.sum = other.sum, s.weighted = other.weighted;
+  return s;
+}
+
+// What a block reads: a slice of all rows before the next one.
+struct Place {
+  int row, slice;
+  __device__ explicit Place(const Params& p)
+      : row(static_cast<int>(blockIdx.x) % p.rows), slice(static_cast<int>(blockIdx.x) / p.rows) {}
+  __device__ void advance(const Params& p) {
+    row += p.next_rows, slice += p.next_slices;
+    if (row >= p.rows) row -= p.rows, ++slice;
   }
-  p.summaries[blockIdx.y * p.slices + blockIdx.x] = s;
+};
+
+// Each warp sums from its own largest logit. The first of those that have the slice's adds up.
+__global__ void __launch_bounds__(kThreads, kBlocksPerSM + 1) read_slices(const __grid_constant__ Params p) {
+  __shared__ Summary of_warps[2][kWarps];  // by turns: who adds up still reads the other
+  let_next_start();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Place at(p);
+  wait_for_previous();
+  for (int turn = 0; at.slice < p.slices; turn ^= 1, at.advance(p)) {
+    const int begin = at.slice * kSlice + warp * kPerWarp;
+    float x[kPerThread];
+    load(p, at.row, begin, x);
+    const Summary mine = sums_of(x);
+    if (lane == 0) of_warps[turn][warp] = mine;
+    __syncthreads();
+    Summary other;
+    if (lane < kWarps) other = of_warps[turn][lane];
+    const float largest = warp_max(other.largest);
+    if (__ffs(__ballot_sync(kAllLanes, lane < kWarps && other.largest == largest)) - 1 != warp) continue;
+    const Summary s = summary_of(other, largest, begin + lane * 4, x);
+    if (lane == 0) p.summaries[at.row * p.slices + at.slice] = s;
+  }
 }
 
 // A warp for each row.
 __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Params p) {
   let_next_start();
   wait_for_previous();
+  const Summary* summaries = p.summaries + static_cast<int64_t>(blockIdx.x) * p.slices;
   Summary s;
-  for (int i = threadIdx.x; i < p.slices; i += 32) s = merged(s, p.summaries[blockIdx.x * p.slices + i]);
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    s = merged(s, Summary{other(s.top, distance), __shfl_xor_sync(kAllLanes, s.sum, distance),
-                          __shfl_xor_sync(kAllLanes, s.weighted, distance)});
-  }
+  if (threadIdx.x < p.slices) s = summaries[threadIdx.x];
+#pragma unroll 1
+  for (int i = threadIdx.x + 32; i < p.slices; i += 32) s = merged(s, summaries[i]);
+  const float largest = warp_max(s.largest);
+  const int best = __reduce_min_sync(kAllLanes, s.largest == largest ? s.best : kNone);
+  const float second = warp_max(s.best == best ? s.second : s.largest);
+  rebase(s, largest);
+  add_lanes<32>(s);
   if (threadIdx.x != 0) return;
   const float log_sum = logf(s.sum);
   float* stats = p.stats + blockIdx.x * p.stats_stride;
-  p.best[blockIdx.x] = s.top.best == kNone ? (p.excluded == 0 ? 1 : 0) : s.top.best;  // nothing but minus infinities
-  stats[0] = s.top.largest, stats[1] = log_sum, stats[2] = s.top.second, stats[3] = log_sum - s.weighted / s.sum;
+  p.best[blockIdx.x] = best == kNone ? (p.excluded == 0 ? 1 : 0) : best;  // nothing but minus infinities
+  stats[0] = largest, stats[1] = log_sum, stats[2] = second, stats[3] = log_sum - s.weighted / s.sum * kLn2;
 }
 
 }  // namespace
@@ -151,17 +207,20 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
   const int slices = (a.vocab + kSlice - 1) / kSlice;
   HR_REQUIRE(static_cast<size_t>(rows * slices) * sizeof(Summary) <= stream.scratch_bytes, ErrorCode::kInvalidArgument,
              "token_confidence: ", rows, " rows of ", a.vocab, " logits, more than the device's scratch memory holds");
+  const int64_t blocks = std::min(rows * slices, int64_t{kBlocksPerSM} * stream.num_sms);
   const Params p{.logits = static_cast<const float*>(a.logits.data()),
                  .stride = a.logits.stride(0),
+                 .rows = static_cast<int>(rows),
                  .vocab = a.vocab,
                  .excluded = a.excluded_id.value_or(kNone),
                  .slices = slices,
+                 .next_rows = static_cast<int>(blocks % rows),
+                 .next_slices = static_cast<int>(blocks / rows),
                  .summaries = static_cast<Summary*>(stream.scratch),
                  .best = static_cast<int32_t*>(a.best.data()),
                  .stats = static_cast<float*>(a.stats.data()),
                  .stats_stride = a.stats.stride(0)};
-  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(rows));
-  launch_early(stream, read_slices, grid, dim3(kThreads), 0, p, "token_confidence");
+  launch_early(stream, read_slices, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p, "token_confidence");
   launch_early(stream, merge_slices, dim3(static_cast<unsigned>(rows)), dim3(32), 0, p, "token_confidence");
 }
 
