@@ -118,11 +118,11 @@ class BlockTrace {
                              .threshold = 0.9f,
                              .acceptance = problem.acceptance};
     strategy_ = make_strategy(problem.strategy, {.model = info, .block_cache = problem.block_cache});
-    scheduler_.emplace(SchedulerConfig{.num_pages = 256,
+    scheduler_.emplace(SchedulerConfig{.num_pages = 256 + 4 * problem.requests,
                                        .page_size = kPage,
                                        .max_requests = problem.requests,
                                        .max_context_len = kMaxContext,
-                                       .max_tokens_per_step = 2048},
+                                       .max_tokens_per_step = 2048 + 40 * problem.requests},
                        *strategy_);
     for (int32_t r = 0; r < problem.requests; ++r) add(r);
   }
@@ -283,6 +283,8 @@ std::vector<Problem> problems() {
       }
     }
   }
+  // More than a device advances at a time.
+  for (const int32_t requests : {128, 129, 300}) all.push_back({.requests = requests, .seed = ++seed});
   return all;
 }
 
@@ -292,7 +294,7 @@ std::vector<Problem> canvas_problems() {
   for (const char* strategy : {"full_attention", "dual_cache"}) {
     for (const auto logits_of : {DiffusionInfo::LogitsOf::kSame, DiffusionInfo::LogitsOf::kBefore}) {
       for (Problem p : problems()) {
-        if (p.decoding.max_passes) continue;  // they do not read it
+        if (p.decoding.max_passes || p.requests > 8) continue;  // they do not read it; so many do not run at once
         p.strategy = strategy, p.logits_of = logits_of;
         all.push_back(p);
       }

@@ -225,10 +225,12 @@ struct BlockState {
   HR_HOST_DEVICE void accept(const int32_t* best, const float* stats, int32_t block_size, int32_t* tokens) {
     const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);
     uint32_t kept[kMaxBlock / 32] = {};  // by candidate
+    float values[kMaxBlock];
     int32_t count = 0;
     HR_ROLLED
     for (int32_t i = 0; i < masks; ++i) {
-      if (!rule.accepts(rule.value_of(stats + int64_t{4} * i))) continue;
+      values[i] = rule.value_of(stats + int64_t{4} * i);
+      if (!rule.accepts(values[i])) continue;
       kept[i / 32] |= 1u << i % 32;
       ++count;
     }
@@ -239,8 +241,7 @@ struct BlockState {
       HR_ROLLED
       for (int32_t i = 0; i < masks; ++i) {
         if ((kept[i / 32] >> i % 32 & 1) != 0) continue;
-        const float mine = rule.value_of(stats + int64_t{4} * i);
-        if (top < 0 || mine > value) top = i, value = mine;
+        if (top < 0 || values[i] > value) top = i, value = values[i];
       }
       kept[top / 32] |= 1u << top % 32;
       ++count;

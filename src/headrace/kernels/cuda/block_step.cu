@@ -1,7 +1,7 @@
-// One block of threads for the whole batch: a thread advances a request, a scan finds where its rows go, a warp writes
-// them, or all threads those of a canvas. A step's work is a few thousand words, so that a second block would only add
-// a launch. Where few requests leave it small, it comes while the head still runs, and rehearses: it goes through all
-// of itself once and writes nothing, so that its instructions and what it reads are there when the step has ended.
+// One block of threads for the whole batch: a thread advances a request, whose state is in shared memory, a scan finds
+// where its rows go, and all threads write them. A step's work is a few thousand words, so that a second block would
+// only add a launch. It comes while the head or what reads its logits still runs, and rehearses: it goes through all of
+// itself once and writes nothing, so that its instructions and what it reads are there when the step has ended.
 #include "headrace/kernels/cuda/block_step.h"
 
 #include <algorithm>
@@ -13,11 +13,8 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kMostThreads = kMaxBlockRequests, kMostWarps = kMostThreads / 32, kFewestThreads = 128;
-constexpr int kRehearsedThreads = 256;  // beside a chain of products no more find registers
-static_assert(kRehearsedThreads <= kMostThreads);
-
-__device__ int num_threads() { return static_cast<int>(blockDim.x); }
+// More would find no registers beside a chain of products, or beside blocks that read logits.
+constexpr int kThreads = 128, kWarps = kThreads / 32;
 
 struct Params {
   const int32_t* best;
@@ -40,7 +37,7 @@ struct Params {
 
 // Rows in the upper half, logits rows in the lower one. Exclusive; `total` is of the whole block.
 __device__ unsigned long long scan(unsigned long long mine, unsigned long long& total) {
-  __shared__ unsigned long long of_warp[kMostWarps];
+  __shared__ unsigned long long of_warp[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned long long upto = mine;
 #pragma unroll
@@ -52,51 +49,91 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
   __syncthreads();
   unsigned long long before = 0;
   total = 0;
-#pragma unroll 1
-  for (int w = 0; w < num_threads() / 32; ++w) {
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
     if (w < warp) before += of_warp[w];
     total += of_warp[w];
   }
   return before + upto - mine;
 }
 
-// Rows of request `r`, which so many threads share. Here and below, a rehearsal is not `real` and writes nothing.
-__device__ void write_rows(const Params& p, bool real, int r, const BlockState& s, int row0, int thread, int threads) {
-  const int rows = s.num_rows(p.block_size), stored = s.num_stored(p.block_size);
-  const int32_t* tokens = p.tokens + r * p.tokens_stride + s.first_token(p.block_size);
-  const int32_t* pages = p.page_table + s.page_row * p.table_stride;
+// Where the rows of a request are, and what they are.
+struct Spot {
+  int row0, first_position, stored, first_token, page_row;
+  int row_of_block;  // that which decides the open block's first token
+  int first_logit, last_logit;
+
+  __device__ Spot(const BlockState& s, int row0, int logits, int block_size)
+      : row0(row0),
+        first_position(s.first_position()),
+        stored(s.num_stored(block_size)),
+        first_token(s.first_token(block_size)),
+        page_row(s.page_row),
+        row_of_block(row0 + s.row_of(0)),
+        first_logit(s.first_logit),
+        last_logit(s.first_logit + logits - 1) {}
+};
+
+// Requests that take a turn, one for each thread.
+struct Turn {
+  int first, count;
+  BlockState* states;
+  Spot* spots;
+};
+
+// Without waiting for the step: nobody writes them between two of these.
+__device__ void load_states(const Params& p, const Turn& turn) {
+  const int words = turn.count * static_cast<int>(sizeof(BlockState) / sizeof(int));
+  const int* from = reinterpret_cast<const int*>(p.states + turn.first);
+  __syncthreads();  // all have read those before
+#pragma unroll 4
+  for (int i = threadIdx.x; i < words; i += kThreads) reinterpret_cast<int*>(turn.states)[i] = from[i];
+  __syncthreads();
+}
+
+__device__ void store_states(const Params& p, const Turn& turn) {
+  const int words = turn.count * static_cast<int>(sizeof(BlockState) / sizeof(int));
+  int* to = reinterpret_cast<int*>(p.states + turn.first);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < words; i += kThreads) to[i] = reinterpret_cast<const int*>(turn.states)[i];
+}
+
+// Rows [begin, end), all of the turn's. Here and below, a rehearsal is not `real` and writes nothing.
+__device__ void write_rows(const Params& p, bool real, const Turn& turn, int begin, int end) {
 #pragma unroll 1
-  for (int i = thread; i < rows; i += threads) {
-    const int position = s.first_position() + i, token = tokens[i];
-    const int64_t slot =
-        i < stored ? int64_t{pages[position / p.page_size]} * p.page_size + position % p.page_size : kDoNotStore;
+  for (int i = begin + threadIdx.x; i < end; i += kThreads) {
+    int r = 0;  // the last request that does not begin behind the row
+#pragma unroll 1
+    for (int step = kThreads / 2; step > 0; step /= 2) {
+      if (r + step < turn.count && turn.spots[r + step].row0 <= i) r += step;
+    }
+    const Spot& s = turn.spots[r];
+    const int at = i - s.row0, position = s.first_position + at;
+    const int token = p.tokens[(turn.first + r) * p.tokens_stride + s.first_token + at];
+    int64_t slot = kDoNotStore;
+    if (at < s.stored) {
+      const int page = p.page_table[s.page_row * p.table_stride + position / p.page_size];
+      slot = int64_t{page} * p.page_size + position % p.page_size;
+    }
     if (!real) continue;
-    p.ids[row0 + i] = token;
-    p.positions[row0 + i] = position;
-    p.write_slots[row0 + i] = slot;
+    p.ids[i] = token;
+    p.positions[i] = position;
+    p.write_slots[i] = slot;
   }
 }
 
-// A warp writes what the next step runs of request `r`, but for the rows of a canvas.
-__device__ void lay_out(const Params& p, bool real, int r, const BlockState& s, int row0) {
-  const int lane = threadIdx.x % 32;
-  const KeySpan span = s.span(row0, p.block_size);
-  if (lane == 0 && real) p.to_spans[r] = span;
-  if (s.running == 0) return;
-  if (!s.runs_canvas()) write_rows(p, real, r, s, row0, lane, 32);
-  int logit = s.first_logit;
-  const int end = logit + s.num_samples(p.block_size);
+// Which rows want logits: a thread for each token of the open blocks.
+__device__ void write_logits_rows(const Params& p, bool real, const Turn& turn) {
 #pragma unroll 1
-  for (int base = 0; base < p.block_size; base += 32) {
-    const int at = base + lane;
-    const bool masked = at < p.block_size && s.is_masked(at);
-    const unsigned all = __ballot_sync(0xffffffffu, masked);
-    const int mine = logit + __popc(all & ((1u << lane) - 1));
-    if (masked && mine < end && real) p.logits_rows[mine] = row0 + s.row_of(at);
-    logit += __popc(all);
-  }
-  if (lane == 0 && real && s.has_parts() && s.pass == BlockState::Pass::kClean) {
-    p.logits_rows[s.first_logit] = row0 + s.row_of(p.block_size);
+  for (int i = threadIdx.x; i < turn.count * p.block_size; i += kThreads) {
+    const int r = i / p.block_size, at = i % p.block_size;
+    const BlockState& state = turn.states[r];
+    const Spot& s = turn.spots[r];
+    const bool clean = state.has_parts() && state.pass == BlockState::Pass::kClean;  // the row behind the block
+    if (clean ? at != 0 : !state.is_masked(at)) continue;
+    int logit = s.first_logit + (at < 32 ? 0 : __popc(state.masked[0]));
+    logit = clean ? s.first_logit : logit + __popc(state.masked[at / 32] & ((1u << at % 32) - 1));
+    if (logit <= s.last_logit && real) p.logits_rows[logit] = s.row_of_block + (clean ? p.block_size : at);
   }
 }
 
@@ -116,106 +153,139 @@ __device__ Size size_of(const Params& p, int rows, bool any_canvas) {
 __device__ void pad(const Params& p, bool real, int rows, int logits, int size) {
   const int end = max(rows, size);
 #pragma unroll 1
-  for (int r = p.requests + threadIdx.x; r < p.spans; r += num_threads()) {
+  for (int r = p.requests + threadIdx.x; r < p.spans; r += kThreads) {
     KeySpan span{.q_off = rows, .q_len = 0};
     if (r == p.spans - 1) span.q_len = end - rows, span.kind = KeySpan::Kind::kNone;
     if (real) p.to_spans[r] = span;
   }
 #pragma unroll 1
-  for (int i = rows + threadIdx.x; i < end; i += num_threads()) {
+  for (int i = rows + threadIdx.x; i < end; i += kThreads) {
     if (!real) continue;
     p.ids[i] = p.positions[i] = 0;
     p.write_slots[i] = kDoNotStore;
   }
 #pragma unroll 1
-  for (int i = logits + threadIdx.x; i < p.logits_capacity; i += num_threads()) {
+  for (int i = logits + threadIdx.x; i < p.logits_capacity; i += kThreads) {
     if (real) p.logits_rows[i] = 0;
   }
 }
 
+// Of `count` rows; several words for each thread, all of which are asked for before the first has come.
 __device__ void give_results(const Params& p, int step, int count) {
+  constexpr int kWords = 4;
   int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * 5;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < count * 5; i += num_threads()) {
-    const int row = i / 5, field = i % 5;
-    to[i] = field == 0 ? p.best[row] : __float_as_int(p.stats[row * 4 + field - 1]);
-  }
+  int i = threadIdx.x;
+  do {
+    int words[kWords];
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      const int at = i + k * kThreads, row = at / 5, field = at % 5;
+      const auto* from = field == 0 ? p.best + row : reinterpret_cast<const int32_t*>(p.stats) + row * 4 + field - 1;
+      if (at < count * 5) words[k] = *from;
+    }
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      if (i + k * kThreads < count * 5) to[i + k * kThreads] = words[k];
+    }
+    i += kWords * kThreads;
+  } while (i < count * 5);
 }
 
-// Of the step that was laid out.
+// Of the step that is laid out.
 struct Totals {
-  int rows, logits, running;
+  int rows = 0, logits = 0, running = 0;
+  bool any_canvas = false;
   Size size;
 };
 
 // One thread tells the host, which may start the next step while this one's rows are still written: its kernels come
-// behind this one. Everything that the host reads was written before the block last met.
-__device__ void report(const Params& p, int step, const Totals& of) {
-  p.counter[0] = step, p.counter[1] = of.logits;
-  *p.num_rows = of.rows;
-  p.report->rows = of.rows, p.report->logits_rows = of.logits, p.report->running = of.running;
-  p.report->size = of.size.rows, p.report->canvases = of.size.of_canvases;
+// behind this one. Everything that the host reads was written before the block last met. A rehearsal tells `nobodys`.
+__device__ void report(const Params& p, bool real, int step, const Totals& of, int32_t* nobodys) {
+  auto* to = real ? p.report : reinterpret_cast<volatile BlockReport*>(nobodys);
+  int32_t *counter = real ? p.counter : nobodys, *num_rows = real ? p.num_rows : nobodys;
+  counter[0] = step, counter[1] = of.logits;
+  *num_rows = of.rows;
+  to->rows = of.rows, to->logits_rows = of.logits, to->running = of.running;
+  to->size = of.size.rows, to->canvases = of.size.of_canvases;
   __threadfence_system();
-  p.report->step = step;
+  to->step = step;
 }
 
-// What advance() reads and changes of a request: in a rehearsal words of nobody, since what the model says is not
-// there.
+// What advance() reads and changes of a request.
 struct Decided {
   const int32_t* best;
   const float* stats;
   int32_t* tokens;
 };
 
-__device__ void run(const Params& p, bool real, int step, const Decided& decided, int* row0_of) {
-  const int r = threadIdx.x, warps = num_threads() / 32;
-  BlockState s;
-  if (r < p.requests) {
-    s = p.states[r];
+// In a rehearsal words of nobody, since what the model says is not there; one thread has them.
+__device__ Decided decided_of(const Params& p, bool real, int r, const BlockState& s, int32_t* nobodys) {
+  if (!real) return {nobodys, reinterpret_cast<const float*>(nobodys), nobodys};
+  return {p.best + s.first_logit, p.stats + 4 * s.first_logit, p.tokens + r * p.tokens_stride};
+}
+
+__device__ void take_turn(const Params& p, bool real, int step, const Turn& turn, int32_t* nobodys, Totals& of) {
+  const int r = threadIdx.x;
+  int rows = 0, logits = 0;
+  if (r < turn.count) {
+    BlockState& s = turn.states[r];
+    const Decided decided = decided_of(p, real, turn.first + r, s, nobodys);
     s.advance(decided.best, decided.stats, p.block_size, p.mask_token_id, decided.tokens);
+    rows = s.num_rows(p.block_size), logits = rows > 0 ? s.num_samples(p.block_size) : 0;
   }
-  const int rows = r < p.requests ? s.num_rows(p.block_size) : 0, logits = rows > 0 ? s.num_samples(p.block_size) : 0;
   unsigned long long total = 0;
   const unsigned long long before =
       scan(static_cast<unsigned long long>(rows) << 32 | static_cast<unsigned>(logits), total);
-  row0_of[r] = static_cast<int>(before >> 32);
-  if (r < p.requests && real) {
-    s.first_logit = rows > 0 ? static_cast<int>(before & 0xffffffffu) : 0;
-    p.states[r] = s;
+  const int begin = of.rows;
+  if (r < turn.count) {
+    BlockState& s = turn.states[r];
+    s.first_logit = rows > 0 ? of.logits + static_cast<int>(before & 0xffffffffu) : 0;
+    turn.spots[r] = Spot(s, begin + static_cast<int>(before >> 32), logits, p.block_size);
+    if (real) p.to_spans[turn.first + r] = s.span(turn.spots[r].row0, p.block_size);
   }
-  const bool any_canvas = __syncthreads_or(r < p.requests && s.runs_canvas()) != 0;
-  Totals of{.rows = static_cast<int>(total >> 32), .logits = static_cast<int>(total & 0xffffffffu)};
-  of.running = __syncthreads_count(rows > 0);  // states and tokens are visible to the block's warps from here on
-  of.size = size_of(p, of.rows, any_canvas);
-  if (r == num_threads() - 1 && real) report(p, step, of);
-#pragma unroll 1
-  for (int i = r / 32; i < p.requests; i += warps) lay_out(p, real, i, p.states[i], row0_of[i]);
-#pragma unroll 1
-  for (int i = 0; any_canvas && i < p.requests; ++i) {
-    if (p.states[i].runs_canvas()) write_rows(p, real, i, p.states[i], row0_of[i], r, num_threads());
-  }
-  pad(p, real, of.rows, of.logits, of.size.rows);
+  of.rows += static_cast<int>(total >> 32), of.logits += static_cast<int>(total & 0xffffffffu);
+  of.any_canvas |= __syncthreads_or(r < turn.count && turn.states[r].runs_canvas()) != 0;
+  of.running += __syncthreads_count(rows > 0);  // states, spots and tokens are visible from here on
+  of.size = size_of(p, of.rows, of.any_canvas);
+  if (r == kThreads - 1 && (!real || turn.first + turn.count == p.requests)) report(p, real, step, of, nobodys);
+  if (real) store_states(p, turn);
+  write_rows(p, real, turn, begin, of.rows);
+  write_logits_rows(p, real, turn);
 }
 
-// Before the wait it reads what nobody writes between two of these: the states, and where their rows lie.
-__global__ void __launch_bounds__(kMostThreads, 1) step_blocks(const __grid_constant__ Params p) {
-  extern __shared__ int row0_of[];
-  int32_t nobodys[4 * BlockState::kMaxBlock] = {};
-  const int r = threadIdx.x, step = p.counter[0] + 1, results = p.counter[1];
-  const bool has_canvas = r < p.requests && p.states[r].has_canvas();  // which `nobodys` has no room for
-  bool real = num_threads() > kRehearsedThreads || __syncthreads_or(has_canvas) != 0;
+// For a rehearsal: the first that runs, but nobody where it has a canvas, which `nobodys` has no room for.
+__device__ Turn example_of(const Turn& turn) {
+  int r = 0;
 #pragma unroll 1
-  for (;; real = true) {
-    Decided decided{nobodys, reinterpret_cast<const float*>(nobodys), nobodys};
-    if (real) {
-      wait_for_previous();
-      give_results(p, step, results);
-      const int first = r < p.requests ? p.states[r].first_logit : 0;
-      decided = {p.best + first, p.stats + 4 * first, p.tokens + r * p.tokens_stride};
+  while (r < turn.count - 1 && turn.states[r].running == 0) ++r;
+  return {.first = r, .count = turn.states[r].has_canvas() ? 0 : 1, .states = turn.states + r, .spots = turn.spots};
+}
+
+// Shared memory: states, then spots, of as many requests as take a turn.
+__global__ void __launch_bounds__(kThreads, 1) step_blocks(const __grid_constant__ Params p) {
+  extern __shared__ BlockState states[];
+  __shared__ int32_t nobodys[4 * BlockState::kMaxBlock];
+  const int at_once = min(p.requests, kThreads), step = p.counter[0] + 1, results = p.counter[1];
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 4 * BlockState::kMaxBlock; i += kThreads) nobodys[i] = 0;
+  Turn turn{.first = 0, .count = at_once, .states = states, .spots = reinterpret_cast<Spot*>(states + at_once)};
+  Totals of;
+  bool real = false;
+#pragma unroll 1
+  while (true) {
+    load_states(p, turn);
+    const bool first = turn.first == 0, last = turn.first + turn.count == p.requests;
+    if (first && real) wait_for_previous();
+    if (first) give_results(p, step, real ? results : 0);
+    take_turn(p, real, step, real ? turn : example_of(turn), nobodys, of);
+    if (last || !real) pad(p, real, of.rows, of.logits, of.size.rows);
+    if (last && real) return;
+    if (!real) {
+      real = true, of = {};
+      continue;
     }
-    run(p, real, step, decided, row0_of);
-    if (real) return;
-    __syncthreads();  // all have read what a rehearsal wrote into shared memory
+    turn.first += turn.count;
+    turn.count = min(at_once, p.requests - turn.first);
   }
 }
 
@@ -250,9 +320,8 @@ void block_step(const BlockStepArgs& a, const OpContext& context) {
                  .report = static_cast<volatile BlockReport*>(a.report.data()),
                  .results = static_cast<int32_t*>(a.results.data()),
                  .results_rows = static_cast<int>(a.results.dim(1))};
-  const int threads = std::clamp(32 * p.requests, kFewestThreads, kMostThreads);
-  launch_early(stream, step_blocks, dim3(1), dim3(static_cast<unsigned>(threads)),
-               static_cast<size_t>(threads) * sizeof(int), p, "block_step");
+  const size_t shared_bytes = static_cast<size_t>(std::min(kThreads, p.requests)) * (sizeof(BlockState) + sizeof(Spot));
+  launch_early(stream, step_blocks, dim3(1), dim3(kThreads), shared_bytes, p, "block_step");
 }
 
 }  // namespace headrace::cuda
