@@ -258,7 +258,9 @@ __device__ Turn example_of(const Turn& turn) {
   int r = 0;
 #pragma unroll 1
   while (r < turn.count - 1 && turn.states[r].running == 0) ++r;
-  return {.first = r, .count = turn.states[r].has_canvas() ? 0 : 1, .states = turn.states + r, .spots = turn.spots};
+  const int count = turn.states[r].has_canvas() ? 0 : 1;
+  __syncthreads();  // all have looked before one of them changes its state
+  return {.first = r, .count = count, .states = turn.states + r, .spots = turn.spots};
 }
 
 // Shared memory: states, then spots, of as many requests as take a turn.
