@@ -2,12 +2,14 @@
 
 Prints a Markdown table, the limits of the machine first. Calls are timed in CUDA graphs, as ours are; one that cannot
 be recorded is timed alone, and says so. Libraries that cannot be imported are skipped by name; PEERS_PATH names a folder
-to look in as well. Usage: peers_gpu.py [limits] [prefill] [decode] [gdn] [diffusion]
+to look in as well. FlashInfer compiles its kernels on first use, with nvcc, into FLASHINFER_WORKSPACE_BASE.
+Usage: peers_gpu.py [limits] [prefill] [decode] [flashinfer] [gdn] [diffusion]
 """
 import math
 import os
 import statistics
 import sys
+import time
 from functools import partial
 
 sys.path.insert(0, os.environ.get("PEERS_PATH", "peers"))
@@ -17,8 +19,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.testing import do_bench
 
 BF16 = dict(device="cuda", dtype=torch.bfloat16)
+INTS = dict(device="cuda", dtype=torch.int32)
 COLD = 1 << 30  # bytes of inputs in turn, of which the L2 then holds next to nothing
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
+PROMPTS = [(tokens, *heads) for heads in ((32, 8, 128), (16, 2, 256), (32, 8, 64)) for tokens in (2048, 8192, 32768)]
 
 
 def in_graph(calls, rounds=5, least_ms=4):
@@ -44,9 +48,17 @@ def in_graph(calls, rounds=5, least_ms=4):
     return statistics.median(elapsed(graph.replay) for _ in range(rounds)) / (repeats * len(calls))
 
 
-def report(name, *calls, flops=0, moved=0):
-    """One row: the median of a call, with what `flops` and `moved` bytes make of it. A call that fails is a row too."""
+def failed(name, error):
+    print(f"| {name} | failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]} |", flush=True)
+
+
+def report(name, *calls, flops=0, moved=0, plan=lambda: None):
+    """One row: the median of a call, with what `flops` and `moved` bytes make of it. A call that fails is a row too.
+
+    `plan` runs once before, untimed.
+    """
     try:
+        plan()
         for call in calls:
             call()
         try:
@@ -55,7 +67,7 @@ def report(name, *calls, flops=0, moved=0):
             torch.cuda.synchronize()
             ms, how = do_bench(calls[0], warmup=20, rep=100, return_mode="median"), "no graph"
     except Exception as error:
-        print(f"| {name} | failed: {type(error).__name__}: {str(error).splitlines()[0][:100]} |", flush=True)
+        failed(name, error)
         return
     rate = f"{flops / ms / 1e9:.0f} TFLOP/s" if flops else f"{moved / ms / 1e9:.2f} TB/s" if moved else ""
     print(f"| {name} | {ms * 1e3:.1f} us | {' '.join(filter(None, (rate, how)))} |", flush=True)
@@ -86,14 +98,89 @@ def attention(label, heads, kv_heads, dim, batch, rows, keys, causal):
 
 
 def prefill():
-    for heads, kv_heads, dim in ((32, 8, 128), (16, 2, 256), (32, 8, 64)):
-        for tokens in (2048, 8192, 32768):
-            attention(f"prefill {tokens} {heads}/{kv_heads} d{dim}", heads, kv_heads, dim, 1, tokens, tokens, True)
+    for tokens, heads, kv_heads, dim in PROMPTS:
+        attention(f"prefill {tokens} {heads}/{kv_heads} d{dim}", heads, kv_heads, dim, 1, tokens, tokens, True)
 
 
 def decode():
     for heads, kv_heads, dim, batch, keys in ((32, 8, 128, 64, 8192), (32, 8, 128, 1, 32768), (16, 2, 256, 1, 131072)):
         attention(f"decode b{batch} {keys} {heads}/{kv_heads} d{dim}, dense", heads, kv_heads, dim, batch, 1, keys, False)
+
+
+class Paged:
+    """FlashInfer over shuffled pages: as many pools of keys and values, in turn, as leave the L2 cold."""
+
+    def __init__(self, library, label, heads, batch, keys, page, pools=1):
+        pages = keys // page
+        self.name = f"{label}, page {page}, FlashInfer {library.__version__}"
+        self.shape = (*heads, page)
+        # Where requests' pages begin and end is on the host, where plan() reads it.
+        self.starts = torch.arange(0, batch * pages + 1, pages, dtype=torch.int32)
+        self.indices, self.last = torch.randperm(batch * pages, **INTS), torch.full((batch,), page, dtype=torch.int32)
+        pool = (batch * pages, page, *heads[1:])
+        self.pools = [tuple(torch.randn(pool, **BF16) for _ in range(2)) for _ in range(pools)]
+        self.workspace = torch.zeros(1 << 28, device="cuda", dtype=torch.uint8)
+
+    def buffers(self):
+        """What a graph reads where each plan() writes it: the pages' starts, the pages, the last ones' tokens."""
+        return self.starts.cuda(), self.indices.clone(), self.last.cuda()
+
+    def measure(self, wrapper, q, plan, **cost):
+        report(self.name, *(partial(wrapper.run, q, pool) for pool in self.pools), plan=plan, **cost)
+
+
+def paged_decode(library, heads, kv_heads, dim, batch, keys, page):
+    """The row of one batch; returns its plan()."""
+    moved = 4 * batch * keys * kv_heads * dim
+    p = Paged(library, f"decode b{batch} {keys} {heads}/{kv_heads} d{dim}", (heads, kv_heads, dim), batch, keys, page,
+              pools=max(1, round(COLD / moved)))
+    starts, indices, last = p.buffers()
+    wrapper = library.BatchDecodeWithPagedKVCacheWrapper(
+        p.workspace, use_cuda_graph=True, use_tensor_cores=True, paged_kv_indptr_buffer=starts,
+        paged_kv_indices_buffer=indices, paged_kv_last_page_len_buffer=last)
+    plan = partial(wrapper.plan, p.starts, p.indices, p.last, *p.shape, q_data_type=BF16["dtype"])
+    p.measure(wrapper, torch.randn(batch, heads, dim, **BF16), plan, moved=moved)
+    return plan
+
+
+def paged_prefill(library, tokens, heads, kv_heads, dim, page=16):
+    p = Paged(library, f"prefill {tokens} {heads}/{kv_heads} d{dim}", (heads, kv_heads, dim), 1, tokens, page)
+    rows = torch.tensor([0, tokens], dtype=torch.int32)
+    backend = "fa3" if torch.cuda.get_device_capability()[0] == 9 else "auto"
+    wrapper = library.BatchPrefillWithPagedKVCacheWrapper(
+        p.workspace, "NHD", True, rows.cuda(), *p.buffers(), backend=backend)
+    plan = partial(
+        wrapper.plan, rows, p.starts, p.indices, p.last, *p.shape, causal=True, q_data_type=BF16["dtype"])
+    p.measure(wrapper, torch.randn(tokens, heads, dim, **BF16), plan, flops=2 * heads * dim * tokens**2)
+
+
+def host_time(name, work):
+    """One row: the median of 20 calls by the host's clock, each begun while the device is idle."""
+    def once():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    try:
+        print(f"| {name} | {statistics.median(once() for _ in range(20)) * 1e6:.1f} us | |", flush=True)
+    except Exception as error:
+        failed(name, error)
+
+
+def flashinfer():
+    try:
+        import flashinfer as library
+    except ImportError as error:
+        print(f"| attention over pages, FlashInfer | skipped: {error} |")
+        return
+    paged_decode(library, 32, 8, 128, 64, 8192, 16)
+    plan = paged_decode(library, 32, 8, 128, 64, 8192, 64)
+    host_time(f"host plan, batch 64, FlashInfer {library.__version__}", plan)
+    paged_decode(library, 32, 8, 128, 1, 32768, 16)
+    paged_decode(library, 16, 2, 256, 1, 131072, 16)
+    for prompt in PROMPTS:
+        paged_prefill(library, *prompt)
 
 
 def gdn():
@@ -133,23 +220,24 @@ def diffusion():
     pages = count * (context // page)
     k_pool = torch.randn(pages, page, kv_heads, dim, **BF16)
     v_pool = torch.randn_like(k_pool)
-    ints = dict(device=BF16["device"], dtype=torch.int32)
     for block in (32, 4):
         rows = count * block
         q, k = torch.randn(rows, heads, dim, **BF16), torch.randn(rows, kv_heads, dim, **BF16)
         v, meta = torch.randn_like(k), AttnMetaDataBase()
-        meta.page_tables = torch.randperm(pages, **ints).view(count, -1)
-        meta.cu_seqlens_q, meta.max_seqlen_q = torch.arange(0, rows + 1, block, **ints), block
-        meta.context_lens, meta.status_table = torch.full((count,), context, **ints), torch.ones(count, **ints)
-        meta.valid_slices = torch.arange(block, rows + 1, block, **ints)
-        meta.prefix_lens = meta.padded_prefix_lens = torch.zeros(count, **ints)
+        meta.page_tables = torch.randperm(pages, **INTS).view(count, -1)
+        meta.cu_seqlens_q, meta.max_seqlen_q = torch.arange(0, rows + 1, block, **INTS), block
+        meta.context_lens, meta.status_table = torch.full((count,), context, **INTS), torch.ones(count, **INTS)
+        meta.valid_slices = torch.arange(block, rows + 1, block, **INTS)
+        meta.prefix_lens = meta.padded_prefix_lens = torch.zeros(count, **INTS)
         meta.page_size, meta.block_size, meta.is_block_causal, meta.is_prefix_full = page, block, True, False
         report(f"block diffusion {count} x {block} over 4k, Diffulex grouped",
                lambda: grouped(q, k, v, k_pool, v_pool, meta), moved=4 * pages * page * kv_heads * dim)
 
 
+PARTS = {part.__name__: part for part in (limits, prefill, decode, flashinfer, gdn, diffusion)}
+
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| work | median | rate |\n|---|---|---|")
-    for part in sys.argv[1:] or ("limits", "prefill", "decode", "gdn", "diffusion"):
-        {"limits": limits, "prefill": prefill, "decode": decode, "gdn": gdn, "diffusion": diffusion}[part]()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -105,12 +105,14 @@ check "row of the mixed batch" 1 "$(row '| 32 decode rows at 8k + one prompt of 
 check "row of the start" 1 "$(row '| start to first token (0.31 s of it until the device was ready) | 1.5 | 0.55 | – | s | – | – |')"
 
 # Peers, and a test that fails.
-printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n%s\n' \
+printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n%s\n%s\n%s\n' \
+  '| decode b1 32768 32/8 d128, page 16, FlashInfer 0.5 | 53.0 us | 2.5 TB/s |' '| host plan, batch 64, FlashInfer 0.5 | 90.0 us | |' \
   '| block diffusion 64 x 4 over 4k, Diffulex grouped | 840.0 us | 1.30 TB/s |' \
   '| decode b1 32768 32/8 d128, dense, FlashAttention-2 | 60.0 us | 2.2 TB/s |' '| x, fla | failed: RuntimeError: y |' >"$work/peers"
 "$work/build/bin/attention_gpu_bench" >"$work/ours"
 ran=$("$python" "$source/bench/gpu_table.py" "$work/ours" "$work/peers")
-check "row of a peer" 1 "$(row '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | cuDNN 51.5 us | 1.03 |')"
+check "row of a peer" 1 "$(row '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | dense, cuDNN 51.5 us | 1.03 |')"
+check "row of a peer on the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | FlashInfer 0.5 90.0 us | 10.00 |")"
 check "row of another" 1 "$(row '| block diffusion 64 x 4 over 4k | 0.27 | 0.270 | 0.270 | ms | Diffulex grouped 840.0 us | 3.11 |')"
 program "$work/build/bin/layers_test" <<<$'#!/bin/bash\necho "a test that failed"; exit 1'
 ran=$(gpu_check "$work/build")
