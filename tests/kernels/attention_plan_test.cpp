@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
@@ -95,31 +96,47 @@ TEST(AttentionOfPrompts, TakesAsManyHeadsTogetherAsFillTheDeviceTwice) {
   EXPECT_EQ(together_of_tiles(1), 8);
 }
 
-// Warps for a request and kv head, and keys at most.
-std::pair<int, int> short_plan(const cuda::ShortTask& task) {
+// Keys with which a warp is alone, keys that warps share, and those of a graph for short contexts.
+std::tuple<int, int, int> short_plan(const cuda::ShortTask& task) {
   const cuda::ShortPlan plan = cuda::plan_short(task, 132);
-  return {plan.sharers, plan.most_keys};
+  return {plan.alone_keys, plan.shared_keys, plan.recorded_keys()};
 }
-constexpr std::pair kNotShort{0, 0};
+constexpr std::tuple kNotShort{0, 0, 0};
 
-TEST(AttentionOfShortRequests, WarpsShareKeysWhereTheyAreMoreThanRequests) {
-  for (const int64_t pieces : {8, 128, 264, 791}) {
-    EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 32, .dim = 128, .runs = true}), std::pair(4, 2048)) << pieces;
-    EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 16, .dim = 256, .runs = true}), std::pair(4, 2048)) << pieces;
+TEST(AttentionOfShortRequests, WarpsShareKeysInBothModes) {
+  for (const bool strict : {false, true}) {
+    for (const int64_t pieces : {8, 128, 264, 791}) {
+      EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 32, .dim = 128, .strict = strict, .runs = true}),
+                std::tuple(0, 2048, 2048))
+          << pieces;
+    }
+    for (const int64_t pieces : {8, 791, 792, 5000}) {
+      EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 16, .dim = 256, .strict = strict, .runs = true}),
+                std::tuple(0, 2048, 2048))
+          << pieces;
+    }
+    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 17, .dim = 256, .strict = strict, .runs = true}), kNotShort);
+    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 33, .dim = 128, .strict = strict, .runs = true}), kNotShort);
+    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 4, .dim = 64, .strict = strict, .runs = true}), kNotShort);
   }
-  EXPECT_EQ(short_plan({.pieces = 792, .max_rows = 32, .dim = 128, .runs = true}), std::pair(1, 640));
-  EXPECT_EQ(short_plan({.pieces = 792, .max_rows = 16, .dim = 256, .runs = true}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 17, .dim = 256, .runs = true}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 33, .dim = 128, .runs = true}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 4, .dim = 64, .runs = true}), kNotShort);
 }
 
-TEST(AttentionOfShortRequests, AWarpTakesThemWholeWhereTheyFillTheDevice) {
+TEST(AttentionOfShortRequests, WarpsAreAloneWhereThereAreManyRequestsOfFewKeys) {
+  const auto plan = [](int rows, bool strict) {
+    return short_plan({.pieces = 792, .max_rows = rows, .dim = 128, .strict = strict, .runs = true});
+  };
+  EXPECT_EQ(plan(32, false), std::tuple(640, 2048, 640));
+  EXPECT_EQ(plan(16, true), std::tuple(384, 2048, 2048));
+  EXPECT_EQ(plan(17, true), std::tuple(0, 2048, 2048));
+  EXPECT_EQ(plan(33, false), std::tuple(640, 0, 640));
+}
+
+TEST(AttentionOfShortRequests, OfAnotherKindAreAWarpsWhereTheyFillTheDevice) {
   for (const int rows : {1, 16, 40}) {
-    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 128}), std::pair(1, 640)) << rows;
-    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 72}), std::pair(1, 640)) << rows;
+    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 128}), std::tuple(640, 0, 640)) << rows;
+    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 72}), std::tuple(640, 0, 640)) << rows;
   }
-  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 40, .dim = 128, .runs = true}), std::pair(1, 640));
+  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 40, .dim = 128, .runs = true}), std::tuple(640, 0, 640));
   EXPECT_EQ(short_plan({.pieces = 263, .max_rows = 36, .dim = 128}), kNotShort);
   EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 41, .dim = 128}), kNotShort);
   EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 36, .dim = 64}), kNotShort);
@@ -131,10 +148,10 @@ TEST(AttentionOfShortRequests, StrictModeTakesFewerAndMoreKeysInTheMiddle) {
     return short_plan({.pieces = pieces, .max_rows = rows, .dim = 128, .strict = true});
   };
   EXPECT_EQ(strict(197, 4), kNotShort);
-  EXPECT_EQ(strict(198, 4), std::pair(1, 640));
-  EXPECT_EQ(strict(396, 32), std::pair(1, 2048));
-  EXPECT_EQ(strict(396, 33), std::pair(1, 384));
-  EXPECT_EQ(strict(792, 4), std::pair(1, 640));
+  EXPECT_EQ(strict(198, 4), std::tuple(640, 0, 640));
+  EXPECT_EQ(strict(396, 32), std::tuple(2048, 0, 2048));
+  EXPECT_EQ(strict(396, 33), std::tuple(384, 0, 384));
+  EXPECT_EQ(strict(792, 4), std::tuple(640, 0, 640));
 }
 
 // Blocks of a cluster, then clusters of a row.

@@ -744,6 +744,37 @@ TEST_P(CpuPagedAttention, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBeside
   }
 }
 
+// As many requests of few rows as a GPU wants before the warps of a block share the keys of each kv head of one: too
+// many for clusters. Contexts end at tiles and pieces of keys and inside them; a hole and new keys apart from their
+// context are for one warp alone.
+std::vector<KeySpan> shared_row_spans(int32_t most) {
+  std::vector<KeySpan> spans;
+  int32_t tokens = 0;
+  for (const int32_t context : {0,   1,   15,  16,  17,  63,  64,  112, 120, 127,  128,  129,  255,
+                                256, 300, 330, 370, 384, 500, 640, 700, 960, 1000, 1024, 1100, 2000}) {
+    const auto i = static_cast<int32_t>(spans.size());
+    spans.push_back({.q_off = tokens, .q_len = 1 + i * 7 % most, .ctx_len = context, .phys0 = context});
+    tokens += spans.back().q_len;
+  }
+  using Kind = KeySpan::Kind;
+  for (const size_t i : {3, 8, 11, 19}) spans[i].kind = Kind::kBlock, spans[i].block_size = 4;
+  for (const size_t i : {2, 9, 20}) spans[i].kind = Kind::kFull;
+  for (const size_t i : {4, 12}) spans[i].kind = Kind::kNone;
+  for (const size_t i : {6, 14}) spans[i].phys0 += 70;
+  spans[17].hole_begin = 37, spans[17].hole_end = 301;
+  return spans;
+}
+
+TEST_P(CpuPagedAttention, StrictRowsOfSomeRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  for (const auto& [dim, most, type] :
+       {std::tuple(128, 4, DType::kBF16), std::tuple(128, 8, DType::kF16), std::tuple(256, 4, DType::kBF16)}) {
+    expect_strict_bits_beside_a_prompt({.heads = 32, .kv_heads = 8, .context = 2100},
+                                       HeadShape{dim, dim, type, kNoWindow, 0}, shared_row_spans(most),
+                                       {{0, 26}, {2, 24}, {9, 26}});
+  }
+}
+
 // Contexts that are so long that a GPU cuts them beside requests of many rows, others that are not or have too many
 // rows themselves, and a hole.
 TEST_P(CpuPagedAttention, RowsOfVeryLongContextsBesidePromptsMatchAndHaveTheSameBitsAlone) {

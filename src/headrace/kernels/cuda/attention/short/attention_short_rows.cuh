@@ -2,25 +2,24 @@
 #pragma once
 #include "headrace/kernels/cuda/attention/key_tiles.cuh"
 #include "headrace/kernels/cuda/attention/part_sum.cuh"
-#include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
+#include "headrace/kernels/cuda/attention/short/short_call.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
 
 namespace headrace::cuda {
 
-// Warps of neighbouring kv heads, or kSharers of them for one, which share its keys; heads of up to kDim elements;
+// Warps of neighbouring kv heads; heads of up to kDim elements;
 // tiles of kKeys keys. kRuns: requests of the usual kind are taken by attention_short_run.cuh, in another order.
-template <class T_, int kDim_, int kKeys_, bool kRuns_, int kSharers_ = 1>
+template <class T_, int kDim_, int kKeys_, bool kRuns_>
 struct ShortShape {
   using T = T_;
   static constexpr bool kRuns = kRuns_;
   static constexpr int kDim = kDim_, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kSharers = kSharers_, kHeads = kWarps / kSharers;  // of a block
-  static constexpr int kResident = kDim <= 128 ? 2 : 1;                   // blocks of a multiprocessor
+  static constexpr int kResident = kDim <= 128 ? 2 : 1;  // blocks of a multiprocessor
   static constexpr int kKeys = kKeys_, kGroupTiles = kSm90GroupKeys / kKeys;
   static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 56 * 1024 / kResident, kMostStages = 6;
   static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
   static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a row on its way out: neighbours begin in other banks
-  static_assert(kDim % 128 == 0 && kDim <= 256 && kWarps % kSharers == 0 && (kRuns || kSharers == 1));
+  static_assert(kDim % 128 == 0 && kDim <= 256);
   static_assert(kResident * kSharedBytes <= 226 * 1024 && kWarpBytes >= int(sizeof(RowScratch)));
 };
 
@@ -139,12 +138,6 @@ struct ShortControl {
 
 // Keys that are brought together for a request of the usual kind.
 constexpr int kRunPiece = 16;
-
-struct ShortCall {
-  AttentionParams p;
-  KVMaps maps[2];  // for one tile of rows, and for two
-  bool runs;       // requests may be of the usual kind
-};
 
 // Where a row's chunk 2 d + i lies in a tile of kTileRows rows, if chunk i is at `first`: swizzling changes two bits,
 // and there are columns.

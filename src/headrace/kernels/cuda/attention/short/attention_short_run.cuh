@@ -30,8 +30,7 @@ struct RunKeys {
   __device__ int tiles() const { return (fresh + pieces + 1) / 2; }
 };
 
-// A warp's work: tiles of 32 keys, each two pieces of keys and then two of their values. Warps that share a request's
-// keys take its tiles in turns; tiles are numbered among the warp's own.
+// A warp's work: tiles of 32 keys, each two pieces of keys and then two of their values.
 template <class S, int kTiles>
 struct ShortRun {
   using T = typename S::T;
@@ -45,15 +44,14 @@ struct ShortRun {
   uint32_t full, memory;  // the first stage's barrier, and where the stage is
   uint32_t phases;        // a bit for each stage, of its barrier's phase that the next piece completes
   int lane, page;         // page: a lane the number of one of the request's
-  int rank;               // of the warp among those that share the keys
   float to_log2;
-  int stage = 0, tiles = (keys.tiles() - rank + S::kSharers - 1) / S::kSharers;
+  int stage = 0, tiles = keys.tiles();
   int seen[kTiles][2];  // new keys that a row sees
   float value[kTiles][S::kDim / 8][4] = {};
   float largest[kTiles][2], sum[kTiles][2] = {};
 
   // The piece that is first or second in a tile, of the pool's: that of new keys is before them.
-  __device__ int piece_of(int tile, int sub) const { return (tile * S::kSharers + rank) * 2 + sub % 2 - keys.fresh; }
+  __device__ int piece_of(int tile, int sub) const { return tile * 2 + sub % 2 - keys.fresh; }
   __device__ ColumnsAt source(int tile, int sub) const {
     const int key = min(piece_of(tile, sub), keys.pieces - 1) * kRunPiece;
     return {0, key & (p.page_size - 1), place.kv_head, __shfl_sync(0xffffffffu, page, key >> p.page_shift)};
@@ -65,8 +63,7 @@ struct ShortRun {
     barrier_expect(full + at * 8, kBytes);
     copy_columns(memory + at * kBytes, map(sub), from, full + at * 8);
   }
-  __device__ bool holds_fresh() const { return keys.fresh != 0 && rank == 0; }
-  __device__ bool is_fresh(int n) const { return holds_fresh() && n < kOfTile && n % 2 == 0; }
+  __device__ bool is_fresh(int n) const { return keys.fresh != 0 && n < kOfTile && n % 2 == 0; }
   // The first pieces, but for new keys: those that hold nothing but cached keys, or the others. With the former some
   // more come as far as the L2 cache, as memory has nothing else to do until queries are there.
   template <bool kCached>
@@ -100,7 +97,7 @@ struct ShortRun {
   }
   // All that kernels ahead made.
   __device__ void begin_rest(const KeySpan& span) {
-    if (holds_fresh()) bring();
+    if (keys.fresh != 0) bring();
     ask_for_short_queries<S, kTiles>(p, place, queries_at(0), lane);
     begin<false>();
     const int row = place.row0 + min(lane, place.rows - 1);
@@ -113,7 +110,7 @@ struct ShortRun {
     wait_copies<0>();
     fence_for_wgmma();  // for the copy engine, which writes there next
     __syncwarp();
-    if (holds_fresh() && lane == 0) barrier_arrive(full), barrier_arrive(full + 2 * 8);
+    if (keys.fresh != 0 && lane == 0) barrier_arrive(full), barrier_arrive(full + 2 * 8);
   }
   __device__ uint32_t queries_at(int m) const { return memory + kStages * kBytes + m * S::kQueryBytes; }
 

@@ -1,19 +1,17 @@
 // Which calls have a warp or a block for each request and kv head, and their launch.
+#include <algorithm>
+
 #include "headrace/kernels/cuda/attention/attention_maps.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-// Strict bits want the Hopper kernel's tiles. Smaller ones leave more of shared memory to keys that are under way.
-template <class T>
-using StrictShape = ShortShape<T, 128, tile_keys(128, 1), false>;
+// Smaller tiles than strict mode's leave more of shared memory to keys that are under way.
 template <class T>
 using FastShape = ShortShape<T, 128, 64, true>;
-template <class T, int kDim>
-using SharedShape = ShortShape<T, kDim, 64, true, 4>;
 template <int kTiles>
-constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half>, kTiles>::kKeys;
+constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half, 128>, kTiles>::kKeys;
 
 template <class S, int kTiles>
 void launch_tiles(const ShortCall& call, const Stream& stream) {
@@ -24,7 +22,7 @@ void launch_tiles(const ShortCall& call, const Stream& stream) {
     return true;
   }();
   static_cast<void>(ready);
-  const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kHeads - 1) / S::kHeads),
+  const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kWarps - 1) / S::kWarps),
                   static_cast<unsigned>(call.p.requests));
   launch_early(stream, attend_short<S, kTiles>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");
 }
@@ -32,27 +30,21 @@ void launch_tiles(const ShortCall& call, const Stream& stream) {
 // One form for all requests of a launch: where some had 16 rows and some 32, the code of both took a multiprocessor
 // longer than that of 32 alone.
 template <class S>
-void launch_short(const ShortCall& call, int max_rows, const Stream& stream) {
-  if constexpr (S::kDim > 128) {  // registers hold the values of 16 rows
-    launch_tiles<S, 1>(call, stream);
-  } else {
-    (max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
-  }
+void launch_short(const ShortCall& call, const AttentionShape& shape, const Stream& stream) {
+  (shape.max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
 }
 
 template <class T>
-void launch_of(const ShortCall& call, const AttentionShape& shape, int sharers, const Stream& stream) {
-  const auto launch = shape.determinism == Determinism::kStrict ? launch_short<StrictShape<T>>
-                      : sharers == 1                            ? launch_short<FastShape<T>>
-                      : call.p.head_dim == 256                  ? launch_short<SharedShape<T, 256>>
-                                                                : launch_short<SharedShape<T, 128>>;
-  launch(call, shape.max_rows, stream);
+void launch_of(const ShortCall& call, const AttentionShape& shape, bool alone, const Stream& stream) {
+  const auto launch = !alone                                      ? attend_sharers_of<T>
+                      : shape.determinism == Determinism::kStrict ? launch_short<StrictShape<T, 128>>
+                                                                  : launch_short<FastShape<T>>;
+  launch(call, shape, stream);
 }
 
 // Whether requests may be of the usual kind, in whole pieces of whole heads.
-bool may_run(const AttentionParams& p, const AttentionShape& shape) {
-  return shape.determinism == Determinism::kFast && p.window == kNoWindow && p.cap == 0 && !p.encoder &&
-         p.head_dim == p.v_head_dim && p.page_size >= kRunPiece;
+bool may_run(const AttentionParams& p) {
+  return p.window == kNoWindow && p.cap == 0 && !p.encoder && p.head_dim == p.v_head_dim && p.page_size >= kRunPiece;
 }
 
 // Whatever the number of keys.
@@ -62,29 +54,31 @@ ShortPlan plan_of(const AttentionParams& p, const AttentionShape& shape, const S
                                .max_rows = shape.max_rows,
                                .dim = std::max(p.head_dim, p.v_head_dim),
                                .strict = shape.determinism == Determinism::kStrict,
-                               .runs = may_run(p, shape)},
+                               .runs = may_run(p)},
                               stream.num_sms);
-  if (plan.sharers > 1) plan.most_keys = std::min(plan.most_keys, 32 * p.page_size);  // a lane knows a page
+  plan.shared_keys = std::min(plan.shared_keys, 32 * p.page_size);  // a lane knows a page
   return plan;
 }
 
 }  // namespace
 
 int shorter_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  const ShortPlan plan = plan_of(p, shape, stream);
-  return shape.seen_keys > plan.most_keys ? plan.most_keys : 0;
+  const int keys = plan_of(p, shape, stream).recorded_keys();
+  return shape.seen_keys > keys ? keys : 0;
 }
 
 bool paged_attention_short(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   const ShortPlan plan = plan_of(p, shape, stream);
-  if (plan.sharers == 0 || shape.seen_keys > plan.most_keys) return false;
+  const int keys = std::max(shape.seen_keys, 1);
+  const bool alone = keys <= plan.alone_keys;
+  if (!alone && keys > plan.shared_keys) return false;
   const auto maps = [&](int keys) {
     return KVMaps{.k = column_map_of(p, p.k, p.head_dim, keys), .v = column_map_of(p, p.v, p.v_head_dim, keys)};
   };
   static_assert(kPieceKeys<2> == kRunPiece);
-  const bool runs = may_run(p, shape) && p.head_dim % 128 == 0;
+  const bool runs = may_run(p) && p.head_dim % 128 == 0;
   const ShortCall call{p, {maps(kPieceKeys<1>), maps(kPieceKeys<2>)}, runs};
-  (p.q_type == DType::kBF16 ? launch_of<__nv_bfloat16> : launch_of<__half>)(call, shape, plan.sharers, stream);
+  (p.q_type == DType::kBF16 ? launch_of<__nv_bfloat16> : launch_of<__half>)(call, shape, alone, stream);
   return true;
 }
 

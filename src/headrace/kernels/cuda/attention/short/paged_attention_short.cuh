@@ -1,12 +1,11 @@
 // Attention of many requests with few rows that see some hundred keys each: a warp takes all keys of one request and kv
 // head, and brings them for itself. No plan, no parts, nothing to wait for but its own copies: eight warps share a
 // multiprocessor, so that there is one round of them where others have several beginnings and ends. Where requests are
-// too few for that, the four warps of a block share the keys of one. Products are
+// too few for that, the four warps of a block share the keys of one (paged_attention_sharers.cuh). Products are
 // `mma.sync`, of which 16 rows fill one. In strict mode tiles of keys are the Hopper kernel's, and every result is made
 // by its steps (attention_sm90_softmax.cuh) in their order; fast mode has a loop of its own for usual requests
 // (attention_short_run.cuh). Source: Dao 2023, FlashAttention-2.
 #pragma once
-#include "headrace/kernels/cuda/attention/short/attention_short_join.cuh"
 #include "headrace/kernels/cuda/attention/short/attention_short_run.cuh"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_masks.cuh"
@@ -15,6 +14,10 @@
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
+
+// Strict bits want the Hopper kernel's tiles.
+template <class T, int kDim>
+using StrictShape = ShortShape<T, kDim, tile_keys(kDim, 1), false>;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -304,7 +307,6 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
                           .phases = phases,
                           .lane = static_cast<int>(threadIdx.x % 32),
                           .page = part.first_pages,
-                          .rank = warp % S::kSharers,
                           .to_log2 = p.scale * 1.4426950408889634f};
   run.template begin<true>();
   if (part.row0 == 0) {
@@ -315,8 +317,27 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
   run.attend_all();
   phases = run.phases;
   const ShortSums<S, kTiles> sums{run.value, run.largest, run.sum};
-  if constexpr (S::kSharers > 1) return write_joined_rows<S, kTiles>(p, place, block, sums);
   return write_short_rows<S, kTiles>(p, place, shared, run.lane, sums);
+}
+
+// A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
+__device__ inline void redo_short_rows(const AttentionParams& p, const KeySpan& span, int request, int first_head,
+                                       int heads, char* shared) {
+  const int group = p.heads / p.kv_heads, end = min(first_head + heads, p.kv_heads) * group;
+  for (int token = span.q_off, i = span.q_len; i > 0; ++token, --i) {
+    for (int head = first_head * group; head < end; ++head) {
+      attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,
+                 {1, static_cast<int>(threadIdx.x)});
+    }
+  }
+}
+
+// A page number for each lane, of the request's first. They are asked for before anything else is known, since keys
+// wait for them.
+__device__ inline int first_pages_of(const AttentionParams& p, const KeySpan& span) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= p.table_stride) return 0;
+  return p.page_table[(p.encoder ? span.encoder_page_row : span.page_row) * p.table_stride + lane];
 }
 
 template <class S, int kTiles>
@@ -324,25 +345,22 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   const AttentionParams& p = call.p;
   // The padding's request is the last, and may have more rows than others: it begins first.
   const int request = static_cast<int>(gridDim.y - 1 - blockIdx.y), warp = static_cast<int>(uniform(threadIdx.x / 32)),
-            lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kHeads,
-            kv_head = first_head + warp / S::kSharers;
+            lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kWarps, kv_head = first_head + warp;
   static_assert(sizeof(ShortControl<S>) * S::kWarps <= S::kControlBytes);
   // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
-  // ahead make queries and new keys. Pages are asked for before anything else is known, since keys wait for them.
+  // ahead make queries and new keys.
   const KeySpan span = folded(p.spans[request], p.type);
-  int first_pages = 0;
-  if (lane < p.table_stride)
-    first_pages = p.page_table[(p.encoder ? span.encoder_page_row : span.page_row) * p.table_stride + lane];
+  const int first_pages = first_pages_of(p, span);
   ShortControl<S>& control = reinterpret_cast<ShortControl<S>*>(shared + S::kWarps * S::kWarpBytes)[warp];
   if (lane == 0) {
     for (uint64_t& full : control.full) barrier_init(shared_address(&full), 1);
     fence_barrier_init();
   }
+  __syncwarp();
   const PackedRows packed(p.heads / p.kv_heads);
   bool run = false;
   if constexpr (S::kRuns) run = call.runs && RunKeys(p, span).usual(p, span);
-  // A request of another kind has one warp.
-  const int rows = kv_head < p.kv_heads && (run || warp % S::kSharers == 0) ? span.q_len * packed.group : 0;
+  const int rows = kv_head < p.kv_heads ? span.q_len * packed.group : 0;
   uint32_t phases = 0;
   bool nan = false;
   if (rows == 0) {
@@ -356,15 +374,7 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
     fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
     __syncwarp();
   }
-  if (!__syncthreads_or(nan)) return;
-  // A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
-  const int end = min(first_head + S::kHeads, p.kv_heads) * packed.group;
-  for (int token = p.spans[request].q_off, i = p.spans[request].q_len; i > 0; ++token, --i) {
-    for (int head = first_head * packed.group; head < end; ++head) {
-      attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,
-                 {1, static_cast<int>(threadIdx.x)});
-    }
-  }
+  if (__syncthreads_or(nan)) redo_short_rows(p, p.spans[request], request, first_head, S::kWarps, shared);
 }
 
 #endif

@@ -1,5 +1,6 @@
 // When a request and kv head is one warp's work, or that of the warps of a block.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "headrace/kernels/cuda/attention/paged_attention.h"
@@ -11,27 +12,35 @@ struct ShortTask {
   int max_rows = 0;     // of a request
   int dim = 0;          // of a head: of keys or values, the longer
   bool strict = false;  // Determinism::kStrict
-  bool runs = false;    // fast mode, and requests may be of the usual kind (attention_short_run.cuh)
+  bool runs = false;    // requests may be of the usual kind (attention_short_run.cuh)
 };
 
+// Of keys that a row sees: the most with which a warp takes a request and kv head alone, and the most with which the
+// warps of a block share them. 0: never.
 struct ShortPlan {
-  int sharers = 0;    // warps for a request and kv head: 1, or those of a block; 0: another kernel is to do it
-  int most_keys = 0;  // that a row sees
+  int alone_keys = 0, shared_keys = 0;
+  // For how many keys a graph for short contexts is recorded: where warps alone are faster, for theirs.
+  constexpr int recorded_keys() const { return alone_keys >= 640 ? alone_keys : std::max(alone_keys, shared_keys); }
 };
 
 // Where keys are so few that beginnings and ends are much of the work, as measured on an H200
-// (docs/performance/short_requests.md): warps that share keys up to six pieces of work for each multiprocessor, beyond
-// that a warp for each. In strict mode no warps share, and more than 32 rows read keys twice.
+// (docs/performance/short_requests.md): a block for each piece of work, and beyond six of these for each multiprocessor
+// a warp, while its rows see some hundred keys. In strict mode more than 32 rows read keys twice.
 constexpr ShortPlan plan_short(const ShortTask& task, int num_sms) {
-  constexpr int kMostRows = 40, kSharers = 4, kKeys = 640, kKeysReadTwice = 384, kManyKeys = 2048;
-  const bool many = task.pieces >= 6 * num_sms;
-  if (task.runs && !many && ((task.dim == 128 && task.max_rows <= 32) || (task.dim == 256 && task.max_rows <= 16)))
-    return {kSharers, kManyKeys};
-  if (task.dim <= 64 || task.dim > 128 || task.max_rows > kMostRows) return {};
-  if (task.pieces * 2 < (task.strict ? 3 : 4) * num_sms) return {};
-  if (!task.strict) return {1, kKeys};
-  if (task.max_rows > 32) return {1, kKeysReadTwice};
-  return {1, !many && task.pieces >= 3 * num_sms ? kManyKeys : kKeys};
+  constexpr int kMostRows = 40, kKeys = 640, kKeysReadTwice = 384, kManyKeys = 2048;
+  const bool many = task.pieces >= 6 * num_sms, shares = task.runs && ((task.dim == 128 && task.max_rows <= 32) ||
+                                                                       (task.dim == 256 && task.max_rows <= 16));
+  ShortPlan plan{.shared_keys = shares ? kManyKeys : 0};
+  if (task.dim <= 64 || task.dim > 128 || task.max_rows > kMostRows) return plan;
+  if (shares) {
+    plan.alone_keys = !many ? 0 : !task.strict ? kKeys : task.max_rows <= 16 ? kKeysReadTwice : 0;
+  } else if (task.pieces * 2 >= (task.strict ? 3 : 4) * num_sms) {
+    plan.alone_keys = !task.strict                          ? kKeys
+                      : task.max_rows > 32                  ? kKeysReadTwice
+                      : !many && task.pieces >= 3 * num_sms ? kManyKeys
+                                                            : kKeys;
+  }
+  return plan;
 }
 
 // 16-bit floats on Hopper; in strict mode with the Hopper kernel's bits. False when the call or the device is not of

@@ -7,11 +7,6 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Arrives when all copies of this thread so far have.
-__device__ inline void arrive_behind_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 // Boxes of one page's slots each, a lane a box.
 template <class S>
 struct StreamLoads : StreamMemory<S> {
