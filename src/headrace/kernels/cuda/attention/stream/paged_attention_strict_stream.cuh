@@ -196,9 +196,12 @@ struct StrictStream {
     }
     return nan;
   }
-  // Adds up all groups of the piece; all warps share this out.
+  // Adds up all groups of the piece; all warps share this out. Values come where keys were, each lane's for itself.
   __device__ bool write_joined() const {
-    constexpr int kTogether = 16;  // groups that are loaded before the first is added
+    constexpr int kWarps = S::kThreads / 32, kUnitBytes = 32 * sizeof(float4),
+                  kRoom = S::kWeightsAt / kWarps / kUnitBytes,
+                  kTogether = kRoom < 32 ? kRoom : 32;  // groups that are loaded before the first is added
+    float4* const mine = b.template at<float4>(b.warp_n * kTogether * kUnitBytes) + b.lane;
     bool nan = false;
     for (int i = b.warp_n; i < S::kChains * S::kRowGroups; i += S::kThreads / 32) {
       const int chain = i / S::kRowGroups, g = i % S::kRowGroups;
@@ -206,15 +209,17 @@ struct StrictStream {
       StreamTotal total;
       for (int base = 0; base < groups; base += kTogether) {
         float2 state[kTogether];
-        float4 value[kTogether];
 #pragma unroll
         for (int n = 0; n < kTogether; ++n) {
           state[n] = {-INFINITY, 0};
           if (base + n >= groups) continue;
-          state[n] = __ldcg(slot_state(base + n, value_row(g))), value[n] = __ldcg(slot_values(base + n, chain, g));
+          state[n] = __ldcg(slot_state(base + n, value_row(g)));
+          copy16(shared_address(mine + n * 32), slot_values(base + n, chain, g), true);
         }
+        commit_copies();
+        wait_copies<0>();
 #pragma unroll
-        for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, value[n]);
+        for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, mine[n * 32]);
       }
       nan |= write(total, chain, g, gates);
     }
