@@ -108,9 +108,12 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 
 }  // namespace
 
-int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel) {
+int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
+          std::optional<int32_t> input_len) {
   HR_REQUIRE(what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
              ": --parallel has no effect on it; bench model and bench blocks take it");
+  HR_REQUIRE(what == "blocks" || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
+             ": --input-len has no effect on it; bench blocks takes it");
   if (what == "attention" || what == "gdn") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
@@ -120,7 +123,7 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
   if (what == "model") bench_model(flags, parallel, threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags.model), options_of(flags));
-    if (what == "blocks") bench_blocks(llm, parallel);
+    if (what == "blocks") bench_blocks(llm, parallel, input_len.value_or(256));
     if (what == "canvases") bench_canvases(llm);
     if (what == "chat") bench_chat(llm, report);
   }

@@ -11,7 +11,7 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kPrompt = 256, kOutput = 256, kSteps = 96;
+constexpr int32_t kOutput = 256, kSteps = 96;
 constexpr int64_t kWarmUp = 32;  // steps: a card that rested is slower by up to 3 % in the first 20
 
 using Clock = std::chrono::steady_clock;
@@ -24,9 +24,9 @@ SamplingParams scripted(int32_t block_size) {
   return params;
 }
 
-EngineConfig config_for(const LLM& llm, int32_t requests, int32_t block_size) {
+EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int32_t block_size) {
   EngineConfig config = llm.config();
-  const int32_t page = config.runner.page_size, context = kPrompt + kOutput + 2 * block_size;
+  const int32_t page = config.runner.page_size, context = input_len + kOutput + 2 * block_size;
   config.vocab = llm.model_info().vocab_size;  // made-up models have a tokenizer of bytes
   config.max_requests = requests;
   config.max_context_len = context;
@@ -40,8 +40,9 @@ struct Measured {
 };
 
 // The engine with all requests past their prompts, until the first of them ends.
-void measure_engine(Engine& engine, int32_t requests, int32_t block_size, Measured& m) {
-  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(kPrompt, 5 + r), scripted(block_size));
+void measure_engine(Engine& engine, int32_t requests, int32_t input_len, int32_t block_size, Measured& m) {
+  for (int32_t r = 0; r < requests; ++r)
+    engine.add(std::vector<int32_t>(static_cast<size_t>(input_len), 5 + r), scripted(block_size));
   while (!engine.idle() && engine.counters().device_steps < kWarmUp) engine.step();
   HR_REQUIRE(!engine.idle(), ErrorCode::kUnsupported,
              "bench blocks: steps go through the host: ", engine.runner().describe());
@@ -64,16 +65,18 @@ void measure_engine(Engine& engine, int32_t requests, int32_t block_size, Measur
 // Requests in the middle of their output, a third of them at each pass of their blocks.
 class Rehearsal {
  public:
-  Rehearsal(Engine& engine, int32_t requests, int32_t block_size)
-      : runner_(engine.runner()), table_(Tensor::zeros(DType::kI32, engine.scheduler().table().page_table().shape())) {
-    const int32_t page = engine.config().runner.page_size, begin = kPrompt + kOutput / 2 / block_size * block_size / 2,
+  Rehearsal(Engine& engine, int32_t requests, int32_t input_len, int32_t block_size)
+      : runner_(engine.runner()),
+        limit_(input_len + kOutput),
+        table_(Tensor::zeros(DType::kI32, engine.scheduler().table().page_table().shape())) {
+    const int32_t page = engine.config().runner.page_size,
+                  begin = input_len + kOutput / 2 / block_size * block_size / 2,
                   passes = scripted(block_size).decoding.max_passes.value_or(1);
-    const auto each = static_cast<int32_t>((kPrompt + kOutput + page - 1) / page);
+    const auto each = static_cast<int32_t>((limit_ + page - 1) / page);
     batch_.mode = ForwardMode::kExtend;
     for (int32_t r = 0; r < requests; ++r) {
       for (int32_t i = 0; i < each; ++i) table_.data_as<int32_t>()[(r + 1) * table_.dim(1) + i] = r * each + i;
-      BlockState state{
-          .running = 1, .begin = begin, .num_cached = begin, .limit = kPrompt + kOutput, .page_row = r + 1};
+      BlockState state{.running = 1, .begin = begin, .num_cached = begin, .limit = limit_, .page_row = r + 1};
       state.rule = {.threshold = 1, .steps = passes};
       state.num_steps = r % passes;
       for (int32_t p = r % passes; p < block_size; ++p) state.set_masked(p, 1), rows_of_logits(r * block_size + p);
@@ -94,7 +97,7 @@ class Rehearsal {
     const auto start = begin();
     for (int32_t i = 0; i < kSteps; ++i) {
       steps_.push_back(runner_.block_loop()->wait().next);
-      runner_.next_blocks(steps_.back(), kPrompt + kOutput);
+      runner_.next_blocks(steps_.back(), limit_);
     }
     runner_.block_loop()->wait();
     return seconds_since(start) / (kSteps + 1);
@@ -102,7 +105,7 @@ class Rehearsal {
   // The same steps, all queued at once.
   double queued(DeviceRuntime& runtime) {
     const auto start = begin();
-    for (const BlockReport& next : steps_) runner_.next_blocks(next, kPrompt + kOutput);
+    for (const BlockReport& next : steps_) runner_.next_blocks(next, limit_);
     runtime.synchronize();
     return seconds_since(start) / (kSteps + 1);
   }
@@ -130,6 +133,7 @@ class Rehearsal {
   }
 
   ModelRunner& runner_;
+  int32_t limit_;  // tokens of a request
   Tensor table_;
   ForwardBatch batch_;
   std::vector<int32_t> ids_, positions_, tokens_;
@@ -138,23 +142,24 @@ class Rehearsal {
   std::vector<BlockState> states_;
 };
 
-void report(const LLM& llm, int32_t requests, const DeviceLimits& limits, const Measured& m) {
+void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLimits& limits, const Measured& m) {
   const ModelInfo& info = llm.model_info();
   const auto bytes = static_cast<double>(info.weight_bytes);
   const double reads = bytes / limits.copy_rate, products = bytes * m.rows / limits.matmul_rate,  // weights of 2 bytes
       floor = std::max(reads, products);
   write_out(fmt::format(
-      "{{\"name\": \"blocks batch {} {} {}\", \"step_s\": {:.6f}, \"rows\": {:.1f}, \"looped_step_s\": {:.6f}, "
+      "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"rows\": {:.1f}, "
+      "\"looped_step_s\": {:.6f}, "
       "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
       "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
-      requests, info.architecture, name_of(info.dtype), m.step_s, m.rows, m.looped_s, m.device_s,
+      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.rows, m.looped_s, m.device_s,
       1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor, m.step_s / floor,
       m.tokens_per_forward, m.tokens_per_s));
 }
 
 }  // namespace
 
-void bench_blocks(LLM& llm, std::vector<int32_t> counts) {
+void bench_blocks(LLM& llm, std::vector<int32_t> counts, int32_t input_len) {
   if (counts.empty()) counts = {1, 128};
   HR_REQUIRE(llm.device().type != DeviceType::kCPU, ErrorCode::kUnsupported,
              "bench blocks: it measures a GPU's denoise steps; give --device cuda");
@@ -162,13 +167,13 @@ void bench_blocks(LLM& llm, std::vector<int32_t> counts) {
   const DeviceLimits limits = measured_limits(runtime, llm.config().runner.context);
   const int32_t block_size = llm.model_info().diffusion ? llm.model_info().diffusion->block_size : 1;
   for (const int32_t requests : counts) {
-    Engine engine(llm.model(), config_for(llm, requests, block_size));
+    Engine engine(llm.model(), config_for(llm, requests, input_len, block_size));
     Measured m;
-    measure_engine(engine, requests, block_size, m);
-    Rehearsal rehearsal(engine, requests, block_size);
+    measure_engine(engine, requests, input_len, block_size, m);
+    Rehearsal rehearsal(engine, requests, input_len, block_size);
     m.looped_s = rehearsal.looped();
     m.device_s = rehearsal.queued(runtime);
-    report(llm, requests, limits, m);
+    report(llm, requests, input_len, limits, m);
   }
 }
 

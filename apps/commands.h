@@ -52,6 +52,7 @@ int generate(const GenerateFlags& flags);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
 // `parallel`: for `model` and `blocks`, how many requests run at once, one measurement for each.
-int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel);
+int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
+          std::optional<int32_t> input_len);
 
 }  // namespace headrace::app

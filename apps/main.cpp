@@ -86,6 +86,7 @@ struct Commands {
   PuzzleFlags puzzles;
   std::string perplexity_file, bench_what;
   std::vector<int32_t> parallel;
+  std::optional<int32_t> input_len;
   bool json = false;
   int status = 0;
 
@@ -163,8 +164,10 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));
+  measure->add_option("--input-len", c.input_len, "blocks: tokens of each prompt (default: 256)")
+      ->check(CLI::Range(1, 1 << 20));
   add_model_flags(*measure, c.bench);
-  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel); });
+  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });
 }
 
 int run(int argc, char** argv, SigbusGuard& guard) {
