@@ -123,6 +123,7 @@ int generate(const GenerateFlags& flags) {
   const auto start = Clock::now();
   const std::string prompt = prompt_of(flags);
   validate(params_of(flags.sampling, {}));  // before a model is loaded for nothing
+  check_decoding(flags.decoding, flags.sampling.params.decoding);
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
   catch_interrupts();

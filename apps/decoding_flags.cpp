@@ -108,6 +108,13 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
       ->group("Output");
 }
 
+// Not the engine's to refuse: it may run requests of both schedules.
+void check_decoding(const DecodingFlags& f, const DecodingParams& params) {
+  HR_REQUIRE(f.num_blocks == 1 || params.schedule != DecodingParams::Schedule::kReference, ErrorCode::kInvalidArgument,
+             "--blocks: is ", f.num_blocks,
+             ", expected 1 with --schedule reference, which denoises one block at a time");
+}
+
 void set_decoding(LLMOptions& options, const DecodingFlags& f) {
   options.strategy = f.strategy;
   options.decoding = {.block_size = f.block_size,

@@ -9,6 +9,9 @@ namespace headrace::app {
 
 void add_decoding_flags(CLI::App& app, DecodingFlags& flags, SamplingParams& sampling);
 
+// Error kInvalidArgument for a flag that another one makes unread, whatever the model.
+void check_decoding(const DecodingFlags& flags, const DecodingParams& params);
+
 void set_decoding(LLMOptions& options, const DecodingFlags& flags);
 
 }  // namespace headrace::app
