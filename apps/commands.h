@@ -29,7 +29,7 @@ struct DecodingFlags {
   std::string strategy = "auto", trace;
   std::optional<int32_t> block_size, mask_token_id;
   int32_t num_blocks = 1;
-  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
+  std::optional<StrategyConfig::BlockCache> block_cache;
   StrategyConfig::Merge merge;
 };
 

@@ -268,6 +268,8 @@ check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
 check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
   "$(diffuse --edit-threshold 0.5)"
+check "a block cache of a strategy without one, on and off" "2 2" \
+  "$(status diffuse --block-cache yes) $(status diffuse --block-cache no)"
 check "blocks that a published loop does not read" \
   "headrace: --blocks: is 3, expected 1 with --schedule reference, which denoises one block at a time; status 2" \
   "$("$headrace" generate /nonexistent -p x --schedule reference --blocks 3 2>&1); status $?"

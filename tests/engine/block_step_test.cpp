@@ -29,7 +29,7 @@ struct Problem {
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
   int32_t block_size = 4, requests = 3;
   int32_t part_size = 0;  // 0: blocks have no parts
-  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
+  std::optional<StrategyConfig::BlockCache> block_cache = {};
   DecodingParams decoding;
   DiffusionInfo::Acceptance acceptance = DiffusionInfo::Acceptance::kAbove;
   uint64_t seed = 1;

@@ -16,7 +16,7 @@ struct Case {
   std::string graphs = {};     // part of what the runner says of them
   std::string set = "cuda";    // of kernels
   std::optional<int32_t> block_size = {};
-  StrategyConfig::BlockCache block_cache = StrategyConfig::BlockCache::kYes;
+  std::optional<StrategyConfig::BlockCache> block_cache = {};
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.set << ": " << c.family << " by " << c.strategy; }
 };
 

@@ -87,7 +87,8 @@ GoldenCase case_of(const JsonValue& entry) {
   c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
   if (options.find("threshold") != nullptr)
     c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());
-  c.config.block_cache = options.bool_or("block_cache", c.loop != "fast_dllm_v2") ? BlockCache::kYes : BlockCache::kNo;
+  if (c.loop == "fast_dllm_v2")
+    c.config.block_cache = options.bool_or("block_cache", false) ? BlockCache::kYes : BlockCache::kNo;
   c.decoding.schedule = entry.at("whole_blocks").as_bool() ? Schedule::kReference : Schedule::kThreshold;
   if (options.find("steps") != nullptr) c.decoding.steps = static_cast<int32_t>(options.at("steps").as_int());
   c.decoding.rule =

@@ -109,7 +109,7 @@ std::vector<AskedOption> asked_options(const StrategyConfig& config) {
   asked.add(Option::kMaskTokenId, mask_token_id);
   asked.add(Option::kNumBlocks, num_blocks, none.num_blocks);
   asked.add(Option::kPipeline, pipeline, none.pipeline);
-  asked.add(Option::kBlockCache, block_cache, none.block_cache);
+  asked.add(Option::kBlockCache, block_cache);
   asked.add(Option::kMerge, merge, none.merge);
   return std::move(asked).list();
 }

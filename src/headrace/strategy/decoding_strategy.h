@@ -105,7 +105,7 @@ struct StrategyConfig {
   std::optional<int32_t> block_size, mask_token_id;  // in place of the model's
   int32_t num_blocks = 1;                            // that may be denoised at the same time
   Pipeline pipeline = Pipeline::kTight;
-  BlockCache block_cache = BlockCache::kYes;  // of strategies that have one
+  std::optional<BlockCache> block_cache;  // of strategies that have one; absent: kYes
   // What a token that is not final goes in as (dmax).
   struct Merge {
     enum class Mode : uint8_t {

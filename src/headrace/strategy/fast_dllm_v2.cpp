@@ -34,7 +34,7 @@ StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
 }  // namespace
 
 FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
-    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache) {
+    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache.value_or(BlockCache::kYes)) {
   HR_REQUIRE(info_.block_size % info_.sub_block_size == 0, ErrorCode::kInvalidArgument, "strategy '", name(),
              "': the block size is ", info_.block_size, ", expected a multiple of the sub-blocks' ",
              info_.sub_block_size);
