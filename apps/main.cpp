@@ -133,9 +133,10 @@ void add_puzzles(CLI::App& eval, Commands& c) {
                       "test items, one JSON object per line (default: the model's test.jsonl)");
   puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
   puzzles
-      ->add_option("--strategies", c.puzzles.strategies,
-                   "ways of decoding the model; auto: its own (default: autoregressive,auto, and d2f,dmax where it is "
-                   "multi_bd)")
+      ->add_option(
+          "--strategies", c.puzzles.strategies,
+          "ways of decoding the model; auto: its own (default: autoregressive where its blocks are causal, auto, "
+          "and d2f,dmax where that is multi_bd)")
       ->delimiter(',')
       ->allow_extra_args(false);
   puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept, such as 0.9,0.5")

@@ -103,32 +103,52 @@ struct Outcome {
   bool complete() const { return num_answers == num_asked; }
 };
 
-// Throws Interrupted when that came before the first answer.
-Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
-  const std::vector<Item> items =
-      read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
-  std::vector<std::unique_ptr<LLM>> models;
-  std::vector<Contender> contenders;
-  const auto enter = [&](const std::string& strategy) {
-    LLMOptions options = options_of(flags.model);
+// Models, each loaded with a strategy, and their contenders in the order of the table.
+class Contenders {
+ public:
+  Contenders(const PuzzleFlags& flags, std::filesystem::path model) : flags_(flags), model_(std::move(model)) {
+    for (const std::string& strategy : flags.strategies) enter(load(strategy));
+    if (flags.strategies.empty()) enter_defaults();
+  }
+  std::vector<Contender>& list() { return list_; }
+
+ private:
+  LLM& load(const std::string& strategy) {
+    LLMOptions options = options_of(flags_.model);
     options.strategy = strategy;
     options.progress = [](std::string_view, int64_t, int64_t) {
       if (interrupted()) throw Interrupted();
     };
-    models.push_back(std::make_unique<LLM>(model, options));
-    LLM& llm = *models.back();
-    contenders.emplace_back(llm, std::nullopt);
-    if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) return;
-    for (const float threshold : flags.thresholds) contenders.emplace_back(llm, threshold);
-  };
-  if (flags.strategies.empty()) {
-    for (const char* strategy : {"autoregressive", "auto"}) enter(strategy);
-    // They decode a network of causal blocks as well, trained for it or not.
-    if (models.back()->config().strategy == "multi_bd") {
-      for (const char* strategy : {"d2f", "dmax"}) enter(strategy);
-    }
+    return *models_.emplace_back(std::make_unique<LLM>(model_, options));
   }
-  for (const std::string& strategy : flags.strategies) enter(strategy);
+  void enter(LLM& llm) {
+    list_.emplace_back(llm, std::nullopt);
+    if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) return;
+    for (const float threshold : flags_.thresholds) list_.emplace_back(llm, threshold);
+  }
+  // A causal model's own strategy is autoregressive already, and one that sees what is behind says no next token.
+  void enter_defaults() {
+    LLM& own = load("auto");
+    const auto& diffusion = own.model_info().diffusion;
+    if (diffusion && diffusion->attention == DiffusionInfo::Attention::kBlockCausal) enter(load("autoregressive"));
+    enter(own);
+    if (own.config().strategy != "multi_bd") return;
+    // They decode a network of causal blocks as well, trained for it or not.
+    for (const char* strategy : {"d2f", "dmax"}) enter(load(strategy));
+  }
+
+  const PuzzleFlags& flags_;
+  std::filesystem::path model_;
+  std::vector<std::unique_ptr<LLM>> models_;
+  std::vector<Contender> list_;
+};
+
+// Throws Interrupted when that came before the first answer.
+Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
+  const std::vector<Item> items =
+      read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
+  Contenders entered(flags, model);
+  std::vector<Contender>& contenders = entered.list();
   solve_in_rounds(contenders, items);
   Outcome outcome{.num_asked = contenders.size() * items.size()};
   for (Contender& contender : contenders) {

@@ -313,6 +313,8 @@ fi
 puzzles() { "$headrace" eval puzzles --limit 3 -t 1 --dtype float32 "$@"; }
 check "puzzles, a line for each strategy and threshold" "1 autoregressive 3 multi_bd 3 d2f 3 dmax" \
   "$(puzzles --thresholds 0.99,0.9 --svg "$work/curve.svg" | grep '%' | cut -d' ' -f1 | uniq -c | xargs)"
+check "puzzles of a causal model, once" 1 \
+  "$("$headrace" eval puzzles "$demos/fairy-hybrid" --file "$demos/puzzle-diffusion/test.jsonl" --limit 1 -t 1 | grep -c ' %')"
 check "strategies of one's choice, each under every threshold" "autoregressive multi_bd multi_bd d2f d2f" \
   "$(puzzles --thresholds 0.9 --strategies autoregressive,multi_bd,d2f --json | grep -o '"strategy": "[a-z0-9_]*"' | cut -d'"' -f4 | xargs)"
 check "a strategy of puzzles that is none" 2 "$(status puzzles --strategies nope)"
