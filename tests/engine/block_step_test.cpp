@@ -111,9 +111,11 @@ class BlockTrace {
         ops_(ops),
         random_(problem.seed),
         memory_(problem.requests, problem.block_size, canvases() ? 9 * problem.block_size : 0) {
+    using Attention = DiffusionInfo::Attention;
     const DiffusionInfo info{.mask_token_id = kMask,
                              .block_size = problem.block_size,
                              .sub_block_size = problem.part_size > 0 ? problem.part_size : problem.block_size,
+                             .attention = canvases() ? Attention::kFull : Attention::kBlockCausal,
                              .logits_of = problem.logits_of,
                              .threshold = 0.9f,
                              .acceptance = problem.acceptance};
@@ -371,7 +373,11 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
 }
 
 TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {
-  DiffusionInfo info{.mask_token_id = kMask, .block_size = 4, .sub_block_size = 4, .threshold = 0.9f};
+  DiffusionInfo info{.mask_token_id = kMask,
+                     .block_size = 4,
+                     .sub_block_size = 4,
+                     .attention = DiffusionInfo::Attention::kFull,
+                     .threshold = 0.9f};
   for (const char* name : {"full_attention", "dual_cache"}) {
     info.block_size = 4;
     const auto strategy = make_strategy(name, {.model = info});

@@ -31,6 +31,7 @@ struct Case {
 };
 
 const Strategies kBlocks = {"multi_bd", "multi_bd_edit", "d2f", "dmax"};
+const Strategies kCanvases = {"full_attention", "dual_cache"};
 const Strategies kMasks = {"multi_bd", "multi_bd_edit", "d2f", "dmax", "full_attention", "dual_cache", "fast_dllm_v2"};
 
 Strategies with(Strategies strategies, const Strategies& more) {
@@ -111,6 +112,7 @@ class AnyModel final : public Model {
  public:
   explicit AnyModel(const std::string& strategy) : toy_({.block_size = 8}), info_(toy_.info()) {
     if (strategy == "fast_dllm_v2") info_.diffusion->logits_of = DiffusionInfo::LogitsOf::kBefore;
+    if (kCanvases.contains(strategy)) info_.diffusion->attention = DiffusionInfo::Attention::kFull;
     if (strategy != "diffusion_gemma") return;
     info_.diffusion = DiffusionInfo{.block_size = 8, .attention = DiffusionInfo::Attention::kCanvas};
     info_.diffusion->canvas.noise_vocab = ToyDiffusionModel::kVocab;
@@ -195,6 +197,39 @@ TEST(DecodingOptions, AStrategyRefusesAModelWithoutAMaskByItsOwnName) {
     EXPECT_EQ(testing_support::refusal_of([&] { make_strategy(strategy, canvas); }).sentence,
               str("strategy '", strategy, "': the model starts from noise and has no mask token"));
   }
+}
+
+// `--strategy full_attention` on SDAR and `autoregressive` on LLaDA wrote a text that neither was trained for.
+TEST(DecodingOptions, AStrategyDecodesModelsOfItsAttentionAndRefusesOthersInASentence) {
+  using Attention = DiffusionInfo::Attention;
+  const Strategies blocks = {"autoregressive", "multi_bd", "multi_bd_edit", "d2f", "dmax"},
+                   full = {"full_attention", "dual_cache", "d2f"};
+  DiffusionInfo info{.mask_token_id = 95, .block_size = 8, .sub_block_size = 8};
+  const auto refusal = [&info](std::string_view strategy) {
+    return testing_support::refusal_of([&] { make_strategy(strategy, {.model = info}); });
+  };
+  for (const std::string_view name : strategy_names()) {
+    info.attention = Attention::kBlockCausal;
+    EXPECT_EQ(refusal(name).sentence.empty(), blocks.contains(std::string(name))) << name;
+    info.attention = Attention::kFull;
+    EXPECT_EQ(refusal(name).sentence.empty(), full.contains(std::string(name))) << name;
+    info.attention = Attention::kCanvas;
+    EXPECT_EQ(refusal(name).sentence.empty(), name == "diffusion_gemma") << name;
+  }
+  EXPECT_EQ(refusal("multi_bd").sentence,
+            "strategy 'multi_bd': the model is trained on canvases, which it does not decode; strategies that do: "
+            "diffusion_gemma");
+  info.attention = Attention::kBlockCausal;
+  EXPECT_EQ(
+      refusal("full_attention").sentence,
+      "strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that "
+      "do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax, fast_dllm_v2");
+  info.attention = Attention::kFull;
+  EXPECT_EQ(
+      refusal("autoregressive").sentence,
+      "strategy 'autoregressive': the model is trained on full attention, which it does not decode; strategies that "
+      "do: full_attention, dual_cache, d2f");
+  EXPECT_EQ(refusal("autoregressive").code, ErrorCode::kInvalidArgument);
 }
 
 TEST(DecodingOptions, EveryOptionIsInTheTables) {

@@ -27,6 +27,7 @@ std::unique_ptr<DecodingStrategy> strategy_of(const std::string& name) {
     info.block_size = 32;
     info.logits_of = DiffusionInfo::LogitsOf::kBefore;
   }
+  if (name == "full_attention" || name == "dual_cache") info.attention = DiffusionInfo::Attention::kFull;
   if (name == "diffusion_gemma") {
     info.attention = DiffusionInfo::Attention::kCanvas;
     info.canvas.noise_vocab = 90;

@@ -153,7 +153,8 @@ std::vector<std::string_view> strategy_names();
 // What a model was trained for; "autoregressive" for a causal one.
 std::string_view default_strategy(const std::optional<DiffusionInfo>& model);
 // Error kUnsupported for a name that is not built; the text lists those that are. Error kInvalidArgument for a
-// configuration that the strategy cannot run, or a part of one that it does not read (decoding_option.h).
+// configuration that the strategy cannot run, a part of one that it does not read (decoding_option.h), or a model that
+// was trained on what it does not decode.
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config);
 
 }  // namespace headrace

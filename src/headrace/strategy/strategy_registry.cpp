@@ -17,9 +17,12 @@
 namespace headrace {
 namespace {
 
+using Attention = DiffusionInfo::Attention;
+
 struct Row {
   std::string_view name;
   std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
+  bool (*decodes)(Attention trained);  // of a diffusion model
   DecodingOptionSet reads;
 };
 
@@ -41,20 +44,26 @@ std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
   }
 }
 
+constexpr bool of_blocks(Attention a) { return a == Attention::kBlockCausal; }
+constexpr bool of_full(Attention a) { return a == Attention::kFull; }
+constexpr bool of_canvases(Attention a) { return a == Attention::kCanvas; }
+constexpr bool of_any_but_canvases(Attention a) { return a != Attention::kCanvas; }
+
 // A new strategy is one file and one row. What a row does not read is refused by name.
 constexpr std::array kStrategies = {
-    Row{"autoregressive", make<Autoregressive>, {}},
-    Row{"full_attention", make<FullAttention>, kChoice | kPublishedLoop},
-    Row{"dual_cache", make<DualCache>, kChoice},
-    Row{"multi_bd", make<MultiBD>, kChoice | kBuffer | kPublishedLoop | kProgress},
-    Row{"multi_bd_edit", make<MultiBDEdit>,
+    Row{"autoregressive", make<Autoregressive>, of_blocks, {}},  // a baseline
+    Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop},
+    Row{"dual_cache", make<DualCache>, of_full, kChoice},
+    Row{"multi_bd", make<MultiBD>, of_blocks, kChoice | kBuffer | kPublishedLoop | kProgress},
+    Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks,
         kChoice | kBuffer | kPublishedLoop |
             DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
-    Row{"d2f", make<D2F>, kChoice | kBuffer | kProgress},
-    Row{"dmax", make<DMax>,
+    Row{"d2f", make<D2F>, of_any_but_canvases, kChoice | kBuffer | kProgress},
+    Row{"dmax", make<DMax>, of_blocks,
         kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
-    Row{"fast_dllm_v2", make<FastDLLMv2>, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
-    Row{"diffusion_gemma", make<CanvasStrategy>, kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
+    Row{"fast_dllm_v2", make<FastDLLMv2>, of_blocks, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
+    Row{"diffusion_gemma", make<CanvasStrategy>, of_canvases,
+        kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
 };
 
 const Row& row_of(std::string_view name) {
@@ -64,6 +73,25 @@ const Row& row_of(std::string_view name) {
     built += (built.empty() ? "" : ", ") + std::string(row.name);
   }
   throw Error(ErrorCode::kUnsupported, str("strategy '", name, "' is not built; built are: ", built));
+}
+
+std::string_view text_of(Attention attention) {
+  switch (attention) {
+    case Attention::kBlockCausal: return "causal blocks";
+    case Attention::kFull: return "full attention";
+    case Attention::kCanvas: return "canvases";
+  }
+  return "unknown";
+}
+
+void refuse_model(const Row& asked, Attention trained) {
+  std::string others;
+  for (const Row& row : kStrategies) {
+    if (row.decodes(trained)) others += (others.empty() ? "" : ", ") + std::string(row.name);
+  }
+  HR_REQUIRE(asked.decodes(trained), ErrorCode::kInvalidArgument, "strategy '", asked.name,
+             "': the model is trained on ", text_of(trained),
+             ", which it does not decode; strategies that do: ", others);
 }
 
 }  // namespace
@@ -89,7 +117,9 @@ std::string_view default_strategy(const std::optional<DiffusionInfo>& model) {
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
   const Row& row = row_of(name);
   refuse_unread(name, asked_options(config));
-  return row.make(config);
+  auto strategy = row.make(config);  // first: what it lacks says more
+  if (config.model) refuse_model(row, config.model->attention);
+  return strategy;
 }
 
 bool reads_option(std::string_view strategy, DecodingOption option) { return row_of(strategy).reads.contains(option); }
