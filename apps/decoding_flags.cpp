@@ -33,8 +33,9 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.option_defaults()->group("Block diffusion");
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
   const auto of = [](DecodingOption option, const char* what) { return str(what, " (", readers_of(option), ")"); };
-  app.add_option("--threshold", s.decoding.threshold,
-                 of(DecodingOption::kThreshold, "what a token must pass to be kept; default: the model's"));
+  app.add_option(
+      "--threshold", s.decoding.threshold,
+      of(DecodingOption::kThreshold, "what a token must pass to be kept; default: the model's, for probabilities"));
   app.add_option("--edit-threshold", s.decoding.edit_threshold,
                  of(DecodingOption::kEditThreshold, "what another token must pass to replace a kept one"));
   app.add_option("--remask-threshold", s.decoding.remask_threshold,

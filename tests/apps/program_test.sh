@@ -268,6 +268,7 @@ check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
 check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
   "$(diffuse --edit-threshold 0.5)"
+check "nats that are not given" "2 0" "$(status diffuse --accept entropy) $(status diffuse --accept entropy --threshold 0.1)"
 check "a strategy that the model was not trained for" \
   "headrace: strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax, fast_dllm_v2; status 2" \
   "$(diffuse --strategy full_attention); status $(status diffuse --strategy full_attention)"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -253,6 +254,30 @@ TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTak
   EXPECT_EQ(refusal(llada, "full_attention", both),
             "steps is 2, expected none beside a threshold with the schedule 'reference' of this model");
   EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", both), "");
+}
+
+// `--accept entropy` took the model's probability for nats.
+TEST(DecodingOptions, ARuleInNatsNeedsAThresholdOfItsOwnWhereOneIsRead) {
+  using Loop = DiffusionInfo::Loop;
+  AnyModel blocks("multi_bd"), canvas("full_attention");
+  Asked asked;
+  asked.params.rule = DecodingParams::Rule::kEntropy;
+  const std::string sentence =
+      "threshold is absent, expected one in nats with the rule 'entropy': the model's own is a probability";
+  EXPECT_EQ(refusal(blocks, "multi_bd", asked), sentence);
+  EXPECT_EQ(refusal(canvas, "full_attention", asked), sentence);
+  asked.params.schedule = Schedule::kReference;
+  EXPECT_EQ(refusal(blocks, "multi_bd", asked), sentence) << "a loop that keeps what passes";
+  for (const Loop loop : {Loop::kEven, Loop::kTimesteps}) {
+    canvas.diffusion().loop = loop;
+    EXPECT_EQ(refusal(canvas, "full_attention", asked), "") << "which keeps the surest of a share";
+  }
+  asked.params = {.rule = DecodingParams::Rule::kEntropyBound};
+  EXPECT_EQ(
+      refusal(blocks, "multi_bd", asked),
+      "threshold is absent, expected one in nats with the rule 'entropy_bound': the model's own is a probability");
+  asked.params.threshold = 0.1f;
+  EXPECT_EQ(refusal(blocks, "multi_bd", asked), "");
 }
 
 }  // namespace

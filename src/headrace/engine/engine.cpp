@@ -8,6 +8,7 @@
 #include "headrace/engine/graph_sizes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/decoding_option.h"
 #include "headrace/strategy/reference_loop.h"
 
@@ -83,7 +84,10 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   check_device();
   validate(params);
   refuse_unread(config_.strategy, asked_options(params.decoding));
-  if (model_.info().diffusion) check_reference(params.decoding, *model_.info().diffusion);
+  if (model_.info().diffusion) {
+    check_reference(params.decoding, *model_.info().diffusion);
+    check_threshold(params.decoding, *model_.info().diffusion);
+  }
   for (const int32_t id : prompt) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
                " is outside the vocabulary of ", model_.info().vocab_size);

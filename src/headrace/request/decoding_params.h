@@ -30,9 +30,11 @@ struct DecodingParams {
   // kThreshold of multi_bd and d2f: a block that is sure of progress is decided in that many passes at most; each keeps
   // no less than an even share of the masks that are left. Absent: a pass may keep a single one.
   std::optional<int32_t> max_passes;
-  std::optional<float> threshold;  // absent: the model's, or none where no token passes one by itself
-  float add_block = 0.1f;          // share of a block that is decided before the next one is opened behind it
-  float semi_complete = 0.9f;      // share of a block that is decided before the next one is sure of progress
+  // Absent: the model's, or none where no token passes one by itself. The entropy rules need one, but for published
+  // loops that have no use for it.
+  std::optional<float> threshold;
+  float add_block = 0.1f;      // share of a block that is decided before the next one is opened behind it
+  float semi_complete = 0.9f;  // share of a block that is decided before the next one is sure of progress
   // Of strategies that change decided tokens again.
   std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
   // Decided tokens become masks again where no token is as likely as this (multi_bd_edit); absent: never. Blocks end

@@ -5,6 +5,8 @@
 #include <functional>
 #include <numeric>
 
+#include "headrace/base/error.h"
+
 namespace headrace {
 namespace {
 
@@ -46,6 +48,16 @@ double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info) {
   return {params.rule.value_or(Rule::kConfidence), params.threshold.value_or(info.threshold), info.acceptance,
           params.order_temperature};
+}
+
+void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
+  const bool nats = params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
+  // Other published loops rank by the rule and hold nothing against a threshold.
+  const bool read =
+      params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;
+  HR_REQUIRE(params.threshold || !nats || !read, ErrorCode::kInvalidArgument,
+             "threshold is absent, expected one in nats with the rule '",
+             params.rule == Rule::kEntropy ? "entropy" : "entropy_bound", "': the model's own is a probability");
 }
 
 double score_of(const SampledToken& candidate, Rule rule) {

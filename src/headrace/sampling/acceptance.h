@@ -19,6 +19,10 @@ struct AcceptanceRule {
 // A request's rule, with the model's threshold where it states none.
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info);
 
+// Error kInvalidArgument for a request without a threshold whose rule holds nats against one: the model's is a
+// probability.
+void check_threshold(const DecodingParams& params, const DiffusionInfo& info);
+
 enum class AtLeast : uint8_t { kNone, kOne };
 
 // Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
