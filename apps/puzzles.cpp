@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -28,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // No probability passes it: the likeliest token alone is kept.
-constexpr float kNever = 2;
+constexpr float kNever = std::numeric_limits<float>::infinity();
 
 struct Item {
   std::string task, prompt, answer;

@@ -291,6 +291,9 @@ check "the help is grouped" "Positionals Options Prompt Sampling Model Attention
   "$("$headrace" generate --help | grep -oE '^[A-Z][a-z ]+:$' | tr -d : | xargs)"
 check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
+check "a threshold in percent, for one text and for puzzles" "2 2" \
+  "$(status diffuse --threshold 90) $(status "$headrace" eval puzzles --limit 1 --strategies auto --thresholds 90)"
+check "one that no token passes" "$(diffuse --threshold 1)" "$(diffuse --threshold inf)"
 check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
 check "a mask that the vocabulary lacks" 2 "$(status diffuse --mask-token-id 8192)"
 check "shares of blocks" "$(diffuse --threshold 0.001 --blocks 2)" "$(diffuse --threshold 0.001 --blocks 2 --add-block 0.1 --semi-complete 0.9)"

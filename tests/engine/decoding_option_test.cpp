@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -254,6 +255,30 @@ TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTak
   EXPECT_EQ(refusal(llada, "full_attention", both),
             "steps is 2, expected none beside a threshold with the schedule 'reference' of this model");
   EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", both), "");
+}
+
+// `--threshold 90` kept one token per pass and did not say why.
+TEST(DecodingOptions, AThresholdForProbabilitiesIsAtMostOne) {
+  using Rule = DecodingParams::Rule;
+  for (const std::string& strategy : kMasks) {
+    Asked asked;
+    for (const auto rule : {std::optional<Rule>(), std::optional(Rule::kConfidence), std::optional(Rule::kMargin)}) {
+      asked.params = {.rule = rule, .threshold = 90.0f};
+      EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked),
+                "threshold is 90, expected 0 to 1, or inf for a probability that no token passes")
+          << strategy;
+      if (strategy == "dmax" && rule == Rule::kMargin) continue;  // which is refused
+      for (const float threshold : {1.0f, std::numeric_limits<float>::infinity()}) {
+        asked.params.threshold = threshold;
+        EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked), "") << strategy;
+      }
+    }
+  }
+  Asked nats;
+  nats.params = {.rule = Rule::kEntropy, .threshold = 2.5f};
+  EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", nats), "");
+  nats.params = {.threshold = 2.5f};
+  EXPECT_EQ(refusal(AnyModel("diffusion_gemma"), "diffusion_gemma", nats), "") << "a bound on entropies";
 }
 
 // `--accept entropy` took the model's probability for nats.

@@ -30,8 +30,8 @@ struct DecodingParams {
   // kThreshold of multi_bd and d2f: a block that is sure of progress is decided in that many passes at most; each keeps
   // no less than an even share of the masks that are left. Absent: a pass may keep a single one.
   std::optional<int32_t> max_passes;
-  // Absent: the model's, or none where no token passes one by itself. The entropy rules need one, but for published
-  // loops that have no use for it.
+  // Of a probability 0 to 1, or infinity: no token passes. Absent: the model's, or none where no token passes one by
+  // itself. The entropy rules need one, but for published loops that have no use for it.
   std::optional<float> threshold;
   float add_block = 0.1f;      // share of a block that is decided before the next one is opened behind it
   float semi_complete = 0.9f;  // share of a block that is decided before the next one is sure of progress

@@ -51,7 +51,11 @@ AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo
 }
 
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
+  if (info.attention == DiffusionInfo::Attention::kCanvas) return;  // whose threshold bounds entropies
   const bool nats = params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
+  const float threshold = params.threshold.value_or(0);
+  HR_REQUIRE(nats || threshold <= 1 || std::isinf(threshold), ErrorCode::kInvalidArgument, "threshold is ", threshold,
+             ", expected 0 to 1, or inf for a probability that no token passes");
   // Other published loops rank by the rule and hold nothing against a threshold.
   const bool read =
       params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;

@@ -19,8 +19,8 @@ struct AcceptanceRule {
 // A request's rule, with the model's threshold where it states none.
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info);
 
-// Error kInvalidArgument for a request without a threshold whose rule holds nats against one: the model's is a
-// probability.
+// Error kInvalidArgument for a threshold above 1, other than infinity, that probabilities are held against, and for
+// none where nats are: the model's own is a probability.
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info);
 
 enum class AtLeast : uint8_t { kNone, kOne };
