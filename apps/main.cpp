@@ -197,6 +197,8 @@ int run(int argc, char** argv, SigbusGuard& guard) {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
     return misused(left_over(app));
+  } catch (const CLI::ArgumentMismatch& e) {
+    return misused(given_again(app).value_or(e.what()));
   } catch (const CLI::ParseError& e) {
     return e.get_exit_code() == 0 ? app.exit(e) : misused(e.what());  // 0: --help, --version
   }

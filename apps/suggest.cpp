@@ -77,6 +77,13 @@ std::string sentence(std::string_view kind, std::string_view word, std::string_v
   return text + fmt::format("; '{} --help' lists what there is", of);
 }
 
+// The innermost command of the line that was parsed.
+const CLI::App& parsed_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -141,11 +148,23 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
   return std::nullopt;
 }
 
+std::optional<std::string> given_again(const CLI::App& app) {
+  for (const CLI::Option* option : parsed_command(app).get_options()) {
+    const int most = option->get_items_expected_max();  // 0: a flag
+    if (most == 0 || option->count() <= static_cast<size_t>(most)) continue;
+    const std::string also =
+        option->get_positional() && option->nonpositional()
+            ? fmt::format("; a word without an option in front of it is the {}, too", option->get_name(true))
+            : "";
+    return fmt::format("{}: is given {} times, expected once{}", option->get_name(), option->count(), also);
+  }
+  return std::nullopt;
+}
+
 std::string left_over(const CLI::App& app) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const CLI::App& command = parsed_command(app);
   return fmt::format("'{}' is more than {} takes; a text of several words goes in quotes",
-                     fmt::join(command->remaining(), " "), command->get_name());
+                     fmt::join(command.remaining(), " "), command.get_name());
 }
 
 }  // namespace headrace::app

@@ -20,6 +20,9 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
 // do here), or for a command that is missing; or nothing.
 std::optional<std::string> unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments);
 
+// One sentence for the first option that was given more often than it takes values when `app` was parsed; or nothing.
+std::optional<std::string> given_again(const CLI::App& app);
+
 // One sentence about the words that were left over when `app` had been parsed, as they were written.
 std::string left_over(const CLI::App& app);
 

@@ -93,6 +93,21 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
 }
 
+TEST(Suggest, AnOptionThatIsGivenAgain) {
+  CLI::App app;
+  std::string model;
+  std::vector<int> numbers;
+  CLI::App* puzzles = app.add_subcommand("eval")->add_subcommand("puzzles");
+  puzzles->add_option("model,-m,--model", model);
+  puzzles->add_option("--numbers", numbers);
+  puzzles->add_flag("--json");
+  EXPECT_THROW(app.parse("eval puzzles one --numbers 1 2 --json -m two -m three"), CLI::ArgumentMismatch);
+  EXPECT_EQ(given_again(app),
+            "--model: is given 3 times, expected once; a word without an option in front of it is the model, too");
+  EXPECT_THROW(app.parse("eval puzzles -m"), CLI::ArgumentMismatch);
+  EXPECT_EQ(given_again(app), std::nullopt);
+}
+
 TEST(Suggest, WordsThatAreLeftOverInTheirOrder) {
   CLI::App app;
   std::string text;

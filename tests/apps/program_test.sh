@@ -94,7 +94,11 @@ check "names that llama.cpp's and vLLM's users know" "$one" \
   "$("$headrace" generate --model "$(dirname "$0")/../../demo_models/fairy-hybrid" -p "Once upon a time" --n-predict 32 --temp 0 --ctx-size 64 -s 7 -t 1)"
 check "a prompt without quotes" "headrace: 'upon a' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate -p Once -n 1 /nonexistent upon a 2>&1); status $?"
-check "two models" 2 "$(status "$headrace" generate "$work" -m "$work" -p x)"
+check "two models" \
+  "headrace: --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
+  "$("$headrace" generate "$work" -m "$work" -p x 2>&1); status $?"
+check "a prompt given twice" "headrace: --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
+check "a value that is missing" 2 "$(status "$headrace" generate -p)"
 check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
 check "a flag that bench attention would ignore is usage" 2 "$(status "$headrace" bench attention --dtype bfloat16)"
