@@ -106,8 +106,8 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
   const std::string device = llm.device().type == DeviceType::kCPU
                                  ? ""
                                  : fmt::format(" ({:.2f} s of it until the device was ready)", t.device_start_s);
-  return fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s{}, {}{}]\n", c.ids.size(),
-                     static_cast<double>(c.ids.size()) / (t.total_s - t.device_start_s - t.load_s), t.first_token_s,
+  return fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s{}, {}{}]\n", c.num_visible,
+                     static_cast<double>(c.num_visible) / (t.total_s - t.device_start_s - t.load_s), t.first_token_s,
                      device, strategy, llm.engine().runner().describe());
 }
 

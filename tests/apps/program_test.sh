@@ -310,6 +310,8 @@ fi
 check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"
 if [[ -n "$terminal" ]]; then
   drawn() { script -qec "$1 $headrace generate $work/diffusion --random-weights 1 -p Once -n 9 --temperature 0 --ignore-eos" /dev/null; }
+  check "an end token is none of the tokens that are counted" 1 \
+    "$(script -qec "$headrace generate $demos/puzzle-diffusion -p 'add: 289 + 987 ='" /dev/null | grep -c '^\[4 tokens, .* 4.00 tokens per forward')"
   check "masks on a terminal" yes "$(drawn 'TERM=xterm NO_COLOR=' | grep -q $'\033\[2m░' && echo yes)"
   check "no colours when they are unwanted" "" "$(drawn 'TERM=xterm NO_COLOR=1' | grep -o $'\033\[[0-9]*m')"
   # A canvas: in the second of its three steps there are guesses instead of shades.
