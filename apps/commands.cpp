@@ -75,6 +75,14 @@ EncodeOptions encoding_of(const GenerateFlags& flags) {
   return {.special_tokens = SpecialTokens::kParse, .add_special_tokens = AddSpecialTokens::kNo};
 }
 
+// Before a model is loaded for nothing. Some tokenizers put a token in front, behind which an empty prompt is one.
+void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const LLMOptions& options) {
+  if (!prompt.empty()) return;
+  const Tokenizer tokenizer = tokenizer_of(model_directory(flags.model.model), options);
+  HR_REQUIRE(!tokenizer.encode(prompt, encoding_of(flags)).empty(), ErrorCode::kInvalidArgument,
+             "the prompt is empty, expected a text: no token is put in front of it");
+}
+
 // The device's start is no part of load_s; the others are counted from the beginning.
 struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
@@ -126,6 +134,7 @@ int generate(const GenerateFlags& flags) {
   check_decoding(flags.decoding, flags.sampling.params.decoding);
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
+  refuse_empty(prompt, flags, options);
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;

@@ -225,6 +225,16 @@ check "random weights need config.json alone" 1 \
   "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
 check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
 
+# An empty prompt: refused before weights are read, unless the tokenizer puts a token in front of it.
+cp "$demos/fairy-hybrid/tokenizer.json" "$work/bare/"
+check "an empty prompt" "headrace: the prompt is empty, expected a text: no token is put in front of it; status 2" \
+  "$("$headrace" generate "$work/bare" -p "" 2>&1); status $?"
+check "an empty file" 2 "$(status "$headrace" generate "$work/bare" -f /dev/null)"
+cp "$(dirname "$0")/../golden/tokenizers/llama3.json" "$work/bare/tokenizer.json"
+sed -i 's/"vocab_size": [0-9]*/"vocab_size": 4096/' "$work/bare/config.json"
+check "one token of the tokenizer's own, unless the prompt spells them" "1 2" \
+  "$(prompt_tokens "$work/bare" --random-weights 1 -p "") $(status "$headrace" generate "$work/bare" -p "" --special-tokens)"
+
 # The library's messages: warnings unless told otherwise.
 check "quiet by itself" "" "$(message "$headrace" generate -p Once -n 1)"
 check "two lines of information" 2 "$(message "$headrace" generate -p Once -n 1 --log-level info | grep -c '^headrace: info: ')"

@@ -88,15 +88,6 @@ const LLMOptions& checked(const LLMOptions& o) {
   return o;
 }
 
-Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
-  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
-  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
-             " is no model directory: it has no config.json");
-  const auto has = [&model](const char* file) { return file_exists(model / file); };
-  if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
-  return Tokenizer::from_directory(model);
-}
-
 // Final tokens to text that is certain.
 class TextStream {
  public:
@@ -126,6 +117,15 @@ class TextStream {
 };
 
 }  // namespace
+
+Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
+  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
+             " is no model directory: it has no config.json");
+  const auto has = [&model](const char* file) { return file_exists(model / file); };
+  if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
+  return Tokenizer::from_directory(model);
+}
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : runtime_(open_device(checked(options).device)),

@@ -35,6 +35,9 @@ struct LLMOptions {
   SigbusGuard* guard = nullptr;  // not owned
 };
 
+// What LLM encodes prompts with, before weights are read. Error kModelFile, kUnsupported.
+Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& options);
+
 inline constexpr int32_t kPerplexityWindow = 512;  // tokens
 
 struct Completion {
