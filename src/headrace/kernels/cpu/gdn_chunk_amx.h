@@ -118,8 +118,47 @@ inline void pack_values(const GatedDeltaRuleParams& p, long begin, long end, con
   }
 }
 
+// What bfloat16 leaves of a value.
+[[gnu::always_inline]] inline Vec left_of(Vec value) { return value - reinterpret_cast<Vec>(bf16_bits(value) << 16); }
+
+// Subtracts the first half's part from the second half of n. What bfloat16 leaves of its factors takes part: keys that
+// are nearly parallel make errors of the solution larger than those of any other product. Uses p, and the second half
+// of n_pairs.
+inline void subtract_first_half(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkScratch& s,
+                                const AmxScratch& m) {
+  constexpr long kHalf = kChunk / 2;
+  uint16_t *const a = m.p, *const a_left = m.p + kHalf * kHalf;
+  uint32_t* const n_left = m.n_pairs + kHalf / 2 * p.dv;
+  memset(m.p, 0, 2 * kHalf * kHalf * sizeof(uint16_t));
+  for (long t = kHalf; t < chunk.rows(); ++t) {
+    for (long j = 0; j < kHalf; j += kLanes) {
+      const Vec minus_a = -load(s.a + t * kChunk + j);
+      store_bits(a + (t - kHalf) * kHalf + j, bf16_bits(minus_a));
+      store_bits(a_left + (t - kHalf) * kHalf + j, bf16_bits(left_of(minus_a)));
+    }
+  }
+  for (long t = 0; t < kHalf; t += 2) {
+    for (long j = 0; j < p.dv; j += kLanes)
+      store_pairs(n_left + t / 2 * p.dv + j, left_of(load(s.n + t * p.dv + j)),
+                  left_of(load(s.n + (t + 1) * p.dv + j)));
+  }
+  const auto add = [&](const uint16_t* left, const uint32_t* right) {
+    multiply(AmxProduct{.a = left,
+                        .a_stride = kHalf,
+                        .b = right,
+                        .b_stride = p.dv,
+                        .c = s.n + kHalf * p.dv,
+                        .c_stride = p.dv,
+                        .rows = kHalf,
+                        .columns = p.dv,
+                        .depth = kHalf,
+                        .into = AmxProduct::Into::kSum});
+  };
+  add(a, m.n_pairs), add(a_left, m.n_pairs), add(a, n_left);
+}
+
 // The solution n, packed: in two halves, so that the first half's part in the second is a product on tiles. Rows
-// without a token are zeros. Uses p.
+// without a token are zeros.
 inline void solve_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkGates& gates, const ChunkScratch& s,
                       const AmxScratch& m) {
   constexpr long kHalf = kChunk / 2;
@@ -128,22 +167,7 @@ inline void solve_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, const C
   solve(0, rows < kHalf ? rows : kHalf, p.dv, s);
   pack_values(p, 0, kHalf, gates, s, m);
   if (rows > kHalf) {
-    float minus_a[kHalf];
-    memset(m.p, 0, kHalf * kHalf * sizeof(uint16_t));
-    for (long t = kHalf; t < rows; ++t) {
-      for (long j = 0; j < kHalf; j += kLanes) store(minus_a + j, -load(s.a + t * kChunk + j));
-      store_row(m.p, (t - kHalf) * kHalf, minus_a, kHalf, FloatType::kBF16);
-    }
-    multiply(AmxProduct{.a = m.p,
-                        .a_stride = kHalf,
-                        .b = m.n_pairs,
-                        .b_stride = p.dv,
-                        .c = s.n + kHalf * p.dv,
-                        .c_stride = p.dv,
-                        .rows = kHalf,
-                        .columns = p.dv,
-                        .depth = kHalf,
-                        .into = AmxProduct::Into::kSum});
+    subtract_first_half(p, chunk, s, m);
     solve(kHalf, rows, p.dv, s);
   }
   pack_values(p, kHalf, kChunk, gates, s, m);
