@@ -66,6 +66,8 @@ struct Stash {
   static constexpr int kStep = 128 * S::kWarpgroups, kUnits = S::kValueDim / 8 + 1;
   // So few units beyond shared memory are asked for before the others are added up.
   static constexpr int kFar = kUnits - S::kStashUnits, kAhead = kFar <= 6 ? kFar : 0;
+  // Where more lie there, so many are loaded before the first of them is added.
+  static constexpr int kTogether = kAhead == 0 && kFar > 0 ? 11 : 1;
   float *near, *far;
 
   __device__ explicit Stash(const Warpgroup<S>& me)
@@ -103,11 +105,19 @@ __device__ void add_stashed(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8]
     largest[half] = all.largest, sum[half] = all.sum;
   }
 #pragma unroll
-  for (int unit = 1; unit < Place::kUnits; ++unit) {
+  for (int first = 1; first < Place::kUnits; first += Place::kTogether) {
+    float before[Place::kTogether][4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float before = unit >= kFirstAhead ? ahead[unit - kFirstAhead][j] : from.load(unit, j);
-      o[unit - 1][j] = PartSum::joined_value(before, a[j / 2], o[unit - 1][j], b[j / 2]);
+    for (int i = 0; i < Place::kTogether * 4; ++i) {
+      const int unit = first + i / 4;
+      if (unit >= Place::kUnits) continue;
+      before[i / 4][i % 4] = unit >= kFirstAhead ? ahead[unit - kFirstAhead][i % 4] : from.load(unit, i % 4);
+    }
+#pragma unroll
+    for (int i = 0; i < Place::kTogether * 4; ++i) {
+      const int unit = first + i / 4, j = i % 4;
+      if (unit >= Place::kUnits) continue;
+      o[unit - 1][j] = PartSum::joined_value(before[i / 4][j], a[j / 2], o[unit - 1][j], b[j / 2]);
     }
   }
 }
