@@ -231,7 +231,8 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext conte
   const double about = std::max(w.flops / 6.5e14, w.bytes / copy) * 1.5;
   std::vector<DeviceMetadata> planless;
   const auto call = [&](size_t i) { ops.paged_attention(calls[i % calls.size()], context); };
-  constexpr int kModes = 2, kTurns = 5;
+  constexpr size_t kModes = 2;
+  constexpr int kTurns = 5;
   std::vector<Calls> measured;  // of both modes, then of both when each call makes its plan
   for (const bool planned : {true, false}) {
     for (const Determinism mode : {Determinism::kFast, Determinism::kStrict}) {
@@ -244,14 +245,14 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext conte
     }
     if (planned) forget_plans(calls, planless);
   }
-  for (int mode = 0; mode < kModes; ++mode) {
-    const double s = measured[static_cast<size_t>(mode)].median_s();
+  for (size_t mode = 0; mode < kModes; ++mode) {
+    const double s = measured[mode].median_s();
     std::printf(
         "{\"name\": \"%s\", \"mode\": \"%s\", \"page_size\": %d, \"median_s\": %.4e, \"tflops\": %.1f, "
         "\"tbytes_per_s\": %.3f, \"copy_tbytes_per_s\": %.3f, \"with_plan_s\": %.3e, \"first_upload_s\": %.2e, "
         "\"upload_s\": %.2e}\n",
         c.name.c_str(), mode == 0 ? "fast" : "strict", c.page_size, s, w.flops / s * 1e-12, w.bytes / s * 1e-12,
-        copy * 1e-12, measured[static_cast<size_t>(mode + kModes)].median_s(), uploads.first_s, uploads.again_s);
+        copy * 1e-12, measured[mode + kModes].median_s(), uploads.first_s, uploads.again_s);
   }
   std::fflush(stdout);
 }
