@@ -20,8 +20,8 @@ struct SharersShape {
   static constexpr int kColumns = kDim / kWarps;                               // of values: a warp's
   static constexpr int kPieceBytes = kRunPiece * kDim * 2, kTileBytes = kPieces * kPieceBytes;
   // Behind the places of tiles. Queries are there until all warps have them; exact weights are of one tile of rows.
-  static constexpr int kWeightsAt = 0, kExactAt = kPieces * kTiles * 512,
-                       kLargestAt = std::max(kExactAt + kKeys / 8 * 512, kTiles * S::kQueryBytes),
+  static constexpr int kQueriesBytes = kTiles * S::kQueryBytes, kWeightsAt = 0, kExactAt = kPieces * kTiles * 512,
+                       kLargestAt = std::max(kExactAt + kKeys / 8 * 512, kQueriesBytes),
                        kSumsAt = kLargestAt + kWarps * kRows * 4, kBarriersAt = kSumsAt + kRows * 8;
   // Places for tiles of keys or of values, of a block that shares a multiprocessor, and of one that has it alone.
   static constexpr int kFewPlaces = 3, kMostPlaces = 6, kBehindBytes = kBarriersAt + kMostPlaces * 8;
