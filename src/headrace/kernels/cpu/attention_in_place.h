@@ -25,8 +25,8 @@ struct RowsInPlace {
 // More rows are worth a packed copy.
 constexpr long kMaxRowsInPlace = 8;
 
-// AMX tiles want packed operands.
-#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+// On AMX as well: tiles want packed operands, which a few rows do not pay for.
+#if defined(__AVX512BF16__)
 constexpr bool kReadsInPlace = true;
 
 // Vectors of scores and probabilities hold four keys of each row, the row's number times 4 first.
