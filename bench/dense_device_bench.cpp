@@ -333,8 +333,9 @@ void bench_both_modes(const Bench& b, double copy) {
     bench_products(b, name, out, in, rows, copy, combine, Determinism::kFast, Normed::kNo);
     bench_products(b, "the same, strict", out, in, rows, copy, combine, Determinism::kStrict, Normed::kNo);
   };
-  for (const int64_t rows : {32, 2048, 16384}) {
+  for (const int64_t rows : {1, 16, 32, 64, 2048, 16384}) {
     bench("gate and up 3584 x 1024, alone", 3584, 1024, rows, Combine::kSiluMul);
+    bench("gate and up 9728 x 2560, alone", 9728, 2560, rows, Combine::kSiluMul);
     bench("6144 x 1024, alone", 6144, 1024, rows, Combine::kNone);
     bench("1024 x 2048, alone", 1024, 2048, rows, Combine::kNone);
     bench("1024 x 3584, alone", 1024, 3584, rows, Combine::kNone);

@@ -56,7 +56,7 @@ TEST(NarrowPlan, FitsIntoAMultiprocessorWithTwoStages) {
         EXPECT_LE(plan.blocks, (in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);  // and every block of it
         EXPECT_EQ(plan.order == NarrowPlan::Order::kParts, shape.strict);
         if (shape.strict) {
-          EXPECT_EQ(plan.blocks, NarrowPlan::kParts);
+          EXPECT_EQ(plan.parts() * plan.blocks, NarrowPlan::kParts);
         }
       }
     }
@@ -93,11 +93,12 @@ TEST(NarrowPlan, LeavesOtherRowsLargeWeightsAndEmptyPartsToOthers) {
   EXPECT_FALSE(takes(17, 151936, 2560, false));
   EXPECT_TRUE(takes(64, 1024, 3584, false));
   EXPECT_FALSE(takes(65, 1024, 3584, false));
-  EXPECT_FALSE(takes(16, 6144, 2560, true));
+  EXPECT_TRUE(takes(16, 6144, 2560, true));
   EXPECT_TRUE(takes(64, 2560, 9728, true));
+  EXPECT_FALSE(takes(8, 2560, 9728, true));
   EXPECT_FALSE(takes(16, 1016, 2048, false));
-  EXPECT_FALSE(takes(16, 1024, 896, true));
-  EXPECT_TRUE(takes(16, 1024, 904, true));
+  EXPECT_FALSE(takes(16, 1024, 960, true));
+  EXPECT_TRUE(takes(16, 1024, 968, true));
 }
 
 enum class Also : uint8_t { kNothing, kResidual, kBias, kBoth };
@@ -199,7 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{kBF16, kBF16, 2560, 9728, Also::kResidual},
                     Case{kF16, kF16, 1032, 520, Also::kNothing, kSiluMul},
                     Case{kF16, kF16, 1024, 3584, Also::kResidual}, Case{kBF16, kBF16, 1030, 136, Also::kBias, {}, true},
-                    Case{kF16, kF32, 1024, 72}),
+                    Case{kF16, kF32, 1024, 72}, Case{kF16, kF16, 3144, 1096, Also::kBoth},
+                    Case{kBF16, kBF16, 1160, 968, Also::kNothing, kSiluMul}, Case{kBF16, kF32, 4104, 2184}),
     [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
 
 }  // namespace

@@ -1,4 +1,6 @@
-// Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone.
+// Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone. Those of rows in
+// pieces are the sums of a chain of products that norms its x (product_chain_x.cuh), too: 128 threads take neighbouring
+// pieces in turns, and shorter rows have the sums that idle ones would leave.
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/vector.cuh"
@@ -6,7 +8,8 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kMostPieces = 4;
+constexpr int kThreads = 256, kMostLanes = 128;
+constexpr int most_pieces(DType type) { return type == DType::kF32 ? 8 : 16; }  // of a thread, in its registers
 
 struct Params {
   Rows x, gate, out;
@@ -76,6 +79,7 @@ __device__ inline float sum_of_squares(const RawPiece<T> (&x)[kPieces], int last
   if constexpr (kLanes > 32) {
     if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
     __syncthreads();
+    partial += threadIdx.x / kLanes * (kLanes / 32);
     sum = 0;
 #pragma unroll
     for (int w = 0; w < kLanes / 32; ++w) sum += partial[w];
@@ -87,7 +91,7 @@ __device__ inline float sum_of_squares(const RawPiece<T> (&x)[kPieces], int last
 // between the code of those that have neither, and a model's step finds nothing of a kernel in a cache.
 enum class NormForm : uint8_t { kPlain, kAny };
 
-// kLanes threads for one row: half a warp, a warp or the block. Each keeps its pieces in registers, and those of the
+// kLanes threads for one row: half a warp, a warp or four. Each keeps its pieces in registers, and those of the
 // weight, which is read before the kernel that makes x has ended. No load waits for another.
 template <class T, int kLanes, int kPieces, NormForm kForm>
 __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
@@ -158,17 +162,19 @@ void rms_norm(const RMSNormArgs& a, const OpContext& context) {
                  .eps = a.eps,
                  .weight_offset = a.weight_form == WeightForm::kPlusOne ? 1.0f : 0.0f};
   const bool pieces = in_pieces(a.x) && in_pieces(a.out) && (!a.gate || in_pieces(a.gate)) &&
-                      p.dim <= int64_t{kThreads} * kPiece * kMostPieces;
+                      p.dim <= int64_t{kMostLanes} * kPiece * most_pieces(a.x.dtype());
   if (!pieces) return launch_early(stream, norm_rows, dim3(p.num_rows), dim3(kThreads), 0, p, "rms_norm");
   for_type(a.x.dtype(), [&]<class T>(T) {
     if (p.dim <= 16 * kPiece) {
       launch_pieces<T, 16, 1>(stream, p);
-    } else if (p.dim <= 32 * kPiece * kMostPieces) {
-      launch_pieces<T, 32, kMostPieces>(stream, p);
-    } else if (p.dim <= kThreads * kPiece * 2) {
-      launch_pieces<T, kThreads, 2>(stream, p);
+    } else if (p.dim <= 32 * kPiece) {
+      launch_pieces<T, 32, 1>(stream, p);
+    } else if (p.dim <= kMostLanes * kPiece) {
+      launch_pieces<T, kMostLanes, 1>(stream, p);
+    } else if (p.dim <= kMostLanes * kPiece * 4) {
+      launch_pieces<T, kMostLanes, 4>(stream, p);
     } else {
-      launch_pieces<T, kThreads, kMostPieces>(stream, p);
+      launch_pieces<T, kMostLanes, sizeof(T) == 4 ? most_pieces(DType::kF32) : most_pieces(DType::kBF16)>(stream, p);
     }
   });
 }

@@ -23,6 +23,22 @@ bool few_rows_supports(const FusedLinearArgs& a) {
   return true;
 }
 
+bool one_row_supports(const FusedLinearArgs& a, const Stream& stream) {
+  using namespace few_rows_products;
+  if (a.x.dim(0) != 1 || !few_rows_supports(a)) return false;
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  int64_t tiles = 0;
+  for (int i = 0; i < (combined ? 1 : a.num_products); ++i) {
+    tiles += (a.products[static_cast<size_t>(i)].weight.dim(0) + kTileRows - 1) / kTileRows;
+  }
+  return std::ranges::any_of(kPassesAtOnce, [&](int passes) {
+    const int tiles_of_block = tiles_at_once(combined, passes);
+    return a.x.dim(1) <= int64_t{passes} * kPassLen &&
+           (tiles + tiles_of_block - 1) / tiles_of_block <=
+               int64_t{stream.num_sms} * blocks_at_once(combined, passes, tiles_of_block);
+  });
+}
+
 void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   using namespace few_rows_products;
   Params p{.x = Rows(a.x),

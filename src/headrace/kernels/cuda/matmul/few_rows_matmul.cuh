@@ -13,11 +13,6 @@
 
 namespace headrace::cuda::few_rows_products {
 
-// Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
-// product and half the next. kNeighbours, the order of matmul_parts.cuh, costs an exchange between lanes (half a
-// microsecond to one where a kernel of one row takes 4 to 7), so only strict mode has it.
-enum class Order : uint8_t { kPieces, kNeighbours };
-
 // Elements behind a row of x in shared memory: keep 16-byte reads of two rows apart, or 8-byte reads of four.
 template <Order kOrder>
 constexpr int kPad = kOrder == Order::kPieces ? 32 : 16;
@@ -64,7 +59,7 @@ __device__ void stage_rows(const Params& p, uint4* shared) {
     }
   } else {
     __syncthreads();  // the norm's weight has been staged
-    for (int row = threadIdx.x / 32; row < p.rows; row += kSegments) {
+    for (int row = threadIdx.x / 32; row < p.rows; row += kWarps) {
       const auto* from = reinterpret_cast<const uint4*>(static_cast<const T*>(p.x.data) + p.x.at(row));
       float sum = 0;
 #pragma unroll 4
@@ -82,26 +77,30 @@ __device__ void stage_rows(const Params& p, uint4* shared) {
   __syncthreads();
 }
 
+template <bool kCombined, Order kOrder>
+using Sums = float[kChainsOfWarp<kOrder>][kCombined ? 2 : 1][4];
+
 template <class T, bool kCombined, bool kMany, Order kOrder>
 struct Tile {
+  using Sums = few_rows_products::Sums<kCombined, kOrder>;
   static constexpr int kWeights = kCombined ? 2 : 1;
   uint4 pieces[kWeights][kChunks];
 
   __device__ void load(const Params& p, int tile, int pass) {
     const Place place = place_of(p, tile);
-    const int first_k = pass * kPassLen + threadIdx.x / 32 * kPartLen;
+    const int first_k = pass * kPassLen + threadIdx.x / 32 * kWarpLen;
 #pragma unroll
     for (int w = 0; w < kWeights; ++w) load_pieces(p, p.weights[place.weight + w], place.row0, first_k, pieces[w]);
   }
-  __device__ void multiply(const Params& p, const uint4* x, int pass, float (&sums)[kWeights][4]) const {
+  __device__ void multiply(const Params& p, const uint4* x, int pass, Sums& sums) const {
     if constexpr (kOrder == Order::kPieces) multiply_pieces(p, x, pass, sums);
     if constexpr (kOrder == Order::kNeighbours) multiply_neighbours(p, x, pass, sums);
   }
 
  private:
-  __device__ void multiply_pieces(const Params& p, const uint4* x, int pass, float (&sums)[kWeights][4]) const {
+  __device__ void multiply_pieces(const Params& p, const uint4* x, int pass, Sums& sums) const {
     const int lane = threadIdx.x % 32, row = lane / 4, stride = (p.in + kPad<kOrder>) / 8;
-    const int first_k = pass * kPassLen + threadIdx.x / 32 * kPartLen + lane % 4 * 8;
+    const int first_k = pass * kPassLen + threadIdx.x / 32 * kWarpLen + lane % 4 * 8;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int k = first_k + c * kChunkLen;
@@ -109,12 +108,12 @@ struct Tile {
       const uint4 low = inside && row < p.rows ? x[row * stride + k / 8] : uint4{};
       const uint4 high = kMany && inside && row + 8 < p.rows ? x[(row + 8) * stride + k / 8] : uint4{};
 #pragma unroll
-      for (int w = 0; w < kWeights; ++w) multiply_chunk<T>(sums[w], low, high, pieces[w][c]);
+      for (int w = 0; w < kWeights; ++w) multiply_chunk<T>(sums[0][w], low, high, pieces[w][c]);
     }
   }
-  __device__ void multiply_neighbours(const Params& p, const uint4* x, int pass, float (&sums)[kWeights][4]) const {
+  __device__ void multiply_neighbours(const Params& p, const uint4* x, int pass, Sums& sums) const {
     const int lane = threadIdx.x % 32, row = lane / 4, stride = (p.in + kPad<kOrder>) / 4;
-    const int first_k = pass * kPassLen + threadIdx.x / 32 * kPartLen + first_of_lane(lane);
+    const int first_k = pass * kPassLen + threadIdx.x / 32 * kWarpLen + first_of_lane(lane);
     const auto load = [&](int r, int k) {
       return k < p.in && r < p.rows ? reinterpret_cast<const uint2*>(x)[r * stride + k / 4] : uint2{};
     };
@@ -126,8 +125,9 @@ struct Tile {
 #pragma unroll
       for (int w = 0; w < kWeights; ++w) {
         const Pair16 weights(pieces[w][c]);
-        multiply_16<T>(sums[w], low[0], high[0], weights.first);
-        multiply_16<T>(sums[w], low[1], high[1], weights.second);
+        float(&sum)[4] = sums[c * kChunkLen / kPartLen][w];
+        multiply_16<T>(sum, low[0], high[0], weights.first);
+        multiply_16<T>(sum, low[1], high[1], weights.second);
       }
     }
   }
@@ -136,15 +136,18 @@ struct Tile {
 // The warps' parts of one tile, added up and written. `parts` is not touched by the next tile's.
 template <bool kCombined, bool kMany, Order kOrder>
 struct Parts {
-  static constexpr int kWeights = kCombined ? 2 : 1, kRows = kMany ? 16 : 8;
-  float v[kSegments][kWeights][kRows][kTileRows];
+  using Sums = few_rows_products::Sums<kCombined, kOrder>;
+  static constexpr int kWeights = kCombined ? 2 : 1, kRows = kMany ? 16 : 8, kOfWarp = kChainsOfWarp<kOrder>;
+  float v[kWarps * kOfWarp][kWeights][kRows][kTileRows];
 
-  __device__ void write(const Params& p, int tile, const float (&sums)[kWeights][4]) {
+  __device__ void write(const Params& p, int tile, const Sums& sums) {
     const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int w = 0; w < kWeights; ++w) {
-      *reinterpret_cast<float2*>(&v[warp][w][row][column]) = make_float2(sums[w][0], sums[w][1]);
-      if (kMany) *reinterpret_cast<float2*>(&v[warp][w][row + 8][column]) = make_float2(sums[w][2], sums[w][3]);
+    for (int i = 0; i < kOfWarp * kWeights; ++i) {
+      const float(&sum)[4] = sums[i / kWeights][i % kWeights];
+      float(&to)[kRows][kTileRows] = v[warp * kOfWarp + i / kWeights][i % kWeights];
+      *reinterpret_cast<float2*>(&to[row][column]) = make_float2(sum[0], sum[1]);
+      if (kMany) *reinterpret_cast<float2*>(&to[row + 8][column]) = make_float2(sum[2], sum[3]);
     }
     __syncthreads();
     const int r = threadIdx.x / kTileRows, c = threadIdx.x % kTileRows;
@@ -153,7 +156,7 @@ struct Parts {
     if (r >= p.rows || place.row0 + c >= weight.out) return;
     float total[kWeights] = {};
 #pragma unroll
-    for (int s = 0; s < kSegments; ++s) {
+    for (int s = 0; s < kWarps * kOfWarp; ++s) {
 #pragma unroll
       for (int w = 0; w < kWeights; ++w) total[w] += v[s][w][r][c];
     }
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, k
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     if (first + t >= p.tiles) return;
-    float sums[kCombined ? 2 : 1][4] = {};
+    Sums<kCombined, kOrder> sums = {};
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) tiles[t][pass].multiply(p, x, pass, sums);
     parts[t].write(p, first + t, sums);
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __
   stage_rows<T, kOrder>(p, x);
   int buffer = 0;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x, buffer ^= 1) {
-    float sums[kCombined ? 2 : 1][4] = {};
+    Sums<kCombined, kOrder> sums = {};
     for (int pass = 0; pass < p.passes; ++pass) {
       const Tile<T, kCombined, kMany, kOrder> now = next;
       const bool last = pass + 1 == p.passes;
@@ -215,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __
   }
 }
 
-inline constexpr size_t kLargestShared = size_t{200} << 10;
+inline constexpr size_t kLargestShared = size_t{190} << 10;
 
 inline void launch_with(void (*kernel)(Params), int blocks, size_t shared_bytes, const Params& p,
                         const Stream& stream) {
@@ -237,20 +240,20 @@ void launch(const Params& p, const Stream& stream) {
     const size_t bytes = shared_bytes + parts * sizeof(Parts<kCombined, kMany, kOrder>) + 1024;
     return std::max(1, static_cast<int>(kOfMultiprocessor / bytes));
   };
-  // Two tiles share one copy of x where their weights fit: blocks are few, and all run at once.
   const auto at_once = [&]<int kPasses>(std::integral_constant<int, kPasses>) {
-    constexpr int kTiles = kCombined || kPasses > 1 ? 1 : 2;
+    constexpr int kTiles = tiles_at_once(kCombined, kPasses);
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     const int resident = std::min(fit(kTiles), blocks_at_once(kCombined, kPasses, kTiles));
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
-    if constexpr (!kMany && kOrder == Order::kPieces) {
-      if (p.rows == 1) return launch_one_row<T, kCombined, kPasses>(p, stream), true;
+    if constexpr (!kMany) {
+      if (p.rows == 1) return launch_one_row<T, kCombined, kPasses, kOrder>(p, stream), true;
     }
     launch_with(few_rows_at_once<T, kCombined, kMany, kOrder, kPasses, kTiles>, blocks, shared_bytes, p, stream);
     return true;
   };
-  if (at_once(std::integral_constant<int, 1>()) || at_once(std::integral_constant<int, 2>()) ||
-      at_once(std::integral_constant<int, 4>())) {
+  if (at_once(std::integral_constant<int, kPassesAtOnce[0]>()) ||
+      at_once(std::integral_constant<int, kPassesAtOnce[1]>()) ||
+      at_once(std::integral_constant<int, kPassesAtOnce[2]>())) {
     return;
   }
   constexpr int kBlocksPerSM = 4;  // asked for; fewer fit when x is large, and then blocks wait their turn

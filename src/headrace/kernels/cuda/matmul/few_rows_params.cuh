@@ -5,7 +5,16 @@
 
 namespace headrace::cuda::few_rows_products {
 
-inline constexpr int kThreads = kSegments * 32, kTileRows = 8;
+inline constexpr int kWarps = 8, kWarpLen = kPassLen / kWarps, kChunks = kWarpLen / kChunkLen;  // of a pass
+inline constexpr int kThreads = kWarps * 32, kTileRows = 8;
+
+// Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
+// product and half the next. kNeighbours is the order of matmul_parts.cuh, which strict mode has: among several rows it
+// costs an exchange between lanes, half a microsecond to one where a kernel of few rows takes 4 to 7.
+enum class Order : uint8_t { kPieces, kNeighbours };
+// A warp's sums are one chain of products for each weight, and in strict mode for each part of the sum.
+template <Order kOrder>
+constexpr int kChainsOfWarp = kOrder == Order::kPieces ? 1 : kWarpLen / kPartLen;
 
 struct Weight {
   const char* data;
@@ -45,6 +54,10 @@ __device__ inline void load_pieces(const Params& p, const Weight& weight, int ro
   }
 }
 
+// Passes of the kernels that ask for all weights of a block at once.
+constexpr int kPassesAtOnce[] = {1, 2, 4};
+// Tiles that share one copy of x where their weights fit: blocks are few, and all run at once.
+constexpr int tiles_at_once(bool combined, int passes) { return combined || passes > 1 ? 1 : 2; }
 // Blocks of one multiprocessor that hold all weights of their tiles in registers.
 constexpr int blocks_at_once(bool combined, int passes, int tiles) {
   const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;

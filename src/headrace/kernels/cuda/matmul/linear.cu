@@ -10,10 +10,10 @@ namespace {
 
 enum class Chained : uint8_t { kWhereFaster, kAlways };
 
-// Products of few rows wait for those that follow them. Strict ones do not: a chain adds in an order of its own.
+// Products of few rows wait for those that follow them, in both modes: a chain adds in strict mode's order.
 bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   const Stream& stream = stream_with_waiting(context);
-  if (context.determinism == Determinism::kStrict || !ProductChain::supports(a, stream)) return false;
+  if (!ProductChain::supports(a, stream)) return false;
   if (chained == Chained::kWhereFaster && !ProductChain::pays(a)) return false;
   stream.chain->add(a, stream);
   return true;
@@ -173,7 +173,8 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   if (rows == 0 || joins_chain(a, context, chained)) return;
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
-  if (!(strict && a.norm_weight) && few_rows_supports(a) && !becomes_narrow(a, context)) {
+  const bool parts = strict && a.norm_weight && !one_row_supports(a, stream);
+  if (!parts && few_rows_supports(a) && !becomes_narrow(a, context)) {
     return few_rows_matmul(a, context.determinism, stream);
   }
   const int64_t step = rows_at_once(a, stream, strict);

@@ -5,15 +5,15 @@
 // kernels' bits). Kernels that feed mma.sync all share them out alike (first_of_lane), since older devices may not
 // have that property. The sum is cut in kSegments parts: element k belongs to part k / kPartLen % kSegments; each part
 // is one chain of products in ascending k, and the parts are added in ascending order. All kernels that follow this
-// give the same bits.
+// give the same bits. The parts are those that a chain of products of few rows (product_chain.cu) has by its nature.
 #pragma once
 #include "headrace/kernels/cuda/primitives/bulk_copy.cuh"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 
 namespace headrace::cuda {
 
-constexpr int kSegments = 8, kChunks = 4, kChunkLen = 32;
-constexpr int kPartLen = kChunks * kChunkLen, kPassLen = kSegments * kPartLen;
+constexpr int kSegments = 16, kPartLen = 64, kPassLen = kSegments * kPartLen;
+constexpr int kChunkLen = 32;  // that four lanes load at once, 16 bytes each
 
 // d += a b^T for 16 rows of x and 8 rows of W.
 template <class T>

@@ -41,7 +41,8 @@ Params params_of(const FusedLinearArgs& a, const NarrowPlan& plan) {
   constexpr const char* kOp = "linear";
   const FusedLinearArgs::Product& product = a.products[0];
   const int64_t tile_rows = NarrowPlan::kBoxRows * (is_combined(a) ? 1 : plan.boxes), out = product.weight.dim(0);
-  const auto pieces = static_cast<int>((a.x.dim(1) + kPartLen - 1) / kPartLen);
+  const auto pieces = static_cast<int>((a.x.dim(1) + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);
+  const auto chunks = static_cast<int>((a.x.dim(1) + kPartLen - 1) / kPartLen);
   Params p{.x = map_of_rows(a.x, static_cast<cuuint32_t>(plan.width), kOp),
            .weights = {map_of_rows(product.weight, NarrowPlan::kBoxRows, kOp), {}},
            .result = {.y = Rows(product.y),
@@ -53,9 +54,12 @@ Params params_of(const FusedLinearArgs& a, const NarrowPlan& plan) {
            .tiles = static_cast<int>((out + tile_rows - 1) / tile_rows),
            .stages = plan.stages,
            .blocks = plan.blocks,
+           .join_bytes = plan.join_bytes(),
            .pieces = pieces / plan.blocks,
            .pieces_more = pieces % plan.blocks,
-           .dealt = plan.order == NarrowPlan::Order::kParts,
+           .part_chunks = chunks / kSegments,
+           .parts_more = chunks % kSegments,
+           .parts = plan.parts(),
            .share = plan.share(),
            .whole_shares = plan.units() - (plan.units() - 1) / plan.blocks * plan.blocks,
            .combined = is_combined(a)};

@@ -5,7 +5,8 @@
 // every tile. One thread fills a ring of stages of 16 KB of weights and the slices of x that they meet, with weights
 // before it waits for the kernel that makes x: they are constants. One warpgroup multiplies. A block's sums go to the
 // blocks of its cluster, each of which adds up its share of the tile in the order of the blocks and writes it: the same
-// bits in every run. In strict mode a cluster's eight blocks have the eight parts of matmul_parts.cuh.
+// bits in every run. In strict mode a block has some of the parts of matmul_parts.cuh, one after the other, whose sums
+// are handed on by themselves; a block alone adds them up as they come.
 #pragma once
 #include "headrace/kernels/cuda/matmul/matmul_parts.cuh"
 #include "headrace/kernels/cuda/matmul/narrow_plan.h"
@@ -25,16 +26,18 @@ struct Params {
   CUtensorMap x, weights[2];  // [in, rows] and [in, out]
   Result result;
   int rows, out, tiles;
-  int stages, blocks;
+  int stages, blocks, join_bytes;
   int pieces, pieces_more;  // of 128 elements of `in` that each block of a cluster takes; the first ones take one more
-  bool dealt;               // pieces are dealt out to the blocks in turns: the parts of matmul_parts.cuh
-  int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
+  int part_chunks, parts_more;  // of 64 elements that a part of matmul_parts.cuh has; the first ones have one more
+  int parts;                    // of them, that a block has; sums that it hands on are one for each of these, or one
+  int share, whole_shares;      // units of a tile's sums that a block adds up; the last blocks have one less
   bool combined;
 };
 
-template <class T, int kColumns, int kTileBoxes>
+template <class T, int kColumns, int kTileBoxes, NarrowPlan::Order kOrder>
 struct Shape {
   using Element = T;
+  static constexpr bool kParts = kOrder == NarrowPlan::Order::kParts;
   static constexpr int kWidth = kColumns, kBoxes = kTileBoxes, kTiles = kWidth / 8;
   static constexpr int kChunks = NarrowPlan::kStageBoxes / kBoxes;  // of a stage
   static constexpr int kWeightBytes = NarrowPlan::kStageBoxes * kBoxBytes, kXBytes = kWidth * kRowBytes;
@@ -59,27 +62,59 @@ __device__ inline int num_clusters(const Params& p) {
   return value;
 }
 
+// Walks over the chunks of a block's parts of matmul_parts.cuh, one part after the other.
+struct PartWalk {
+  const Params* p;
+  int part, end, pass = 0;
+  __device__ PartWalk(const Params& params, int rank) : p(&params), part(rank * p->parts), end(part + p->parts) {}
+  __device__ int count_of(int number) const { return p->part_chunks + (number < p->parts_more ? 1 : 0); }
+  __device__ int count() const { return count_of(part); }
+  __device__ int chunks() const {
+    return (end - part) * p->part_chunks + max(0, min(end, p->parts_more) - min(part, p->parts_more));
+  }
+  __device__ void next() {
+    if (++pass == count()) pass = 0, ++part;
+  }
+  // Before the chunk; behind the last one what comes is zeros.
+  __device__ int element() const {
+    return part < end ? part * kPartLen + pass * kPassLen : (p->part_chunks + 1) * kPassLen;
+  }
+};
+
 // Where a block is in its work: a tile, and a stage of the block's part of `in`.
 template <class S>
 struct Work {
   const Params& p;
   int rank, steps, first_chunk, tile, step = 0;
   bool first = true;
+  PartWalk walk;
   __device__ explicit Work(const Params& params)
       : p(params),
         rank(block_of_cluster(p)),
         steps((p.pieces + (rank < p.pieces_more ? 1 : 0)) * (kPieceChunks / S::kChunks)),
-        first_chunk((p.dealt ? rank : p.pieces * rank + min(rank, p.pieces_more)) * kPieceChunks),
-        tile(cluster_of_block(p)) {}
+        first_chunk((p.pieces * rank + min(rank, p.pieces_more)) * kPieceChunks),
+        tile(cluster_of_block(p)),
+        walk(p, rank) {
+    if constexpr (S::kParts) steps = (walk.chunks() + S::kChunks - 1) / S::kChunks;
+  }
   __device__ bool inside() const { return tile < p.tiles; }
   __device__ void next_tile() { tile += num_clusters(p), first = false; }
   __device__ void next() {
-    if (++step == steps) step = 0, next_tile();
+    if constexpr (S::kParts) {
+      for (int c = 0; c < S::kChunks; ++c) walk.next();
+    }
+    if (++step < steps) return;
+    step = 0, walk = PartWalk(p, rank);
+    next_tile();
   }
   // Elements of `in` before one of the chunks of this stage.
   __device__ int element(int chunk) const {
-    const int at = step * S::kChunks + chunk, piece = at / kPieceChunks * (p.dealt ? p.blocks : 1);
-    return (first_chunk + piece * kPieceChunks + at % kPieceChunks) * NarrowPlan::kChunk;
+    if constexpr (S::kParts) {
+      PartWalk at = walk;
+      if (chunk > 0) at.next();
+      return at.element();
+    }
+    return (first_chunk + step * S::kChunks + chunk) * NarrowPlan::kChunk;
   }
 };
 
@@ -227,18 +262,18 @@ struct Consumer {
     uint32_t phase = 0;
     for (Work<S> work(p); work.inside(); phase ^= 1) {
       if (!alone() && threadIdx.x == 0) {
-        barrier_expect(shared.sent(), share(work.rank) * p.blocks * S::kBoxes * NarrowPlan::kUnitBytes);
+        barrier_expect(shared.sent(), share(work.rank) * summands() * S::kBoxes * NarrowPlan::kUnitBytes);
       }
       Sums sums;
-      multiply(work, at, sums);
-      if (!alone()) {
-        if (work.first) {
-          cluster_wait_acquire();  // the others have begun
-        } else {
-          barrier_wait_sent(shared.taken(), phase ^ 1);
-        }
+      if constexpr (S::kParts) {
+        multiply_parts(work, at, phase, sums);
+      } else {
+        multiply(work, at, sums);
       }
-      send_all(work.rank, sums);
+      if (!S::kParts || alone()) {
+        wait_for_room(work, phase);
+        send_all(work.rank, sums);
+      }
       join(work, phase);
       work.next_tile();
       if (work.inside()) give_room();
@@ -248,25 +283,43 @@ struct Consumer {
  private:
   __device__ bool alone() const { return p.blocks == 1; }
   __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
+  // Sums that are added up to a result's.
+  __device__ int summands() const { return alone() ? 1 : p.blocks * p.parts; }
+  // Until the others' memory is free.
+  __device__ void wait_for_room(const Work<S>& work, uint32_t phase) const {
+    if (alone()) return;
+    if (work.first) {
+      cluster_wait_acquire();  // the others have begun
+    } else {
+      barrier_wait_sent(shared.taken(), phase ^ 1);
+    }
+  }
 
+  static __device__ void hold_all(Sums& sums) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b) hold(sums[b]);
+  }
+  // One chunk of a stage.
+  __device__ void multiply_chunk(int stage, int chunk, Sums& sums, Add first) const {
+    const uint32_t w = uniform(operand_low(shared.stage(stage) + chunk * S::kBoxes * kBoxBytes, 0));
+    const uint32_t x = uniform(operand_low(shared.x(stage) + chunk * S::kXBytes, 0));
+#pragma unroll
+    for (int k = 0; k < NarrowPlan::kChunk / 16; ++k) {
+#pragma unroll
+      for (int b = 0; b < S::kBoxes; ++b) {
+        wgmma_shared<T>(sums[b], operand(w + (b * kBoxBytes >> 4) + k * 2), operand(x + k * 2),
+                        k == 0 ? first : Add::kYes);
+      }
+    }
+  }
   __device__ void multiply(const Work<S>& work, Place& at, Sums& sums) const {
     int before = 0;
     for (int step = 0; step < work.steps; ++step) {
       barrier_wait(shared.full(at.stage), at.phase);
-      const uint32_t w = uniform(operand_low(shared.stage(at.stage), 0));
-      const uint32_t x = uniform(operand_low(shared.x(at.stage), 0));
       wgmma_fence();
 #pragma unroll
       for (int c = 0; c < S::kChunks; ++c) {
-#pragma unroll
-        for (int k = 0; k < NarrowPlan::kChunk / 16; ++k) {
-          const Add add = c + k + step == 0 ? Add::kNo : Add::kYes;
-#pragma unroll
-          for (int b = 0; b < S::kBoxes; ++b) {
-            wgmma_shared<T>(sums[b], operand(w + ((c * S::kBoxes + b) * kBoxBytes >> 4) + k * 2),
-                            operand(x + (c * S::kXBytes >> 4) + k * 2), add);
-          }
-        }
+        multiply_chunk(at.stage, c, sums, c + step == 0 ? Add::kNo : Add::kYes);
       }
       wgmma_commit();
       if (step > 0) {
@@ -277,28 +330,83 @@ struct Consumer {
       at.next();
     }
     wgmma_wait<0>();
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) hold(sums[b]);
+    hold_all(sums);
     release(before);
+  }
+
+  // A chunk of a stage that is next, and the stage before it, which is released when all of it is multiplied.
+  struct Chunk {
+    Place& at;
+    int chunk = 0, before = -1;
+    __device__ void next() {
+      if (++chunk < S::kChunks) return;
+      chunk = 0, before = at.stage;
+      at.next();
+    }
+  };
+  __device__ void multiply_part(Chunk& next, int count, Sums& sums) const {
+    for (int pass = 0; pass < count; ++pass) {
+      if (next.chunk == 0) barrier_wait(shared.full(next.at.stage), next.at.phase);
+      wgmma_fence();
+      multiply_chunk(next.at.stage, next.chunk, sums, pass == 0 ? Add::kNo : Add::kYes);
+      wgmma_commit();
+      if (next.chunk == 0 && next.before >= 0) {
+        wgmma_wait<1>();
+        release(next.before);
+      }
+      next.next();
+    }
+  }
+  // All of the block's parts: of one that is alone the totals, else each is sent. A few at a time, since the products
+  // of one do not wait for those of another.
+  __device__ void multiply_parts(const Work<S>& work, Place& at, uint32_t phase, Sums& totals) const {
+    constexpr int kTogether = 2;
+    Chunk next{at};
+    for_all([&](int b, int i, int j) { totals[b][i][j] = 0; });
+    for (PartWalk walk(p, work.rank); walk.part < walk.end; walk.part += kTogether) {
+      Sums sums[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) multiply_part(next, walk.count_of(walk.part + i), sums[i]);
+      wgmma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) hold_all(sums[i]);
+      if (!alone() && walk.part == work.rank * p.parts) wait_for_room(work, phase);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (alone()) {
+          for_all([&](int b, int t, int j) { totals[b][t][j] += sums[i][b][t][j]; });
+        } else {
+          send_all(walk.part + i, sums[i]);
+        }
+      }
+    }
+    if (next.chunk > 0) next.before = at.stage, at.next();  // the rest of it is zeros
+    release(next.before);
+  }
+  template <class F>
+  static __device__ void for_all(const F& f) {
+#pragma unroll
+    for (int i = 0; i < S::kBoxes * S::kTiles * 4; ++i) f(i / (S::kTiles * 4), i / 4 % S::kTiles, i % 4);
   }
   __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
   __device__ void release(int stage) const {
     if (lane == 0) barrier_arrive(shared.empty(stage));
   }
 
-  // Where a block's sums of a unit of a share lie, box by box.
+  // Where one of the summands of a unit of a share lies, box by box.
   __device__ uint32_t slot(int from, int of_share) const {
     return shared.join() + ((from * p.share + of_share) * S::kBoxes * 32 + lane) * 16;
   }
-  __device__ void send_all(int rank, const Sums& sums) const {
+  __device__ void send_all(int from, const Sums& sums) const {
     int of_share = 0, to = warp;
 #pragma unroll
     for (int i = 0; i < S::kTiles; ++i, to += kWarps) {
       for (; to >= p.blocks; to -= p.blocks) ++of_share;
-      const uint32_t here = slot(rank, of_share);
+      const uint32_t here = slot(from, of_share);
 #pragma unroll
       for (int b = 0; b < S::kBoxes; ++b) {
-        const float4 four = make_float4(sums[b][i][0], sums[b][i][1], sums[b][i][2], sums[b][i][3]);
+        const float(&v)[4] = sums[b][i];
+        const float4 four = make_float4(v[0], v[1], v[2], v[3]);
         if (alone()) {
           store_piece(here + b * NarrowPlan::kUnitBytes, reinterpret_cast<const uint4&>(four));
         } else {
@@ -307,7 +415,7 @@ struct Consumer {
       }
     }
   }
-  // Adds up this block's share, in the order of the blocks.
+  // Adds up this block's share, in the order of the blocks and of their parts.
   __device__ void join(const Work<S>& work, uint32_t phase) const {
     const int count = share(work.rank);
     bool waited = false;
@@ -318,7 +426,7 @@ struct Consumer {
       waited = true;
       if (i >= count) break;
       typename Unit<S>::Sums sums = {};
-      for (int from = 0; from < p.blocks; ++from) {
+      for (int from = 0; from < summands(); ++from) {
 #pragma unroll
         for (int b = 0; b < S::kBoxes; ++b) {
           const uint4 v = load_piece(slot(from, i) + b * NarrowPlan::kUnitBytes);
@@ -342,10 +450,10 @@ struct Consumer {
 #endif
 
 template <class S>
-__global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
-  const Shared<S> shared{shared_address(memory), p.stages, p.blocks * p.share * S::kBoxes * NarrowPlan::kUnitBytes};
+  const Shared<S> shared{shared_address(memory), p.stages, p.join_bytes};
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int stage = 0; stage < p.stages; ++stage) {
@@ -380,18 +488,25 @@ void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
                static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
 }
 
-template <class T, int kBoxes>
-void launch_boxes(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+template <class T, int kBoxes, NarrowPlan::Order kOrder>
+void launch_widths(const Params& p, const NarrowPlan& plan, const Stream& stream) {
   switch (plan.width) {
-    case 16: return launch<Shape<T, 16, kBoxes>>(p, plan, stream);
-    case 32: return launch<Shape<T, 32, kBoxes>>(p, plan, stream);
-    default: return launch<Shape<T, 64, kBoxes>>(p, plan, stream);
+    case 16: return launch<Shape<T, 16, kBoxes, kOrder>>(p, plan, stream);
+    case 32: return launch<Shape<T, 32, kBoxes, kOrder>>(p, plan, stream);
+    default: return launch<Shape<T, 64, kBoxes, kOrder>>(p, plan, stream);
   }
+}
+
+template <class T, NarrowPlan::Order kOrder>
+void launch_boxes(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  plan.boxes == 2 ? launch_widths<T, 2, kOrder>(p, plan, stream) : launch_widths<T, 1, kOrder>(p, plan, stream);
 }
 
 template <class T>
 void launch_of(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  plan.boxes == 2 ? launch_boxes<T, 2>(p, plan, stream) : launch_boxes<T, 1>(p, plan, stream);
+  using Order = NarrowPlan::Order;
+  plan.order == Order::kParts ? launch_boxes<T, Order::kParts>(p, plan, stream)
+                              : launch_boxes<T, Order::kRanges>(p, plan, stream);
 }
 
 }  // namespace headrace::cuda::narrow

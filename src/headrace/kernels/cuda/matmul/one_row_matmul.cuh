@@ -6,6 +6,8 @@
 // Warps share out the sum as those of few_rows_matmul.cuh do, and a warp needs no part of x but its own: it takes that
 // from memory by itself, two passes at a time, and shares it among its lanes through shared memory. For a norm each
 // warp squares its own part.
+//
+// In strict mode the sums have the order of matmul_parts.cuh, and those of a norm that of rms_norm.cu.
 #pragma once
 #include "headrace/kernels/cuda/matmul/few_rows_params.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -16,14 +18,14 @@ namespace headrace::cuda::few_rows_products {
 enum class Norm : uint8_t { kNone, kRms };
 
 // A warp's part of x: 128 elements of each pass. Half a warp holds a pass, a lane eight neighbours.
-template <class T, int kPasses, Norm kNorm>
+template <class T, int kPasses, Norm kNorm, Order kOrder>
 struct OwnPart {
-  static constexpr int kLanes = kPartLen / kPiece, kPieces = (kPasses + 1) / 2;  // of a lane
+  static constexpr int kLanes = kWarpLen / kPiece, kPieces = (kPasses + 1) / 2;  // of a lane
   float factors[kNorm == Norm::kRms ? kPieces : 1][kPiece] = {};
 
   static __device__ int first(int i) {
     const int lane = threadIdx.x % 32, pass = 2 * i + lane / kLanes;
-    return pass * kPassLen + threadIdx.x / 32 * kPartLen + lane % kLanes * kPiece;
+    return pass * kPassLen + threadIdx.x / 32 * kWarpLen + lane % kLanes * kPiece;
   }
   // The norm's weight is a constant: it is read before the kernel that makes x has ended.
   __device__ void load_factors(const Params& p) {
@@ -51,19 +53,9 @@ struct OwnPart {
       x[i] = first(i) < p.in ? Piece<T>::load(static_cast<const T*>(p.x.data) + first(i)) : Piece<T>{};
     }
     if constexpr (kNorm == Norm::kRms) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-#pragma unroll
-        for (const float v : x[i].v) sum = fmaf(v, v, sum);
-      }
-      sum = warp_sum(sum);
-      if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-      __syncthreads();
-      float all = 0;
-#pragma unroll
-      for (int w = 0; w < kSegments; ++w) all += sums[w];
-      const float scale = rsqrtf(fmaf(all, per_element, p.eps));
+      const float scale = kOrder == Order::kPieces
+                              ? rsqrtf(fmaf(sum_of_squares(x, sums), per_element, p.eps))
+                              : rsqrtf(ordered_squares(x, sums) / static_cast<float>(p.in) + p.eps);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
 #pragma unroll
@@ -74,16 +66,64 @@ struct OwnPart {
     for (int i = 0; i < kPieces; ++i) x[i].store(reinterpret_cast<T*>(to + i * 32 + threadIdx.x % 32));
     __syncwarp();
   }
+
+ private:
+  __device__ static float with_squares(float sum, const Piece<T>& x) {
+#pragma unroll
+    for (const float v : x.v) sum = fmaf(v, v, sum);
+    return sum;
+  }
+  __device__ static float sum_of_squares(const Piece<T> (&x)[kPieces], float* sums) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) sum = with_squares(sum, x[i]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all += sums[w];
+    return all;
+  }
+  // As 128 threads of rms_norm.cu add it up, each the pieces at one place of every pass. Passes lie in the halves of
+  // the warp in turns.
+  __device__ static float ordered_squares(const Piece<T> (&x)[kPieces], float* sums) {
+    const int lane = threadIdx.x % 32;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      sum = with_squares(sum, x[i]);
+      if (kPasses == 1) break;
+      sum = with_squares(__shfl_xor_sync(0xffffffffu, sum, 16), x[i]);
+      sum = __shfl_xor_sync(0xffffffffu, sum, 16);
+    }
+    if (lane < kLanes) sums[threadIdx.x / 32 * kLanes + lane] = sum;
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps * kLanes; i += 32) all += warp_sum(sums[i + lane]);
+    return all;
+  }
 };
 
 // A warp's products of its part of x with eight rows of W. The lanes of a row of the product's left side but the first
-// hold zeros. Four sums take turns: a product's result comes some 30 cycles after it was asked for.
-template <class T, int kPasses>
+// hold zeros. Results of columns lane % 4 * 2 and the next are in the first four lanes, of one or more parts.
+template <class T, int kPasses, Order kOrder>
 struct OwnSums {
-  static constexpr int kChains = 4;
+  static constexpr int kParts = kChainsOfWarp<kOrder>;
 
-  // Results of columns lane % 4 * 2 and the next, in the first four lanes.
-  static __device__ float2 of(const uint4* x, const uint4 (&w)[kPasses][kChunks]) {
+  static __device__ void of(const uint4* x, const uint4 (&w)[kPasses][kChunks], float2 (&sums)[kParts]) {
+    if constexpr (kOrder == Order::kPieces) {
+      sums[0] = of_pieces(x, w);
+    } else {
+      of_parts(x, w, sums);
+    }
+  }
+
+ private:
+  // Four sums take turns: a product's result comes some 30 cycles after it was asked for.
+  static __device__ float2 of_pieces(const uint4* x, const uint4 (&w)[kPasses][kChunks]) {
+    constexpr int kChains = 4;
     const int lane = threadIdx.x % 32;
     float sums[kChains][4] = {};
 #pragma unroll
@@ -97,6 +137,25 @@ struct OwnSums {
     }
     return {(sums[0][0] + sums[1][0]) + (sums[2][0] + sums[3][0]),
             (sums[0][1] + sums[1][1]) + (sums[2][1] + sums[3][1])};
+  }
+  static __device__ void of_parts(const uint4* x, const uint4 (&w)[kPasses][kChunks], float2 (&results)[kParts]) {
+    constexpr int kPartChunks = kChunks / kParts;
+    const int lane = threadIdx.x % 32;
+    const uint2* const row = reinterpret_cast<const uint2*>(x) + first_of_lane(lane) / 4;
+    float sums[kParts][4] = {};
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int part = c % kParts, chunk = part * kPartChunks + c / kParts, at = (pass * kChunks + chunk) * 8;
+        const uint2 first = lane < 4 ? row[at] : uint2{}, second = lane < 4 ? row[at + 4] : uint2{};
+        const Pair16 weights(w[pass][chunk]);
+        multiply_16<T>(sums[part], first, {}, weights.first);
+        multiply_16<T>(sums[part], second, {}, weights.second);
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) results[part] = {sums[part][0], sums[part][1]};
   }
 };
 
@@ -139,13 +198,15 @@ constexpr int one_row_registers(bool combined, int passes, int tiles) {
   return pieces <= 8 ? 64 : pieces <= 16 ? 96 : pieces <= 32 ? 168 : 255;
 }
 
-template <class T, bool kCombined, int kPasses, int kTiles, Norm kNorm>
+template <class T, bool kCombined, int kPasses, int kTiles, Norm kNorm, Order kOrder>
 __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_row(const __grid_constant__ Params p) {
   constexpr int kWeights = kCombined ? 2 : 1;
-  __shared__ uint4 x[kSegments][OwnPart<T, kPasses, kNorm>::kPieces * 32];
-  __shared__ float sums_of_squares[kSegments];
+  using Part = OwnPart<T, kPasses, kNorm, kOrder>;
+  constexpr int kParts = kChainsOfWarp<kOrder>;
+  __shared__ uint4 x[kWarps][Part::kPieces * 32];
+  __shared__ float sums_of_squares[kWarps * Part::kLanes];
   __shared__ Target targets[kTiles * kTileRows];
-  __shared__ float parts[kSegments][kWeights][kTiles * kTileRows];
+  __shared__ float parts[kWarps * kParts][kWeights][kTiles * kTileRows];
   const int first = blockIdx.x * kTiles, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint4 weights[kTiles][kWeights][kPasses][kChunks];
 #pragma unroll
@@ -156,12 +217,12 @@ __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_r
     for (int w = 0; w < kWeights; ++w) {
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        load_pieces(p, p.weights[place.weight + w], place.row0, pass * kPassLen + warp * kPartLen, weights[t][w][pass]);
+        load_pieces(p, p.weights[place.weight + w], place.row0, pass * kPassLen + warp * kWarpLen, weights[t][w][pass]);
       }
     }
   }
   let_next_start();
-  OwnPart<T, kPasses, kNorm> part;
+  Part part;
   if constexpr (kNorm == Norm::kRms) part.load_factors(p);
   const int at = threadIdx.x;  // of the block's results
   const bool writes = at < kTiles * kTileRows;
@@ -174,8 +235,12 @@ __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_r
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int w = 0; w < kWeights; ++w) {
-      const float2 sums = OwnSums<T, kPasses>::of(x[warp], weights[t][w]);
-      if (lane < 4) *reinterpret_cast<float2*>(&parts[warp][w][t * kTileRows + lane * 2]) = sums;
+      float2 sums[kParts];
+      OwnSums<T, kPasses, kOrder>::of(x[warp], weights[t][w], sums);
+#pragma unroll
+      for (int i = 0; i < kParts && lane < 4; ++i) {
+        *reinterpret_cast<float2*>(&parts[warp * kParts + i][w][t * kTileRows + lane * 2]) = sums[i];
+      }
     }
   }
   __syncthreads();
@@ -183,7 +248,7 @@ __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_r
     const Target& target = targets[at];
     float total[kWeights] = {};
 #pragma unroll
-    for (int s = 0; s < kSegments; ++s) {
+    for (int s = 0; s < kWarps * kParts; ++s) {
 #pragma unroll
       for (int w = 0; w < kWeights; ++w) total[w] += parts[s][w][at];
     }
@@ -192,12 +257,12 @@ __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_r
   }
 }
 
-template <class T, bool kCombined, int kPasses>
+template <class T, bool kCombined, int kPasses, Order kOrder>
 void launch_one_row(const Params& p, const Stream& stream) {
   constexpr int kTiles = kPasses == 1 ? 2 : 1;
   const int blocks = (p.tiles + kTiles - 1) / kTiles;
-  const auto kernel = p.norm_weight != nullptr ? one_row<T, kCombined, kPasses, kTiles, Norm::kRms>
-                                               : one_row<T, kCombined, kPasses, kTiles, Norm::kNone>;
+  const auto kernel = p.norm_weight != nullptr ? one_row<T, kCombined, kPasses, kTiles, Norm::kRms, kOrder>
+                                               : one_row<T, kCombined, kPasses, kTiles, Norm::kNone, kOrder>;
   launch_early(stream, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p, "few_rows_matmul");
 }
 

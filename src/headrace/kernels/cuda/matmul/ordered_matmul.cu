@@ -14,6 +14,7 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 256, kRows = 128, kColumns = 128, kStages = 4;
+constexpr int kPartChunks = kPartLen / kChunkLen;  // of a pass
 constexpr int kWarpRows = 64, kWarpColumns = 32, kHigh = kWarpRows / 16, kWide = kWarpColumns / 8;
 constexpr int kStageBytes = (kRows + kColumns) * kChunkLen * 2;
 
@@ -27,8 +28,8 @@ struct Params {
 
 // Chunk number `i` in the order of the sum: its first element of `in`, which may lie past the end.
 __device__ inline int first_element(int i, int passes) {
-  const int part = i / (passes * kChunks), in_part = i % (passes * kChunks);
-  return in_part / kChunks * kPassLen + part * kPartLen + in_part % kChunks * kChunkLen;
+  const int part = i / (passes * kPartChunks), in_part = i % (passes * kPartChunks);
+  return in_part / kPartChunks * kPassLen + part * kPartLen + in_part % kPartChunks * kChunkLen;
 }
 
 // Where 16-byte piece `piece` of a row's four lies: the halves of every other two rows change places, so that 8-byte
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1) ordered(const __grid_constant__ P
   extern __shared__ __align__(128) char stages[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
-  const int chunks_of_part = p.passes * kChunks, total = chunks_of_part * kSegments;
+  const int chunks_of_part = p.passes * kPartChunks, total = chunks_of_part * kSegments;
   float totals[kHigh][kWide][4] = {}, sums[kHigh][kWide][4] = {};
   for (int s = 0; s < kStages - 1; ++s) copy_chunk(p, s, total, stages + s * kStageBytes);
   for (int chunk = 0; chunk < total; ++chunk) {

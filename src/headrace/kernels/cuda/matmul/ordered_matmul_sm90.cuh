@@ -2,7 +2,7 @@
 // few_rows_matmul, because a warpgroup's product adds the same 16 elements to a sum as mma.sync does, to the bit.
 //
 // Blocks stay and take tiles in turn: kRows rows of x by kColumns rows of W. One thread fills a ring of stages of 64
-// elements of `in`, part by part; two warpgroups multiply 64 rows each and take turns of 128 elements, so that one
+// elements of `in`, part by part; two warpgroups multiply 64 rows each and take turns of up to two stages, so that one
 // folds a part's sums into the totals, or writes results, while the other multiplies.
 #pragma once
 #include "headrace/kernels/cuda/matmul/matmul.h"
@@ -15,7 +15,7 @@
 
 namespace headrace::cuda::ordered {
 
-inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // elements of `in` in a stage
+inline constexpr int kDepth = kPartLen, kRowBytes = kDepth * 2;  // elements of `in` in a stage: of one part
 inline constexpr int kGroups = MatmulTurns::kGroups, kGroupRows = 64, kRows = kGroups * kGroupRows, kColumns = 192,
                      kBoxRows = 96;
 inline constexpr int kTiles = kColumns / 8, kStages = 5;
@@ -47,9 +47,7 @@ struct Producer {
     for (int t = blockIdx.x; t < p.row_tiles * p.column_tiles; t += gridDim.x) {
       const MatmulTile tile = matmul_tile(p.row_tiles, p.column_tiles, t);
       for (int part = 0; part < kSegments; ++part) {
-        for (int k0 = part * kPartLen; k0 < p.in; k0 += kPassLen) {
-          for (int k = k0; k < min(k0 + kPartLen, p.in); k += kDepth, at.next()) fill(tile, k, at);
-        }
+        for (int k = part * kPartLen; k < p.in; k += kPassLen, at.next()) fill(tile, k, at);
       }
     }
   }
@@ -104,12 +102,12 @@ struct Consumer : MatmulTurns {
     float sums[kTiles][4] = {};
     for (int part = 0; part < kSegments; ++part) {
       Add add = Add::kNo;
-      for (int k = part * kPartLen; k < p.in; k += kPassLen) {
+      for (int k = part * kPartLen; k < p.in; k += 2 * kPassLen) {
         take_turn();
         const int before = at.stage;
         multiply_stage(at, sums, add);
         add = Add::kYes;
-        const bool two = k + kDepth < p.in;
+        const bool two = k + kPassLen < p.in;
         if (two) multiply_stage(at, sums, add);
         pass_turn();
         if (two) {

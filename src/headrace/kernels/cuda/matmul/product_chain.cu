@@ -8,7 +8,8 @@
 // Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
 // of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
 // products of chunks with one another the eight that belong together count, and the rest is done in vain: the tensor
-// cores have time for that, and a warp needs next to no instructions.
+// cores have time for that, and a warp needs next to no instructions. The sums of eight chunks by two warpgroups are
+// the sixteen parts of matmul_parts.cuh, so a row's bits are strict mode's.
 #include "headrace/kernels/cuda/matmul/matmul.h"
 #include "headrace/kernels/cuda/matmul/product_chain_x.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -23,13 +24,13 @@ using namespace chain;  // NOLINT: the kernel's own names
 template <class T, int kColumns>
 struct Multiplier {
   using Sums = float[kColumns][4];
+  static constexpr int kPartFloats = ChainPlan::part_floats(kColumns);
   Steps& p;
   const Shared shared;
   const int team;
   Ring ring{p, shared, team};
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
   Input<T, kColumns> input{p, shared, team, warp, lane};
-  int parts_of = 0;  // which half of the parts is next
   Meeting meeting{p.barrier};
 
   static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
@@ -61,41 +62,41 @@ struct Multiplier {
     for (int tile = 0; tile < kTiles; ++tile) hold(sums[tile]);
   }
 
-  // Where the sums of four rows of a half of a tile begin, [4][kColumns], one of the two warps that hold them.
-  __device__ float* part(int tile, int first_slice, int of_warp) const {
-    return shared.parts +
-           (((parts_of * kGroupTiles + tile) * kTeams + first_slice) * 4 + of_warp) * kUnitRows * kColumns;
-  }
   // A warp has sums of four rows at four chunks: a thread's two rows are those of two chunks, and of its columns those
-  // count that stand for the same chunk.
-  __device__ void store_part(int tile, int first_slice, const Sums& sums) const {
+  // count that stand for the same chunk. A part's number is matmul_parts.cuh's: first the chunks of even slices.
+  __device__ void store_parts(int tile, int first_slice, const Sums& sums) const {
     const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
-    float sum[2];
+    int row = lane % 4 * 2;                              // of x, and the next one
+    if constexpr (kColumns == 4) {                       // a block of eight columns is two chunks
+      if ((row >= 4) != odd) return;
+      row %= 4;
+    }
+    const int part = first_slice * ChainPlan::kSliceChunks + (upper ? 4 : 0) + (odd ? 1 : 0);
+    float* const to = shared.parts + part * kPartFloats + (tile * 2 + warp / 2) * kUnitRows + lane / 4 % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if constexpr (kColumns == 4) {  // a block of eight columns is two chunks
-        sum[i] = (upper ? sums[2][i] : sums[0][i]) + (upper ? sums[3][i + 2] : sums[1][i + 2]);
+      float low, high;
+      if constexpr (kColumns == 4) {
+        low = upper ? sums[2][i] : sums[0][i], high = upper ? sums[3][i + 2] : sums[1][i + 2];
       } else {
-        const float low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
-        const float high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
-        sum[i] = low + high;
+        low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
+        high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
       }
-      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], kColumns == 4 ? 18 : 16);
+      to[ChainPlan::row_at(row + i)] = low, to[2 * kPartFloats + ChainPlan::row_at(row + i)] = high;
     }
-    if (odd || (kColumns == 4 && lane % 4 >= 2)) return;
-    *reinterpret_cast<float2*>(part(tile, first_slice, warp) + lane / 4 * kColumns + lane % 4 * 2) =
-        make_float2(sum[0], sum[1]);
   }
-  __device__ float total(int tile, int half, int at) const {
+  __device__ float total(int row, int at) const {
+    const float* const part = shared.parts + ChainPlan::row_at(row) + at;
     float sum = 0;
 #pragma unroll
-    for (int t = 0; t < kTeams; ++t) sum += part(tile, t, half * 2)[at] + part(tile, t, half * 2 + 1)[at];
+    for (int s = 0; s < kSegments; ++s) sum += part[s * kPartFloats];
     return sum;
   }
   __device__ float value_of(const Step& step, const Output& out, uint32_t residual) const {
-    const int box = out.at / kUnitRows, at = out.at % kUnitRows * kColumns + out.row;
-    float sum = step.combined ? silu(total(box, 0, at)) * total(box, 1, at) : total(box / 2, box % 2, at);
     const Result& result = step.products[out.product].result;
+    const int of_first = out.at + out.at / kUnitRows * kUnitRows;  // of two that are combined, unit by unit
+    float sum = step.combined ? silu_for(result.y.type, total(out.row, of_first)) * total(out.row, of_first + kUnitRows)
+                              : total(out.row, out.at);
     if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
     if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
     return sum;
@@ -121,8 +122,9 @@ struct Multiplier {
     for (int i = 0; i < slices; ++i) {
       multiply_slice(sums, x.whole ? input.slice(i, x.first_slice) : input.take(step, x));
     }
+    named_barrier<kGroupMultiplied, kConsumers>();  // the parts of the group before are read
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) store_part(tile, x.first_slice, sums[tile]);
+    for (int tile = 0; tile < kTiles; ++tile) store_parts(tile, x.first_slice, sums[tile]);
     if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
   }
   // By one thread, when x is here and so nobody waits for it.
@@ -158,7 +160,6 @@ struct Multiplier {
       }
       named_barrier<kGroupSummed, kConsumers>();
       write(step, out, residual);
-      parts_of ^= 1;
     });
     named_barrier<kStepDone, kConsumers>();
   }

@@ -12,10 +12,11 @@ namespace headrace::cuda::chain {
 constexpr int kTeams = ChainPlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
 constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's weights
 constexpr int kUnitRows = ChainPlan::kUnitRows, kGroupTiles = ChainPlan::kGroupTiles;
+static_assert(ChainPlan::kChunkLen == kPartLen && kTeams * ChainPlan::kSliceChunks == kSegments);
 
 // Barriers of the threads that multiply: one for each place where they meet.
 constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7,
-              kSquaresSeen = 8;
+              kSquaresSeen = 8, kGroupMultiplied = 9;
 
 struct Product {
   int rows, end_unit;  // end_unit: of this and all products before it
@@ -77,9 +78,8 @@ struct Place {
   }
 };
 
-// One result of a group, and the thread that adds it up.
+// One result of a group, and the thread that adds it up: a warp for each row of x.
 struct Output {
-  static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
   int row;            // of x
   int at;             // of the group's rows, or pairs of rows
   int unit, product;  // of the step
@@ -87,10 +87,8 @@ struct Output {
   bool wanted;
 
   __device__ Output(const Steps& p, const Step& step, int begin, int end)
-      : row(static_cast<int>(threadIdx.x) / kGroupRows),
-        at(static_cast<int>(threadIdx.x) % kGroupRows),
-        unit(begin + at / kUnitRows) {
-    wanted = row < p.rows && unit < end;
+      : row(static_cast<int>(threadIdx.x) / 32), at(static_cast<int>(threadIdx.x) % 32), unit(begin + at / kUnitRows) {
+    wanted = at < ChainPlan::kGroupRows && row < p.rows && unit < end;
     if (!wanted) return;
     const Place place(step, unit);
     product = place.product, column = place.row + at % kUnitRows;

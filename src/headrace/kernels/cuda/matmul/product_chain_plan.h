@@ -38,8 +38,12 @@ struct ChainPlan {
   constexpr int x_bytes(int rows) const { return kTeams * slices * x_slice_bytes(rows); }
   constexpr int ring_bytes() const { return kTeams * slots * kSlotBytes; }
   constexpr int norm_bytes() const { return norm_slices * kSliceLen * 2; }
-  // Sums of four warps of each team, of two groups in turns.
-  static constexpr int part_bytes(int rows) { return 2 * kGroupTiles * kTeams * 4 * kUnitRows * columns(rows) * 4; }
+  // Parts of the sums of a group, [kGroupRows] for each row of x, so far apart that lanes which write at once meet in
+  // no bank: sixteen, the chunks of a team's slices.
+  static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
+  static constexpr int row_at(int row) { return row * kGroupRows + row / 4 * 8; }
+  static constexpr int part_floats(int columns) { return row_at(columns) - 4; }
+  static constexpr int part_bytes(int rows) { return kTeams * kSliceChunks * part_floats(columns(rows)) * 4; }
   static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,
                        kStepBytes = 16;  // and where the exchange has other values
   constexpr int shared_bytes(int rows) const {

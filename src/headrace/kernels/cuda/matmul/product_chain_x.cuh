@@ -83,14 +83,14 @@ struct Input {
       for (int i = 0; i < kThreadRows; ++i) {
         for (const uint32_t word : {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w}) {
           const float2 v = unpack2<T>(word);
-          sums[i] = fmaf(v.x, v.x, fmaf(v.y, v.y, sums[i]));
+          sums[i] = fmaf(v.y, v.y, fmaf(v.x, v.x, sums[i]));
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) sums[i] = warp_sum(sums[i]);
   }
-  // The factors of this thread's rows.
+  // The factors of this thread's rows: sums as those of rms_norm.cu.
   __device__ void find_scales(const Step& step, int slices, float (&scales)[kThreadRows]) const {
     constexpr int kOfRow = ChainPlan::kMostRows / 2;  // places for each warp
     float sums[kThreadRows] = {};
@@ -131,7 +131,7 @@ struct Input {
         for (int i = 0; i < kThreadRows; ++i) {
           uint32_t* const words[] = {&pieces[i].x, &pieces[i].y, &pieces[i].z, &pieces[i].w};
           const float2 v = unpack2<T>(*words[j]);
-          *words[j] = pack2<T>(v.x * scales[i] * f.x, v.y * scales[i] * f.y);
+          *words[j] = pack2<T>(v.x * (scales[i] * f.x), v.y * (scales[i] * f.y));
         }
       }
 #pragma unroll
