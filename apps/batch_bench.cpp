@@ -10,11 +10,11 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kPrompt = 256, kOutput = 128;
+constexpr int32_t kOutput = 128;
 
-EngineConfig config_for(const LLM& llm, int32_t requests) {
+EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len) {
   EngineConfig config = llm.config();
-  const int32_t page = config.runner.page_size, context = kPrompt + kOutput;
+  const int32_t page = config.runner.page_size, context = input_len + kOutput;
   config.max_requests = requests, config.max_context_len = context;
   config.runner.num_pages = requests * ((context + page - 1) / page);
   config.runner.num_states = requests;
@@ -25,8 +25,9 @@ EngineConfig config_for(const LLM& llm, int32_t requests) {
 }
 
 // Median seconds of a step in which every request decides a token.
-double step_seconds(Engine& engine, int32_t requests, const SamplingParams& params) {
-  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(kPrompt, 5 + r), params);
+double step_seconds(Engine& engine, int32_t requests, int32_t input_len, const SamplingParams& params) {
+  const auto length = static_cast<size_t>(input_len);
+  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(length, 5 + r), params);
   for (int32_t started = 0; started < requests;) {
     for (const StepOutput& out : engine.step()) started += out.num_forwards == 1 ? 1 : 0;
   }
@@ -38,17 +39,17 @@ double step_seconds(Engine& engine, int32_t requests, const SamplingParams& para
 
 }  // namespace
 
-void bench_batch(LLM& llm, int32_t requests) {
+void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
   HR_REQUIRE(!llm.model_info().diffusion, ErrorCode::kInvalidArgument,
              "bench model: --parallel is for models that decide one token at a time; bench blocks and canvases measure "
              "those that denoise");
-  Engine engine(llm.model(), config_for(llm, requests));
+  Engine engine(llm.model(), config_for(llm, requests, input_len));
   const SamplingParams likely{
       .max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   SamplingParams drawn = likely;
   drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
   for (const SamplingParams& params : {likely, drawn}) {
-    const double seconds = step_seconds(engine, requests, params);
+    const double seconds = step_seconds(engine, requests, input_len, params);
     const ModelInfo& info = llm.model_info();
     write_out(fmt::format(
         "{{\"name\": \"model decode batch {}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",

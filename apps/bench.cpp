@@ -45,7 +45,7 @@ double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t toke
 }
 
 // Every step reads all weights once: a model larger than the caches needs no rotation.
-void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, int threads,
+void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, int32_t input_len, int threads,
                  const bench::Report& report) {
   LLMOptions options = options_of(flags);
   options.context.threads = threads;
@@ -72,7 +72,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
                        .median_s = seconds,
                        .bytes = static_cast<double>(info.weight_bytes),
                        .limit = bench::Result::Limit::kRead}));
-  for (const int32_t requests : parallel) bench_batch(llm, requests);
+  for (const int32_t requests : parallel) bench_batch(llm, requests, input_len);
   constexpr int32_t kPrompt = 16384;
   if (on_cpu || flags.max_model_len <= kPrompt) return;  // on a device with a context that holds it
   report(
@@ -112,15 +112,15 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
           std::optional<int32_t> input_len) {
   HR_REQUIRE(what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
              ": --parallel has no effect on it; bench model and bench blocks take it");
-  HR_REQUIRE(what == "blocks" || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench blocks takes it");
+  HR_REQUIRE(what == "blocks" || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
+             ": --input-len has no effect on it; bench blocks and bench model --parallel take it");
   if (what == "attention" || what == "gdn") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
-  if (what == "model") bench_model(flags, parallel, threads, report);
+  if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags.model), options_of(flags));
     if (what == "blocks") bench_blocks(llm, parallel, input_len.value_or(256));

@@ -165,7 +165,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096));
-  measure->add_option("--input-len", c.input_len, "blocks: tokens of each prompt (default: 256)")
+  measure->add_option("--input-len", c.input_len, "blocks, model --parallel: tokens of each prompt (default: 256)")
       ->check(CLI::Range(1, 1 << 20));
   add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });

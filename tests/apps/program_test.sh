@@ -106,7 +106,7 @@ check "and a model, a context, strict mode" "2 2 2" \
   "$(status timeout 5 "$headrace" bench gdn "$(dirname "$0")") $(status timeout 5 "$headrace" bench gdn -c 64) $(status timeout 5 "$headrace" bench attention --deterministic)"
 check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" bench gdn --parallel 3)"
 check "and prompts of a length bench blocks'" \
-  "headrace: bench model: --input-len has no effect on it; bench blocks takes it; status 2" \
+  "headrace: bench model: --input-len has no effect on it; bench blocks and bench model --parallel take it; status 2" \
   "$(timeout 5 "$headrace" bench model --input-len 64 2>&1); status $?"
 check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 3 Qwen,batch 3 drawn," \
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"

@@ -33,14 +33,13 @@ TEST(DevicePlans, APlanThatNeedsMoreGetsAnotherPlace) {
   EXPECT_EQ(plans.find(key, 100).memory, small.memory);
 }
 
-TEST(DevicePlans, KeepsTheMostKeysThatAKernelWouldBeAnotherOneFor) {
+TEST(DevicePlans, KeepsTheKeysThatAKernelWouldBeAnotherOneFor) {
   DevicePlans plans(cpu_runtime());
-  EXPECT_EQ(plans.shorter_keys(), 0);
-  plans.note_shorter(640);
-  plans.note_shorter(0);
-  EXPECT_EQ(plans.shorter_keys(), 640);
+  EXPECT_TRUE(plans.shorter_keys().empty());
+  for (const int32_t keys : {640, 0, 4096, 640}) plans.note_shorter(keys);
+  EXPECT_EQ(plans.shorter_keys(), (std::set<int32_t>{640, 4096}));
   plans.forget();
-  EXPECT_EQ(plans.shorter_keys(), 0);
+  EXPECT_TRUE(plans.shorter_keys().empty());
 }
 
 }  // namespace

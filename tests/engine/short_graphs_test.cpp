@@ -167,6 +167,17 @@ TEST(ShortGraphs, ChoosesTheGraphByTheLongestContext) {
   EXPECT_EQ(graphs.decoded({2048, 7, 7}), "4 rows, 4096 keys");
 }
 
+TEST(ShortGraphs, HasOneForEachNumberOfKeysThatKernelsName) {
+  Recorded graphs(decode_config(256), 2, 3000);
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests; with up to 3000 keys for 2, 4, 8, 12, 16, 24, 32, "
+            "40, 48 requests; with up to 2048 keys for 1, 2, 4, 8 requests");
+  EXPECT_EQ(graphs.decoded({2047, 7}), "2 rows, 2048 keys");
+  EXPECT_EQ(graphs.decoded({2048, 7}), "2 rows, 3000 keys");
+  EXPECT_EQ(graphs.decoded({3000, 7}), "2 rows, 4096 keys");
+  EXPECT_EQ(graphs.decoded({2048}), "1 rows, 4096 keys");
+}
+
 TEST(ShortGraphs, RecordsEachSizeOnceWhereAllContextsAreShort) {
   Recorded graphs(decode_config(40), 33, 640);
   EXPECT_EQ(graphs.runner.describe(), "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests");

@@ -241,6 +241,19 @@ TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {
   EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049}));
 }
 
+TEST(StrictAttentionStreams, AreForFastModeOverAllKeysOfSeveralRequestsThatFindRoom) {
+  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 100000, .max_rows = 8, .requests = 2}));
+  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 100000, .max_rows = 8, .requests = 1}));
+  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049, .max_rows = 9, .requests = 2}));
+  for (const int64_t pieces : {16, 32, 64}) {
+    const int keys = cuda::keys_with_room(pieces, /*group_keys=*/4096, /*num_sms=*/132);
+    EXPECT_EQ(keys, 262144 / pieces);
+    EXPECT_EQ(stream_plan(pieces, keys, 128, 2).first, 2);
+    EXPECT_EQ(stream_plan(pieces, keys + 1, 128, 2).first, 0);
+  }
+  EXPECT_EQ(cuda::keys_with_room(67, 4096, 132), 0);
+}
+
 TEST(StrictAttentionStreams, LeaveBlocksOfTokensBehindAChainToClusters) {
   const auto fast = [](int rows, int64_t tokens, bool clusters) {
     return cuda::streams_are_fast({.seen_keys = 320, .max_rows = rows, .tokens = tokens, .clusters = clusters});

@@ -34,7 +34,7 @@ class DeviceBatch {
   // Kernels make their plans of the batch again: a recording is to hold the making of all that it uses.
   void forget_plans() { plans_.forget(); }
   // What kernels have said of the batch since its upload: DevicePlans::shorter_keys().
-  int32_t shorter_keys() const { return plans_.shorter_keys(); }
+  const std::set<int32_t>& shorter_keys() const { return plans_.shorter_keys(); }
   // The first `pages` entries of a row of `table`, on the host, come with the next upload(): batches that a kernel lays
   // out behind it may refer to them.
   void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }

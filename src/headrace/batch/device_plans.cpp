@@ -17,7 +17,7 @@ DevicePlans::Place DevicePlans::find(const Key& key, int64_t bytes) {
 
 void DevicePlans::forget() {
   for (Plan& plan : plans_) plan.made = false;
-  shorter_keys_ = 0;
+  shorter_keys_.clear();
 }
 
 }  // namespace headrace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "headrace/base/tensor.h"
@@ -27,10 +28,12 @@ class DevicePlans {
   // The plan named `key`, of `bytes` bytes. Memory stays where it is for as long as the object lives, since captured
   // graphs write to it; a plan that needs more gets another place. Error kOutOfMemory.
   Place find(const Key& key, int64_t bytes);
-  // Said by a kernel of the batch: if no row saw more than `keys` keys, another one would be chosen for it.
-  void note_shorter(int32_t keys) { shorter_keys_ = std::max(shorter_keys_, keys); }
-  // The most keys that this was said of since the batch changed; 0: no kernel did.
-  int32_t shorter_keys() const { return shorter_keys_; }
+  // Said by a kernel of the batch: if no row saw more than `keys` keys, another one would be chosen for it. 0: none.
+  void note_shorter(int32_t keys) {
+    if (keys > 0) shorter_keys_.insert(keys);
+  }
+  // Of what keys this was said since the batch changed.
+  const std::set<int32_t>& shorter_keys() const { return shorter_keys_; }
   // The batch has changed: every plan is to be made again.
   void forget();
 
@@ -43,7 +46,7 @@ class DevicePlans {
 
   DeviceRuntime& runtime_;  // not owned
   std::vector<Plan> plans_;
-  int32_t shorter_keys_ = 0;
+  std::set<int32_t> shorter_keys_;
 };
 
 }  // namespace headrace

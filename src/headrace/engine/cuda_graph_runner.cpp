@@ -95,8 +95,7 @@ CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, 
       padding_(config.states),
       no_pages_(Tensor::zeros(DType::kI32, {config.table_rows, config.table_pages})) {}
 
-void CudaGraphRunner::record(Graphs& graphs, Contexts contexts, const ForwardBatch& on_device, const End& end,
-                             std::optional<int32_t> few) {
+std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device, const End& end) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
@@ -104,16 +103,19 @@ void CudaGraphRunner::record(Graphs& graphs, Contexts contexts, const ForwardBat
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
   end(model_.forward(on_device));  // warm-up: libraries start, kernels load, memory is found
   runtime_.synchronize();
-  const int32_t shorter = few.value_or(device_batch_.shorter_keys());
+  std::set<int32_t> shorter = device_batch_.shorter_keys();
   device_batch_.forget_plans();  // those of the warm-up: the graph is to make its own whenever it runs
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);
   end(logits);
-  if (contexts == Contexts::kAny) {
-    graphs.any = {.graph = recording.end(), .logits = logits};
-    graphs.short_keys = shorter < longest() ? shorter : 0;  // else all contexts are short
-  } else {
-    graphs.brief = {.graph = recording.end(), .logits = logits};
+  to = {.graph = recording.end(), .logits = logits};
+  return shorter;
+}
+
+void CudaGraphRunner::prepare_short(Graphs& graphs, std::set<int32_t> named, std::optional<int32_t> few) const {
+  if (few) named.erase(named.begin(), named.upper_bound(*few)), named.insert(*few);
+  for (const int32_t keys : named) {
+    if (keys > 0 && keys < longest()) graphs.brief[keys];  // else all contexts are short
   }
 }
 
@@ -140,17 +142,21 @@ void CudaGraphRunner::capture() {
 void CudaGraphRunner::capture_decode(Contexts contexts) {
   const std::vector<int32_t> sizes = capture_sizes(config_.max_requests);
   device_batch_.set_most_rows(0);
-  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-    Graphs& graphs = requests_[*size];
-    // Launches are sized for the longest context; what a request has of it is read on the device.
-    const int32_t keys = contexts == Contexts::kAny ? longest() : graphs.short_keys;
-    if (keys == 0) continue;
-    ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), *size);
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) capture_decode(*size, contexts, requests_[*size]);
+}
+
+void CudaGraphRunner::capture_decode(int32_t size, Contexts contexts, Graphs& graphs) {
+  // Launches are sized for the longest context; what a request has of it is read on the device.
+  const auto record_for = [&](int32_t keys, Captured& to) {
+    ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), size);
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = keys - 1;
-    const bool few = *size <= kFewRequests;
-    record(
-        graphs, contexts, device_batch_.upload(rows), [](const TensorView&) {},
-        few ? std::optional(config_.short_keys) : std::nullopt);
+    return record(to, device_batch_.upload(rows), [](const TensorView&) {});
+  };
+  if (contexts == Contexts::kAny) {
+    const bool few = size <= kFewRequests;
+    prepare_short(graphs, record_for(longest(), graphs.any), few ? std::optional(config_.short_keys) : std::nullopt);
+  } else {
+    for (auto& [keys, captured] : graphs.brief) record_for(keys, captured);
   }
 }
 
@@ -166,9 +172,8 @@ void CudaGraphRunner::capture_canvases() {
     const std::vector<int32_t> logits = logits_sizes(config, *size);
     for (auto count = logits.rbegin(); count != logits.rend(); ++count) {
       ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *count));
-      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
-      record(canvases_[*size][*count], Contexts::kAny, device_batch_.upload(rows), end_rows_,
-             /*few=*/0);  // none for other contexts
+      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;   // rows that are not stored count
+      record(canvases_[*size][*count].any, device_batch_.upload(rows), end_rows_);  // none for other contexts
     }
   }
 }
@@ -208,29 +213,40 @@ void CudaGraphRunner::capture_segments() {
         batch.attn.self_conditioning = {.mask = marks.view().slice(0, rows),
                                         .logits = device_batch_.conditioning(rows)};
       }
-      record((conditioned ? conditioned_ : segments_)[rows][rows], Contexts::kAny, device_batch_.upload(batch),
-             [](const TensorView&) {}, /*few=*/0);
+      record((conditioned ? conditioned_ : segments_)[rows][rows].any, device_batch_.upload(batch),
+             [](const TensorView&) {});
     }
   }
 }
 
 void CudaGraphRunner::capture_rows(Contexts contexts) {
   const RowGraphs& config = config_.rows;
-  // Prompts among decode rows have more work than latency.
-  const int32_t few_keys = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes ? 0 : config_.short_keys;
   for (auto size = config.sizes.rbegin(); size != config.sizes.rend(); ++size) {
     device_batch_.set_most_rows(std::min(*size, config.most_rows));
-    const bool few = *size <= kFewRequests * config.most_rows;
     const std::vector<int32_t> all_logits = logits_sizes(config, *size);
     for (auto logits = all_logits.rbegin(); logits != all_logits.rend(); ++logits) {
-      Graphs& graphs = rows_[*size][*logits];
-      if (contexts == Contexts::kShort && graphs.short_keys == 0) continue;
-      device_batch_.set_most_keys(contexts == Contexts::kAny ? 0 : graphs.short_keys);
-      ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *logits));
-      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
-      record(graphs, contexts, device_batch_.upload(rows), end_rows_, few ? std::optional(few_keys) : std::nullopt);
+      capture_rows(*size, *logits, contexts, rows_[*size][*logits]);
     }
   }
+}
+
+void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts contexts, Graphs& graphs) {
+  const RowGraphs& config = config_.rows;
+  const auto record_for = [&](int32_t keys, Captured& to) {
+    device_batch_.set_most_keys(keys);
+    ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(size, logits_rows));
+    if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
+    return record(to, device_batch_.upload(rows), end_rows_);
+  };
+  if (contexts == Contexts::kShort) {
+    for (auto& [keys, captured] : graphs.brief) record_for(keys, captured);
+    return;
+  }
+  std::set<int32_t> named = record_for(0, graphs.any);
+  const bool few = size <= kFewRequests * config.most_rows;
+  // Prompts among decode rows have more work than latency.
+  if (few && config_.decode_rows == CudaGraphConfig::DecodeRows::kYes) return;
+  prepare_short(graphs, std::move(named), few ? std::optional(config_.short_keys) : std::nullopt);
 }
 
 bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
@@ -317,11 +333,11 @@ std::string CudaGraphRunner::describe() const {
   std::map<int32_t, Sizes, std::greater<>> brief;  // by keys
   for (const auto& [size, graphs] : requests_) {
     any.requests.push_back(size);
-    if (graphs.short_keys > 0) brief[graphs.short_keys].requests.push_back(size);
+    for (const auto& [keys, captured] : graphs.brief) brief[keys].requests.push_back(size);
   }
   for (const auto& [size, by_logits] : rows_) {
     any.rows.push_back(size);
-    if (const int32_t keys = by_logits.begin()->second.short_keys; keys > 0) brief[keys].rows.push_back(size);
+    for (const auto& [keys, captured] : by_logits.begin()->second.brief) brief[keys].rows.push_back(size);
   }
   std::string text = listed(any.requests, any.rows);
   if (!canvases_.empty()) {

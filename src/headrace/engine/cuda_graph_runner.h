@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,8 +48,8 @@ struct CudaGraphConfig {
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
   // Steps of few requests whose rows see at most so many keys have graphs of their own, where attention is chosen for
-  // short contexts. 0: none have. So have steps of more requests, for as many keys as its kernels say
-  // (DevicePlans::note_shorter).
+  // short contexts. 0: none have. So have steps of any number of requests for as many keys as its kernels say
+  // (DevicePlans::note_shorter), of few requests for those above this.
   int32_t short_keys = 0;
 };
 
@@ -99,11 +100,14 @@ class CudaGraphRunner {
     TensorView logits;  // in memory that all graphs of the device share
   };
   enum class Contexts : uint8_t { kAny, kShort };
-  // Of steps of one size: for contexts of any length and, where attention is another one then, of up to `short_keys`.
+  // Of steps of one size: for contexts of any length and, where attention is another one then, of up to so many keys.
   struct Graphs {
-    Captured any, brief;
-    int32_t short_keys = 0;
-    const Captured& of(int32_t most_keys) const { return brief.graph && most_keys <= short_keys ? brief : any; }
+    Captured any;
+    std::map<int32_t, Captured> brief;
+    const Captured& of(int32_t most_keys) const {
+      const auto found = brief.lower_bound(most_keys);
+      return found != brief.end() && found->second.graph ? found->second : any;
+    }
   };
   // By rows, then by rows of logits.
   using BySize = std::map<int32_t, std::map<int32_t, Graphs>>;
@@ -112,12 +116,15 @@ class CudaGraphRunner {
     const BySize& recorded;
   };
   using End = std::function<void(const TensorView& logits)>;
-  // Records those of `contexts`; with those for any, finds out whether there are to be others. `few`: keys of the short
-  // contexts, where requests are few.
-  void record(Graphs& graphs, Contexts contexts, const ForwardBatch& on_device, const End& end,
-              std::optional<int32_t> few);
+  // Runs a step and records it. Returns for how many keys its kernels would be others.
+  std::set<int32_t> record(Captured& to, const ForwardBatch& on_device, const End& end);
+  // For which short contexts a step is recorded besides, of those that its kernels named. `few`: keys of the shortest,
+  // where requests are few.
+  void prepare_short(Graphs& graphs, std::set<int32_t> named, std::optional<int32_t> few) const;
   void capture_decode(Contexts contexts);
+  void capture_decode(int32_t size, Contexts contexts, Graphs& graphs);
   void capture_rows(Contexts contexts);
+  void capture_rows(int32_t size, int32_t logits_rows, Contexts contexts, Graphs& graphs);
   void capture_canvases();
   void capture_segments();
   // That many, as far behind as the page table goes, of tokens 0.

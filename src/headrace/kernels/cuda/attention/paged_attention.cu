@@ -103,7 +103,10 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   const AttentionShape shape = shape_of(a, context);
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_cluster(params, shape, stream_of(context))) return;
-  if (a.on_device->plans != nullptr) a.on_device->plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
+  if (DevicePlans* plans = a.on_device->plans; plans != nullptr) {
+    plans->note_shorter(stream_keys(params, shape, stream_of(context)));
+    plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
+  }
   if (paged_attention_short(params, shape, stream_of(context))) return;
   if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;

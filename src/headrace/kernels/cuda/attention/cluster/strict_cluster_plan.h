@@ -61,21 +61,29 @@ inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int m
   return most > 0 ? StrictClusterPlan{2, most} : StrictClusterPlan{};
 }
 
-constexpr int kKeysInGroups = 2048;  // for so many fast mode takes strict mode's groups; for more, see kMostShares
+constexpr int kKeysInGroups =
+    2048;  // for so many fast mode takes strict mode's groups; one request for more: kMostShares
 
 struct FastRows {
-  int seen_keys = 0, max_rows = 0;  // of a request
-  int64_t tokens = 0;               // of all requests
-  bool clusters = false;            // those of fast mode alone find room (paged_attention_cluster.h)
+  int seen_keys = 0, max_rows = 0;   // of a request
+  int64_t requests = 0, tokens = 0;  // of all requests
+  bool clusters = false;             // those of fast mode alone find room (paged_attention_cluster.h)
 };
 
-// Whether fast mode takes that kernel as strict mode does, where there is room. Tiles of 16 rows by streams are faster
-// alone, and slower behind a chain of products, which takes steps of so few tokens: they begin when its blocks leave
-// their shared memory, and take longer from there than clusters do.
+// Whether fast mode takes that kernel as strict mode does, where there is room: several requests of a row each for any
+// number of keys. Tiles of 16 rows by streams are faster alone, and slower behind a chain of products, which takes
+// steps of so few tokens: they begin when its blocks leave their shared memory, and take longer from there than
+// clusters do.
 constexpr bool streams_are_fast(const FastRows& rows) {
   constexpr int64_t kMostTokensOfChains = 8;
   const bool behind_chain = rows.max_rows > kStrictStreamRows && rows.tokens <= kMostTokensOfChains;
-  return rows.seen_keys <= kKeysInGroups && !(behind_chain && rows.clusters);
+  const bool several = rows.requests > 1 && rows.max_rows <= kStrictStreamRows;
+  return several || (rows.seen_keys <= kKeysInGroups && !(behind_chain && rows.clusters));
+}
+
+// For how many keys all groups of so many tiles of rows and kv heads find room at once, in clusters of two.
+constexpr int keys_with_room(int64_t pieces, int group_keys, int num_sms) {
+  return static_cast<int>(room_for_clusters(2, num_sms) / pieces) * group_keys;
 }
 
 constexpr int kMostShares = 16;  // of a row's keys, that the last cluster adds up in one step
