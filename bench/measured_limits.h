@@ -12,7 +12,7 @@ inline constexpr int64_t kLimitBytes = int64_t{2} << 30;  // no cache answers fo
 // Median seconds of `runs` calls after one that is not counted.
 double median_seconds(int runs, const std::function<void()>& call);
 
-// Bytes per second that `threads` threads read over `bytes` of memory.
+// Bytes per second that `threads` threads read over `bytes` of memory, all of it resident.
 double read_bandwidth(int threads, int64_t bytes = kLimitBytes);
 
 // Bytes per second that `threads` threads read and write over `bytes` of memory, both counted.
