@@ -84,6 +84,11 @@ class Request {
     const double times = log2_score / (square * kScale * std::log2(std::exp(1.0)));
     for (int64_t d = 0; d < c.dim; ++d) set_element(key, d, element_as_double(query, d) * times);
   }
+  // Element `d` of every head of a cached value.
+  void set_cached_value(int64_t position, int64_t d, double value) {
+    const TensorView page = v_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
+    for (int64_t h = 0; h < c.kv_heads; ++h) set_element(page.select(h).select(position % c.page_size), d, value);
+  }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
     for (int64_t h = 0; h < c.kv_heads; ++h) set_element(v_.view().select(token).select(h), d, value);
@@ -242,7 +247,8 @@ TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
   const DType type = DType::kBF16;
   for (const auto& [heads, kv_heads, tokens] :
        {std::tuple(2, 2, 1), std::tuple(2, 1, 1), std::tuple(6, 2, 1), std::tuple(4, 1, 1), std::tuple(5, 1, 1),
-        std::tuple(16, 2, 1), std::tuple(3, 1, 2), std::tuple(4, 1, 2), std::tuple(9, 1, 1)}) {
+        std::tuple(16, 2, 1), std::tuple(3, 1, 2), std::tuple(4, 1, 2), std::tuple(9, 1, 1), std::tuple(13, 1, 1),
+        std::tuple(8, 1, 2), std::tuple(17, 1, 1)}) {
     for (const auto& [dim, v_dim] : {std::pair(32, 32), std::pair(96, 160), std::pair(128, 64)}) {
       const Problem c = {.heads = heads,
                          .kv_heads = kv_heads,
@@ -259,7 +265,13 @@ TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
       cut.window = 230;
       cut.page_size = 1;
       expect_matches_reference(cut);
+      cut.page_size = 8;  // half of what an AMX tile loads from a page
+      expect_matches_reference(cut);
       if (dim != 32) continue;
+      cut.page_size = 16;
+      for (cut.window = 265; cut.window < 270; ++cut.window) {  // tiles whose first key one token sees and one does not
+        expect_matches_reference(cut);
+      }
       cut.context = 2300, cut.window = 2100,
       cut.page_size = 16;  // more keys than a GPU's blocks share out in a cluster
       expect_matches_reference(cut);
@@ -993,6 +1005,30 @@ TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
         const TensorView row = got.out.view().select(t).select(h), before = clean.out.view().select(t).select(h);
         EXPECT_TRUE(std::isnan(element_as_double(row, kElement))) << "row " << t << " sees it";
         EXPECT_TRUE(bit_equal(copy_of(row.slice(kElement + 1, 32)), copy_of(before.slice(kElement + 1, 32))));
+      }
+    }
+  }
+}
+
+// Few rows over cached keys, all of which they see: a kernel may take columns of values in pairs.
+TEST_P(CpuPagedAttention, AnInfiniteCachedValueReachesNoOtherElement) {
+  for (const int64_t heads : {4, 12}) {
+    for (const int64_t element : {6, 7}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, element " << element);
+      Request request({.heads = heads,
+                       .kv_heads = 1,
+                       .dim = 64,
+                       .v_dim = 64,
+                       .context = 331,
+                       .q_type = DType::kBF16,
+                       .new_type = DType::kBF16,
+                       .pool_type = DType::kBF16});
+      request.set_cached_value(100, element, std::numeric_limits<double>::infinity());
+      const Request::Result want = request.run(reference::ops(), {}, 0, 1);
+      for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+        const Request::Result got = request.run(ops(), {.threads = 2, .determinism = determinism}, 0, 1);
+        EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+        EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
       }
     }
   }

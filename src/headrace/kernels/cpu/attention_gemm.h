@@ -4,6 +4,9 @@
 #pragma once
 #include "headrace/kernels/cpu/read_ahead.h"
 #include "headrace/kernels/cpu/simd.h"
+#ifdef __AMX_BF16__
+#include "headrace/kernels/cpu/amx_tile.h"
+#endif
 
 namespace headrace::cpu {
 namespace {
@@ -106,54 +109,40 @@ inline void multiply(const A* a, const B* b, float* c, const Product& s, ReadAhe
 }
 
 #ifdef __AMX_BF16__
-// Tiles 0 to 3 hold c, 4 and 5 a, 6 and 7 b: 16 rows of 64 bytes each.
-struct TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// Once per worker. GCC 12's intrinsic declares 8 bytes of the operand, so stores to the others would be dropped.
-inline void configure_tiles() {
-  const TileConfig config;
-  asm volatile("ldtilecfg %0" : : "m"(config));
-}
-inline void release_tiles() { _tile_release(); }
-
-// 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows.
+// 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows. Tiles
+// 0 to 3 hold c, 4 and 5 a, 6 and 7 b.
 template <int kTileRows, Into kInto>
-[[gnu::always_inline]] inline void multiply_tiles(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
-                                                  ReadAhead& ahead) {
+[[gnu::always_inline]] inline void multiply_tile_rows(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
+                                                      ReadAhead& ahead) {
   const long a_bytes = s.a_stride * 2, b_bytes = s.b_stride * 4, c_bytes = s.c_stride * 4;
-  asm volatile("" ::: "memory");  // _tile_loadd does not say that it reads memory
   if (kInto == Into::kAdd) {
-    _tile_loadd(0, c, c_bytes);
-    _tile_loadd(1, c + 16, c_bytes);
-    if (kTileRows == 2) _tile_loadd(2, c + 16 * s.c_stride, c_bytes);
-    if (kTileRows == 2) _tile_loadd(3, c + 16 * s.c_stride + 16, c_bytes);
+    load_tile<0>(c, c_bytes);
+    load_tile<1>(c + 16, c_bytes);
+    if (kTileRows == 2) load_tile<2>(c + 16 * s.c_stride, c_bytes);
+    if (kTileRows == 2) load_tile<3>(c + 16 * s.c_stride + 16, c_bytes);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (kTileRows == 2) _tile_zero(2);
-    if (kTileRows == 2) _tile_zero(3);
+    zero_tile<0>();
+    zero_tile<1>();
+    if (kTileRows == 2) zero_tile<2>();
+    if (kTileRows == 2) zero_tile<3>();
   }
   for (long k = 0; k < s.depth; k += 32, a += 32, b += 16 * s.b_stride) {
     for (int i = 0; i < 8; ++i) ahead.step();
-    _tile_loadd(6, b, b_bytes);
-    _tile_loadd(7, b + 16, b_bytes);
-    _tile_loadd(4, a, a_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
+    load_tile<6>(b, b_bytes);
+    load_tile<7>(b + 16, b_bytes);
+    load_tile<4>(a, a_bytes);
+    multiply_tiles<0, 4, 6>();
+    multiply_tiles<1, 4, 7>();
     if (kTileRows == 2) {
-      _tile_loadd(5, a + 16 * s.a_stride, a_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
+      load_tile<5>(a + 16 * s.a_stride, a_bytes);
+      multiply_tiles<2, 5, 6>();
+      multiply_tiles<3, 5, 7>();
     }
   }
-  _tile_stored(0, c, c_bytes);
-  _tile_stored(1, c + 16, c_bytes);
-  if (kTileRows == 2) _tile_stored(2, c + 16 * s.c_stride, c_bytes);
-  if (kTileRows == 2) _tile_stored(3, c + 16 * s.c_stride + 16, c_bytes);
+  store_tile<0>(c, c_bytes);
+  store_tile<1>(c + 16, c_bytes);
+  if (kTileRows == 2) store_tile<2>(c + 16 * s.c_stride, c_bytes);
+  if (kTileRows == 2) store_tile<3>(c + 16 * s.c_stride + 16, c_bytes);
 }
 
 template <Into kInto>
@@ -161,9 +150,9 @@ inline void multiply(const uint16_t* a, const uint32_t* b, float* c, const Produ
   for (long n = 0; n < s.n; n += 32) {
     for (long r = 0; r < s.rows; r += 32) {
       if (s.rows - r > 16) {
-        multiply_tiles<2, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
+        multiply_tile_rows<2, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
       } else {
-        multiply_tiles<1, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
+        multiply_tile_rows<1, kInto>(a + r * s.a_stride, b + n, c + r * s.c_stride + n, s, ahead);
       }
     }
   }

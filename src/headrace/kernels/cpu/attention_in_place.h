@@ -25,7 +25,6 @@ struct RowsInPlace {
 // More rows are worth a packed copy.
 constexpr long kMaxRowsInPlace = 8;
 
-// On AMX as well: tiles want packed operands, which a few rows do not pay for.
 #if defined(__AVX512BF16__)
 constexpr bool kReadsInPlace = true;
 

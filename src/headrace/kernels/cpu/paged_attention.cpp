@@ -13,6 +13,7 @@
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/attention_gemm.h"
 #include "headrace/kernels/cpu/attention_in_place.h"
+#include "headrace/kernels/cpu/attention_in_tiles.h"
 #include "headrace/kernels/cpu/attention_softmax.h"
 #include "headrace/kernels/cpu/attention_tile.h"
 #include "headrace/kernels/cpu/attention_values.h"
@@ -28,12 +29,18 @@ struct Block {
   const KeySpan* span;
   long tokens, rows, rows_padded, d, dv;  // d and dv padded
   bool pairs;                             // bf16 pair products
+  bool in_tiles;                          // few rows, which AMX tiles can take: their queries in pairs are there too
   Reach reach;                            // of all rows together
   Reach* token_reach;                     // [tokens]
   float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
   float *scores, *probabilities;          // [kScoreRows, 64] each; bf16 in the second
   float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
 };
+
+// How a tile of keys is multiplied: from a packed copy, or where it lies, in vectors or in AMX tiles.
+enum class Way { kPacked, kInPlace, kInTiles };
+// Whether tiles where they lie are allowed.
+enum class InTiles { kAllowed, kRefused };
 
 #ifdef __AVX512BF16__
 constexpr bool kHasPairs = true;
@@ -91,6 +98,11 @@ void find_reach(Block& b) {
 
 long query_head(const Block& b, long unit, long row) { return unit * b.p->heads_per_unit + row / b.tokens; }
 
+// [d / 2, 16], behind the queries of a unit of few rows: as bfloat16 they take half of its floats.
+uint32_t* paired_queries(const Block& b, long local) {
+  return reinterpret_cast<uint32_t*>(b.q + local * b.rows_padded * b.d) + kMaxRowsInTiles * b.d / 2;
+}
+
 void load_queries(const Block& b, long unit, long local) {
   const AttentionRows& from = b.p->q;
   const long head_dim = b.p->head_dim;
@@ -108,14 +120,16 @@ void load_queries(const Block& b, long unit, long local) {
     for (; d < b.d; ++d) row[d] = 0;
     if (b.pairs) store_row(halves + r * b.d, 0, row, b.d, FloatType::kBF16);
   }
+  if (b.in_tiles) pair_queries(halves, b.d, paired_queries(b, local));
 }
 
-void begin(Block& b, const AttentionTask& task) {
+void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   b.task = &task;
   b.span = b.p->spans + task.request;
   b.tokens = task.t1 - task.t0;
   b.rows = b.tokens * b.p->heads_per_unit;
   b.rows_padded = (b.rows + 15) / 16 * 16;  // an AMX tile
+  b.in_tiles = kReadsInTiles && tiles == InTiles::kAllowed && b.p->any_order && b.pairs && b.rows <= kMaxRowsInTiles;
   find_reach(b);
   for (long unit = task.u0; unit < task.u1; ++unit) {
     const long local = unit - task.u0;
@@ -267,9 +281,8 @@ ReadAhead ahead_of(const PagedAttentionParams& p, const TileKeys& keys, long kv_
 }
 
 // Whether all rows see all of the tile, as bf16 keys of the pool without padding.
-bool reads_in_place(const Block& b, const TileKeys& keys, long tile) {
+bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile) {
   const PagedAttentionParams& p = *b.p;
-  if (!kReadsInPlace || !p.any_order || !b.pairs || b.rows > kMaxRowsInPlace) return false;
   if (keys.present != ~uint64_t{0} || keys.fresh != 0) return false;
   if (p.k.type != FloatType::kBF16 || p.v.type != FloatType::kBF16) return false;
   if (p.head_dim != b.d || p.v_head_dim != b.dv) return false;
@@ -279,51 +292,95 @@ bool reads_in_place(const Block& b, const TileKeys& keys, long tile) {
   return true;
 }
 
-void attend_unit_in_place(const Block& b, const TileKeys& keys, long kv_head, long local, const ReadAhead& ahead) {
-  const PagedAttentionParams& p = *b.p;
-  const TileInPlace tile = {.k = keys.k,
-                            .v = keys.v,
-                            .k_offset = k_rows(p, keys, kv_head).pool_offset,
-                            .v_offset = v_rows(p, keys, kv_head).pool_offset};
-  const TileInPlace next = {
-      .k = ahead.row, .v = ahead.second, .k_offset = ahead.offset, .v_offset = ahead.second_offset};
+Way way_of(const Block& b, const TileKeys& keys, long tile) {
+  const bool in_place = kReadsInPlace && b.p->any_order && b.pairs && b.rows <= kMaxRowsInPlace;
+  if (!(in_place || b.in_tiles) || !lies_whole_in_pool(b, keys, tile)) return Way::kPacked;
+  if (b.in_tiles && lies_in_steps(keys.k) && lies_in_steps(keys.v)) return Way::kInTiles;
+  return in_place ? Way::kInPlace : Way::kPacked;
+}
+
+TileInPlace tile_in_place(const PagedAttentionParams& p, const TileKeys& keys, long kv_head) {
+  return {.k = keys.k,
+          .v = keys.v,
+          .k_offset = k_rows(p, keys, kv_head).pool_offset,
+          .v_offset = v_rows(p, keys, kv_head).pool_offset};
+}
+
+RowsInPlace rows_in_place(const Block& b, long local) {
   const long at = local * b.rows_padded;
-  const RowsInPlace rows = {.count = b.rows,
-                            .q = reinterpret_cast<const uint16_t*>(b.q + at * b.d),
-                            .out = b.out + at * b.dv,
-                            .largest = b.largest + at,
-                            .sum = b.sum + at,
-                            .d = b.d,
-                            .dv = b.dv};
-  attend_in_place(rows, tile, {.scale = p.scale, .logit_cap = p.logit_cap}, ahead.num_rows > 0 ? &next : nullptr);
+  return {.count = b.rows,
+          .q = reinterpret_cast<const uint16_t*>(b.q + at * b.d),
+          .out = b.out + at * b.dv,
+          .largest = b.largest + at,
+          .sum = b.sum + at,
+          .d = b.d,
+          .dv = b.dv};
+}
+
+// All units at a tile where it lies; the tile behind it is `next_keys`, or null.
+void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKeys* next_keys) {
+  const AttentionTask& task = *b.task;
+  const PagedAttentionParams& p = *b.p;
+  const long per_head = p.units_per_kv_head;
+  const SoftmaxRule rule = {.scale = p.scale, .logit_cap = p.logit_cap};
+  for (long unit = task.u0; unit < task.u1; ++unit) {
+    const long kv_head = unit / per_head, local = unit - task.u0;
+    const long after = way == Way::kInTiles ? (kv_head + 1) * per_head : unit + 1;  // what is read ahead
+    const TileKeys* const from = after < task.u1 ? &keys : next_keys;
+    TileInPlace next;
+    if (from != nullptr) next = tile_in_place(p, *from, (after < task.u1 ? after : task.u0) / per_head);
+    const TileInPlace* const asked = from != nullptr ? &next : nullptr;
+    const RowsInPlace rows = rows_in_place(b, local);
+    const TileInPlace tile = tile_in_place(p, keys, kv_head);
+    if (way == Way::kInTiles) {
+      attend_in_tiles(rows, tile, rule, paired_queries(b, local), asked, unit % per_head, per_head);
+    } else {
+      attend_in_place(rows, tile, rule, asked);
+    }
+  }
+}
+
+void attend_packed(const Block& b, long tile, const TileKeys& keys, const TileKeys* next_keys) {
+  const AttentionTask& task = *b.task;
+  const PagedAttentionParams& p = *b.p;
+  for (long unit = task.u0; unit < task.u1; ++unit) {
+    const bool last = unit + 1 == task.u1;
+    ReadAhead ahead;
+    if (!last) ahead = ahead_of(p, keys, (unit + 1) / p.units_per_kv_head);
+    if (last && next_keys != nullptr) ahead = ahead_of(p, *next_keys, task.u0 / p.units_per_kv_head);
+    pack(b, keys, unit / p.units_per_kv_head, ahead);
+    attend_unit(b, keys, unit - task.u0, tile, ahead);
+  }
 }
 
 void attend(const Block& b) {
   const AttentionTask& task = *b.task;
-  const PagedAttentionParams& p = *b.p;
   TileKeys tiles[2];
   long tile = next_tile(b, task.k0);
-  if (tile < task.k1) locate(p, *b.span, b.reach, tile, tiles[0]);
+  if (tile < task.k1) locate(*b.p, *b.span, b.reach, tile, tiles[0]);
   for (long turn = 0; tile < task.k1; turn ^= 1) {
     const TileKeys& keys = tiles[turn];
-    TileKeys& next_keys = tiles[turn ^ 1];
     const long next = next_tile(b, tile + kKeyTile);
-    if (next < task.k1) locate(p, *b.span, b.reach, next, next_keys);
-    const bool in_place = reads_in_place(b, keys, tile);
-    for (long unit = task.u0; unit < task.u1; ++unit) {
-      const bool last = unit + 1 == task.u1;
-      ReadAhead ahead;
-      if (!last) ahead = ahead_of(p, keys, (unit + 1) / p.units_per_kv_head);
-      if (last && next < task.k1) ahead = ahead_of(p, next_keys, task.u0 / p.units_per_kv_head);
-      if (in_place) {
-        attend_unit_in_place(b, keys, unit / p.units_per_kv_head, unit - task.u0, ahead);
-        continue;
-      }
-      pack(b, keys, unit / p.units_per_kv_head, ahead);
-      attend_unit(b, keys, unit - task.u0, tile, ahead);
+    TileKeys* const next_keys = next < task.k1 ? &tiles[turn ^ 1] : nullptr;
+    if (next_keys != nullptr) locate(*b.p, *b.span, b.reach, next, *next_keys);
+    const Way way = way_of(b, keys, tile);
+    if (way == Way::kPacked) {
+      attend_packed(b, tile, keys, next_keys);
+    } else {
+      attend_in_place(b, way, keys, next_keys);
     }
     tile = next;
   }
+}
+
+bool sums_are_finite(const Block& b) {
+  const long units = b.task->u1 - b.task->u0;
+  Vec all = {};  // NaN as soon as one is not finite
+  for (long unit = 0; unit < units; ++unit) {
+    const float* const out = b.out + unit * b.rows_padded * b.dv;
+    for (long i = 0; i < b.rows * b.dv; i += kLanes) all += load(out + i) * 0.0f;
+  }
+  return sum(all) == 0;
 }
 
 // out = row / sum; zeros and -inf when nothing was seen. `row` is used up.
@@ -360,8 +417,12 @@ void run_worker(void* context, long, float* scratch) {
   Block b = block_in(p, scratch);
   configure_tiles();
   for (long i; (i = __atomic_fetch_add(p.next_task, 1, __ATOMIC_RELAXED)) < p.num_tasks;) {
-    begin(b, p.tasks[i]);
+    begin(b, p.tasks[i], InTiles::kAllowed);
     attend(b);
+    if (b.in_tiles && !sums_are_finite(b)) {  // a value's neighbour may be NaN that is not
+      begin(b, p.tasks[i], InTiles::kRefused);
+      attend(b);
+    }
     finish(b);
   }
   release_tiles();
