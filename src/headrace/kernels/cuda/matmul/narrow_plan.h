@@ -49,13 +49,13 @@ constexpr bool narrow_pays(const NarrowShape& s) {
   constexpr int64_t kFewestRows = 16, kFewRows = 32, kSmall = int64_t{20} << 20;
   constexpr int64_t kFewestOutputs = 1024, kHead = 65536;
   if (s.rows < NarrowPlan::kFewest || s.rows > NarrowPlan::kMost || s.out < kFewestOutputs) return false;
-  if (s.strict) return s.in > NarrowPlan::kPartLen * (NarrowPlan::kParts - 1);  // no part may be empty
+  if (s.strict) return s.in > int64_t{NarrowPlan::kPartLen} * (NarrowPlan::kParts - 1);  // no part may be empty
   if (s.out >= kHead) return s.rows <= kFewestRows;
   return s.rows <= kFewRows || s.weight_bytes() < kSmall;
 }
 
 constexpr int64_t narrow_tiles(const NarrowShape& s, int boxes) {
-  const int64_t rows = NarrowPlan::kBoxRows * (s.combined ? 1 : boxes);
+  const int64_t rows = int64_t{NarrowPlan::kBoxRows} * (s.combined ? 1 : boxes);
   return (s.out + rows - 1) / rows;
 }
 
@@ -85,7 +85,7 @@ constexpr void cut(const NarrowShape& s, int num_sms, NarrowPlan& plan) {
   constexpr int kMostBlocks = 4, kFewestStages = 3;
   const int64_t tiles = narrow_tiles(s, plan.boxes),
                 pieces = (s.in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen;
-  const int64_t piece_bytes = NarrowPlan::kBoxRows * plan.boxes * NarrowPlan::kPieceLen * 2;
+  const int64_t piece_bytes = int64_t{NarrowPlan::kBoxRows} * plan.boxes * NarrowPlan::kPieceLen * 2;
   const int64_t hand_over = s.strict ? 1400 : 700;  // ns
   int64_t least = 0;
   NarrowPlan next = plan;
