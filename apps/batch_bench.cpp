@@ -32,7 +32,11 @@ double step_seconds(Engine& engine, int32_t requests, int32_t input_len, const S
     for (const StepOutput& out : engine.step()) started += out.num_forwards == 1 ? 1 : 0;
   }
   for (int i = 0; i < 4; ++i) engine.step();
-  const double seconds = bench::median_seconds(kOutput / 2, [&] { engine.step(); });
+  auto fewest = static_cast<size_t>(requests);
+  const double seconds = bench::median_seconds(kOutput / 2, [&] { fewest = std::min(fewest, engine.step().size()); });
+  HR_REQUIRE(fewest == static_cast<size_t>(requests), ErrorCode::kInvalidArgument, "bench model: of ", requests,
+             " requests with prompts of ", input_len, " tokens the first ended before the last one had begun; try ",
+             "fewer requests or shorter prompts");
   while (!engine.idle()) engine.step();
   return seconds;
 }

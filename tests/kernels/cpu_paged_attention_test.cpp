@@ -86,8 +86,11 @@ class Request {
   }
   // Element `d` of every head of a cached value.
   void set_cached_value(int64_t position, int64_t d, double value) {
+    for (int64_t h = 0; h < c.kv_heads; ++h) set_cached_value_of(h, position, d, value);
+  }
+  void set_cached_value_of(int64_t head, int64_t position, int64_t d, double value) {
     const TensorView page = v_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
-    for (int64_t h = 0; h < c.kv_heads; ++h) set_element(page.select(h).select(position % c.page_size), d, value);
+    set_element(page.select(head).select(position % c.page_size), d, value);
   }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
@@ -1031,6 +1034,25 @@ TEST_P(CpuPagedAttention, AnInfiniteCachedValueReachesNoOtherElement) {
         EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
       }
     }
+  }
+}
+
+// Threads share out heads: what one has may not change how another is summed.
+TEST_P(CpuPagedAttention, AnInfiniteCachedValueLeavesTheBitsToTheProblem) {
+  Request request({.heads = 32,
+                   .kv_heads = 8,
+                   .dim = 64,
+                   .v_dim = 64,
+                   .context = 331,
+                   .q_type = DType::kBF16,
+                   .new_type = DType::kBF16,
+                   .pool_type = DType::kBF16});
+  request.set_cached_value_of(0, 100, 6, std::numeric_limits<double>::infinity());
+  const Request::Result want = request.run(ops(), {.threads = 1}, 0, 1);
+  for (const int threads : {2, 3, 8}) {
+    const Request::Result got = request.run(ops(), {.threads = threads}, 0, 1);
+    EXPECT_TRUE(bit_equal(got.out, want.out)) << threads << " threads";
+    EXPECT_TRUE(bit_equal(got.lse, want.lse)) << threads << " threads";
   }
 }
 

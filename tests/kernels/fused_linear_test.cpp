@@ -130,12 +130,14 @@ TEST_P(FusedLinear, UnderStrictARowsBitsDoNotDependOnTheOtherRows) {
   for (const int64_t in : {1024, 2120, 3584}) {
     const Tensor x = values(DType::kBF16, {200, in}), w = values(DType::kBF16, {264, in}, 0.02);
     const Tensor norm = values(DType::kBF16, {in}, 0.1), all(DType::kBF16, {200, 264});
+    const Tensor up = copy_of(w);
+    for (int64_t i = 0; i < in; ++i) set_element(up, 5 * in + i, 0);  // results of both signs of zero
     const auto run = [&](const TensorView& rows, const TensorView& y, FusedLinearArgs::Combine combine) {
       FusedLinearArgs args{.x = rows, .norm_weight = norm, .combine = combine};
       args.products[0] = {.weight = w, .bias = {}, .y = y};
       if (combine == FusedLinearArgs::Combine::kSiluMul) {
         args.num_products = 2;
-        args.products[1] = {.weight = w, .bias = {}, .y = {}};
+        args.products[1] = {.weight = up, .bias = {}, .y = {}};
       }
       ops().fused_linear(args, strict);
     };

@@ -1,6 +1,5 @@
 // What kernels worked out about a batch for one layer and can use again for the others.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <set>

@@ -48,8 +48,9 @@ struct CudaGraphConfig {
   int64_t page_size = 1;                    // tokens
   BatchPadding::States states = BatchPadding::States::kNone;
   // Steps of few requests whose rows see at most so many keys have graphs of their own, where attention is chosen for
-  // short contexts. 0: none have. So have steps of any number of requests for as many keys as its kernels say
-  // (DevicePlans::note_shorter), of few requests for those above this.
+  // short contexts. 0: none have. Steps have one more for each number of keys that their kernels name
+  // (DevicePlans::note_shorter), those of few requests where it is above this; small steps of rows beside decode rows
+  // have none.
   int32_t short_keys = 0;
 };
 

@@ -52,9 +52,9 @@ struct TileAhead {
   }
   void step() {
     if (row == end) return;
-    for (int i = row; i < kKeyTile; i += kTileEdge) {
-      read_ahead(tile->k[i] + tile->k_offset + at);
-      read_ahead(tile->v[i] + tile->v_offset + at);
+    for (int i = row; i < kKeyTile; i += kTileEdge) {  // rows that are not there are null
+      read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->k[i]) + tile->k_offset + at));
+      read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->v[i]) + tile->v_offset + at));
     }
     at += 64;
     if (at < row_bytes) return;

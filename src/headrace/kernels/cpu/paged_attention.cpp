@@ -129,7 +129,10 @@ void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   b.tokens = task.t1 - task.t0;
   b.rows = b.tokens * b.p->heads_per_unit;
   b.rows_padded = (b.rows + 15) / 16 * 16;  // an AMX tile
-  b.in_tiles = kReadsInTiles && tiles == InTiles::kAllowed && b.p->any_order && b.pairs && b.rows <= kMaxRowsInTiles;
+  const bool of_pool = b.p->k.type == FloatType::kBF16 && b.p->v.type == FloatType::kBF16 && b.p->head_dim == b.d &&
+                       b.p->v_head_dim == b.dv;  // where keys and values lie
+  b.in_tiles =
+      kReadsInTiles && tiles == InTiles::kAllowed && b.p->any_order && b.pairs && of_pool && b.rows <= kMaxRowsInTiles;
   find_reach(b);
   for (long unit = task.u0; unit < task.u1; ++unit) {
     const long local = unit - task.u0;
@@ -373,13 +376,10 @@ void attend(const Block& b) {
   }
 }
 
-bool sums_are_finite(const Block& b) {
-  const long units = b.task->u1 - b.task->u0;
+bool sums_are_finite(const Block& b, long local) {
+  const float* const out = b.out + local * b.rows_padded * b.dv;
   Vec all = {};  // NaN as soon as one is not finite
-  for (long unit = 0; unit < units; ++unit) {
-    const float* const out = b.out + unit * b.rows_padded * b.dv;
-    for (long i = 0; i < b.rows * b.dv; i += kLanes) all += load(out + i) * 0.0f;
-  }
+  for (long i = 0; i < b.rows * b.dv; i += kLanes) all += load(out + i) * 0.0f;
   return sum(all) == 0;
 }
 
@@ -412,6 +412,20 @@ void finish(const Block& b) {
   }
 }
 
+// Behind finish(): units whose sums are not finite are done again without tiles, where a value that is not finite makes
+// its neighbour NaN. Each by itself, in the place of the first, which has been looked at: what shares a task with it
+// depends on the number of threads.
+void repeat_without_tiles(Block& b, const AttentionTask& task) {
+  for (long unit = task.u0; unit < task.u1; ++unit) {
+    if (sums_are_finite(b, unit - task.u0)) continue;
+    AttentionTask one = task;
+    one.u0 = unit, one.u1 = unit + 1;
+    begin(b, one, InTiles::kRefused);
+    attend(b);
+    finish(b);
+  }
+}
+
 void run_worker(void* context, long, float* scratch) {
   const auto& p = *static_cast<const PagedAttentionParams*>(context);
   Block b = block_in(p, scratch);
@@ -419,11 +433,8 @@ void run_worker(void* context, long, float* scratch) {
   for (long i; (i = __atomic_fetch_add(p.next_task, 1, __ATOMIC_RELAXED)) < p.num_tasks;) {
     begin(b, p.tasks[i], InTiles::kAllowed);
     attend(b);
-    if (b.in_tiles && !sums_are_finite(b)) {  // a value's neighbour may be NaN that is not
-      begin(b, p.tasks[i], InTiles::kRefused);
-      attend(b);
-    }
     finish(b);
+    if (b.in_tiles) repeat_without_tiles(b, p.tasks[i]);
   }
   release_tiles();
 }

@@ -12,6 +12,8 @@ void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
 bool gdn_step(const GDNStepArgs& args, const OpContext& context);
 bool attention_step(const AttentionStepArgs& args, const OpContext& context);
 void linear(const LinearArgs& args, const OpContext& context);
+// Rows of 16-bit floats of up to so many elements, in whole pieces, have the sums that a chain of products makes.
+inline constexpr int64_t kLongestOrderedNorm = 16384;
 void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
 void pointwise(const PointwiseArgs& args, const OpContext& context);

@@ -1,6 +1,6 @@
 // Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone. Those of rows in
-// pieces are the sums of a chain of products that norms its x (product_chain_x.cuh), too: 128 threads take neighbouring
-// pieces in turns, and shorter rows have the sums that idle ones would leave.
+// pieces (kLongestOrderedNorm) are those of a chain of products that norms its x (product_chain_x.cuh), too: 128
+// threads take neighbouring pieces in turns, and shorter rows have the sums that idle ones would leave.
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/vector.cuh"
@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kMostLanes = 128;
 constexpr int most_pieces(DType type) { return type == DType::kF32 ? 8 : 16; }  // of a thread, in its registers
+static_assert(kLongestOrderedNorm == kMostLanes * kPiece * most_pieces(DType::kBF16));
 
 struct Params {
   Rows x, gate, out;

@@ -41,6 +41,8 @@ bool one_row_supports(const FusedLinearArgs& a, const Stream& stream) {
 
 void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   using namespace few_rows_products;
+  HR_REQUIRE(determinism == Determinism::kFast || !a.norm_weight || one_row_supports(a, stream), ErrorCode::kInternal,
+             "few_rows_matmul: a norm of several rows has sums of its own; expected rms_norm's under strict mode");
   Params p{.x = Rows(a.x),
            .norm_weight = a.norm_weight.data(),
            .norm_type = a.norm_weight.dtype(),

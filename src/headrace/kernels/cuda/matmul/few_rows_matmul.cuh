@@ -1,8 +1,8 @@
 // Products of at most 16 rows, as decoding has them: bound by the weights' bytes, which are read once.
 //
-// A block takes 8 rows of W at a time (8 of each of two weights when they are combined), its warps a part of the sum
-// each (see matmul_parts.cuh). A warp loads a tile's 16-byte pieces one tile ahead, and the first tile's before it
-// waits for the kernel that makes x: while that one drains, the weights are on their way.
+// A block takes 8 rows of W at a time (8 of each of two weights when they are combined), its warps an eighth of the sum
+// each, in strict mode two of the parts of matmul_parts.cuh. A warp loads a tile's 16-byte pieces one tile ahead, and
+// the first tile's before it waits for the kernel that makes x: while that one drains, the weights are on their way.
 #pragma once
 #include <algorithm>
 
@@ -218,13 +218,12 @@ __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __
   }
 }
 
-inline constexpr size_t kLargestShared = size_t{190} << 10;
-
 inline void launch_with(void (*kernel)(Params), int blocks, size_t shared_bytes, const Params& p,
                         const Stream& stream) {
   if (shared_bytes > (size_t{16} << 10)) {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargestShared),
-               "few_rows_matmul: asking for shared memory");
+    check_cuda(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+        "few_rows_matmul: asking for shared memory");
   }
   launch_early(stream, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes, p, "few_rows_matmul");
 }

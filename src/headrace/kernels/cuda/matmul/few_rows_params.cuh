@@ -9,8 +9,8 @@ inline constexpr int kWarps = 8, kWarpLen = kPassLen / kWarps, kChunks = kWarpLe
 inline constexpr int kThreads = kWarps * 32, kTileRows = 8;
 
 // Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
-// product and half the next. kNeighbours is the order of matmul_parts.cuh, which strict mode has: among several rows it
-// costs an exchange between lanes, half a microsecond to one where a kernel of few rows takes 4 to 7.
+// product and half the next. kNeighbours is the order of matmul_parts.cuh, which strict mode has: it costs an
+// exchange between lanes, some tenths of a microsecond where a kernel of few rows takes 4 to 7.
 enum class Order : uint8_t { kPieces, kNeighbours };
 // A warp's sums are one chain of products for each weight, and in strict mode for each part of the sum.
 template <Order kOrder>

@@ -10,10 +10,13 @@ namespace {
 
 enum class Chained : uint8_t { kWhereFaster, kAlways };
 
-// Products of few rows wait for those that follow them, in both modes: a chain adds in strict mode's order.
+// Products of few rows wait for those that follow them, in both modes: a chain adds in strict mode's order, but for the
+// squares of rows that are too long for rms_norm's.
 bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   const Stream& stream = stream_with_waiting(context);
   if (!ProductChain::supports(a, stream)) return false;
+  const bool strict = context.determinism == Determinism::kStrict;
+  if (strict && a.norm_weight && a.x.dim(1) > kLongestOrderedNorm) return false;
   if (chained == Chained::kWhereFaster && !ProductChain::pays(a)) return false;
   stream.chain->add(a, stream);
   return true;

@@ -253,7 +253,8 @@ __global__ void __maxnreg__(one_row_registers(kCombined, kPasses, kTiles)) one_r
       for (int w = 0; w < kWeights; ++w) total[w] += parts[s][w][at];
     }
     if constexpr (kCombined) total[0] = silu_for(target.y_type, total[0]) * total[1];
-    store(target.y, target.y_type, 0, total[0] + target.bias + residual);
+    // Two that are combined have neither; -0 is to stay what it is.
+    store(target.y, target.y_type, 0, kCombined ? total[0] : total[0] + target.bias + residual);
   }
 }
 

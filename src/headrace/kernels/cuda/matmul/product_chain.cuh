@@ -12,6 +12,8 @@ namespace headrace::cuda::chain {
 constexpr int kTeams = ChainPlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
 constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's weights
 constexpr int kUnitRows = ChainPlan::kUnitRows, kGroupTiles = ChainPlan::kGroupTiles;
+static_assert(ChainPlan::row_at(3) + ChainPlan::kGroupRows <= ChainPlan::part_floats(4) &&
+              ChainPlan::row_at(7) + ChainPlan::kGroupRows <= ChainPlan::part_floats(8));
 static_assert(ChainPlan::kChunkLen == kPartLen && kTeams * ChainPlan::kSliceChunks == kSegments);
 
 // Barriers of the threads that multiply: one for each place where they meet.

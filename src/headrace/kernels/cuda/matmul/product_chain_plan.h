@@ -39,9 +39,10 @@ struct ChainPlan {
   constexpr int ring_bytes() const { return kTeams * slots * kSlotBytes; }
   constexpr int norm_bytes() const { return norm_slices * kSliceLen * 2; }
   // Parts of the sums of a group, [kGroupRows] for each row of x, so far apart that lanes which write at once meet in
-  // no bank: sixteen, the chunks of a team's slices.
+  // no bank: sixteen, eight chunks of the slices of each team.
   static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
   static constexpr int row_at(int row) { return row * kGroupRows + row / 4 * 8; }
+  // Four less, so that neighbouring parts lie in other banks; what it takes off is behind the last row.
   static constexpr int part_floats(int columns) { return row_at(columns) - 4; }
   static constexpr int part_bytes(int rows) { return kTeams * kSliceChunks * part_floats(columns(rows)) * 4; }
   static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,

@@ -82,11 +82,13 @@ bool takes_streams(const AttentionParams& p, const AttentionShape& shape, const 
 
 int stream_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   const StrictClusterTask task = task_of(p, shape);
-  AttentionShape shorter = shape;
-  shorter.seen_keys = keys_with_room(std::max<int64_t>(task.pieces, 1), task.group_keys, stream.num_sms);
-  const bool shorter_by_streams =
-      task.tiles > 1 && shorter.seen_keys < shape.seen_keys && takes_streams(p, shorter, stream);
-  return shorter_by_streams ? shorter.seen_keys : 0;
+  const int room = keys_with_room(std::max<int64_t>(task.pieces, 1), task.group_keys, stream.num_sms);
+  for (const int keys : {room, std::min(room, kKeysInGroups)}) {
+    AttentionShape shorter = shape;
+    shorter.seen_keys = keys;
+    if (task.tiles > 1 && keys < shape.seen_keys && takes_streams(p, shorter, stream)) return keys;
+  }
+  return 0;
 }
 
 bool paged_attention_gated(const AttentionParams& p, const Gate& gate, const AttentionShape& shape,

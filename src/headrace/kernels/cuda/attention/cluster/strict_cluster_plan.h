@@ -61,8 +61,9 @@ inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int m
   return most > 0 ? StrictClusterPlan{2, most} : StrictClusterPlan{};
 }
 
-constexpr int kKeysInGroups =
-    2048;  // for so many fast mode takes strict mode's groups; one request for more: kMostShares
+// For up to so many keys fast mode takes strict mode's groups. For more, one request's rows have shares (kMostShares),
+// and several requests of few rows have groups still.
+constexpr int kKeysInGroups = 2048;
 
 struct FastRows {
   int seen_keys = 0, max_rows = 0;   // of a request
@@ -70,8 +71,8 @@ struct FastRows {
   bool clusters = false;             // those of fast mode alone find room (paged_attention_cluster.h)
 };
 
-// Whether fast mode takes that kernel as strict mode does, where there is room: several requests of a row each for any
-// number of keys. Tiles of 16 rows by streams are faster alone, and slower behind a chain of products, which takes
+// Whether fast mode takes that kernel as strict mode does, where there is room: several requests of up to 8 rows for
+// any number of keys. Tiles of 16 rows by streams are faster alone, and slower behind a chain of products, which takes
 // steps of so few tokens: they begin when its blocks leave their shared memory, and take longer from there than
 // clusters do.
 constexpr bool streams_are_fast(const FastRows& rows) {
