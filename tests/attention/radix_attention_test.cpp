@@ -231,6 +231,43 @@ TEST(RadixAttention, ARotationAndAGateAreOpsAroundIt) {
   EXPECT_TRUE(bit_equal(got_pool, problem.pool_copy()));
 }
 
+// Rows whose results nobody reads leave the same keys and values, with and without norms and a rotation, on every
+// backend of this machine; an idle batch leaves nothing.
+TEST(RadixAttention, WithoutQueriesKeysAndValuesAreStoredAlone) {
+  const AttentionCase c{.name = "store", .requests = {{.prefix = 4, .new_tokens = 3}, {.prefix = 0, .new_tokens = 6}}};
+  AttentionProblem problem(c, 3);
+  Random random(4);
+  const Tensor weight = random_tensor(random, DType::kF32, {64});
+  Tensor positions(DType::kI32, {9}), inv_freq(DType::kF32, {16});
+  for (int64_t i = 0; i < 9; ++i) set_element(positions, i, static_cast<double>(i < 3 ? 4 + i : i - 3));
+  for (int64_t i = 0; i < 16; ++i) set_element(inv_freq, i, 1.0 / static_cast<double>(1 + i));
+  const NormRotaryArgs norm{.q_weight = weight, .k_weight = weight, .positions = positions, .inv_freq = inv_freq};
+  const NormRotaryArgs rotation{.positions = positions, .inv_freq = inv_freq};
+  for (const std::string_view name : {"reference", "cpu"}) {
+    const auto backend = make_backend(name, {}, {.kv_pool = &problem.pool()});
+    ForwardBatch& batch = problem.batch();
+    batch.attn_backend = backend.get();
+    backend->init_forward_metadata(batch);
+    for (const std::optional<NormRotaryArgs>& turn : {std::optional(norm), std::optional(rotation), {}}) {
+      const AttnInputs in = problem.inputs();
+      const Tensor q = copy_of(in.q), k = copy_of(in.k), alone = copy_of(in.k), out(DType::kF32, {9, 4, 64});
+      problem.restore_pool();
+      const Tensor before = problem.pool_copy();
+      problem.layer().forward(q, k, in.v, batch, out, {.norm_rotary = turn});
+      const Tensor want = problem.pool_copy();
+      problem.restore_pool();
+      problem.layer().forward({}, alone, in.v, batch, {}, {.norm_rotary = turn});
+      EXPECT_TRUE(bit_equal(problem.pool_copy(), want)) << name;
+      EXPECT_FALSE(bit_equal(want, before)) << name;
+      problem.restore_pool();
+      problem.layer().forward({}, alone, in.v, batch, {}, {.save_kv_cache = SaveKV::kNo});
+      EXPECT_TRUE(bit_equal(problem.pool_copy(), before)) << name;
+      EXPECT_THROW(problem.layer().forward({}, alone, in.v, batch, out), Error);
+      EXPECT_THROW(problem.layer().forward({}, {}, {}, batch, {}), Error);
+    }
+  }
+}
+
 TEST(RadixAttention, ARotationOfHeadsInPartsIsRefused) {
   AttentionProblem problem({.name = "parts"}, 3);
   const auto backend = make_backend("cpu", {}, {.kv_pool = &problem.pool()});

@@ -77,7 +77,7 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
   for (int32_t i = 0; i < count; ++i) {
     positions.push_back(part.begin + i);
     slots.push_back(part.store == Part::Store::kYes ? table_.slot_of(1, part.begin + i) : kDoNotStore);
-    batch.logits_rows.push_back(i);
+    if ((i + 1) % part.logits_every == 0) batch.logits_rows.push_back(i);
   }
   batch.attn = {.spans = {{.q_len = count,
                            .ctx_len = part.begin,
@@ -100,8 +100,10 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
   const Tensor logits_there = model_->forward(placed);
   const Tensor out(logits_there.dtype(), logits_there.shape());
   runtime_.copy_to_host(out.data(), logits_there.data(), static_cast<size_t>(out.bytes()));
-  for (int64_t i = 0; i < out.numel(); ++i) {
-    set_element(logits, part.begin * out.dim(1) + i, element_as_double(out, i));
+  for (size_t r = 0; r < batch.logits_rows.size(); ++r) {
+    const TensorView from = out.view().select(static_cast<int64_t>(r)),
+                     to = logits.select(part.begin + batch.logits_rows[r]);
+    for (int64_t i = 0; i < from.numel(); ++i) set_element(to, i, element_as_double(from, i));
   }
 }
 

@@ -33,8 +33,9 @@ class GoldenRunner {
     enum class Store : uint8_t { kYes, kNo } store = Store::kYes;
     std::optional<TokenMerge> token_merge;
     std::optional<SelfConditioning> self_conditioning;
+    int32_t logits_every = 1;  // logits are wanted of every so-manyth row alone
   };
-  // Runs ids[part.begin, part.end) and writes the same rows of `logits` [text, vocab].
+  // Runs ids[part.begin, part.end) and writes the same rows of `logits` [text, vocab], as far as they are wanted.
   void run(const TensorView& ids, const Part& part, const TensorView& logits);
   const ModelInfo& info() const { return model_->info(); }
 

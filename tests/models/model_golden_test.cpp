@@ -77,6 +77,34 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
   }
 }
 
+// A step of which few rows' logits are wanted, or none, as prompts are; in strict mode the same bits as among all.
+TEST_P(ModelGolden, LogitsOfSomeRowsAreThoseAmongAll) {
+  const Golden golden = golden_of(GetParam());
+  const auto expect = [&](const OpSet& ops, DeviceRuntime& runtime) {
+    SCOPED_TRACE(ops.name);
+    const auto run = [&](int32_t of_first, int32_t of_second) {
+      GoldenRunner runner(golden_folder(GetParam()), ops, DType::kF32, Determinism::kStrict, std::nullopt, runtime);
+      Tensor logits = Tensor::zeros(DType::kF32, golden.logits.shape());
+      runner.run(golden.ids, {.begin = 0, .end = 41, .logits_every = of_first}, logits);
+      runner.run(golden.ids, {.begin = 41, .end = 77, .logits_every = of_second}, logits);
+      return logits;
+    };
+    const Tensor all = run(1, 1), some = run(7, 36), last = run(42, 36);
+    for (int64_t i = 0; i < 77; ++i) {
+      const auto expect_row = [&](const Tensor& logits, bool wanted) {
+        const Tensor none = Tensor::zeros(DType::kF32, {all.dim(1)});
+        EXPECT_TRUE(bit_equal(logits.view().select(i), wanted ? all.view().select(i) : none.view())) << i;
+      };
+      expect_row(some, i < 41 ? (i + 1) % 7 == 0 : i == 76);
+      expect_row(last, i == 76);
+    }
+  };
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (set.runs_here()) expect(*set.ops, cpu_runtime());
+  }
+  if (testing_support::mirrored_cuda_ops() != nullptr) expect(cuda_module().ops("cuda"), cuda_module().runtime(0));
+}
+
 TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
   const Golden golden = golden_of(GetParam());
   const double largest = float32_tolerance(golden.logits).abs * 1e4;

@@ -81,12 +81,22 @@ void Attention::run(AttentionStepArgs step) const {
   if (!in_one || !ops_.attention_step(step, config_.context)) attention_step_apart(ops_, step, config_.context);
 }
 
+void Attention::store(const StoreKVArgs& rows, const std::optional<NormRotaryArgs>& norm_rotary) const {
+  if (!rows.slots) return;
+  if (norm_rotary) {
+    if (norm_rotary->k_weight) ops_.rms_norm(norm_rotary->norm_of(rows.k, norm_rotary->k_weight), config_.context);
+    ops_.rotary_embedding(norm_rotary->rotation_of(rows.k), config_.context);
+  }
+  ops_.store_kv(rows, config_.context);
+}
+
 void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
                         const AttentionOptions& options) const {
   const AttnMetadata& metadata = source_.fetch_attn_metadata();
-  if (q.dim(0) == 0) return;
+  if ((q ? q : k).dim(0) == 0) return;
   const TensorView new_k = k ? heads_of(k, config_.num_kv_heads) : k, new_v = v ? heads_of(v, config_.num_kv_heads) : v;
   const TensorView slots = slots_of(metadata, new_k, options.save_kv_cache);
+  if (!q) return store({.k = new_k, .v = new_v, .slots = slots, .kv = kv_}, options.norm_rotary);
   // A device's kernels are fastest when all keys come from one place; an encoder's are always the pool's.
   const bool all_stored =
       metadata.on_device != nullptr && metadata.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;

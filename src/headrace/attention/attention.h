@@ -48,7 +48,8 @@ class Attention {
   void bind_kv_cache(const KVLayerView& kv) { kv_ = kv; }
 
   // Stores k and v of rows with a write slot (never while the source is warming up), then attends.
-  //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's size of a head, written in full
+  //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's size of a head, written in full; both null: k
+  //   and v are stored and nobody attends
   //   k, v likewise with num_kv_heads, or both null: all keys come from the pool
   // Errors as paged_attention; kInvalidArgument when keys are to be stored and the metadata has no slots for them.
   void forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
@@ -58,6 +59,7 @@ class Attention {
 
  private:
   TensorView slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const;
+  void store(const StoreKVArgs& rows, const std::optional<NormRotaryArgs>& norm_rotary) const;
   void run(AttentionStepArgs step) const;
 
   AttentionConfig config_;

@@ -20,10 +20,13 @@ void check_inputs(const RadixAttention& layer, const AttnInputs& in, const Tenso
              layer.layer_id(), in.k ? ": k is given without v" : ": v is given without k");
   HR_REQUIRE(static_cast<bool>(o.q_rope) == static_cast<bool>(o.k_rope) || !in.k, ErrorCode::kInvalidArgument,
              "attention layer ", layer.layer_id(), ": q_rope and k_rope go together");
-  check_heads(layer, "q", in.q, layer.tp_q_head_num(), head_dim);
+  if (in.q) check_heads(layer, "q", in.q, layer.tp_q_head_num(), head_dim);
+  HR_REQUIRE(in.q || (in.k && !out && !o.gate && !o.lse && !o.q_rope && !o.k_rope), ErrorCode::kInvalidArgument,
+             "attention layer ", layer.layer_id(),
+             ": without q k and v are stored alone: expected no out, gate, lse or rope part beside them");
   if (in.k) check_heads(layer, "k", in.k, layer.tp_k_head_num(), head_dim);
   if (in.v) check_heads(layer, "v", in.v, layer.tp_v_head_num(), layer.v_head_dim());
-  check_heads(layer, "out", out, layer.tp_q_head_num(), layer.v_head_dim());
+  if (in.q) check_heads(layer, "out", out, layer.tp_q_head_num(), layer.v_head_dim());
   HR_REQUIRE(!o.norm_rotary || (in.k && !o.q_rope), ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(),
              ": norm_rotary is given ", in.k ? "with q_rope" : "without k");
   if (o.gate) check_heads(layer, "gate", o.gate, layer.tp_q_head_num(), layer.v_head_dim());
@@ -45,14 +48,15 @@ void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in
                                const TensorView& out) {
   check_inputs(layer, in, out);
   if (batch.mode == ForwardMode::kIdle) {
-    write_zeros(out, runtime());
+    if (out) write_zeros(out, runtime());
     return;
   }
   HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(), ": backend '",
              name(), "' has no plan for this batch; call init_forward_metadata first");
-  HR_REQUIRE(in.q.dim(0) == batch.num_tokens() && out.dim(0) == batch.num_tokens(), ErrorCode::kInvalidArgument,
-             "attention layer ", layer.layer_id(), ": q has ", in.q.dim(0), " rows and out ", out.dim(0),
-             ", the batch has ", batch.num_tokens(), " tokens");
+  const int64_t rows = in.q ? in.q.dim(0) : in.k.dim(0), out_rows = out ? out.dim(0) : rows;
+  HR_REQUIRE(rows == batch.num_tokens() && out_rows == rows, ErrorCode::kInvalidArgument, "attention layer ",
+             layer.layer_id(), ": ", in.q ? "q" : "k", " has ", rows, " rows and out ", out_rows, ", the batch has ",
+             batch.num_tokens(), " tokens");
   if (batch.num_tokens() == 0) return;
   if (batch.mode == ForwardMode::kDecode) {
     forward_decode(layer, in, batch, out);

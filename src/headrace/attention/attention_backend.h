@@ -13,7 +13,7 @@ namespace headrace {
 class CudaGraphSupport;
 
 struct AttnInputs {
-  TensorView q;     // [num_tokens, num_heads, head_dim]
+  TensorView q;     // [num_tokens, num_heads, head_dim]; null: k and v are stored, and nobody attends
   TensorView k, v;  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
   RadixAttentionOptions options;
 };
@@ -38,7 +38,7 @@ class AttentionBackend {
 
   // out[t] = softmax(scaling * q[t] K^T) V over the keys that the batch's spans and the layer's window show to
   // token t. K and V of stored rows are written to the pool first. out: [num_tokens, num_heads, v_head_dim], dtype
-  // of q; zeros when the batch is idle, and then nothing is stored.
+  // of q; zeros when the batch is idle, and then nothing is stored. Null exactly when in.q is.
   // Error kInvalidArgument (shape, dtype, a batch that was not planned, a layer without a cache), kUnsupported
   // (this backend cannot run the layer).
   void forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch, const TensorView& out);

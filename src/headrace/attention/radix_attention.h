@@ -32,7 +32,8 @@ struct RadixAttentionOptions {
   TensorView q_rope, k_rope;  // [num_tokens, heads, r]: an added score term q_rope . k_rope; then q and k have
                               // head_dim - r elements and the pool holds k | k_rope
   TensorView lse;             // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
-  // Run on q and k first, which are its own q and k; not together with q_rope. What q and k hold afterwards is open.
+  // Run on q, if there is one, and k first, which are its own; not together with q_rope. What they hold afterwards is
+  // open.
   std::optional<NormRotaryArgs> norm_rotary;
   TensorView gate;  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate) in the end; or null
 };
@@ -43,7 +44,8 @@ class RadixAttention {
   explicit RadixAttention(const RadixAttentionConfig& config);
 
   // out = attention of this batch's rows, by batch.attn_backend.
-  //   q    [num_tokens, num_heads * head_dim] or [num_tokens, num_heads, head_dim]; rows may be strided
+  //   q    [num_tokens, num_heads * head_dim] or [num_tokens, num_heads, head_dim]; rows may be strided. Null, and out
+  //        too: k and v are stored alone, as for rows whose results nobody reads
   //   k, v [num_tokens, num_kv_heads * dim] or 3-D, or both null: keys come from the pool (shared KV). For
   //        cross-attention their rows are encoder tokens, stored at batch.attn.encoder_write_slots.
   //   out  [num_tokens, num_heads * v_head_dim] or 3-D, dtype of q; written in full, zeros when the batch is idle

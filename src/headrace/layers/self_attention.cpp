@@ -83,4 +83,16 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
   fused_linear(context, {.x = out, .products = {o_proj_.product(x)}, .residual = x});
 }
 
+void SelfAttention::store(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
+                          const ForwardBatch& batch) const {
+  const int64_t tokens = x.dim(0), kv_rows = config_.kv_rows();
+  const Tensor results = context.make({tokens, 2 * kv_rows});
+  const TensorView k = results.view().narrow(1, 0, kv_rows), v = results.view().narrow(1, kv_rows, 2 * kv_rows);
+  FusedLinearArgs projections = norm.before_products(x);
+  projections.products = {k_proj_.product(k), v_proj_.product(v)};
+  projections.num_products = 2;
+  fused_linear(context, projections);
+  attention_.forward({}, k, v, batch, {}, {.norm_rotary = norm_rotary(batch.positions)});
+}
+
 }  // namespace headrace

@@ -35,6 +35,8 @@ class SelfAttention {
 
   // x += attention(norm(x)), x [tokens, hidden].
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
+  // Stores the same keys and values, for rows whose results nobody reads.
+  void store(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
   NormRotaryArgs norm_rotary(const TensorView& positions) const;  // of the call's queries and keys

@@ -79,12 +79,15 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
   blocks_.push_back(std::move(block));
 }
 
-void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
+void CausalLM::run_mixer(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
   if (block.attention) {
     block.attention->add_to(context_, block.input_norm, x, batch);
   } else {
     block.gdn->add_to(context_, block.input_norm, x, batch);
   }
+}
+
+void CausalLM::run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
   if (block.mlp) return block.mlp->add_to(context_, block.post_norm, x);
   const Tensor normed = block.post_norm(context_, x), y = context_.make(x.shape());
   block.moe->forward(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, y);
@@ -92,15 +95,19 @@ void CausalLM::run_block(const Block& block, const TensorView& x, const ForwardB
 }
 
 // Gathering rows is what embedding does: the table is x.
-Tensor CausalLM::logits(const TensorView& x, const ForwardBatch& batch) const {
+Tensor CausalLM::rows_of_logits(const TensorView& x, const ForwardBatch& batch) const {
   const auto count = static_cast<int64_t>(batch.logits_rows.size());
   const TensorView rows = context_.on_cpu()
                               ? TensorView(const_cast<int32_t*>(batch.logits_rows.data()), DType::kI32, {count})
                               : batch.device_logits_rows;
-  const Tensor wanted = context_.make({count, x.dim(1)});
+  Tensor wanted = context_.make({count, x.dim(1)});
   if (count > 0) context_.ops->embedding({.ids = rows, .table = x, .out = wanted}, context_.op);
-  Tensor out = context_.make(DType::kF32, {count, info_.vocab_size});
-  FusedLinearArgs head = norm_.before_products(wanted);
+  return wanted;
+}
+
+Tensor CausalLM::logits(const TensorView& rows) const {
+  Tensor out = context_.make(DType::kF32, {rows.dim(0), info_.vocab_size});
+  FusedLinearArgs head = norm_.before_products(rows);
   head.products = {head_.product(out)};
   fused_linear(context_, head);
   return out;
@@ -112,8 +119,30 @@ Tensor CausalLM::forward(const ForwardBatch& batch) const {
   HR_REQUIRE(!batch.attn.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
              " takes no self-conditioning");
   merge_tokens(context_, batch.attn, embedding_, x);
-  for (const Block& block : blocks_) run_block(block, x, batch);
-  return logits(x, batch);
+  for (size_t i = 0; i + 1 < blocks_.size(); ++i) {
+    run_mixer(blocks_[i], x, batch);
+    run_mlp(blocks_[i], x, batch);
+  }
+  return logits(run_last_block(x, batch));
+}
+
+// Nobody reads what the last layer makes of rows whose logits are not wanted: of a prompt's last chunk all but one, of
+// the others all, whose keys and values are what is left of it.
+Tensor CausalLM::run_last_block(const TensorView& x, const ForwardBatch& batch) const {
+  const Block& last = blocks_.back();
+  if (batch.logits_rows.empty() && last.attention) {
+    last.attention->store(context_, last.input_norm, x, batch);
+    return rows_of_logits(x, batch);
+  }
+  run_mixer(last, x, batch);
+  // So few rows that they cost what one costs stay together: their products follow one another without a gather
+  // between. Experts count the rows of the batch.
+  constexpr int64_t kFewRows = 8;
+  const bool gathered_last = last.moe || x.dim(0) <= kFewRows;
+  if (gathered_last) run_mlp(last, x, batch);
+  Tensor rows = rows_of_logits(x, batch);
+  if (!gathered_last && rows.dim(0) > 0) run_mlp(last, rows, batch);
+  return rows;
 }
 
 }  // namespace headrace

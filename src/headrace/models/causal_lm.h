@@ -27,8 +27,11 @@ class CausalLM final : public Model {
     std::optional<MoELayer> moe;
   };
   void add_block(const WeightScope& scope, const ModelConfig& config, int32_t layer);
-  void run_block(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
-  Tensor logits(const TensorView& x, const ForwardBatch& batch) const;
+  void run_mixer(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
+  void run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
+  Tensor run_last_block(const TensorView& x, const ForwardBatch& batch) const;  // rows of logits
+  Tensor rows_of_logits(const TensorView& x, const ForwardBatch& batch) const;
+  Tensor logits(const TensorView& rows) const;
 
   Checkpoint checkpoint_;  // owns the memory behind every weight
   LayerContext context_;
