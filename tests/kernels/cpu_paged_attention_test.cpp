@@ -496,6 +496,54 @@ TEST_P(CpuPagedAttention, StrictPromptWhoseScoresRiseHasTheBitsOfItsRowsAlone) {
   }
 }
 
+// Sums of a prompt's groups of keys are added up where they lie in memory, where its factors are powers of two and no
+// value is tiny; else they are read, multiplied and put back. Rows alone never are. Here later groups have scores far
+// above those before, for some rows, and columns hold values near the least that memory's units take for numbers.
+TEST_P(CpuPagedAttention, StrictPromptOverSeveralGroupsHasTheBitsOfItsRowsAlone) {
+  if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
+  constexpr int64_t kTokens = 2200, kContext = 14000,
+                    kHeads = 16;  // more tiles of rows than a GPU's blocks take at once
+  const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+  using Kind = std::tuple<int64_t, DType, bool>;  // head size, what the pool holds, whether columns are tiny
+  for (const auto& [dim, pool, tiny] :
+       {Kind(256, DType::kBF16, false), Kind(256, DType::kBF16, true), Kind(256, DType::kF16, false),
+        Kind(128, DType::kBF16, true), Kind(128, DType::kE4M3, false)}) {
+    const DType type = pool == DType::kE4M3 ? DType::kBF16 : pool;
+    Request request({.heads = kHeads,
+                     .kv_heads = 1,
+                     .dim = dim,
+                     .v_dim = dim,
+                     .page_size = 64,
+                     .tokens = kTokens,
+                     .context = kContext,
+                     .q_type = type,
+                     .new_type = type,
+                     .pool_type = pool});
+    request.store_new_keys();
+    std::vector<int64_t> rows = {0, 127, 1024, kTokens - 1};
+    for (int64_t group = 1; group < 3; ++group) {  // of 4096 keys; a head of each of these rows rises in it
+      for (int64_t i = 0; i < 4; ++i) {
+        rows.push_back(group * 800 + 70 * i);
+        request.aim_key(group * 4096 + 37 + 131 * i, rows.back(), i, 12 + 9 * static_cast<double>(i));
+      }
+    }
+    for (int64_t i = 0; tiny && i < kContext; ++i) {
+      request.set_cached_value(i, 0, 0x1p-125 * static_cast<double>(1 + i % 3)), request.set_cached_value(i, 9, 0);
+      request.set_cached_value(i, dim - 1, i % 2 == 0 ? 0x1p-39 : -0x1p-39);
+    }
+    const auto run = [&](int64_t begin, int64_t end) {
+      return request.run(ops(), strict, begin, end, HeadGrouping::kGrouped, false);
+    };
+    SCOPED_TRACE(testing::Message() << "heads of " << dim << ", " << name_of(pool) << (tiny ? ", tiny values" : ""));
+    const Request::Result whole = run(0, kTokens);
+    for (const int64_t row : rows) {
+      const Request::Result alone = run(row, row + 1);
+      EXPECT_TRUE(bit_equal(alone.out, copy_of(whole.out.view().slice(row, row + 1)))) << "row " << row;
+      EXPECT_TRUE(bit_equal(alone.lse, copy_of(whole.lse.view().slice(row, row + 1)))) << "row " << row;
+    }
+  }
+}
+
 // Small heads, so that a context of thousands of keys is cheap.
 Problem long_problem(int64_t tokens, int64_t context) {
   return {.heads = 4,

@@ -134,9 +134,10 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream) {
 namespace {
 
 // A graph serves requests of any length up to its most.
-bool any_long(const GatedDeltaRuleArgs& a) {
-  if (const int most = a.on_device->most_rows; most > 0) return most > kFewTokens;
-  return std::ranges::any_of(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; });
+int long_requests(const GatedDeltaRuleArgs& a) {
+  if (const int most = a.on_device->most_rows; most > 0)
+    return most > kFewTokens ? static_cast<int>(a.spans.size()) : 0;
+  return static_cast<int>(std::ranges::count_if(a.spans, [](const KeySpan& s) { return s.q_len > kFewTokens; }));
 }
 bool any_short(const GatedDeltaRuleArgs& a) {
   return a.on_device->most_rows > 0 ||
@@ -154,12 +155,12 @@ void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
   const Stream& stream = stream_of(context);
   GDNParams params = params_of(a);
   if (!gdn_recurrence_supports(a)) return gdn_simple(params, stream.handle);
-  if (any_long(a)) {
+  if (const int count = long_requests(a); count > 0) {
     params.min_len = kFewTokens + 1;
     if (context.determinism == Determinism::kFast && gdn_chunk_sm90_supports(a, stream)) {
       gdn_chunk_sm90(a, params, stream);
     } else {
-      gdn_recurrence(params, stream);
+      gdn_recurrence(params, a.qkv.dim(0), count, stream);
     }
   }
   params.min_len = 0, params.max_len = kFewTokens;

@@ -62,9 +62,10 @@ inline GDNParams params_of(const GatedDeltaRuleArgs& a) {
 // Token by token, any sizes: gated_delta_rule.cu.
 void gdn_simple(const GDNParams& params, cudaStream_t stream);
 
-// Token by token, heads of 128 x 128, one float dtype for qkv, a and b: gdn_recurrence.cu.
+// Token by token, heads of 128 x 128, one float dtype for qkv, a and b: gdn_recurrence.cu. `tokens` are all of qkv,
+// `long_requests` those that params.has() at most.
 bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
-void gdn_recurrence(const GDNParams& params, const Stream& stream);
+void gdn_recurrence(const GDNParams& params, int64_t tokens, int long_requests, const Stream& stream);
 // The same bits for the same calls, made for requests of few tokens: gdn_few_tokens.cu.
 void gdn_few_tokens(const GDNParams& params, cudaStream_t stream);
 

@@ -2,17 +2,16 @@
 // state in registers from the first token to the last.
 //
 // Four warps, one on each of a multiprocessor's schedulers, do nothing but the chain of tokens. Four others bring the
-// next tile of tokens to shared memory, with all factors that depend on a token alone, and write the outputs of the
-// tile before: of these the first four leave the parts of a sum that eight lanes have. Rows are independent of each
-// other, so their number in a block changes no bit.
+// next tile of tokens to shared memory and write the outputs of the tile before: of these the first four leave the
+// parts of a sum that eight lanes have. What depends on a token alone is found by a kernel before, once for all rows of
+// a head. Rows are independent of each other, so their number in a block changes no bit.
 #include "headrace/kernels/cuda/gdn/gated_delta_rule.cuh"
 #include "headrace/kernels/cuda/gdn/gdn_rows.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-constexpr int kTileTokens = 16, kWorkers = 4, kFeeders = 4, kThreads = (kWorkers + kFeeders) * 32;
-constexpr int kFeederTokens = kTileTokens / kFeeders;  // of a tile; the same feeder writes their outputs
+constexpr int kWorkers = 4, kFeeders = 4, kThreads = (kWorkers + kFeeders) * 32;
 
 // A lane's pieces of q or k as they came: 16 bytes at a time from shared memory, whose path workers share with the
 // shuffles that their chain waits for.
@@ -48,6 +47,9 @@ struct TokenPieces {
 template <class T, int kRows>
 struct Tile {
   static constexpr int kBlockRows = kWorkers * kWarpRows * kRows;
+  // The chain of one row a lane is short: longer tiles hide what stands between two of them.
+  static constexpr int kTokens = kRows == 4 ? 12 : kRows == 1 && sizeof(T) == 2 ? 32 : 16;
+  static constexpr int kFeederTokens = kTokens / kFeeders;  // the same feeder writes their outputs
 
   // Of a token: what starts its chain, and q and outputs of the token before, which are worked on at the same time.
   // Workers read one row more than there are tokens and one more k, and use neither.
@@ -58,52 +60,69 @@ struct Tile {
     float2 chain;                        // decay, pull
     float query_before, unused;
   };
-  Row rows[kTileTokens + 2];
+  Row rows[kTokens + 2];
 };
-
-// Sums each of eight values over the warp, in the order of warp_sum; the lane gets the sum of value lane / 4.
-__device__ inline float warp_sum_of_eight(const float (&x)[8], int lane) {
-  float a[4], b[2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool upper = (lane & 16) != 0;
-    a[i] = (upper ? x[i + 4] : x[i]) + __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i + 4], 16);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool upper = (lane & 8) != 0;
-    b[i] = (upper ? a[i + 2] : a[i]) + __shfl_xor_sync(0xffffffffu, upper ? a[i] : a[i + 2], 8);
-  }
-  const bool upper = (lane & 4) != 0;
-  float sum = (upper ? b[1] : b[0]) + __shfl_xor_sync(0xffffffffu, upper ? b[0] : b[1], 4);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
-}
 
 // A value that is the same in all lanes, so that the compiler knows it: else every shuffle is preceded by a check,
 // across which it moves nothing.
 __device__ inline int of_warp(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+// What the two kernels are launched with.
+struct Params {
+  GDNParams gdn;
+  float4* factors;  // [v_heads, tokens]: a token's decay, pull, push and query
+  int64_t tokens;
+};
+
+constexpr int kFactorWarps = 8;
+
+// The factors of every token: a warp for a token and key head, whose value heads have a lane each.
+template <class T>
+__global__ void __launch_bounds__(kFactorWarps * 32) find_factors(const __grid_constant__ Params of) {
+  const GDNParams& p = of.gdn;
+  const int64_t token = int64_t{blockIdx.x} * kFactorWarps + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, key_head = blockIdx.y, group = p.v_heads / p.k_heads;
+  if (token >= of.tokens) return;
+  const T* const row = static_cast<const T*>(p.qkv.data) + p.qkv.at(token);
+  const float4 q = load4(row + key_head * kHeadDim + 4 * lane);
+  const float4 k = load4(row + (p.k_heads + key_head) * kHeadDim + 4 * lane);
+  const float q_squared = warp_sum(sum_of_squares(q)), k_squared = warp_sum(sum_of_squares(k));
+  for (int i = lane; i < group; i += 32) {
+    const int head = key_head * group + i;
+    const auto a = static_cast<float>(static_cast<const T*>(p.a.data)[p.a.at(token) + head]);
+    const auto b = static_cast<float>(static_cast<const T*>(p.b.data)[p.b.at(token) + head]);
+    const TokenFactors f(expf(gdn_log_decay(a, p.a_log[head], p.dt_bias[head])), gdn_beta(b), q_squared, k_squared);
+    of.factors[head * of.tokens + token] = {f.decay, f.pull, f.push, f.query};
+  }
+}
+
+// Values that are made here, and not where they are used.
+__device__ inline void hold(RowPieces& x) {
+#pragma unroll
+  for (int i = 0; i < kLanePieces; ++i) asm volatile("" : "+f"(x[i].x), "+f"(x[i].y), "+f"(x[i].z), "+f"(x[i].w));
+}
+
 // What all warps of a block work on.
-template <int kRows>
 struct Place {
   int head, first_row;
   KeySpan span;
   StateSlots slots;
+  const float4* factors;  // of the head's tokens
 };
 
 // Inputs on their way from memory to a tile, by one of the feeding warps.
 template <class T, int kRows>
 struct Feeder {
-  static constexpr int kBlockRows = Tile<T, kRows>::kBlockRows;
+  static constexpr int kBlockRows = Tile<T, kRows>::kBlockRows, kFeederTokens = Tile<T, kRows>::kFeederTokens;
   static constexpr int kValues = kFeederTokens * kBlockRows / 32;  // of v and of the outputs, for a lane
 
   Bits4<T> q[kFeederTokens], k[kFeederTokens];
-  T v[kValues], a, b;
+  T v[kValues];
+  float4 factors;  // of token lane % kFeederTokens
 
   // Tokens beyond the request's last repeat it.
-  __device__ void load(const GDNParams& p, const Place<kRows>& place, int tile, int warp, int lane) {
-    const int first = tile * kTileTokens + warp * kFeederTokens, last = place.span.q_len - 1;
+  __device__ void load(const GDNParams& p, const Place& place, int tile, int warp, int lane) {
+    const int first = tile * Tile<T, kRows>::kTokens + warp * kFeederTokens, last = place.span.q_len - 1;
     const int key_head = place.head / (p.v_heads / p.k_heads);
     const auto token = [&](int i) { return place.span.q_off + min(first + i, last); };
     const auto row = [&](int i) { return static_cast<const T*>(p.qkv.data) + token(i) * p.qkv.token_stride; };
@@ -118,43 +137,34 @@ struct Feeder {
       const int at = i * 32 + lane;
       v[i] = row(at / kBlockRows)[from + at % kBlockRows];
     }
-    const int64_t of_lane = token(lane % kFeederTokens);
-    a = static_cast<const T*>(p.a.data)[p.a.at(of_lane) + place.head];
-    b = static_cast<const T*>(p.b.data)[p.b.at(of_lane) + place.head];
+    factors = place.factors[token(lane % kFeederTokens)];
   }
 
-  __device__ void store(Tile<T, kRows>& tile, float a_log, float dt_bias, int warp, int lane) const {
+  __device__ void store(Tile<T, kRows>& tile, int warp, int lane) const {
     const int first = warp * kFeederTokens, place = TokenPieces<T>::place(lane);
-    float squares[2 * kFeederTokens];
 #pragma unroll
     for (int i = 0; i < kFeederTokens; ++i) {
       tile.rows[first + i + 1].q_before[place] = q[i];
       tile.rows[first + i].k[place] = k[i];
-      squares[i] = sum_of_squares(floats<T>(q[i])), squares[kFeederTokens + i] = sum_of_squares(floats<T>(k[i]));
     }
-    const float sum = warp_sum_of_eight(squares, lane);
-    const int token_lane = lane % kFeederTokens * 4;
-    const TokenFactors of_token(expf(gdn_log_decay(static_cast<float>(a), a_log, dt_bias)),
-                                gdn_beta(static_cast<float>(b)), __shfl_sync(0xffffffffu, sum, token_lane),
-                                __shfl_sync(0xffffffffu, sum, 4 * kFeederTokens + token_lane));
     if (lane < kFeederTokens) {
-      tile.rows[first + lane].chain = {of_token.decay, of_token.pull};
-      tile.rows[first + lane + 1].query_before = of_token.query;
+      tile.rows[first + lane].chain = {factors.x, factors.y};
+      tile.rows[first + lane + 1].query_before = factors.w;
     }
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int at = i * 32 + lane, token = at / kBlockRows;
       tile.rows[first + token].pushed[at % kBlockRows] =
-          __shfl_sync(0xffffffffu, of_token.push, token) * static_cast<float>(v[i]);
+          __shfl_sync(0xffffffffu, factors.z, token) * static_cast<float>(v[i]);
     }
   }
 
-  static __device__ void write_outputs(const GDNParams& p, const Place<kRows>& place, const Tile<T, kRows>& tile,
-                                       int number, int warp, int lane) {
+  static __device__ void write_outputs(const GDNParams& p, const Place& place, const Tile<T, kRows>& tile, int number,
+                                       int warp, int lane) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       const int at = i * 32 + lane, token = warp * kFeederTokens + at / kBlockRows, row = at % kBlockRows;
-      const int t = number * kTileTokens + token;
+      const int t = number * Tile<T, kRows>::kTokens + token;
       if (t >= place.span.q_len) continue;
       const auto& of_token = tile.rows[token + 1];
       p.out.set(place.span.q_off + t, place.head, place.first_row + row,
@@ -172,7 +182,7 @@ struct Worker {
   int warp_row;         // of the head: the warp's first
   int snapshot, until;  // the next one, and after how many tokens it is due
 
-  __device__ void start(const GDNParams& p, const Place<kRows>& place, int request, int warp, int lane) {
+  __device__ void start(const GDNParams& p, const Place& place, int request, int warp, int lane) {
     own_row = warp * kWarpRows * kRows + lane / kRowLanes;
     warp_row = place.first_row + warp * kWarpRows * kRows;
     state.load(p.state_of(place.slots.read, place.head), warp_row, lane);
@@ -184,9 +194,9 @@ struct Worker {
     until = of_warp(due ? p.batch.snapshots[snapshot].num_tokens : INT32_MAX);
   }
 
-  __device__ void run(const GDNParams& p, const Place<kRows>& place, Tile<T, kRows>& tile, int number, int request,
-                      int lane) {
-    const int first = number * kTileTokens, end = of_warp(min(kTileTokens, place.span.q_len - first));
+  __device__ void run(const GDNParams& p, const Place& place, Tile<T, kRows>& tile, int number, int request, int lane) {
+    constexpr int kTokens = Tile<T, kRows>::kTokens;
+    const int first = number * kTokens, end = of_warp(min(kTokens, place.span.q_len - first));
     for (int t = 0; t < end;) {
       const int stop = min(end, until - first);
       run_tokens(tile, t, stop, lane);
@@ -211,13 +221,12 @@ struct Worker {
 
   // What the next token needs, and keys of the token behind it.
   struct Ahead {
-    RowPieces k;
-    TokenPieces<T> k_after, q_before;
+    TokenPieces<T> k, q_before;
     float2 chain;
     float pushed[kRows];
 
     __device__ void load(const Row* at, int own_row, int lane) {
-      k_after.load(at[1].k, lane);
+      k.load(at[1].k, lane);
       q_before.load(at->q_before, lane);
       chain = at->chain;
 #pragma unroll
@@ -230,41 +239,52 @@ struct Worker {
   __device__ void run_tokens(Tile<T, kRows>& tile, int from, int to, int lane) {
     Row* at = tile.rows + from;
     Ahead ahead;
-    ahead.k_after.load(at->k, lane);
-    ahead.k_after.as_float(ahead.k);
+    RowPieces even, odd;  // keys of every other token
+    ahead.k.load(at->k, lane);
+    ahead.k.as_float(even);
     ahead.load(at, own_row, lane);
-#pragma unroll 1  // of two tokens the compiler mixes what belongs behind the shuffles of one
-    for (int t = from; t < to; ++t) {
-      put_parts(*at, ahead.q_before, lane);
-      state.step(ahead.k, ahead.pushed, ahead.chain.x, ahead.chain.y);
-      ahead.k_after.as_float(ahead.k);
+    const auto run = [&](const RowPieces& k, RowPieces& next) {
+      state.step(k, ahead.pushed, ahead.chain.x, ahead.chain.y, [&] {
+        put_parts(*at, ahead.q_before, lane);
+        ahead.k.as_float(next);
+        hold(next);
+      });
       ahead.load(++at, own_row, lane);
+    };
+#pragma unroll 1
+    for (int t = from; t < to; t += 2) {
+      run(even, odd);
+      if (t + 1 == to) break;
+      run(odd, even);
     }
     put_parts(*at, ahead.q_before, lane);
   }
 };
 
 template <class T, int kRows>
-__global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant__ GDNParams p) {
+__global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant__ Params of) {
+  const GDNParams& p = of.gdn;
   extern __shared__ float4 memory[];
   auto* const tiles = reinterpret_cast<Tile<T, kRows>*>(memory);  // two: one is worked on, the other fed
   const int request = blockIdx.z, lane = threadIdx.x % 32;
-  const Place<kRows> place = {.head = static_cast<int>(blockIdx.y),
-                              .first_row = static_cast<int>(blockIdx.x) * Tile<T, kRows>::kBlockRows,
-                              .span = p.batch.spans[request],
-                              .slots = p.batch.state_slots[request]};
+  const int head = static_cast<int>(blockIdx.y);
+  const Place place = {.head = head,
+                       .first_row = static_cast<int>(blockIdx.x) * Tile<T, kRows>::kBlockRows,
+                       .span = p.batch.spans[request],
+                       .slots = p.batch.state_slots[request],
+                       .factors = of.factors + head * of.tokens};
   if (!p.has(place.span)) return;
   const int number = of_warp(static_cast<int>(threadIdx.x) / 32), warp = number % kWorkers;
   const bool works = number < kWorkers;
-  const float a_log = p.a_log[place.head], dt_bias = p.dt_bias[place.head];
-  const int num_tiles = of_warp((place.span.q_len + kTileTokens - 1) / kTileTokens);
+  constexpr int kTokens = Tile<T, kRows>::kTokens;
+  const int num_tiles = of_warp((place.span.q_len + kTokens - 1) / kTokens);
   Worker<T, kRows> worker;
   if (works) {
     worker.start(p, place, request, warp, lane);
   } else {
     Feeder<T, kRows> feeder;
     feeder.load(p, place, 0, warp, lane);
-    feeder.store(tiles[0], a_log, dt_bias, warp, lane);
+    feeder.store(tiles[0], warp, lane);
   }
   for (int tile = 0; tile < num_tiles; ++tile) {
     __syncthreads();
@@ -277,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant_
     if (tile + 1 == num_tiles) continue;
     Feeder<T, kRows> feeder;
     feeder.load(p, place, tile + 1, warp, lane);
-    feeder.store(other, a_log, dt_bias, warp, lane);
+    feeder.store(other, warp, lane);
   }
   __syncthreads();
   if (!works) {
@@ -288,24 +308,34 @@ __global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant_
 }
 
 template <class T, int kRows>
-void launch(const GDNParams& p, cudaStream_t stream) {
+void launch(const Params& params, cudaStream_t stream) {
   constexpr int kBytes = 2 * sizeof(Tile<T, kRows>);
+  static_assert(kBytes <= 99 * 1024, "sm_86 and sm_89 have no more");
   check_cuda(cudaFuncSetAttribute(recur_rows<T, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
              "shared memory of gated_delta_rule, token by token");
-  const dim3 grid(static_cast<unsigned>(kHeadDim / Tile<T, kRows>::kBlockRows), static_cast<unsigned>(p.v_heads),
-                  static_cast<unsigned>(p.requests));
-  recur_rows<T, kRows><<<grid, kThreads, kBytes, stream>>>(p);
+  const dim3 grid(static_cast<unsigned>(kHeadDim / Tile<T, kRows>::kBlockRows),
+                  static_cast<unsigned>(params.gdn.v_heads), static_cast<unsigned>(params.gdn.requests));
+  recur_rows<T, kRows><<<grid, kThreads, kBytes, stream>>>(params);
   check_launch("gated_delta_rule, token by token");
 }
 
-// One row in a lane is the shortest chain, for which every block wants a multiprocessor; two need fewer instructions.
+// One row in a lane is the shortest chain, for which every block wants a multiprocessor; more need fewer instructions.
 template <class T>
-void launch_on(const GDNParams& p, const Stream& stream) {
-  const int64_t blocks = int64_t{p.requests} * p.v_heads * (kHeadDim / Tile<T, 1>::kBlockRows);
-  if (blocks <= stream.num_sms) {
-    launch<T, 1>(p, stream.handle);
+void launch_on(const Params& params, int long_requests, const Stream& stream) {
+  const GDNParams& p = params.gdn;
+  const auto fits = [&](int block_rows) {
+    return int64_t{long_requests} * p.v_heads * (kHeadDim / block_rows) <= stream.num_sms;
+  };
+  const dim3 grid(static_cast<unsigned>((params.tokens + kFactorWarps - 1) / kFactorWarps),
+                  static_cast<unsigned>(p.k_heads));
+  find_factors<T><<<grid, kFactorWarps * 32, 0, stream.handle>>>(params);
+  check_launch("gated_delta_rule, factors of tokens");
+  if (fits(Tile<T, 1>::kBlockRows)) {
+    launch<T, 1>(params, stream.handle);
+  } else if (fits(Tile<T, 2>::kBlockRows)) {
+    launch<T, 2>(params, stream.handle);
   } else {
-    launch<T, 2>(p, stream.handle);
+    launch<T, 4>(params, stream.handle);
   }
 }
 
@@ -321,11 +351,15 @@ bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a) {
          aligned(a.qkv, 4) && reinterpret_cast<uintptr_t>(a.state.data()) % 16 == 0;
 }
 
-void gdn_recurrence(const GDNParams& p, const Stream& stream) {
+void gdn_recurrence(const GDNParams& p, int64_t tokens, int long_requests, const Stream& stream) {
+  const Params params = {.gdn = p, .factors = static_cast<float4*>(stream.scratch), .tokens = tokens};
+  HR_REQUIRE(tokens * p.v_heads <= static_cast<int64_t>(stream.scratch_bytes / sizeof(float4)), ErrorCode::kUnsupported,
+             "cuda gated_delta_rule: ", tokens, " tokens of ", p.v_heads, " heads in one call, expected at most ",
+             stream.scratch_bytes / sizeof(float4) / p.v_heads, " tokens; take smaller chunks");
   switch (p.qkv.type) {
-    case DType::kBF16: launch_on<__nv_bfloat16>(p, stream); break;
-    case DType::kF16: launch_on<__half>(p, stream); break;
-    default: launch_on<float>(p, stream); break;
+    case DType::kBF16: launch_on<__nv_bfloat16>(params, long_requests, stream); break;
+    case DType::kF16: launch_on<__half>(params, long_requests, stream); break;
+    default: launch_on<float>(params, long_requests, stream); break;
   }
 }
 

@@ -133,11 +133,13 @@ struct StateRows {
     }
   }
 
-  // One token: S := decay S + d k^T. `pushed` is push v of every row.
-  template <class Pieces>
-  __device__ void step(const Pieces& k, const float (&pushed)[kRows], float decay, float pull) {
+  // One token: S := decay S + d k^T. `pushed` is push v of every row; meanwhile() is for the time that sums take.
+  template <class Pieces, class Meanwhile>
+  __device__ void step(const Pieces& k, const float (&pushed)[kRows], float decay, float pull,
+                       const Meanwhile& meanwhile) {
     float d[kRows];
     dot_parts(row, k, d);
+    meanwhile();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) d[r] = fmaf(pull, row_sum(d[r]), pushed[r]);
 #pragma unroll
@@ -179,7 +181,7 @@ struct HeadToken {
     float pushed[kLaneRows];
 #pragma unroll
     for (int r = 0; r < kLaneRows; ++r) pushed[r] = f.push * v[first_row + kWarpRows * r + lane / kRowLanes];
-    state.step(SharedPieces{k, lane}, pushed, f.decay, f.pull);
+    state.step(SharedPieces{k, lane}, pushed, f.decay, f.pull, [] {});
   }
   // Outputs of the lane's rows, from the state after the token.
   template <int kLaneRows>
