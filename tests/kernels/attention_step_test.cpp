@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "headrace/kernels/attention_step.h"
@@ -39,6 +40,7 @@ struct StepCase {
   bool codes = false;  // a pool of FP8
   int32_t window = kNoWindow;
   float cap = 0;
+  std::optional<RotarySections> sections = std::nullopt;  // then positions have axes
 };
 
 // Queries lie with their gates as a projection leaves them; keys and values are columns of one tensor. What a slot
@@ -53,6 +55,8 @@ struct StepProblem {
     inv_freq = Tensor(DType::kF32, {c.rotated / 2});
     for (int64_t i = 0; i < c.rotated / 2; ++i) set_element(inv_freq, i, 1.0 / static_cast<double>(1 + i * i));
     out = Tensor(type, {tokens, c.heads, c.dim}), lse = Tensor(DType::kF32, {tokens, c.heads});
+    axes = Tensor(DType::kI32, {RotarySections::kAxes, tokens});
+    for (int64_t i = 0; i < axes.numel(); ++i) axes.data_as<int32_t>()[i] = static_cast<int32_t>(1 + 91 * i);
     fill_pool();
     if (c.infinite) spoil();
   }
@@ -84,6 +88,7 @@ struct StepProblem {
                       .window = c.window,
                       .out = out,
                       .lse = lse}};
+    if (c.sections) a.norm_rotary.positions = axes, a.norm_rotary.sections = c.sections;
     if (c.norm) a.norm_rotary.q_weight = q_weight, a.norm_rotary.k_weight = k_weight;
     if (c.gate) a.gate = queries.view().narrow(2, c.dim, 2 * c.dim);
     return a;
@@ -92,7 +97,7 @@ struct StepProblem {
   const StepCase& c;
   DType type;
   Random random{5};
-  Tensor queries, keys, q_weight, k_weight, inv_freq, out, lse, k_pool, v_pool, table;
+  Tensor queries, keys, q_weight, k_weight, inv_freq, axes, out, lse, k_pool, v_pool, table;
   std::vector<KeySpan> spans;
   std::vector<int32_t> positions;
   std::vector<int64_t> slots;
@@ -189,6 +194,7 @@ std::vector<StepCase> cases() {
       {.name = "infinite_values_of_256", .requests = {{70, 2}, {129, 1}}, .dim = 256, .rotated = 64, .infinite = true},
       {.name = "infinite_values_without_gates", .requests = {{70, 4}}, .gate = false, .infinite = true},
       {.name = "many_rows", .requests = {{5, 40}, {33, 1}}},
+      {.name = "positions_of_axes", .requests = {{90, 4}}, .sections = RotarySections{16, 24, 24}},
 
   };
 }

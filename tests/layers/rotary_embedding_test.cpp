@@ -116,6 +116,18 @@ TEST(RotaryEmbedding, B26_ANumberThatTheTypeNeedsIsNeverGuessed) {
   refused(yarn, [](RotaryConfig& c) { std::swap(c.beta_slow, c.beta_fast); });
 }
 
+// Of 32 elements 8 turn: 4 pairs. The plain rotation of text is all that is done with them.
+TEST(RotaryEmbedding, SectionsAreThePairsThatTurnOrRefused) {
+  const auto with = [](RotarySections sections) {
+    return RotaryConfig{.theta = 1e7, .partial_rotary_factor = 0.25, .sections = sections};
+  };
+  EXPECT_EQ(code_of(with({2, 1, 1, RotarySections::Layout::kInterleaved}), 32), std::nullopt);
+  const auto refused = testing_support::refusal_of([&] { RotaryEmbedding(with({2, 1, 2}), 32); });
+  EXPECT_EQ(refused.code, ErrorCode::kModelFile);
+  EXPECT_EQ(refused.sentence,
+            "config.json: mrope_section is 2, 1 and 2, expected counts that add up to 4 pairs of rotated elements");
+}
+
 TEST(RotaryEmbedding, RefusesWhatItCannotRotate) {
   EXPECT_EQ(code_of({}), ErrorCode::kModelFile);  // no theta: 10000 would be wrong silently
   EXPECT_EQ(code_of({.type = "longrope", .theta = 1e4}), ErrorCode::kUnsupported);

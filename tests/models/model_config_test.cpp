@@ -56,6 +56,18 @@ TEST(ModelConfig, TheOriginalContextBesideRopeScalingGoesBeforeTheOneInside) {
   EXPECT_EQ(original(yarn + R"(,"original_max_position_embeddings":64},"original_max_position_embeddings":32)"), 32);
 }
 
+TEST(ModelConfig, SectionsOfRotaryAreReadFromBothSpellings) {
+  const auto sections = [](const std::string& more) { return common_config(config_with(more)).rotary.sections; };
+  EXPECT_EQ(sections(R"("rope_scaling":{"type":"default","mrope_section":[16,24,24]})"), (RotarySections{16, 24, 24}));
+  EXPECT_EQ(sections(R"("rope_parameters":{"mrope_section":[11,11,10],"mrope_interleaved":true})"),
+            (RotarySections{11, 11, 10, RotarySections::Layout::kInterleaved}));
+  EXPECT_EQ(sections(R"("rope_parameters":{"rope_theta":1e7})"), std::nullopt);
+  for (const char* bad : {"[11,11]", "[16,8,4,4]", "[11,-1,10]", "[11.5,11,10]", "11"})
+    EXPECT_THROW(sections(str(R"("rope_parameters":{"mrope_section":)", bad, "}")), Error) << bad;
+  EXPECT_TRUE(contains(refusal([&] { sections(R"("rope_parameters":{"mrope_section":[11,11]})"); }),
+                       "mrope_section has 2 entries, expected those of time, height and width"));
+}
+
 TEST(ModelConfig, AThetaThatIsMissingStaysMissing) { EXPECT_EQ(common_config(config_with("")).rotary.theta, 0); }
 
 TEST(ModelConfig, HybridsRotateAQuarterOfEachHeadUnlessTheyState) {

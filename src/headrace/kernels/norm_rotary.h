@@ -13,16 +13,17 @@ struct NormRotaryArgs {
   TensorView q_weight, k_weight;  // [dim], any float dtype; both null: no norm
   float eps = 1e-6f;
   WeightForm weight_form = WeightForm::kPlain;
-  TensorView positions;  // int32 [tokens]
+  TensorView positions;  // int32 [tokens], or [axes, tokens]
   TensorView inv_freq;   // float32 [R / 2]
   float magnitude = 1;
+  std::optional<RotarySections> sections = std::nullopt;  // as rotary_embedding
 
   // The ops that it stands for, of one of q and k.
   RMSNormArgs norm_of(const TensorView& x, const TensorView& weight) const {
     return {.x = x, .weight = weight, .eps = eps, .weight_form = weight_form, .out = x};
   }
   RotaryEmbeddingArgs rotation_of(const TensorView& x) const {
-    return {.x = x, .positions = positions, .inv_freq = inv_freq, .magnitude = magnitude};
+    return {.x = x, .positions = positions, .inv_freq = inv_freq, .magnitude = magnitude, .sections = sections};
   }
 };
 

@@ -64,6 +64,11 @@ void check_scaling(const RotaryConfig& c) {
   if (c.attention_factor) required(c, c.attention_factor, "attention_factor");
 }
 
+void check_sections(const RotarySections& s, int64_t pairs) {
+  HR_REQUIRE(s.fill(pairs), ErrorCode::kModelFile, "config.json: mrope_section is ", s.t, ", ", s.h, " and ", s.w,
+             ", expected counts that add up to ", pairs, " pairs of rotated elements");
+}
+
 }  // namespace
 
 RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, DeviceRuntime& runtime) {
@@ -79,6 +84,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
              "config.json: partial_rotary_factor ", partial, " rotates ", rotary_dim, " of ", head_dim,
              " elements, expected an even number of at least 2");
+  if (c.sections) check_sections(*c.sections, rotary_dim / 2);
   Tensor frequencies(DType::kF32, {rotary_dim / 2});
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
     // The power is a float32 one in the checkpoints' training; its rounding is part of the model.

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "headrace/kernels/rotary_embedding.h"
 #include "headrace/layers/layer_context.h"
 
 namespace headrace {
@@ -18,6 +19,9 @@ struct RotaryConfig {
   std::optional<double> original_max_position;              // llama3, yarn
   double beta_fast = 32, beta_slow = 1;                     // yarn
   std::optional<double> attention_factor;                   // yarn; absent: 0.1 ln(factor) + 1, at least 1
+  // Checked and no more: models take text, whose tokens have one position on all axes, so that the rotation is the
+  // plain one.
+  std::optional<RotarySections> sections;
 
   bool operator==(const RotaryConfig&) const = default;
 };

@@ -49,6 +49,20 @@ void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids
   for (const int64_t id : found) ids.push_back(static_cast<int32_t>(id));
 }
 
+void read_sections(const JsonValue& rope, RotaryConfig& c) {
+  const JsonValue* stated = rope.find("mrope_section");
+  if (stated == nullptr) return;
+  const std::vector<int64_t> pairs = stated->as_ints(0, kMaxDim);
+  HR_REQUIRE(pairs.size() == RotarySections::kAxes, ErrorCode::kModelFile, stated->where(), " has ", pairs.size(),
+             " entries, expected those of time, height and width");
+  using Layout = RotarySections::Layout;
+  c.sections =
+      RotarySections{.t = static_cast<int32_t>(pairs[0]),
+                     .h = static_cast<int32_t>(pairs[1]),
+                     .w = static_cast<int32_t>(pairs[2]),
+                     .layout = rope.bool_or("mrope_interleaved", false) ? Layout::kInterleaved : Layout::kInRuns};
+}
+
 }  // namespace
 
 void read_rope(const JsonValue& rope, RotaryConfig& c) {
@@ -62,6 +76,7 @@ void read_rope(const JsonValue& rope, RotaryConfig& c) {
   c.beta_fast = rope.float_or("beta_fast", c.beta_fast);
   c.beta_slow = rope.float_or("beta_slow", c.beta_slow);
   read_number(rope, "attention_factor", c.attention_factor);
+  read_sections(rope, c);
   for (const char* key : {"mscale", "mscale_all_dim", "truncate"}) {
     HR_REQUIRE(c.type != "yarn" || rope.find(key) == nullptr, ErrorCode::kUnsupported, rope.where(), " has ", key,
                ", which is not built");

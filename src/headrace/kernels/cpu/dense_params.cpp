@@ -58,7 +58,10 @@ RotaryEmbeddingParams params_of(const RotaryEmbeddingArgs& a, const OpContext& c
           .heads = a.x.dim(1),
           .half = a.inv_freq.dim(0),
           .magnitude = a.magnitude,
-          .threads = context.threads};
+          .threads = context.threads,
+          .has_axes = a.has_axes(),
+          .sections = a.sections.value_or(RotarySections{}),
+          .axis_stride = a.has_axes() ? a.positions.stride(0) : 0};
 }
 
 PointwiseParams params_of(const PointwiseArgs& a, const OpContext& context) {

@@ -62,13 +62,20 @@ void norm_tokens(void* context, long task, float* scratch) {
   }
 }
 
+template <bool kHasAxes>
+[[gnu::always_inline]] inline int position_of(const RotaryEmbeddingParams& p, long token, long pair) {
+  if constexpr (!kHasAxes) return p.positions[token];
+  return p.positions[p.sections.axis_of(static_cast<int>(pair)) * p.axis_stride + token];
+}
+
+template <bool kHasAxes>
 void rotate_tokens(void* context, long task, float* scratch) {
   const auto& p = *static_cast<const RotaryEmbeddingParams*>(context);
   float *c = scratch, *s = scratch + p.half, *row = scratch + 2 * p.half;
   const long begin = task * kTokensPerTask;
   for (long t = begin; t < task_end(p, begin); ++t) {
     for (long i = 0; i < p.half; ++i) {
-      const float angle = static_cast<float>(p.positions[t]) * p.inv_freq[i];
+      const float angle = static_cast<float>(position_of<kHasAxes>(p, t, i)) * p.inv_freq[i];
       c[i] = cosf(angle) * p.magnitude;
       s[i] = sinf(angle) * p.magnitude;
     }
@@ -144,7 +151,8 @@ void rms_norm(const RMSNormParams& params) {
 }
 
 void rotary_embedding(const RotaryEmbeddingParams& params) {
-  parallel_for_with_scratch(params.threads, tasks_of(params.tokens), 4 * params.half + kLanes, rotate_tokens,
+  parallel_for_with_scratch(params.threads, tasks_of(params.tokens), 4 * params.half + kLanes,
+                            params.has_axes ? rotate_tokens<true> : rotate_tokens<false>,
                             const_cast<RotaryEmbeddingParams*>(&params));
 }
 

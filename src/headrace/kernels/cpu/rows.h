@@ -32,6 +32,9 @@ struct RotaryEmbeddingParams {
   long tokens = 0, heads = 0, half = 0;
   float magnitude = 1;
   int threads = 1;
+  bool has_axes = false;
+  RotarySections sections;  // where there are axes
+  long axis_stride = 0;     // of their positions
 };
 
 struct PointwiseParams {

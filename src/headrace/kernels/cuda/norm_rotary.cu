@@ -197,10 +197,12 @@ Params params_of(const NormRotaryArgs& a) {
           .stored = {}};
 }
 
-// Whether heads come in pieces of one type.
+// Whether heads come in pieces of one type, and turn by one position. Others go through the ops one by one.
 bool fits(const NormRotaryArgs& a) {
   const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
-  return a.q.dim(2) <= 32 * kPiece && a.inv_freq.dim(0) % kPiece == 0 && in_pieces(a.q) && in_pieces(a.k) && one_dtype;
+  const bool one_axis = a.positions.rank() == 1;
+  return one_axis && a.q.dim(2) <= 32 * kPiece && a.inv_freq.dim(0) % kPiece == 0 && in_pieces(a.q) && in_pieces(a.k) &&
+         one_dtype;
 }
 
 bool like(const TensorView& x, DType type) { return x.dtype() == type && in_pieces(x); }

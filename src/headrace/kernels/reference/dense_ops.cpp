@@ -36,13 +36,13 @@ void rms_norm(const RMSNormArgs& a, const OpContext&) {
 
 void rotary_embedding(const RotaryEmbeddingArgs& a, const OpContext&) {
   check(a);
-  const auto positions = a.positions.as<const int32_t, 1>("positions");
   const int64_t half = a.inv_freq.dim(0);
   for (int64_t t = 0; t < a.x.dim(0); ++t) {
     for (int64_t i = 0; i < half; ++i) {
+      const double position =
+          a.has_axes() ? get(a.positions, a.sections->axis_of(static_cast<int>(i)), t) : get(a.positions, t);
       // The angle is a float32 product, as every implementation of the checkpoints' training had it.
-      const double angle =
-          static_cast<double>(static_cast<float>(positions(t)) * static_cast<float>(get(a.inv_freq, i)));
+      const double angle = static_cast<double>(static_cast<float>(position) * static_cast<float>(get(a.inv_freq, i)));
       const double c = std::cos(angle) * static_cast<double>(a.magnitude),
                    s = std::sin(angle) * static_cast<double>(a.magnitude);
       for (int64_t h = 0; h < a.x.dim(1); ++h) {
