@@ -64,7 +64,11 @@ echo "\$GTEST_SHARD_INDEX/\$GTEST_TOTAL_SHARDS" >>"$work/gdn_shards"
 echo "[  PASSED  ] 3 tests."
 SH
 for fuzz in attention_fuzz gdn_fuzz engine_fuzz; do
-  program "$work/build/bin/$fuzz" <<<$'#!/bin/bash\necho "${0##*/}: 3 cases in 1.0 s, all right"'
+  program "$work/build/bin/$fuzz" <<SH
+#!/bin/bash
+echo "\${0##*/} \$*" >>"$work/fuzzes"
+echo "\${0##*/}: 3 cases in 1.0 s, all right"
+SH
 done
 program "$work/build/bin/headrace" <<'SH'
 #!/bin/bash
@@ -94,6 +98,7 @@ check "the run's status" 0 "${ran%% *}"
 check "tests that passed, long ones in shards" 37 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
+check "random cases of the baseline" "attention_fuzz gdn_fuzz" "$(sort -u "$work/fuzzes" | grep -oP '.*(?= --backend cuda_baseline )' | xargs)"
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
 check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"

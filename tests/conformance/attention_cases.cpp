@@ -31,12 +31,13 @@ enum Axis {
   kValues,
   kNumAxes
 };
-constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 4, 2, 6, 3, 3, 3, 4, 2, 2, 2};
+constexpr std::array<int, kNumAxes> kSizes = {5, 2, 4, 2, 6, 7, 3, 6, 3, 3, 3, 4, 2, 2, 2};
 using Choice = std::array<int, kNumAxes>;
 
 constexpr std::array kKinds = {Kind::kCausal, Kind::kBlock, Kind::kFull, Kind::kPrefixFull, Kind::kNone};
 constexpr std::array kGroups = {1, 2, 4, 5, 7, 8};
-constexpr std::array kHeadDims = {64, 80, 128, 256};
+constexpr std::array<int32_t, 7> kHeadDims = {64, 80, 96, 128, 192, 256, 512};  // the last is the largest of all
+constexpr int32_t kWider = 72;  // values have so many elements more than keys
 constexpr std::array kPages = {1, 16, 32, 64, 128, 256};
 constexpr std::array kPrefixes = {0, 1, 45};
 constexpr std::array kNews = {1, 2, 11};
@@ -69,6 +70,7 @@ AttentionCase case_of(const Choice& c, std::string name) {
   a.num_heads = 2 * kGroups[static_cast<size_t>(c[kGroup])];
   a.head_dim = kHeadDims[static_cast<size_t>(c[kHeadDim])];
   if (c[kVDim] == 1) a.v_head_dim = 48;
+  if (c[kVDim] == 2) a.v_head_dim = std::min(kHeadDims.back(), a.head_dim + kWider);
   a.page_size = kPages[static_cast<size_t>(c[kPage])];
   constexpr std::array<int32_t, 4> kWindows = {0, 3, 20, 7};
   if (c[kWindow] > 0) a.window = kWindows[static_cast<size_t>(c[kWindow])];
@@ -90,8 +92,10 @@ Choice random_choice(Random& random) {
   return c;
 }
 
-// A prompt in one pass has nothing cached: a prefix or a hole chosen for it would be counted and not tested.
+// A prompt in one pass has nothing cached: a prefix or a hole chosen for it would be counted and not tested, and
+// so would values wider than the largest heads.
 bool is_possible(const Choice& c) {
+  if (kHeadDims[static_cast<size_t>(c[kHeadDim])] == kHeadDims.back() && c[kVDim] == 2) return false;
   return kKinds[static_cast<size_t>(c[kKind])] != Kind::kPrefixFull || (c[kPrefix] == 0 && c[kHole] == 0);
 }
 

@@ -118,6 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Sampled, AttentionConformance, testing::ValuesIn(sample
 TEST(AttentionCases, EveryValueOfEveryAxisMeetsAHole) {
   std::set<KeySpan::Kind> kinds;
   std::set<int32_t> windows, groups, dims, pages, rows;
+  std::set<int32_t> narrower_than_values;
   std::set<std::pair<DType, DType>> types;
   for (const AttentionCase& c : pairwise_attention_cases()) {
     for (const RequestCase& r : c.requests) {
@@ -125,13 +126,15 @@ TEST(AttentionCases, EveryValueOfEveryAxisMeetsAHole) {
       EXPECT_LT(r.hole_end, r.prefix);
       kinds.insert(r.kind), rows.insert(r.new_tokens), windows.insert(c.window.value_or(0));
       groups.insert(c.num_heads / c.num_kv_heads), dims.insert(c.head_dim), pages.insert(c.page_size);
+      if (c.v_head_dim.value_or(0) > c.head_dim) narrower_than_values.insert(c.head_dim);
       types.emplace(c.dtype, c.pool_dtype);
     }
   }
   EXPECT_EQ(kinds.size(), 4) << "all but kPrefixFull, which has no context";
   EXPECT_EQ(windows.size(), 4);
   EXPECT_EQ(groups.size(), 6);
-  EXPECT_EQ(dims.size(), 4);
+  EXPECT_EQ(dims, (std::set{64, 80, 96, 128, 192, 256, 512}));
+  EXPECT_GE(narrower_than_values.size(), 3);
   EXPECT_EQ(pages.size(), 6);
   EXPECT_EQ(rows, (std::set{1, 2, 11}));
   EXPECT_GE(types.size(), 6);

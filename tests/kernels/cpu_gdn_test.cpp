@@ -70,6 +70,22 @@ TEST_P(CpuGDN, MatchesReferenceAtEveryHeadSize) {
   }
 }
 
+// The largest heads that every set takes.
+TEST_P(CpuGDN, HeadsOf256MatchReferenceAndStrictlyHaveTheSameBitsInAnySplit) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(name_of(type));
+    const GDNCase c = {.k_heads = 1, .group = 1, .dk = 256, .dv = 256, .lens = {1, 67}, .in = type, .out = type};
+    const int32_t spare = GDNProblem(c).first_spare();
+    expect_matches_reference(c, {{.request = 1, .num_tokens = 64, .slot = spare}});
+    const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
+    GDNProblem whole(c), split(c);
+    whole.run(ops(), strict);
+    split.run_split(ops(), {33, 1, 20}, strict);
+    EXPECT_TRUE(bit_equal(split.out(), whole.out()));
+    for (const int64_t slot : {2, 4}) EXPECT_TRUE(bit_equal(split.slot(slot), whole.slot(slot))) << slot;
+  }
+}
+
 TEST_P(CpuGDN, MatchesReferenceForEveryDType) {
   for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
