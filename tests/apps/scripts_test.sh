@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # script/setup, script/test and script/gpu_check from outside: usage, machines that lack something, and the table of a run, over
-# programs that only say what a device's would.
+# programs that only say what a device's would. With a folder of test programs, whether those have the tests that are asked for.
 set -u
 source="$1"
+bin="${2:-}"
 failures=0
 check() {  # check NAME EXPECTED FOUND
   if [[ "$2" != "$3" ]]; then
@@ -38,6 +39,16 @@ for file in $(grep -lE 'mirrored_cuda_ops|HR_INSTANTIATE_KERNEL_SETS|"cuda"' "$s
 done
 check "every program with tests of a device is in gpu_check" "" "$missing"
 
+# So does a test with a device's part whose name does not say so, where only tests with such names are run.
+whole=$(grep -oP -m 1 'for test in \K[^;]*' "$source/script/gpu_check" | xargs | tr ' ' '|')
+unnamed=""
+for file in $(grep -lE 'mirrored_cuda_ops|has_cuda|cuda_module' "$source"/tests/*/*_test.cpp); do
+  tr '\n' ' ' <"$(dirname "$file")/CMakeLists.txt" | grep -qE "headrace_test\(($whole) [^)]*$(basename "$file")" && continue
+  unnamed+=$(awk '/^TEST/ { name = $1 $2 } name != "" && /mirrored_cuda_ops|has_cuda\(|cuda_module\(|kCudaSets|kCuda\)/ { print " " name; name = "" }
+                  /^}/ || /}$/ && /^TEST/ { name = "" }' "$file" | grep -vE 'cuda|Cuda|OnDevice|OnADevice')
+done
+check "every test of a device has a name that gpu_check looks for" "" "$unnamed"
+
 program() {  # program PATH: a script of what is read
   cat >"$1"
   chmod +x "$1"
@@ -56,13 +67,13 @@ for test in cuda_fault_test attention_test attention_step_test gate_up_test narr
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
             decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test \
             canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test; do
-  program "$work/build/bin/$test" <<<$'#!/bin/bash\necho "[  PASSED  ] 3 tests."'
-done
-program "$work/build/bin/cpu_gdn_test" <<SH
+  program "$work/build/bin/$test" <<SH
 #!/bin/bash
-echo "\$GTEST_SHARD_INDEX/\$GTEST_TOTAL_SHARDS" >>"$work/gdn_shards"
+echo "\${0##*/} \$*" >>"$work/tests"
+[[ "\${0##*/}" != cpu_gdn_test ]] || echo "\${GTEST_SHARD_INDEX:-}/\${GTEST_TOTAL_SHARDS:-}" >>"$work/gdn_shards"
 echo "[  PASSED  ] 3 tests."
 SH
+done
 for fuzz in attention_fuzz gdn_fuzz engine_fuzz; do
   program "$work/build/bin/$fuzz" <<SH
 #!/bin/bash
@@ -99,6 +110,23 @@ check "tests that passed, long ones in shards" 37 "$(grep -c '^passed: .*: \[ PA
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "random cases of the baseline" "attention_fuzz gdn_fuzz" "$(sort -u "$work/fuzzes" | grep -oP '.*(?= --backend cuda_baseline )' | xargs)"
+program "$work/tools/compute-sanitizer" <<<$'#!/bin/bash\nshift 4\nexec "$@"'
+check "the sanitizers' run" "0 " "$(gpu_check --sanitize "$work/build" | sed -n '1s/ A GPU.*/ /p')"
+
+# A name that is asked for and that no test has is a test that does not run: each of a list, one of those for any device.
+while read -r name arguments; do
+  [[ -x "$bin/$name" ]] || continue
+  filter='*'
+  [[ "$arguments" != *--gtest_filter=* ]] || filter=${arguments##*--gtest_filter=}
+  [[ "$filter" == *OnADevice* ]] || filter=${filter//:/ }
+  set -f
+  for pattern in $filter; do
+    "$bin/$name" --gtest_list_tests --gtest_filter="$pattern" | grep '^  ' >/dev/null ||
+      check "a test of $name" "one that is called $pattern" "none"
+  done
+  set +f
+done < <(sort -u "$work/tests")
+
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
 check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
 check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"

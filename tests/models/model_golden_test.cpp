@@ -28,6 +28,8 @@ Golden golden_of(const std::string& family) {
   return {golden_tensor(family, "input_ids"), golden_tensor(family, "logits")};
 }
 
+double largest_logit(const Golden& golden) { return float32_tolerance(golden.logits).abs * 1e4; }
+
 // The text from token 0 on in parts of these sizes, the last size repeated.
 Tensor run_all(GoldenRunner& runner, const Golden& golden, const std::vector<int32_t>& cuts) {
   Tensor logits(DType::kF32, golden.logits.shape());
@@ -78,36 +80,41 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
 }
 
 // A step of which few rows' logits are wanted, or none, as prompts are; in strict mode the same bits as among all.
-TEST_P(ModelGolden, LogitsOfSomeRowsAreThoseAmongAll) {
-  const Golden golden = golden_of(GetParam());
-  const auto expect = [&](const OpSet& ops, DeviceRuntime& runtime) {
-    SCOPED_TRACE(ops.name);
-    const auto run = [&](int32_t of_first, int32_t of_second) {
-      GoldenRunner runner(golden_folder(GetParam()), ops, DType::kF32, Determinism::kStrict, std::nullopt, runtime);
-      Tensor logits = Tensor::zeros(DType::kF32, golden.logits.shape());
-      runner.run(golden.ids, {.begin = 0, .end = 41, .logits_every = of_first}, logits);
-      runner.run(golden.ids, {.begin = 41, .end = 77, .logits_every = of_second}, logits);
-      return logits;
-    };
-    const Tensor all = run(1, 1), some = run(7, 36), last = run(42, 36);
-    for (int64_t i = 0; i < 77; ++i) {
-      const auto expect_row = [&](const Tensor& logits, bool wanted) {
-        const Tensor none = Tensor::zeros(DType::kF32, {all.dim(1)});
-        EXPECT_TRUE(bit_equal(logits.view().select(i), wanted ? all.view().select(i) : none.view())) << i;
-      };
-      expect_row(some, i < 41 ? (i + 1) % 7 == 0 : i == 76);
-      expect_row(last, i == 76);
-    }
+void expect_logits_of_some_rows_as_among_all(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {
+  SCOPED_TRACE(ops.name);
+  const Golden golden = golden_of(family);
+  const auto run = [&](int32_t of_first, int32_t of_second) {
+    GoldenRunner runner(golden_folder(family), ops, DType::kF32, Determinism::kStrict, std::nullopt, runtime);
+    Tensor logits = Tensor::zeros(DType::kF32, golden.logits.shape());
+    runner.run(golden.ids, {.begin = 0, .end = 41, .logits_every = of_first}, logits);
+    runner.run(golden.ids, {.begin = 41, .end = 77, .logits_every = of_second}, logits);
+    return logits;
   };
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    if (set.runs_here()) expect(*set.ops, cpu_runtime());
+  const Tensor all = run(1, 1), some = run(7, 36), last = run(42, 36);
+  for (int64_t i = 0; i < 77; ++i) {
+    const auto expect_row = [&](const Tensor& logits, bool wanted) {
+      const Tensor none = Tensor::zeros(DType::kF32, {all.dim(1)});
+      EXPECT_TRUE(bit_equal(logits.view().select(i), wanted ? all.view().select(i) : none.view())) << i;
+    };
+    expect_row(some, i < 41 ? (i + 1) % 7 == 0 : i == 76);
+    expect_row(last, i == 76);
   }
-  if (testing_support::mirrored_cuda_ops() != nullptr) expect(cuda_module().ops("cuda"), cuda_module().runtime(0));
+}
+
+TEST_P(ModelGolden, LogitsOfSomeRowsAreThoseAmongAll) {
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (set.runs_here()) expect_logits_of_some_rows_as_among_all(GetParam(), *set.ops, cpu_runtime());
+  }
+}
+
+TEST_P(ModelGolden, CudaLogitsOfSomeRowsAreThoseAmongAll) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  expect_logits_of_some_rows_as_among_all(GetParam(), cuda_module().ops("cuda"), cuda_module().runtime(0));
 }
 
 TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
   const Golden golden = golden_of(GetParam());
-  const double largest = float32_tolerance(golden.logits).abs * 1e4;
+  const double largest = largest_logit(golden);
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!set.runs_here()) continue;
     SCOPED_TRACE(set.ops->name);
@@ -118,26 +125,31 @@ TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
 }
 
 // Activations stay in float32: what differs is what FP8 costs, and nothing else.
+Tensor logits_over_fp8(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {
+  GoldenRunner runner(golden_folder(family), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime, DType::kE4M3);
+  return run_all(runner, golden_of(family), {20, 1});
+}
+
 TEST_P(ModelGolden, FP8KeysAndValuesStayWithinTheirToleranceAndEqualTheReferences) {
   const Golden golden = golden_of(GetParam());
-  const double largest = float32_tolerance(golden.logits).abs * 1e4;
-  const auto run = [&](const OpSet& ops, DeviceRuntime& runtime) {
-    GoldenRunner runner(golden_folder(GetParam()), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime,
-                        DType::kE4M3);
-    return run_all(runner, golden, {20, 1});
-  };
-  const Tensor want = run(reference::ops(), cpu_runtime());
+  const double largest = largest_logit(golden);
+  const Tensor want = logits_over_fp8(GetParam(), reference::ops(), cpu_runtime());
   EXPECT_TRUE(all_close(want, golden.logits, {.abs = testing_support::fp8_logit_share(GetParam()) * largest}));
   EXPECT_FALSE(all_close(want, golden.logits, float32_tolerance(golden.logits))) << "FP8 had no effect";
   const testing_support::Tolerance same{.abs = testing_support::fp8_flip_share() * largest};
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!set.runs_here()) continue;
     SCOPED_TRACE(set.ops->name);
-    EXPECT_TRUE(all_close(run(*set.ops, cpu_runtime()), want, same));
+    EXPECT_TRUE(all_close(logits_over_fp8(GetParam(), *set.ops, cpu_runtime()), want, same));
   }
-  if (testing_support::mirrored_cuda_ops() == nullptr) return;
-  SCOPED_TRACE("cuda");
-  EXPECT_TRUE(all_close(run(cuda_module().ops("cuda"), cuda_module().runtime(0)), want, same));
+}
+
+TEST_P(ModelGolden, CudaLogitsOverFP8KeysAndValuesEqualTheReferences) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  const double largest = largest_logit(golden_of(GetParam()));
+  const Tensor want = logits_over_fp8(GetParam(), reference::ops(), cpu_runtime());
+  const Tensor got = logits_over_fp8(GetParam(), cuda_module().ops("cuda"), cuda_module().runtime(0));
+  EXPECT_TRUE(all_close(got, want, {.abs = testing_support::fp8_flip_share() * largest}));
 }
 
 TEST_P(ModelGolden, StrictLogitsDoNotDependOnTheCut) {
