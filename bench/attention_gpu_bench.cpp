@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/exit_status.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/device_registry.h"
@@ -390,18 +391,23 @@ std::vector<Case> cases() {
   return all;
 }
 
-}  // namespace
-}  // namespace headrace
-
-int main(int argc, char** argv) {
-  using namespace headrace;
+void run_all(const std::string& wanted, std::string_view set) {
   DeviceRuntime& device = open_device("cuda");
-  const OpSet& ops = cuda_module().ops(argc > 2 ? argv[2] : "cuda");
+  const OpSet& ops = cuda_module().ops(set);
   OpContext context;
   context.stream = device.stream();
   const double copy = copy_rate(device);
   for (const Case& c : cases()) {
-    if (argc <= 1 || c.name.starts_with(argv[1])) run(c, device, ops, context, copy);
+    if (c.name.starts_with(wanted)) run(c, device, ops, context, copy);
   }
-  return 0;
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) {
+  return headrace::app::guarded([&] {
+    headrace::run_all(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "cuda");
+    return 0;
+  });
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/exit_status.h"
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/cuda_module.h"
 
@@ -394,11 +395,8 @@ void run(std::string_view part) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever stops it early has what was measured
-  try {
+  return headrace::app::guarded([&] {
     headrace::run(argc > 1 ? argv[1] : "");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
-  return 0;
+    return 0;
+  });
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/exit_status.h"
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/kernels/cuda_module.h"
 
@@ -284,4 +285,9 @@ void run_all(const std::string& wanted) {
 }  // namespace
 }  // namespace headrace::bench
 
-int main(int argc, char** argv) { headrace::bench::run_all(argc > 1 ? argv[1] : ""); }
+int main(int argc, char** argv) {
+  return headrace::app::guarded([&] {
+    headrace::bench::run_all(argc > 1 ? argv[1] : "");
+    return 0;
+  });
+}
