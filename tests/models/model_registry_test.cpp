@@ -12,6 +12,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"
+#include "support/host_memory.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
@@ -83,6 +84,29 @@ TEST(ModelRegistry, HeadsThatTheKernelsLackAreRefusedWhenTheirLayerIsMade) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_NE(std::string(error.what()).find("has sizes up to 8"), std::string::npos) << error.what();
     }
+  }
+}
+
+// A device that has no memory at all.
+class FullDevice final : public testing_support::HostMemory {
+ public:
+  Device device() const override { return {DeviceType::kCUDA, 0}; }
+  void* allocate(size_t bytes) override {
+    throw Error(ErrorCode::kOutOfMemory, str("cuda:0: could not allocate ", bytes, " bytes; 7 of 9 are free"));
+  }
+};
+
+TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWeightsToo) {
+  FullDevice full;
+  for (const auto& random : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
+    const auto refused =
+        testing_support::refusal_of([&] { load_model(golden("qwen3"), {.runtime = &full, .random_weights = random}); });
+    EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+    const std::string& said = refused.sentence;
+    EXPECT_EQ(said.find(random ? "loading random weights for " : "loading the weights in "), 0u) << said;
+    EXPECT_EQ(said.find(" needs ") == std::string::npos, random.has_value()) << said;
+    EXPECT_NE(said.find(": cuda:0: could not allocate "), std::string::npos) << said;
+    EXPECT_TRUE(said.ends_with(" bytes; 7 of 9 are free; try another device")) << said;
   }
 }
 

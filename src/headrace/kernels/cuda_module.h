@@ -14,7 +14,7 @@ namespace headrace {
 struct CudaModule {
   int32_t version = 0;  // kCudaModuleVersion of the build that made it
   // The runtime of a device: one for each, alive until the program ends. Error kNoDevice: no driver, no such device,
-  // or an architecture that is not built.
+  // or an architecture that is not built; kOutOfMemory where others fill the device.
   DeviceRuntime& (*runtime)(int32_t index) = nullptr;
   // Kernels for contexts whose stream is that of a runtime: the set "cuda", which takes those of the device's
   // architecture where they fit, "cuda_baseline", which any device from sm_80 on runs, or "cuda_chained", for tests:

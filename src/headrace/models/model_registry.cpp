@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "headrace/base/file_exists.h"
+#include "headrace/base/memory_need.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
@@ -106,14 +107,13 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);
-  const int64_t bytes = checkpoint.stored_bytes();
-  try {
-    return row.make(root, config, std::move(checkpoint), context);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kOutOfMemory || options.random_weights) throw;
-    throw Error(ErrorCode::kOutOfMemory, str("the weights in ", directory.string(), " need ", bytes,
-                                             " bytes: ", e.what(), "; try another device"));
+  MemoryNeed need{.what = str("loading the weights in ", directory.string()), .advice = "another device"};
+  if (options.random_weights) {
+    need.what = str("loading random weights for ", directory.string());  // how many is known when they are made
+  } else {
+    need.bytes = checkpoint.stored_bytes();
   }
+  return with_need(need, [&] { return row.make(root, config, std::move(checkpoint), context); });
 }
 
 }  // namespace
