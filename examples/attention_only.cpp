@@ -7,7 +7,7 @@ int main() {
   using namespace headrace;
   const KVPool pool({.groups = {{{1, 64, 64}, {0}}}, .num_pages = 2, .page_size = 16, .dtype = DType::kF32});
   const auto backend = make_backend("auto", {}, {.kv_pool = &pool});
-  const RadixAttention layer({.num_heads = 2, .head_dim = 64, .scaling = 0.125f, .num_kv_heads = 1});
+  const RadixAttention layer({.num_heads = 2, .head_dim = 64, .scaling = 0.125f, .num_kv_heads = 1}, *backend);
   const Tensor table = Tensor::zeros(DType::kI32, {1, 1}), slots = Tensor::zeros(DType::kI64, {1});
   table.data_as<int32_t>()[0] = 1;  // page 1 holds the request's tokens
   for (int32_t position = 0; position < 4; ++position) {

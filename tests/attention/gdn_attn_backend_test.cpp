@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/attention/hybrid_attn_backend.h"
+#include "headrace/attention/op_set_backend.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/random.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -82,6 +85,56 @@ TEST(GDNAttnBackend, TakesTheFusedStepForOneTokenEach) {
 TEST(GDNAttnBackend, RunsTheOpsWhereTheFusedStepRefuses) {
   const OpSet ops = with_step(refuse);
   EXPECT_TRUE(bit_equal(Problem().run(ops, {1, 1, 1}), Problem().run(reference::ops(), {1, 1, 1})));
+}
+
+// Through the hybrid, which has both kinds.
+TEST(GDNAttnBackend, KeyHeadsThatItLacksAreRefusedWhenTheLayerIsMade) {
+  OpSet small = reference::ops();
+  small.most_gdn_key_dim = kDim - 1;
+  const KVPool keys({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
+  const GDNPool states({.num_layers = 1,
+                        .num_slots = 1,
+                        .num_k_heads = kKHeads,
+                        .num_v_heads = kVHeads,
+                        .head_k_dim = kDim,
+                        .head_v_dim = kDim,
+                        .conv_dtype = DType::kF32});
+  const auto code_with = [&](const OpSet& ops) {
+    const HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", ops, keys, OpContext{}),
+                                   std::make_unique<GDNAttnBackend>(states, ops, OpContext{}, kTokens), {1});
+    return refusal_of([&] { const RadixLinearAttention layer(Problem().layer.config(), hybrid); }).code;
+  };
+  EXPECT_EQ(code_with(small), ErrorCode::kUnsupported);
+  EXPECT_EQ(code_with(reference::ops()), std::nullopt);
+}
+
+// States count as much as keys: a warm-up leaves them alone.
+TEST(GDNAttnBackend, AStepThatKeepsStatesIsRefusedWhileWarmingUp) {
+  const KVPool keys({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
+  const GDNPool states({.num_layers = 1,
+                        .num_slots = 1,
+                        .num_k_heads = kKHeads,
+                        .num_v_heads = kVHeads,
+                        .head_k_dim = kDim,
+                        .head_v_dim = kDim,
+                        .conv_dtype = DType::kF32});
+  const Problem p;
+  HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", reference::ops(), keys, OpContext{}),
+                           std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kTokens), {1});
+  const auto code_with = [&](int32_t slot) {
+    ForwardBatch batch{.mode = ForwardMode::kMixed, .attn_backend = &hybrid};
+    batch.attn.spans = {{.q_len = kTokens}};
+    batch.attn.state_slots = {{.read = kNoState, .write = slot}};
+    const Tensor out(DType::kF32, {kTokens, kVHeads, kDim});
+    hybrid.init_forward_metadata(batch);  // before the warm-up begins
+    const WarmupScope warming_up(hybrid.metadata_source());
+    const auto forward = [&] { p.layer.forward(batch, {.mixed_qkv = p.qkv, .a = p.a, .b = p.b}, out); };
+    const auto planned = refusal_of([&] { hybrid.init_forward_metadata(batch); }).code;
+    EXPECT_EQ(planned.has_value(), slot != kNoState);
+    return refusal_of(forward).code;
+  };
+  EXPECT_EQ(code_with(1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_with(kNoState), std::nullopt);
 }
 
 TEST(GDNAttnBackend, AppliesTheGatedNorm) {

@@ -7,6 +7,8 @@
 
 #include "conformance/attention_problem.h"
 #include "headrace/attention/cuda_graph_support.h"
+#include "headrace/attention/op_set_backend.h"
+#include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
@@ -141,6 +143,25 @@ TEST(RadixAttention, RefusesBadFieldsByName) {
   c = good;
   c.logit_cap = -1;
   EXPECT_EQ(refusal(c), "attention layer 1: logit_cap is -1, expected 0 (none) or more");
+}
+
+// What is known of a backend is said when a layer is made for it, and not in the first batch.
+TEST(RadixAttention, HeadsThatItsBackendLacksAreRefusedWhenTheLayerIsMade) {
+  OpSet small = cpu::select_kernel_set();
+  small.name = "small", small.most_head_dim = 64;
+  AttentionProblem problem({.name = "small"}, 3);
+  const OpSetBackend backend("test", small, problem.pool(), {});
+  const auto refused = [&backend](std::optional<int32_t> v_head_dim, int32_t head_dim) {
+    const RadixAttentionConfig config{
+        .num_heads = 1, .head_dim = head_dim, .num_kv_heads = 1, .layer_id = 3, .v_head_dim = v_head_dim};
+    return refusal_of([&] { const RadixAttention layer(config, backend); });
+  };
+  EXPECT_FALSE(refused({}, 64).code);
+  EXPECT_EQ(refused({}, 72).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused({}, 72).sentence,
+            "layer 3: attention heads of 72 elements; the kernel set 'small' has sizes up to 64");
+  EXPECT_EQ(refused(72, 64).code, ErrorCode::kUnsupported) << "values";
+  EXPECT_EQ(refused({}, 0).code, ErrorCode::kInvalidArgument);
 }
 
 TEST(RadixAttention, DescribesItselfInOneLine) {

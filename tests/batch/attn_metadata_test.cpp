@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "support/refusal.h"
 
 namespace headrace {
@@ -42,6 +44,23 @@ TEST(AttnMetadata, RefusesTablesThatAreTooSmall) {
             "batch: 2 write slots, expected one for each of 1 tokens");
   EXPECT_EQ(refusal_of({.spans = {{}}, .state_slots = {{}, {}}}),
             "batch: 2 state slots, expected one for each of 1 requests");
+}
+
+TEST(AttnMetadata, KeepsNothingWhereNoPoolIsWritten) {
+  std::vector<int64_t> none = {kDoNotStore, kDoNotStore}, one = {kDoNotStore, 7};
+  const TensorView no_slots(none.data(), DType::kI64, {2}), a_slot(one.data(), DType::kI64, {2});
+  AttnMetadata idle{.write_slots = no_slots, .encoder_write_slots = no_slots, .state_slots = {{.read = 3}, {}}};
+  EXPECT_TRUE(AttnMetadata().keeps_nothing());
+  EXPECT_TRUE(idle.keeps_nothing());
+  const auto keeps = [&idle](auto change) {
+    AttnMetadata changed = idle;
+    change(changed);
+    return !changed.keeps_nothing();
+  };
+  EXPECT_TRUE(keeps([&](AttnMetadata& m) { m.write_slots = a_slot; }));
+  EXPECT_TRUE(keeps([&](AttnMetadata& m) { m.encoder_write_slots = a_slot; }));
+  EXPECT_TRUE(keeps([&](AttnMetadata& m) { m.state_slots[1].write = 0; }));
+  EXPECT_TRUE(keeps([&](AttnMetadata& m) { m.snapshots = {{.num_tokens = 1}}; }));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 
 using NewKeys = DeviceMetadata::NewKeys;
 
-// Two decode rows with these write slots, the last `padding` of them padding.
-NewKeys new_keys_with(std::vector<int64_t> slots, int64_t padding) {
+// Of two decode rows with these write slots, the last `padding` of them padding.
+DeviceMetadata uploaded_with(std::vector<int64_t> slots, int64_t padding) {
   DeviceBatch device({.max_requests = 2, .max_tokens = 2, .table_rows = 1, .table_pages = 1, .page_size = 4},
                      cpu_runtime());
   ForwardBatch batch{.mode = ForwardMode::kDecode};
@@ -23,7 +23,10 @@ NewKeys new_keys_with(std::vector<int64_t> slots, int64_t padding) {
     batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {static_cast<int64_t>(slots.size())});
   const Tensor table = Tensor::zeros(DType::kI32, {1, 1});
   batch.attn.page_table = table;
-  return device.upload(batch).attn.on_device->new_keys;
+  return *device.upload(batch).attn.on_device;
+}
+NewKeys new_keys_with(const std::vector<int64_t>& slots, int64_t padding) {
+  return uploaded_with(slots, padding).new_keys;
 }
 
 TEST(DeviceBatch, TellsWhetherEveryNewKeyIsStored) {
@@ -32,6 +35,15 @@ TEST(DeviceBatch, TellsWhetherEveryNewKeyIsStored) {
   EXPECT_EQ(new_keys_with({kDoNotStore, 2}, 1), NewKeys::kSomeNotStored);
   EXPECT_EQ(new_keys_with({1, kDoNotStore}, 1), NewKeys::kAllStored) << "the row that is not stored is padding";
   EXPECT_EQ(new_keys_with({}, 0), NewKeys::kSomeNotStored) << "a batch that stores nothing";
+}
+
+// A warm-up may run it then: the slots cannot be read again where they lie now.
+TEST(DeviceBatch, TellsWhetherTheBatchKeepsAnything) {
+  using Keeps = DeviceMetadata::Keeps;
+  EXPECT_EQ(uploaded_with({kDoNotStore, kDoNotStore}, 0).keeps, Keeps::kNothing);
+  EXPECT_EQ(uploaded_with({kDoNotStore, kDoNotStore}, 1).keeps, Keeps::kNothing);
+  EXPECT_EQ(uploaded_with({kDoNotStore, 2}, 0).keeps, Keeps::kSomething);
+  EXPECT_EQ(uploaded_with({kDoNotStore, 2}, 1).keeps, Keeps::kSomething) << "padding that is stored";
 }
 
 // Where kernels find it when a graph runs: at one place.

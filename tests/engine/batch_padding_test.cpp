@@ -35,7 +35,7 @@ struct Decoding {
 
 TEST(BatchPadding, W02_PaddedRowsAreNotStoredAndHaveNoState) {
   const Decoding three;
-  BatchPadding padding(BatchPadding::States::kRecurrent);
+  BatchPadding padding(BatchPadding::States::kRecurrent, 1);
   const ForwardBatch& filled = padding.fill(three.batch, 8);
   ASSERT_EQ(filled.batch_size(), 8);
   ASSERT_EQ(filled.num_tokens(), 8);
@@ -57,7 +57,7 @@ TEST(BatchPadding, W02_PaddedRowsAreNotStoredAndHaveNoState) {
 // The order in which requests leave must not bring a former row back into the padding.
 TEST(BatchPadding, NothingStaysOfALargerBatchBefore) {
   const Decoding three;
-  BatchPadding padding(BatchPadding::States::kRecurrent);
+  BatchPadding padding(BatchPadding::States::kRecurrent, 1);
   padding.fill(three.batch, 4);
   Decoding one;
   one.batch.attn.spans.resize(1), one.batch.attn.state_slots.resize(1), one.batch.logits_rows.resize(1);
@@ -69,15 +69,23 @@ TEST(BatchPadding, NothingStaysOfALargerBatchBefore) {
   }
 }
 
+TEST(BatchPadding, PaddedRowsHaveTheLengthThatTheBackendAsksFor) {
+  const Decoding three;
+  BatchPadding padding(BatchPadding::States::kNone, 3);
+  const ForwardBatch& filled = padding.fill(three.batch, 4);
+  EXPECT_EQ(filled.attn.spans[2].seq_len(), 7);
+  EXPECT_EQ(filled.attn.spans[3].seq_len(), 3);
+}
+
 TEST(BatchPadding, AFullBatchIsLeftAsItIs) {
   const Decoding three;
-  BatchPadding padding(BatchPadding::States::kNone);
+  BatchPadding padding(BatchPadding::States::kNone, 1);
   EXPECT_EQ(padding.fill(three.batch, 3).input_ids.data(), three.ids.data());
 }
 
 TEST(BatchPadding, RefusesWhatDoesNotFit) {
   Decoding three;
-  BatchPadding padding(BatchPadding::States::kRecurrent);
+  BatchPadding padding(BatchPadding::States::kRecurrent, 1);
   EXPECT_THROW(padding.fill(three.batch, 2), Error);
   three.batch.attn.spans.back().q_len = 2;
   EXPECT_THROW(padding.fill(three.batch, 8), Error);
@@ -101,7 +109,7 @@ struct Denoising {
 
 TEST(BatchPadding, W02_RowsPaddedBehindBlocksAreNotStoredAndSeeNothing) {
   const Denoising two;
-  BatchPadding padding(BatchPadding::States::kNone);
+  BatchPadding padding(BatchPadding::States::kNone, 1);
   const ForwardBatch& filled = padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 16, .logits_rows = 8});
   filled.attn.validate(0);
   ASSERT_EQ(filled.batch_size(), 5);
@@ -121,7 +129,7 @@ TEST(BatchPadding, W02_RowsPaddedBehindBlocksAreNotStoredAndSeeNothing) {
 TEST(BatchPadding, W02_RowsPaddedBehindPromptsKeepNoState) {
   Decoding three;
   three.batch.mode = ForwardMode::kMixed;
-  BatchPadding padding(BatchPadding::States::kRecurrent);
+  BatchPadding padding(BatchPadding::States::kRecurrent, 1);
   const ForwardBatch& filled = padding.fill(three.batch, BatchPadding::Sizes{.spans = 6, .rows = 8, .logits_rows = 4});
   filled.attn.validate(0);
   ASSERT_EQ(filled.attn.state_slots.size(), 6u);
@@ -135,7 +143,7 @@ TEST(BatchPadding, W02_RowsPaddedBehindPromptsKeepNoState) {
 
 TEST(BatchPadding, RefusesBlocksThatLeaveNoRequestForThePadding) {
   const Denoising two;
-  BatchPadding padding(BatchPadding::States::kNone);
+  BatchPadding padding(BatchPadding::States::kNone, 1);
   EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 2, .rows = 16, .logits_rows = 8}), Error);
   EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 8, .logits_rows = 8}), Error);
   EXPECT_THROW(padding.fill(two.batch, BatchPadding::Sizes{.spans = 5, .rows = 16, .logits_rows = 3}), Error);

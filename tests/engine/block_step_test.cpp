@@ -264,7 +264,7 @@ class BlockTrace {
   std::optional<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   BatchBuilder builder_;
-  BatchPadding padding_{BatchPadding::States::kNone};
+  BatchPadding padding_{BatchPadding::States::kNone, 1};
 };
 
 std::vector<Problem> problems() {

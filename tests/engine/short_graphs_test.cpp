@@ -28,6 +28,7 @@ class GraphLog final : public testing_support::HostMemory {
     if (on_device.self_conditioning) text_ += ", conditioned";
   }
   std::string launched() { return std::exchange(launched_, {}); }
+  bool is_capturing() const { return capturing_; }
   void begin_capture() override { capturing_ = true; }
   std::unique_ptr<DeviceGraph> end_capture() override {
     capturing_ = false;
@@ -52,13 +53,18 @@ class ModelOfShortRequests final : public Model {
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
     log_.is_recording(batch);
+    const bool warming_up = batch.attn_backend->metadata_source().is_warming_up();
+    passes_.push_back(log_.is_capturing() ? (warming_up ? "recorded as a warm-up" : "recorded")
+                                          : (warming_up ? "warm-up" : "run"));
     if (batch.num_tokens() >= many_) batch.attn.on_device->plans->note_shorter(keys_);
     return Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
   }
+  const std::vector<std::string>& passes() const { return passes_; }  // what each was for
 
  private:
   GraphLog& log_;
   int32_t many_, keys_;
+  mutable std::vector<std::string> passes_;
   ModelInfo info_;
 };
 
@@ -69,9 +75,14 @@ class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
   CudaGraphSupport* cuda_graph_support() override { return this; }
   void init_cuda_graph_state(int32_t, int32_t) override {}
   void init_forward_metadata_capture_cuda_graph(const ForwardBatch&, int32_t) override {}
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch&, int32_t) override {}
+  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override {
+    replayed_length_ = batch.attn.spans.back().seq_len();
+  }
+  int32_t get_cuda_graph_seq_len_fill_value() const override { return 5; }
+  int32_t replayed_length() const { return replayed_length_; }  // of the last request
 
  private:
+  int32_t replayed_length_ = 0;
   void plan(const ForwardBatch&) override {}
   void forward_extend(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
   void forward_decode(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
@@ -145,6 +156,24 @@ struct Recorded {
 
 CudaGraphConfig decode_config(int64_t table_pages) {
   return {.max_requests = 48, .table_rows = 1, .table_pages = table_pages, .page_size = 16, .short_keys = 2048};
+}
+
+// Its flag refuses whatever would be kept; what is recorded is no warm-up any more.
+TEST(CudaGraphRunner, WarmsUpThroughTheFlagAndRecordsWithoutIt) {
+  CudaGraphConfig config = decode_config(256);
+  config.max_requests = 2;
+  config.rows = {.sizes = {8}, .most_rows = 8, .most_logits = 8};
+  Recorded graphs(config, 100, 640);
+  const std::vector<std::string>& passes = graphs.model.passes();
+  ASSERT_GE(passes.size(), 6u);
+  for (size_t i = 0; i < passes.size(); ++i) EXPECT_EQ(passes[i], i % 2 == 0 ? "warm-up" : "recorded") << i;
+  EXPECT_FALSE(graphs.backend.metadata_source().is_warming_up());
+}
+
+TEST(CudaGraphRunner, FillsStepsWithRowsOfTheLengthThatTheBackendAsksFor) {
+  Recorded graphs(decode_config(256), 100, 640);
+  graphs.decoded({100, 200, 300});
+  EXPECT_EQ(graphs.backend.replayed_length(), 5);
 }
 
 TEST(ShortGraphs, RecordsShortContextsOfManyRequestsWhereKernelsAskForIt) {

@@ -67,7 +67,7 @@ const OpSet& ops_of(AttnImpl impl, const OpSet& ops) { return impl == AttnImpl::
 
 // Where the new keys are stored; null: they are not.
 TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const {
-  if (!k || !kv_ || save == SaveKV::kNo || source_.is_warming_up()) return {};
+  if (!k || !kv_ || save == SaveKV::kNo) return {};
   const bool encoder = config_.keys == PagedAttentionArgs::Keys::kEncoder;
   const TensorView& slots = encoder ? metadata.encoder_write_slots : metadata.write_slots;
   HR_REQUIRE(slots, ErrorCode::kInvalidArgument, "attention: keys are to be stored, but the batch has no ",

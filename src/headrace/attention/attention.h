@@ -47,7 +47,7 @@ class Attention {
   // The layer's slice of the pool; null (the default) attends over the new keys alone.
   void bind_kv_cache(const KVLayerView& kv) { kv_ = kv; }
 
-  // Stores k and v of rows with a write slot (never while the source is warming up), then attends.
+  // Stores k and v of rows with a write slot (none has one while the source is warming up), then attends.
   //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's size of a head, written in full; both null: k
   //   and v are stored and nobody attends
   //   k, v likewise with num_kv_heads, or both null: all keys come from the pool

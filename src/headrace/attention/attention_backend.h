@@ -30,8 +30,14 @@ class AttentionBackend {
   virtual std::string describe() const = 0;                           // one line for run reports: which kernels run
   virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
 
+  // Error kUnsupported for a layer that no batch of this backend can run, naming what is built. Layers that are made
+  // for the backend ask for it.
+  virtual void require(const RadixAttentionConfig&) const {}
+  virtual void require(const RadixLinearAttentionConfig&) const {}
+
   // Plans `batch` and installs its metadata in the source; once per batch, before its first forward(). The batch must
-  // stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate.
+  // stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate, and as
+  // AttnMetadataSource::fetch_attn_metadata for a batch that keeps something while the source is warming up.
   void init_forward_metadata(const ForwardBatch& batch);
   // Where attention reads the metadata of the planned batch.
   virtual AttnMetadataSource& metadata_source() { return source_; }

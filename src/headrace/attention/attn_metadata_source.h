@@ -16,13 +16,20 @@ class AttnMetadataSource {
   using FetchFn = std::function<const AttnMetadata&()>;
 
   void set_fetch_fn_for_attn_metadata(FetchFn fetch) { fetch_ = std::move(fetch); }
-  // Error kInvalidArgument when no fetch function is installed. The value lives until the step is over.
+  // Error kInvalidArgument when no fetch function is installed, or when the step would keep something while the source
+  // is warming up. The value lives until the step is over.
   const AttnMetadata& fetch_attn_metadata() const {
     HR_REQUIRE(fetch_ != nullptr, ErrorCode::kInvalidArgument, "attention metadata: no fetch function is installed");
-    return fetch_();
+    const AttnMetadata& metadata = fetch_();
+    HR_REQUIRE(
+        !warming_up_ || metadata.keeps_nothing(), ErrorCode::kInvalidArgument,
+        "attention metadata: a step of a warm-up keeps keys, values or states; expected kDoNotStore and kNoState "
+        "in all of its rows");
+    return metadata;
   }
 
-  // While warming up, nothing is stored for good, published or counted, and over-long lengths are accepted.
+  // While warming up, nothing is stored, published or counted, and over-long lengths are accepted. Batches bring slots
+  // in which nothing is stored, so that the very kernels run that run later; others are refused.
   void set_warming_up() { warming_up_ = true; }
   bool is_warming_up() const { return warming_up_; }
   void reset_warming_up() { warming_up_ = false; }

@@ -10,11 +10,14 @@ class CudaGraphSupport {
  public:
   virtual ~CudaGraphSupport() = default;
 
-  // Value of padded rows' seq_lens: 1, since a length of 0 would divide by zero.
-  virtual int32_t get_cuda_graph_seq_len_fill_value() const { return 1; }
-  // Allocates the buffers of all captures once.
+  // Length of padded decode rows: 1, since a length of 0 would divide by zero.
+  static constexpr int32_t kSeqLenFill = 1;
+  virtual int32_t get_cuda_graph_seq_len_fill_value() const { return kSeqLenFill; }
+  // Once, before the first capture: none will have more requests or tokens, padding included. A backend allocates here
+  // what its captures share, if that is not all in the batches' DeviceBatch.
   virtual void init_cuda_graph_state(int32_t max_bs, int32_t max_num_tokens) = 0;
-  // Binds the plan of `batch` to the fixed buffers of the capture for `bucket` requests.
+  // Binds the plan of `batch` to the fixed buffers of the capture for `bucket` requests. Error kInvalidArgument for a
+  // batch that is larger than was said.
   virtual void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
   // Refreshes those buffers; rows past the batch are padded with kDoNotStore and kNoState.
   virtual void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "headrace/kernels/supported_heads.h"
+
 namespace headrace {
 
 GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
@@ -14,6 +16,10 @@ GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpCo
 
 std::string GDNAttnBackend::describe() const {
   return str("causal_conv1d and gated_delta_rule ", ops_.name, ops_.gdn_step != nullptr ? ", decode in one step" : "");
+}
+
+void GDNAttnBackend::require(const RadixLinearAttentionConfig& layer) const {
+  require_gdn_key_dim(ops_, layer.layer_id, layer.head_k_dim);
 }
 
 void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {

@@ -22,6 +22,7 @@ class GDNAttnBackend {
                  DeviceRuntime& runtime = cpu_runtime());
 
   std::string describe() const;
+  void require(const RadixLinearAttentionConfig& layer) const;  // as AttentionBackend
   // Error kInvalidArgument when the batch has more than max_tokens, or no state slots.
   void init_forward_metadata(const ForwardBatch& batch);
   const GDNForwardMetadata& forward_metadata() const { return metadata_; }

@@ -17,6 +17,8 @@ class HybridAttnBackend final : public AttentionBackend {
 
   std::string_view name() const override { return "hybrid"; }
   std::string describe() const override;
+  void require(const RadixAttentionConfig& layer) const override { full_->require(layer); }
+  void require(const RadixLinearAttentionConfig& layer) const override { gdn_->require(layer); }
   CudaGraphSupport* cuda_graph_support() override { return full_->cuda_graph_support(); }
   AttnMetadataSource& metadata_source() override { return full_->metadata_source(); }
   const AttentionBackend& full_attn_backend() const { return *full_; }

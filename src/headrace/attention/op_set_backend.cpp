@@ -1,6 +1,9 @@
 #include "headrace/attention/op_set_backend.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "headrace/kernels/supported_heads.h"
 
 namespace headrace {
 namespace {
@@ -29,6 +32,10 @@ OpSetBackend::OpSetBackend(std::string_view name, const OpSet& ops, const KVPool
 
 std::string OpSetBackend::describe() const {
   return str(name_, ": paged_attention ", ops_of(attn_impl_, ops_).name, " (", name_of(attn_impl_), ")");
+}
+
+void OpSetBackend::require(const RadixAttentionConfig& layer) const {
+  require_head_dim(ops_of(attn_impl_, ops_), layer.layer_id, std::max(layer.head_dim, layer.v_head_dim.value_or(0)));
 }
 
 void OpSetBackend::plan(const ForwardBatch& batch) {

@@ -16,6 +16,8 @@ class OpSetBackend : public AttentionBackend {
 
   std::string_view name() const override { return name_; }
   std::string describe() const override;
+  using AttentionBackend::require;
+  void require(const RadixAttentionConfig& layer) const override;
 
  private:
   void plan(const ForwardBatch& batch) override;

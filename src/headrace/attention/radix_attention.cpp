@@ -32,6 +32,10 @@ TensorView with_heads(const TensorView& x, int64_t heads) {
 }  // namespace
 
 RadixAttention::RadixAttention(const RadixAttentionConfig& config) : config_(config) { check(config); }
+RadixAttention::RadixAttention(const RadixAttentionConfig& config, const AttentionBackend& backend)
+    : RadixAttention(config) {
+  backend.require(config_);
+}
 
 void RadixAttention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const ForwardBatch& batch,
                              const TensorView& out, const RadixAttentionOptions& options) const {

@@ -42,6 +42,9 @@ struct RadixAttentionOptions {
 class RadixAttention {
  public:
   explicit RadixAttention(const RadixAttentionConfig& config);
+  // For batches of this backend alone: Error kUnsupported now, and not in the first of them, where it has no kernel for
+  // heads of that size.
+  RadixAttention(const RadixAttentionConfig& config, const AttentionBackend& backend);
 
   // out = attention of this batch's rows, by batch.attn_backend.
   //   q    [num_tokens, num_heads * head_dim] or [num_tokens, num_heads, head_dim]; rows may be strided. Null, and out

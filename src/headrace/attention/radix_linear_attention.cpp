@@ -20,6 +20,11 @@ RadixLinearAttention::RadixLinearAttention(const RadixLinearAttentionConfig& con
   check_dtype(name + ": dt_bias", c.dt_bias, DType::kF32);
 }
 
+RadixLinearAttention::RadixLinearAttention(const RadixLinearAttentionConfig& config, const AttentionBackend& backend)
+    : RadixLinearAttention(config) {
+  backend.require(config_);
+}
+
 void RadixLinearAttention::forward(const ForwardBatch& batch, const GDNInputs& in, const TensorView& out) const {
   HR_REQUIRE(batch.attn_backend != nullptr, ErrorCode::kInvalidArgument, "gdn layer ", config_.layer_id,
              ": the batch has no attention backend");

@@ -28,6 +28,8 @@ struct GDNInputs {
 class RadixLinearAttention {
  public:
   explicit RadixLinearAttention(const RadixLinearAttentionConfig& config);
+  // As RadixAttention: Error kUnsupported for key heads of a size that the backend has no kernel for.
+  RadixLinearAttention(const RadixLinearAttentionConfig& config, const AttentionBackend& backend);
 
   // out = conv1d + SiLU, L2 norm, the gated delta rule and in.norm, by batch.attn_backend->forward_gdn.
   //   out [num_tokens, num_v_heads * head_v_dim] or 3-D; written in full, zeros when the batch is idle

@@ -1,5 +1,7 @@
 #include "headrace/batch/attn_metadata.h"
 
+#include <algorithm>
+
 namespace headrace {
 namespace {
 
@@ -30,7 +32,22 @@ void check_pages(const AttnMetadata& m, const KeySpan& span, int64_t request, in
              " pages of cache are outside the page table ", m.page_table.shape());
 }
 
+bool stores_nothing(const TensorView& slots) {
+  if (!slots) return true;
+  const auto slot = slots.as<const int64_t, 1>("write slots");
+  for (int64_t i = 0; i < slot.dim(0); ++i) {
+    if (slot(i) != kDoNotStore) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool AttnMetadata::keeps_nothing() const {
+  if (on_device != nullptr) return on_device->keeps == DeviceMetadata::Keeps::kNothing;
+  return stores_nothing(write_slots) && stores_nothing(encoder_write_slots) && snapshots.empty() &&
+         std::ranges::all_of(state_slots, [](const StateSlots& slots) { return slots.write == kNoState; });
+}
 
 void AttnMetadata::validate(int32_t page_size) const {
   int64_t next = 0;

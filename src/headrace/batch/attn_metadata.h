@@ -44,6 +44,9 @@ struct AttnMetadata {
   int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }
   int64_t num_tokens() const { return spans.empty() ? 0 : spans.back().q_off + spans.back().q_len; }
 
+  // Whether no pool is written: all slots are kDoNotStore, all states kNoState, and there are no snapshots. Of a batch
+  // on a device as its upload has found it.
+  bool keeps_nothing() const;
   // Checks that the rows are packed, every span obeys its kind, and tables are large enough; Error
   // kInvalidArgument names the request. `page_size` is the pool's; 0 skips the page-table checks.
   void validate(int32_t page_size) const;

@@ -182,6 +182,7 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
     to.page_table = table_;
   }
   metadata_.new_keys = new_keys_of(from);
+  metadata_.keeps = from.keeps_nothing() ? DeviceMetadata::Keeps::kNothing : DeviceMetadata::Keeps::kSomething;
   metadata_.token_merge.reset();
   if (from.token_merge) place_merge(*from.token_merge);
   metadata_.self_conditioning.reset();

@@ -25,6 +25,7 @@ struct DeviceMetadata {
   // Whether every row that counts has a write slot: once stored, new keys can be read from the pool like all others.
   enum class NewKeys : uint8_t { kSomeNotStored, kAllStored };
   NewKeys new_keys = NewKeys::kSomeNotStored;
+  enum class Keeps : uint8_t { kNothing, kSomething } keeps = Keeps::kSomething;  // AttnMetadata::keeps_nothing
   DevicePlans* plans = nullptr;  // of the batch; null: kernels keep nothing from one layer to the next
   // Their views on the device; AttnMetadata keeps the host's.
   std::optional<TokenMerge> token_merge;

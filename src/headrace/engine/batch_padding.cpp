@@ -36,7 +36,7 @@ const ForwardBatch& BatchPadding::fill(const ForwardBatch& batch, int32_t size) 
   filled_.positions = filled<int32_t>(positions_, batch.positions, count, size, 0);
   filled_.attn.write_slots = filled<int64_t>(write_slots_, batch.attn.write_slots, count, size, kDoNotStore);
   for (auto i = static_cast<int32_t>(count); i < size; ++i) {
-    filled_.attn.spans.push_back({.q_off = i});
+    filled_.attn.spans.push_back({.q_off = i, .ctx_len = seq_len_fill_ - 1, .phys0 = seq_len_fill_ - 1});
     filled_.logits_rows.push_back(i);
   }
   if (states_ == States::kRecurrent) filled_.attn.state_slots.resize(static_cast<size_t>(size), StateSlots{});

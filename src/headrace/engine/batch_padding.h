@@ -15,9 +15,10 @@ std::vector<int32_t> capture_sizes(int32_t max);
 class BatchPadding {
  public:
   enum class States : uint8_t { kNone, kRecurrent };  // of the model
-  explicit BatchPadding(States states) : states_(states) {}
+  // `seq_len_fill`: length of a padded decode row, CudaGraphSupport::get_cuda_graph_seq_len_fill_value().
+  BatchPadding(States states, int32_t seq_len_fill) : states_(states), seq_len_fill_(seq_len_fill) {}
 
-  // `batch` with padding up to `size` requests of one token each. A padded one has length 1, sees itself, is neither
+  // `batch` with padding up to `size` requests of one token each. A padded one has the length of the fill, is neither
   // stored nor kept (kDoNotStore, kNoState) and has logits that nobody reads. The result refers to memory of `batch`
   // and of this object and is valid until the next call. Error kInvalidArgument for a batch that is larger, or whose
   // requests have more than one token.
@@ -34,6 +35,7 @@ class BatchPadding {
 
  private:
   States states_;
+  int32_t seq_len_fill_;
   std::vector<int32_t> ids_, positions_;  // behind filled_
   std::vector<int64_t> write_slots_;
   ForwardBatch filled_;

@@ -26,6 +26,12 @@ DeviceBatchConfig device_config(const CudaGraphConfig& c) {
           .page_size = c.page_size};
 }
 
+// Of a backend that cannot be recorded it does not matter: capture() refuses it.
+int32_t seq_len_fill_of(AttentionBackend& backend) {
+  const CudaGraphSupport* support = backend.cuda_graph_support();
+  return support != nullptr ? support->get_cuda_graph_seq_len_fill_value() : CudaGraphSupport::kSeqLenFill;
+}
+
 // "1, 2, 4"
 std::string listed(const std::vector<int32_t>& sizes) {
   std::string text;
@@ -92,18 +98,23 @@ CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, 
       runtime_(runtime),
       config_(config),
       device_batch_(device_config(config), runtime),
-      padding_(config.states),
+      padding_(config.states, seq_len_fill_of(backend)),
       no_pages_(Tensor::zeros(DType::kI32, {config.table_rows, config.table_pages})) {}
 
-std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device, const End& end) {
+std::set<int32_t> CudaGraphRunner::warm_up(const ForwardBatch& on_device, const End& end) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
+  const WarmupScope warming_up(backend_.metadata_source());
   backend_.init_forward_metadata(on_device);
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
-  end(model_.forward(on_device));  // warm-up: libraries start, kernels load, memory is found
+  end(model_.forward(on_device));  // libraries start, kernels load, memory is found
   runtime_.synchronize();
-  std::set<int32_t> shorter = device_batch_.shorter_keys();
+  return device_batch_.shorter_keys();
+}
+
+std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device, const End& end) {
+  std::set<int32_t> shorter = warm_up(on_device, end);
   device_batch_.forget_plans();  // those of the warm-up: the graph is to make its own whenever it runs
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);

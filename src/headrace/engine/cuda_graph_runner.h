@@ -117,7 +117,9 @@ class CudaGraphRunner {
     const BySize& recorded;
   };
   using End = std::function<void(const TensorView& logits)>;
-  // Runs a step and records it. Returns for how many keys its kernels would be others.
+  // Runs a step under the flag of a warm-up. Returns for how many keys its kernels would be others.
+  std::set<int32_t> warm_up(const ForwardBatch& on_device, const End& end);
+  // The same, and records the step.
   std::set<int32_t> record(Captured& to, const ForwardBatch& on_device, const End& end);
   // For which short contexts a step is recorded besides, of those that its kernels named. `few`: keys of the shortest,
   // where requests are few.

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "headrace/kernels/supported_heads.h"
 #include "headrace/layers/kv_scales.h"
-#include "headrace/layers/supported_heads.h"
 #include "headrace/layers/token_merge.h"
 
 namespace headrace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "headrace/kernels/supported_heads.h"
 #include "headrace/layers/soft_embedding.h"
-#include "headrace/layers/supported_heads.h"
 
 namespace headrace {
 namespace {

@@ -16,10 +16,15 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
   using OpSetBackend::OpSetBackend;
 
   CudaGraphSupport* cuda_graph_support() override { return this; }
-  void init_cuda_graph_state(int32_t, int32_t) override {}
+  void init_cuda_graph_state(int32_t max_bs, int32_t max_num_tokens) override {
+    max_bs_ = max_bs, max_num_tokens_ = max_num_tokens;  // there is nothing to allocate: see above
+  }
   void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
     HR_REQUIRE(batch.batch_size() == bucket, ErrorCode::kInvalidArgument, "cuda graph: the batch has ",
                batch.batch_size(), " requests, expected ", bucket, ", padding included");
+    HR_REQUIRE(bucket <= max_bs_ && batch.num_tokens() <= max_num_tokens_, ErrorCode::kInvalidArgument,
+               "cuda graph: a batch of ", bucket, " requests and ", batch.num_tokens(), " tokens, expected up to ",
+               max_bs_, " and ", max_num_tokens_, ", as init_cuda_graph_state was told");
     captured_[bucket] = batch.attn.on_device != nullptr ? batch.attn.on_device->spans : nullptr;
     init_forward_metadata(batch);
   }
@@ -33,6 +38,7 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
   }
 
  private:
+  int32_t max_bs_ = 0, max_num_tokens_ = 0;
   std::map<int32_t, const KeySpan*> captured_;
 };
 

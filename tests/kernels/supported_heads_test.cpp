@@ -1,4 +1,4 @@
-#include "headrace/layers/supported_heads.h"
+#include "headrace/kernels/supported_heads.h"
 
 #include <gtest/gtest.h>
 
