@@ -24,10 +24,14 @@ size_t rounded_size(size_t bytes) {
 
 class Graph final : public DeviceGraph {
  public:
-  Graph(cudaGraphExec_t exec, const Stream& stream) : exec_(exec), stream_(&stream) {}
+  Graph(cudaGraphExec_t exec, const Stream& stream, Runtime& runtime)
+      : exec_(exec), stream_(&stream), runtime_(&runtime) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  ~Graph() override { cudaGraphExecDestroy(exec_); }
+  ~Graph() override {
+    cudaGraphExecDestroy(exec_);
+    runtime_->graph_gone();
+  }
   void launch() override {
     launch_waiting(*stream_);
     check_cuda(cudaGraphLaunch(exec_, stream_->handle), "launching a graph");
@@ -35,7 +39,8 @@ class Graph final : public DeviceGraph {
 
  private:
   cudaGraphExec_t exec_;
-  const Stream* stream_;  // not owned
+  const Stream* stream_;  // not owned, nor is this
+  Runtime* runtime_;
 };
 
 class Mark final : public DeviceMark {
@@ -82,7 +87,7 @@ Runtime::Runtime(int32_t index) : index_(index) {
 Runtime::~Runtime() {
   stream_.blas.reset();
   free_cached();
-  for (const auto& [block, size] : graph_blocks_) cudaFree(block);
+  for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
   cudaFree(exchange_);
@@ -93,16 +98,21 @@ Runtime::~Runtime() {
 void* Runtime::allocate(size_t bytes) {
   const size_t size = rounded_size(bytes);
   const std::lock_guard lock(mutex_);
-  if (void* memory = take_free(size); memory != nullptr) return memory;
+  if (void* memory = blocks_.take(size); memory != nullptr) return memory;
   void* memory = nullptr;
   cudaError_t status = cudaMalloc(&memory, size);
-  if (status == cudaErrorMemoryAllocation && !capturing_) {  // waiting, as freeing needs, would end a capture
-    cudaGetLastError();                                      // the error is handled here
-    free_cached();
-    status = cudaMalloc(&memory, size);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();         // the error is handled here
+    if (blocks_.recording()) {  // waiting, as freeing needs, would end a capture
+      memory = blocks_.take_spare(size);
+      if (memory != nullptr) return memory;
+    } else {
+      free_cached();
+      status = cudaMalloc(&memory, size);
+    }
   }
   if (status == cudaSuccess) {
-    if (capturing_) graph_blocks_[memory] = size;
+    blocks_.add(memory, size);
     return memory;
   }
   cudaGetLastError();
@@ -113,27 +123,9 @@ void* Runtime::allocate(size_t bytes) {
                                            " of ", total, " are free"));
 }
 
-// A free block of that size; graphs, which never run at the same time, share larger ones too. Null if there is none.
-void* Runtime::take_free(size_t size) {
-  Blocks& blocks = capturing_ ? of_graphs_ : cached_;
-  for (auto found = blocks.lower_bound(size); found != blocks.end(); ++found) {
-    if (!capturing_ && found->first != size) break;
-    if (found->second.empty()) continue;
-    void* memory = found->second.back();
-    found->second.pop_back();
-    return memory;
-  }
-  return nullptr;
-}
-
 void Runtime::release(void* memory, size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto of_graph = graph_blocks_.find(memory);
-  if (of_graph == graph_blocks_.end()) {
-    cached_[rounded_size(bytes)].push_back(memory);
-  } else {
-    of_graphs_[of_graph->second].push_back(memory);
-  }
+  blocks_.put(memory, rounded_size(bytes));
 }
 
 void Runtime::free_cached() noexcept {
@@ -141,10 +133,7 @@ void Runtime::free_cached() noexcept {
     synchronize();
   } catch (const Error&) {  // an earlier kernel's fault, which the next call tells: what follows frees all the same
   }
-  for (auto& [size, blocks] : cached_) {
-    for (void* block : blocks) cudaFree(block);
-    blocks.clear();
-  }
+  for (void* block : blocks_.drop_free()) cudaFree(block);
 }
 
 void Runtime::fill_zero(void* memory, size_t bytes) {
@@ -202,12 +191,26 @@ void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memor
 void Runtime::begin_capture() {
   const std::lock_guard lock(mutex_);
   check_cuda(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeRelaxed), "beginning a capture");
-  capturing_ = true;
+  blocks_.begin_recording();
+}
+
+void Runtime::graph_gone() noexcept {
+  const std::lock_guard lock(mutex_);
+  blocks_.graph_gone();
 }
 
 std::unique_ptr<DeviceGraph> Runtime::end_capture() {
   const std::lock_guard lock(mutex_);
-  capturing_ = false;
+  blocks_.end_recording();
+  try {
+    return std::make_unique<Graph>(ended_capture(), stream_, *this);
+  } catch (const Error&) {
+    blocks_.graph_gone();  // it never was
+    throw;
+  }
+}
+
+cudaGraphExec_t Runtime::ended_capture() {
   cudaGraph_t graph = nullptr;
   std::exception_ptr failure;
   try {
@@ -224,7 +227,7 @@ std::unique_ptr<DeviceGraph> Runtime::end_capture() {
   const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(instantiated, "making a graph of a capture");
-  return std::make_unique<Graph>(exec, stream_);
+  return exec;
 }
 
 }  // namespace headrace::cuda

@@ -1,19 +1,16 @@
 // Memory and order of work on one CUDA device.
 #pragma once
-#include <map>
 #include <mutex>
-#include <unordered_map>
-#include <vector>
 
 #include "headrace/base/device.h"
+#include "headrace/kernels/cuda/free_blocks.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
 
 // One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
-// given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs from
-// then on, which write to them whenever they run: only another capture gets them again. Host memory is staged through a
-// pinned ring.
+// given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs as long
+// as there are any (FreeBlocks). Host memory is staged through a pinned ring.
 class Runtime final : public DeviceRuntime {
  public:
   // Error kNoDevice: no driver or an old one, no such device, or an architecture that is not built; kOutOfMemory.
@@ -34,11 +31,11 @@ class Runtime final : public DeviceRuntime {
   void* stream() override { return &stream_; }  // ops may leave products waiting in it: queue() has none
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
+  void graph_gone() noexcept;  // one that end_capture() has made
 
  private:
-  using Blocks = std::map<size_t, std::vector<void*>>;  // free ones, by rounded size
   void free_cached() noexcept;
-  void* take_free(size_t size);
+  cudaGraphExec_t ended_capture();
   char* stage(size_t bytes);
   // The stream's handle behind all work that was asked for.
   cudaStream_t queue() const {
@@ -48,10 +45,8 @@ class Runtime final : public DeviceRuntime {
 
   int32_t index_;
   Stream stream_;
-  std::mutex mutex_;  // of what follows
-  Blocks cached_, of_graphs_;
-  std::unordered_map<void*, size_t> graph_blocks_;  // every block that a graph may write to, free or not, and its size
-  bool capturing_ = false;
+  std::mutex mutex_;          // of what follows
+  FreeBlocks blocks_;         // by rounded size
   void* exchange_ = nullptr;  // of the stream's chains
   char* ring_ = nullptr;      // pinned
   size_t ring_at_ = 0;
