@@ -55,8 +55,8 @@ void add_machine_flags(CLI::App& app, ModelFlags& f) {
   add_threads_flag(app, f);
   app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
-  CLI::Option* required =
-      app.add_flag("--require-graphs", f.require_graphs, "on a GPU: no decode step without a CUDA graph, or status 4");
+  CLI::Option* required = app.add_flag("--require-graphs", f.require_graphs,
+                                       "on a GPU: every step behind a prompt is a CUDA graph, or status 4 at once");
   app.add_flag("--no-graphs", f.no_graphs, "on a GPU: decode without CUDA graphs")->excludes(required);
 }
 

@@ -59,6 +59,7 @@ class CudaGraphs : public testing::TestWithParam<Case> {
   struct Run {
     std::vector<std::vector<int32_t>> ids;
     std::string report;
+    std::optional<std::string> failed_capture;
     int64_t steps = 0, graph_steps = 0, device_steps = 0;
   };
   // Ids that several requests of different lengths get, each greedily.
@@ -80,7 +81,9 @@ class CudaGraphs : public testing::TestWithParam<Case> {
                            .max_context_len = 128,
                            .strategy = one.strategy,
                            .decoding = {.block_size = one.block_size, .block_cache = one.block_cache}});
-    Run run{.ids = std::vector<std::vector<int32_t>>(kRequests), .report = engine.runner().describe()};
+    Run run{.ids = std::vector<std::vector<int32_t>>(kRequests),
+            .report = engine.runner().describe(),
+            .failed_capture = engine.runner().failed_capture()};
     for (int32_t r = 0; r < 4; ++r) add(engine, r);
     for (int step = 0; !engine.idle(); ++step) {
       if (step == 3) add(engine, 4), add(engine, 5);  // while others run
@@ -112,6 +115,7 @@ TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
             without = generated(GetParam(), RunnerConfig::Graphs::kOff);
   EXPECT_NE(with.report.find(GetParam().graphs), std::string::npos) << with.report;
   EXPECT_NE(without.report.find("no graphs: switched off"), std::string::npos) << without.report;
+  EXPECT_FALSE(with.failed_capture || without.failed_capture) << "neither failed";
   EXPECT_EQ(with.ids, without.ids);
   EXPECT_EQ(without.graph_steps, 0);
   EXPECT_GE(with.graph_steps, with.steps - 2);  // all but prompts that are larger than any graph
@@ -306,9 +310,11 @@ class CudaGraphMemory : public CudaGraphs {};
 TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWhatToTry) {
   ScarceRuntime scarce;
   const Run without = generated(GetParam(), RunnerConfig::Graphs::kPreferred, scarce);
-  EXPECT_NE(without.report.find("no graphs: cuda:0: could not allocate"), std::string::npos) << without.report;
+  EXPECT_NE(without.report.find("no graphs: recording steps: cuda:0: could not allocate"), std::string::npos)
+      << without.report;
   EXPECT_NE(without.report.find("bytes; 7 of 9 are free; try a smaller max_model_len"), std::string::npos)
       << without.report;
+  EXPECT_NE(without.failed_capture.value_or("none").find("recording steps: cuda:0: could not"), std::string::npos);
   EXPECT_EQ(without.graph_steps, 0);
   EXPECT_EQ(without.ids, generated(GetParam(), RunnerConfig::Graphs::kOff).ids);
 }
@@ -320,7 +326,8 @@ TEST_P(CudaGraphMemory, ARecordingThatIsRequiredAndFindsNoneIsAnErrorOfMemory) {
     FAIL() << "graphs in memory that is not there";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
-    EXPECT_EQ(std::string(e.what()).find("graphs of decode steps are required, but there are none: cuda:0: could not"),
+    EXPECT_EQ(std::string(e.what()).find("graphs of all steps behind prompts are required, but there are none: "
+                                         "recording steps: cuda:0: could not"),
               0u)
         << e.what();
   }

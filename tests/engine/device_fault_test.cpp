@@ -104,5 +104,33 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
       "them");
 }
 
+TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
+  const FailingModel model(9, {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 8, .head_v_dim = 8});
+  ScarceRuntime scarce;
+  const auto refused = testing_support::refusal_of([&] {
+    const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 1, .page_size = 16, .max_tokens = 512});
+  });
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(refused.sentence,
+            "attention in steps of 512 rows: cuda:0: could not allocate 49216 bytes; 7 of 9 are free; try a smaller "
+            "max_model_len");
+}
+
+TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
+  const FailingModel model(9);
+  ScarceRuntime scarce;
+  ModelRunner runner(model, {.runtime = &scarce, .num_pages = 1, .page_size = 16});
+  constexpr int32_t kRows = 200;
+  const std::vector<TokenDraw> draws(kRows);
+  ForwardBatch batch{.mode = ForwardMode::kExtend};
+  batch.attn.spans = {{.q_len = kRows}};
+  for (int32_t row = 0; row < kRows; ++row) batch.logits_rows.push_back(row);
+  const auto refused = testing_support::refusal_of([&] { runner.queue_tokens(batch, {.vocab = 8, .draws = draws}); });
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(refused.sentence,
+            "a step of 200 rows: cuda:0: could not allocate 5600 bytes; 7 of 9 are free; try a smaller max_model_len");
+  EXPECT_EQ(runner.num_queued(), 0u);
+}
+
 }  // namespace
 }  // namespace headrace

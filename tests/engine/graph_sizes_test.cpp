@@ -118,5 +118,51 @@ TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDeci
   }
 }
 
+// What --require-graphs refuses at once.
+TEST(GraphSizes, NamesTheStepsBehindPromptsThatHaveNoGraph) {
+  const DiffusionInfo full{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
+  const auto without = [&](const char* name, const DiffusionInfo& info, int32_t requests, int32_t context) {
+    const auto strategy = make_strategy(name, {.model = info});
+    CudaGraphConfig graphs{.max_requests = requests, .decode_rows = CudaGraphConfig::DecodeRows::kNo};
+    const auto shape = strategy->step_shape();
+    if (shape) graphs.rows = row_graphs(*shape, requests);
+    if (const auto canvas = strategy->canvas_shape()) {
+      graphs.canvases = canvas_graphs(*canvas, shape, requests, context);
+    }
+    if (const auto segment = strategy->segment_shape()) graphs.segments = segment_graphs(*segment, requests, 1000);
+    return steps_without(graphs, context, /*max_tokens=*/16384).value_or("all");
+  };
+  EXPECT_EQ(without("full_attention", full, 1, 1024), "all");
+  EXPECT_EQ(without("full_attention", full, 1, 1025),
+            "canvases of more than 1024 rows run without, and 1 requests of up to 1025 tokens may have 1025; try a "
+            "smaller max_model_len");
+  EXPECT_EQ(without("dual_cache", full, 2, 512), "all");
+  EXPECT_NE(without("dual_cache", full, 3, 512), "all") << "canvases of several requests run together";
+
+  DiffusionInfo causal{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kBlockCausal};
+  EXPECT_EQ(without("multi_bd", causal, 16, 4096), "all");
+  EXPECT_EQ(without("multi_bd", causal, 17, 4096),
+            "steps of more than 1024 rows run without, and 17 requests may have 1088; try fewer of them");
+  causal.logits_of = DiffusionInfo::LogitsOf::kSame;
+  EXPECT_EQ(without("dmax", causal, 1, 4096), "steps with mixtures of tokens run without");
+
+  DiffusionInfo canvas{.block_size = 256, .sub_block_size = 256, .attention = DiffusionInfo::Attention::kCanvas};
+  EXPECT_EQ(without("diffusion_gemma", canvas, 4, 4096), "all");
+  EXPECT_EQ(without("diffusion_gemma", canvas, 5, 4096),
+            "more than 4 canvases of 256 rows at a time run without, and 5 requests may have one each; try fewer of "
+            "them");
+}
+
+TEST(GraphSizes, StepsAreNoLargerThanTheEngineMakesThem) {
+  CudaGraphConfig graphs{.max_requests = 48, .decode_rows = CudaGraphConfig::DecodeRows::kNo};
+  graphs.rows = {.sizes = {32, 64, 96}, .most_rows = 32};
+  EXPECT_FALSE(steps_without(graphs, 4096, 96));
+  EXPECT_TRUE(steps_without(graphs, 4096, 97));
+  graphs.rows.sizes.clear();  // each of them was larger than a step
+  EXPECT_TRUE(steps_without(graphs, 4096, 16));
+  EXPECT_EQ(steps_without({.decode_rows = CudaGraphConfig::DecodeRows::kNo}, 4096, 16), std::string(kUnbounded));
+  EXPECT_FALSE(steps_without({.max_requests = 500}, 4096, 4096)) << "decode rows";
+}
+
 }  // namespace
 }  // namespace headrace

@@ -9,6 +9,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "headrace/llm/start_report.h"
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"
@@ -255,6 +256,20 @@ TEST(LLM, ARequestThatTheContextHoldsIsNeverTooLargeForAStep) {
               static_cast<size_t>(std::min(200, c.context - 6)))
         << c.strategy << ", " << c.context;
   }
+}
+
+// Who logs warnings alone, as the program does by default, hears of graphs that could not be recorded; that a strategy
+// has none is no warning.
+TEST(StartReport, WarnsOfGraphsThatCouldNotBeRecorded) {
+  std::vector<std::string> warnings;
+  const LogCallback log = [&](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(text);
+  };
+  report_failed_capture(log, std::nullopt);
+  EXPECT_TRUE(warnings.empty());
+  report_failed_capture(log, "recording steps: cuda:0: 7 of 9 are free");
+  EXPECT_EQ(warnings, std::vector<std::string>{
+                          "no CUDA graphs, so that steps take longer: recording steps: cuda:0: 7 of 9 are free"});
 }
 
 }  // namespace

@@ -59,7 +59,10 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       scheduler_(scheduler_config(model, config), *strategy_),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
-  BatchLimits limits{.max_requests = config.max_requests, .table_rows = table.dim(0), .table_pages = table.dim(1)};
+  BatchLimits limits{.max_requests = config.max_requests,
+                     .max_context_len = config.max_context_len,
+                     .table_rows = table.dim(0),
+                     .table_pages = table.dim(1)};
   const bool single_rows = strategy_->runs_rows_once();
   limits.decode_rows = single_rows ? CudaGraphConfig::DecodeRows::kYes : CudaGraphConfig::DecodeRows::kNo;
   const auto shape = strategy_->step_shape();

@@ -10,6 +10,12 @@ constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
 // From so many rows on graphs are so many rows apart.
 constexpr int32_t kFullRows = 512, kFineRows = 32;
 
+// Whether steps of up to `most` rows are in the graphs, where the strategy has such steps.
+bool holds(const RowGraphs& graphs, int64_t most) {
+  const bool has_steps = graphs.most_rows > 1 || !graphs.sizes.empty();
+  return !has_steps || (!graphs.sizes.empty() && graphs.sizes.back() >= most);
+}
+
 }  // namespace
 
 RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
@@ -57,6 +63,34 @@ SegmentGraphs segment_graphs(const SegmentShape& shape, int32_t max_requests, in
   return {.requests = capture_sizes(std::min(max_requests, kMostGraphRows / shape.keys.q_len)),
           .keys = shape.keys,
           .conditioning = kept ? vocab : 0};
+}
+
+bool records_nothing(const CudaGraphConfig& c) {
+  return c.decode_rows == CudaGraphConfig::DecodeRows::kNo && c.rows.sizes.empty() && c.canvases.sizes.empty() &&
+         c.segments.requests.empty();
+}
+
+std::optional<std::string> steps_without(const CudaGraphConfig& c, int32_t context, int64_t max_tokens) {
+  if (c.decode_rows == CudaGraphConfig::DecodeRows::kYes) return {};  // of any number of requests
+  if (records_nothing(c)) return std::string(kUnbounded);
+  const auto largest = [](const std::vector<int32_t>& sizes) { return sizes.empty() ? 0 : sizes.back(); };
+  if (c.rows.mixtures == RowGraphs::Mixtures::kSome) return "steps with mixtures of tokens run without";
+  if (const int64_t rows = std::min<int64_t>(int64_t{c.rows.most_rows} * c.max_requests, max_tokens);
+      !holds(c.rows, rows)) {
+    return str("steps of more than ", largest(c.rows.sizes), " rows run without, and ", c.max_requests,
+               " requests may have ", rows, "; try fewer of them");
+  }
+  if (const int64_t rows = std::min<int64_t>(int64_t{context} * c.max_requests, max_tokens); !holds(c.canvases, rows)) {
+    return str("canvases of more than ", largest(c.canvases.sizes), " rows run without, and ", c.max_requests,
+               " requests of up to ", context, " tokens may have ", rows, "; try a smaller max_model_len");
+  }
+  const int32_t each = c.segments.keys.q_len;
+  const int64_t canvases = std::min<int64_t>(c.max_requests, max_tokens / each);
+  if (each > 1 && largest(c.segments.requests) < canvases) {
+    return str("more than ", largest(c.segments.requests), " canvases of ", each, " rows at a time run without, and ",
+               canvases, " requests may have one each; try fewer of them");
+  }
+  return {};
 }
 
 }  // namespace headrace

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "headrace/base/host_memory.h"
+#include "headrace/base/memory_need.h"
+#include "headrace/engine/graph_sizes.h"
 
 namespace headrace {
 namespace {
@@ -19,32 +21,28 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
   return copy;
 }
 
-// Error kOutOfMemory says what is needed, what is there and what to try.
+constexpr std::string_view kShorter = "a smaller max_model_len";
+
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
   const int64_t bytes = KVPool::bytes_for(config);
-  try {
+  const std::string what = str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens");
+  return with_need({.what = what, .bytes = bytes, .advice = kShorter}, [&] {
     if (runtime.device().type == DeviceType::kCPU) {
       const int64_t available = available_host_memory().value_or(bytes);
       HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", available, " bytes are available");
     }
     return std::make_unique<KVPool>(config, runtime);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kOutOfMemory) throw;
-    throw Error(ErrorCode::kOutOfMemory,
-                str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens needs ", bytes,
-                    " bytes: ", e.what(), "; try a smaller max_model_len"));
-  }
+  });
 }
 
-// Likewise.
 std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntime& runtime) {
-  try {
-    return std::make_unique<GDNPool>(config, runtime);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kOutOfMemory) throw;
-    throw Error(ErrorCode::kOutOfMemory,
-                str(config.num_slots, " recurrent states, of requests and kept: ", e.what(), "; try fewer of them"));
-  }
+  return with_need(
+      {.what = str(config.num_slots, " recurrent states, of requests and kept"), .advice = "fewer of them"},
+      [&] { return std::make_unique<GDNPool>(config, runtime); });
+}
+
+MemoryNeed need_of_step(const ForwardBatch& batch) {
+  return {.what = str("a step of ", batch.num_tokens(), " rows"), .advice = kShorter};
 }
 
 }  // namespace
@@ -72,67 +70,71 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
                               .context = config.context,
                               .kernel_set = config.kernel_set,
                               .attn_impl = config.attn_impl};
-  backend_ = make_backend(config.backend, runtime_.device(), backend);
+  backend_ = with_need({.what = str("attention in steps of ", config.max_tokens, " rows"), .advice = kShorter},
+                       [&] { return make_backend(config.backend, runtime_.device(), backend); });
   ops_ = &backend_ops(config.backend, runtime_.device(), backend);
 }
 
 void ModelRunner::prepare(const BatchLimits& limits) {
+  const bool required = config_.graphs == RunnerConfig::Graphs::kRequired;
   if (on_cpu()) {
     no_graphs_ = "a CPU has none";
   } else {
-    device_batch_ =
-        std::make_unique<DeviceBatch>(DeviceBatchConfig{.max_requests = limits.table_rows * kSpansPerRequest,
-                                                        .max_tokens = config_.max_tokens,
-                                                        .table_rows = limits.table_rows,
-                                                        .table_pages = limits.table_pages,
-                                                        .page_size = kv_->page_size(),
-                                                        .max_snapshots = limits.table_rows * kSnapshotsPerRequest},
-                                      runtime_);
-    capture(limits);
+    const CudaGraphConfig graphs = graph_config(limits);
+    const auto without = required ? steps_without(graphs, limits.max_context_len, config_.max_tokens) : std::nullopt;
+    HR_REQUIRE(!without, ErrorCode::kOutOfMemory, "graphs of all steps behind prompts are required, but ", *without);
+    const DeviceBatchConfig tables{.max_requests = limits.table_rows * kSpansPerRequest,
+                                   .max_tokens = config_.max_tokens,
+                                   .table_rows = limits.table_rows,
+                                   .table_pages = limits.table_pages,
+                                   .page_size = kv_->page_size(),
+                                   .max_snapshots = limits.table_rows * kSnapshotsPerRequest};
+    device_batch_ = with_need({.what = "the tables of a step", .advice = kShorter},
+                              [&] { return std::make_unique<DeviceBatch>(tables, runtime_); });
+    capture(limits, graphs);
   }
-  HR_REQUIRE(graphs_ || config_.graphs != RunnerConfig::Graphs::kRequired, ErrorCode::kOutOfMemory,
-             "graphs of decode steps are required, but there are none: ", no_graphs_);
+  HR_REQUIRE(graphs_ || !required, ErrorCode::kOutOfMemory,
+             "graphs of all steps behind prompts are required, but there are none: ", no_graphs_);
 }
 
-void ModelRunner::capture(const BatchLimits& limits) {
+CudaGraphConfig ModelRunner::graph_config(const BatchLimits& limits) const {
+  const bool strict = config_.context.determinism == Determinism::kStrict;
+  CudaGraphConfig config{.max_requests = limits.max_requests,
+                         .decode_rows = limits.decode_rows,
+                         .rows = limits.rows,
+                         .canvases = limits.canvases,
+                         .segments = limits.segments,
+                         .table_rows = limits.table_rows,
+                         .table_pages = limits.table_pages,
+                         .page_size = kv_->page_size(),
+                         .states = gdn_ ? BatchPadding::States::kRecurrent : BatchPadding::States::kNone,
+                         .short_keys = strict ? kStrictShortKeys : kShortKeys};
+  for (RowGraphs* some : {&config.rows, &config.canvases}) {
+    std::erase_if(some->sizes, [this](int32_t size) { return size > config_.max_tokens; });
+  }
+  SegmentGraphs& segments = config.segments;
+  std::erase_if(segments.requests, [&](int32_t n) { return int64_t{n} * segments.keys.q_len > config_.max_tokens; });
+  return config;
+}
+
+void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& config) {
   no_graphs_ = "switched off";
   if (config_.graphs == RunnerConfig::Graphs::kOff) return;
   if (!limits.blocks && limits.decode_rows == CudaGraphConfig::DecodeRows::kNo) {
     no_loop_ = "block_step cannot say this strategy";
   }
-  const auto states = gdn_ ? BatchPadding::States::kRecurrent : BatchPadding::States::kNone;
-  RowGraphs rows = limits.rows, canvases = limits.canvases;
-  for (RowGraphs* some : {&rows, &canvases}) {
-    std::erase_if(some->sizes, [this](int32_t size) { return size > config_.max_tokens; });
-  }
-  SegmentGraphs segments = limits.segments;
-  std::erase_if(segments.requests, [&](int32_t n) { return int64_t{n} * segments.keys.q_len > config_.max_tokens; });
-  no_graphs_ = "the strategy's steps have no bound but the context";
-  if (limits.decode_rows == CudaGraphConfig::DecodeRows::kNo && rows.sizes.empty() && canvases.sizes.empty() &&
-      segments.requests.empty())
-    return;
-  const std::vector<int32_t> sizes = rows.sizes, canvas_sizes = canvases.sizes;
-  const bool strict = config_.context.determinism == Determinism::kStrict;
-  auto graphs =
-      std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_,
-                                        CudaGraphConfig{.max_requests = limits.max_requests,
-                                                        .decode_rows = limits.decode_rows,
-                                                        .rows = std::move(rows),
-                                                        .canvases = std::move(canvases),
-                                                        .segments = std::move(segments),
-                                                        .table_rows = limits.table_rows,
-                                                        .table_pages = limits.table_pages,
-                                                        .page_size = kv_->page_size(),
-                                                        .states = states,
-                                                        .short_keys = strict ? kStrictShortKeys : kShortKeys});
+  no_graphs_ = kUnbounded;
+  if (records_nothing(config)) return;
   try {
-    loop_ = make_loop(limits, *graphs, sizes, canvas_sizes);
-    graphs->capture();
-    graphs_ = std::move(graphs);
+    with_need({.what = "recording steps", .advice = kShorter}, [&] {
+      auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
+      loop_ = make_loop(limits, *graphs, config.rows.sizes, config.canvases.sizes);
+      graphs->capture();
+      graphs_ = std::move(graphs);
+    });
   } catch (const Error& e) {
     loop_.reset();
-    no_graphs_ = e.what();
-    if (e.code() == ErrorCode::kOutOfMemory) no_graphs_ += "; try a smaller max_model_len";
+    failed_capture_ = no_graphs_ = e.what();
     runtime_.synchronize();  // throws if it was the device that failed: there is no step without graphs then
   }
 }
@@ -196,7 +198,7 @@ ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorV
 }
 
 Tensor ModelRunner::run(const ForwardBatch& batch) {
-  Logits logits = forward(batch);
+  Logits logits = with_need(need_of_step(batch), [&] { return forward(batch); });
   return on_cpu() ? std::move(logits.owned) : on_host(runtime_, logits.view);
 }
 
@@ -242,6 +244,11 @@ void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) cons
 void ModelRunner::queue_tokens(const ForwardBatch& batch, const TokenChoice& wanted, Inputs inputs) {
   HR_REQUIRE(num_queued_ < in_flight_.size() && (num_queued_ > 0 || inputs == Inputs::kOfBatch), ErrorCode::kInternal,
              "model runner: ", num_queued_, " steps are queued");
+  with_need(need_of_step(batch), [&] { choose_tokens(batch, wanted, inputs); });
+  ++num_queued_;
+}
+
+void ModelRunner::choose_tokens(const ForwardBatch& batch, const TokenChoice& wanted, Inputs inputs) {
   TokenChoice choice = wanted;
   if (choice.excluded_id && *choice.excluded_id >= choice.vocab) choice.excluded_id.reset();  // excluded as it is
   RowsInFlight& rows = in_flight_[(first_queued_ + num_queued_) % in_flight_.size()];
@@ -255,7 +262,6 @@ void ModelRunner::queue_tokens(const ForwardBatch& batch, const TokenChoice& wan
   const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
   if (!greedy) draw_tokens(rows, logits.view, choice);
   rows.send(greedy ? rows.best : rows.ids);
-  ++num_queued_;
 }
 
 ChosenRows ModelRunner::take_tokens() {

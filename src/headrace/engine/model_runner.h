@@ -28,13 +28,13 @@ struct RunnerConfig {
   enum class Graphs : uint8_t {
     kOff,
     kPreferred,  // steps run without where they cannot be recorded, and describe() says why
-    kRequired,   // that is an error
+    kRequired,   // that is an error, and so is a strategy that has steps behind prompts which are not recorded
   } graphs = Graphs::kPreferred;
 };
 
 // What batches look like, known once there is a page table.
 struct BatchLimits {
-  int32_t max_requests = 1;
+  int32_t max_requests = 1, max_context_len = 1;
   int64_t table_rows = 0, table_pages = 0;
   CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;  // whether single rows are decoded
   // Of the other steps; sizes beyond RunnerConfig::max_tokens are left out.
@@ -67,8 +67,8 @@ class ModelRunner {
   // `model` is not owned and outlives the runner. Errors as KVPool, GDNPool and make_backend.
   ModelRunner(const Model& model, const RunnerConfig& config);
 
-  // Once, before the first batch: makes the device's tables and records graphs, on a device. Error
-  // kOutOfMemory, with the reason, when graphs are required and there are none.
+  // Once, before the first batch: makes the device's tables and records graphs, on a device. Error kOutOfMemory, with
+  // the reason, when graphs are required and there are none, or steps behind prompts are not recorded.
   void prepare(const BatchLimits& limits);
 
   AttentionBackend& backend() { return *backend_; }
@@ -87,6 +87,8 @@ class ModelRunner {
   void next_blocks(const BlockReport& next, int32_t most_keys);
 
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
+  // Why recording failed, so that all steps run without graphs; none where it did not.
+  const std::optional<std::string>& failed_capture() const { return failed_capture_; }
   // The backend, and on a device the graphs or why there are none.
   std::string describe() const;
 
@@ -104,7 +106,9 @@ class ModelRunner {
   size_t num_queued() const { return num_queued_; }
 
  private:
-  void capture(const BatchLimits& limits);
+  // Sizes beyond what steps have are left out.
+  CudaGraphConfig graph_config(const BatchLimits& limits) const;
+  void capture(const BatchLimits& limits, const CudaGraphConfig& config);
   std::unique_ptr<BlockLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
                                        const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
   // Logits where the model runs. The tensor is set when they are not a graph's.
@@ -114,6 +118,7 @@ class ModelRunner {
   };
   // `ids` stand in for the batch's; null: its own.
   Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
+  void choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs);
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
   void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
   void keep_rows(const TensorView& logits, const KeptRows& kept) const;
@@ -132,6 +137,7 @@ class ModelRunner {
   std::unique_ptr<BlockLoop> loop_;         // over memory of graphs_
   std::string no_loop_;                     // why
   std::string no_graphs_ = "not prepared";  // why
+  std::optional<std::string> failed_capture_;
   int64_t num_graph_steps_ = 0;
 };
 

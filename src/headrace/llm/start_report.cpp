@@ -13,6 +13,7 @@ void report_start(const LogCallback& log, LLM& llm) {
                            name_of(llm.engine().runner().kv_dtype())));
   log(LogLevel::kInfo, str("attention by ", llm.engine().runner().describe(), "; strategy ", engine.strategy,
                            "; a context of ", engine.max_context_len, " tokens"));
+  report_failed_capture(log, llm.engine().runner().failed_capture());
   if (engine.max_context_len > model.context_length) {
     log(LogLevel::kWarning, str("a context of ", engine.max_context_len, " tokens is beyond the ", model.context_length,
                                 " that the model was made for"));
@@ -21,6 +22,10 @@ void report_start(const LogCallback& log, LLM& llm) {
     log(LogLevel::kWarning, str("the tokenizer knows ", llm.tokenizer().vocab_size(), " tokens, the model ",
                                 model.vocab_size, ": a prompt with one of the others is refused"));
   }
+}
+
+void report_failed_capture(const LogCallback& log, const std::optional<std::string>& reason) {
+  if (reason) log(LogLevel::kWarning, str("no CUDA graphs, so that steps take longer: ", *reason));
 }
 
 }  // namespace headrace

@@ -1,12 +1,18 @@
 // What a run starts with, for the log: the choices that `auto` made, and what may surprise.
 #pragma once
+#include <optional>
+#include <string>
+
 #include "headrace/base/log.h"
 #include "headrace/llm/llm.h"
 
 namespace headrace {
 
-// kInfo: the model and its device; attention, strategy and context. kWarning: a context beyond the model's, a tokenizer
-// that knows more tokens than the model. `log` is not empty.
+// kInfo: the model and its device; attention, strategy, context, and which steps are graphs. kWarning: graphs that
+// could not be recorded, a context beyond the model's, a tokenizer that knows more tokens than the model. `log` is not
+// empty.
 void report_start(const LogCallback& log, LLM& llm);
+// The part of it that is ModelRunner::failed_capture(): what a strategy has no graphs for by design is no warning.
+void report_failed_capture(const LogCallback& log, const std::optional<std::string>& reason);
 
 }  // namespace headrace
