@@ -20,8 +20,9 @@ for tool in bash dirname echo grep tail head xargs tee mktemp rm cat; do
   ln -s "$(type -P "$tool")" "$work/tools/$tool"
 done
 
-check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev or --cuda" "$(said "$source/script/setup" --devel)"
+check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev, --cuda or --check" "$(said "$source/script/setup" --devel)"
 check "setup --cuda without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --cuda | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
+check "setup --check without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --check | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
 check "test, unknown option" "2 test: unknown option '--fast', expected --exhaustive" "$(said "$source/script/test" --fast)"
 
 check "unknown option" "2 gpu_check: unknown option '--fast', expected --quick or --sanitize" "$(gpu_check --fast)"
@@ -57,6 +58,13 @@ program "$work/driver/nvidia-smi" <<<$'#!/bin/bash\necho "NVIDIA-SMI has failed"
 check "no GPU" "6 gpu_check: no GPU answers: NVIDIA-SMI has failed" "$(gpu_check "$work/build")"
 program "$work/driver/nvidia-smi" <<<$'#!/bin/bash\necho "A GPU, 580, 1 MiB"'
 program "$work/build/bin/headrace" <<<$'#!/bin/bash\necho "gpu      none: cuda: the driver is too old"'
+mkdir "$work/tree"
+cp -r "$source/script" "$work/tree/"
+ln -s "$(type -P sed)" "$work/tools/sed"
+for tool in nvcc dpkg-query; do program "$work/driver/$tool" <<<$'#!/bin/bash\nexit 1'; done
+check "nothing to build with" 1 "$(PATH="$work/driver:$work/tools" said "$work/tree/script/gpu_check" |
+  grep -c '^2 gpu_check: there is no build in build/cuda, and script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none, and the packages build-essential cmake .*, which script/setup installs$')"
+rm "$work/driver/nvcc" "$work/driver/dpkg-query"
 check "a GPU that cannot be used" $'6 A GPU, 580, 1 MiB\ngpu_check: cuda: the driver is too old' "$(gpu_check "$work/build")"
 check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_check: compute-sanitizer was not found")"
 
@@ -70,6 +78,7 @@ for test in cuda_fault_test attention_test attention_step_test gate_up_test narr
   program "$work/build/bin/$test" <<SH
 #!/bin/bash
 echo "\${0##*/} \$*" >>"$work/tests"
+echo "\$HEADRACE_SOURCE_DIR" >>"$work/sources"
 [[ "\${0##*/}" != cpu_gdn_test ]] || echo "\${GTEST_SHARD_INDEX:-}/\${GTEST_TOTAL_SHARDS:-}" >>"$work/gdn_shards"
 echo "[  PASSED  ] 3 tests."
 SH
@@ -108,10 +117,16 @@ row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
 check "tests that passed, long ones in shards" 37 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
+check "where the tests' files are" "$(cd "$source" && pwd)" "$(sort -u "$work/sources")"
+check "how long it took" 1 "$(grep -c '^took [0-9]* s: building [0-9]* s, tests [0-9]* s, benches [0-9]* s$' <<<"$ran")"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "random cases of the baseline" "attention_fuzz gdn_fuzz" "$(sort -u "$work/fuzzes" | grep -oP '.*(?= --backend cuda_baseline )' | xargs)"
 program "$work/tools/compute-sanitizer" <<<$'#!/bin/bash\nshift 4\nexec "$@"'
 check "the sanitizers' run" "0 " "$(gpu_check --sanitize "$work/build" | sed -n '1s/ A GPU.*/ /p')"
+
+if [[ -x "$bin/sampling_test" ]]; then
+  check "a build that was made elsewhere" 1 "$(HEADRACE_SOURCE_DIR="$work" "$bin/sampling_test" --gtest_filter='*Filters*/reference' | grep -c -m 1 "$work/tests/golden/filters.json")"
+fi
 
 # A name that is asked for and that no test has is a test that does not run: each of a list, one of those for any device.
 while read -r name arguments; do

@@ -6,6 +6,7 @@
 #include "headrace/models/model_registry.h"
 #include "support/device_mirror.h"
 #include "support/safetensors_writer.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
@@ -66,7 +67,7 @@ class CudaGraphs : public testing::TestWithParam<Case> {
   static Run generated(const Case& one, RunnerConfig::Graphs graphs,
                        DeviceRuntime& runtime = cuda_module().runtime(0)) {
     const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-    const std::string folder = std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + one.family;
+    const std::filesystem::path folder = testing_support::golden_folder(one.family);
     const auto model = load_model(
         folder, {.dtype = one.dtype, .ops = &cuda_module().ops(one.set), .context = context, .runtime = &runtime});
     RunnerConfig runner{.runtime = &runtime,
@@ -189,7 +190,7 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
   constexpr int32_t kMany = 120;
   DeviceRuntime& runtime = cuda_module().runtime(0);
   const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-  const auto model = load_model(std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/sdar",
+  const auto model = load_model(testing_support::golden_folder("sdar"),
                                 {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
   const auto generated = [&](RunnerConfig::Graphs graphs) {
     RunnerConfig runner{.runtime = &runtime,
@@ -224,7 +225,7 @@ TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
   DeviceRuntime& runtime = cuda_module().runtime(0);
   const OpContext context{.stream = runtime.stream()};
   const bool blocks = GetParam() == "sdar";
-  const auto model = load_model(std::string(HEADRACE_SOURCE_DIR) + "/tests/golden/" + GetParam(),
+  const auto model = load_model(testing_support::golden_folder(GetParam()),
                                 {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
   const auto generated = [&](RunnerConfig::Graphs graphs, std::string& report) {
     RunnerConfig runner{.runtime = &runtime,

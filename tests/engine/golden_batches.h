@@ -9,12 +9,9 @@
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/model_runner.h"
 #include "headrace/models/model_registry.h"
+#include "support/source_tree.h"
 
 namespace headrace::testing_support {
-
-inline std::filesystem::path golden_folder(const std::string& family) {
-  return std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / family;
-}
 
 // The causal families that have a golden checkpoint, by folder.
 std::vector<std::string> golden_families();

@@ -11,11 +11,12 @@
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
 #include "support/safetensors_writer.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
 
-const std::filesystem::path kRoot = HEADRACE_SOURCE_DIR;
+const std::filesystem::path kRoot = testing_support::source_tree();
 const std::filesystem::path kFairy = kRoot / "demo_models" / "fairy-diffusion";
 const std::filesystem::path kPuzzle = kRoot / "demo_models" / "puzzle-diffusion";
 

@@ -13,11 +13,12 @@
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
 
-const std::filesystem::path kRoot = HEADRACE_SOURCE_DIR;
+const std::filesystem::path kRoot = testing_support::source_tree();
 const std::filesystem::path kDemo = kRoot / "demo_models" / "fairy-hybrid";
 
 LLMOptions options(int threads, Determinism determinism = Determinism::kFast) {

@@ -6,13 +6,13 @@
 #include <cmath>
 
 #include "headrace/models/model_registry.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
 
 std::unique_ptr<Model> golden(const std::string& family) {
-  return load_model(std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / family,
-                    {.dtype = DType::kF32, .context = {.threads = 1}});
+  return load_model(testing_support::golden_folder(family), {.dtype = DType::kF32, .context = {.threads = 1}});
 }
 
 // The reports of a request of `max_tokens`, and what the sequence held after each.

@@ -9,10 +9,6 @@
 
 namespace headrace::test {
 
-std::filesystem::path golden_folder(const std::string& family) {
-  return std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / family;
-}
-
 Tensor golden_tensor(const std::string& family, std::string_view name) {
   const SafetensorsFile file(golden_folder(family) / "golden.safetensors");
   for (const SafetensorsEntry& entry : file.entries()) {

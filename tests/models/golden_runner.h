@@ -9,10 +9,12 @@
 #include "headrace/models/model_registry.h"
 #include "headrace/pool/req_to_token_pool.h"
 #include "support/all_close.h"
+#include "support/source_tree.h"
 
 namespace headrace::test {
 
-std::filesystem::path golden_folder(const std::string& family);
+using testing_support::golden_folder;
+
 // A tensor of tests/golden/<family>/golden.safetensors: floats as float32, integers as int32.
 Tensor golden_tensor(const std::string& family, std::string_view name);
 // 1e-4 of the largest logit, or of 1.

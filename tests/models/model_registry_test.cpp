@@ -15,13 +15,12 @@
 #include "support/host_memory.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
 
-std::filesystem::path golden(const std::string& family) {
-  return std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / family;
-}
+using testing_support::golden_folder;
 
 // The tensors of a golden checkpoint, to be written again with changes.
 std::vector<test::NamedTensor> tensors_of(const SafetensorsFile& file, std::vector<Tensor>& owned) {
@@ -37,8 +36,8 @@ std::vector<test::NamedTensor> tensors_of(const SafetensorsFile& file, std::vect
 
 std::string load_error(const std::string& family, const std::function<void(std::vector<test::NamedTensor>&)>& change) {
   const test::TempDir directory;
-  std::filesystem::copy_file(golden(family) / "config.json", directory / "config.json");
-  const SafetensorsFile file(golden(family) / "model.safetensors");
+  std::filesystem::copy_file(golden_folder(family) / "config.json", directory / "config.json");
+  const SafetensorsFile file(golden_folder(family) / "model.safetensors");
   std::vector<Tensor> owned;
   std::vector<test::NamedTensor> tensors = tensors_of(file, owned);
   change(tensors);
@@ -53,12 +52,12 @@ std::string load_error(const std::string& family, const std::function<void(std::
 
 TEST(ModelRegistry, ScalesOfAnEightBitCacheComeWithTheCheckpoint) {
   const test::TempDir directory;
-  std::ifstream config(golden("qwen3") / "config.json");
+  std::ifstream config(golden_folder("qwen3") / "config.json");
   std::string text(std::istreambuf_iterator<char>(config), {});
   text.insert(text.find('{') + 1, R"("quantization_config": {"quant_method": "compressed-tensors", "config_groups": {},
                                      "kv_cache_scheme": {"num_bits": 8, "type": "float"}},)");
   test::write_file(directory / "config.json", text);
-  const SafetensorsFile file(golden("qwen3") / "model.safetensors");
+  const SafetensorsFile file(golden_folder("qwen3") / "model.safetensors");
   std::vector<Tensor> owned;
   std::vector<test::NamedTensor> tensors = tensors_of(file, owned);
   const Tensor k(DType::kF32, {1}), v(DType::kF32, {1});
@@ -78,7 +77,7 @@ TEST(ModelRegistry, HeadsThatTheKernelsLackAreRefusedWhenTheirLayerIsMade) {
   small.most_head_dim = 8;
   for (const char* family : {"qwen3", "diffusion_gemma"}) {
     try {
-      load_model(golden(family), {.ops = &small});
+      load_model(golden_folder(family), {.ops = &small});
       FAIL() << family;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
@@ -213,7 +212,7 @@ TEST(ModelRegistry, AModelThatSaysItIsNotCausalIsRefusedUnlessItIsADiffusionMode
 
 TEST(ModelRegistry, EveryMissingTensorIsAnError) {
   for (const char* family : {"qwen2", "qwen3_5"}) {
-    const SafetensorsFile file(golden(family) / "model.safetensors");
+    const SafetensorsFile file(golden_folder(family) / "model.safetensors");
     for (const SafetensorsEntry& entry : file.entries()) {
       const auto drop = [&](auto& tensors) { std::erase_if(tensors, [&](auto& t) { return t.name == entry.name; }); };
       EXPECT_NE(load_error(family, drop), "") << "without " << entry.name;
@@ -245,12 +244,12 @@ TEST(ModelRegistry, AConfigThatDisagreesWithTheTensorsIsRefused) {
 // A golden config.json with another value for one key, beside the tensors that it was made for.
 std::string lie_error(const std::string& key, const std::string& value) {
   const test::TempDir directory;
-  std::ifstream in(golden("qwen3") / "config.json");
+  std::ifstream in(golden_folder("qwen3") / "config.json");
   std::string config((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   const size_t from = config.find("\"" + key + "\": ") + key.size() + 4;
   config.replace(from, config.find_first_of(",}\n", from) - from, value);
   test::write_file(directory / "config.json", config);
-  std::filesystem::copy_file(golden("qwen3") / "model.safetensors", directory / "model.safetensors");
+  std::filesystem::copy_file(golden_folder("qwen3") / "model.safetensors", directory / "model.safetensors");
   try {
     load_model(directory.path(), {});
   } catch (const Error& error) {
@@ -292,7 +291,7 @@ TEST(ModelRegistry, EveryLieOfTheConfigIsRefused) {
 }
 
 TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
-  const std::unique_ptr<Model> model = load_model(golden("qwen3_5_moe_released"), {});
+  const std::unique_ptr<Model> model = load_model(golden_folder("qwen3_5_moe_released"), {});
   EXPECT_EQ(model->info().architecture, "Qwen3_5MoeForConditionalGeneration");
   EXPECT_EQ(model->info().full_attn_layer_ids, std::vector<int32_t>{3});
   EXPECT_EQ(model->info().num_gdn_layers, 3);
@@ -319,7 +318,7 @@ TEST(ModelRegistry, OtherFormatsAreRefusedByNameBeforeAFileThatTheyLack) {
 
 TEST(ModelRegistry, RandomWeightsNeedNoFileButTheConfig) {
   const test::TempDir directory;
-  std::filesystem::copy_file(golden("qwen3_moe") / "config.json", directory / "config.json");
+  std::filesystem::copy_file(golden_folder("qwen3_moe") / "config.json", directory / "config.json");
   EXPECT_GT(load_model(directory.path(), {.random_weights = 1})->info().weight_bytes, 0);
 }
 

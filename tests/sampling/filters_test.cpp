@@ -5,6 +5,7 @@
 
 #include "headrace/weights/config_file.h"
 #include "kernels/kernel_sets.h"
+#include "support/source_tree.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -46,7 +47,7 @@ class Filters : public KernelSetTest {
 };
 
 TEST_P(Filters, StandInTheOrderOfTheFamily) {
-  const JsonValue file = read_json_file(std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests/golden/filters.json");
+  const JsonValue file = read_json_file(testing_support::golden_folder("filters.json"));
   for (const JsonValue& entry : file.as_array()) {
     const auto& values = entry.at("logits").as_array();
     const Tensor logits(DType::kF32, {1, static_cast<int64_t>(values.size())});

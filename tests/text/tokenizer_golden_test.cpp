@@ -12,6 +12,7 @@
 #include "headrace/base/error.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/text/tokenizer.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 constexpr size_t kNumStrings = 20000, kNumRandomLists = 2000;
 constexpr uint16_t kAsTextFollows = 0x8000;
 
-std::string fixture(const std::string& name) { return HEADRACE_SOURCE_DIR "/tests/golden/tokenizers/" + name; }
+std::string fixture(const std::string& name) { return testing_support::golden_folder("tokenizers") / name; }
 
 // Little-endian values of a fixture, in order.
 class Reader {

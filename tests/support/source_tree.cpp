@@ -1,0 +1,14 @@
+#include "support/source_tree.h"
+
+#include <cstdlib>
+
+namespace headrace::testing_support {
+
+std::filesystem::path source_tree() {
+  const char* elsewhere = std::getenv("HEADRACE_SOURCE_DIR");
+  return elsewhere != nullptr ? elsewhere : HEADRACE_SOURCE_DIR;
+}
+
+std::filesystem::path golden_folder(const std::string& name) { return source_tree() / "tests" / "golden" / name; }
+
+}  // namespace headrace::testing_support
