@@ -10,6 +10,7 @@
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_plan.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_plan.h"
 
 namespace headrace {
 namespace {
@@ -94,6 +95,117 @@ TEST(AttentionOfPrompts, TakesAsManyHeadsTogetherAsFillTheDeviceTwice) {
   EXPECT_EQ(together_of_tiles(63), 4);
   EXPECT_EQ(together_of_tiles(62), 8);
   EXPECT_EQ(together_of_tiles(1), 8);
+}
+
+using cuda::PoolHolds;
+using cuda::Sm90Plan;
+using Sharing = Sm90Plan::Sharing;
+
+// Requests of so many rows each, packed as (token, head of the group), with so many keys at most.
+struct EqualRequests {
+  int requests = 1, rows = 1, keys = 8192;
+  int kernel_dim = 128, kv_heads = 8;
+  PoolHolds pool = PoolHolds::kFloats;
+};
+
+cuda::Sm90Task task_of(const EqualRequests& of, Determinism determinism) {
+  const auto tiles = [&](int rows) { return int64_t{of.requests} * ((of.rows + rows - 1) / rows); };
+  return {.shape = {.min_rows = of.rows,
+                    .max_rows = of.rows,
+                    .requests = of.requests,
+                    .tiles64 = tiles(64),
+                    .tiles128 = tiles(128),
+                    .tiles192 = tiles(192),
+                    .max_keys = of.keys,
+                    .determinism = determinism},
+          .pool = of.pool,
+          .kernel_dim = of.kernel_dim,
+          .kv_heads = of.kv_heads};
+}
+
+Sm90Plan fast_plan(const EqualRequests& of) { return cuda::plan_sm90(task_of(of, Determinism::kFast), 132); }
+Sm90Plan strict_sm90_plan(const EqualRequests& of) { return cuda::plan_sm90(task_of(of, Determinism::kStrict), 132); }
+
+TEST(HopperAttentionPlan, FewRowsShareTheirKeysUntilTheyFillTheDevice) {
+  const Sm90Plan shares = fast_plan({.requests = 16, .rows = 4});
+  EXPECT_EQ(shares.sharing, Sharing::kShares);
+  EXPECT_EQ(std::tuple(shares.rows, shares.teams, shares.keys), std::tuple(64, 2, 64));
+  EXPECT_EQ(fast_plan({.requests = 16, .rows = 4, .pool = PoolHolds::kCodes}).teams, 1);
+  EXPECT_EQ(fast_plan({.rows = 8, .kernel_dim = 256}).keys, 32);
+  const Sm90Plan groups = fast_plan({.requests = 17, .rows = 4});
+  EXPECT_EQ(groups.sharing, Sharing::kGroups);
+  EXPECT_EQ(std::tuple(groups.teams, groups.keys, groups.group_keys), std::tuple(1, 128, 4096));
+  EXPECT_EQ(groups.groups, 2);
+  EXPECT_TRUE(groups.finer_end);
+  EXPECT_EQ(fast_plan({.requests = 33, .rows = 4, .kv_heads = 4}).sharing, Sharing::kGroups);  // a piece for each
+  EXPECT_EQ(fast_plan({.requests = 17, .rows = 4, .keys = 4096}).groups, 1);
+  EXPECT_EQ(fast_plan({.requests = 17, .rows = 4, .keys = 4097}).groups, 2);
+}
+
+TEST(HopperAttentionPlan, ManyShortPiecesAreTwoToAMultiprocessorInFastMode) {
+  EXPECT_FALSE(fast_plan({.requests = 65, .rows = 4}).crowded);
+  EXPECT_TRUE(fast_plan({.requests = 66, .rows = 4}).crowded);
+  EXPECT_EQ(fast_plan({.requests = 66, .rows = 4}).keys, cuda::kCrowdedKeys);
+  EXPECT_FALSE(strict_sm90_plan({.requests = 66, .rows = 4}).crowded);
+  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .kernel_dim = 256}).crowded);
+  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}).crowded);
+}
+
+// What strict mode's sums depend on may not change with the number of requests, or of multiprocessors.
+TEST(HopperAttentionPlan, StrictGroupsAndTilesAreTheSameInEveryBatch) {
+  for (const int requests : {1, 16, 17, 66, 500}) {
+    for (const int kernel_dim : {64, 128, 256}) {
+      for (const int sms : {78, 132}) {
+        const Sm90Plan plan = cuda::plan_sm90(
+            task_of({.requests = requests, .rows = 4, .kernel_dim = kernel_dim}, Determinism::kStrict), sms);
+        EXPECT_EQ(plan.sharing, Sharing::kGroups);
+        EXPECT_EQ(std::tuple(plan.rows, plan.teams, plan.keys), std::tuple(64, 1, kernel_dim == 256 ? 64 : 128));
+        EXPECT_EQ(plan.group_keys, 4096);
+        EXPECT_FALSE(plan.finer_end);
+      }
+    }
+  }
+  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolHolds::kCodes}).group_keys, 2048);
+  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolHolds::kCodes}).groups, 4);
+}
+
+TEST(HopperAttentionPlan, TwoBlocksTakeTheColumnsOfFewLongHeads) {
+  const auto parts = [](int kv_heads, int dim, PoolHolds pool) {
+    return strict_sm90_plan({.rows = 8, .kernel_dim = dim, .kv_heads = kv_heads, .pool = pool}).value_parts;
+  };
+  EXPECT_EQ(parts(33, 256, PoolHolds::kFloats), 2);
+  EXPECT_EQ(parts(34, 256, PoolHolds::kFloats), 1);
+  EXPECT_EQ(parts(2, 128, PoolHolds::kFloats), 1);
+  EXPECT_EQ(parts(2, 256, PoolHolds::kCodes), 1);
+  EXPECT_EQ(strict_sm90_plan({.rows = 65, .kernel_dim = 256, .kv_heads = 2}).value_parts, 1);
+}
+
+TEST(HopperAttentionPlan, PromptsThatFillTheDeviceAreWholeRows) {
+  const Sm90Plan prompt = fast_plan({.rows = 8192});  // 64 tiles of 128
+  EXPECT_EQ(prompt.sharing, Sharing::kRows);
+  EXPECT_EQ(std::pair(prompt.rows, prompt.keys), std::pair(128, 128));
+  EXPECT_EQ(fast_plan({.rows = 8192, .kernel_dim = 64}).rows, 192);
+  EXPECT_EQ(fast_plan({.rows = 8192, .kernel_dim = 64, .pool = PoolHolds::kCodes}).rows, 128);
+  EXPECT_EQ(fast_plan({.rows = 17 * 128}).sharing, Sharing::kRows);
+  EXPECT_EQ(fast_plan({.rows = 16 * 128}).sharing, Sharing::kShares);
+  EXPECT_EQ(fast_plan({.rows = 16 * 128}).teams, 1);
+  EXPECT_EQ(strict_sm90_plan({.rows = 33 * 128}).groups, 1);  // two pieces for each multiprocessor
+  EXPECT_EQ(strict_sm90_plan({.rows = 32 * 128}).groups, 2);
+}
+
+TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {
+  const auto mixed = [](int min_rows, int keys, PoolHolds pool = PoolHolds::kFloats) {
+    cuda::Sm90Task task = task_of({.requests = 2, .rows = 8192, .keys = keys, .pool = pool}, Determinism::kFast);
+    task.shape.min_rows = min_rows;
+    return cuda::plan_sm90(task, 132);
+  };
+  EXPECT_TRUE(mixed(16, 16385).cuts_long_rows);
+  EXPECT_FALSE(mixed(17, 16385).cuts_long_rows);
+  EXPECT_FALSE(mixed(16, 16384).cuts_long_rows);
+  EXPECT_FALSE(mixed(16, 16385, PoolHolds::kCodes).cuts_long_rows);
+  EXPECT_TRUE(mixed(64, 100).both_ends);
+  EXPECT_FALSE(mixed(65, 100).both_ends);
+  EXPECT_FALSE(fast_plan({.rows = 4, .keys = 100000}).cuts_long_rows);  // nothing is beside them
 }
 
 // Keys with which a warp is alone, keys that warps share, and those of a graph for short contexts.

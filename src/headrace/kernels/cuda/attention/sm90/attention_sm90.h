@@ -6,28 +6,9 @@
 #include <cstdint>
 
 #include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_plan.h"
 
 namespace headrace::cuda {
-
-// Keys of a tile. Where rows are few and two teams of warps take tiles in turns, small ones keep more copies under way.
-constexpr int tile_keys(int dim, int teams) {
-  if (teams == 2) return dim > 128 ? 32 : dim > 64 ? 64 : 128;
-  return dim > 128 ? 64 : 128;
-}
-
-// The same where two blocks share a multiprocessor: short pieces, whose beginnings and ends then run beside another's
-// products.
-constexpr int kCrowdedKeys = 64;
-
-// Keys of the groups of strict mode: sums are cut at every multiple of it.
-constexpr int kSm90GroupKeys = 4096;
-
-// Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
-constexpr int kCutRows = 16, kUncutKeys = 16384;
-
-// Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
-// that the others spend on exponentials; one that unpacks codes takes them instead.
-constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
 
 struct KVMaps {
   CUtensorMap k, v;  // of [pages, heads, slots, dim]: boxes of 64 elements by the slots of a page that a tile takes

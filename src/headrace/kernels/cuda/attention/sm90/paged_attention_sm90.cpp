@@ -99,9 +99,6 @@ CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int d
 
 namespace {
 
-// A tile of codes takes longer: groups of half as many keys let one request fill the device.
-constexpr int kStrictCodesGroupKeys = 2048;
-
 // Takes memory from the front of the stream's scratch.
 class Scratch {
  public:
@@ -125,10 +122,6 @@ class Scratch {
 
 int64_t tiles_at_most(const AttentionParams& p, int rows) {
   return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + p.requests;
-}
-
-int64_t tiles_of(const AttentionCall& call, const AttentionShape& shape) {
-  return call.rows == 64 ? shape.tiles64 : call.rows == 128 ? shape.tiles128 : shape.tiles192;
 }
 
 // The plan's arrays, one behind the other.
@@ -192,35 +185,16 @@ void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& sc
   if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
 }
 
-constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
-
-int keys_of(const WorkPlan& plan, int kernel_dim) {
-  return plan.crowded ? kCrowdedKeys : tile_keys(kernel_dim, plan.teams);
-}
-
-// Sums are cut at groups of keys, which are pieces of their own where rows alone would not fill the device to the end.
-void share_by_groups(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
-                     Scratch& scratch) {
+// Memory for what groups leave, and where there is none, whole rows.
+void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
-  const bool fast = shape.determinism == Determinism::kFast, tall = shape.max_rows > 64, codes = holds_codes(p);
-  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
-  // Strict mode keeps one size of tiles.
-  plan.crowded = fast && kernel_dim == 128 && !codes && pieces >= int64_t{kCrowdedPieces} * stream.num_sms;
-  if (plan.crowded) call.blocks *= 2;
-  const int group_keys = codes && !fast ? kStrictCodesGroupKeys : kSm90GroupKeys;
-  plan.group_tiles = group_keys / keys_of(plan, kernel_dim);
-  // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
-  // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
-  // own products: in long heads.
-  if (!tall && !codes && kernel_dim > 128 && pieces * 4 <= stream.num_sms) plan.value_parts = 2;
+  plan.group_tiles = planned.group_keys / planned.keys;
   plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
-  // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
-  const int64_t groups = (int64_t{shape.max_keys} + group_keys - 1) / group_keys;
-  if (groups < 2 || (tall && pieces >= int64_t{2} * stream.num_sms)) return;
+  if (planned.groups < 2) return;
   const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
-  plan.finer_end = fast && !codes && place_parts(call, groups * WorkPlan::kFiner + 1, places, scratch);
-  if (!plan.finer_end) place_parts(call, groups + 1, places, scratch);
+  plan.finer_end = planned.finer_end && place_parts(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);
+  if (!plan.finer_end) place_parts(call, planned.groups + 1, places, scratch);
 }
 
 // kv heads that the queue takes side by side: all, but of long prompts.
@@ -229,7 +203,7 @@ int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, c
   if (shape.max_rows <= 64 || call.plan.both_ends) return p.kv_heads;
   const int64_t key_bytes = int64_t{p.head_dim + p.v_head_dim} * static_cast<int64_t>(size_of(p.key_type));
   return heads_together(
-      {.kv_heads = p.kv_heads, .bytes = shape.seen_keys * key_bytes, .row_tiles = tiles_of(call, shape)},
+      {.kv_heads = p.kv_heads, .bytes = shape.seen_keys * key_bytes, .row_tiles = sm90_tiles(shape, call.rows)},
       stream.num_sms);
 }
 
@@ -238,28 +212,26 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
                Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
+  const Sm90Plan planned = plan_sm90({.shape = shape,
+                                      .pool = holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats,
+                                      .kernel_dim = kernel_dim,
+                                      .kv_heads = p.kv_heads},
+                                     stream.num_sms);
   plan.queue = stream.counters;
-  call.blocks = stream.num_sms;
-  const bool tall = shape.max_rows > 64;
-  call.rows = tall ? tall_rows(kernel_dim, holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats) : 64;
+  call.blocks = planned.crowded ? 2 * stream.num_sms : stream.num_sms;
+  call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
-  plan.both_ends = tall && shape.min_rows <= 64;
-  const int64_t pieces = tiles_of(call, shape) * p.kv_heads;
-  // Where there are enough rows for the device, whole groups of keys balance better than equal shares: no row's parts
-  // are small.
-  if (shape.determinism == Determinism::kStrict || (!tall && pieces >= stream.num_sms)) {
-    share_by_groups(call, shape, kernel_dim, stream, scratch);
-  } else if (!tall || pieces < stream.num_sms) {
+  plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
+  plan.teams = planned.teams, plan.value_parts = planned.value_parts;
+  if (planned.sharing == Sm90Plan::Sharing::kGroups) {
+    share_by_groups(call, planned, scratch);
+  } else if (planned.sharing == Sm90Plan::Sharing::kShares) {
     plan.sharing = WorkPlan::Sharing::kShares;
-    plan.teams = tall || holds_codes(p) ? 1 : 2;
     plan.entry_count = stream.num_sms;
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
   }
-  call.keys = keys_of(plan, kernel_dim);
   plan.heads_together = heads_side_by_side(call, shape, stream);
-  const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !holds_codes(p);
-  if (tall && long_rows && plan.sharing == WorkPlan::Sharing::kQueue && plan.max_parts == 1)
-    cut_long_rows(call, shape, scratch);
+  if (planned.cuts_long_rows && plan.max_parts == 1) cut_long_rows(call, shape, scratch);
 }
 
 // All that the pieces of work depend on besides the batch's spans.

@@ -1,0 +1,98 @@
+// How the Hopper attention kernel shares out the rows and keys of a call.
+#pragma once
+#include <cstdint>
+
+#include "headrace/kernels/cuda/attention/paged_attention.h"
+
+namespace headrace::cuda {
+
+// Keys of a tile. Where rows are few and two teams of warps take tiles in turns, small ones keep more copies under way.
+constexpr int tile_keys(int dim, int teams) {
+  if (teams == 2) return dim > 128 ? 32 : dim > 64 ? 64 : 128;
+  return dim > 128 ? 64 : 128;
+}
+
+// The same where two blocks share a multiprocessor: short pieces, whose beginnings and ends then run beside another's
+// products.
+constexpr int kCrowdedKeys = 64;
+constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
+
+// Keys of the groups of strict mode: sums are cut at every multiple of it.
+constexpr int kSm90GroupKeys = 4096;
+// A tile of codes takes longer: groups of half as many keys let one request fill the device.
+constexpr int kStrictCodesGroupKeys = 2048;
+
+// Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
+constexpr int kCutRows = 16, kUncutKeys = 16384;
+
+// Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
+// that the others spend on exponentials; one that unpacks codes takes them instead.
+constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
+
+struct Sm90Task {
+  AttentionShape shape;
+  PoolHolds pool = PoolHolds::kFloats;
+  int kernel_dim = 128;  // 64, 128 or 256
+  int kv_heads = 1;
+};
+
+struct Sm90Plan {
+  // kRows: pieces are whole tiles of rows; kGroups: or groups of their keys; kShares: each block has equally many tiles
+  // of keys, wherever rows begin and end.
+  enum class Sharing : uint8_t { kRows, kGroups, kShares };
+  Sharing sharing = Sharing::kRows;
+  int rows = 64, keys = 128;  // of a tile
+  int64_t pieces = 0;         // tiles of rows times kv heads
+  int teams = 1;              // warpgroups that take the tiles of keys in turns
+  bool both_ends = false;     // long contexts run beside long prompts
+  bool crowded = false;       // two blocks to a multiprocessor
+  int value_parts = 1;        // of the values' columns, each a block's
+  int group_keys = 0;         // kGroups: sums are cut at every multiple of it
+  int64_t groups = 1;      // that are pieces of their own where there is memory for what they leave; 1: rows are whole
+  bool finer_end = false;  // groups of what is taken last are shorter, likewise
+  bool cuts_long_rows = false;  // of few rows beside prompts, where rows are whole
+};
+
+constexpr int64_t sm90_tiles(const AttentionShape& shape, int rows) {
+  return rows == 64 ? shape.tiles64 : rows == 128 ? shape.tiles128 : shape.tiles192;
+}
+
+// Sums are cut at groups of keys, which are pieces of their own where rows alone would not fill the device to the end.
+constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& plan) {
+  const bool fast = task.shape.determinism == Determinism::kFast, tall = plan.rows > 64;
+  const bool codes = task.pool == PoolHolds::kCodes;
+  // Strict mode keeps one size of tiles.
+  plan.crowded = fast && task.kernel_dim == 128 && !codes && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
+  plan.group_keys = codes && !fast ? kStrictCodesGroupKeys : kSm90GroupKeys;
+  // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
+  // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
+  // own products: in long heads.
+  if (!tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
+  // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
+  const int64_t groups = (int64_t{task.shape.max_keys} + plan.group_keys - 1) / plan.group_keys;
+  if (groups < 2 || (tall && plan.pieces >= int64_t{2} * num_sms)) return;
+  plan.groups = groups;
+  plan.finer_end = fast && !codes;
+}
+
+constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
+  const AttentionShape& shape = task.shape;
+  const bool tall = shape.max_rows > 64, codes = task.pool == PoolHolds::kCodes;
+  Sm90Plan plan{.rows = tall ? tall_rows(task.kernel_dim, task.pool) : 64, .both_ends = tall && shape.min_rows <= 64};
+  plan.pieces = sm90_tiles(shape, plan.rows) * task.kv_heads;
+  // Where there are enough rows for the device, whole groups of keys balance better than equal shares: no row's parts
+  // are small.
+  if (shape.determinism == Determinism::kStrict || (!tall && plan.pieces >= num_sms)) {
+    plan.sharing = Sm90Plan::Sharing::kGroups;
+    plan_sm90_groups(task, num_sms, plan);
+  } else if (!tall || plan.pieces < num_sms) {
+    plan.sharing = Sm90Plan::Sharing::kShares;
+    plan.teams = tall || codes ? 1 : 2;
+  }
+  plan.keys = plan.crowded ? kCrowdedKeys : tile_keys(task.kernel_dim, plan.teams);
+  const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !codes;
+  plan.cuts_long_rows = tall && long_rows && plan.sharing != Sm90Plan::Sharing::kShares;
+  return plan;
+}
+
+}  // namespace headrace::cuda
