@@ -177,6 +177,10 @@ class Text:
         end = self.end()
         return len(self.ids) >= end and not any(p < end for p in self.masked)
 
+    def ended(self):
+        """An end token was decided and no mask stands before it."""
+        return any(i in self.eos for i in self.output()) and not any(p < self.end() for p in self.masked)
+
     def output(self):
         return self.ids[self.prompt:self.end()]
 
@@ -212,8 +216,9 @@ def llada(text, *, block, steps=None, threshold=None, remasking="low_confidence"
             passes += 1
 
 
-def dream(text, *, steps, alg, alg_temp=0, seed=0):
-    """Dream: the whole canvas, logits of the position before; origin, maskgit_plus, topk_margin and entropy by `alg`."""
+def dream(text, *, steps, alg="origin", alg_temp=0, seed=0):
+    """Dream: the whole canvas, logits of the position before; by `alg` origin, the default, maskgit_plus, topk_margin or
+    entropy."""
     text.grow(text.prompt + text.gen)
     times = torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64).tolist()
     passes = 0
@@ -250,8 +255,9 @@ def dual_cache(text, *, block, threshold):
             break
 
 
-def sdar(text, *, block, steps=None, threshold=None, order="dynamic"):
-    """SDAR and LLaDA2 (`dynamic`), Stable-DiffCoder (`static`): block after block, the earlier ones clean."""
+def sdar(text, *, block, steps=None, threshold=None, order="dynamic", eos_early_stop=False):
+    """SDAR and LLaDA2 (`dynamic`), Stable-DiffCoder (`static`): block after block, the earlier ones clean. With LLaDA2's
+    `eos_early_stop` nothing runs behind the pass that leaves no mask before an end token."""
     while not text.over():
         begin = (len(text.ids) if not text.masked else text.prompt) // block * block
         text.grow(begin + block)
@@ -265,11 +271,14 @@ def sdar(text, *, block, steps=None, threshold=None, order="dynamic"):
                 text.decide(reads, text.passing(reads, masks, threshold, False, n))
             else:
                 text.decide(reads, masks[:n] if order == "sequential" else text.best(reads, masks, n))
+            if eos_early_stop and text.ended():
+                return
 
 
-def multi_bd(text, *, block, threshold, at_or_above, blocks=1):
+def multi_bd(text, *, block, threshold, at_or_above, blocks=1, sure="in_turn"):
     """Diffulex's multi_bd without idle passes: `blocks` blocks at a time, the next one opened when a tenth of the last
-    is decided; a block is sure of a token when nine tenths of the one before were decided."""
+    is decided. A block is sure of a token when nine tenths of the one before were decided (`in_turn`); by
+    Stable-DiffCoder's sampler `always`."""
     opened = []
 
     def valid(begin):
@@ -296,7 +305,7 @@ def multi_bd(text, *, block, threshold, at_or_above, blocks=1):
         for b in opened:
             at, masks = progress(b), text.masks(b, b + block)
             if masks:
-                news += text.passing(reads, masks, threshold, at_or_above, 1 if before >= 0.9 else 0)
+                news += text.passing(reads, masks, threshold, at_or_above, 1 if sure == "always" or before >= 0.9 else 0)
             before = at
         text.decide(reads, news)
         opened = [b for b in opened if b < text.limit]
@@ -348,6 +357,7 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("llada", "llada", True, dict(block=8, steps=3, remasking="random", seed=6)),
          ("dream", "dream", True, dict(steps=9, alg="origin", seed=7)),
          ("dream", "dream", True, dict(steps=40, alg="origin", seed=8)),
+         ("dream", "dream", True, dict(steps=12, seed=12)),
          ("dream", "dream", True, dict(steps=9, alg="entropy", alg_temp=0.1, seed=9)),
          ("dream", "dream", True, dict(steps=24, alg="confidence", alg_temp=0.01, seed=10)),
          ("dream", "diffucoder", True, dict(steps=9, alg="entropy")),
@@ -359,6 +369,7 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("sdar", "sdar", True, dict(block=8, steps=3, threshold=0.045)),
          ("sdar", "sdar_moe", True, dict(block=8, threshold=0.035)),
          ("sdar", "llada2", True, dict(block=8, threshold=0.035)),
+         ("sdar", "llada2", True, dict(block=8, threshold=0.05, eos_early_stop=True)),
          ("sdar", "sdar", True, dict(block=8, steps=3, order="sequential")),
          ("sdar", "stable_diffcoder", True, dict(block=4, steps=4, order="static")),
          ("sdar", "stable_diffcoder", True, dict(block=4, steps=3, order="static")),
@@ -366,6 +377,8 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("multi_bd", "sdar", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=2)),
          ("multi_bd", "llada2", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=3)),
          ("multi_bd", "stable_diffcoder", False, dict(block=4, threshold=0.035, at_or_above=True)),
+         ("multi_bd", "stable_diffcoder", False,
+          dict(block=4, threshold=0.05, at_or_above=True, blocks=2, sure="always")),
          ("multi_bd", "fast_dllm_v2", False, dict(block=16, threshold=0.035, at_or_above=False)),
          ("fast_dllm_v2", "fast_dllm_v2", True, dict(block=16, sub_block=8, threshold=0.035)),
          ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035)),
@@ -394,6 +407,8 @@ def clear_case(net, loop, seed, request, whole_blocks, options):
                 continue
             eos = late[:1]
             text = decode(net, loop, prompt, gen, eos, whole_blocks, options)
+            if options.get("eos_early_stop") and not text.masked:  # it left nothing out
+                continue
         if text.closest >= MARGIN:
             return dict(prompt=prompt, max_tokens=gen, eos_ids=eos, tokens=text.output(), passes=text.decided), text
     raise SystemExit(f"{loop} {options}: no prompt whose choices are clear")
