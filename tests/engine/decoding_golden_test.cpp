@@ -193,7 +193,7 @@ void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>
   for (const GoldenCase& c : cases) expect_equal(strategy, c, device);
 }
 
-TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 5); }
+TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 6); }
 
 TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 4); }
 
@@ -202,7 +202,7 @@ TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_o
 TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 10); }
 
 TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
-  expect_all_equal("multi_bd", cases_of("sdar", true), 7);
+  expect_all_equal("multi_bd", cases_of("sdar", true), 8);
 }
 
 TEST(DecodingGolden, FastDLLMv2) {
@@ -220,8 +220,8 @@ class CudaDecodingGolden : public testing::Test {
 };
 
 TEST_F(CudaDecodingGolden, MultiBD) {
-  expect_all_equal("multi_bd", cases_of("multi_bd", false), 5, GoldenDevice::kCuda);
-  expect_all_equal("multi_bd", cases_of("sdar", true), 7, GoldenDevice::kCuda);
+  expect_all_equal("multi_bd", cases_of("multi_bd", false), 6, GoldenDevice::kCuda);
+  expect_all_equal("multi_bd", cases_of("sdar", true), 8, GoldenDevice::kCuda);
 }
 
 TEST_F(CudaDecodingGolden, FullAttention) {

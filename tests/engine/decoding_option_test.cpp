@@ -257,6 +257,18 @@ TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTak
   EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", both), "");
 }
 
+// It was read by no block of Stable-DiffCoder's.
+TEST(DecodingOptions, ABlockThatIsAlwaysSureOfProgressRefusesAShareOfTheOneBefore) {
+  AnyModel model("multi_bd");
+  Asked asked;
+  asked.params.semi_complete = 0.5f;
+  EXPECT_EQ(refusal(model, "multi_bd", asked), "");
+  model.diffusion().progress = DiffusionInfo::Progress::kAlways;
+  EXPECT_EQ(refusal(model, "multi_bd", asked),
+            "semi_complete is 0.5, expected 0.9 with this model, each of whose blocks decides a token in every pass");
+  EXPECT_EQ(refusal(model, "multi_bd", {}), "");
+}
+
 // `--threshold 90` kept one token per pass and did not say why.
 TEST(DecodingOptions, AThresholdForProbabilitiesIsAtMostOne) {
   using Rule = DecodingParams::Rule;

@@ -132,6 +132,15 @@ TEST(DiffusionConfig, DreamAndFastDLLMPredictFromThePositionBefore) {
   EXPECT_EQ(fast_dllm_v2_config(config_with(R"("bd_size":4)")).diffusion->sub_block_size, 4);
 }
 
+TEST(DiffusionConfig, OnlyStableDiffCodersBlocksDoNotWaitForEachOther) {
+  using Progress = DiffusionInfo::Progress;
+  EXPECT_EQ(stable_diffcoder_config(config_with("")).diffusion->progress, Progress::kAlways);
+  EXPECT_EQ(sdar_config(config_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(fast_dllm_v2_config(config_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(dream_config(config_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(llada2_config(config_with(R"("mask_token_id":1,)" + kExperts)).diffusion->progress, Progress::kInTurn);
+}
+
 TEST(DiffusionConfig, CausalFamiliesHaveNone) { EXPECT_FALSE(qwen3_config(config_with("")).diffusion); }
 
 TEST(DiffusionConfig, AMaskOutsideTheVocabularyAndAnEmptyBlockAreRefused) {

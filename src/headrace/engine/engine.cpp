@@ -90,6 +90,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   if (model_.info().diffusion) {
     check_reference(params.decoding, *model_.info().diffusion);
     check_threshold(params.decoding, *model_.info().diffusion);
+    check_semi_complete(params.decoding, *model_.info().diffusion);
   }
   for (const int32_t id : prompt) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,

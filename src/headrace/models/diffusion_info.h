@@ -30,6 +30,12 @@ struct DiffusionInfo {
 
   // How a canvas is denoised; of kCanvas alone.
   struct Canvas {
+  // Of several blocks that are denoised at the same time, those that keep at least their best candidate.
+  enum class Progress : uint8_t {
+    kInTurn,  // the first unfinished one, and one behind a block that is nearly done (DecodingParams::semi_complete)
+    kAlways,
+  };
+
     int32_t noise_vocab = 0;           // a token without meaning is uniform in [0, noise_vocab)
     int32_t max_steps = 48;            // of one canvas
     float t_max = 0.8f, t_min = 0.4f;  // temperature: down from t_max, to one step above t_min
@@ -48,6 +54,7 @@ struct DiffusionInfo {
   Loop loop = Loop::kDynamic;
   // In which order the published sampler filters; that of a request with both filters set.
   enum class Filters : uint8_t { kTopKFirst, kTopPFirst } filters = Filters::kTopKFirst;
+  Progress progress = Progress::kInTurn;
   Canvas canvas;
 };
 

@@ -12,7 +12,8 @@ ModelConfig stable_diffcoder_config(const JsonValue& root) {
                               .sub_block_size = block,
                               .threshold = 0.95f,
                               .acceptance = DiffusionInfo::Acceptance::kAtLeast,
-                              .loop = DiffusionInfo::Loop::kEven};
+                              .loop = DiffusionInfo::Loop::kEven,
+                              .progress = DiffusionInfo::Progress::kAlways};
   return c;
 }
 

@@ -33,8 +33,9 @@ struct DecodingParams {
   // Of a probability 0 to 1, or infinity: no token passes. Absent: the model's, or none where no token passes one by
   // itself. The entropy rules need one, but for published loops that have no use for it.
   std::optional<float> threshold;
-  float add_block = 0.1f;      // share of a block that is decided before the next one is opened behind it
-  float semi_complete = 0.9f;  // share of a block that is decided before the next one is sure of progress
+  float add_block = 0.1f;  // share of a block that is decided before the next one is opened behind it
+  // Share of a block that is decided before the next one is sure of progress; of families whose blocks are not always.
+  float semi_complete = 0.9f;
   // Of strategies that change decided tokens again.
   std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
   // Decided tokens become masks again where no token is as likely as this (multi_bd_edit); absent: never. Blocks end

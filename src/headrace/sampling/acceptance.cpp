@@ -69,6 +69,13 @@ double score_of(const SampledToken& candidate, Rule rule) {
     case Rule::kConfidence: return static_cast<double>(candidate.confidence);
     case Rule::kMargin: return static_cast<double>(candidate.margin);
     case Rule::kEntropy:
+void check_semi_complete(const DecodingParams& params, const DiffusionInfo& info) {
+  const float unasked = DecodingParams{}.semi_complete;
+  HR_REQUIRE(params.semi_complete == unasked || info.progress == DiffusionInfo::Progress::kInTurn,
+             ErrorCode::kInvalidArgument, "semi_complete is ", params.semi_complete, ", expected ", unasked,
+             " with this model, each of whose blocks decides a token in every pass");
+}
+
     case Rule::kEntropyBound: return -static_cast<double>(candidate.entropy);
     case Rule::kLeftmost: return 0;
     case Rule::kRandom: return candidate.order;

@@ -26,6 +26,9 @@ void check_threshold(const DecodingParams& params, const DiffusionInfo& info);
 enum class AtLeast : uint8_t { kNone, kOne };
 
 // Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
+// Error kInvalidArgument for a semi_complete where every block is sure of progress (DiffusionInfo::progress).
+void check_semi_complete(const DecodingParams& params, const DiffusionInfo& info);
+
 std::vector<size_t> accepted(std::span<const SampledToken> candidates, const AcceptanceRule& rule, AtLeast least);
 
 // Indices of the `count` best candidates, ascending; ties go to the lowest.

@@ -48,6 +48,7 @@ StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
 
 void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
   const AcceptanceRule rule = acceptance_rule(s.params.decoding, info_);
+  const bool always = info_.progress == DiffusionInfo::Progress::kAlways;
   auto next = plan.sample.begin();
   float progress_before = 1;
   for (DecodingBlock& block : s.blocks) {
@@ -57,10 +58,11 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
     if (first != next) {
       const auto candidates =
           sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
-      const AtLeast least = progress_before >= s.params.decoding.semi_complete ? AtLeast::kOne : AtLeast::kNone;
+      const bool sure = always || progress_before >= s.params.decoding.semi_complete;
+      const AtLeast least = sure ? AtLeast::kOne : AtLeast::kNone;
       auto kept = follows_reference(s.params.decoding) ? kept_by_reference(candidates, block, s.params.decoding, info_)
                                                        : accepted(candidates, rule, least);
-      const int32_t share = least == AtLeast::kOne ? share_of_pass(s.params.decoding, block) : 0;
+      const int32_t share = sure ? share_of_pass(s.params.decoding, block) : 0;
       if (share > static_cast<int32_t>(kept.size())) kept = best_of(candidates, rule, share);
       block.count_step();
       for (const size_t i : kept) {

@@ -19,8 +19,8 @@ class MultiBD final : public DecodingStrategy {
   // Everything from the end of the cache on: blocks that are complete are stored by the same pass that denoises those
   // behind them. A prompt that exceeds the budget runs in chunks of whole blocks first.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
-  // In each block, keeps the candidates that pass the request's rule; in the first unfinished block, and in one behind
-  // a block that is nearly done, at least the best.
+  // In each block, keeps the candidates that pass the request's rule; at least the best in the blocks that
+  // DiffusionInfo::progress says.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
   // Of one block at a time that reads its own positions' logits; greedy requests, and every rule but entropy_bound and
   // random.
