@@ -11,6 +11,9 @@
 #include "exit_status.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/llm.h"
+#include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/decoding_option.h"
+#include "headrace/strategy/reference_loop.h"
 #include "input.h"
 #include "interrupt.h"
 #include "json.h"
@@ -88,6 +91,17 @@ struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
 };
 
+// How the strategy chose; null where it has no such choice.
+std::string decoding_json(const LLM& llm, const DecodingParams& p) {
+  const EngineConfig& engine = llm.config();
+  const auto& diffusion = llm.model_info().diffusion;
+  if (!diffusion || engine.strategy == "autoregressive") return "null";
+  const bool caches = reads_option(engine.strategy, DecodingOption::kBlockCache);
+  return fmt::format(
+      R"({{"schedule": "{}", "rule": "{}", "block_cache": {}}})", text_of(p.schedule), text_of(rule_of(p, *diffusion)),
+      caches ? fmt::format("\"{}\"", text_of(block_cache_of(p, engine.decoding.block_cache, *diffusion))) : "null");
+}
+
 std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const SamplingParams& p, const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
   const double decoded = static_cast<double>(c.ids.size()) - c.num_first;  // in that time
@@ -95,13 +109,13 @@ std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, cons
       R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
-      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, )"
+      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, "decoding": {}, )"
       R"("ran": {{"architecture": "{}", "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
       t.device_start_s, t.load_s, t.first_token_s, t.total_s, decoded > 0 ? decoded / decode_s : 0.0, c.num_forwards,
       c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
-      llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
+      decoding_json(llm, p.decoding), llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
       json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict);
 }
@@ -138,7 +152,7 @@ int generate(const GenerateFlags& flags) {
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;
-  const SamplingParams params = params_of(flags.sampling, llm.default_params());
+  const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {

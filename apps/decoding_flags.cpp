@@ -57,7 +57,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   add_choice(
       app, "--accept", s.decoding.rule,
       of(DecodingOption::kRule,
-         "by what a token passes the threshold; confidence: its probability, the default; margin: its lead over "
+         "by what a token passes the threshold; confidence: its probability, the default, but with --schedule "
+         "reference of Dream random; margin: its lead over "
          "the second; entropy: nats, at most; entropy_bound: nats of the surer ones together, at most; leftmost, "
          "random: none passes, and one is kept"),
       kRules);
@@ -80,10 +81,12 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
       ->check(CLI::Range(0.0, 1e3))
       ->capture_default_str();
-  add_choice(app, "--schedule", s.decoding.schedule,
-             of(DecodingOption::kSchedule,
-                "threshold: a pass keeps what passes; reference: as the family's own published loop"),
-             kSchedules);
+  add_choice(
+      app, "--schedule", s.decoding.schedule,
+      of(DecodingOption::kSchedule,
+         "threshold: a pass keeps what passes; reference: as the family's own published loop, with its temperature, "
+         "top-k, top-p, rule and block cache where no flag says otherwise"),
+      kSchedules);
   app.add_option("--steps", s.decoding.steps,
                  of(DecodingOption::kSteps,
                     "of --schedule reference: passes per block, for Dream over all; default: one token each"))
@@ -101,7 +104,8 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
   add_choice(app, "--block-cache", f.block_cache,
              of(DecodingOption::kBlockCache,
-                "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes"),
+                "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes, with "
+                "--schedule reference no"),
              kCaches);
   app.add_option("--mask-token-id", f.mask_token_id,
                  of(DecodingOption::kMaskTokenId, "of an undecided token; default: the model's"));

@@ -216,6 +216,17 @@ demos="$(dirname "$0")/../../demo_models"
 check "the demo's sampling" "0.8 0 0.95" "$(sampling "$demos/fairy-hybrid")"
 check "flags go first" "0 5 0.5" "$(sampling "$demos/fairy-hybrid" --temperature 0 --top-k 5 --top-p 0.5)"
 check "a model that does not sample" "0 0 1" "$(sampling "$demos/puzzle-diffusion")"
+check "the demo's own sampling" "1 0 0.9" "$(sampling "$demos/fairy-diffusion")"
+check "a published loop's sampling is not generation_config's" "1 0 1" "$(sampling "$demos/fairy-diffusion" --schedule reference)"
+check "flags go before a published loop" "0.5 3 1" "$(sampling "$demos/fairy-diffusion" --schedule reference --temperature 0.5 --top-k 3)"
+decoding() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"decoding": \(null\|{[^}]*}\)' | tr -d '"'; }
+published() { family=$1; shift; decoding "$(dirname "$0")/../golden/$family" --random-weights 1 --schedule reference "$@"; }
+check "a causal model has no way of decoding" "decoding: null" "$(decoding "$demos/fairy-hybrid")"
+check "the demo's way of decoding" "decoding: {schedule: threshold, rule: confidence, block_cache: null}" "$(decoding "$demos/fairy-diffusion")"
+check "Dream's loop takes masks by chance" "decoding: {schedule: reference, rule: random, block_cache: null}" "$(published dream)"
+check "a rule goes before Dream's" "decoding: {schedule: reference, rule: entropy, block_cache: null}" "$(published dream --accept entropy)"
+check "Fast-dLLM v2's loop is exact" "decoding: {schedule: reference, rule: confidence, block_cache: no}" "$(published fast_dllm_v2)"
+check "its cache when asked for" "decoding: {schedule: reference, rule: confidence, block_cache: yes}" "$(published fast_dllm_v2 --block-cache yes)"
 check "a bad parameter is found before the model" 2 "$(status "$headrace" generate /nonexistent -p x --temperature -1)"
 
 # A directory that holds only config.json.

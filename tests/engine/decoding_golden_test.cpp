@@ -87,12 +87,13 @@ GoldenCase case_of(const JsonValue& entry) {
   c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
   if (options.find("threshold") != nullptr)
     c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());
-  if (c.loop == "fast_dllm_v2")
-    c.config.block_cache = options.bool_or("block_cache", false) ? BlockCache::kYes : BlockCache::kNo;
   c.decoding.schedule = entry.at("whole_blocks").as_bool() ? Schedule::kReference : Schedule::kThreshold;
+  const bool defaults = c.decoding.schedule == Schedule::kReference;  // what is not stated is as the family has it
+  if (c.loop == "fast_dllm_v2" && !defaults)
+    c.config.block_cache = options.bool_or("block_cache", false) ? BlockCache::kYes : BlockCache::kNo;
   if (options.find("steps") != nullptr) c.decoding.steps = static_cast<int32_t>(options.at("steps").as_int());
-  c.decoding.rule =
-      rule_of(options.string_or("alg", options.string_or("order", options.string_or("remasking", "confidence"))));
+  const std::string rule = options.string_or("alg", options.string_or("order", options.string_or("remasking", "")));
+  if (!rule.empty() || !defaults) c.decoding.rule = rule_of(rule);
   c.decoding.order_temperature = static_cast<float>(options.float_or("alg_temp", 0));
   c.seed = static_cast<uint64_t>(options.int_or("seed", 0));
   c.requests.push_back(request_of(entry));
@@ -199,7 +200,7 @@ TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attentio
 
 TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_of("llada", true), 5); }
 
-TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 10); }
+TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 11); }
 
 TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
   expect_all_equal("multi_bd", cases_of("sdar", true), 8);
@@ -227,7 +228,7 @@ TEST_F(CudaDecodingGolden, MultiBD) {
 TEST_F(CudaDecodingGolden, FullAttention) {
   expect_all_equal("full_attention", cases_of("llada", false), 4, GoldenDevice::kCuda);
   expect_all_equal("full_attention", cases_of("llada", true), 5, GoldenDevice::kCuda);
-  expect_all_equal("full_attention", cases_of("dream", true), 10, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("dream", true), 11, GoldenDevice::kCuda);
 }
 
 TEST_F(CudaDecodingGolden, Caches) {

@@ -257,6 +257,20 @@ TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTak
   EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", both), "");
 }
 
+TEST(DecodingOptions, APublishedLoopWhoseRuleIsRandomRefusesAnOrderTemperatureUntilAnotherIsGiven) {
+  AnyModel dream("full_attention");
+  dream.diffusion().loop = DiffusionInfo::Loop::kTimesteps;
+  dream.diffusion().reference.rule = DecodingParams::Rule::kRandom;
+  Asked asked;
+  asked.params = {.schedule = Schedule::kReference, .order_temperature = 0.5f};
+  EXPECT_EQ(refusal(dream, "full_attention", asked),
+            "order_temperature is 0.5, expected 0 with the schedule 'reference' of this model, whose rule is 'random'");
+  asked.params.rule = DecodingParams::Rule::kEntropy;
+  EXPECT_EQ(refusal(dream, "full_attention", asked), "");
+  asked.params = {.order_temperature = 0.5f};
+  EXPECT_EQ(refusal(dream, "full_attention", asked), "") << "which keeps what passes";
+}
+
 // It was read by no block of Stable-DiffCoder's.
 TEST(DecodingOptions, ABlockThatIsAlwaysSureOfProgressRefusesAShareOfTheOneBefore) {
   AnyModel model("multi_bd");

@@ -55,6 +55,16 @@ Kept kept_of(const JsonValue& entry) {
   return kept;
 }
 
+// It is Qwen3's in SDAR's files, and was taken for SDAR's loop too.
+TEST(FairyDiffusion, GenerationConfigDrawsAllButThePublishedLoop) {
+  const LLM llm(kFairy, options("multi_bd"));
+  EXPECT_FLOAT_EQ(llm.default_params().top_p, 0.9f);
+  const SamplingParams published = llm.default_params(DecodingParams::Schedule::kReference);
+  EXPECT_EQ(published.temperature, 1);
+  EXPECT_EQ(published.top_k, 0);
+  EXPECT_EQ(published.top_p, 1);
+}
+
 // SDAR's own loop in Python, prompt by prompt: the same positions get the same tokens in the same steps.
 TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
   LLM llm(kFairy, options("multi_bd"));

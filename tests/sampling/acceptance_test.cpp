@@ -88,6 +88,16 @@ TEST(Acceptance, TheEntropyBoundAddsUpWhatStandsBefore) {
   EXPECT_EQ(accepted(c, {.rule = Rule::kEntropyBound, .threshold = 9.0f}, AtLeast::kNone), (Indices{0, 1, 2, 3}));
 }
 
+TEST(Acceptance, ARuleThatNobodyStatesIsThePublishedLoopsForItsRequestsAlone) {
+  using Schedule = DecodingParams::Schedule;
+  const DiffusionInfo dream{.reference = {.rule = Rule::kRandom}};
+  EXPECT_EQ(rule_of({}, dream), Rule::kConfidence);
+  EXPECT_EQ(rule_of({.schedule = Schedule::kReference}, dream), Rule::kRandom);
+  EXPECT_EQ(rule_of({.rule = Rule::kEntropy, .schedule = Schedule::kReference}, dream), Rule::kEntropy);
+  EXPECT_EQ(acceptance_rule({.schedule = Schedule::kReference}, dream).rule, Rule::kRandom);
+  EXPECT_EQ(rule_of({}, {.attention = DiffusionInfo::Attention::kCanvas}), Rule::kEntropyBound);
+}
+
 TEST(Acceptance, ARequestWithoutAThresholdTakesTheModels) {
   const DiffusionInfo info{.threshold = 0.7f, .acceptance = DiffusionInfo::Acceptance::kAtLeast};
   EXPECT_EQ(acceptance_rule({}, info).threshold, 0.7f);

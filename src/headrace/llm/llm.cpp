@@ -136,6 +136,13 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
   if (options.log) report_start(options.log, *this);
 }
 
+SamplingParams LLM::default_params(DecodingParams::Schedule schedule) const {
+  const auto& diffusion = model_info().diffusion;
+  if (schedule == DecodingParams::Schedule::kThreshold || !diffusion) return default_params_;
+  const ReferenceDefaults& loop = diffusion->reference;
+  return {.temperature = loop.temperature, .top_k = loop.top_k, .top_p = loop.top_p};
+}
+
 Completion LLM::generate(std::string_view prompt, const SamplingParams& params, const OnText& on_text,
                          const OnStep& on_step) {
   return generate(tokenizer_.encode(prompt), params, on_text, on_step);

@@ -88,7 +88,9 @@ class LLM {
   const Model& model() const { return *model_; }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  const SamplingParams& default_params() const { return default_params_; }  // as the model's makers want it drawn
+  // As the model's makers want its tokens drawn: by generation_config.json or, for requests of the schedule
+  // 'reference', as their published loop does (ReferenceDefaults).
+  SamplingParams default_params(DecodingParams::Schedule schedule = DecodingParams::Schedule::kThreshold) const;
   const EngineConfig& config() const { return engine_->config(); }
   Engine& engine() { return *engine_; }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "headrace/models/reference_defaults.h"
+
 namespace headrace {
 
 // Filled in by the family from config.json and, where that is silent, from the family's published defaults.
@@ -28,14 +30,14 @@ struct DiffusionInfo {
     kTimesteps,  // the best of the share that linear time gives, of the whole output: it is one block
   };
 
-  // How a canvas is denoised; of kCanvas alone.
-  struct Canvas {
   // Of several blocks that are denoised at the same time, those that keep at least their best candidate.
   enum class Progress : uint8_t {
     kInTurn,  // the first unfinished one, and one behind a block that is nearly done (DecodingParams::semi_complete)
     kAlways,
   };
 
+  // How a canvas is denoised; of kCanvas alone.
+  struct Canvas {
     int32_t noise_vocab = 0;           // a token without meaning is uniform in [0, noise_vocab)
     int32_t max_steps = 48;            // of one canvas
     float t_max = 0.8f, t_min = 0.4f;  // temperature: down from t_max, to one step above t_min
@@ -52,10 +54,11 @@ struct DiffusionInfo {
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
   Loop loop = Loop::kDynamic;
+  Progress progress = Progress::kInTurn;
   // In which order the published sampler filters; that of a request with both filters set.
   enum class Filters : uint8_t { kTopKFirst, kTopPFirst } filters = Filters::kTopKFirst;
-  Progress progress = Progress::kInTurn;
   Canvas canvas;
+  ReferenceDefaults reference;
 };
 
 }  // namespace headrace

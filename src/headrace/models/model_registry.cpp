@@ -10,6 +10,7 @@
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
+#include "headrace/models/reference_defaults.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
@@ -84,6 +85,7 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   const Row& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
+  if (config.diffusion) config.diffusion->reference = reference_defaults(row.architecture);
   check(config);
   HR_REQUIRE(config.diffusion || text_config_of(root).bool_or("is_causal", true), ErrorCode::kUnsupported, root.where(),
              " has is_causal false, which is not built for ", config.architecture);

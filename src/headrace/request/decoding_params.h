@@ -23,7 +23,8 @@ struct DecodingParams {
     kReference,  // as the family's published loop, DiffusionInfo::loop: blocks one at a time, and positions behind the
                  // end are decided like all others as long as one before it is left
   };
-  std::optional<Rule> rule;  // absent: kConfidence; of a canvas, kEntropyBound
+  // Absent: kConfidence; of a canvas, kEntropyBound; of kReference, the published loop's (ReferenceDefaults).
+  std::optional<Rule> rule;
   Schedule schedule = Schedule::kThreshold;
   // kReference: passes that share a block's masks; absent: as many as masks. Of a canvas: at most; absent: the model's.
   std::optional<int32_t> steps;

@@ -45,9 +45,14 @@ double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
 
 }  // namespace
 
+Rule rule_of(const DecodingParams& params, const DiffusionInfo& info) {
+  if (info.attention == DiffusionInfo::Attention::kCanvas) return Rule::kEntropyBound;
+  const bool reference = params.schedule == DecodingParams::Schedule::kReference;
+  return params.rule.value_or(reference ? info.reference.rule : Rule::kConfidence);
+}
+
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info) {
-  return {params.rule.value_or(Rule::kConfidence), params.threshold.value_or(info.threshold), info.acceptance,
-          params.order_temperature};
+  return {rule_of(params, info), params.threshold.value_or(info.threshold), info.acceptance, params.order_temperature};
 }
 
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
@@ -64,11 +69,6 @@ void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
              params.rule == Rule::kEntropy ? "entropy" : "entropy_bound", "': the model's own is a probability");
 }
 
-double score_of(const SampledToken& candidate, Rule rule) {
-  switch (rule) {
-    case Rule::kConfidence: return static_cast<double>(candidate.confidence);
-    case Rule::kMargin: return static_cast<double>(candidate.margin);
-    case Rule::kEntropy:
 void check_semi_complete(const DecodingParams& params, const DiffusionInfo& info) {
   const float unasked = DecodingParams{}.semi_complete;
   HR_REQUIRE(params.semi_complete == unasked || info.progress == DiffusionInfo::Progress::kInTurn,
@@ -76,6 +76,11 @@ void check_semi_complete(const DecodingParams& params, const DiffusionInfo& info
              " with this model, each of whose blocks decides a token in every pass");
 }
 
+double score_of(const SampledToken& candidate, Rule rule) {
+  switch (rule) {
+    case Rule::kConfidence: return static_cast<double>(candidate.confidence);
+    case Rule::kMargin: return static_cast<double>(candidate.margin);
+    case Rule::kEntropy:
     case Rule::kEntropyBound: return -static_cast<double>(candidate.entropy);
     case Rule::kLeftmost: return 0;
     case Rule::kRandom: return candidate.order;

@@ -16,19 +16,22 @@ struct AcceptanceRule {
   float order_temperature = 0;                                           // as DecodingParams has it
 };
 
-// A request's rule, with the model's threshold where it states none.
+// By what a request's tokens are chosen: as it states, or else as DecodingParams::rule says.
+DecodingParams::Rule rule_of(const DecodingParams& params, const DiffusionInfo& info);
+
+// The same with its threshold, the model's where it states none.
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info);
 
 // Error kInvalidArgument for a threshold above 1, other than infinity, that probabilities are held against, and for
 // none where nats are: the model's own is a probability.
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info);
 
-enum class AtLeast : uint8_t { kNone, kOne };
-
-// Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
 // Error kInvalidArgument for a semi_complete where every block is sure of progress (DiffusionInfo::progress).
 void check_semi_complete(const DecodingParams& params, const DiffusionInfo& info);
 
+enum class AtLeast : uint8_t { kNone, kOne };
+
+// Indices of the accepted candidates, ascending. With kOne, the best of them when none passes; ties go to the lowest.
 std::vector<size_t> accepted(std::span<const SampledToken> candidates, const AcceptanceRule& rule, AtLeast least);
 
 // Indices of the `count` best candidates, ascending; ties go to the lowest.

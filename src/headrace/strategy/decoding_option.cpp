@@ -12,23 +12,9 @@ using Option = DecodingOption;
 using Rule = DecodingParams::Rule;
 using Schedule = DecodingParams::Schedule;
 using Pipeline = StrategyConfig::Pipeline;
-using BlockCache = StrategyConfig::BlockCache;
 using Merge = StrategyConfig::Merge;
 
-std::string_view text_of(Rule rule) {
-  switch (rule) {
-    case Rule::kConfidence: return "confidence";
-    case Rule::kMargin: return "margin";
-    case Rule::kEntropy: return "entropy";
-    case Rule::kEntropyBound: return "entropy_bound";
-    case Rule::kLeftmost: return "leftmost";
-    case Rule::kRandom: return "random";
-  }
-  return "unknown";
-}
-std::string_view text_of(Schedule schedule) { return schedule == Schedule::kThreshold ? "threshold" : "reference"; }
 std::string_view text_of(Pipeline pipeline) { return pipeline == Pipeline::kTight ? "tight" : "parity"; }
-std::string_view text_of(BlockCache cache) { return cache == BlockCache::kYes ? "yes" : "no"; }
 std::string text_of(const Merge& merge) {
   return str(merge.mode == Merge::Mode::kTopK ? "dmax_topk" : "iter_smooth_topk", " of weight ", merge.weight);
 }
@@ -53,6 +39,20 @@ class Asked {
 };
 
 }  // namespace
+
+std::string_view text_of(Rule rule) {
+  switch (rule) {
+    case Rule::kConfidence: return "confidence";
+    case Rule::kMargin: return "margin";
+    case Rule::kEntropy: return "entropy";
+    case Rule::kEntropyBound: return "entropy_bound";
+    case Rule::kLeftmost: return "leftmost";
+    case Rule::kRandom: return "random";
+  }
+  return "unknown";
+}
+std::string_view text_of(Schedule schedule) { return schedule == Schedule::kThreshold ? "threshold" : "reference"; }
+std::string_view text_of(BlockCache cache) { return cache == BlockCache::kYes ? "yes" : "no"; }
 
 std::string_view name_of(DecodingOption option) {
   switch (option) {

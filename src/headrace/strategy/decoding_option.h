@@ -54,6 +54,11 @@ class DecodingOptionSet {
 // The names of its field, without which struct it is in.
 std::string_view name_of(DecodingOption option);
 
+// As flags and reports spell them.
+std::string_view text_of(DecodingParams::Rule rule);
+std::string_view text_of(DecodingParams::Schedule schedule);
+std::string_view text_of(BlockCache cache);
+
 // A value that somebody gave: one that a field without a default holds, or that differs from the default.
 struct AskedOption {
   DecodingOption option;

@@ -98,14 +98,14 @@ struct StrategyConfig {
   // kParity, for tests: the origin's schedule with its idle passes. A block that waits for its store counts against
   // the buffer, an aligned prompt decides nothing in its own pass, and blocks behind an end token are still finished.
   enum class Pipeline : uint8_t { kTight, kParity };
-  // kYes: later passes over a part of a block see keys and values of its other parts as they were in an earlier pass.
-  enum class BlockCache : uint8_t { kYes, kNo };
+  using BlockCache = headrace::BlockCache;
 
   std::optional<DiffusionInfo> model;                // what it was trained for; absent for a causal model
   std::optional<int32_t> block_size, mask_token_id;  // in place of the model's
   int32_t num_blocks = 1;                            // that may be denoised at the same time
   Pipeline pipeline = Pipeline::kTight;
-  std::optional<BlockCache> block_cache;  // of strategies that have one; absent: kYes
+  // Of strategies that have one; absent: kYes, and for requests of a published loop what that does.
+  std::optional<BlockCache> block_cache;
   // What a token that is not final goes in as (dmax).
   struct Merge {
     enum class Mode : uint8_t {

@@ -11,8 +11,6 @@
 namespace headrace {
 namespace {
 
-using BlockCache = StrategyConfig::BlockCache;
-
 // Whether an init pass over the open block has run.
 bool initialised(const Sequence& s) {
   return std::ranges::any_of(s.blocks, [](const DecodingBlock& block) { return block.num_steps() > 0; });
@@ -34,12 +32,16 @@ StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
 }  // namespace
 
 FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
-    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache.value_or(BlockCache::kYes)) {
+    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache) {
   HR_REQUIRE(info_.block_size % info_.sub_block_size == 0, ErrorCode::kInvalidArgument, "strategy '", name(),
              "': the block size is ", info_.block_size, ", expected a multiple of the sub-blocks' ",
              info_.sub_block_size);
   HR_REQUIRE(info_.logits_of == DiffusionInfo::LogitsOf::kBefore, ErrorCode::kInvalidArgument, "strategy '", name(),
              "': the model's logits say the token of their own position, expected the next one's");
+}
+
+bool FastDLLMv2::caches(const Sequence& s) const {
+  return block_cache_of(s.params.decoding, block_cache_, info_) == BlockCache::kYes;
 }
 
 int32_t FastDLLMv2::max_cached(const Sequence& s) const {
@@ -67,7 +69,7 @@ std::optional<StepShape> FastDLLMv2::step_shape() const {
   return StepShape{.rows = info_.sub_block_size,
                    .most_rows = info_.block_size,
                    .most_samples = info_.sub_block_size,
-                   .stores = block_cache_ == BlockCache::kYes ? Stores::kAll : Stores::kSome};
+                   .stores = stores_all() ? Stores::kAll : Stores::kSome};
 }
 
 std::optional<BlockShape> FastDLLMv2::device_blocks() const {
@@ -80,7 +82,7 @@ std::optional<BlockState> FastDLLMv2::block_state(const Sequence& s) const {
   if (!device_blocks() || s.num_cached != begin || s.blocks.front().begin() != begin) return {};
   auto state = device_state(s, s.blocks.front(), info_);
   if (!state) return {};
-  state->sees = block_cache_ == BlockCache::kYes ? BlockState::Sees::kParts : BlockState::Sees::kWholeParts;
+  state->sees = caches(s) ? BlockState::Sees::kParts : BlockState::Sees::kWholeParts;
   state->num_cached = begin;
   state->shift = 1;
   state->part_size = info_.sub_block_size;
@@ -98,7 +100,7 @@ StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
   const auto current = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
   const bool commits = current == s.blocks.end();
   const int32_t end = s.num_tokens(), clean_end = commits ? end : end - info_.block_size;
-  if (!commits && block_cache_ == BlockCache::kYes && initialised(s) && !current->masked(current->begin())) {
+  if (!commits && caches(s) && initialised(s) && !current->masked(current->begin())) {
     StepPlan plan = refine(*current, end);
     plan.excluded_id = info_.mask_token_id;
     for (const int32_t p : current->masked_positions()) {
@@ -118,13 +120,12 @@ StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
       plan.sample.push_back({p - 1 - run.begin, p, current->num_steps()});
     }
   }
-  const bool all = block_cache_ == BlockCache::kYes;
   plan.spans.push_back({.keys = {.q_len = run.size(),
                                  .ctx_len = run.begin,
                                  .phys0 = run.begin,
                                  .kind = KeySpan::Kind::kBlock,
                                  .block_size = info_.block_size},
-                        .store = {run.begin, all ? run.end : std::min(run.end, clean_end)}});
+                        .store = {run.begin, stores_all() ? run.end : std::min(run.end, clean_end)}});
   return plan;
 }
 

@@ -35,9 +35,12 @@ class FastDLLMv2 final : public DecodingStrategy {
 
  private:
   void open_block(Sequence& sequence, int32_t begin) const;
+  bool caches(const Sequence& sequence) const;  // reads the block cache
+  // Of exact passes too, unless all are exact: a device's attention takes keys fastest from the pool.
+  bool stores_all() const { return block_cache_ != BlockCache::kNo; }
 
   DiffusionInfo info_;
-  StrategyConfig::BlockCache block_cache_;
+  std::optional<BlockCache> block_cache_;
 };
 
 }  // namespace headrace

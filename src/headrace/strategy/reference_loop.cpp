@@ -63,8 +63,16 @@ std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, 
   return best_of(candidates, rule, n);
 }
 
+BlockCache block_cache_of(const DecodingParams& params, std::optional<BlockCache> asked, const DiffusionInfo& info) {
+  return asked.value_or(follows_reference(params) ? info.reference.block_cache : BlockCache::kYes);
+}
+
 void check_reference(const DecodingParams& params, const DiffusionInfo& info) {
-  if (!follows_reference(params) || !params.threshold) return;
+  if (!follows_reference(params)) return;
+  HR_REQUIRE(params.order_temperature == 0 || rule_of(params, info) != DecodingParams::Rule::kRandom,
+             ErrorCode::kInvalidArgument, "order_temperature is ", params.order_temperature,
+             ", expected 0 with the schedule 'reference' of this model, whose rule is 'random'");
+  if (!params.threshold) return;
   HR_REQUIRE(
       info.loop != Loop::kTimesteps, ErrorCode::kInvalidArgument, "threshold is ", *params.threshold,
       ", expected none with the schedule 'reference' of this model, which keeps a share of the masks in each step");

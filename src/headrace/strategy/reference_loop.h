@@ -1,5 +1,6 @@
 // What a pass of a family's published loop keeps.
 #pragma once
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,15 @@ inline bool follows_reference(const DecodingParams& params) {
   return params.schedule == DecodingParams::Schedule::kReference;
 }
 
+// Of strategies that have a block cache: what a request comes to whose configuration says so, or nothing.
+BlockCache block_cache_of(const DecodingParams& params, std::optional<BlockCache> asked, const DiffusionInfo& info);
+
 // Indices of the kept candidates, ascending: those of the block's masked positions, before the pass is counted.
 std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
                                       const DecodingParams& params, const DiffusionInfo& info);
 
-// Error kInvalidArgument for a request of the schedule 'reference' whose threshold, or steps beside one, the family's
-// loop does not read.
+// Error kInvalidArgument for a request of the schedule 'reference' whose threshold, or steps beside one, or order
+// temperature the family's loop does not read.
 void check_reference(const DecodingParams& params, const DiffusionInfo& info);
 
 }  // namespace headrace

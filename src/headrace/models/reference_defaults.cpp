@@ -1,0 +1,40 @@
+#include "headrace/models/reference_defaults.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "headrace/base/error.h"
+
+namespace headrace {
+namespace {
+
+using Rule = DecodingParams::Rule;
+
+struct Row {
+  std::string_view architecture;
+  ReferenceDefaults defaults;
+};
+
+// A row for each diffusion family: the defaults of the function that its makers published, not a model card's advice.
+constexpr std::array kFamilies = {
+    Row{"SDARForCausalLM", {.temperature = 1}},
+    Row{"SDARMoeForCausalLM", {.temperature = 1}},
+    Row{"LLaDAModelLM", {}},
+    Row{"LLaDAMoEModelLM", {}},
+    Row{"LLaDA2MoeModelLM", {}},
+    Row{"DreamModel", {.rule = Rule::kRandom}},  // alg "origin"; Dream-Coder and DiffuCoder too
+    Row{"Fast_dLLM_QwenForCausalLM", {.top_p = 0.95f, .block_cache = BlockCache::kNo}},
+    Row{"StableDiffcoderForCausalLM", {}},
+    Row{"DiffusionGemmaForBlockDiffusion", {.temperature = 1}},  // beside that of its canvas, by the rule of canvases
+};
+
+}  // namespace
+
+ReferenceDefaults reference_defaults(std::string_view architecture) {
+  const auto row = std::ranges::find(kFamilies, architecture, &Row::architecture);
+  HR_REQUIRE(row != kFamilies.end(), ErrorCode::kInternal, "reference_defaults has no row for ", architecture);
+  return row->defaults;
+}
+
+}  // namespace headrace
