@@ -16,20 +16,26 @@ from train import read_books
 MORE_PROMPTS = ["The princess opened the little door", "“Who are you?” asked the giant", "In a far country there lived",
                 "When the prince came to the castle", "The wolf said to the goat"]
 SAMPLING = dict(threshold=0.9, temperature=1.0, top_p=0.9)  # likeliest first is already careful
+OF_FAIRY_HYBRID = dict(threshold=0.9, temperature=0.8, top_p=0.95)
+SEEDS = (7, 1, 11)  # samples.txt is by the first
 MARGIN = 2e-4  # below it, rounding may choose another token, or another position
 
 
-def samples(model, block, mask_id, tokenizer, books, path):
-    generator, ids, forwards = torch.Generator().manual_seed(7), [], 0
+def samples(model, block, mask_id, tokenizer, books, sampling, seed, path=None):
+    """The measures of five texts of 200 tokens, which are written to `path`."""
+    generator, ids, forwards = torch.Generator().manual_seed(seed), [], 0
     for prompt in PROMPTS[:5]:
         out, steps = bd.reference_decode(model, torch.tensor([tokenizer.encode(prompt).ids]), 200, block, mask_id,
-                                         generator=generator, **SAMPLING)
+                                         generator=generator, **sampling)
         ids.append(out[0].tolist())
         forwards += int(steps)
     texts = [p + tokenizer.decode(i, skip_special_tokens=False) for p, i in zip(PROMPTS, ids)]
-    path.write_text("\n\n----\n\n".join(texts) + "\n", encoding="utf-8")
-    return dict(**SAMPLING, seed=7, tokens=200, tokens_per_forward=round(1000 / forwards, 3),
-                **measures(texts, ids, books, tokenizer))
+    if path:
+        path.write_text("\n\n----\n\n".join(texts) + "\n", encoding="utf-8")
+    result = dict(**sampling, seed=seed, tokens=200, tokens_per_forward=round(1000 / forwards, 3),
+                  **measures(texts, ids, books, tokenizer))
+    print(result, flush=True)
+    return result
 
 
 def golden(model, block, mask_id, tokenizer, blocks, threshold):
@@ -59,8 +65,10 @@ def main():
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     books, _ = read_books(args.books)
     training = json.loads((args.model / "training.json").read_text())
-    training["samples"] = samples(model, block, mask_id, tokenizer, books, args.model / "samples.txt")
-    print(training["samples"], flush=True)
+    one = (model, block, mask_id, tokenizer, books)
+    training["samples"] = samples(*one, SAMPLING, SEEDS[0], args.model / "samples.txt")
+    training["more_samples"] = [samples(*one, SAMPLING, seed) for seed in SEEDS[1:]]
+    training["more_samples"] += [samples(*one, OF_FAIRY_HYBRID, seed) for seed in SEEDS]
     (args.model / "training.json").write_text(json.dumps(training, indent=1) + "\n")
     draw_curve(training["curve"], dict(held_out_bpb_block_1="held out, bits per byte, block 1",
                                        held_out_bpb_block=f"held out, bits per byte, block {block}",
