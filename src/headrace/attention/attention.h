@@ -11,7 +11,8 @@
 
 namespace headrace {
 
-// Three code paths. kGrouped is the default and the only one that performance is reported from.
+// Three code paths, on a CPU: a device has kGrouped alone, and its backend refuses the others. kGrouped is the default
+// and the only one that performance is reported from.
 enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
 std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
 // From a name of the above, or the origin's naive, triton, triton_grouped. Error kUnsupported for others.

@@ -49,7 +49,8 @@ constexpr bool of_full(Attention a) { return a == Attention::kFull; }
 constexpr bool of_canvases(Attention a) { return a == Attention::kCanvas; }
 constexpr bool of_any_but_canvases(Attention a) { return a != Attention::kCanvas; }
 
-// A new strategy is one file and one row. What a row does not read is refused by name.
+// A new strategy is a source with its header, its name in CMakeLists.txt, its include and row here, and a test; nothing
+// else knows of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
 constexpr std::array kStrategies = {
     Row{"autoregressive", make<Autoregressive>, of_blocks, {}},  // a baseline
     Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop},
