@@ -99,6 +99,24 @@ TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
   EXPECT_FALSE(r.passes.contains(Pass::kRefine));
 }
 
+// Beside requests that have the cache: a graph's attention takes all new keys from the pool.
+TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) {
+  const SamplingParams published{
+      .max_tokens = 50, .temperature = 0, .decoding = {.schedule = DecodingParams::Schedule::kReference}};
+  EngineConfig config = config_of(1, 128);
+  EXPECT_FALSE(decode(kScript, config, {40}, published).passes.contains(Pass::kRefine));
+  const ToyDiffusionModel model(kScript);
+  Engine engine(model, config);
+  engine.observe([](StepMoment, const Sequence&, const StepPlan& plan) {
+    const PlannedSpan& span = plan.spans.front();
+    EXPECT_EQ(span.store.size(), span.keys.q_len);
+  });
+  engine.add(prompt_of(40), published);
+  while (!engine.idle()) engine.step();
+  config.decoding.block_cache = StrategyConfig::BlockCache::kYes;
+  EXPECT_TRUE(decode(kScript, config, {40}, published).passes.contains(Pass::kRefine));
+}
+
 TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
   ToyScript script = kScript;
   script.eos_at = 41;
