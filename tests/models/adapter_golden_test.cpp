@@ -6,6 +6,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/weights/safetensors_file.h"
 #include "models/golden_runner.h"
+#include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -59,6 +60,39 @@ TEST(Adapter, OneOfAnotherModelIsAnErrorAndNoBaseModel) {
     EXPECT_EQ(error.code(), ErrorCode::kModelFile);  // exit status 3
     EXPECT_NE(std::string(error.what()).find("adapter_model.safetensors"), std::string::npos) << error.what();
   }
+}
+
+// Its config names q_proj, v_proj and down_proj of both layers.
+TEST(Adapter, OneThatLacksALayerIsAnErrorAndNoHalfAdaptedModel) {
+  const test::TempDir directory;
+  std::filesystem::copy_file(golden_folder("dream_lora") / "adapter_config.json", directory / "adapter_config.json");
+  const SafetensorsFile file(golden_folder("dream_lora") / "adapter_model.safetensors");
+  std::vector<Tensor> owned;
+  std::vector<test::NamedTensor> kept;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (entry.name.find("layers.0.self_attn.q_proj") == std::string::npos) continue;
+    const Shape shape(std::vector<int64_t>(entry.shape.begin(), entry.shape.end()));
+    Tensor& copy = owned.emplace_back(*entry.dtype->dtype, shape);
+    std::memcpy(copy.data(), file.data(entry), static_cast<size_t>(copy.bytes()));
+    kept.push_back({entry.name, copy});
+  }
+  test::write_safetensors(directory / "adapter_model.safetensors", kept);
+  const auto refused =
+      testing_support::refusal_of([&] { load_model(golden_folder("dream"), {.adapter = directory.path()}); });
+  EXPECT_EQ(refused.code, ErrorCode::kModelFile);
+  EXPECT_TRUE(refused.sentence.ends_with(
+      "has no factors of 'model.layers.0.self_attn.v_proj.weight', which target_modules in adapter_config.json names"))
+      << refused.sentence;
+}
+
+TEST(Adapter, TheLogNamesIt) {
+  std::vector<std::string> infos;
+  load_model(golden_folder("dream"),
+             {.adapter = golden_folder("dream_lora"), .log = [&](LogLevel level, std::string_view message) {
+                if (level == LogLevel::kInfo) infos.emplace_back(message);
+              }});
+  const std::string file = (golden_folder("dream_lora") / "adapter_model.safetensors").string();
+  EXPECT_EQ(infos, (std::vector<std::string>{file + ": 6 weights are adapted, rank 4"}));
 }
 
 TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatToken) {

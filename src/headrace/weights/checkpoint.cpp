@@ -112,6 +112,10 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
                "' is not in the checkpoint that it is to adapt");
     adapter.require_fits(weight, shape_of_entry(*found->second.file, *found->second.entry));
   }
+  if (state_->log) {
+    state_->log(LogLevel::kInfo,
+                str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.rank()));
+  }
   state_->adapter.emplace(std::move(adapter));
   state_->adapter_threads = threads;
 }
@@ -192,6 +196,7 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
              entry->dtype->name, ", which is not supported; supported are F32, BF16, F16, F64, I32, I64, U8");
   if (state_->used.emplace(name).second) state_->report(name, static_cast<int64_t>(entry->end - entry->begin));
   if (owned != state_->owned.end()) return owned->second;
+  if (state_->adapter) state_->adapter->require_adapts_what_it_names(name, shape);
   const unsigned char* data = file->data(*entry);
   const DType dtype = *entry->dtype->dtype;
   const bool adapted = state_->adapter && state_->adapter->adapts(name);

@@ -21,7 +21,7 @@ struct CheckpointOptions {
   ProgressCallback
       progress;  // after each tensor is handed out for the first time: its name, bytes so far, bytes in all
   SigbusGuard* guard = nullptr;  // not owned, outlives the checkpoint; null: a file that shrinks is a SIGBUS
-  LogCallback log;               // which tensors were left out
+  LogCallback log;               // which tensors were left out, what an adapter changes
 };
 
 // Tensors from `model.safetensors`, from the shards of `model.safetensors.index.json`, or made up from a seed. Owns the
@@ -45,7 +45,8 @@ class Checkpoint {
   void rename(std::span<const NameRule> rules);
 
   // From here on tensor() gives the adapted weights, merged once each. Error kModelFile, naming the adapter's file and
-  // the weight, when it changes one that is not stored or has another shape; kInvalidArgument on random weights.
+  // the weight, when it changes one that is not stored or has another shape, and from tensor() when it lacks one that
+  // it says it changes; kInvalidArgument on random weights.
   void attach(LoraAdapter adapter, int threads);
 
   // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`

@@ -1,5 +1,7 @@
 #include "headrace/weights/lora_adapter.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -14,6 +16,10 @@ namespace {
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";  // of every module that PEFT wraps
+constexpr std::string_view kWeight = ".weight";            // of the tensor of a module
+
+// One of several networks of a layer.
+bool is_expert(std::string_view weight) { return weight.find(".experts.") != weight.npos; }
 
 // Set when it is neither absent, null, false nor empty.
 bool is_set(const JsonValue* value) {
@@ -22,6 +28,13 @@ bool is_set(const JsonValue* value) {
   if (value->is_array()) return !value->as_array().empty();
   if (value->is_object()) return !value->as_object().empty();
   return true;
+}
+
+// A classifier's adapter belongs to a head that the model here does not have.
+void refuse_other_tasks(const JsonValue& config) {
+  const std::string task = config.string_or("task_type", "CAUSAL_LM");
+  HR_REQUIRE(task == "CAUSAL_LM", ErrorCode::kUnsupported, config.where(), " has task_type '", printable(task),
+             "'; built are: CAUSAL_LM, null");
 }
 
 void refuse_other_methods(const JsonValue& config) {
@@ -65,6 +78,7 @@ void refuse_other_methods(const JsonValue& config) {
 LoraAdapter LoraAdapter::open(const std::filesystem::path& directory, SigbusGuard* guard) {
   const JsonValue config = read_json_file(directory / kConfigFile);
   refuse_other_methods(config);
+  refuse_other_tasks(config);
   const int64_t rank = config.at("r").as_int(1, 1 << 16);
   const double alpha = config.at("lora_alpha").as_float();
   const bool by_root = config.bool_or("use_rslora", false);  // Kalajdzievski 2023: alpha / sqrt(r)
@@ -72,13 +86,15 @@ LoraAdapter LoraAdapter::open(const std::filesystem::path& directory, SigbusGuar
              ErrorCode::kUnsupported, directory.string(), ": adapter_model.bin is a pickle file; supported is ",
              kWeightsFile);
   const double divisor = by_root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
-  return LoraAdapter(SafetensorsFile(directory / kWeightsFile, guard), alpha / divisor, rank);
+  return LoraAdapter(SafetensorsFile(directory / kWeightsFile, guard), LoraTargets(config), alpha / divisor, rank);
 }
 
-LoraAdapter::LoraAdapter(SafetensorsFile file, double scale, int64_t rank) : file_(std::move(file)), scale_(scale) {
+LoraAdapter::LoraAdapter(SafetensorsFile file, LoraTargets targets, double scale, int64_t rank)
+    : file_(std::move(file)), targets_(std::move(targets)), scale_(scale) {
   for (const SafetensorsEntry& entry : file_.entries()) add(entry);
   HR_REQUIRE(!factors_.empty(), ErrorCode::kModelFile, name(), ": has no factors");
   for (const auto& [weight, factors] : factors_) check(weight, factors, rank);
+  adapts_experts_ = std::ranges::any_of(factors_, [](const auto& each) { return is_expert(each.first); });
 }
 
 // "base_model.model.<module>.lora_A.weight", or ".lora_A.<adapter's name>.weight" from before it was saved.
@@ -86,13 +102,14 @@ void LoraAdapter::add(const SafetensorsEntry& entry) {
   const std::string_view stored = entry.name;
   const size_t at = stored.rfind(".lora_");
   const bool named =
-      stored.starts_with(kPrefix) && stored.ends_with(".weight") && at != stored.npos && at > kPrefix.size();
+      stored.starts_with(kPrefix) && stored.ends_with(kWeight) && at != stored.npos && at > kPrefix.size();
   const std::string_view kind = named ? stored.substr(at + 6, 2) : std::string_view();
   HR_REQUIRE(kind == "A." || kind == "B.", ErrorCode::kUnsupported, name(), ": tensor '", printable(entry.name),
              "' is no factor of a linear layer, expected ", kPrefix, "<module>.lora_A.weight or lora_B");
   HR_REQUIRE(entry.shape.size() == 2 && entry.dtype->dtype, ErrorCode::kModelFile, name(), ": tensor '",
              printable(entry.name), "' is no matrix of floats");
-  Factors& factors = factors_[std::string(stored.substr(kPrefix.size(), at - kPrefix.size())) + ".weight"];
+  const std::string_view module = stored.substr(kPrefix.size(), at - kPrefix.size());
+  Factors& factors = factors_[str(module, kWeight)];
   const SafetensorsEntry*& slot = kind == "A." ? factors.a : factors.b;
   HR_REQUIRE(slot == nullptr, ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name),
              "' is there under a second name");
@@ -120,11 +137,23 @@ void LoraAdapter::require_fits(std::string_view weight, const Shape& shape) cons
              ", expected ", shape);
 }
 
+void LoraAdapter::require_adapts_what_it_names(std::string_view weight, const Shape& shape) const {
+  if (adapts(weight) || shape.rank() != 2 || !weight.ends_with(kWeight)) return;
+  if (is_expert(weight) && !adapts_experts_) return;
+  HR_REQUIRE(!targets_.contains(weight.substr(0, weight.size() - kWeight.size())), ErrorCode::kModelFile, name(),
+             ": has no factors of '", printable(weight), "', which target_modules in ", kConfigFile, " names");
+}
+
 std::vector<double> LoraAdapter::values(const SafetensorsEntry& entry) const {
   const Tensor copy(*entry.dtype->dtype, {static_cast<int64_t>(entry.shape[0]), static_cast<int64_t>(entry.shape[1])});
   std::memcpy(copy.data(), file_.data(entry), entry.end - entry.begin);  // not always aligned where it lies
   std::vector<double> out(static_cast<size_t>(copy.numel()));
-  for (int64_t i = 0; i < copy.numel(); ++i) out[static_cast<size_t>(i)] = element_as_double(copy, i);
+  for (int64_t i = 0; i < copy.numel(); ++i) {
+    const double value = element_as_double(copy, i);
+    HR_REQUIRE(std::isfinite(value), ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name), "' holds ",
+               value, " at element ", i, ", expected finite numbers");
+    out[static_cast<size_t>(i)] = value;
+  }
   return out;
 }
 
@@ -134,6 +163,7 @@ Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int 
   const std::vector<double> a = values(*f.a), b = values(*f.b);
   const auto in = static_cast<size_t>(base.dim(1)), rank = static_cast<size_t>(f.rank());
   Tensor result(base.dtype(), base.shape());
+  std::atomic<bool> overflows = false;
   parallel_for(threads, base.dim(0), [&](int64_t o) {
     std::vector<double> delta(in);
     for (size_t r = 0; r < rank; ++r) {
@@ -142,9 +172,13 @@ Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int 
     }
     for (size_t i = 0; i < in; ++i) {
       const int64_t at = o * base.dim(1) + static_cast<int64_t>(i);
-      set_element(result, at, element_as_double(base, at) + delta[i]);
+      const double before = element_as_double(base, at);
+      set_element(result, at, before + delta[i]);
+      if (std::isfinite(before) && !std::isfinite(element_as_double(result, at))) overflows = true;
     }
   });
+  HR_REQUIRE(!overflows, ErrorCode::kModelFile, name(), ": the factors of '", printable(weight), "' add more than ",
+             name_of(base.dtype()), " holds");
   return result;
 }
 

@@ -1,0 +1,44 @@
+// Which linear layers an adapter's config says that it changes, as PEFT reads it.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headrace/weights/config_file.h"
+
+namespace headrace {
+
+// Immutable: threads may share it.
+class LoraTargets {
+ public:
+  // target_modules, exclude_modules, layers_to_transform and layers_pattern of adapter_config.json. Error kModelFile:
+  // another type, or a regular expression that does not compile.
+  explicit LoraTargets(const JsonValue& config);
+
+  // Whether `module` ("model.layers.0.mlp.up_proj") is one of them. No module is where the config names none.
+  bool contains(std::string_view module) const;
+
+ private:
+  // A list of the last parts of names, or a regular expression of whole names.
+  class Names {
+   public:
+    explicit Names(const JsonValue* value);  // null: no name
+    bool match(std::string_view module) const;
+
+   private:
+    struct Code;
+    std::vector<std::string> ends_;
+    std::shared_ptr<const Code> code_;  // shared by copies, since it does not change
+  };
+  bool in_layers(std::string_view module) const;
+
+  bool all_linear_;  // "all-linear": those of the layers, but not their routers
+  Names targets_, excluded_;
+  std::set<int64_t> layers_;           // empty: all
+  std::vector<std::string> patterns_;  // what stands in front of a layer's number; empty: anything
+};
+
+}  // namespace headrace
