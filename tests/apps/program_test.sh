@@ -295,7 +295,7 @@ check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 
   "$(diffuse --edit-threshold 0.5)"
 check "nats that are not given" "2 0" "$(status diffuse --accept entropy) $(status diffuse --accept entropy --threshold 0.1)"
 check "a strategy that the model was not trained for" \
-  "headrace: strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax, fast_dllm_v2; status 2" \
+  "headrace: strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax; status 2" \
   "$(diffuse --strategy full_attention); status $(status diffuse --strategy full_attention)"
 check "a network of whole canvases token by token" 2 \
   "$(status "$headrace" generate "$(dirname "$0")/../golden/llada" --random-weights 1 -p x -n 1 --strategy autoregressive)"

@@ -225,7 +225,7 @@ TEST(DecodingOptions, AStrategyDecodesModelsOfItsAttentionAndRefusesOthersInASen
   EXPECT_EQ(
       refusal("full_attention").sentence,
       "strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that "
-      "do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax, fast_dllm_v2");
+      "do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax");
   info.attention = Attention::kFull;
   EXPECT_EQ(
       refusal("autoregressive").sentence,
@@ -248,6 +248,38 @@ TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTak
   Asked threshold, both;
   threshold.params = {.schedule = Schedule::kReference, .threshold = 0.5f};
   both.params = {.schedule = Schedule::kReference, .steps = 2, .threshold = 0.5f};
+// The list of those that decode it left out what else they ask of a model: `fast_dllm_v2` for SDAR, `dmax` for
+// Fast-dLLM v2, and each of them refused it then.
+TEST(DecodingOptions, AStrategyThatIsRecommendedTakesTheModel) {
+  using Attention = DiffusionInfo::Attention;
+  using LogitsOf = DiffusionInfo::LogitsOf;
+  int recommendations = 0;
+  for (const Attention attention : {Attention::kBlockCausal, Attention::kFull, Attention::kCanvas}) {
+    for (const LogitsOf logits : {LogitsOf::kSame, LogitsOf::kBefore}) {
+      for (const int32_t sub_block : {4, 8}) {
+        DiffusionInfo info{.block_size = 8, .sub_block_size = sub_block, .attention = attention, .logits_of = logits};
+        if (attention != Attention::kCanvas) info.mask_token_id = 95;
+        std::string taken;
+        std::vector<std::string> sentences;
+        for (const std::string_view name : strategy_names()) {
+          const std::string sentence =
+              testing_support::refusal_of([&] { make_strategy(name, {.model = info}); }).sentence;
+          if (sentence.empty()) taken += (taken.empty() ? "" : ", ") + std::string(name);
+          sentences.push_back(sentence);
+        }
+        for (const std::string& sentence : sentences) {
+          const std::string_view key = "strategies that do: ";
+          const size_t at = sentence.find(key);
+          if (at == sentence.npos) continue;
+          EXPECT_EQ(sentence.substr(at + key.size()), taken) << sentence;
+          ++recommendations;
+        }
+      }
+    }
+  }
+  EXPECT_GT(recommendations, 20);
+}
+
   EXPECT_EQ(refusal(dream, "full_attention", threshold),
             "threshold is 0.5, expected none with the schedule 'reference' of this model, which keeps a share of the "
             "masks in each step");

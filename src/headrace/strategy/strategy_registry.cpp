@@ -18,11 +18,12 @@ namespace headrace {
 namespace {
 
 using Attention = DiffusionInfo::Attention;
+using LogitsOf = DiffusionInfo::LogitsOf;
 
 struct Row {
   std::string_view name;
   std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
-  bool (*decodes)(Attention trained);  // of a diffusion model
+  bool (*decodes)(const DiffusionInfo& trained);  // of a diffusion model
   DecodingOptionSet reads;
 };
 
@@ -44,10 +45,14 @@ std::unique_ptr<DecodingStrategy> make(const StrategyConfig& config) {
   }
 }
 
-constexpr bool of_blocks(Attention a) { return a == Attention::kBlockCausal; }
-constexpr bool of_full(Attention a) { return a == Attention::kFull; }
-constexpr bool of_canvases(Attention a) { return a == Attention::kCanvas; }
-constexpr bool of_any_but_canvases(Attention a) { return a != Attention::kCanvas; }
+constexpr bool of_blocks(const DiffusionInfo& m) { return m.attention == Attention::kBlockCausal; }
+constexpr bool of_blocks_of_their_own(const DiffusionInfo& m) { return of_blocks(m) && m.logits_of == LogitsOf::kSame; }
+constexpr bool of_blocks_of_the_next(const DiffusionInfo& m) {
+  return of_blocks(m) && m.logits_of == LogitsOf::kBefore;
+}
+constexpr bool of_full(const DiffusionInfo& m) { return m.attention == Attention::kFull; }
+constexpr bool of_canvases(const DiffusionInfo& m) { return m.attention == Attention::kCanvas; }
+constexpr bool of_any_but_canvases(const DiffusionInfo& m) { return m.attention != Attention::kCanvas; }
 
 // A new strategy is a source with its header, its name in CMakeLists.txt, its include and row here, and a test; nothing
 // else knows of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
@@ -56,13 +61,13 @@ constexpr std::array kStrategies = {
     Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop},
     Row{"dual_cache", make<DualCache>, of_full, kChoice},
     Row{"multi_bd", make<MultiBD>, of_blocks, kChoice | kBuffer | kPublishedLoop | kProgress},
-    Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks,
+    Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks_of_their_own,
         kChoice | kBuffer | kPublishedLoop |
             DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
     Row{"d2f", make<D2F>, of_any_but_canvases, kChoice | kBuffer | kProgress},
-    Row{"dmax", make<DMax>, of_blocks,
+    Row{"dmax", make<DMax>, of_blocks_of_their_own,
         kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
-    Row{"fast_dllm_v2", make<FastDLLMv2>, of_blocks, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
+    Row{"fast_dllm_v2", make<FastDLLMv2>, of_blocks_of_the_next, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
     Row{"diffusion_gemma", make<CanvasStrategy>, of_canvases,
         kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
 };
@@ -85,13 +90,13 @@ std::string_view text_of(Attention attention) {
   return "unknown";
 }
 
-void refuse_model(const Row& asked, Attention trained) {
+void refuse_model(const Row& asked, const DiffusionInfo& trained) {
   std::string others;
   for (const Row& row : kStrategies) {
     if (row.decodes(trained)) others += (others.empty() ? "" : ", ") + std::string(row.name);
   }
   HR_REQUIRE(asked.decodes(trained), ErrorCode::kInvalidArgument, "strategy '", asked.name,
-             "': the model is trained on ", text_of(trained),
+             "': the model is trained on ", text_of(trained.attention),
              ", which it does not decode; strategies that do: ", others);
 }
 
@@ -119,7 +124,7 @@ std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const Str
   const Row& row = row_of(name);
   refuse_unread(name, asked_options(config));
   auto strategy = row.make(config);  // first: what it lacks says more
-  if (config.model) refuse_model(row, config.model->attention);
+  if (config.model) refuse_model(row, *config.model);
   return strategy;
 }
 
