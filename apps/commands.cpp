@@ -1,8 +1,10 @@
 #include "commands.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -102,21 +104,39 @@ std::string decoding_json(const LLM& llm, const DecodingParams& p) {
       caches ? fmt::format("\"{}\"", text_of(block_cache_of(p, engine.decoding.block_cache, *diffusion))) : "null");
 }
 
-std::string report_json(const Completion& c, LLM& llm, const LLMOptions& o, const SamplingParams& p, const Timings& t) {
+// As OpenAI's completions and vLLM name them, one for each of the ids.
+std::string logprobs_json(const Completion& c, const Tokenizer& tokenizer) {
+  std::vector<std::string> tokens;
+  for (const int32_t id : c.ids) tokens.push_back(json_string(tokenizer.decode(std::array{id})));
+  return fmt::format(R"("logprobs": {{"tokens": [{}], "token_logprobs": [{:.6f}]}}, )", fmt::join(tokens, ", "),
+                     fmt::join(c.logprobs, ", "));
+}
+
+// What a completion was made with.
+struct Ran {
+  LLM& llm;
+  const LLMOptions& options;
+  const SamplingParams& params;
+  const GenerateFlags& flags;
+};
+
+std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
+  auto& [llm, o, p, flags] = ran;
   const double decode_s = t.total_s - t.first_token_s;
-  const double decoded = static_cast<double>(c.ids.size()) - c.num_first;  // in that time
+  const int32_t decoded = c.num_visible - c.num_first;  // in that time
   return fmt::format(
-      R"({{"text": {}, "ids": [{}], "finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
+      R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
       R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, "decoding": {}, )"
-      R"("ran": {{"architecture": "{}", "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}}}}})"
+      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}}}}})"
       "\n",
-      json_string(c.text), fmt::join(c.ids, ", "), name_of(c.finish_reason), c.prompt_ids.size(), c.ids.size(),
-      t.device_start_s, t.load_s, t.first_token_s, t.total_s, decoded > 0 ? decoded / decode_s : 0.0, c.num_forwards,
-      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
-      decoding_json(llm, p.decoding), llm.model_info().architecture, llm.config().strategy, to_string(llm.device()),
-      json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
+      json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
+      name_of(c.finish_reason), c.prompt_ids.size(), c.num_visible, t.device_start_s, t.load_s, t.first_token_s,
+      t.total_s, decoded > 0 ? static_cast<double>(decoded) / decode_s : 0.0, c.num_forwards, c.tokens_per_forward(),
+      p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed, decoding_json(llm, p.decoding),
+      llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
+      to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict);
 }
 
@@ -167,7 +187,7 @@ int generate(const GenerateFlags& flags) {
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   if (flags.json) {
-    write_out(report_json(result, llm, options, params, timings));
+    write_out(report_json(result, {llm, options, params, flags}, timings));
   } else {
     write_out("\n");
     if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {

@@ -45,7 +45,7 @@ struct GenerateFlags {
   std::optional<std::string> prompt;
   std::string prompt_file;
   SamplingFlags sampling;
-  bool special_tokens = false, json = false, echo_prompt = false;
+  bool special_tokens = false, json = false, logprobs = false, echo_prompt = false;
 };
 
 int generate(const GenerateFlags& flags);

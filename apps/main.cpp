@@ -103,7 +103,13 @@ void add_generate(CLI::App& app, Commands& c) {
                      "the prompt spells the model's special tokens (<|im_start|>), and none is added in front");
   add_sampling_flags(*generate, c.generate.sampling);
   add_model_flags(*generate, c.generate.model);
-  generate->add_flag("--json", c.generate.json, "one JSON object: text, ids, usage, timings, what ran");
+  CLI::Option* json = generate->add_flag("--json", c.generate.json,
+                                         "one JSON object: text, ids, usage (completion_tokens: those of the text, "
+                                         "without an end token or a stop text), timings, what ran");
+  generate
+      ->add_flag("--logprobs", c.generate.logprobs,
+                 "in it also tokens and their natural log-probabilities (token_logprobs), before temperature")
+      ->needs(json);
   add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
   generate->callback([&c] { c.status = app::generate(c.generate); });
 }

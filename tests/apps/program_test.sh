@@ -266,6 +266,39 @@ check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64
 check "window in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -c '"window": 63}')"
 check "book that is a folder" 2 "$(status "$headrace" eval perplexity --file "$work")"
 
+# Tokens that count: those of the text.
+sorted() { "$headrace" generate "$demos/puzzle-diffusion" -p "sort: 79285432 =" -n 20 "$@" --json; }
+counts() { grep -oE '"(text|completion_tokens|forwards|tokens_per_forward)": ("[^"]*"|[0-9.]*)' | sed 's/.*: //' | xargs; }
+check "an end token is none" "22345789 8 1 8.000" "$(sorted | counts)"
+check "nor are those behind it" "22345789 8" "$(sorted --ignore-eos | counts | cut -d' ' -f1,2)"
+check "what a stop text leaves" "2234 4 1 4.000" "$(sorted --stop 578 | counts)"
+check "which may be nothing" " 0 1 0.000" "$(sorted --stop 22 | counts | sed 's/^0/ 0/')"
+check "log-probabilities, one for each id" "9 9 1" \
+  "$(sorted --logprobs | grep -oE '"tokens": \["[^]]*"\]' | grep -oE '"[^",: ]*"' | grep -vc tokens) $(sorted --logprobs | grep -oE '"token_logprobs": \[[^]]*' | grep -oE -- '-?[0-9]+\.[0-9]{6}' | wc -l) $(sorted | grep -vc logprobs)"
+check "which are part of the JSON alone" 2 "$(status "$headrace" generate -p x -n 1 --logprobs)"
+
+# An adapter is named; one whose factors are not all there, are no numbers, or are another task's, is refused.
+golden="$(dirname "$0")/../golden"
+mkdir "$work/dream"
+cp "$golden/dream/config.json" "$golden/dream/model.safetensors" "$demos/puzzle-diffusion/tokenizer.json" "$work/dream/"
+cp -r "$golden/dream_lora" "$work/lora"
+adapted() { "$headrace" generate "$work/dream" -p x -n 2 -c 32 --temperature 0 --adapter "$work/lora" "$@"; }
+check "an adapter in the JSON" 1 "$(adapted --json 2>/dev/null | grep -cF "\"adapter\": \"$work/lora\"")"
+check "and in the log" 1 "$(message adapted --log-level info | grep -cF "$work/lora/adapter_model.safetensors: 6 weights are adapted, rank 4")"
+check "none" 1 "$(sorted | grep -c '"adapter": null')"
+check "d2f with one, and without one" "0 1" \
+  "$(message adapted --strategy d2f | grep -c 'warning: strategy') $(message "$headrace" generate "$work/dream" -p x -n 2 -c 32 --strategy d2f | grep -c "^headrace: warning: strategy 'd2f' decodes models that were trained for it")"
+sed -i 's/"q_proj"/"q_proj", "k_proj"/' "$work/lora/adapter_config.json"
+check "an adapter that lacks what it names" \
+  "headrace: $work/lora/adapter_model.safetensors: has no factors of 'model.layers.0.self_attn.k_proj.weight', which target_modules in adapter_config.json names; status 3" \
+  "$(adapted 2>&1); status $(status adapted)"
+sed 's/"task_type": null/"task_type": "SEQ_CLS"/' "$golden/dream_lora/adapter_config.json" >"$work/lora/adapter_config.json"
+check "one of a classifier" "2 1" "$(status adapted) $(message adapted | grep -c "task_type 'SEQ_CLS'")"
+cp "$golden/dream_lora/adapter_config.json" "$work/lora/"
+data=$((8 + $(od -An -t u8 -N 8 "$work/lora/adapter_model.safetensors")))
+printf '\xff\xff\xff\xff' | dd of="$work/lora/adapter_model.safetensors" bs=1 seek=$data conv=notrunc 2>/dev/null
+check "one of NaN" "3 1" "$(status adapted) $(message adapted | grep -c "tensor 'base_model[^']*lora_A.weight' holds -*nan at element 0, expected finite numbers")"
+
 # A block-diffusion model of random weights, with the bundled tokenizer.
 mkdir "$work/diffusion"
 cp "$(dirname "$0")/../../demo_models/fairy-hybrid/tokenizer.json" "$work/diffusion/"

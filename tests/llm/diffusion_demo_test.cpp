@@ -118,6 +118,36 @@ TEST(FairyDiffusion, AStopTextCutsABlockInItsMiddle) {
   EXPECT_LT(cut.ids.size(), all.ids.size());
 }
 
+// A stop text that hid the whole output counted the tokens of it, and an end token counted as one of the text.
+TEST(PuzzleDiffusion, TokensOfAStopTextAndEndTokensAreNotCounted) {
+  LLM llm(kPuzzle, options("multi_bd"));
+  const auto answer = [&llm](SamplingParams params) {
+    params.max_tokens = 20, params.temperature = 0, params.decoding.threshold = 0.9f;
+    return complete(llm, "sort: 79285432 =", params);
+  };
+  const Completion whole = answer({});
+  EXPECT_EQ(whole.text, "22345789");
+  EXPECT_EQ(whole.ids.size(), 9u) << "with the end token";
+  EXPECT_EQ(whole.num_visible, 8);
+  EXPECT_EQ(whole.logprobs.size(), whole.ids.size());
+  const Completion cut = answer({.stop = {"578"}});
+  EXPECT_EQ(cut.text, "2234");
+  EXPECT_EQ(cut.num_visible, 4);
+  EXPECT_EQ(cut.num_first, 4);
+  EXPECT_DOUBLE_EQ(cut.tokens_per_forward(), 4.0 / cut.num_forwards);
+  const Completion hidden = answer({.stop = {"22"}});
+  EXPECT_EQ(hidden.text, "");
+  EXPECT_EQ(hidden.num_visible, 0);
+  EXPECT_EQ(hidden.num_first, 0);
+  const Completion held = answer({.stop = {"9 and more"}});  // the last letter comes out with the end
+  EXPECT_EQ(held.text, "22345789");
+  EXPECT_EQ(held.num_visible, 8);
+  const Completion on = answer({.end_of_text = SamplingParams::EndOfText::kIgnored});
+  EXPECT_EQ(on.ids.size(), 20u);
+  EXPECT_EQ(on.num_visible, static_cast<int32_t>(on.text.size())) << "a letter a token";
+  EXPECT_LT(on.num_visible, 20);
+}
+
 // The demo's tokenizer with a token for the mask: text that spells it is text.
 TEST(FairyDiffusion, B33_TheMaskTokensTextInAPromptIsPlainText) {
   const test::TempDir folder;

@@ -236,6 +236,34 @@ TEST(FairyHybrid, BitsOfHeldOutWindowsEqualTransformers) {
   }
 }
 
+// Every token counts that a letter of the text came from, be it the last byte of a character or the first.
+TEST(LLM, TokensOfUnfinishedCharactersCountWithTheirCharacter) {
+  LLMOptions of_bytes = options(1);
+  of_bytes.random_weights = 1;
+  LLM llm(kRoot / "tests" / "golden" / "qwen3_5", of_bytes);
+  const Completion c = complete(llm, "a tale", {.max_tokens = 64, .temperature = 1, .seed = 5});
+  EXPECT_EQ(c.ids.size(), 64u);
+  EXPECT_EQ(c.num_visible, 64) << "bytes, each of them spelt or U+FFFD";
+}
+
+TEST(LLM, D2FWithoutAnAdapterWarnsOfAModelThatWasNotTrainedForIt) {
+  const auto warnings = [](const char* family, const char* strategy) {
+    std::vector<std::string> list;
+    LLMOptions o = options(1);
+    o.random_weights = 1, o.strategy = strategy, o.max_model_len = 64;
+    o.log = [&list](LogLevel level, std::string_view message) {
+      if (level == LogLevel::kWarning && message.starts_with("strategy")) list.emplace_back(message);
+    };
+    const LLM llm(kRoot / "tests" / "golden" / family, o);
+    return list;
+  };
+  EXPECT_EQ(warnings("llada", "d2f"),
+            std::vector<std::string>{"strategy 'd2f' decodes models that were trained for it, and no adapter is given: "
+                                     "LLaDAModelLM itself is trained to see a text as a whole"});
+  EXPECT_TRUE(warnings("llada", "full_attention").empty());
+  EXPECT_TRUE(warnings("sdar", "d2f").empty()) << "it sees blocks as d2f does";
+}
+
 TEST(LLM, ARequestThatTheContextHoldsIsNeverTooLargeForAStep) {
   const struct {
     const char *family, *strategy;

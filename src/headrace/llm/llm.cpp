@@ -88,22 +88,27 @@ const LLMOptions& checked(const LLMOptions& o) {
   return o;
 }
 
-// Final tokens to text that is certain.
+// Final tokens to text that is certain. A token counts when some of its text has come out: what spells nothing never
+// does, nor does what a stop text takes away.
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
-      : detokenizer_(tokenizer), stops_(stops) {}
+      : tokenizer_(tokenizer), detokenizer_(tokenizer), stops_(stops) {}
 
   // What `out` makes certain; it is added to `result`, with the token.
   std::string push(const StepOutput& out, Completion& result) {
     result.ids.push_back(out.token.id);
-    result.num_visible += out.finish_reason == FinishReason::kStop ? 0 : 1;
+    result.logprobs.push_back(out.token.logprob);
     result.num_forwards = out.num_forwards;
     result.num_reused = out.num_reused;
-    std::string piece = stops_.push(detokenizer_.push(out.token.id));
+    std::string piece;
+    if (out.finish_reason != FinishReason::kStop) {  // an end token is no text, however it is spelt
+      if (spells(out.token.id)) hidden_.push_back({num_bytes_, out.num_forwards});
+      piece += filtered(detokenizer_.push(out.token.id));
+    }
     if (out.finish_reason) {
       result.finish_reason = *out.finish_reason;
-      piece += stops_.push(detokenizer_.flush());
+      piece += filtered(detokenizer_.flush());
       piece += stops_.flush();
     }
     result.text += piece;
@@ -115,6 +120,7 @@ class TextStream {
   Detokenizer detokenizer_;
   StopFilter stops_;
 };
+    if (result.ids.empty()) first_forwards_ = out.num_forwards;
 
 }  // namespace
 
@@ -126,14 +132,39 @@ Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) 
   if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);
 }
+    count(result);
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : runtime_(open_device(checked(options).device)),
       tokenizer_(tokenizer_of(model, options)),
       default_params_(sampling_defaults(model)),
+  // A token of which nothing has come out.
+  struct Hidden {
+    size_t begin;  // bytes of the whole text before it
+    int32_t num_forwards;
+  };
+  bool spells(int32_t id) const {
+    return !tokenizer_.is_special(id) && tokenizer_.id_to_token(id) && !tokenizer_.bytes_of(id).empty();
+  }
+  std::string filtered(const std::string& text) {
+    num_bytes_ += text.size();
+    return stops_.push(text);
+  }
+  void count(Completion& result) {
+    const auto still = std::ranges::find_if(hidden_, [&](const Hidden& h) { return h.begin >= result.text.size(); });
+    result.num_visible += static_cast<int32_t>(still - hidden_.begin());
+    result.num_first += static_cast<int32_t>(
+        std::count_if(hidden_.begin(), still, [this](const Hidden& h) { return h.num_forwards == first_forwards_; }));
+    hidden_.erase(hidden_.begin(), still);
+  }
+
+  const Tokenizer& tokenizer_;  // not owned
       model_(load_model(model, model_options(runtime_, options))),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
-  if (options.log) report_start(options.log, *this);
+  size_t num_bytes_ = 0;  // that the detokenizer made, before stop texts
+  std::vector<Hidden> hidden_;
+  int32_t first_forwards_ = 0;
+  if (options.log) report_start(options, *this);
 }
 
 SamplingParams LLM::default_params(DecodingParams::Schedule schedule) const {
@@ -162,7 +193,6 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
-    if (result.ids.empty()) result.num_first = static_cast<int32_t>(outputs.size());
     bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
       const std::string piece = stream.push(out, result);

@@ -44,10 +44,11 @@ struct Completion {
   std::string text;
   std::vector<int32_t> prompt_ids, ids;
   FinishReason finish_reason = FinishReason::kLength;
-  int32_t num_reused = 0;    // of `prompt_ids`, that an earlier request had computed
-  int32_t num_visible = 0;   // of `ids`, without the end token
-  int32_t num_first = 0;     // of `ids`, that came with the first of them
-  int32_t num_forwards = 0;  // passes of the model that looked for tokens or stored some
+  std::vector<float> logprobs;  // of `ids`: natural log of the probability when each was chosen, before temperature
+  int32_t num_reused = 0;       // of `prompt_ids`, that an earlier request had computed
+  int32_t num_visible = 0;      // of `ids`, of which something is in `text`: no end token, no stop text
+  int32_t num_first = 0;        // of these, that came in the step of the first of `ids`
+  int32_t num_forwards = 0;     // passes of the model that looked for tokens or stored some
 
   double tokens_per_forward() const { return num_forwards > 0 ? static_cast<double>(num_visible) / num_forwards : 0; }
 };

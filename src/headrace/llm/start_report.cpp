@@ -4,7 +4,8 @@
 
 namespace headrace {
 
-void report_start(const LogCallback& log, LLM& llm) {
+void report_start(const LLMOptions& options, LLM& llm) {
+  const LogCallback& log = options.log;
   const ModelInfo& model = llm.model_info();
   const EngineConfig& engine = llm.config();
   log(LogLevel::kInfo, str(model.architecture, " on ", to_string(llm.device()), ": ", model.num_layers, " layers, ",
@@ -21,6 +22,12 @@ void report_start(const LogCallback& log, LLM& llm) {
   if (llm.tokenizer().vocab_size() > model.vocab_size) {
     log(LogLevel::kWarning, str("the tokenizer knows ", llm.tokenizer().vocab_size(), " tokens, the model ",
                                 model.vocab_size, ": a prompt with one of the others is refused"));
+  }
+  // Nothing in config.json says that an adapter was merged into a checkpoint, so this is no error.
+  const bool whole = model.diffusion && model.diffusion->attention == DiffusionInfo::Attention::kFull;
+  if (engine.strategy == "d2f" && whole && !options.adapter) {
+    log(LogLevel::kWarning, str("strategy 'd2f' decodes models that were trained for it, and no adapter is given: ",
+                                model.architecture, " itself is trained to see a text as a whole"));
   }
 }
 
