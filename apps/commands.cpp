@@ -169,6 +169,8 @@ int generate(const GenerateFlags& flags) {
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
   refuse_empty(prompt, flags, options);
+  refuse_unread(checked_strategy(model_directory(flags.model.model), options, params_of(flags.sampling, {})),
+                asked_options(flags.decoding));
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;

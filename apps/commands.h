@@ -5,7 +5,12 @@
 #include <vector>
 
 #include "headrace/request/sampling_params.h"
+#include "headrace/strategy/decoding_option.h"
 #include "headrace/strategy/decoding_strategy.h"
+
+namespace CLI {
+class Option;
+}
 
 namespace headrace {
 class SigbusGuard;
@@ -31,6 +36,12 @@ struct DecodingFlags {
   int32_t num_blocks = 1;
   std::optional<StrategyConfig::BlockCache> block_cache;
   StrategyConfig::Merge merge;
+  std::optional<float> merge_weight;
+  struct Read {
+    DecodingOption option;
+    const CLI::Option* flag;  // not owned
+  };
+  std::vector<Read> read;  // by some strategies, and refused by the others
 };
 
 struct SamplingFlags {

@@ -3,113 +3,145 @@
 #include <map>
 
 #include "headrace/base/error.h"
-#include "headrace/strategy/decoding_option.h"
+#include "option_values.h"
 
 namespace headrace::app {
 namespace {
 
-// An option that takes one of some names.
-template <class Target, class Choice>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, Target& target, const std::string& description,
-                        const std::map<std::string, Choice>& choices) {
-  return app
-      .add_option_function<std::string>(
-          name, [&target, &choices](const std::string& text) { target = choices.at(text); }, description)
-      ->check(CLI::IsMember(choices));
+using Rule = DecodingParams::Rule;
+using Schedule = DecodingParams::Schedule;
+using Merge = StrategyConfig::Merge;
+using BlockCache = StrategyConfig::BlockCache;
+
+template <class Choice>
+using Choices = std::map<std::string, Choice>;
+
+// Adds options that some strategies read: the help says which, and `flags` remembers them for asked_options.
+class FlagAdder {
+ public:
+  FlagAdder(CLI::App& app, DecodingFlags& flags) : app_(app), flags_(flags) {}
+
+  template <class Target>
+  CLI::Option* add(DecodingOption option, const char* name, Target& target, const char* what) {
+    return remember(option, app_.add_option(name, target, described(option, what)));
+  }
+  // One that takes one of some names.
+  template <class Target, class Choice>
+  CLI::Option* add(DecodingOption option, const char* name, Target& target, const char* what,
+                   const Choices<Choice>& choices) {
+    const auto choose = [&target, &choices](const std::string& text) { target = choices.at(text); };
+    return remember(
+        option,
+        app_.add_option_function<std::string>(name, choose, described(option, what))->check(CLI::IsMember(choices)));
+  }
+
+ private:
+  static std::string described(DecodingOption option, const char* what) {
+    return str(what, " (", readers_of(option), ")");
+  }
+  CLI::Option* remember(DecodingOption option, CLI::Option* flag) {
+    flags_.read.push_back({option, flag});
+    return flag;
+  }
+
+  CLI::App& app_;
+  DecodingFlags& flags_;
+};
+
+void add_thresholds(FlagAdder flags, DecodingParams& d) {
+  flags.add(DecodingOption::kThreshold, "--threshold", d.threshold,
+            "what a token must pass to be kept; default: the model's, for probabilities");
+  flags.add(DecodingOption::kEditThreshold, "--edit-threshold", d.edit_threshold,
+            "what another token must pass to replace a kept one");
+  flags.add(DecodingOption::kRemaskThreshold, "--remask-threshold", d.remask_threshold,
+            "decided tokens become masks again where no token is as likely; default: never");
+  flags
+      .add(DecodingOption::kAddBlock, "--add-block", d.add_block,
+           "share of a block that is decided before the next one is opened")
+      ->capture_default_str();
+  flags
+      .add(DecodingOption::kSemiComplete, "--semi-complete", d.semi_complete,
+           "share of a block that is decided before the next one decides a token in every pass")
+      ->capture_default_str();
+  flags.add(DecodingOption::kCopyPenalty, "--copy-penalty", d.copy_penalty, "off the logit of the token on the left")
+      ->capture_default_str();
+  flags
+      .add(DecodingOption::kMaxEdits, "--max-edits", d.max_edits,
+           "passes that may change a block without masks; default: 16")
+      ->check(CLI::Range(0, 1 << 20));
+}
+
+void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
+  static const Choices<Rule> kRules = {{"confidence", Rule::kConfidence}, {"margin", Rule::kMargin},
+                                       {"entropy", Rule::kEntropy},       {"entropy_bound", Rule::kEntropyBound},
+                                       {"leftmost", Rule::kLeftmost},     {"random", Rule::kRandom}};
+  static const Choices<Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
+                                               {"iter_smooth_topk", Merge::Mode::kSmooth}};
+  flags.add(DecodingOption::kRule, "--accept", d.rule,
+            "by what a token passes the threshold; confidence: its probability, the default, but with --schedule "
+            "reference of Dream random; margin: its lead over the second; entropy: nats, at most; entropy_bound: nats "
+            "of the surer ones together, at most; leftmost, "
+            "random: none passes, and one is kept",
+            kRules);
+  flags
+      .add(DecodingOption::kOrderTemperature, "--order-temperature", d.order_temperature,
+           "above 0: tokens are drawn by exp(score / it) where the best would be kept, as Dream's alg_temp")
+      ->capture_default_str();
+  flags
+      .add(DecodingOption::kMergeCandidates, "--merge-candidates", d.merge_candidates,
+           "tokens whose blend a place that is not final goes in as")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  flags.add(DecodingOption::kMerge, "--merge", f.merge.mode,
+            "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+            "--merge-weight of the candidates",
+            kMerges);
+  flags.add(DecodingOption::kMerge, "--merge-weight", f.merge_weight, "of --merge iter_smooth_topk; default: 1")
+      ->check(CLI::Range(0.0, 1e3));
+}
+
+void add_passes(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
+  static const Choices<Schedule> kSchedules = {{"threshold", Schedule::kThreshold},
+                                               {"reference", Schedule::kReference}};
+  static const Choices<BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
+  flags.add(DecodingOption::kSchedule, "--schedule", d.schedule,
+            "threshold: a pass keeps what passes; reference: as the family's own published loop, with its temperature, "
+            "top-k, top-p, rule and block cache where no flag says otherwise",
+            kSchedules);
+  flags
+      .add(DecodingOption::kSteps, "--steps", d.steps,
+           "of --schedule reference: passes per block, for Dream over all; default: one token each")
+      ->check(CLI::Range(1, 1 << 20));
+  flags.add(DecodingOption::kMaxPasses, "--max-passes", d.max_passes, "passes that a block is decided in at most")
+      ->check(CLI::Range(1, 1 << 20));
+  flags
+      .add(DecodingOption::kBlockSize, "--block-size", f.block_size,
+           "tokens denoised together, at most what the context holds; default: the model's")
+      ->check(CLI::Range(1, 1 << 16));
+  flags.add(DecodingOption::kNumBlocks, "--blocks", f.num_blocks, "blocks denoised at the same time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  flags.add(DecodingOption::kBlockCache, "--block-cache", f.block_cache,
+            "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes, with --schedule "
+            "reference no",
+            kCaches);
+  flags.add(DecodingOption::kMaskTokenId, "--mask-token-id", f.mask_token_id,
+            "of an undecided token; default: the model's");
 }
 
 }  // namespace
 
 void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
-  using Rule = DecodingParams::Rule;
-  static const std::map<std::string, Rule> kRules = {
-      {"confidence", Rule::kConfidence},      {"margin", Rule::kMargin},     {"entropy", Rule::kEntropy},
-      {"entropy_bound", Rule::kEntropyBound}, {"leftmost", Rule::kLeftmost}, {"random", Rule::kRandom}};
-  using Schedule = DecodingParams::Schedule;
-  static const std::map<std::string, Schedule> kSchedules = {{"threshold", Schedule::kThreshold},
-                                                             {"reference", Schedule::kReference}};
   std::string names = "auto";
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
   app.option_defaults()->group("Block diffusion");
   app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
-  const auto of = [](DecodingOption option, const char* what) { return str(what, " (", readers_of(option), ")"); };
-  app.add_option(
-      "--threshold", s.decoding.threshold,
-      of(DecodingOption::kThreshold, "what a token must pass to be kept; default: the model's, for probabilities"));
-  app.add_option("--edit-threshold", s.decoding.edit_threshold,
-                 of(DecodingOption::kEditThreshold, "what another token must pass to replace a kept one"));
-  app.add_option("--remask-threshold", s.decoding.remask_threshold,
-                 of(DecodingOption::kRemaskThreshold,
-                    "decided tokens become masks again where no token is as likely; default: never"));
-  app.add_option("--add-block", s.decoding.add_block,
-                 of(DecodingOption::kAddBlock, "share of a block that is decided before the next one is opened"))
-      ->capture_default_str();
-  app.add_option("--semi-complete", s.decoding.semi_complete,
-                 of(DecodingOption::kSemiComplete,
-                    "share of a block that is decided before the next one decides a token in every pass"))
-      ->capture_default_str();
-  app.add_option("--copy-penalty", s.decoding.copy_penalty,
-                 of(DecodingOption::kCopyPenalty, "off the logit of the token on the left"))
-      ->capture_default_str();
-  app.add_option("--max-edits", s.decoding.max_edits,
-                 of(DecodingOption::kMaxEdits, "passes that may change a block without masks; default: 16"))
-      ->check(CLI::Range(0, 1 << 20));
-  add_choice(
-      app, "--accept", s.decoding.rule,
-      of(DecodingOption::kRule,
-         "by what a token passes the threshold; confidence: its probability, the default, but with --schedule "
-         "reference of Dream random; margin: its lead over "
-         "the second; entropy: nats, at most; entropy_bound: nats of the surer ones together, at most; leftmost, "
-         "random: none passes, and one is kept"),
-      kRules);
-  app.add_option("--order-temperature", s.decoding.order_temperature,
-                 of(DecodingOption::kOrderTemperature,
-                    "above 0: tokens are drawn by exp(score / it) where the best would be kept, as Dream's alg_temp"))
-      ->capture_default_str();
-  app.add_option("--merge-candidates", s.decoding.merge_candidates,
-                 of(DecodingOption::kMergeCandidates, "tokens whose blend a place that is not final goes in as"))
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  using Merge = StrategyConfig::Merge;
-  static const std::map<std::string, Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
-                                                             {"iter_smooth_topk", Merge::Mode::kSmooth}};
-  add_choice(app, "--merge", f.merge.mode,
-             of(DecodingOption::kMerge,
-                "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
-                "--merge-weight of the candidates"),
-             kMerges);
-  app.add_option("--merge-weight", f.merge.weight, "of --merge iter_smooth_topk")
-      ->check(CLI::Range(0.0, 1e3))
-      ->capture_default_str();
-  add_choice(
-      app, "--schedule", s.decoding.schedule,
-      of(DecodingOption::kSchedule,
-         "threshold: a pass keeps what passes; reference: as the family's own published loop, with its temperature, "
-         "top-k, top-p, rule and block cache where no flag says otherwise"),
-      kSchedules);
-  app.add_option("--steps", s.decoding.steps,
-                 of(DecodingOption::kSteps,
-                    "of --schedule reference: passes per block, for Dream over all; default: one token each"))
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-passes", s.decoding.max_passes,
-                 of(DecodingOption::kMaxPasses, "passes that a block is decided in at most"))
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--block-size", f.block_size,
-                 of(DecodingOption::kBlockSize, "tokens denoised together; default: the model's"))
-      ->check(CLI::Range(1, 1 << 16));
-  app.add_option("--blocks", f.num_blocks, of(DecodingOption::kNumBlocks, "blocks denoised at the same time"))
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  using BlockCache = StrategyConfig::BlockCache;
-  static const std::map<std::string, BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
-  add_choice(app, "--block-cache", f.block_cache,
-             of(DecodingOption::kBlockCache,
-                "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes, with "
-                "--schedule reference no"),
-             kCaches);
-  app.add_option("--mask-token-id", f.mask_token_id,
-                 of(DecodingOption::kMaskTokenId, "of an undecided token; default: the model's"));
+  const FlagAdder flags(app, f);
+  add_thresholds(flags, s.decoding);
+  add_choices(flags, f, s.decoding);
+  add_passes(flags, f, s.decoding);
   app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens")
+      ->type_name(kFile)
       ->group("Output");
 }
 
@@ -118,6 +150,16 @@ void check_decoding(const DecodingFlags& f, const DecodingParams& params) {
   HR_REQUIRE(f.num_blocks == 1 || params.schedule != DecodingParams::Schedule::kReference, ErrorCode::kInvalidArgument,
              "--blocks: is ", f.num_blocks,
              ", expected 1 with --schedule reference, which denoises one block at a time");
+  HR_REQUIRE(!f.merge_weight || f.merge.mode == Merge::Mode::kSmooth, ErrorCode::kInvalidArgument,
+             "--merge-weight: is ", f.merge_weight.value_or(0), ", expected none without --merge iter_smooth_topk");
+}
+
+std::vector<AskedOption> asked_options(const DecodingFlags& f) {
+  std::vector<AskedOption> asked;
+  for (const auto& [option, flag] : f.read) {
+    if (flag->count() > 0) asked.push_back({option, flag->results().back(), "none"});
+  }
+  return asked;
 }
 
 void set_decoding(LLMOptions& options, const DecodingFlags& f) {
@@ -126,7 +168,7 @@ void set_decoding(LLMOptions& options, const DecodingFlags& f) {
                       .mask_token_id = f.mask_token_id,
                       .num_blocks = f.num_blocks,
                       .block_cache = f.block_cache,
-                      .merge = f.merge};
+                      .merge = {f.merge.mode, f.merge_weight.value_or(f.merge.weight)}};
 }
 
 }  // namespace headrace::app

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "headrace/llm/llm.h"
+#include "headrace/strategy/decoding_option.h"
 
 namespace headrace::app {
 
@@ -11,6 +12,9 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& flags, SamplingParams& sam
 
 // Error kInvalidArgument for a flag that another one makes unread, whatever the model.
 void check_decoding(const DecodingFlags& flags, const DecodingParams& params);
+
+// What the command line asks of the strategy, be it a default: whoever names an option wants it read.
+std::vector<AskedOption> asked_options(const DecodingFlags& flags);
 
 void set_decoding(LLMOptions& options, const DecodingFlags& flags);
 

@@ -11,7 +11,7 @@
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "help_formatter.h"
-#include "number_options.h"
+#include "option_values.h"
 #include "output.h"
 #include "puzzles.h"
 #include "sampling_flags.h"
@@ -21,11 +21,6 @@ namespace {
 
 using namespace headrace;
 using namespace headrace::app;
-
-// A variable of a script that is not set: no wish for the demo.
-CLI::Validator not_empty() {
-  return {[](const std::string& text) { return text.empty() ? "is empty, expected a directory or a name" : ""; }, ""};
-}
 
 void add_threads_flag(CLI::App& app, ModelFlags& f) {
   app.add_option("-t,--threads", f.threads, "threads (default: the cores)")
@@ -53,7 +48,8 @@ void add_machine_flags(CLI::App& app, ModelFlags& f) {
   app.option_defaults()->group("Machine");
   app.add_option("--device", f.device, "where to run: auto, cpu, cuda, cuda:N")->capture_default_str();
   add_threads_flag(app, f);
-  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)");
+  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)")
+      ->type_name(kName);
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   CLI::Option* required = app.add_flag("--require-graphs", f.require_graphs,
                                        "on a GPU: every step behind a prompt is a CUDA graph, or status 4 at once");
@@ -65,11 +61,11 @@ void add_model_flags(CLI::App& app, ModelFlags& f) {
   app.option_defaults()->group("Model");
   app.add_option("model,-m,--model", f.model,
                  "model directory, or the name of one in Hugging Face's cache (default: the bundled demo)")
-      ->check(not_empty());
+      ->type_name(kModel);
   app.add_option("--dtype", f.dtype, "of activations")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();
-  app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights");
+  app.add_option("--adapter", f.adapter, "a LoRA directory (PEFT), merged into the weights")->type_name(kDirectory);
   app.add_option("--random-weights", f.random_weights, "made-up weights from this seed: only config.json is needed");
   add_attention_flags(app, f);
   add_machine_flags(app, f);
@@ -98,6 +94,7 @@ void add_generate(CLI::App& app, Commands& c) {
   generate->option_defaults()->group("Prompt");
   CLI::Option* prompt = generate->add_option("-p,--prompt", c.generate.prompt, "the text to complete");
   generate->add_option("-f,--file", c.generate.prompt_file, "or the file that holds it; -: standard input")
+      ->type_name(kFile)
       ->excludes(prompt);
   generate->add_flag("--special-tokens", c.generate.special_tokens,
                      "the prompt spells the model's special tokens (<|im_start|>), and none is added in front");
@@ -127,7 +124,7 @@ void add_demo(CLI::App& app, Commands& c) {
 
 void add_perplexity(CLI::App& eval, Commands& c) {
   CLI::App* perplexity = eval.add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
-  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text")->required();
+  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text")->type_name(kFile)->required();
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "one JSON object");
   perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
@@ -135,8 +132,9 @@ void add_perplexity(CLI::App& eval, Commands& c) {
 
 void add_puzzles(CLI::App& eval, Commands& c) {
   CLI::App* puzzles = eval.add_subcommand("puzzles", "exact answers against tokens per forward, strategy by strategy");
-  puzzles->add_option("--file", c.puzzles.file,
-                      "test items, one JSON object per line (default: the model's test.jsonl)");
+  puzzles
+      ->add_option("--file", c.puzzles.file, "test items, one JSON object per line (default: the model's test.jsonl)")
+      ->type_name(kFile);
   puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
   puzzles
       ->add_option(
@@ -150,7 +148,8 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->allow_extra_args(false)
       ->capture_default_str();
   add_model_flags(*puzzles, c.puzzles.model);
-  puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
+  puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward")
+      ->type_name(kFile);
   puzzles->add_flag("--json", c.json, "one JSON object: each way of decoding, each task of it");
   puzzles->callback([&c] { c.status = eval_puzzles(c.puzzles, c.output()); });
 }
@@ -193,7 +192,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_perplexity(*eval, commands);
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
-  check_numbers(app);
+  check_values(app);
   const auto misused = [](const std::string& why) {
     write_err(fmt::format("headrace: {}\n", why));
     return kUsage;

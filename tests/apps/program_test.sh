@@ -112,6 +112,19 @@ check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Q
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
+# Paths: a script's variable that is not set is no wish for the default.
+for command in generate "eval puzzles" "eval perplexity" "bench model"; do
+  for option in $("$headrace" $command --help | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1); do
+    check "$command: an empty $option" "2 1" \
+      "$(status timeout 20 "$headrace" $command $option '') $(message timeout 20 "$headrace" $command $option '' | grep -c "^headrace: $option: is empty, expected a ")"
+  done
+  check "$command: paths are said to be paths" "" "$("$headrace" $command --help | grep -v Excludes: | grep -iE ' TEXT .*(file|director|path)')"
+done
+check "options of generate that take a path" "--file --model --adapter --kernel-set --trace" \
+  "$("$headrace" generate --help | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
+check "the sentence about it" "headrace: --trace: is empty, expected a file" "$(message "$headrace" generate -p x -n 1 --trace '')"
+check "an adapter that is empty is no wish for the base model" "headrace: --adapter: is empty, expected a directory" \
+  "$(message "$headrace" generate -p x -n 1 --adapter '')"
 check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \
   "$(message "$headrace" generate -p x --accept bogus)"
 check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense | wc -l)"
@@ -266,6 +279,10 @@ check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64
 check "window in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -c '"window": 63}')"
 check "book that is a folder" 2 "$(status "$headrace" eval perplexity --file "$work")"
 
+# The puzzles' model without its weights.
+mkdir "$work/no_weights"
+cp "$demos/puzzle-diffusion/config.json" "$demos/puzzle-diffusion/tokenizer.json" "$work/no_weights/"
+
 # Tokens that count: those of the text.
 sorted() { "$headrace" generate "$demos/puzzle-diffusion" -p "sort: 79285432 =" -n 20 "$@" --json; }
 counts() { grep -oE '"(text|completion_tokens|forwards|tokens_per_forward)": ("[^"]*"|[0-9.]*)' | sed 's/.*: //' | xargs; }
@@ -326,6 +343,17 @@ check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
 check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
   "$(diffuse --edit-threshold 0.5)"
+check "be it a default" "2 2 2 2 0" \
+  "$(status diffuse --merge dmax_topk) $(status diffuse --strategy autoregressive --blocks 1) $(status diffuse --strategy autoregressive --add-block 0.1) $(status diffuse --strategy dmax --schedule threshold) $(status diffuse --schedule threshold --blocks 1 --add-block 0.1)"
+check "and the sentence about that" "headrace: strategy 'multi_bd': merge is dmax_topk, expected none; strategies that read it: dmax" \
+  "$(diffuse --merge dmax_topk)"
+check "a weight of nothing" "headrace: --merge-weight: is 1, expected none without --merge iter_smooth_topk; status 2" \
+  "$(diffuse --strategy dmax --merge-weight 1); status $(status diffuse --strategy dmax --merge-weight 1)"
+check "a block that the context does not hold, before weights are read" \
+  "headrace: strategy 'multi_bd': block_size is 65536, expected at most 4096, what the context holds; status 2" \
+  "$("$headrace" generate "$work/no_weights" -p "sort: 79285432 =" --block-size 65536 2>&1); status $?"
+check "an option that is not read, before weights are" "headrace: strategy 'multi_bd': merge is dmax_topk, expected none; strategies that read it: dmax" \
+  "$("$headrace" generate "$work/no_weights" -p x --merge dmax_topk 2>&1)"
 check "nats that are not given" "2 0" "$(status diffuse --accept entropy) $(status diffuse --accept entropy --threshold 0.1)"
 check "a strategy that the model was not trained for" \
   "headrace: strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax; status 2" \
@@ -351,6 +379,9 @@ check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "a threshold in percent, for one text and for puzzles" "2 2" \
   "$(status diffuse --threshold 90) $(status "$headrace" eval puzzles --limit 1 --strategies auto --thresholds 90)"
+check "one below 0, and the sentence about it" \
+  "headrace: threshold is -1, expected 0 to 1, or inf for a probability that no token passes; status 2" \
+  "$("$headrace" generate "$work/no_weights" -p x --threshold -1 2>&1); status $?"
 check "one that no token passes" "$(diffuse --threshold 1)" "$(diffuse --threshold inf)"
 check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
 check "a mask that the vocabulary lacks" 2 "$(status diffuse --mask-token-id 8192)"

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "headrace/engine/engine.h"
 #include "support/refusal.h"
@@ -201,6 +203,18 @@ TEST(DecodingOptions, AStrategyRefusesAModelWithoutAMaskByItsOwnName) {
   }
 }
 
+// One pass over a block of 65536 tokens in a context of 4096 took a minute, and its text was empty.
+TEST(DecodingOptions, ABlockThatTheContextDoesNotHoldIsRefused) {
+  for (const std::string& strategy : kMasks) {  // a canvas has one size
+    Asked asked;
+    asked.config.block_size = 64;
+    EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked), "") << strategy;
+    asked.config.block_size = 65;
+    EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked),
+              str("strategy '", strategy, "': block_size is 65, expected at most 64, what the context holds"));
+  }
+}
+
 // `--strategy full_attention` on SDAR and `autoregressive` on LLaDA wrote a text that neither was trained for.
 TEST(DecodingOptions, AStrategyDecodesModelsOfItsAttentionAndRefusesOthersInASentence) {
   using Attention = DiffusionInfo::Attention;
@@ -234,20 +248,6 @@ TEST(DecodingOptions, AStrategyDecodesModelsOfItsAttentionAndRefusesOthersInASen
   EXPECT_EQ(refusal("autoregressive").code, ErrorCode::kInvalidArgument);
 }
 
-TEST(DecodingOptions, EveryOptionIsInTheTables) {
-  std::set<DecodingOption> known = {DecodingOption::kSteps};
-  for (const Case& c : kCases) known.insert(c.option);
-  for (size_t i = 0; i < 19; ++i) EXPECT_TRUE(known.contains(static_cast<DecodingOption>(i))) << i;
-  EXPECT_EQ(name_of(static_cast<DecodingOption>(19)), "unknown") << "an option that no table here has";
-}
-
-TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTakesEither) {
-  AnyModel dream("full_attention"), llada("full_attention");
-  dream.diffusion().loop = DiffusionInfo::Loop::kTimesteps;
-  llada.diffusion().loop = DiffusionInfo::Loop::kEven;
-  Asked threshold, both;
-  threshold.params = {.schedule = Schedule::kReference, .threshold = 0.5f};
-  both.params = {.schedule = Schedule::kReference, .steps = 2, .threshold = 0.5f};
 // The list of those that decode it left out what else they ask of a model: `fast_dllm_v2` for SDAR, `dmax` for
 // Fast-dLLM v2, and each of them refused it then.
 TEST(DecodingOptions, AStrategyThatIsRecommendedTakesTheModel) {
@@ -280,6 +280,20 @@ TEST(DecodingOptions, AStrategyThatIsRecommendedTakesTheModel) {
   EXPECT_GT(recommendations, 20);
 }
 
+TEST(DecodingOptions, EveryOptionIsInTheTables) {
+  std::set<DecodingOption> known = {DecodingOption::kSteps};
+  for (const Case& c : kCases) known.insert(c.option);
+  for (size_t i = 0; i < 19; ++i) EXPECT_TRUE(known.contains(static_cast<DecodingOption>(i))) << i;
+  EXPECT_EQ(name_of(static_cast<DecodingOption>(19)), "unknown") << "an option that no table here has";
+}
+
+TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTakesEither) {
+  AnyModel dream("full_attention"), llada("full_attention");
+  dream.diffusion().loop = DiffusionInfo::Loop::kTimesteps;
+  llada.diffusion().loop = DiffusionInfo::Loop::kEven;
+  Asked threshold, both;
+  threshold.params = {.schedule = Schedule::kReference, .threshold = 0.5f};
+  both.params = {.schedule = Schedule::kReference, .steps = 2, .threshold = 0.5f};
   EXPECT_EQ(refusal(dream, "full_attention", threshold),
             "threshold is 0.5, expected none with the schedule 'reference' of this model, which keeps a share of the "
             "masks in each step");
@@ -315,16 +329,18 @@ TEST(DecodingOptions, ABlockThatIsAlwaysSureOfProgressRefusesAShareOfTheOneBefor
   EXPECT_EQ(refusal(model, "multi_bd", {}), "");
 }
 
-// `--threshold 90` kept one token per pass and did not say why.
+// `--threshold 90` kept one token per pass and did not say why; `--threshold -1` was told that 0 to inf is expected.
 TEST(DecodingOptions, AThresholdForProbabilitiesIsAtMostOne) {
   using Rule = DecodingParams::Rule;
   for (const std::string& strategy : kMasks) {
     Asked asked;
     for (const auto rule : {std::optional<Rule>(), std::optional(Rule::kConfidence), std::optional(Rule::kMargin)}) {
-      asked.params = {.rule = rule, .threshold = 90.0f};
-      EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked),
-                "threshold is 90, expected 0 to 1, or inf for a probability that no token passes")
-          << strategy;
+      for (const auto& [threshold, text] : {std::pair(90.0f, "90"), {-0.5f, "-0.5"}, {std::nanf(""), "nan"}}) {
+        asked.params = {.rule = rule, .threshold = threshold};
+        EXPECT_EQ(refusal(AnyModel(strategy), strategy, asked),
+                  str("threshold is ", text, ", expected 0 to 1, or inf for a probability that no token passes"))
+            << strategy;
+      }
       if (strategy == "dmax" && rule == Rule::kMargin) continue;  // which is refused
       for (const float threshold : {1.0f, std::numeric_limits<float>::infinity()}) {
         asked.params.threshold = threshold;
@@ -337,6 +353,10 @@ TEST(DecodingOptions, AThresholdForProbabilitiesIsAtMostOne) {
   EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", nats), "");
   nats.params = {.threshold = 2.5f};
   EXPECT_EQ(refusal(AnyModel("diffusion_gemma"), "diffusion_gemma", nats), "") << "a bound on entropies";
+  nats.params.threshold = -1.0f;
+  EXPECT_EQ(refusal(AnyModel("diffusion_gemma"), "diffusion_gemma", nats), "threshold is -1, expected 0 or more nats");
+  nats.params = {.rule = Rule::kEntropyBound, .threshold = std::nanf("")};
+  EXPECT_EQ(refusal(AnyModel("multi_bd"), "multi_bd", nats), "threshold is nan, expected 0 or more nats");
 }
 
 // `--accept entropy` took the model's probability for nats.

@@ -13,6 +13,7 @@
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"
+#include "support/safetensors_writer.h"
 #include "support/source_tree.h"
 
 namespace headrace {
@@ -244,6 +245,30 @@ TEST(LLM, TokensOfUnfinishedCharactersCountWithTheirCharacter) {
   const Completion c = complete(llm, "a tale", {.max_tokens = 64, .temperature = 1, .seed = 5});
   EXPECT_EQ(c.ids.size(), 64u);
   EXPECT_EQ(c.num_visible, 64) << "bytes, each of them spelt or U+FFFD";
+}
+
+// It was found after gigabytes of weights.
+TEST(LLM, WhatTheConfigRefusesIsRefusedBeforeWeightsAreRead) {
+  const test::TempDir folder;  // without weights
+  for (const char* file : {"config.json", "tokenizer.json"}) {
+    std::filesystem::copy_file(kRoot / "demo_models" / "puzzle-diffusion" / file, folder / file);
+  }
+  const auto refusal = [&folder](LLMOptions o) {
+    return testing_support::refusal_of([&] { const LLM llm(folder.path(), o); }).sentence;
+  };
+  LLMOptions block = options(1), strategy = options(1);
+  block.max_model_len = 0, block.decoding.block_size = 65536;
+  EXPECT_EQ(refusal(block), "strategy 'multi_bd': block_size is 65536, expected at most 4096, what the context holds");
+  block.max_model_len = 100, block.decoding.block_size = 101;
+  EXPECT_EQ(refusal(block), "strategy 'multi_bd': block_size is 101, expected at most 100, what the context holds");
+  strategy.strategy = "diffusion_gemma";
+  EXPECT_TRUE(refusal(strategy).starts_with("strategy 'diffusion_gemma': ")) << refusal(strategy);
+  strategy.strategy = "auto", strategy.decoding.mask_token_id = 1 << 20;
+  EXPECT_TRUE(refusal(strategy).starts_with("strategy 'multi_bd': mask_token_id is ")) << refusal(strategy);
+  EXPECT_EQ(checked_strategy(folder.path(), options(1), {}), "multi_bd");
+  const auto asked = testing_support::refusal_of(
+      [&folder] { checked_strategy(folder.path(), options(1), {.decoding = {.threshold = -1.0f}}); });
+  EXPECT_EQ(asked.sentence, "threshold is -1, expected 0 to 1, or inf for a probability that no token passes");
 }
 
 TEST(LLM, D2FWithoutAnAdapterWarnsOfAModelThatWasNotTrainedForIt) {

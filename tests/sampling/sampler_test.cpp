@@ -168,8 +168,6 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.top_p = 1e-6f, .repetition_penalty = 1e-2f}), "") << "the bounds themselves";
   EXPECT_EQ(refusal({.temperature = std::nanf("")}), "temperature is nan, expected 0 to 100");
   EXPECT_EQ(refusal({.top_k = -1}), "top_k is -1, expected 0 to 1073741824");
-  EXPECT_EQ(refusal({.decoding = {.threshold = std::nanf("")}}), "threshold is nan, expected 0 to inf");
-  EXPECT_EQ(refusal({.decoding = {.threshold = -0.5f}}), "threshold is -0.5, expected 0 to inf");
   EXPECT_EQ(refusal({.decoding = {.add_block = 2}}), "add_block is 2, expected 0 to 1");
   EXPECT_EQ(refusal({.decoding = {.semi_complete = -1}}), "semi_complete is -1, expected 0 to 1");
   EXPECT_EQ(refusal({.decoding = {.steps = 3}}), "steps is 3, expected none without the schedule 'reference'");

@@ -5,12 +5,10 @@
 #include <utility>
 
 #include "headrace/base/scope_end.h"
+#include "headrace/engine/decoding_checks.h"
 #include "headrace/engine/graph_sizes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
-#include "headrace/sampling/acceptance.h"
-#include "headrace/strategy/decoding_option.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -23,19 +21,6 @@ SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
           .max_context_len = c.max_context_len,
           .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens),
           .keep_text = c.keep_text};
-}
-
-std::unique_ptr<DecodingStrategy> strategy_of(const Model& model, const EngineConfig& c) {
-  StrategyConfig config = c.decoding;
-  config.model = model.info().diffusion;
-  auto strategy = make_strategy(c.strategy, config);
-  const int32_t mask = config.mask_token_id.value_or(0);
-  HR_REQUIRE(mask < model.info().vocab_size, ErrorCode::kInvalidArgument, "strategy '", c.strategy,
-             "': mask_token_id is ", mask, ", expected 0 to ", model.info().vocab_size - 1);
-  HR_REQUIRE(strategy->runs_rows_once() || model.info().num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '",
-             c.strategy, "' runs rows more than once, which the recurrent layers of ", model.info().architecture,
-             " cannot take back");
-  return strategy;
 }
 
 EngineConfig with_vocab(EngineConfig config, const Model& model) {
@@ -54,7 +39,7 @@ const OpSet& sampling_ops(const EngineConfig& c) {
 Engine::Engine(const Model& model, const EngineConfig& config)
     : model_(model),
       config_(with_vocab(config, model)),
-      strategy_(strategy_of(model, config)),
+      strategy_(strategy_of(model.info(), config)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
@@ -85,13 +70,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   check_device();
-  validate(params);
-  refuse_unread(config_.strategy, asked_options(params.decoding));
-  if (model_.info().diffusion) {
-    check_reference(params.decoding, *model_.info().diffusion);
-    check_threshold(params.decoding, *model_.info().diffusion);
-    check_semi_complete(params.decoding, *model_.info().diffusion);
-  }
+  check_params(params, config_.strategy, model_.info());
   for (const int32_t id : prompt) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
                " is outside the vocabulary of ", model_.info().vocab_size);

@@ -7,6 +7,7 @@
 #include "headrace/attention/backend_registry.h"
 #include "headrace/base/file_exists.h"
 #include "headrace/base/scope_end.h"
+#include "headrace/engine/decoding_checks.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
@@ -57,10 +58,17 @@ int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
   return std::max(std::min(context, most), std::min(needed, whole));
 }
 
+int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
+  return o.max_model_len > 0 ? o.max_model_len : std::min(model.context_length, kDefaultContext);
+}
+
+std::string strategy_name(const ModelInfo& model, const LLMOptions& o) {
+  return o.strategy == "auto" ? std::string(default_strategy(model.diffusion)) : o.strategy;
+}
+
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
                            const LLMOptions& o) {
-  const int32_t context =
-      o.max_model_len > 0 ? o.max_model_len : std::min(model.info().context_length, kDefaultContext);
+  const int32_t context = context_of(model.info(), o);
   const bool keeps = o.keep_text == SchedulerConfig::KeepText::kYes;
   EngineConfig c{.runner = {.backend = o.backend,
                             .kernel_set = o.kernel_set,
@@ -75,11 +83,22 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                  .max_requests = kMostRequests,
                  .max_context_len = context,
                  .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
-                 .strategy = o.strategy == "auto" ? std::string(default_strategy(model.info().diffusion)) : o.strategy,
+                 .strategy = strategy_name(model.info(), o),
                  .keep_text = o.keep_text,
                  .decoding = o.decoding};
   c.runner.max_tokens = tokens_per_step(model, c);
   return c;
+}
+
+void require_model_directory(const std::filesystem::path& model, const LLMOptions& o) {
+  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
+             " is no model directory: it has no config.json");
+}
+
+std::unique_ptr<Model> load_checked(const std::filesystem::path& model, DeviceRuntime& runtime, const LLMOptions& o) {
+  checked_strategy(model, o, {});
+  return load_model(model, model_options(runtime, o));
 }
 
 // Before anything is loaded.
@@ -97,6 +116,7 @@ class TextStream {
 
   // What `out` makes certain; it is added to `result`, with the token.
   std::string push(const StepOutput& out, Completion& result) {
+    if (result.ids.empty()) first_forwards_ = out.num_forwards;
     result.ids.push_back(out.token.id);
     result.logprobs.push_back(out.token.logprob);
     result.num_forwards = out.num_forwards;
@@ -112,32 +132,12 @@ class TextStream {
       piece += stops_.flush();
     }
     result.text += piece;
+    count(result);
     return piece;
   }
   bool stopped() const { return stops_.stopped(); }
 
  private:
-  Detokenizer detokenizer_;
-  StopFilter stops_;
-};
-    if (result.ids.empty()) first_forwards_ = out.num_forwards;
-
-}  // namespace
-
-Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
-  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
-  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
-             " is no model directory: it has no config.json");
-  const auto has = [&model](const char* file) { return file_exists(model / file); };
-  if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
-  return Tokenizer::from_directory(model);
-}
-    count(result);
-
-LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
-    : runtime_(open_device(checked(options).device)),
-      tokenizer_(tokenizer_of(model, options)),
-      default_params_(sampling_defaults(model)),
   // A token of which nothing has come out.
   struct Hidden {
     size_t begin;  // bytes of the whole text before it
@@ -159,11 +159,38 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
   }
 
   const Tokenizer& tokenizer_;  // not owned
-      model_(load_model(model, model_options(runtime_, options))),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
+  Detokenizer detokenizer_;
+  StopFilter stops_;
   size_t num_bytes_ = 0;  // that the detokenizer made, before stop texts
   std::vector<Hidden> hidden_;
   int32_t first_forwards_ = 0;
+};
+
+}  // namespace
+
+Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
+  require_model_directory(model, o);
+  const auto has = [&model](const char* file) { return file_exists(model / file); };
+  if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
+  return Tokenizer::from_directory(model);
+}
+
+std::string checked_strategy(const std::filesystem::path& model, const LLMOptions& o, const SamplingParams& params) {
+  require_model_directory(model, o);
+  const ModelInfo stated = stated_info(model, {.random_weights = o.random_weights});
+  const EngineConfig engine{
+      .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
+  strategy_of(stated, engine);
+  check_params(params, engine.strategy, stated);
+  return engine.strategy;
+}
+
+LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
+    : runtime_(open_device(checked(options).device)),
+      tokenizer_(tokenizer_of(model, options)),
+      default_params_(sampling_defaults(model)),
+      model_(load_checked(model, runtime_, options)),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
   if (options.log) report_start(options, *this);
 }
 

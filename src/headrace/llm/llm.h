@@ -38,6 +38,11 @@ struct LLMOptions {
 // What LLM encodes prompts with, before weights are read. Error kModelFile, kUnsupported.
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& options);
 
+// The name of the strategy that `model` is decoded with, before weights are read. Errors as LLM and its generate() for
+// what config.json, the options and the parameters say.
+std::string checked_strategy(const std::filesystem::path& model, const LLMOptions& options,
+                             const SamplingParams& params);
+
 inline constexpr int32_t kPerplexityWindow = 512;  // tokens
 
 struct Completion {

@@ -1,5 +1,6 @@
 #include "headrace/models/model_registry.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -79,9 +80,16 @@ const Row& find(const JsonValue& root) {
   throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
 }
 
-std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
+// A directory's config.json, the row of its family, and what that makes of it.
+struct Stated {
+  JsonValue root;
+  const Row& row;
+  ModelConfig config;
+};
+
+Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
   if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
-  const JsonValue root = read_json_file(directory / "config.json");
+  JsonValue root = read_json_file(directory / "config.json");
   const Row& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
@@ -94,6 +102,11 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
     row.generation(read_json_file(generation), config);
   }
   config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
+  return {std::move(root), row, std::move(config)};
+}
+
+std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
+  const auto [root, row, config] = read_stated(directory, options);
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {
     options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));
@@ -118,6 +131,17 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   return with_need(need, [&] { return row.make(root, config, std::move(checkpoint), context); });
 }
 
+// Layers do not know whose config.json they are made from.
+template <class Read>
+auto naming_the_directory(const std::filesystem::path& directory, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& e) {
+    if (!std::string_view(e.what()).starts_with("config.json")) throw;
+    throw Error(e.code(), (directory / e.what()).string());
+  }
+}
+
 }  // namespace
 
 std::vector<std::string_view> architecture_names() {
@@ -127,14 +151,22 @@ std::vector<std::string_view> architecture_names() {
   return names;
 }
 
+ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options) {
+  return naming_the_directory(directory, [&] {
+    const ModelConfig config = read_stated(directory, options).config;
+    const auto gdn = std::ranges::count(config.layer_types, LayerType::kLinearAttention);
+    return ModelInfo{.architecture = config.architecture,
+                     .vocab_size = static_cast<int32_t>(config.vocab),
+                     .context_length = config.context_length,
+                     .num_layers = config.num_layers,
+                     .eos_ids = config.eos_ids,
+                     .num_gdn_layers = static_cast<int32_t>(gdn),
+                     .diffusion = config.diffusion};
+  });
+}
+
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
-  try {
-    return load(directory, options);
-  } catch (const Error& e) {
-    // Layers do not know whose config.json they are made from.
-    if (!std::string_view(e.what()).starts_with("config.json")) throw;
-    throw Error(e.code(), (directory / e.what()).string());
-  }
+  return naming_the_directory(directory, [&] { return load(directory, options); });
 }
 
 }  // namespace headrace

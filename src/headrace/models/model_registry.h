@@ -28,6 +28,10 @@ struct ModelOptions {
 
 std::vector<std::string_view> architecture_names();
 
+// What config.json alone says of the model in `directory`, before weights are read: architecture, vocabulary, context,
+// layers, end tokens, how its tokens are decided; nothing of pools and weights. Errors as load_model.
+ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options);
+
 // The model in `directory`. Error kModelFile (files of the model, or an adapter that does not fit it), kUnsupported or
 // kInvalidArgument (an adapter on random weights), one sentence.
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options);

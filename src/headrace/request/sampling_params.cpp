@@ -42,7 +42,6 @@ void validate(const SamplingParams& p) {
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
-                 {"threshold", static_cast<double>(p.decoding.threshold.value_or(0)), 0, INFINITY},
                  {"add_block", static_cast<double>(p.decoding.add_block), 0, 1},
                  {"semi_complete", static_cast<double>(p.decoding.semi_complete), 0, 1},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},

@@ -56,11 +56,13 @@ AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo
 }
 
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
-  if (info.attention == DiffusionInfo::Attention::kCanvas) return;  // whose threshold bounds entropies
-  const bool nats = params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
+  const bool canvas = info.attention == DiffusionInfo::Attention::kCanvas;  // its threshold bounds entropies
+  const bool nats = canvas || params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
   const float threshold = params.threshold.value_or(0);
-  HR_REQUIRE(nats || threshold <= 1 || std::isinf(threshold), ErrorCode::kInvalidArgument, "threshold is ", threshold,
-             ", expected 0 to 1, or inf for a probability that no token passes");
+  HR_REQUIRE(threshold >= 0 && (nats || threshold <= 1 || std::isinf(threshold)), ErrorCode::kInvalidArgument,
+             "threshold is ", threshold, ", expected ",
+             nats ? "0 or more nats" : "0 to 1, or inf for a probability that no token passes");
+  if (canvas) return;  // which has one of its own, in nats too
   // Other published loops rank by the rule and hold nothing against a threshold.
   const bool read =
       params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;

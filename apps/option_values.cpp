@@ -1,4 +1,4 @@
-#include "number_options.h"
+#include "option_values.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -35,16 +35,27 @@ CLI::Validator real() {
           ""};
 }
 
+CLI::Validator not_empty(const char* expected) {
+  return {[expected](const std::string& text) {
+            return text.empty() ? fmt::format("is empty, expected {}", expected) : std::string();
+          },
+          ""};
+}
+
 }  // namespace
 
-void check_numbers(CLI::App& app) {
+void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();  // "INT", or "INT:INT in [1 - 16]"
     if (type.starts_with("INT")) option->check(integer<int32_t>());
     if (type.starts_with("UINT")) option->check(integer<uint64_t>());
     if (type.starts_with("FLOAT")) option->check(real());
+    if (type == kFile) option->check(not_empty("a file"));
+    if (type == kDirectory) option->check(not_empty("a directory"));
+    if (type == kName) option->check(not_empty("a name"));
+    if (type == kModel) option->check(not_empty("a directory or a name"));
   }
-  for (CLI::App* command : app.get_subcommands({})) check_numbers(*command);
+  for (CLI::App* command : app.get_subcommands({})) check_values(*command);
 }
 
 }  // namespace headrace::app

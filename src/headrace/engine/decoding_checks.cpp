@@ -1,0 +1,33 @@
+#include "headrace/engine/decoding_checks.h"
+
+#include "headrace/base/error.h"
+#include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/decoding_option.h"
+#include "headrace/strategy/reference_loop.h"
+
+namespace headrace {
+
+std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const EngineConfig& c) {
+  StrategyConfig config = c.decoding;
+  config.model = model.diffusion;
+  auto strategy = make_strategy(c.strategy, config);
+  const int32_t mask = config.mask_token_id.value_or(0), block = config.block_size.value_or(0);
+  HR_REQUIRE(mask < model.vocab_size, ErrorCode::kInvalidArgument, "strategy '", c.strategy, "': mask_token_id is ",
+             mask, ", expected 0 to ", model.vocab_size - 1);
+  HR_REQUIRE(block <= c.max_context_len, ErrorCode::kInvalidArgument, "strategy '", c.strategy, "': block_size is ",
+             block, ", expected at most ", c.max_context_len, ", what the context holds");
+  HR_REQUIRE(strategy->runs_rows_once() || model.num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '", c.strategy,
+             "' runs rows more than once, which the recurrent layers of ", model.architecture, " cannot take back");
+  return strategy;
+}
+
+void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model) {
+  validate(params);
+  refuse_unread(strategy, asked_options(params.decoding));
+  if (!model.diffusion) return;
+  check_reference(params.decoding, *model.diffusion);
+  check_threshold(params.decoding, *model.diffusion);
+  check_semi_complete(params.decoding, *model.diffusion);
+}
+
+}  // namespace headrace

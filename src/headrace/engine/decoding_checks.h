@@ -1,0 +1,18 @@
+// What an engine asks of a configuration and of a request; answered without one too, before weights are read.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "headrace/engine/engine.h"
+
+namespace headrace {
+
+// The strategy of an engine with this configuration, of which it reads max_context_len, strategy and decoding. Errors
+// as make_strategy; kInvalidArgument for a mask token that the vocabulary lacks, or a block that the context does not
+// hold; kUnsupported for recurrent layers, where the strategy runs rows more than once.
+std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const EngineConfig& config);
+
+// Error kInvalidArgument for what a request of this strategy and model cannot ask.
+void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model);
+
+}  // namespace headrace
