@@ -13,6 +13,7 @@
 
 #include "engine/strategy_pairs.h"
 #include "engine/toy_diffusion_model.h"
+#include "engine/with_end_tokens.h"
 #include "headrace/attention/attention.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
@@ -26,6 +27,12 @@ using testing_support::golden_folder;
 using testing_support::Random;
 using testing_support::random_tensor;
 using Rule = DecodingParams::Rule;
+
+bool masked(const Sequence& s, int32_t position) {
+  return position >= s.num_tokens() || std::ranges::any_of(s.blocks, [position](const DecodingBlock& b) {
+           return b.begin() <= position && position < b.end() && b.masked(position);
+         });
+}
 
 // What a request's passes decided: position, token, confidence.
 struct Decision {
@@ -154,6 +161,129 @@ TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
   EXPECT_EQ(counts.size(), 2u);  // of 256 ids every entropy passes 5.6, no probability or margin passes 1
 }
 
+// Two ids that no pass of these runs wrote.
+std::vector<int32_t> absent_from(const std::vector<Decoded>& runs) {
+  std::set<int32_t> seen;
+  for (const Decoded& run : runs) {
+    for (const auto& pass : run.passes) {
+      for (const Decision& decision : pass) seen.insert(decision.id);
+    }
+  }
+  std::vector<int32_t> absent;
+  for (int32_t id = 0; absent.size() < 2; ++id) {
+    if (!seen.contains(id)) absent.push_back(id);
+  }
+  return absent;
+}
+
+// A token of the text ends it, whichever place it has in the list of end tokens, and all others go on as if it were the
+// only one. `runtime` runs them, with `ops`; null: the CPU.
+void expect_an_end_at_any_end_token(const Pair& pair, const OpSet* ops, DeviceRuntime* runtime) {
+  OpContext strict{.threads = 1, .determinism = Determinism::kStrict};
+  if (runtime != nullptr) strict.stream = runtime->stream();
+  const auto model =
+      load_model(golden_folder(pair.family), {.dtype = DType::kF32, .ops = ops, .context = strict, .runtime = runtime});
+  EngineConfig config = config_of(pair.strategy, 1, strict);
+  config.runner.runtime = runtime;
+  SamplingParams params = greedy(40, 0.045f);
+  const auto until = [&](const std::vector<int32_t>& ends) {
+    return decode(testing_support::WithEndTokens(*model, ends), config, {{prompt_of(9), params}}).front();
+  };
+  const Decoded all = until({});
+  ASSERT_EQ(all.tokens.size(), 40u);
+  params.end_of_text = SamplingParams::EndOfText::kStops;
+  const int32_t end = all.tokens[17].id;
+  const Decoded one = until({end});
+  ASSERT_FALSE(one.tokens.empty());
+  EXPECT_EQ(one.tokens.back().id, end);
+  EXPECT_EQ(one.reason, FinishReason::kStop);
+  EXPECT_EQ(std::ranges::count(one.ids(), end), 1) << "something came behind it";
+  const std::vector<int32_t> absent = absent_from({all, one});
+  for (const std::vector<int32_t>& ends :
+       {std::vector{absent[0], end}, {end, absent[0]}, {absent[0], end, absent[1]}}) {
+    const Decoded several = until(ends);
+    EXPECT_EQ(several.ids(), one.ids());
+    EXPECT_EQ(several.passes, one.passes);
+    EXPECT_EQ(several.reason, FinishReason::kStop);
+  }
+}
+
+TEST_P(DiffusionDefects, AnyOfSeveralEndTokensEndsARequest) {
+  expect_an_end_at_any_end_token(GetParam(), nullptr, nullptr);
+}
+
+TEST_P(CudaDiffusionDefects, AnyOfSeveralEndTokensEndsARequest) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  expect_an_end_at_any_end_token(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
+}
+
+// A network that shows its last logits.
+class ShowingLogits final : public Model {
+ public:
+  explicit ShowingLogits(const Model& model) : model_(model) {}
+  const ModelInfo& info() const override { return model_.info(); }
+  Tensor forward(const ForwardBatch& batch) const override {
+    Tensor out = model_.forward(batch);
+    logits.assign(out.data_as<float>(), out.data_as<float>() + out.numel());
+    return out;
+  }
+  mutable std::vector<float> logits;
+
+ private:
+  const Model& model_;
+};
+
+// Of `id` in a row of logits that the plan reads.
+double logprob_of(std::span<const float> row, int32_t id, const StepPlan& plan) {
+  const auto logit = [&](size_t v) { return static_cast<double>(row[v]) / static_cast<double>(plan.temperature); };
+  double sum = 0;
+  for (size_t v = 0; v < row.size(); ++v) {
+    if (static_cast<int32_t>(v) != plan.excluded_id) sum += std::exp(logit(v));
+  }
+  return logit(static_cast<size_t>(id)) - std::log(sum);
+}
+
+// Drawn at another temperature than 1, by which no probability is changed, and not always the likeliest token.
+TEST_P(DiffusionDefects, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereChosen) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const ShowingLogits showing(*model);
+  Engine engine(showing, config_of(GetParam().strategy, 1));
+  std::map<int32_t, double> chosen;  // by position
+  std::map<int32_t, int32_t> ids;
+  engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned) return;
+    const size_t vocab = plan.sample.empty() ? 0 : showing.logits.size() / plan.sample.size();
+    for (size_t i = 0; i < plan.sample.size(); ++i) {
+      const int32_t p = plan.sample[i].position;
+      if (masked(s, p)) continue;
+      const int32_t id = s.tokens[static_cast<size_t>(p)];
+      const float now = s.chosen[static_cast<size_t>(p - s.prompt_len)].logprob;
+      const double own = logprob_of(std::span(showing.logits).subspan(i * vocab, vocab), id, plan);
+      const bool kept = ids.contains(p) && ids[p] == id && std::abs(static_cast<double>(now) - own) > 1e-4;
+      if (!kept) ids[p] = id, chosen[p] = own;  // a token that stays keeps what it was chosen with
+    }
+  });
+  SamplingParams params = greedy(24, 0.02f);
+  params.temperature = 1.5f, params.seed = 3;
+  const std::vector<int32_t> prompt = prompt_of(9);
+  engine.add(prompt, params);
+  std::vector<SampledToken> tokens;
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) tokens.push_back(out.token);
+  }
+  ASSERT_EQ(tokens.size(), 24u);
+  int unlikely = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto p = static_cast<int32_t>(prompt.size() + i);
+    ASSERT_TRUE(ids.contains(p)) << i;
+    EXPECT_EQ(tokens[i].id, ids[p]) << i;
+    EXPECT_NEAR(static_cast<double>(tokens[i].logprob), chosen[p], 1e-4) << i;
+    EXPECT_NEAR(static_cast<double>(tokens[i].confidence), std::exp(chosen[p]), 1e-4) << i;
+    unlikely += tokens[i].logprob < tokens[i].best_logprob ? 1 : 0;
+  }
+  EXPECT_EQ(unlikely > 0, GetParam().strategy != "diffusion_gemma") << "which ends with the likeliest";
+}
+
 TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   EngineConfig config = config_of(GetParam().strategy, 4);
@@ -222,12 +352,6 @@ class CountingHead final : public Model {
  private:
   const Model& model_;
 };
-
-bool masked(const Sequence& s, int32_t position) {
-  return position >= s.num_tokens() || std::ranges::any_of(s.blocks, [position](const DecodingBlock& b) {
-           return b.begin() <= position && position < b.end() && b.masked(position);
-         });
-}
 
 TEST_P(DiffusionDefects, B18_TheHeadRunsOnWhatCanChangeAlone) {
   const bool edits = std::set<std::string>{"multi_bd_edit", "dmax", "diffusion_gemma"}.contains(GetParam().strategy);
