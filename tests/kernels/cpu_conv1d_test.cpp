@@ -5,6 +5,7 @@
 #include "kernels/kernel_sets.h"
 #include "support/all_close.h"
 #include "support/random.h"
+#include "support/refusal.h"
 #include "support/tolerances.h"
 
 namespace headrace {
@@ -76,6 +77,16 @@ TEST_P(CpuConv1d, MatchesReferenceAtEveryWidthAndLength) {
       expect_matches_reference({.width = width, .lens = {len}});
     }
   }
+}
+
+// cuda_wide_taps: its state was kept in 16 floats whatever the width.
+TEST_P(CpuConv1d, TheWidestMatchesReferenceAndAWiderOneIsRefusedByName) {
+  const int32_t most = GetParam().starts_with("cuda") ? 17 : 8;
+  expect_matches_reference({.width = most, .lens = {1, 40}});
+  ConvProblem wider({.width = most + 1, .lens = {3}});
+  const auto refused = testing_support::refusal_of([&] { ops().causal_conv1d(wider.args(), {.threads = 2}); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.sentence.find("built are 1 to " + std::to_string(most)), std::string::npos) << refused.sentence;
 }
 
 TEST_P(CpuConv1d, MatchesReferenceAtEveryChannelCount) {

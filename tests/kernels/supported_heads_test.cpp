@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "headrace/base/error.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
 
 TEST(SupportedHeads, ALayerBeyondTheSetIsRefusedNamingWhatIsBuilt) {
-  const OpSet any{.name = "any"}, small{.name = "small", .most_head_dim = 64, .most_gdn_key_dim = 32};
+  const OpSet any{.name = "any"},
+      small{.name = "small", .most_head_dim = 64, .most_gdn_key_dim = 32, .most_conv_width = 8};
   EXPECT_NO_THROW(require_head_dim(any, 3, 4096));
   EXPECT_NO_THROW(require_gdn_key_dim(any, 3, 4096));
   EXPECT_NO_THROW(require_head_dim(small, 3, 64));
@@ -21,6 +22,16 @@ TEST(SupportedHeads, ALayerBeyondTheSetIsRefusedNamingWhatIsBuilt) {
     EXPECT_STREQ(e.what(), "layer 3: attention heads of 72 elements; the kernel set 'small' has sizes up to 64");
   }
   EXPECT_THROW(require_gdn_key_dim(small, 3, 40), Error);
+}
+
+TEST(SupportedHeads, AWiderConvolutionThanTheSetHasIsRefusedNamingWhatIsBuilt) {
+  const OpSet any{.name = "any"}, small{.name = "small", .most_conv_width = 8};
+  EXPECT_NO_THROW(require_conv_width(any, 2, 20));
+  EXPECT_NO_THROW(require_conv_width(small, 2, 8));
+  const auto refused = testing_support::refusal_of([&small] { require_conv_width(small, 2, 9); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.sentence,
+            "layer 2: a Gated DeltaNet convolution of 9 taps; the kernel set 'small' has widths up to 8");
 }
 
 }  // namespace

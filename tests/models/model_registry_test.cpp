@@ -109,6 +109,19 @@ TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWe
   }
 }
 
+TEST(ModelRegistry, AConvolutionThatTheKernelsLackIsRefusedWhenItsLayerIsMade) {
+  const test::TempDir directory;
+  std::ifstream config(golden("qwen3_5") / "config.json");
+  std::string text(std::istreambuf_iterator<char>(config), {});
+  const std::string width = R"("linear_conv_kernel_dim": 4)";
+  ASSERT_NE(text.find(width), std::string::npos);
+  text.replace(text.find(width), width.size(), R"("linear_conv_kernel_dim": 20)");
+  test::write_file(directory / "config.json", text);
+  const auto refused = testing_support::refusal_of([&] { load_model(directory.path(), {.random_weights = 1}); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.sentence.find("a Gated DeltaNet convolution of 20 taps"), std::string::npos) << refused.sentence;
+}
+
 TEST(ModelRegistry, AnUnknownArchitectureIsNamedWithThoseThatAreBuilt) {
   const test::TempDir directory;
   test::write_file(directory / "config.json", R"({"architectures":["MambaForCausalLM"]})");

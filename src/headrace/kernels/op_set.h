@@ -57,6 +57,7 @@ struct OpSet {
   int32_t library_rows = 16;     // from so many rows on a CPU's matrix library is faster than `linear` in fast mode
   int32_t most_head_dim = 0;     // that paged_attention takes, of keys and of values; 0: any
   int32_t most_gdn_key_dim = 0;  // that gated_delta_rule takes; 0: any
+  int32_t most_conv_width = 0;   // taps that causal_conv1d takes; 0: any
 };
 
 }  // namespace headrace

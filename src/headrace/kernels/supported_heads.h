@@ -1,4 +1,5 @@
-// Head sizes that a kernel set does not run are refused when a layer is made, not in its first batch.
+// Sizes of heads and convolutions that a kernel set does not run are refused when a layer is made, not in its first
+// batch.
 #pragma once
 #include "headrace/kernels/op_set.h"
 
@@ -7,5 +8,6 @@ namespace headrace {
 // Error kUnsupported, naming the layer, what it has and what is built.
 void require_head_dim(const OpSet& ops, int32_t layer_id, int32_t head_dim);
 void require_gdn_key_dim(const OpSet& ops, int32_t layer_id, int32_t head_k_dim);
+void require_conv_width(const OpSet& ops, int32_t layer_id, int32_t width);
 
 }  // namespace headrace

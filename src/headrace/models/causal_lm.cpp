@@ -68,6 +68,7 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
     GatedDeltaNetConfig gdn = c.gdn;
     gdn.layer_id = layer;
     require_gdn_key_dim(*context_.ops, layer, gdn.head_k_dim);
+    require_conv_width(*context_.ops, layer, gdn.conv_kernel);
     for (const Block& before : blocks_) gdn.gdn_layer_idx += before.gdn ? 1 : 0;
     block.gdn.emplace(scope.scope("linear_attn"), gdn);
   }

@@ -106,7 +106,8 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // linear_pairs.h
                              .token_confidence = run_token_confidence<isa::token_confidence>,  \
                              .sample_tokens = sample_tokens,                                   \
                              .block_step = reference::block_step /* a few words of a batch */, \
-                             .library_rows = (rows)}
+                             .library_rows = (rows),                                           \
+                             .most_conv_width = kMaxConvWidth}
 
 HR_OP_SET(portable, kLibraryRows);
 #ifdef HR_HAVE_AVX2

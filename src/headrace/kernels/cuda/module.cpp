@@ -49,7 +49,8 @@ constexpr OpSet kOps = {.name = "cuda",
                         .soft_embedding = soft_embedding,
                         .block_step = block_step,
                         .most_head_dim = kMostHeadDim,
-                        .most_gdn_key_dim = kMostGDNKeyDim};
+                        .most_gdn_key_dim = kMostGDNKeyDim,
+                        .most_conv_width = kMostConvWidth};
 
 // What every device from sm_80 on runs: the same table but for the ops that have kernels of a newer architecture.
 constexpr OpSet baseline_of(OpSet set) {

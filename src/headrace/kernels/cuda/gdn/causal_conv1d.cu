@@ -1,4 +1,5 @@
 #include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/primitives/tiles.cuh"
@@ -28,8 +29,7 @@ struct Params {
   }
   // The inputs before token `tokens` become the state `slot`. Reads all before it writes: they may be one slot.
   __device__ void save(const KeySpan& span, int read, int slot, int c, int tokens) const {
-    constexpr int kMax = 16;
-    float kept[kMax];
+    float kept[kMostConvWidth - 1];
     for (int j = 0; j < kernel - 1; ++j) kept[j] = input(span, read, c, tokens - (kernel - 1) + j);
     for (int j = 0; j < kernel - 1; ++j) store(state, state_type, slot * slot_stride + c * channel_stride + j, kept[j]);
   }
@@ -151,6 +151,8 @@ __global__ void save_states(Params p) {
 void causal_conv1d(const CausalConv1dArgs& a, const OpContext& context) {
   check(a);
   if (a.x.numel() == 0) return;
+  HR_REQUIRE(a.weight.dim(1) <= kMostConvWidth, ErrorCode::kUnsupported, "causal_conv1d: kernel width ",
+             a.weight.dim(1), " is not built; built are 1 to ", kMostConvWidth);
   const Stream& stream = stream_of(context);
   const Params params{.x = Rows(a.x),
                       .out = Rows(a.out),
