@@ -58,6 +58,7 @@ TEST(CudaFaults, AFaultInAKernelIsTheErrorOfEveryCallBehindIt) {
   EXPECT_EQ(code_of(add), ErrorCode::kCuda);
   EXPECT_EQ(code_of(add), ErrorCode::kCuda);
   EXPECT_EQ(code_of([&device] { device.allocate(size_t{3} << 20); }), ErrorCode::kCuda);  // and not a lack of memory
+  EXPECT_EQ(code_of([&device] { device.allocate_shared(64); }), ErrorCode::kCuda);
   EXPECT_EQ(code_of([&device] { device.synchronize(); }), ErrorCode::kCuda);
 }
 

@@ -7,4 +7,8 @@ inline constexpr int kMostHeadDim = 512;    // of attention
 inline constexpr int kMostGDNKeyDim = 256;  // of the gated delta rule
 inline constexpr int kMostConvWidth = 17;   // taps of a causal convolution
 
+// Shared memory that a block may have, and that a multiprocessor has for its blocks and 1 KiB for each, on the least of
+// the devices that run sm_80's code: 8.6 and 8.9. An 8.0 allows a block 163 KiB, a 9.0 227.
+inline constexpr int kLeastSharedBytes = 99 << 10, kLeastSharedBytesOfSM = 100 << 10;
+
 }  // namespace headrace::cuda

@@ -4,6 +4,7 @@
 
 #include "headrace/base/memory_need.h"
 #include "headrace/kernels/cuda/block_step.h"
+#include "headrace/kernels/cuda/entry.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/runtime.h"
@@ -27,47 +28,47 @@ DeviceRuntime& runtime(int32_t index) {
   return *one;
 }
 
-constexpr OpSet kOps = {.name = "cuda",
-                        .store_kv = store_kv,
-                        .paged_attention = paged_attention,
-                        .causal_conv1d = causal_conv1d,
-                        .gated_delta_rule = gated_delta_rule,
-                        .linear = linear,
-                        .rms_norm = rms_norm,
-                        .rotary_embedding = rotary_embedding,
-                        .pointwise = pointwise,
-                        .embedding = embedding,
-                        .token_confidence = token_confidence,
-                        .sample_tokens = sample_tokens,
-                        .gdn_step = gdn_step,
-                        .attention_step = attention_step,
-                        .fused_linear = fused_linear,
-                        .norm_rotary = norm_rotary,
-                        .expert_routing = expert_routing,
-                        .expert_mlp = expert_mlp,
-                        .merge_tokens = merge_tokens,
-                        .soft_embedding = soft_embedding,
-                        .block_step = block_step,
-                        .most_head_dim = kMostHeadDim,
-                        .most_gdn_key_dim = kMostGDNKeyDim,
-                        .most_conv_width = kMostConvWidth};
+template <Told kTold>
+constexpr OpSet ops_told(std::string_view name) {
+  return {.name = name,
+          .store_kv = Entry<store_kv, kTold>::run,
+          .paged_attention = Entry<paged_attention, kTold>::run,
+          .causal_conv1d = Entry<causal_conv1d, kTold>::run,
+          .gated_delta_rule = Entry<gated_delta_rule, kTold>::run,
+          .linear = Entry<linear, kTold>::run,
+          .rms_norm = Entry<rms_norm, kTold>::run,
+          .rotary_embedding = Entry<rotary_embedding, kTold>::run,
+          .pointwise = Entry<pointwise, kTold>::run,
+          .embedding = Entry<embedding, kTold>::run,
+          .token_confidence = Entry<token_confidence, kTold>::run,
+          .sample_tokens = Entry<sample_tokens, kTold>::run,
+          .gdn_step = Entry<gdn_step, kTold>::run,
+          .attention_step = Entry<attention_step, kTold>::run,
+          .fused_linear = Entry<fused_linear, kTold>::run,
+          .norm_rotary = Entry<norm_rotary, kTold>::run,
+          .expert_routing = Entry<expert_routing, kTold>::run,
+          .expert_mlp = Entry<expert_mlp, kTold>::run,
+          .merge_tokens = Entry<merge_tokens, kTold>::run,
+          .soft_embedding = Entry<soft_embedding, kTold>::run,
+          .block_step = Entry<block_step, kTold>::run,
+          .most_head_dim = kMostHeadDim,
+          .most_gdn_key_dim = kMostGDNKeyDim,
+          .most_conv_width = kMostConvWidth};
+}
+constexpr OpSet kOps = ops_told<Told::kItsDevice>("cuda");
 
-// What every device from sm_80 on runs: the same table but for the ops that have kernels of a newer architecture.
-constexpr OpSet baseline_of(OpSet set) {
-  set.name = "cuda_baseline";
-  set.paged_attention = baseline::paged_attention;
-  set.gated_delta_rule = baseline::gated_delta_rule;
-  set.expert_mlp = baseline::expert_mlp;
+// What every device that the library has code for runs (limits.h): sm_80's machine code runs on 8.0, 8.6 and 8.9.
+constexpr OpSet without_steps(OpSet set) {
   set.gdn_step = nullptr;  // these two are Hopper's alone
   set.attention_step = nullptr;
   return set;
 }
-constexpr OpSet kBaselineOps = baseline_of(kOps);
+constexpr OpSet kBaselineOps = without_steps(ops_told<Told::kLeastDevice>("cuda_baseline"));
 
 constexpr OpSet chained_of(OpSet set) {
   set.name = "cuda_chained";
-  set.linear = chained::linear;
-  set.fused_linear = chained::fused_linear;
+  set.linear = Entry<chained::linear, Told::kItsDevice>::run;
+  set.fused_linear = Entry<chained::fused_linear, Told::kItsDevice>::run;
   return set;
 }
 constexpr OpSet kChainedOps = chained_of(kOps);

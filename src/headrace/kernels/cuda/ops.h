@@ -27,13 +27,6 @@ void merge_tokens(const MergeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 void soft_embedding(const SoftEmbeddingArgs& args, const OpContext& context);
 
-// The same without kernels that only architectures after sm_80 have.
-namespace baseline {
-void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
-void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
-void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
-}  // namespace baseline
-
 // The same with few rows in chains (product_chain.h) whether that is faster or not: small sizes are what tests can
 // judge.
 namespace chained {

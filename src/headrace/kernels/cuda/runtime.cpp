@@ -33,6 +33,7 @@ class Graph final : public DeviceGraph {
     runtime_->graph_gone();
   }
   void launch() override {
+    make_current(*stream_);
     launch_waiting(*stream_);
     check_cuda(cudaGraphLaunch(exec_, stream_->handle), "launching a graph");
   }
@@ -46,12 +47,14 @@ class Graph final : public DeviceGraph {
 class Mark final : public DeviceMark {
  public:
   explicit Mark(const Stream& stream) : stream_(&stream) {
+    make_current(stream);
     check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
   }
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
   ~Mark() override { cudaEventDestroy(event_); }
   void set() override {
+    make_current(*stream_);
     launch_waiting(*stream_);
     check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
   }
@@ -66,8 +69,11 @@ class Mark final : public DeviceMark {
 
 Runtime::Runtime(int32_t index) : index_(index) {
   const cudaDeviceProp properties = checked_device(index);
+  stream_.device = index;
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
+  stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
+  stream_.shared_bytes_of_sm = properties.sharedMemPerMultiprocessor;
   check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
   stream_.scratch_bytes = kScratchBytes;
   stream_.scratch = allocate(kScratchBytes);
@@ -97,6 +103,7 @@ Runtime::~Runtime() {
 
 void* Runtime::allocate(size_t bytes) {
   const size_t size = rounded_size(bytes);
+  make_current(stream_);
   const std::lock_guard lock(mutex_);
   if (void* memory = blocks_.take(size); memory != nullptr) return memory;
   void* memory = nullptr;
@@ -178,10 +185,12 @@ std::unique_ptr<DeviceMark> Runtime::make_mark() { return std::make_unique<Mark>
 
 void* Runtime::allocate_shared(size_t bytes) {
   void* memory = nullptr;
+  make_current(stream_);
   const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocMapped);
-  if (status != cudaSuccess) cudaGetLastError();
-  HR_REQUIRE(status == cudaSuccess, ErrorCode::kOutOfMemory, "cuda: could not allocate ", bytes,
-             " bytes of pinned memory: ", cudaGetErrorString(status));
+  if (status != cudaSuccess) {
+    cudaGetLastError();  // thrown here; it may be a fault of an earlier kernel
+    check_cuda(status, str("allocating ", bytes, " bytes of pinned memory").c_str());
+  }
   std::memset(memory, 0, bytes);
   return memory;
 }
@@ -200,6 +209,7 @@ void Runtime::graph_gone() noexcept {
 }
 
 std::unique_ptr<DeviceGraph> Runtime::end_capture() {
+  make_current(stream_);
   const std::lock_guard lock(mutex_);
   blocks_.end_recording();
   try {

@@ -10,7 +10,8 @@ namespace headrace::cuda {
 
 // One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
 // given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs as long
-// as there are any (FreeBlocks). Host memory is staged through a pinned ring.
+// as there are any (FreeBlocks). Host memory is staged through a pinned ring. Whatever is asked of it
+// makes its device the calling thread's current one.
 class Runtime final : public DeviceRuntime {
  public:
   // Error kNoDevice: no driver or an old one, no such device, or an architecture that is not built; kOutOfMemory.
@@ -37,8 +38,9 @@ class Runtime final : public DeviceRuntime {
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
   char* stage(size_t bytes);
-  // The stream's handle behind all work that was asked for.
+  // The stream's handle behind all work that was asked for. Makes the device current, as what may wait needs it.
   cudaStream_t queue() const {
+    make_current(stream_);
     launch_waiting(stream_);
     return stream_.handle;
   }

@@ -3,6 +3,7 @@
 // the plain float32 units otherwise. A probability is made from its logit whenever it is read, so that none is stored.
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/mma.cuh"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -77,6 +78,7 @@ struct Tile {
   static constexpr int kRowFloats = kDepth + 4, kRowHalves = kColumns + 8;  // so that rows do not meet in one bank
   static constexpr int kFloatBytes = kRows * kRowFloats * 4, kStageBytes = kFloatBytes + kDepth * kRowHalves * 2;
   static constexpr int kBytes = kStages * kStageBytes;
+  static_assert(kBytes <= kLeastSharedBytes);
   static constexpr int kFlush = 16;  // chunks that a tensor core's own sums, which are cut off, go on for
 
   const Params& p;
@@ -172,8 +174,7 @@ bool in_tiles(const Params& p, const Stream& stream) {
 }
 
 void launch_tiles(const Params& p, const Stream& stream) {
-  check_cuda(cudaFuncSetAttribute(multiply_by_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes),
-             "soft_embedding: asking for shared memory");
+  allow_shared(stream, multiply_by_tiles, Tile::kBytes, "soft_embedding");
   const dim3 grid(static_cast<unsigned>((p.hidden + Tile::kColumns - 1) / Tile::kColumns),
                   static_cast<unsigned>((p.rows + Tile::kRows - 1) / Tile::kRows));
   multiply_by_tiles<<<grid, Tile::kThreads, Tile::kBytes, stream.handle>>>(p);

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/cuda/kernel_notes.h"
+#include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/op_context.h"
 
 namespace headrace::cuda {
@@ -13,19 +15,36 @@ namespace headrace::cuda {
 class BlasPlans;
 class ProductChain;
 
-inline constexpr int kOldestArch = 80;  // that is built
+// Error kCuda (kOutOfMemory for a full device) with the call's name and the runtime's reason.
+inline void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kCuda;
+  throw Error(code, str("cuda: ", what, " failed: ", cudaGetErrorString(status)));
+}
 
 // One device's queue of work and what its kernels share. Owned by the runtime.
 struct Stream {
   cudaStream_t handle = nullptr;
-  int num_sms = 0, arch = 0;  // arch: 90 for sm_90
-  void* scratch = nullptr;    // kernels of one op at a time; sized once
+  int device = 0, num_sms = 0, arch = 0;  // arch: 90 for sm_90
+  // What a block may ask for, static memory included, and what a multiprocessor has for its blocks and 1 KiB of each.
+  size_t shared_bytes_of_block = 0, shared_bytes_of_sm = 0;
+  void* scratch = nullptr;  // kernels of one op at a time; sized once
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one at which all blocks of a grid meet
   static constexpr int64_t kCounters = 256;
   std::shared_ptr<BlasPlans> blas;      // shared only because this file need not know the type; null until it is needed
   std::shared_ptr<ProductChain> chain;  // likewise, never null: products that were asked for and are not queued yet
+  std::shared_ptr<KernelNotes> notes = std::make_shared<KernelNotes>();  // of the device; copies of the stream share it
 };
+
+// Makes the stream's device the calling thread's current one, as launches, allocations and what is asked of kernels
+// need it. Wherever the library is entered (entry.h, runtime.cpp) this comes first. It is not undone: a thread that
+// never chose has device 0, which would get a context, and its memory with it, by being made current again.
+inline void make_current(const Stream& stream) {
+  int now = 0;
+  check_cuda(cudaGetDevice(&now), "cudaGetDevice");
+  if (now != stream.device) check_cuda(cudaSetDevice(stream.device), "cudaSetDevice");
+}
 
 // Queues the products that wait. Everything that is to come after them does this first.
 void launch_waiting(const Stream& stream);
@@ -41,13 +60,6 @@ inline Stream& stream_of(const OpContext& context) {
   Stream& stream = stream_with_waiting(context);
   launch_waiting(stream);
   return stream;
-}
-
-// Error kCuda (kOutOfMemory for a full device) with the call's name and the runtime's reason.
-inline void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kCuda;
-  throw Error(code, str("cuda: ", what, " failed: ", cudaGetErrorString(status)));
 }
 
 // After a launch: a bad configuration is reported here, a fault of the kernel itself at the next synchronisation.

@@ -77,11 +77,8 @@ __global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ E
 void group_slots(const ExpertGroups& groups, const Stream& stream) {
   HR_REQUIRE(groups.num_experts <= kMostExperts, ErrorCode::kUnsupported, "expert_mlp: ", groups.num_experts,
              " experts, at most ", kMostExperts, " are built");
+  static_assert((3 * kMostExperts + 1) * sizeof(int) <= kLeastSharedBytes);
   const size_t shared_bytes = static_cast<size_t>(3 * groups.num_experts + 1) * sizeof(int);
-  if (shared_bytes > (size_t{48} << 10)) {
-    check_cuda(cudaFuncSetAttribute(sort_slots, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10),
-               "expert_mlp: asking for shared memory");
-  }
   launch_early(stream, sort_slots, dim3(1), dim3(kThreads), shared_bytes, groups, "expert_mlp: sorting");
 }
 

@@ -282,12 +282,6 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant
 
 template <class S, bool kGated>
 void launch(const Params& p, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(multiply<S, kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-               "expert_mlp: asking for shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   launch_early(stream, multiply<S, kGated>, dim3(static_cast<unsigned>(stream.num_sms)), dim3(S::kThreads),
                S::kSharedBytes, p, "expert_mlp");
 }

@@ -206,12 +206,6 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
 
 template <class S>
 void launch(const Params& p, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(multiply<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-               "gate_up: asking for shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   const int blocks = std::min(stream.num_sms, p.row_tiles * p.column_tiles);
   launch_early(stream, multiply<S>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kSharedBytes, p, "gate_up");
 }

@@ -357,12 +357,6 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
 
 template <class S>
 void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(multiply<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
-               "narrow_matmul: asking for shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   launch_early(stream, multiply<S>, dim3(static_cast<unsigned>(plan.clusters * plan.blocks)), dim3(kThreads),
                static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
 }

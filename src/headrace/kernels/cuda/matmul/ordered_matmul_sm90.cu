@@ -34,12 +34,6 @@ Params params_of(const FusedLinearArgs& a) {
 
 template <class T>
 void launch(const Params& p, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(multiply<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-               "ordered_matmul: asking for shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   const int blocks = std::min(stream.num_sms, p.row_tiles * p.column_tiles);
   launch_early(stream, multiply<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, p,
                "ordered_matmul");

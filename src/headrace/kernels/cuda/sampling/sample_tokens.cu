@@ -214,8 +214,7 @@ enum class Weighed : uint8_t { kNone, kSome };  // rows that are not short
 void launch(const Params& p, int64_t rows, Weighed weighed, const Stream& stream) {
   const auto slices = static_cast<unsigned>((p.vocab + p.slice - 1) / p.slice), count = static_cast<unsigned>(rows);
   constexpr size_t kMemoryBytes = std::max(sizeof(SortedList::Memory), sizeof(Whole::Memory));
-  check_cuda(cudaFuncSetAttribute(draw_from_lists, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemoryBytes),
-             "sample_tokens: asking for shared memory");
+  static_assert(kMemoryBytes <= kLeastSharedBytes);
   launch_early(stream, begin_rows, dim3(count), dim3(kRowThreads), 0, p, "sample_tokens");
   if (weighed == Weighed::kSome) {
     launch_early(stream, count_bins, dim3(slices, count), dim3(kSliceThreads), 0, p, "sample_tokens");

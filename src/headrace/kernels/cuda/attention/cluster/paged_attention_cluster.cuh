@@ -248,12 +248,6 @@ __global__ void __launch_bounds__(S::kThreads) attend_cluster(const __grid_const
 
 template <class S>
 void launch_cluster(const AttentionParams& p, int64_t tiles, int blocks, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(attend_cluster<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-               "paged_attention: shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   // Tiles that no request has come last.
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(tiles));
   launch_early(stream, attend_cluster<S>, grid, dim3(S::kThreads), S::kSharedBytes, p, "paged_attention",

@@ -103,13 +103,6 @@ __global__ void __launch_bounds__(X::S::kThreads, 2) attend_sharers(const __grid
 // kernel, which finds no room beside them, loses by it.
 template <class X>
 void launch_sharers(const ShortCall& call, const AttentionShape& shape, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(attend_sharers<X>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    X::shared_bytes(X::kMostPlaces)),
-               "paged_attention: shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   constexpr int kFewKeys = 640;
   const bool spread = shape.seen_keys > kFewKeys && shape.requests * call.p.kv_heads <= stream.num_sms;
   const SharersCall all{call, spread ? X::kMostPlaces : X::kFewPlaces};

@@ -15,13 +15,6 @@ constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half, 128>, kTiles>::kK
 
 template <class S, int kTiles>
 void launch_tiles(const ShortCall& call, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(
-        cudaFuncSetAttribute(attend_short<S, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-        "paged_attention: shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kWarps - 1) / S::kWarps),
                   static_cast<unsigned>(call.p.requests));
   launch_early(stream, attend_short<S, kTiles>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");

@@ -81,12 +81,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident) attend_sm90(const _
 
 template <class S>
 void launch_sm90(const AttentionCall& call, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(cudaFuncSetAttribute(attend_sm90<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-               "paged_attention: shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   launch_early(stream, attend_sm90<S>, dim3(static_cast<unsigned>(call.blocks)), dim3(S::kThreads), S::kSharedBytes,
                call, "paged_attention");
 }

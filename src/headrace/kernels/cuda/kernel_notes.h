@@ -1,0 +1,37 @@
+// What one device has been told and asked about kernels. Names no CUDA, so that its rules are tested without a device.
+#pragma once
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+namespace headrace::cuda {
+
+// Kernels by the address of their host function. A device's answers and settings are its own: another device of the
+// process has a KernelNotes of its own. Thread-safe.
+class KernelNotes {
+ public:
+  // Calls tell() unless it has been called for this kernel with as many bytes or more. Where it throws, nothing is
+  // kept.
+  template <class Tell>
+  void allow_shared(const void* kernel, size_t bytes, const Tell& tell) {
+    const std::lock_guard lock(mutex_);
+    const auto found = shared_bytes_.find(kernel);
+    if (found != shared_bytes_.end() && bytes <= found->second) return;
+    tell();
+    shared_bytes_[kernel] = bytes;
+  }
+  // What ask() answered the first time, for a kernel that is always launched alike.
+  template <class Ask>
+  int resident_blocks(const void* kernel, const Ask& ask) {
+    const std::lock_guard lock(mutex_);
+    const auto found = resident_blocks_.find(kernel);
+    return found != resident_blocks_.end() ? found->second : resident_blocks_[kernel] = ask();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const void*, size_t> shared_bytes_;
+  std::unordered_map<const void*, int> resident_blocks_;
+};
+
+}  // namespace headrace::cuda
