@@ -10,8 +10,8 @@ bool aligned(const TensorView& x) {
 
 }  // namespace
 
-bool few_rows_supports(const FusedLinearArgs& a) {
-  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // 16 rows of it, and the norm's weight, fit in shared memory
+bool has_few_rows(const FusedLinearArgs& a) {
+  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // of 16 rows; others are not measured
   const DType type = a.x.dtype();
   if (type == DType::kF32 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x)) return false;
   if (a.x.dim(1) > largest_in * kFewRows / a.x.dim(0)) return false;
@@ -23,9 +23,18 @@ bool few_rows_supports(const FusedLinearArgs& a) {
   return true;
 }
 
+bool few_rows_supports(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
+  const FewRowsShape shape{.rows = a.x.dim(0),
+                           .in = a.x.dim(1),
+                           .normed = a.norm_weight.data() != nullptr,
+                           .combined = a.combine == FusedLinearArgs::Combine::kSiluMul,
+                           .strict = determinism == Determinism::kStrict};
+  return has_few_rows(a) && shape.fits(static_cast<int64_t>(stream.shared_bytes_of_block));
+}
+
 bool one_row_supports(const FusedLinearArgs& a, const Stream& stream) {
   using namespace few_rows_products;
-  if (a.x.dim(0) != 1 || !few_rows_supports(a)) return false;
+  if (a.x.dim(0) != 1 || !has_few_rows(a)) return false;
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
   int64_t tiles = 0;
   for (int i = 0; i < (combined ? 1 : a.num_products); ++i) {

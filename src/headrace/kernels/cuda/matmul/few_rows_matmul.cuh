@@ -13,9 +13,12 @@
 
 namespace headrace::cuda::few_rows_products {
 
-// Elements behind a row of x in shared memory: keep 16-byte reads of two rows apart, or 8-byte reads of four.
+// As the kernels of these template arguments see it.
+template <Order kOrder, bool kCombined = false, bool kMany = false>
+constexpr FewRowsShape kShape = {
+    .rows = kMany ? 16 : 8, .in = 0, .normed = false, .combined = kCombined, .strict = kOrder == Order::kNeighbours};
 template <Order kOrder>
-constexpr int kPad = kOrder == Order::kPieces ? 32 : 16;
+constexpr int kPad = static_cast<int>(kShape<kOrder>.pad());
 
 // The norm's weight as it multiplies, in shared memory behind the rows of x: a constant, so it is read before the
 // kernel that makes x has ended.
@@ -167,6 +170,10 @@ struct Parts {
   }
 };
 
+template <bool kCombined, bool kMany, Order kOrder>
+constexpr bool kPartsAsPlanned =
+    sizeof(Parts<kCombined, kMany, kOrder>) == kShape<kOrder, kCombined, kMany>.parts_bytes();
+
 // kTiles tiles for each block: all of their weights are on their way before this waits for x.
 template <class T, bool kCombined, bool kMany, Order kOrder, int kPasses, int kTiles>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, kTiles))
@@ -197,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, k
 template <class T, bool kCombined, bool kMany, Order kOrder>
 __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __grid_constant__ Params p) {
   extern __shared__ uint4 x[];
-  __shared__ Parts<kCombined, kMany, kOrder> parts[2];
+  __shared__ Parts<kCombined, kMany, kOrder> parts[FewRowsShape::kBuffers];
   Tile<T, kCombined, kMany, kOrder> next;
   next.load(p, blockIdx.x, 0);
   let_next_start();
@@ -220,29 +227,25 @@ __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __
 
 inline void launch_with(void (*kernel)(Params), int blocks, size_t shared_bytes, const Params& p,
                         const Stream& stream) {
-  if (shared_bytes > (size_t{16} << 10)) {
-    check_cuda(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-        "few_rows_matmul: asking for shared memory");
-  }
   launch_early(stream, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), shared_bytes, p, "few_rows_matmul");
 }
 
 template <class T, bool kCombined, bool kMany, Order kOrder>
 void launch(const Params& p, const Stream& stream) {
-  const auto rows = static_cast<size_t>(p.rows), in = static_cast<size_t>(p.in);
-  const size_t shared_bytes =
-      rows * (in + kPad<kOrder>)*sizeof(T) + (p.norm_weight != nullptr ? in * sizeof(float) : size_t{0});
-  // Blocks of a multiprocessor that its shared memory holds; each takes 1 KB more than it asks for.
-  const auto fit = [shared_bytes](size_t parts) {
-    constexpr size_t kOfMultiprocessor = size_t{227} << 10;
-    const size_t bytes = shared_bytes + parts * sizeof(Parts<kCombined, kMany, kOrder>) + 1024;
-    return std::max(1, static_cast<int>(kOfMultiprocessor / bytes));
-  };
+  static_assert(kPartsAsPlanned<kCombined, kMany, kOrder> && sizeof(T) == 2);
+  const FewRowsShape shape{.rows = p.rows,
+                           .in = p.in,
+                           .normed = p.norm_weight != nullptr,
+                           .combined = kCombined,
+                           .strict = kOrder == Order::kNeighbours};
+  const auto shared_bytes = static_cast<size_t>(shape.rows_bytes());
+  const auto fit = [&](int tiles) { return shape.blocks(static_cast<int64_t>(stream.shared_bytes_of_sm), tiles); };
   const auto at_once = [&]<int kPasses>(std::integral_constant<int, kPasses>) {
     constexpr int kTiles = tiles_at_once(kCombined, kPasses);
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
-    const int resident = std::min(fit(kTiles), blocks_at_once(kCombined, kPasses, kTiles));
+    static_assert(kTiles <= FewRowsShape::kBuffers);
+    const int held = blocks_at_once(kCombined, kPasses, kTiles);
+    const int resident = p.rows == 1 ? held : std::min(fit(kTiles), held);  // one row's kernel takes little
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
     if constexpr (!kMany) {
       if (p.rows == 1) return launch_one_row<T, kCombined, kPasses, kOrder>(p, stream), true;

@@ -1,12 +1,14 @@
 // What the kernels of few_rows_matmul.cuh and one_row_matmul.cuh are told, and how their warps read weights.
 #pragma once
+#include "headrace/kernels/cuda/matmul/few_rows_plan.h"
 #include "headrace/kernels/cuda/matmul/matmul.h"
 #include "headrace/kernels/cuda/matmul/matmul_parts.cuh"
 
 namespace headrace::cuda::few_rows_products {
 
-inline constexpr int kWarps = 8, kWarpLen = kPassLen / kWarps, kChunks = kWarpLen / kChunkLen;  // of a pass
-inline constexpr int kThreads = kWarps * 32, kTileRows = 8;
+inline constexpr int kWarps = FewRowsShape::kWarps, kWarpLen = kPassLen / kWarps,
+                     kChunks = kWarpLen / kChunkLen;  // of a pass
+inline constexpr int kThreads = kWarps * 32, kTileRows = FewRowsShape::kTileRows;
 
 // Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
 // product and half the next. kNeighbours is the order of matmul_parts.cuh, which strict mode has: it costs an

@@ -27,7 +27,7 @@ void multiply(const FusedLinearArgs& a, const OpContext& context) {
   Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
   if (narrow_supports(a, context.determinism, stream)) return narrow_matmul(a, context.determinism, stream);
-  if (few_rows_supports(a)) return few_rows_matmul(a, context.determinism, stream);
+  if (few_rows_supports(a, context.determinism, stream)) return few_rows_matmul(a, context.determinism, stream);
   if (strict && ordered_sm90_supports(a, stream)) return ordered_matmul_sm90(a, stream);
   if (strict && ordered_supports(a)) return ordered_matmul(a, stream);
   if (!strict && library_supports(a) && library_matmul(a, stream)) return;
@@ -121,7 +121,7 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
     rms_norm({.x = a.x, .weight = a.norm_weight, .eps = a.eps, .weight_form = a.norm_form, .out = normed}, context);
     a.x = normed, a.norm_weight = {};
   }
-  if (strict && few_rows_supports(a) && !becomes_narrow(a, context)) {
+  if (strict && few_rows_supports(a, context.determinism, stream_of(context)) && !becomes_narrow(a, context)) {
     return few_rows_matmul(a, context.determinism, stream_of(context));
   }
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
@@ -177,7 +177,7 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
   const bool parts = strict && a.norm_weight && !one_row_supports(a, stream);
-  if (!parts && few_rows_supports(a) && !becomes_narrow(a, context)) {
+  if (!parts && few_rows_supports(a, context.determinism, stream) && !becomes_narrow(a, context)) {
     return few_rows_matmul(a, context.determinism, stream);
   }
   const int64_t step = rows_at_once(a, stream, strict);

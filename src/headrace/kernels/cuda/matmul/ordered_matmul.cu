@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kThreads, 1) ordered(const __grid_constant__ P
 template <class T>
 void launch(const Params& p, const Stream& stream) {
   constexpr int kBytes = kStages * kStageBytes;
-  check_cuda(cudaFuncSetAttribute(ordered<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "ordered_matmul: asking for shared memory");
+  static_assert(kBytes <= kLeastSharedBytes);
+  allow_shared(stream, ordered<T>, kBytes, "ordered_matmul");
   const dim3 grid(static_cast<unsigned>((p.out + kColumns - 1) / kColumns),
                   static_cast<unsigned>((p.rows + kRows - 1) / kRows));
   ordered<T><<<grid, kThreads, kBytes, stream.handle>>>(p);

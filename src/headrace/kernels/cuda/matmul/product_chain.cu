@@ -308,7 +308,7 @@ ChainPlan plan_of(const std::vector<FusedLinearArgs>& chain) {
 }  // namespace
 
 bool ProductChain::supports(const FusedLinearArgs& a, const Stream& stream) {
-  return stream.arch == 90 && a.x.dim(0) <= ChainPlan::kMostRows && few_rows_supports(a) &&
+  return stream.arch == 90 && a.x.dim(0) <= ChainPlan::kMostRows && has_few_rows(a) &&
          (!a.norm_weight ||
           (a.norm_weight.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0)) &&
          plan_of({a}).slots > 0;
@@ -363,8 +363,6 @@ void ProductChain::launch_waiting(const Stream& stream) {
   const DType type = waiting_[0].x.dtype();
   waiting_.clear();  // also where the launch fails: its error is told once
   void (*const kernel)(Params) = ChainPlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ChainPlan::kSharedBytes),
-             "product_chain: asking for shared memory");
   // Blocks that meet have to be there at the same time. They come to be: a process has one stream for a device
   // (module.cpp), what was queued before a chain ends by itself, and what is queued behind it begins when all of its
   // blocks have called let_next_start(). Beside another process two chains could hold a part of the device each, for

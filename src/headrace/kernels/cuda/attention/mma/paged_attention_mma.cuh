@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "headrace/kernels/cuda/attention/mma/attention_mma_rows.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/tiles.cuh"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -60,8 +61,9 @@ struct Stash {
   }
 };
 
+// One block is enough for a multiprocessor: left to itself, ptxas spills for a third of some shapes.
 template <class S>
-__global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, SplitPlan plan) {
+__global__ void __launch_bounds__(S::kThreads, 1) attend_tiles(AttentionParams p, SplitPlan plan) {
   extern __shared__ __align__(128) char shared[];
   const int group = p.heads / p.kv_heads, tile_index = gridDim.x - 1 - blockIdx.x;  // long causal tiles first
   const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, tile_index, group);
@@ -136,16 +138,13 @@ __global__ void __launch_bounds__(S::kThreads) attend_tiles(AttentionParams p, S
 }
 
 template <class S>
-int blocks_per_sm() {
-  static const int blocks = [] {
-    check_cuda(cudaFuncSetAttribute(attend_tiles<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-               "paged_attention: shared memory");
+int blocks_per_sm(const Stream& stream) {
+  return stream.notes->resident_blocks(reinterpret_cast<const void*>(attend_tiles<S>), [] {
     int count = 0;
     check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, attend_tiles<S>, S::kThreads, S::kSharedBytes),
                "paged_attention: occupancy");
-    return count > 0 ? count : 1;
-  }();
-  return blocks;
+    return std::max(count, 1);
+  });
 }
 
 // Parts so that the device is full, as far as keys and scratch memory allow; in strict mode a part for each group,
@@ -155,7 +154,7 @@ SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int6
   SplitPlan plan{.min_tiles = 4};
   const bool strict = shape.determinism == Determinism::kStrict;
   if (strict) plan.group_tiles = kGroupKeys / S::kKeys;
-  const int64_t blocks = tiles * p.kv_heads, wanted = int64_t{stream.num_sms} * blocks_per_sm<S>();
+  const int64_t blocks = tiles * p.kv_heads, wanted = int64_t{stream.num_sms} * blocks_per_sm<S>(stream);
   if (blocks * 2 > wanted) return plan;
   const int64_t most_tiles = (int64_t{shape.max_keys} + S::kKeys - 1) / S::kKeys;
   const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
@@ -174,8 +173,9 @@ SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int6
 
 template <class S>
 void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
+  static_assert(S::kSharedBytes <= kLeastSharedBytes, "this is what every device from sm_80 on runs");
+  allow_shared(stream, attend_tiles<S>, S::kSharedBytes, "paged_attention");
   const SplitPlan plan = split_plan<S>(p, shape, tiles, stream);
-  blocks_per_sm<S>();
   if (plan.values != nullptr) {  // parts without keys stay at zero
     check_cuda(cudaMemsetAsync(plan.states, 0, static_cast<size_t>(p.tokens) * p.heads * plan.parts * sizeof(float2),
                                stream.handle),
@@ -190,14 +190,17 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
   check_launch("paged_attention");
 }
 
-// Strict mode takes one shape for every row, so that a row's sums have one order however it is batched.
+// Tiles have as many keys in all shapes of a head size, so that a row's sums have one order in strict mode however it
+// is batched. Of heads of 256, two stages of 64 keys would not fit kLeastSharedBytes: they have 32, which two warps
+// share, since products take sixteen.
 template <class T, int kDim, PoolHolds kPool>
 void attend_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  constexpr int kStages = 2, kTallWarps = kDim <= 128 ? 8 : 4;
-  constexpr int kDecodeStages = kDim == 64 || (kDim == 128 && kPool == PoolHolds::kCodes) ? 4 : 3;
-  using Decode = MmaShape<T, kPool, kDim, 1, 4, 1, 64, kDecodeStages>;
-  using Small = MmaShape<T, kPool, kDim, 4, 1, 1, 64, kStages>;
-  using Tall = MmaShape<T, kPool, kDim, kTallWarps, 1, 1, 64, kStages>;
+  constexpr bool kWide = kDim > 128;
+  constexpr int kStages = 2, kTallWarps = kWide ? 4 : 8, kKeys = kWide ? 32 : 64, kSharers = kKeys / 16;
+  constexpr int kDecodeStages = kDim == 64 ? 4 : kDim == 128 && kPool == PoolHolds::kCodes ? 3 : 2;
+  using Decode = MmaShape<T, kPool, kDim, 4 / kSharers, kSharers, 1, kKeys, kDecodeStages>;
+  using Small = MmaShape<T, kPool, kDim, 4, 1, 1, kKeys, kStages>;
+  using Tall = MmaShape<T, kPool, kDim, kTallWarps, 1, 1, kKeys, kStages>;
   if (shape.determinism == Determinism::kFast && shape.max_rows <= 16) {
     launch<Decode>(p, shape, shape.tiles16, stream);
   } else if (kTallWarps == 4 || shape.max_rows <= 64) {
