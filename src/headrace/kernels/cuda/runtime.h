@@ -10,8 +10,8 @@ namespace headrace::cuda {
 
 // One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
 // given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs as long
-// as there are any (FreeBlocks). Host memory is staged through a pinned ring. Whatever is asked of it
-// makes its device the calling thread's current one.
+// as there are any (FreeBlocks). Host memory is staged through a pinned ring. Whatever is asked of it makes its device
+// the calling thread's current one.
 class Runtime final : public DeviceRuntime {
  public:
   // Error kNoDevice: no driver or an old one, no such device, or an architecture that is not built; kOutOfMemory.

@@ -7,6 +7,8 @@
 // a head. Rows are independent of each other, so their number in a block changes no bit.
 #include "headrace/kernels/cuda/gdn/gated_delta_rule.cuh"
 #include "headrace/kernels/cuda/gdn/gdn_rows.cuh"
+#include "headrace/kernels/cuda/limits.h"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
 namespace {
@@ -308,14 +310,13 @@ __global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant_
 }
 
 template <class T, int kRows>
-void launch(const Params& params, cudaStream_t stream) {
+void launch(const Params& params, const Stream& stream) {
   constexpr int kBytes = 2 * sizeof(Tile<T, kRows>);
-  static_assert(kBytes <= 99 * 1024, "sm_86 and sm_89 have no more");
-  check_cuda(cudaFuncSetAttribute(recur_rows<T, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-             "shared memory of gated_delta_rule, token by token");
+  static_assert(kBytes <= kLeastSharedBytes);
+  allow_shared(stream, recur_rows<T, kRows>, kBytes, "gated_delta_rule, token by token");
   const dim3 grid(static_cast<unsigned>(kHeadDim / Tile<T, kRows>::kBlockRows),
                   static_cast<unsigned>(params.gdn.v_heads), static_cast<unsigned>(params.gdn.requests));
-  recur_rows<T, kRows><<<grid, kThreads, kBytes, stream>>>(params);
+  recur_rows<T, kRows><<<grid, kThreads, kBytes, stream.handle>>>(params);
   check_launch("gated_delta_rule, token by token");
 }
 
@@ -331,11 +332,11 @@ void launch_on(const Params& params, int long_requests, const Stream& stream) {
   find_factors<T><<<grid, kFactorWarps * 32, 0, stream.handle>>>(params);
   check_launch("gated_delta_rule, factors of tokens");
   if (fits(Tile<T, 1>::kBlockRows)) {
-    launch<T, 1>(params, stream.handle);
+    launch<T, 1>(params, stream);
   } else if (fits(Tile<T, 2>::kBlockRows)) {
-    launch<T, 2>(params, stream.handle);
+    launch<T, 2>(params, stream);
   } else {
-    launch<T, 4>(params, stream.handle);
+    launch<T, 4>(params, stream);
   }
 }
 

@@ -284,13 +284,6 @@ __global__ void __launch_bounds__(S::kThreads, 1) attend_strict_stream(const __g
 
 template <class S>
 void launch_strict_stream(const StrictStreamCall& call, int64_t tiles, const Stream& stream) {
-  static const bool ready = [] {
-    check_cuda(
-        cudaFuncSetAttribute(attend_strict_stream<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-        "paged_attention: shared memory");
-    return true;
-  }();
-  static_cast<void>(ready);
   const dim3 grid(S::kBlocks, static_cast<unsigned>(tiles), static_cast<unsigned>(call.p.kv_heads * call.parts));
   launch_early(stream, attend_strict_stream<S>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention",
                S::kBlocks);
