@@ -98,8 +98,8 @@ class FullDevice final : public testing_support::HostMemory {
 TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWeightsToo) {
   FullDevice full;
   for (const auto& random : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
-    const auto refused =
-        testing_support::refusal_of([&] { load_model(golden("qwen3"), {.runtime = &full, .random_weights = random}); });
+    const auto refused = testing_support::refusal_of(
+        [&] { load_model(golden_folder("qwen3"), {.runtime = &full, .random_weights = random}); });
     EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
     const std::string& said = refused.sentence;
     EXPECT_EQ(said.find(random ? "loading random weights for " : "loading the weights in "), 0u) << said;
@@ -111,7 +111,7 @@ TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWe
 
 TEST(ModelRegistry, AConvolutionThatTheKernelsLackIsRefusedWhenItsLayerIsMade) {
   const test::TempDir directory;
-  std::ifstream config(golden("qwen3_5") / "config.json");
+  std::ifstream config(golden_folder("qwen3_5") / "config.json");
   std::string text(std::istreambuf_iterator<char>(config), {});
   const std::string width = R"("linear_conv_kernel_dim": 4)";
   ASSERT_NE(text.find(width), std::string::npos);

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 
 #include "headrace/models/model_registry.h"
 #include "support/refusal.h"
+#include "support/source_tree.h"
 
 namespace headrace {
 namespace {
@@ -35,7 +35,7 @@ const Family kFamilies[] = {
 
 TEST(ReferenceDefaults, EveryDiffusionFamilyLoadsWithThoseOfItsPublishedLoop) {
   for (const auto& [checkpoint, published] : kFamilies) {
-    const auto folder = std::filesystem::path(HEADRACE_SOURCE_DIR) / "tests" / "golden" / checkpoint;
+    const auto folder = testing_support::golden_folder(checkpoint);
     const auto model = load_model(folder, {.random_weights = 1});
     ASSERT_TRUE(model->info().diffusion) << checkpoint;
     const ReferenceDefaults& got = model->info().diffusion->reference;
