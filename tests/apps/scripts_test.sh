@@ -71,7 +71,7 @@ check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_c
 # A whole run.
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "skipped: the table (no python3 here)"; [[ $failures -eq 0 ]]; exit; }
 program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\nexec '"$python"$' "$@"'
-for test in cuda_fault_test attention_test attention_step_test gate_up_test narrow_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
+for test in cuda_fault_test cuda_devices_test attention_test attention_step_test gate_up_test narrow_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
             decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test \
             canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test; do
@@ -115,7 +115,7 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed, long ones in shards" 37 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed, long ones in shards" 38 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "where the tests' files are" "$(cd "$source" && pwd)" "$(sort -u "$work/sources")"
 check "how long it took" 1 "$(grep -c '^took [0-9]* s: building [0-9]* s, tests [0-9]* s, benches [0-9]* s$' <<<"$ran")"

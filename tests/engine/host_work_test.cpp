@@ -61,6 +61,17 @@ TEST(HostWork, B17_AStepGoesToADeviceInOneCopyAndTheChangedPagesInOneMore) {
   EXPECT_EQ(runtime.copies, 3);
 }
 
+// A page table names the pages that requests have; nothing else grows with the context, and nothing by a token of it.
+TEST(HostWork, W30_StepsNeedNoMemoryForTheContextButThePageTable) {
+  const auto used = [](int64_t table_pages) {
+    CountingRuntime runtime;
+    const DeviceBatch device(
+        {.max_requests = 8, .max_tokens = 64, .table_rows = 8, .table_pages = table_pages, .page_size = 64}, runtime);
+    return static_cast<int64_t>(runtime.used);
+  };
+  EXPECT_EQ(used(4096) - used(64), 8 * (4096 - 64) * int64_t{sizeof(int32_t)});
+}
+
 EngineConfig toy_config(int32_t num_blocks, CountingRuntime& runtime) {
   EngineConfig config;
   config.runner = {.runtime = &runtime, .num_pages = 64, .page_size = ToyDiffusionModel::kPageSize};

@@ -8,6 +8,7 @@
 #include "headrace/kernels/cpu/paged_attention_plan.h"
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_plan.h"
+#include "headrace/kernels/cuda/attention/mma/attention_mma_plan.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_plan.h"
@@ -206,6 +207,39 @@ TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {
   EXPECT_TRUE(mixed(64, 100).both_ends);
   EXPECT_FALSE(mixed(65, 100).both_ends);
   EXPECT_FALSE(fast_plan({.rows = 4, .keys = 100000}).cuts_long_rows);  // nothing is beside them
+}
+
+// On 132 multiprocessors with room for two blocks each.
+int parts_of(int64_t blocks, int max_keys, int64_t fits = 1000, Determinism determinism = Determinism::kFast) {
+  return cuda::mma_parts(
+      {.blocks = blocks, .room = 264, .max_keys = max_keys, .fits = fits, .determinism = determinism});
+}
+
+TEST(BaselineAttentionPlan, PartsFillTheDeviceAsFarAsKeysGo) {
+  EXPECT_EQ(parts_of(8, 32768), 33);
+  EXPECT_EQ(parts_of(132, 32768), 2);
+  EXPECT_EQ(parts_of(133, 32768), 1);
+  EXPECT_EQ(parts_of(1, 1 << 20), 128);
+  EXPECT_EQ(parts_of(8, 256), 1);  // four tiles, which are not cut
+  EXPECT_EQ(parts_of(8, 257), 2);
+}
+
+TEST(BaselineAttentionPlan, StrictPartsAreTheGroupsOfKeys) {
+  const auto groups = [](int64_t blocks, int keys) { return parts_of(blocks, keys, 1000, Determinism::kStrict); };
+  EXPECT_EQ(groups(8, 1023), 2);  // rows may begin anywhere in a tile
+  EXPECT_EQ(groups(8, 960), 1);
+  EXPECT_EQ(groups(8, 32768), 33);
+  EXPECT_EQ(groups(132, 32768), 33);
+  EXPECT_EQ(groups(133, 32768), 1);
+}
+
+TEST(BaselineAttentionPlan, W30_PartsAreAsManyAsScratchMemoryHolds) {
+  for (const int keys : {1 << 14, 1 << 20, 1 << 30}) {
+    EXPECT_EQ(parts_of(8, keys, 7), 7);
+    EXPECT_EQ(parts_of(8, keys, 1), 1);
+    EXPECT_EQ(parts_of(8, keys, 16, Determinism::kStrict), 1);
+  }
+  EXPECT_EQ(parts_of(8, 1 << 14, 17, Determinism::kStrict), 17);
 }
 
 // Keys with which a warp is alone, keys that warps share, and those of a graph for short contexts.

@@ -261,7 +261,7 @@ TEST_P(CpuGDN, BitsDoNotDependOnThreadsOrTheRestOfTheBatch) {
   EXPECT_TRUE(bit_equal(one.out(), alone.out()));
 }
 
-TEST_P(CpuGDN, ReadsZerosAndWritesInPlaceAndKeepsNothing) {
+TEST_P(CpuGDN, W23_StatesAreReadAndWrittenInThePool) {
   for (const int32_t len : {1, 40}) {
     const GDNCase c = {.lens = {len, len, len}};
     GDNProblem want(c), got(c);

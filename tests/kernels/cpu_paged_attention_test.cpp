@@ -1105,7 +1105,7 @@ TEST_P(CpuPagedAttention, AnInfiniteCachedValueLeavesTheBitsToTheProblem) {
 }
 
 // Every float that is a code, halfway between two, beside that, or beyond them, by a row of 67: vectors and a rest.
-TEST_P(CpuPagedAttention, StoringInFP8RoundsAsTheReferenceDoes) {
+TEST_P(CpuPagedAttention, W33_StoringInFP8RoundsAsTheReferenceDoes) {
   std::vector<float> values = {1e30f, -1e30f, 1e-30f, std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::quiet_NaN()};
   for (int code = 0; code < 256; ++code) {

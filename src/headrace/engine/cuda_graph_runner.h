@@ -71,8 +71,8 @@ class CudaGraphRunner {
   DeviceBatch::Arrays arrays() const { return device_batch_.arrays(); }
 
   // Runs every size once as a warm-up and then records it, the largest first, so that the smaller ones find their
-  // memory. Throws what a step throws, kUnsupported where graphs mean nothing, kCuda for what cannot be recorded; sizes
-  // recorded before stay.
+  // memory. Throws what a step throws, kUnsupported where graphs mean nothing, kCuda for what cannot be recorded; of
+  // sizes recorded before none is run then: ModelRunner drops the runner.
   void capture();
 
   // Whether a graph holds this batch: decode rows, one per request, each of which wants its logits; or some rows of

@@ -7,8 +7,6 @@
 
 namespace headrace::cuda {
 
-constexpr int kGroupKeys = 1024;  // of the groups of strict mode
-
 // What a block works on and how its keys are cut.
 struct SplitPlan {
   int parts = 1;      // blocks for each tile of rows

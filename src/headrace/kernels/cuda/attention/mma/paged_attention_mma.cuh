@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 
+#include "headrace/kernels/cuda/attention/mma/attention_mma_plan.h"
 #include "headrace/kernels/cuda/attention/mma/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/tiles.cuh"
@@ -147,25 +148,19 @@ int blocks_per_sm(const Stream& stream) {
   });
 }
 
-// Parts so that the device is full, as far as keys and scratch memory allow; in strict mode a part for each group,
-// where blocks are few.
 template <class S>
 SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
-  SplitPlan plan{.min_tiles = 4};
-  const bool strict = shape.determinism == Determinism::kStrict;
-  if (strict) plan.group_tiles = kGroupKeys / S::kKeys;
-  const int64_t blocks = tiles * p.kv_heads, wanted = int64_t{stream.num_sms} * blocks_per_sm<S>(stream);
-  if (blocks * 2 > wanted) return plan;
-  const int64_t most_tiles = (int64_t{shape.max_keys} + S::kKeys - 1) / S::kKeys;
+  SplitPlan plan{.min_tiles = kLeastPartTiles};
+  if (shape.determinism == Determinism::kStrict) plan.group_tiles = kGroupKeys / S::kKeys;
   const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
-  const int64_t fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes);
-  const int64_t groups = most_tiles / (kGroupKeys / S::kKeys) + 1;  // that any tiles of a row can touch
-  if (strict && (groups > fits || groups > 65535)) return plan;
-  const int64_t parts =
-      strict ? groups
-             : std::min({wanted / blocks, (most_tiles + plan.min_tiles - 1) / plan.min_tiles, fits, int64_t{128}});
+  const int parts = mma_parts({.blocks = tiles * p.kv_heads,
+                               .room = int64_t{stream.num_sms} * blocks_per_sm<S>(stream),
+                               .max_keys = shape.max_keys,
+                               .tile_keys = S::kKeys,
+                               .fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes),
+                               .determinism = shape.determinism});
   if (parts < 2) return plan;
-  plan.parts = static_cast<int>(parts);
+  plan.parts = parts;
   plan.states = static_cast<float2*>(stream.scratch);
   plan.values = reinterpret_cast<float*>(plan.states + rows * parts);
   return plan;
