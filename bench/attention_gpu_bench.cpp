@@ -371,7 +371,7 @@ std::vector<Case> cases() {
     for (const int32_t requests : {4, 8, 16, 32, 64}) batch(requests, keys, 32, 8, 128);
     for (const int32_t requests : {4, 16, 64, 256}) batch(requests, keys, 8, 2, 256);
   }
-  for (const int32_t keys : {4096, 8192, 16384}) {
+  for (const int32_t keys : {4096, 6500, 8192, 16384}) {
     for (const int32_t requests : {2, 4, 8}) batch(requests, keys, 32, 8, 128), batch(requests, keys, 8, 2, 256);
   }
   for (const int32_t page : {16, 64}) {

@@ -1,11 +1,13 @@
 // How kernels share out the work of one call: the CPU's over its threads, a GPU's over clusters of blocks or warps.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "headrace/kernels/cpu/paged_attention_plan.h"
+#include "headrace/kernels/cuda/attention/cluster/larger_clusters.h"
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_plan.h"
 #include "headrace/kernels/cuda/attention/mma/attention_mma_plan.h"
@@ -127,11 +129,23 @@ cuda::Sm90Task task_of(const EqualRequests& of, Determinism determinism) {
 Sm90Plan fast_plan(const EqualRequests& of) { return cuda::plan_sm90(task_of(of, Determinism::kFast), 132); }
 Sm90Plan strict_sm90_plan(const EqualRequests& of) { return cuda::plan_sm90(task_of(of, Determinism::kStrict), 132); }
 
-TEST(HopperAttentionPlan, FewRowsShareTheirKeysUntilTheyFillTheDevice) {
-  const Sm90Plan shares = fast_plan({.requests = 16, .rows = 4});
+TEST(HopperAttentionPlan, FewRowsOfOneRequestShareTheirKeysAndThoseOfSeveralAreCutInShortGroups) {
+  const Sm90Plan shares = fast_plan({.rows = 4});
   EXPECT_EQ(shares.sharing, Sharing::kShares);
   EXPECT_EQ(std::tuple(shares.rows, shares.teams, shares.keys), std::tuple(64, 2, 64));
-  EXPECT_EQ(fast_plan({.requests = 16, .rows = 4, .pool = PoolHolds::kCodes}).teams, 1);
+  const Sm90Plan codes = fast_plan({.requests = 16, .rows = 4, .pool = PoolHolds::kCodes});
+  EXPECT_EQ(std::pair(codes.sharing, codes.teams), std::pair(Sharing::kShares, 1));
+  const Sm90Plan few = fast_plan({.requests = 16, .rows = 4});
+  EXPECT_EQ(few.sharing, Sharing::kGroups);
+  EXPECT_EQ(std::tuple(few.teams, few.keys, few.group_keys, few.groups), std::tuple(1, 128, 1024, 8));
+  EXPECT_TRUE(few.needs_room);
+  EXPECT_FALSE(few.finer_end);
+  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .kernel_dim = 256}).value_parts, 1);
+  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32768}).group_keys, 1024);
+  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32769}).group_keys, 2048);
+  cuda::Sm90Task cramped = task_of({.requests = 16, .rows = 4}, Determinism::kFast);
+  cramped.room_for_parts = false;
+  EXPECT_EQ(cuda::plan_sm90(cramped, 132).sharing, Sharing::kShares);
   EXPECT_EQ(fast_plan({.rows = 8, .kernel_dim = 256}).keys, 32);
   const Sm90Plan groups = fast_plan({.requests = 17, .rows = 4});
   EXPECT_EQ(groups.sharing, Sharing::kGroups);
@@ -383,8 +397,10 @@ TEST(SharedAttentionStreams, FillTheDeviceOrAreNone) {
 
 TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {
   EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 1}));
-  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 2048}));
-  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049}));
+  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 4096, .max_rows = 8}));
+  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 4097, .max_rows = 8}));
+  EXPECT_TRUE(cuda::streams_are_fast({.seen_keys = 2048, .max_rows = 9}));
+  EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049, .max_rows = 9}));
 }
 
 TEST(StrictAttentionStreams, AreForFastModeOverAllKeysOfSeveralRequestsThatFindRoom) {
@@ -392,12 +408,31 @@ TEST(StrictAttentionStreams, AreForFastModeOverAllKeysOfSeveralRequestsThatFindR
   EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 100000, .max_rows = 8, .requests = 1}));
   EXPECT_FALSE(cuda::streams_are_fast({.seen_keys = 2049, .max_rows = 9, .requests = 2}));
   for (const int64_t pieces : {16, 32, 64}) {
-    const int keys = cuda::keys_with_room(pieces, /*group_keys=*/4096, /*num_sms=*/132);
+    const int keys = cuda::keys_with_room(pieces, /*blocks=*/2, /*group_keys=*/4096, /*num_sms=*/132);
     EXPECT_EQ(keys, 262144 / pieces);
     EXPECT_EQ(stream_plan(pieces, keys, 128, 2).first, 2);
     EXPECT_EQ(stream_plan(pieces, keys + 1, 128, 2).first, 0);
   }
-  EXPECT_EQ(cuda::keys_with_room(67, 4096, 132), 0);
+  EXPECT_EQ(cuda::keys_with_room(67, 2, 4096, 132), 0);
+}
+
+// Of one tile of rows of so many kv heads, or of several.
+std::array<int, 3> larger_clusters(int64_t pieces, int seen_keys, int kernel_dim, int64_t tiles = 1) {
+  const cuda::StrictClusterTask task{
+      .pieces = pieces, .tiles = tiles, .seen_keys = seen_keys, .tile_keys = 64, .group_keys = 4096};
+  return cuda::keys_of_larger_clusters(task, cuda::strict_stream_blocks(kernel_dim), /*most_in_groups=*/2048,
+                                       /*num_sms=*/132,
+                                       [&](int keys) { return stream_plan(pieces, keys, kernel_dim, tiles).first; });
+}
+
+TEST(StrictAttentionStreams, SayForHowManyKeysTheirClustersWouldBeLarger) {
+  using Keys = std::array<int, 3>;
+  EXPECT_EQ(larger_clusters(8, 32768, 128), (Keys{12288}));  // clusters of four; of two for all
+  EXPECT_EQ(larger_clusters(8, 12288, 128), Keys{});
+  EXPECT_EQ(larger_clusters(2, 131072, 256), (Keys{15 * 4096, 7 * 4096}));
+  EXPECT_EQ(larger_clusters(4, 32768, 256, 2), (Keys{7 * 4096, 3 * 4096}));
+  EXPECT_EQ(larger_clusters(16, 32768, 128, 2), (Keys{4 * 4096, 4096}));  // none find room for all
+  EXPECT_EQ(larger_clusters(67, 32768, 128, 8), Keys{});
 }
 
 TEST(StrictAttentionStreams, LeaveBlocksOfTokensBehindAChainToClusters) {

@@ -21,7 +21,10 @@ void prepare(const AttentionStepArgs& a, const OpContext& context) {
 bool attend_gated(const AttentionStepArgs& a, const OpContext& context) {
   if (!in_pieces(a.gate)) return false;
   const Gate gate{.data = a.gate.data(), .token_stride = a.gate.stride(0), .head_stride = a.gate.stride(1)};
-  return paged_attention_gated(params_of(a.attention), gate, shape_of(a.attention, context), stream_of(context));
+  const AttentionParams params = params_of(a.attention);
+  const AttentionShape shape = shape_of(a.attention, context);
+  note_stream_keys(params, shape, stream_of(context), a.attention.on_device->plans);
+  return paged_attention_gated(params, gate, shape, stream_of(context));
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   if (const int most = a.on_device->most_rows; most > 0) {  // any split of the rows: each request's last tile is short
     const int64_t rows = a.q.dim(0) * group, requests = static_cast<int64_t>(a.spans.size());
     shape.min_rows = group, shape.max_rows = most * group, longest = most;
-    shape.requests = std::min(requests, 2 * a.q.dim(0) / most);  // half of the most rows each
+    // Half of the most rows each; one of the spans is the padding's.
+    shape.requests = std::clamp<int64_t>(2 * a.q.dim(0) / most, 1, std::max<int64_t>(requests - 1, 1));
     shape.tiles16 = rows / 16 + std::min(requests, a.q.dim(0)), shape.tiles64 = rows / 64 + requests;
     shape.tiles128 = rows / 128 + requests, shape.tiles192 = rows / 192 + requests;
     shape.seen_keys = a.on_device->most_keys;
@@ -101,14 +102,13 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
   const AttentionParams params = params_of(a);
   const AttentionShape shape = shape_of(a, context);
+  DevicePlans* const plans = a.on_device->plans;
+  note_stream_keys(params, shape, stream_of(context), plans);
   if (paged_attention_strict_cluster(params, shape, stream_of(context))) return;
   if (paged_attention_cluster(params, shape, stream_of(context))) return;
-  if (DevicePlans* plans = a.on_device->plans; plans != nullptr) {
-    plans->note_shorter(stream_keys(params, shape, stream_of(context)));
-    plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
-  }
+  if (plans != nullptr) plans->note_shorter(shorter_keys(params, shape, stream_of(context)));
   if (paged_attention_short(params, shape, stream_of(context))) return;
-  if (paged_attention_sm90(params, shape, a.on_device->plans, stream_of(context))) return;
+  if (paged_attention_sm90(params, shape, plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;
   paged_attention_simple(params, stream_of(context));
 }

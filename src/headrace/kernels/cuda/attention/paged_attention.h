@@ -72,8 +72,10 @@ bool fits_sm90(const AttentionParams& params, const Stream& stream);
 // Few such rows, with that kernel's strict bits: in strict mode, and where it is faster in fast mode, too, in which up
 // to 16 rows of one request that see many keys have sums of another order. False when the call is not of that form.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// Of a call that is not of that form for its number of keys alone: how many would be. 0: another reason.
-int stream_keys(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
+// Says to `plans`, which may be null, for how many keys at most, fewer than the call's, that would be another plan: of
+// that form at all, or with larger clusters. In a graph for many keys a row has as small ones as all of these want.
+void note_stream_keys(const AttentionParams& params, const AttentionShape& shape, const Stream& stream,
+                      DevicePlans* plans);
 
 // 16-bit floats on Hopper (wgmma and the copy engine), over pools of these or of FP8, any head size up to 256, keys
 // from pages of at least 8 slots. False when the call or the device is not of that form. `plans`: of the batch, or

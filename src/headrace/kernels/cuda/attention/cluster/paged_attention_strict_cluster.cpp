@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda/attention/attention_maps.h"
+#include "headrace/kernels/cuda/attention/cluster/larger_clusters.h"
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -43,7 +45,8 @@ bool place_slots(StrictClusterCall& call, int64_t pieces, int blocks, int max_ke
 
 // Whether each cluster has a share of a row's keys: fast mode, up to 16 rows, which are one request's.
 bool takes_shares(const AttentionShape& shape) {
-  return shape.determinism == Determinism::kFast && shape.tiles16 == 1 && shape.seen_keys > kKeysInGroups;
+  return shape.determinism == Determinism::kFast && shape.tiles16 == 1 &&
+         shape.seen_keys > keys_in_groups(shape.max_rows);
 }
 
 // Rows of a request in blocks of up to 8, where none has more, or of 16.
@@ -78,17 +81,28 @@ bool takes_streams(const AttentionParams& p, const AttentionShape& shape, const 
                            .clusters = cluster_blocks(p, shape, stream) > 0});
 }
 
+// Blocks of a cluster where streams take a call in groups; 0: not so. Shares are the same for any number of keys.
+int group_blocks(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
+  if (!takes_streams(p, shape, stream) || takes_shares(shape)) return 0;
+  return strict_stream_plan(task_of(p, shape), strict_stream_blocks(kernel_dim(p)), stream.num_sms).blocks;
+}
+
 }  // namespace
 
-int stream_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
-  const StrictClusterTask task = task_of(p, shape);
-  const int room = keys_with_room(std::max<int64_t>(task.pieces, 1), task.group_keys, stream.num_sms);
-  for (const int keys : {room, std::min(room, kKeysInGroups)}) {
+void note_stream_keys(const AttentionParams& p, const AttentionShape& shape, const Stream& stream, DevicePlans* plans) {
+  if (plans == nullptr || shape.tiles16 == 0) return;
+  const auto blocks_for = [&](int keys) {
     AttentionShape shorter = shape;
     shorter.seen_keys = keys;
-    if (task.tiles > 1 && keys < shape.seen_keys && takes_streams(p, shorter, stream)) return keys;
+    return group_blocks(p, shorter, stream);
+  };
+  // In fast mode the smallest are fast enough: what they leave of the device, the products behind them begin on.
+  const int most = shape.determinism == Determinism::kStrict ? strict_stream_blocks(kernel_dim(p)) : 2;
+  const StrictClusterTask task = task_of(p, shape);
+  for (const int keys :
+       keys_of_larger_clusters(task, most, keys_in_groups(shape.max_rows), stream.num_sms, blocks_for)) {
+    plans->note_shorter(keys);
   }
-  return 0;
 }
 
 bool paged_attention_gated(const AttentionParams& p, const Gate& gate, const AttentionShape& shape,

@@ -62,8 +62,9 @@ inline StrictClusterPlan strict_stream_plan(const StrictClusterTask& task, int m
 }
 
 // For up to so many keys fast mode takes strict mode's groups. For more, one request's rows have shares (kMostShares),
-// and several requests of few rows have groups still.
-constexpr int kKeysInGroups = 2048;
+// and several requests of few rows have groups still. One group is the work of fewer multiprocessors than shares fill:
+// slower alone from 2048 keys on, but in a model the products behind it begin on the others.
+constexpr int keys_in_groups(int max_rows) { return max_rows <= kStrictStreamRows ? 4096 : 2048; }
 
 struct FastRows {
   int seen_keys = 0, max_rows = 0;   // of a request
@@ -79,12 +80,12 @@ constexpr bool streams_are_fast(const FastRows& rows) {
   constexpr int64_t kMostTokensOfChains = 8;
   const bool behind_chain = rows.max_rows > kStrictStreamRows && rows.tokens <= kMostTokensOfChains;
   const bool several = rows.requests > 1 && rows.max_rows <= kStrictStreamRows;
-  return several || (rows.seen_keys <= kKeysInGroups && !(behind_chain && rows.clusters));
+  return several || (rows.seen_keys <= keys_in_groups(rows.max_rows) && !(behind_chain && rows.clusters));
 }
 
-// For how many keys all groups of so many tiles of rows and kv heads find room at once, in clusters of two.
-constexpr int keys_with_room(int64_t pieces, int group_keys, int num_sms) {
-  return static_cast<int>(room_for_clusters(2, num_sms) / pieces) * group_keys;
+// For how many keys all groups of so many tiles of rows and kv heads find room at once, in clusters of `blocks`.
+constexpr int keys_with_room(int64_t pieces, int blocks, int group_keys, int num_sms) {
+  return static_cast<int>(room_for_clusters(blocks, num_sms) / pieces) * group_keys;
 }
 
 constexpr int kMostShares = 16;  // of a row's keys, that the last cluster adds up in one step

@@ -29,11 +29,22 @@ constexpr int kCutRows = 16, kUncutKeys = 16384;
 // that the others spend on exponentials; one that unpacks codes takes them instead.
 constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
 
+// Groups of few rows of several requests that do not fill the device, in fast mode, where no row may have more than so
+// many: short ones balance whatever the requests' lengths are, and each row's sums are added up once more.
+constexpr int kFewRowsGroupKeys = 1024, kMostFewRowsGroups = 32;
+
+constexpr int few_rows_group_keys(int max_keys) {
+  int keys = kFewRowsGroupKeys;
+  while (max_keys > int64_t{keys} * kMostFewRowsGroups) keys *= 2;
+  return keys;
+}
+
 struct Sm90Task {
   AttentionShape shape;
   PoolHolds pool = PoolHolds::kFloats;
   int kernel_dim = 128;  // 64, 128 or 256
   int kv_heads = 1;
+  bool room_for_parts = true;  // false: there is no memory for what groups of few rows leave
 };
 
 struct Sm90Plan {
@@ -48,8 +59,9 @@ struct Sm90Plan {
   bool crowded = false;       // two blocks to a multiprocessor
   int value_parts = 1;        // of the values' columns, each a block's
   int group_keys = 0;         // kGroups: sums are cut at every multiple of it
-  int64_t groups = 1;      // that are pieces of their own where there is memory for what they leave; 1: rows are whole
-  bool finer_end = false;  // groups of what is taken last are shorter, likewise
+  int64_t groups = 1;       // that are pieces of their own where there is memory for what they leave; 1: rows are whole
+  bool needs_room = false;  // without that memory another plan is better
+  bool finer_end = false;   // groups of what is taken last are shorter, likewise
   bool cuts_long_rows = false;  // of few rows beside prompts, where rows are whole
 };
 
@@ -63,16 +75,20 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   const bool codes = task.pool == PoolHolds::kCodes;
   // Strict mode keeps one size of tiles.
   plan.crowded = fast && task.kernel_dim == 128 && !codes && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
-  plan.group_keys = codes && !fast ? kStrictCodesGroupKeys : kSm90GroupKeys;
+  const bool few = fast && plan.pieces < num_sms;
+  plan.group_keys = few              ? few_rows_group_keys(task.shape.max_keys)
+                    : codes && !fast ? kStrictCodesGroupKeys
+                                     : kSm90GroupKeys;
   // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
   // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
   // own products: in long heads.
-  if (!tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
+  if (!fast && !tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
   // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
   const int64_t groups = (int64_t{task.shape.max_keys} + plan.group_keys - 1) / plan.group_keys;
   if (groups < 2 || (tall && plan.pieces >= int64_t{2} * num_sms)) return;
   plan.groups = groups;
-  plan.finer_end = fast && !codes;
+  plan.finer_end = fast && !codes && !few;
+  plan.needs_room = few;
 }
 
 constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
@@ -80,9 +96,10 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   const bool tall = shape.max_rows > 64, codes = task.pool == PoolHolds::kCodes;
   Sm90Plan plan{.rows = tall ? tall_rows(task.kernel_dim, task.pool) : 64, .both_ends = tall && shape.min_rows <= 64};
   plan.pieces = sm90_tiles(shape, plan.rows) * task.kv_heads;
-  // Where there are enough rows for the device, whole groups of keys balance better than equal shares: no row's parts
-  // are small.
-  if (shape.determinism == Determinism::kStrict || (!tall && plan.pieces >= num_sms)) {
+  // Where there are enough rows for the device, or several requests, groups of keys balance better than equal shares:
+  // no row's parts are small, and blocks need not begin or end within a head.
+  const bool several = shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys && !codes && task.room_for_parts;
+  if (shape.determinism == Determinism::kStrict || (!tall && (plan.pieces >= num_sms || several))) {
     plan.sharing = Sm90Plan::Sharing::kGroups;
     plan_sm90_groups(task, num_sms, plan);
   } else if (!tall || plan.pieces < num_sms) {

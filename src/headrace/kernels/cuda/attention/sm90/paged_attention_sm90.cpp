@@ -121,7 +121,7 @@ class Scratch {
 };
 
 int64_t tiles_at_most(const AttentionParams& p, int rows) {
-  return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + p.requests;
+  return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + std::min(p.requests, p.tokens);
 }
 
 // The plan's arrays, one behind the other.
@@ -207,25 +207,35 @@ int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, c
       stream.num_sms);
 }
 
-// Sets the plan but for what lies in its memory.
-void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
-               Scratch& scratch) {
-  const AttentionParams& p = call.p;
+void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShape& shape, const Stream& stream) {
   WorkPlan& plan = call.plan;
-  const Sm90Plan planned = plan_sm90({.shape = shape,
-                                      .pool = holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats,
-                                      .kernel_dim = kernel_dim,
-                                      .kv_heads = p.kv_heads},
-                                     stream.num_sms);
   plan.queue = stream.counters;
   call.blocks = planned.crowded ? 2 * stream.num_sms : stream.num_sms;
   call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
   plan.teams = planned.teams, plan.value_parts = planned.value_parts;
-  if (planned.sharing == Sm90Plan::Sharing::kGroups) {
-    share_by_groups(call, planned, scratch);
-  } else if (planned.sharing == Sm90Plan::Sharing::kShares) {
+}
+
+// Sets the plan but for what lies in its memory.
+void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+               Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  Sm90Task task{.shape = shape,
+                .pool = holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats,
+                .kernel_dim = kernel_dim,
+                .kv_heads = p.kv_heads};
+  Sm90Plan planned = plan_sm90(task, stream.num_sms);
+  take_plan(call, planned, shape, stream);
+  if (planned.sharing == Sm90Plan::Sharing::kGroups) share_by_groups(call, planned, scratch);
+  if (planned.needs_room && plan.max_parts == 1) {
+    task.room_for_parts = false;
+    planned = plan_sm90(task, stream.num_sms);
+    plan.group_tiles = 0;
+    take_plan(call, planned, shape, stream);
+  }
+  if (planned.sharing == Sm90Plan::Sharing::kShares) {
     plan.sharing = WorkPlan::Sharing::kShares;
     plan.entry_count = stream.num_sms;
     take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
