@@ -8,6 +8,10 @@ token's logit -inf before the softmax, ties to the lowest id and position. Where
 numbers are headrace's: one for each seed, position and pass over its block. An exact loop runs the whole text in every
 pass, so nothing can be stored wrongly; the dual caches keep keys and values that are out of date on purpose.
 
+Two options are of every loop. `cfg_scale` is LLaDA's classifier-free guidance: a pass runs the text a second time, with
+the mask in place of each token of the prompt, and what is read is that one's logits and cfg_scale + 1 times what the
+prompt adds to them. `ban_end` is LLaDA's logits_eos_inf: an end token's logit is -inf, so that no pass decides one.
+
 With `whole_blocks` a loop is as published: positions behind the end are decided like all others and cut off at last.
 Without it, nothing behind a decided end token or behind the last wanted position is decided. Every decision that is
 kept lies at least MARGIN from its alternative, so another float32 implementation must agree.
@@ -95,8 +99,9 @@ class Read:
 class Text:
     """Prompt and output of one request: which positions are masked, what each pass decided, how close it was."""
 
-    def __init__(self, net, prompt, gen, eos, whole_blocks=False):
+    def __init__(self, net, prompt, gen, eos, whole_blocks=False, cfg_scale=0, ban_end=False):
         self.model, self.mask_id, self.shift = net
+        self.cfg_scale, self.banned = cfg_scale, list(eos) if ban_end else []
         self.ids, self.prompt, self.gen, self.eos, self.whole = list(prompt), len(prompt), gen, eos, whole_blocks
         self.masked, self.limit, self.decided, self.closest, self.stale = set(), len(prompt) + gen, [], math.inf, None
 
@@ -112,18 +117,27 @@ class Text:
         """Row `first` onwards: {position: Read} by the row that decides it. Without a row before it, position 0 of a
         shifted pass is read from its own row; it is never masked."""
         logits = logits.double()
-        logits[:, self.mask_id] = -math.inf
+        logits[:, [self.mask_id] + self.banned] = -math.inf
         return {first + i + self.shift: Read(row) for i, row in enumerate(logits)}
 
-    def run(self, end, visible, keep_stale=False):
-        row, key = torch.arange(end)[:, None], torch.arange(end)[None]
-        cache = transformers.DynamicCache()
+    def forward(self, ids, visible, cache):
+        """The logits of one pass over these tokens."""
+        row, key = torch.arange(len(ids))[:, None], torch.arange(len(ids))[None]
         with torch.no_grad():
-            out = self.model(input_ids=torch.tensor([self.ids[:end]]), attention_mask=additive(visible(row, key)),
+            out = self.model(input_ids=torch.tensor([ids]), attention_mask=additive(visible(row, key)),
                              use_cache=True, past_key_values=cache)
+        return out.logits[0]
+
+    def run(self, end, visible, keep_stale=False):
+        cache = transformers.DynamicCache()
+        logits = self.forward(self.ids[:end], visible, cache)
+        if self.cfg_scale > 0:
+            masked = [self.mask_id] * self.prompt + self.ids[self.prompt:end]
+            without = self.forward(masked, visible, transformers.DynamicCache())
+            logits = without + (self.cfg_scale + 1) * (logits - without)
         if keep_stale:
             self.stale = [(layer.keys, layer.values) for layer in cache.layers]
-        return self.reads(out.logits[0], 0)
+        return self.reads(logits, 0)
 
     def run_part(self, begin, end):
         """Rows begin..end alone: they see each other and what the last whole pass left of all other positions."""
@@ -382,15 +396,36 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("multi_bd", "fast_dllm_v2", False, dict(block=16, threshold=0.035, at_or_above=False)),
          ("fast_dllm_v2", "fast_dllm_v2", True, dict(block=16, sub_block=8, threshold=0.035)),
          ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035)),
-         ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035, block_cache=True))]
+         ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035, block_cache=True)),
+         ("llada", "llada", True, dict(block=8, cfg_scale=1.5)),
+         ("llada", "llada_moe", True, dict(block=8, steps=3, cfg_scale=0.5)),
+         ("llada", "llada", True, dict(block=8, steps=3, remasking="random", seed=13, cfg_scale=2)),
+         ("llada", "llada", False, dict(block=8, threshold=0.06, cfg_scale=1)),
+         ("llada", "llada", True, dict(block=8, ban_end=True)),
+         ("llada", "llada", True, dict(block=8, steps=3, cfg_scale=1.5, ban_end=True)),
+         ("llada", "llada_moe", False, dict(block=8, threshold=0.035, ban_end=True)),
+         ("dream", "dream", True, dict(steps=9, alg="entropy", ban_end=True)),
+         ("sdar", "llada2", True, dict(block=8, threshold=0.05, eos_early_stop=True, ban_end=True)),
+         ("multi_bd", "sdar", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=2, ban_end=True)),
+         ("dual_cache", "llada", False, dict(block=8, threshold=0.035, ban_end=True)),
+         ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035, ban_end=True))]
 # length of the prompt, tokens wanted, whether one of them ends the output
 REQUESTS = [(6, 24, False), (21, 16, False), (16, 24, True)]
 
 
 def decode(net, loop, prompt, gen, eos, whole_blocks, options):
-    text = Text(net, prompt, gen, eos, whole_blocks)
-    LOOPS[loop](text, **options)
+    of_all = {name: options[name] for name in ("cfg_scale", "ban_end") if name in options}
+    text = Text(net, prompt, gen, eos, whole_blocks, **of_all)
+    LOOPS[loop](text, **{name: value for name, value in options.items() if name not in of_all})
     return text
+
+
+def changes_nothing(net, loop, prompt, gen, eos, whole_blocks, options, text):
+    """The guidance of this case might as well be left out."""
+    if not options.get("cfg_scale"):
+        return False
+    plain = {name: value for name, value in options.items() if name != "cfg_scale"}
+    return decode(net, loop, prompt, gen, eos, whole_blocks, plain).output() == text.output()
 
 
 def clear_case(net, loop, seed, request, whole_blocks, options):
@@ -400,7 +435,12 @@ def clear_case(net, loop, seed, request, whole_blocks, options):
         generator = torch.Generator().manual_seed(1000 * seed + attempt)
         prompt, eos = torch.randint(6, MASK, (length,), generator=generator).tolist(), []
         text = decode(net, loop, prompt, gen, eos, whole_blocks, options)
-        if ends:  # a token of the later half that does not stand before it
+        if options.get("ban_end"):  # tokens that would have been decided: the first, and one of the later half
+            tokens = text.output()
+            eos = sorted({tokens[0], tokens[2 * len(tokens) // 3]})
+            text = decode(net, loop, prompt, gen, eos, whole_blocks, options)
+            assert not set(eos) & set(text.output()) and len(text.output()) == gen
+        elif ends:  # a token of the later half that does not stand before it
             tokens = text.output()
             late = [t for i, t in enumerate(tokens) if 2 * i >= len(tokens) and t not in tokens[:i]]
             if not late:
@@ -409,7 +449,7 @@ def clear_case(net, loop, seed, request, whole_blocks, options):
             text = decode(net, loop, prompt, gen, eos, whole_blocks, options)
             if options.get("eos_early_stop") and not text.masked:  # it left nothing out
                 continue
-        if text.closest >= MARGIN:
+        if text.closest >= MARGIN and not changes_nothing(net, loop, prompt, gen, eos, whole_blocks, options, text):
             return dict(prompt=prompt, max_tokens=gen, eos_ids=eos, tokens=text.output(), passes=text.decided), text
     raise SystemExit(f"{loop} {options}: no prompt whose choices are clear")
 

@@ -90,6 +90,7 @@ class Text:
         self.ids, self.prompt_len, self.block, self.blocks = list(prompt), len(prompt), block, blocks
         self.mask_id, self.eos, self.limit = mask_id, eos, len(prompt) + gen
         self.masked, self.active, self.passes, self.closest = set(), [], [], math.inf
+        self.passed_end = False  # a pass ran behind one that had left no mask before an end token
         if self.prompt_len % block:
             self.open()
         self.maybe_open()
@@ -137,6 +138,10 @@ class Text:
             self.limit = min(self.limit, min(ends) + 1)
             self.active = [b for b in self.active if b < self.limit]
             del self.ids[math.ceil(self.limit / self.block) * self.block:]
+
+    def ends_before_masks(self):
+        decided = self.ids[self.prompt_len:min(self.masked, default=len(self.ids))]
+        return any(token in self.eos for token in decided)
 
     def done(self):
         return not self.active and len(self.ids) >= self.limit
@@ -282,7 +287,8 @@ def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshol
 def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos, steps=None):
     """LLaDA2.1 as it was published: block after block, whole ones whatever is wanted of the last. A pass fills the masks
     above the threshold, or its share of them where those are fewer, and replaces tokens of the block; behind the last
-    mask, passes go on until one replaces nothing, max_edits at most."""
+    mask, passes go on until one replaces nothing, max_edits at most. Its eos_early_stop, which its makers set, looks for
+    an end token when a block is over and not before, unlike LLaDA2.0's: until then the token itself may be replaced."""
     wanted, whole = len(prompt) + gen, math.ceil((len(prompt) + gen) / block) * block
     text = Text(prompt, block, blocks, whole - len(prompt), mask_id, eos)
     while not text.done():
@@ -307,6 +313,7 @@ def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edi
             text.write({p: best[p][0] for p in filled + changed})
             if not masks and not changed:
                 break
+            text.passed_end = text.passed_end or text.ends_before_masks()
         settle(text, {b})
     text.limit = min(text.limit, wanted)
     return text
