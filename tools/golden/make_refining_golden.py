@@ -299,6 +299,7 @@ def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edi
             masks = text.masks(b)
             if share > 0 and not masks:
                 continue
+            text.passed_end = text.passed_end or text.ends_before_masks()
             best, writes = chances(block_causal(model, text, b + block, {}), mask_id), {}
             filled = [p for p in masks if best[p][1] > threshold]
             text.near(*(best[p][1] - threshold for p in masks))
@@ -313,7 +314,6 @@ def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edi
             text.write({p: best[p][0] for p in filled + changed})
             if not masks and not changed:
                 break
-            text.passed_end = text.passed_end or text.ends_before_masks()
         settle(text, {b})
     text.limit = min(text.limit, wanted)
     return text
@@ -356,6 +356,17 @@ def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eo
     return text
 
 
+def first_replaced(text):
+    """A token that the loop decided and replaced again; None where it replaced none."""
+    before = {}
+    for changes in text.passes:
+        for p, token in changes:
+            if p in before:
+                return before[p]
+            before[p] = token
+    return None
+
+
 LOOPS = dict(d2f=d2f, multi_bd_edit=edit, dmax=dmax)
 PUBLISHED = dict(multi_bd_edit=published_edit)  # of --schedule reference
 # strategy, checkpoint, what the loop takes besides
@@ -373,7 +384,9 @@ CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", di
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, merge=3)),
          ("dmax", "llada2", dict(block=8, blocks=2, max_edits=3, merge=2)),
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, smooth=1.0)),
-         ("dmax", "llada2", dict(block=8, blocks=1, max_edits=3, merge=2, smooth=0.5))]
+         ("dmax", "llada2", dict(block=8, blocks=1, max_edits=3, merge=2, smooth=0.5)),
+         ("multi_bd_edit", "llada2",
+          dict(block=8, blocks=1, edit_threshold=0.02, max_edits=4, steps=3, schedule="reference", end="replaced"))]
 # prompt's length, threshold, tokens, whether an end token is among them
 PROMPTS = [(6, 0.05, 24, False), (21, 0.12, 17, False), (16, 0.08, 24, True), (3, 0.99, 9, False)]
 
@@ -392,14 +405,18 @@ def main():
             for attempt in range(300):  # another prompt where two choices are too close to call
                 prompt = torch.randint(6, MASK, (length,), generator=torch.Generator().manual_seed(1000 * seed + attempt))
                 loop = (PUBLISHED if "schedule" in options else LOOPS)[strategy]
-                taken = {name: value for name, value in options.items() if name != "schedule"}
+                taken = {name: value for name, value in options.items() if name not in ("schedule", "end")}
                 run = lambda eos: loop(models[family], prompt.tolist(), gen=gen, mask_id=MASK, threshold=threshold,
                                        eos=eos, **taken)
                 text, eos = run([]), []
+                replaced = first_replaced(text) if options.get("end") == "replaced" else None
                 if ends and text.closest >= MARGIN:  # a token that the text holds in its later half ends it
                     eos = [text.ids[length + gen * 2 // 3]]
                     text = run(eos)
-                if text.closest >= MARGIN:
+                if replaced is not None:  # one that stands for some passes with no mask before it, and is replaced
+                    eos = [replaced]
+                    text = run(eos)
+                if text.closest >= MARGIN and ("end" not in options or text.passed_end):
                     break
             else:
                 raise SystemExit(f"{strategy} on {family} {options}: no prompt whose choices are clear")
