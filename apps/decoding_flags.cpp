@@ -66,6 +66,10 @@ void add_thresholds(FlagAdder flags, DecodingParams& d) {
   flags.add(DecodingOption::kCopyPenalty, "--copy-penalty", d.copy_penalty, "off the logit of the token on the left")
       ->capture_default_str();
   flags
+      .add(DecodingOption::kCfgScale, "--cfg-scale", d.cfg_scale,
+           "above 0: classifier-free guidance as LLaDA's, by the same text without its prompt; a pass runs both")
+      ->capture_default_str();
+  flags
       .add(DecodingOption::kMaxEdits, "--max-edits", d.max_edits,
            "passes that may change a block without masks; default: 16")
       ->check(CLI::Range(0, 1 << 20));

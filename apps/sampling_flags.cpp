@@ -14,8 +14,13 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens")->capture_default_str();
   app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one
+  using EndOfText = SamplingParams::EndOfText;
+  CLI::Option* ignored = app.add_flag_callback(
+      "--ignore-eos", [&f] { f.params.end_of_text = EndOfText::kIgnored; }, "go on after an end token");
   app.add_flag_callback(
-      "--ignore-eos", [&f] { f.params.end_of_text = SamplingParams::EndOfText::kIgnored; }, "go on after an end token");
+         "--ban-end-tokens", [&f] { f.params.end_of_text = EndOfText::kBanned; },
+         "never choose an end token, as llama.cpp's --ignore-eos and LLaDA's logits_eos_inf")
+      ->excludes(ignored);
 }
 
 SamplingParams params_of(const SamplingFlags& f, const SamplingParams& defaults) {

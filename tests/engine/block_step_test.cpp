@@ -369,6 +369,11 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   }
   s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
   EXPECT_FALSE(one->block_state(s));
+  s.params.decoding = {};
+  s.params.end_of_text = SamplingParams::EndOfText::kBanned;
+  EXPECT_FALSE(one->block_state(s));
+  s.params.end_of_text = SamplingParams::EndOfText::kIgnored;
+  EXPECT_TRUE(one->block_state(s));
   EXPECT_FALSE(make_strategy("multi_bd_edit", {.model = info})->device_blocks());
 }
 
@@ -392,6 +397,8 @@ TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {
     s.params.decoding.rule = DecodingParams::Rule::kRandom;
     EXPECT_FALSE(strategy->block_state(s));
     s.params.decoding = {.order_temperature = 0.5f};
+    EXPECT_FALSE(strategy->block_state(s));
+    s.params.decoding = {.cfg_scale = 0.5f};
     EXPECT_FALSE(strategy->block_state(s));
     s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
     EXPECT_FALSE(strategy->block_state(s));

@@ -36,6 +36,7 @@ struct GoldenCase {
   uint64_t seed = 0;
   StrategyConfig config;
   DecodingParams decoding;
+  SamplingParams::EndOfText end_of_text = SamplingParams::EndOfText::kStops;
   std::vector<GoldenRequest> requests;
 };
 
@@ -95,6 +96,8 @@ GoldenCase case_of(const JsonValue& entry) {
   const std::string rule = options.string_or("alg", options.string_or("order", options.string_or("remasking", "")));
   if (!rule.empty() || !defaults) c.decoding.rule = rule_of(rule);
   c.decoding.order_temperature = static_cast<float>(options.float_or("alg_temp", 0));
+  c.decoding.cfg_scale = static_cast<float>(options.float_or("cfg_scale", 0));
+  if (options.bool_or("ban_end", false)) c.end_of_text = SamplingParams::EndOfText::kBanned;
   c.seed = static_cast<uint64_t>(options.int_or("seed", 0));
   c.requests.push_back(request_of(entry));
   return c;
@@ -151,7 +154,11 @@ std::map<int64_t, Decoded> decode(const Model& model, const EngineConfig& config
     }
   });
   for (const GoldenRequest& r : requests) {
-    engine.add(r.prompt, {.max_tokens = r.max_tokens, .temperature = 0, .seed = c.seed, .decoding = c.decoding});
+    engine.add(r.prompt, {.max_tokens = r.max_tokens,
+                          .temperature = 0,
+                          .seed = c.seed,
+                          .decoding = c.decoding,
+                          .end_of_text = c.end_of_text});
   }
   while (!engine.idle()) {
     for (const StepOutput& out : engine.step()) result[out.sequence_id].tokens.push_back(out.token.id);
@@ -161,7 +168,9 @@ std::map<int64_t, Decoded> decode(const Model& model, const EngineConfig& config
     for (auto& pass : decoded.passes) std::erase_if(pass, [end](const auto& at) { return at.first >= end; });
   }
   EXPECT_EQ(engine.scheduler().free_pages(), 64);
-  if (!engine.runner().on_cpu()) {  // all but prompts that are larger than any graph
+  if (!engine.runner().on_cpu() && c.decoding.cfg_scale > 0) {
+    EXPECT_EQ(engine.runner().num_graph_steps(), 0) << "no graph is of two texts";
+  } else if (!engine.runner().on_cpu()) {  // all but prompts that are larger than any graph
     EXPECT_GE(engine.runner().num_graph_steps() + static_cast<int64_t>(requests.size()), engine.counters().steps);
     EXPECT_GT(engine.runner().num_graph_steps(), 0);
   }
@@ -194,24 +203,24 @@ void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>
   for (const GoldenCase& c : cases) expect_equal(strategy, c, device);
 }
 
-TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 6); }
+TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 7); }
 
-TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 4); }
+TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 6); }
 
-TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_of("llada", true), 5); }
+TEST(DecodingGolden, LLaDAsOwnLoop) { expect_all_equal("full_attention", cases_of("llada", true), 10); }
 
-TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 11); }
+TEST(DecodingGolden, DreamsOwnLoop) { expect_all_equal("full_attention", cases_of("dream", true), 12); }
 
 TEST(DecodingGolden, TheLoopsOfSDARLLaDA2AndStableDiffCoder) {
-  expect_all_equal("multi_bd", cases_of("sdar", true), 8);
+  expect_all_equal("multi_bd", cases_of("sdar", true), 9);
 }
 
 TEST(DecodingGolden, FastDLLMv2) {
   expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", true), 1);
-  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 2);
+  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 3);
 }
 
-TEST(DecodingGolden, DualCache) { expect_all_equal("dual_cache", cases_of("dual_cache", false), 2); }
+TEST(DecodingGolden, DualCache) { expect_all_equal("dual_cache", cases_of("dual_cache", false), 3); }
 
 class CudaDecodingGolden : public testing::Test {
  protected:
@@ -221,20 +230,20 @@ class CudaDecodingGolden : public testing::Test {
 };
 
 TEST_F(CudaDecodingGolden, MultiBD) {
-  expect_all_equal("multi_bd", cases_of("multi_bd", false), 6, GoldenDevice::kCuda);
-  expect_all_equal("multi_bd", cases_of("sdar", true), 8, GoldenDevice::kCuda);
+  expect_all_equal("multi_bd", cases_of("multi_bd", false), 7, GoldenDevice::kCuda);
+  expect_all_equal("multi_bd", cases_of("sdar", true), 9, GoldenDevice::kCuda);
 }
 
 TEST_F(CudaDecodingGolden, FullAttention) {
-  expect_all_equal("full_attention", cases_of("llada", false), 4, GoldenDevice::kCuda);
-  expect_all_equal("full_attention", cases_of("llada", true), 5, GoldenDevice::kCuda);
-  expect_all_equal("full_attention", cases_of("dream", true), 11, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("llada", false), 6, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("llada", true), 10, GoldenDevice::kCuda);
+  expect_all_equal("full_attention", cases_of("dream", true), 12, GoldenDevice::kCuda);
 }
 
 TEST_F(CudaDecodingGolden, Caches) {
   expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", true), 1, GoldenDevice::kCuda);
-  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 2, GoldenDevice::kCuda);
-  expect_all_equal("dual_cache", cases_of("dual_cache", false), 2, GoldenDevice::kCuda);
+  expect_all_equal("fast_dllm_v2", cases_of("fast_dllm_v2", false), 3, GoldenDevice::kCuda);
+  expect_all_equal("dual_cache", cases_of("dual_cache", false), 3, GoldenDevice::kCuda);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "headrace/engine/decoding_checks.h"
 #include "headrace/engine/engine.h"
 #include "support/refusal.h"
 #include "toy_diffusion_model.h"
@@ -88,6 +89,10 @@ const std::vector<Case> kCases = {
      {"multi_bd_edit"},
      "copy_penalty is 1, expected 0",
      [](Asked& a) { a.params.copy_penalty = 1; }},
+    {DecodingOption::kCfgScale,
+     {"full_attention"},
+     "cfg_scale is 1.5, expected 0",
+     [](Asked& a) { a.params.cfg_scale = 1.5f; }},
     {DecodingOption::kBlockSize, with(kMasks, {"diffusion_gemma"}), "block_size is 8, expected none",
      [](Asked& a) { a.config.block_size = 8; }},
     {DecodingOption::kMaskTokenId, kMasks, "mask_token_id is 7, expected none",
@@ -117,6 +122,7 @@ class AnyModel final : public Model {
   explicit AnyModel(const std::string& strategy) : toy_({.block_size = 8}), info_(toy_.info()) {
     if (strategy == "fast_dllm_v2") info_.diffusion->logits_of = DiffusionInfo::LogitsOf::kBefore;
     if (kCanvases.contains(strategy)) info_.diffusion->attention = DiffusionInfo::Attention::kFull;
+    if (kCanvases.contains(strategy)) info_.diffusion->guidance = DiffusionInfo::Guidance::kMaskedPrompt;
     if (strategy != "diffusion_gemma") return;
     info_.diffusion = DiffusionInfo{.block_size = 8, .attention = DiffusionInfo::Attention::kCanvas};
     info_.diffusion->canvas.noise_vocab = ToyDiffusionModel::kVocab;
@@ -280,11 +286,53 @@ TEST(DecodingOptions, AStrategyThatIsRecommendedTakesTheModel) {
   EXPECT_GT(recommendations, 20);
 }
 
+TEST(DecodingOptions, AModelWhosePublishedLoopHasNoGuidanceRefusesIt) {
+  AnyModel dream("full_attention");
+  dream.diffusion().guidance = DiffusionInfo::Guidance::kNone;
+  Asked asked;
+  EXPECT_EQ(refusal(dream, "full_attention", asked), "");
+  asked.params.cfg_scale = 1.5f;
+  EXPECT_EQ(refusal(dream, "full_attention", asked),
+            "cfg_scale is 1.5, expected 0 with this model, whose published loop has no guidance");
+}
+
+// The canvas of 3 + 4 tokens fits a step of 13 rows; twice it does not.
+TEST(DecodingOptions, AGuidedRequestWhoseTwoTextsFitNoStepIsRefused) {
+  const AnyModel model("full_attention");
+  const auto refused = [&model](float cfg_scale, int64_t rows) {
+    return testing_support::refusal_of([&] {
+             Engine engine(model,
+                           {.runner = {.num_pages = 16, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows},
+                            .max_context_len = 64,
+                            .strategy = "full_attention"});
+             engine.add({1, 2, 3}, {.max_tokens = 4, .decoding = {.cfg_scale = cfg_scale}});
+           })
+        .sentence;
+  };
+  EXPECT_EQ(refused(0, 13), "");
+  EXPECT_EQ(refused(1.5f, 14), "");
+  EXPECT_EQ(refused(1.5f, 13),
+            "request 1: a step of strategy 'full_attention' has up to 14 rows, the engine runs at most 13");
+}
+
+TEST(DecodingOptions, AGuidedRequestIsRefusedWhereGraphsAreRequired) {
+  using Graphs = RunnerConfig::Graphs;
+  const auto refused = [](float cfg_scale, Graphs graphs) {
+    return testing_support::refusal_of([&] { check_graphs({.decoding = {.cfg_scale = cfg_scale}}, graphs); });
+  };
+  EXPECT_EQ(refused(0, Graphs::kRequired).sentence, "");
+  EXPECT_EQ(refused(1.5f, Graphs::kPreferred).sentence, "");
+  EXPECT_EQ(refused(1.5f, Graphs::kRequired).code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(refused(1.5f, Graphs::kRequired).sentence,
+            "graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is "
+            "1.5");
+}
+
 TEST(DecodingOptions, EveryOptionIsInTheTables) {
   std::set<DecodingOption> known = {DecodingOption::kSteps};
   for (const Case& c : kCases) known.insert(c.option);
-  for (size_t i = 0; i < 19; ++i) EXPECT_TRUE(known.contains(static_cast<DecodingOption>(i))) << i;
-  EXPECT_EQ(name_of(static_cast<DecodingOption>(19)), "unknown") << "an option that no table here has";
+  for (size_t i = 0; i < 20; ++i) EXPECT_TRUE(known.contains(static_cast<DecodingOption>(i))) << i;
+  EXPECT_EQ(name_of(static_cast<DecodingOption>(20)), "unknown") << "an option that no table here has";
 }
 
 TEST(DecodingOptions, APublishedLoopWithoutAThresholdRefusesOneAndOneWithBothTakesEither) {

@@ -217,6 +217,47 @@ TEST_P(CudaDiffusionDefects, AnyOfSeveralEndTokensEndsARequest) {
   expect_an_end_at_any_end_token(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
 }
 
+// Where end tokens are banned, no pass writes one, and the request goes on to its length; alone and beside one that
+// ends by one of them, which does as it does alone. `runtime` runs them, with `ops`; null: the CPU.
+void expect_no_end_token_where_banned(const Pair& pair, const OpSet* ops, DeviceRuntime* runtime) {
+  OpContext strict{.threads = 1, .determinism = Determinism::kStrict};
+  if (runtime != nullptr) strict.stream = runtime->stream();
+  const auto model =
+      load_model(golden_folder(pair.family), {.dtype = DType::kF32, .ops = ops, .context = strict, .runtime = runtime});
+  EngineConfig one = config_of(pair.strategy, 1, strict), two = config_of(pair.strategy, 2, strict);
+  one.runner.runtime = two.runner.runtime = runtime;
+  const Request ignoring{prompt_of(9), greedy(30, 0.045f)};
+  const std::vector<int32_t> ids = decode(*model, one, {ignoring}).front().ids();
+  const testing_support::WithEndTokens ended(*model, {ids[3], ids[14]});
+  Request banning = ignoring, stopping{prompt_of(21, 1), greedy(30, 0.045f)};
+  banning.params.end_of_text = SamplingParams::EndOfText::kBanned;
+  stopping.params.end_of_text = SamplingParams::EndOfText::kStops;
+  const Decoded alone = decode(ended, one, {banning}).front();
+  EXPECT_EQ(alone.tokens.size(), 30u);
+  EXPECT_EQ(alone.reason, FinishReason::kLength);
+  std::vector<int32_t> written = alone.ids();
+  for (const auto& pass : alone.passes) {
+    if (pair.strategy == "diffusion_gemma") break;  // noise, which nothing chose, stands where it is not decided
+    for (const Decision& d : pass) written.push_back(d.id);
+  }
+  EXPECT_EQ(std::ranges::count(written, ids[3]) + std::ranges::count(written, ids[14]), 0);
+  const std::vector<Decoded> got = decode(ended, two, {banning, stopping});
+  const Decoded other = decode(ended, one, {stopping}).front();
+  EXPECT_EQ(got[0].ids(), alone.ids());
+  EXPECT_EQ(got[0].passes, alone.passes);
+  EXPECT_EQ(got[1].ids(), other.ids());
+  EXPECT_EQ(got[1].passes, other.passes);
+}
+
+TEST_P(DiffusionDefects, NoEndTokenIsChosenWhereTheyAreBanned) {
+  expect_no_end_token_where_banned(GetParam(), nullptr, nullptr);
+}
+
+TEST_P(CudaDiffusionDefects, NoEndTokenIsChosenWhereTheyAreBanned) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  expect_no_end_token_where_banned(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
+}
+
 // A network that shows its last logits.
 class ShowingLogits final : public Model {
  public:
@@ -434,6 +475,97 @@ INSTANTIATE_TEST_SUITE_P(Strategies, CudaDiffusionDefects,
                                            Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"},
                                            Pair{"dmax", "llada2"}, Pair{"diffusion_gemma", "diffusion_gemma"}),
                          [](const auto& pair) { return pair.param.strategy + "_" + pair.param.family; });
+
+// A guided request among others decides what it decides alone, and so do they: to the bit. `runtime` runs them, with
+// `ops`; null: the CPU.
+void expect_guidance_of_its_own(const OpSet* ops, DeviceRuntime* runtime) {
+  OpContext strict{.threads = 2, .determinism = Determinism::kStrict};
+  if (runtime != nullptr) strict.stream = runtime->stream();
+  for (const char* family : {"llada", "llada_moe"}) {
+    const auto model =
+        load_model(golden_folder(family), {.dtype = DType::kF32, .ops = ops, .context = strict, .runtime = runtime});
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 4; ++i) {
+      requests.push_back({prompt_of(5 + 9 * i, i), greedy(18, 0.04f)});
+      requests.back().params.decoding.cfg_scale = i % 2 == 0 ? 0.0f : 1.5f * static_cast<float>(i);
+      if (i == 3) requests.back().params.temperature = 0.9f;
+    }
+    EngineConfig one = config_of("full_attention", 1, strict), together = config_of("full_attention", 4, strict);
+    one.runner.runtime = together.runner.runtime = runtime;
+    together.runner.max_tokens = 140;  // of 23 + 2 * 32 + 41 + 2 * 50 rows
+    const std::vector<Decoded> got = decode(*model, together, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Decoded alone = decode(*model, one, {requests[i]}).front();
+      EXPECT_EQ(got[i].ids(), alone.ids()) << family << ", request " << i;
+      EXPECT_EQ(got[i].passes, alone.passes) << family << ", request " << i;
+      requests[i].params.decoding.cfg_scale = requests[i].params.decoding.cfg_scale > 0 ? 0.0f : 1.0f;
+      EXPECT_NE(decode(*model, one, {requests[i]}).front().ids(), alone.ids()) << family << ", request " << i;
+    }
+  }
+}
+
+TEST(Guidance, AGuidedRequestAndOthersOfItsBatchDoNotDisturbEachOther) { expect_guidance_of_its_own(nullptr, nullptr); }
+
+TEST(Guidance, AGuidedRequestAndOthersOfItsBatchDoNotDisturbEachOtherOnADevice) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  expect_guidance_of_its_own(&cuda_module().ops("cuda"), &cuda_module().runtime(0));
+}
+
+// A network that shows what came in.
+class ShowingTokens final : public Model {
+ public:
+  explicit ShowingTokens(const Model& model) : model_(model) {}
+  const ModelInfo& info() const override { return model_.info(); }
+  Tensor forward(const ForwardBatch& batch) const override {
+    const auto ids = batch.input_ids.as<const int32_t, 1>("ids");
+    const auto slots = batch.attn.write_slots.as<const int64_t, 1>("slots");
+    tokens.clear(), stored.clear();
+    for (int64_t i = 0; i < ids.dim(0); ++i) {
+      tokens.push_back(ids(i));
+      stored.push_back(slots(i) != kDoNotStore);
+    }
+    logits_rows = batch.logits_rows;
+    return model_.forward(batch);
+  }
+  mutable std::vector<int32_t> tokens, logits_rows;
+  mutable std::vector<bool> stored;
+
+ private:
+  const Model& model_;
+};
+
+// The mask may stand in the prompt itself, and an output may have decided tokens: it is the prompt that is hidden.
+TEST(Guidance, TheSecondTextIsTheFirstWithItsPromptMaskedAndIsNotStored) {
+  const auto llada = golden("llada", DType::kF32, {.threads = 1});
+  const int32_t mask = *llada->info().diffusion->mask_token_id;
+  const ShowingTokens model(*llada);
+  Engine engine(model, config_of("full_attention", 1));
+  SamplingParams params = greedy(12, 0.5f);
+  params.decoding.cfg_scale = 1;
+  engine.add(prompt_of(7), params);
+  int passes = 0;
+  engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    if (moment == StepMoment::kPlanned) return;
+    ++passes;
+    ASSERT_EQ(model.tokens.size(), 38u);
+    for (size_t p = 0; p < 19; ++p) {
+      EXPECT_EQ(model.tokens[19 + p], p < 7 ? mask : model.tokens[p]) << p;
+      if (p < 7) {
+        EXPECT_EQ(model.tokens[p], s.tokens[p]) << p;
+      }
+      EXPECT_TRUE(model.stored[p]) << p;
+      EXPECT_FALSE(model.stored[19 + p]) << p;
+    }
+    ASSERT_EQ(model.logits_rows.size(), 2 * plan.sample.size());
+    for (size_t i = 0; i < plan.sample.size(); ++i) {
+      EXPECT_EQ(model.logits_rows[i], plan.sample[i].position);
+      EXPECT_EQ(model.logits_rows[plan.sample.size() + i], 19 + plan.sample[i].position);
+    }
+  });
+  while (!engine.idle()) engine.step();
+  EXPECT_GT(passes, 2);
+  EXPECT_EQ(engine.counters().rows, 38 * passes);
+}
 
 // A network whose published sampler filters in another order.
 class FilteredAsOthers final : public Model {

@@ -58,8 +58,9 @@ Pair draw_pair(Random& random, bool on_device) {
   }
   const Pair pair =
       pick(random, {Pair{"multi_bd", "sdar"}, Pair{"multi_bd", "sdar_moe"}, Pair{"multi_bd", "llada2"},
-                    Pair{"full_attention", "dream"}, Pair{"dual_cache", "llada"}, Pair{"fast_dllm_v2", "fast_dllm_v2"},
-                    Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"}, Pair{"dmax", "llada2"},
+                    Pair{"full_attention", "dream"}, Pair{"full_attention", "llada"}, Pair{"dual_cache", "llada"},
+                    Pair{"fast_dllm_v2", "fast_dllm_v2"}, Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"},
+                    Pair{"dmax", "llada2"},
                     Pair{"diffusion_gemma", "diffusion_gemma"}});
   return on_device && pair.strategy == "diffusion_gemma" ? Pair{"multi_bd", "sdar"} : pair;
 }
@@ -105,13 +106,15 @@ DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d)
     if (d.rule == Rule::kLeftmost || d.rule == Rule::kRandom) d.threshold.reset();
   }
   if (reads(pair, DecodingOption::kCopyPenalty)) d.copy_penalty = pick(random, {0.0f, 0.0f, 1.5f});
+  if (reads(pair, DecodingOption::kCfgScale) && pair.family == "llada") d.cfg_scale = pick(random, {0.0f, 0.5f, 2.0f});
   const bool published = reads(pair, DecodingOption::kSchedule) && random.below(3) == 0;
   return published ? draw_published_loop(random, pair, d) : d;
 }
 
 SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
   SamplingParams params = greedy(between(random, 1, most), pick(random, {0.02f, 0.1f, 0.5f}));
-  if (random.below(2) == 0) params.end_of_text = SamplingParams::EndOfText::kStops;
+  using EndOfText = SamplingParams::EndOfText;
+  params.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
   if (random.below(2) == 0) params.temperature = 0.9f, params.seed = random.next() % 1000;
   params.repetition_penalty = pick(random, {1.0f, 1.0f, 1.2f});
   params.decoding = draw_decoding(random, pair, params.decoding);

@@ -169,7 +169,7 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
 
 TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
 
-TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 28); }
+TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32); }
 
 TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 24); }
 
@@ -182,7 +182,7 @@ class CudaRefiningGolden : public testing::Test {
 
 TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 16, GoldenDevice::kCuda); }
 
-TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 28, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32, GoldenDevice::kCuda); }
 
 TEST_F(CudaRefiningGolden, DMax) { expect_all_equal("dmax", 24, GoldenDevice::kCuda); }
 

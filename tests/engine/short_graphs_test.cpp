@@ -277,6 +277,7 @@ TEST(CanvasGraphs, ThatTakeKeysFromThePoolHoldNoStepThatIsNotStored) {
   EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}}), "64 rows of at most 64, 64 keys, 16 logits");
   EXPECT_EQ(graphs.ran({{canvas(60), 8}}), "none");
   EXPECT_EQ(graphs.ran({{canvas(60), 8, kAll}, {block(8), 3}}), "none");
+  EXPECT_EQ(graphs.ran({{canvas(30), 8, kAll}, {canvas(30), 8}}), "none") << "the two texts of a guided request";
 }
 
 // Those of blocks take their new keys from the step, stored or not, or all from the pool.

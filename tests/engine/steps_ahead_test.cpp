@@ -168,6 +168,30 @@ TEST_P(StepsAheadOf, ARequestEndsByATokenAndItsStateAndTextAreKept) {
   }
 }
 
+// A step that is queued ahead is read where the model runs, which bans nothing.
+TEST_P(StepsAheadOf, BannedEndTokensAreChosenByNoStep) {
+  std::vector<int32_t> eos_ids;
+  const auto run = [&](StepsAhead ahead, SamplingParams::EndOfText end_of_text) {
+    const auto some = network();
+    const WithEndTokens model(*some, eos_ids);
+    return outcome(model, ahead, 2, [end_of_text](Engine& engine, int32_t step) {
+      if (step > 0) return;
+      SamplingParams banning = likely(40), drawing = drawn(30, 7);
+      banning.end_of_text = drawing.end_of_text = end_of_text;
+      engine.add(prompt_of(20), banning);
+      engine.add(prompt_of(5, 1), drawing);
+    });
+  };
+  const Outcome free = run(StepsAhead::kNever, SamplingParams::EndOfText::kIgnored);
+  eos_ids = {free.tokens.at(1)[2].id, free.tokens.at(1)[20].id, free.tokens.at(2)[0].id};
+  const Outcome plain = run(StepsAhead::kNever, SamplingParams::EndOfText::kBanned);
+  expect_same(run(StepsAhead::kAlways, SamplingParams::EndOfText::kBanned), plain);
+  for (const auto& [id, tokens] : plain.tokens) {
+    EXPECT_EQ(tokens.size(), id == 1 ? 40u : 30u);
+    for (const SampledToken& token : tokens) EXPECT_EQ(std::ranges::count(eos_ids, token.id), 0) << "request " << id;
+  }
+}
+
 TEST_P(StepsAheadOf, RequestsComeGoAndWait) {
   expect_both_alike(2, [](Engine& engine, int32_t step) {
     if (step == 0) engine.add(prompt_of(20), likely(30));

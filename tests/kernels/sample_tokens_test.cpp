@@ -100,6 +100,16 @@ TEST_P(SampleTokens, LeaveOutTheExcludedIdAndWhatHasNoProbability) {
   EXPECT_EQ(spread({kNever, 1, kNever, kNever}, {.temperature = 1}), (Ids{{1, 100}}));
 }
 
+// A sum over all in the order of the ids is larger than one in descending order, where the small ones are lost.
+TEST_P(SampleTokens, TheLastNumberFallsOnNothingWithoutProbability) {
+  std::vector<float> row(200, -39.1f);
+  row.push_back(0);
+  row.push_back(-std::numeric_limits<float>::infinity());
+  const Drawn got = drawn(ops(), rows_of(row, 1), static_cast<int32_t>(row.size()),
+                          {{.uniform = std::nextafter(1.0, 0.0), .temperature = 1}});
+  EXPECT_NE(got.ids.data_as<int32_t>()[0], 201);
+}
+
 TEST_P(SampleTokens, ALateDrawOfALargeVocabularyFindsItsToken) {  // beyond the part that a CPU sorts at first
   const std::vector<TokenDraw> draws = {{.uniform = 0, .temperature = 1},
                                         {.uniform = 0.3, .temperature = 1},

@@ -13,18 +13,20 @@ namespace headrace {
 namespace {
 
 using Rule = DecodingParams::Rule;
+using Guidance = DiffusionInfo::Guidance;
 
 struct Family {
   std::string checkpoint;
   ReferenceDefaults published;
+  Guidance guidance = Guidance::kNone;
 };
 
 // The makers' generate functions, by their own defaults.
 const Family kFamilies[] = {
     {"sdar", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
     {"sdar_moe", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
-    {"llada", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
-    {"llada_moe", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
+    {"llada", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}, Guidance::kMaskedPrompt},
+    {"llada_moe", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}, Guidance::kMaskedPrompt},
     {"llada2", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
     {"dream", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom}},
     {"diffucoder", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom}},
@@ -34,7 +36,7 @@ const Family kFamilies[] = {
 };
 
 TEST(ReferenceDefaults, EveryDiffusionFamilyLoadsWithThoseOfItsPublishedLoop) {
-  for (const auto& [checkpoint, published] : kFamilies) {
+  for (const auto& [checkpoint, published, guidance] : kFamilies) {
     const auto folder = testing_support::golden_folder(checkpoint);
     const auto model = load_model(folder, {.random_weights = 1});
     ASSERT_TRUE(model->info().diffusion) << checkpoint;
@@ -44,6 +46,7 @@ TEST(ReferenceDefaults, EveryDiffusionFamilyLoadsWithThoseOfItsPublishedLoop) {
     EXPECT_EQ(got.top_p, published.top_p) << checkpoint;
     EXPECT_EQ(got.rule, published.rule) << checkpoint;
     EXPECT_EQ(got.block_cache, BlockCache::kNo) << checkpoint;
+    EXPECT_EQ(model->info().diffusion->guidance, guidance) << checkpoint;
   }
 }
 

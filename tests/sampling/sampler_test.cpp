@@ -148,6 +148,36 @@ TEST(Sampler, B25_TheConfidenceIsThatOfTheModelWhateverTheTemperature) {
   EXPECT_NEAR(t.confidence, 0.75, 1e-6);
 }
 
+TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
+  const std::vector<float> logits = {std::log(1.0f), std::log(90.0f), std::log(4.0f), std::log(5.0f), 50};
+  const std::vector<int32_t> banned = {1, 4, 99};  // the last one is beyond the vocabulary
+  const SampledToken likely = pick(logits, {.temperature = 0}, {.banned_ids = banned});
+  EXPECT_EQ(likely.id, 3);
+  EXPECT_NEAR(likely.confidence, 0.5, 1e-6);
+  EXPECT_NEAR(likely.margin, 0.1, 1e-6);
+  EXPECT_NEAR(likely.entropy, -(0.1 * std::log(0.1) + 0.4 * std::log(0.4) + 0.5 * std::log(0.5)), 1e-6);
+  std::map<int32_t, int> counts;
+  const SamplingParams drawn{.temperature = 1, .repetition_penalty = 1.1f};
+  const std::vector<int32_t> history = {1, 4};
+  for (int64_t position = 0; position < 400; ++position) {
+    ++counts[pick(logits, drawn,
+                  {.history = history, .position = position, .temperature = 0.5f, .banned_ids = banned})
+                 .id];
+  }
+  EXPECT_EQ(counts.count(1) + counts.count(4), 0u);
+  EXPECT_EQ(counts.size(), 3u);
+}
+
+TEST(SamplingParams, SayWhetherMoreThanATemperatureChangesTheLogits) {
+  EXPECT_FALSE(SamplingParams{}.changes_logits());
+  EXPECT_FALSE((SamplingParams{.temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored}
+                    .changes_logits()));
+  EXPECT_TRUE(SamplingParams{.repetition_penalty = 1.1f}.changes_logits());
+  EXPECT_TRUE((SamplingParams{.decoding = {.copy_penalty = 1}}.changes_logits()));
+  EXPECT_TRUE((SamplingParams{.decoding = {.cfg_scale = 1}}.changes_logits()));
+  EXPECT_TRUE(SamplingParams{.end_of_text = SamplingParams::EndOfText::kBanned}.changes_logits());
+}
+
 TEST(Sampler, ANaNIsNamed) {
   try {
     pick({0, std::numeric_limits<float>::quiet_NaN()}, {});
@@ -170,6 +200,10 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.top_k = -1}), "top_k is -1, expected 0 to 1073741824");
   EXPECT_EQ(refusal({.decoding = {.add_block = 2}}), "add_block is 2, expected 0 to 1");
   EXPECT_EQ(refusal({.decoding = {.semi_complete = -1}}), "semi_complete is -1, expected 0 to 1");
+  EXPECT_EQ(refusal({.decoding = {.cfg_scale = -0.5f}}), "cfg_scale is -0.5, expected 0 to 1000000");
+  EXPECT_EQ(refusal({.decoding = {.cfg_scale = std::nanf("")}}), "cfg_scale is nan, expected 0 to 1000000");
+  EXPECT_EQ(refusal({.decoding = {.cfg_scale = std::numeric_limits<float>::infinity()}}),
+            "cfg_scale is inf, expected 0 to 1000000");
   EXPECT_EQ(refusal({.decoding = {.steps = 3}}), "steps is 3, expected none without the schedule 'reference'");
   using Schedule = DecodingParams::Schedule;
   EXPECT_EQ(refusal({.decoding = {.schedule = Schedule::kReference, .remask_threshold = 0.5f}}),

@@ -12,7 +12,7 @@ void BatchBuilder::add_span(const ScheduledStep& step, const PlannedSpan& planne
   keys.q_off = static_cast<int32_t>(ids_.size());
   keys.page_row = s.table_row;
   for (int32_t p = keys.phys0; p < keys.phys0 + keys.q_len; ++p) {
-    ids_.push_back(s.tokens[static_cast<size_t>(p)]);
+    ids_.push_back(planned.hidden.contains(p) ? *step.plan.excluded_id : s.tokens[static_cast<size_t>(p)]);
     positions_.push_back(keys.logical(p));
     write_slots_.push_back(planned.store.contains(p) ? table.slot_of(s.table_row, p) : kDoNotStore);
   }
@@ -32,6 +32,7 @@ void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
   const auto row0 = static_cast<int32_t>(ids_.size());
   for (const PlannedSpan& span : step.plan.spans) add_span(step, span, table);
   for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);
+  for (const int32_t guide : step.plan.guides) batch_.logits_rows.push_back(row0 + guide);
   for (const SoftRow& soft : step.plan.soft) soft_.push_back({row0 + soft.row, soft.parts});
 }
 

@@ -11,7 +11,7 @@ namespace headrace {
 // Owns the memory behind the batch's views; build() invalidates the batch before. Not thread-safe.
 class BatchBuilder {
  public:
-  // logits_rows are in the order of the steps and their sample rows.
+  // logits_rows are in the order of the steps, of each its sample rows, then its guides.
   const ForwardBatch& build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
                             AttentionBackend* backend);
 

@@ -6,6 +6,14 @@
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
+namespace {
+
+void check_guidance(const DecodingParams& params, const DiffusionInfo& info) {
+  HR_REQUIRE(params.cfg_scale == 0 || info.guidance != DiffusionInfo::Guidance::kNone, ErrorCode::kInvalidArgument,
+             "cfg_scale is ", params.cfg_scale, ", expected 0 with this model, whose published loop has no guidance");
+}
+
+}  // namespace
 
 std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const EngineConfig& c) {
   StrategyConfig config = c.decoding;
@@ -28,6 +36,13 @@ void check_params(const SamplingParams& params, std::string_view strategy, const
   check_reference(params.decoding, *model.diffusion);
   check_threshold(params.decoding, *model.diffusion);
   check_semi_complete(params.decoding, *model.diffusion);
+  check_guidance(params.decoding, *model.diffusion);
+}
+
+void check_graphs(const SamplingParams& params, RunnerConfig::Graphs graphs) {
+  HR_REQUIRE(params.decoding.cfg_scale == 0 || graphs != RunnerConfig::Graphs::kRequired, ErrorCode::kOutOfMemory,
+             "graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is ",
+             params.decoding.cfg_scale);
 }
 
 }  // namespace headrace

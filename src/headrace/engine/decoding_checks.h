@@ -15,4 +15,7 @@ std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const Engi
 // Error kInvalidArgument for what a request of this strategy and model cannot ask.
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model);
 
+// Error kOutOfMemory, as ModelRunner's, for a request whose steps have no graphs where these are required.
+void check_graphs(const SamplingParams& params, RunnerConfig::Graphs graphs);
+
 }  // namespace headrace

@@ -71,6 +71,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   check_device();
   check_params(params, config_.strategy, model_.info());
+  check_graphs(params, config_.runner.graphs);
   for (const int32_t id : prompt) {
     HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
                " is outside the vocabulary of ", model_.info().vocab_size);

@@ -107,6 +107,7 @@ class Engine {
   using StepFilter = bool (*)(const ScheduledStep&);
   // The tokens of all rows of logits on the host; the sequences of steps for which `keeps` holds keep what they need.
   std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, const Tensor& logits, StepFilter keeps);
+  // One for each row of logits; what is drawn of guides is nobody's.
   std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
   // kAssumed: the strategy has committed some token of each step already, whose place is known.

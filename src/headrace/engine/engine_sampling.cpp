@@ -11,6 +11,43 @@ bool device_reads(const ScheduledStep& step) { return step.device_reads(); }
 bool host_reads(const ScheduledStep& step) { return !step.device_reads(); }
 bool any_reads(const ScheduledStep& /*step*/) { return true; }
 
+// Of what there is for each row of logits, that of rows which decide something: guides say nothing by themselves.
+template <class T>
+std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, const std::vector<T>& rows) {
+  std::vector<T> kept;
+  auto next = rows.begin();
+  for (const ScheduledStep& step : steps) {
+    kept.insert(kept.end(), next, next + std::ssize(step.plan.sample));
+    next += std::ssize(step.plan.sample) + std::ssize(step.plan.guides);
+  }
+  return kept;
+}
+
+// A row for each that decides something: as it is, or moved away from what guides it. In float32.
+// Source: Nie et al. 2025 (LLaDA), unsupervised classifier-free guidance.
+Tensor guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
+  if (std::ranges::all_of(steps, [](const ScheduledStep& step) { return step.plan.guides.empty(); })) return logits;
+  int64_t samples = 0;
+  for (const ScheduledStep& step : steps) samples += std::ssize(step.plan.sample);
+  const int64_t width = logits.view().dim(1);
+  Tensor result(DType::kF32, {samples, width});
+  const float* from = logits.data_as<float>();
+  float* to = result.data_as<float>();
+  for (const ScheduledStep& step : steps) {
+    const int64_t count = std::ssize(step.plan.sample) * width;
+    if (step.plan.guides.empty()) {
+      std::copy_n(from, count, to);
+    } else {
+      const float scale = step.sequence->params.decoding.cfg_scale;
+      std::transform(from, from + count, from + count, to,
+                     [scale](float with, float without) { return without + (scale + 1) * (with - without); });
+    }
+    from += count + std::ssize(step.plan.guides) * width;
+    to += count;
+  }
+  return result;
+}
+
 }  // namespace
 
 // A device chooses the tokens of all rows that it can read, whatever the host does with others of the batch: its
@@ -18,14 +55,14 @@ bool any_reads(const ScheduledStep& /*step*/) { return true; }
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
   const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
-  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, runner_.run(batch), any_reads);
+  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, guided(steps, runner_.run(batch)), any_reads);
   const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
   Tensor logits;
   queue(steps, spots, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
-  std::vector<SampledToken> tokens = Sampler::describe(runner_.take_tokens(), spots);
+  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(runner_.take_tokens(), spots));
   if (all) return tokens;
-  const std::vector<SampledToken> by_host = read(steps, logits, host_reads);
+  const std::vector<SampledToken> by_host = read(steps, guided(steps, std::move(logits)), host_reads);
   std::ptrdiff_t first = 0;
   for (const ScheduledStep& step : steps) {
     const std::ptrdiff_t count = std::ssize(step.plan.sample);
@@ -78,7 +115,7 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   const auto& diffusion = model_.info().diffusion;
   const bool top_p_first = diffusion && diffusion->filters == DiffusionInfo::Filters::kTopPFirst;
   const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
-  static const SamplingParams nobodys;
+  static const SamplingParams nobodys{.temperature = 0};
   for (const ScheduledStep& step : steps) {
     if (step.sequence == nullptr) {  // aborted while its step ran
       spots.resize(spots.size() + step.plan.sample.size(), {.params = &nobodys});
@@ -89,17 +126,20 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
     // occurred.
     const auto count = step.plan.excluded_id ? s.num_tokens() : s.num_final;
     const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
+    const bool bans = s.params.end_of_text == SamplingParams::EndOfText::kBanned;
+    const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
       spots.push_back(
-          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of});
+          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of, banned});
     }
+    spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
   }
   return spots;
 }
 
 std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {
-  const std::vector<SampleSpot> spots = spots_of(steps);
+  const std::vector<SampleSpot> spots = of_samples(steps, spots_of(steps));
   if (spots.empty()) return {};
   return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
 }

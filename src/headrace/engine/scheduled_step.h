@@ -16,10 +16,7 @@ struct ScheduledStep {
   std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
 
   // Whether a device can read its logits: nothing but a temperature changes them before.
-  bool device_reads() const {
-    const SamplingParams& p = sequence->params;
-    return p.repetition_penalty == 1 && p.decoding.copy_penalty == 0 && plan.num_candidates == 0;
-  }
+  bool device_reads() const { return !sequence->params.changes_logits() && plan.num_candidates == 0; }
 };
 
 // Of recurrent states, by slot.

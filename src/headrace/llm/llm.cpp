@@ -12,6 +12,7 @@
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
+#include "headrace/strategy/decoding_option.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/weights/checkpoint_files.h"
 
@@ -48,7 +49,11 @@ int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
   const auto& diffusion = model.info().diffusion;
   if (!diffusion) return std::min(context, most);
   const int32_t whole = context + c.decoding.block_size.value_or(diffusion->block_size);
-  if (diffusion->attention == DiffusionInfo::Attention::kFull) return whole;
+  if (diffusion->attention == DiffusionInfo::Attention::kFull) {
+    const bool guided =
+        diffusion->guidance != DiffusionInfo::Guidance::kNone && reads_option(c.strategy, DecodingOption::kCfgScale);
+    return guided ? 2 * whole : whole;  // a guided request's step runs its text twice
+  }
   StrategyConfig decoding = c.decoding;
   decoding.model = diffusion;
   const auto strategy = make_strategy(c.strategy, decoding);
@@ -182,6 +187,7 @@ std::string checked_strategy(const std::filesystem::path& model, const LLMOption
       .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
   strategy_of(stated, engine);
   check_params(params, engine.strategy, stated);
+  check_graphs(params, o.graphs);
   return engine.strategy;
 }
 

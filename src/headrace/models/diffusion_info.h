@@ -30,6 +30,12 @@ struct DiffusionInfo {
     kTimesteps,  // the best of the share that linear time gives, of the whole output: it is one block
   };
 
+  // What a request is guided by (DecodingParams::cfg_scale).
+  enum class Guidance : uint8_t {
+    kNone,          // the published loop has none
+    kMaskedPrompt,  // the logits of the same text with masks in place of its prompt
+  };
+
   // Of several blocks that are denoised at the same time, those that keep at least their best candidate.
   enum class Progress : uint8_t {
     kInTurn,  // the first unfinished one, and one behind a block that is nearly done (DecodingParams::semi_complete)
@@ -54,6 +60,7 @@ struct DiffusionInfo {
   float threshold = 0.9f;  // a position's token is kept when its probability passes
   Acceptance acceptance = Acceptance::kAbove;
   Loop loop = Loop::kDynamic;
+  Guidance guidance = Guidance::kNone;
   Progress progress = Progress::kInTurn;
   // In which order the published sampler filters; that of a request with both filters set.
   enum class Filters : uint8_t { kTopKFirst, kTopPFirst } filters = Filters::kTopKFirst;

@@ -84,7 +84,8 @@ ModelConfig llada_config(const JsonValue& root) {
                               .sub_block_size = 32,
                               .attention = DiffusionInfo::Attention::kFull,
                               .acceptance = DiffusionInfo::Acceptance::kAtLeast,
-                              .loop = DiffusionInfo::Loop::kEven};
+                              .loop = DiffusionInfo::Loop::kEven,
+                              .guidance = DiffusionInfo::Guidance::kMaskedPrompt};
   return c;
 }
 

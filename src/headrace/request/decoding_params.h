@@ -49,6 +49,9 @@ struct DecodingParams {
   int32_t merge_candidates = 1;  // tokens whose blend a place that is not final goes in as (dmax)
   static constexpr int32_t kMaxEdits = 16;
   float copy_penalty = 0;  // off the logit of the token on the left in the same block (multi_bd_edit)
+  // Above 0: classifier-free guidance (full_attention). Logits are those of the same text with its prompt masked, and
+  // cfg_scale + 1 times what the prompt adds to them; everything else reads the result. A pass runs two texts.
+  float cfg_scale = 0;
 };
 
 }  // namespace headrace

@@ -31,6 +31,11 @@ void refuse_unread(const DecodingParams& d) {
 
 }  // namespace
 
+bool SamplingParams::changes_logits() const {
+  return repetition_penalty != 1 || decoding.copy_penalty != 0 || decoding.cfg_scale != 0 ||
+         end_of_text == EndOfText::kBanned;
+}
+
 void validate(const SamplingParams& p) {
   const struct {
     const char* name;
@@ -47,6 +52,7 @@ void validate(const SamplingParams& p) {
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
                  {"remask_threshold", static_cast<double>(p.decoding.remask_threshold.value_or(0)), 0, 1},
                  {"copy_penalty", static_cast<double>(p.decoding.copy_penalty), 0, 1e6},
+                 {"cfg_scale", static_cast<double>(p.decoding.cfg_scale), 0, 1e6},
                  {"order_temperature", static_cast<double>(p.decoding.order_temperature), 0, 1e6},
                  {"merge_candidates", static_cast<double>(p.decoding.merge_candidates), 1, 64},
                  {"max_edits", static_cast<double>(p.decoding.max_edits.value_or(0)), 0, 1 << 20},

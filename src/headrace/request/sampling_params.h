@@ -17,7 +17,15 @@ struct SamplingParams {
   uint64_t seed = 0;
   std::vector<std::string> stop;  // texts that end the output; they are not part of it
   DecodingParams decoding;        // of diffusion strategies
-  enum class EndOfText : uint8_t { kStops, kIgnored } end_of_text = EndOfText::kStops;
+  // What becomes of the model's end tokens.
+  enum class EndOfText : uint8_t {
+    kStops,    // the first one ends the request
+    kIgnored,  // they are tokens like all others
+    kBanned,   // none is ever chosen: their logits are -inf before anything else reads them
+  } end_of_text = EndOfText::kStops;
+
+  // Whether more than a temperature changes the logits before they are read; the host alone does that.
+  bool changes_logits() const;
 };
 
 // Error kInvalidArgument: the field, what was found, what is expected.

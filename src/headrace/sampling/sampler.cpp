@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "headrace/base/error.h"
@@ -10,6 +11,12 @@
 
 namespace headrace {
 namespace {
+
+void ban(std::span<float> logits, std::span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    if (static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+  }
+}
 
 void penalise(std::span<float> logits, float penalty, std::span<const int32_t> history) {
   if (penalty == 1) return;
@@ -70,6 +77,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
   };
   for (int64_t r = 0; r < count; ++r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
+    ban(row_of(r), spot.banned_ids);
     if (spot.temperature != 1) {
       auto* row = static_cast<float*>(logits.select(r).data());
       std::transform(row, row + logits.dim(1), row, [&spot](float logit) { return logit / spot.temperature; });

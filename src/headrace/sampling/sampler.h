@@ -20,6 +20,7 @@ struct SampleSpot {
   float temperature = 1;                   // divides the row before everything else
   std::optional<int32_t> discouraged_id;   // loses params->decoding.copy_penalty of its logit
   TopPOf top_p_of = TopPOf::kTopK;         // the family's
+  std::span<const int32_t> banned_ids;     // have the logit -inf
 };
 
 // What ops said of rows of logits: tensors on the host.
@@ -37,8 +38,8 @@ class Sampler {
   // Ids from `vocab` on (padding rows of the model's head) and excluded_id are excluded before the softmax.
   Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
 
-  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. The spot's temperature, the
-  // penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest id. The random
+  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. What is banned, the spot's
+  // temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest id. The random
   // number depends on the seed, the position and the step alone, and a row is read without the others, so a result does
   // not depend on what else runs. Error kInternal for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,

@@ -69,6 +69,7 @@ std::string_view name_of(DecodingOption option) {
     case Option::kOrderTemperature: return "order_temperature";
     case Option::kMergeCandidates: return "merge_candidates";
     case Option::kCopyPenalty: return "copy_penalty";
+    case Option::kCfgScale: return "cfg_scale";
     case Option::kBlockSize: return "block_size";
     case Option::kMaskTokenId: return "mask_token_id";
     case Option::kNumBlocks: return "num_blocks";
@@ -83,7 +84,7 @@ std::string_view name_of(DecodingOption option) {
 std::vector<AskedOption> asked_options(const DecodingParams& params) {
   const DecodingParams none;
   const auto& [rule, schedule, steps, max_passes, threshold, add_block, semi_complete, edit_threshold, remask_threshold,
-               max_edits, order_temperature, merge_candidates, copy_penalty] = params;
+               max_edits, order_temperature, merge_candidates, copy_penalty, cfg_scale] = params;
   Asked asked;
   asked.add(Option::kRule, rule);
   asked.add(Option::kSchedule, schedule, none.schedule);
@@ -98,6 +99,7 @@ std::vector<AskedOption> asked_options(const DecodingParams& params) {
   asked.add(Option::kOrderTemperature, order_temperature, none.order_temperature);
   asked.add(Option::kMergeCandidates, merge_candidates, none.merge_candidates);
   asked.add(Option::kCopyPenalty, copy_penalty, none.copy_penalty);
+  asked.add(Option::kCfgScale, cfg_scale, none.cfg_scale);
   return std::move(asked).list();
 }
 

@@ -26,6 +26,7 @@ enum class DecodingOption : uint8_t {
   kOrderTemperature,
   kMergeCandidates,
   kCopyPenalty,
+  kCfgScale,
   kBlockSize,
   kMaskTokenId,
   kNumBlocks,

@@ -23,7 +23,8 @@ struct TokenRange {
 // and page_row are the batch's to set.
 struct PlannedSpan {
   KeySpan keys;
-  TokenRange store;  // of these positions, K and V are kept
+  TokenRange store;        // of these positions, K and V are kept
+  TokenRange hidden = {};  // tokens of these positions go in as the plan's excluded_id, the mask
 };
 
 // A row whose logits decide a position: the position's own, or for models that predict the next token the one before.
@@ -44,7 +45,10 @@ struct SoftRow {
 // One sequence's share of a step. Strategies fill it; kernels never learn which one did.
 struct StepPlan {
   std::vector<PlannedSpan> spans;      // rows in this order; empty: nothing fits the budget
-  std::vector<SampleRow> sample;       // ascending in row, each row once; the model's head runs on these alone
+  std::vector<SampleRow> sample;       // ascending in row, each row once; the head runs on these and on `guides`
+  // Rows whose logits guide those of `sample` by the request's cfg_scale, one for each and all of them behind these,
+  // ascending; empty: none. A strategy whose plans have any keeps neither logits nor candidates.
+  std::vector<int32_t> guides = {};
   std::optional<int32_t> excluded_id;  // never sampled: the mask token
   std::vector<SoftRow> soft;           // ascending in row
   TokenMerge::Length soft_length = TokenMerge::Length::kOfParts;  // the same in every plan of a strategy

@@ -29,8 +29,8 @@ std::optional<BlockRule> device_rule(const DecodingParams& params, const Diffusi
 
 std::optional<BlockState> device_state(const Sequence& s, const DecodingBlock& open, const DiffusionInfo& info) {
   const auto rule = device_rule(s.params.decoding, info);
-  const bool greedy = s.params.temperature == 0 && s.params.repetition_penalty == 1;
-  if (!rule || !greedy || s.eos_ids.size() > BlockState::kMaxEndIds) return {};
+  const bool most_likely = s.params.temperature == 0 && !s.params.changes_logits();
+  if (!rule || !most_likely || s.eos_ids.size() > BlockState::kMaxEndIds) return {};
   BlockState state{.running = 1,
                    .begin = open.begin(),
                    .editable = open.editable_begin() - open.begin(),

@@ -27,13 +27,21 @@ std::optional<CanvasShape> FullAttention::canvas_shape() const {
                      .at_most = info_.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese};
 }
 
+int32_t FullAttention::min_budget(const Sequence& s) const {
+  return s.params.decoding.cfg_scale > 0 ? 2 * s.num_tokens() : s.num_tokens();
+}
+
 StepPlan FullAttention::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan{.excluded_id = info_.mask_token_id};
-  if (s.num_tokens() > budget) return plan;
-  plan.spans.push_back({.keys = {.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull}, .store = {0, s.num_tokens()}});
+  if (min_budget(s) > budget) return plan;
+  const KeySpan canvas{.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull};
+  plan.spans.push_back({.keys = canvas, .store = {0, s.num_tokens()}});
   const int32_t shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
   const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
   for (const int32_t p : block->masked_positions()) plan.sample.push_back({p - shift, p, block->num_steps()});
+  if (s.params.decoding.cfg_scale == 0) return plan;
+  plan.spans.push_back({.keys = canvas, .store = {}, .hidden = {0, s.prompt_len}});
+  for (const SampleRow& row : plan.sample) plan.guides.push_back(s.num_tokens() + row.row);
   return plan;
 }
 

@@ -15,10 +15,11 @@ class FullAttention final : public DecodingStrategy {
 
   std::string_view name() const override { return "full_attention"; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence& sequence) const override { return sequence.num_tokens(); }
+  int32_t min_budget(const Sequence& sequence) const override;
   int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
   std::optional<CanvasShape> canvas_shape() const override;
-  // The whole canvas; the undecided positions of the first unfinished block are sampled.
+  // The whole canvas; the undecided positions of the first unfinished block are sampled. Of a guided request the canvas
+  // runs a second time, with its prompt masked and nothing stored.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided, but
   // the canvas keeps its length: the model sees how much room there was.

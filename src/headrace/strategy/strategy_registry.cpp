@@ -58,7 +58,7 @@ constexpr bool of_any_but_canvases(const DiffusionInfo& m) { return m.attention 
 // else knows of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
 constexpr std::array kStrategies = {
     Row{"autoregressive", make<Autoregressive>, of_blocks, {}},  // a baseline
-    Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop},
+    Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop | DecodingOptionSet{kCfgScale}},
     Row{"dual_cache", make<DualCache>, of_full, kChoice},
     Row{"multi_bd", make<MultiBD>, of_blocks, kChoice | kBuffer | kPublishedLoop | kProgress},
     Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks_of_their_own,

@@ -79,11 +79,13 @@ int32_t drawn(std::span<const float> logits, float largest, std::optional<int32_
     total = kept;
   }
   double reached = 0;
-  for (size_t i = 0; i < count; ++i) {
+  size_t last = 0;  // with a weight: sums in another order may leave a rest behind it
+  for (size_t i = 0; i < count && candidates[i].weight > 0; ++i) {
     reached += candidates[i].weight;
     if (p.uniform * total < reached) return candidates[i].id;
+    last = i;
   }
-  return candidates[count - 1].id;
+  return candidates[last].id;
 }
 
 }  // namespace

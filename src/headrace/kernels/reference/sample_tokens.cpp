@@ -35,11 +35,14 @@ int32_t drawn(std::vector<Candidate> all, const TokenDraw& draw) {
   }
   const double target = draw.uniform * sum(all);
   double reached = 0;
+  int32_t last = all.front().id;  // with a weight
   for (const Candidate& c : all) {
+    if (c.weight == 0) break;
     reached += c.weight;
     if (target < reached) return c.id;
+    last = c.id;
   }
-  return all.back().id;
+  return last;
 }
 
 }  // namespace
