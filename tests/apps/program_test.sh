@@ -285,9 +285,14 @@ cp "$demos/puzzle-diffusion/config.json" "$demos/puzzle-diffusion/tokenizer.json
 
 # Tokens that count: those of the text.
 sorted() { "$headrace" generate "$demos/puzzle-diffusion" -p "sort: 79285432 =" -n 20 "$@" --json; }
+ids() { grep -oE '"ids": \[[^]]*' | grep -oE '[0-9]+' | xargs; }
 counts() { grep -oE '"(text|completion_tokens|forwards|tokens_per_forward)": ("[^"]*"|[0-9.]*)' | sed 's/.*: //' | xargs; }
 check "an end token is none" "22345789 8 1 8.000" "$(sorted | counts)"
 check "nor are those behind it" "22345789 8" "$(sorted --ignore-eos | counts | cut -d' ' -f1,2)"
+check "where end tokens are banned there is text to the end" "20 20 length" \
+  "$(sorted --ban-end-tokens | grep -oE '"completion_tokens": [0-9]*' | grep -oE '[0-9]+') $(sorted --ban-end-tokens | ids | wc -w) $(sorted --ban-end-tokens | grep -oE '"finish_reason": "[a-z]*' | cut -d'"' -f4)"
+check "which is not to go on behind one" "headrace: --ignore-eos excludes --ban-end-tokens; status 2" \
+  "$("$headrace" generate -p x --ban-end-tokens --ignore-eos 2>&1); status $?"
 check "what a stop text leaves" "2234 4 1 4.000" "$(sorted --stop 578 | counts)"
 check "which may be nothing" " 0 1 0.000" "$(sorted --stop 22 | counts | sed 's/^0/ 0/')"
 check "log-probabilities, one for each id" "9 9 1" \
@@ -361,6 +366,23 @@ check "a strategy that the model was not trained for" \
 check "a network of whole canvases token by token" 2 \
   "$(status "$headrace" generate "$(dirname "$0")/../golden/llada" --random-weights 1 -p x -n 1 --strategy autoregressive)"
 check "a network of causal blocks token by token" 0 "$(status diffuse --strategy autoregressive)"
+# Guidance, of LLaDA's loop alone; twice its canvas fits a step however long the text is.
+mkdir "$work/llada"
+cp "$golden/llada/config.json" "$golden/llada/model.safetensors" "$demos/puzzle-diffusion/tokenizer.json" "$work/llada/"
+guided() { "$headrace" generate "$work/llada" -p x -n 110 -c 128 --temperature 0 --ignore-eos --json "$@" 2>/dev/null; }
+check "guidance changes the text" "110 yes" \
+  "$(guided --cfg-scale 2 | ids | wc -w) $([[ $(guided --cfg-scale 2 | ids) != $(guided | ids) ]] && echo yes)"
+check "but by nothing" "$(guided | ids)" "$(guided --cfg-scale 0 | ids)"
+check "guidance of a model whose loop has none" \
+  "headrace: cfg_scale is 2, expected 0 with this model, whose published loop has no guidance; status 2" \
+  "$("$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2 2>&1 | tail -n 1); status $(status "$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2)"
+check "of a strategy that does not read it, by nothing too" \
+  "headrace: strategy 'multi_bd': cfg_scale is 1, expected 0; strategies that read it: full_attention; status 2 2" \
+  "$(diffuse --cfg-scale 1); status $(status diffuse --cfg-scale 1) $(status diffuse --cfg-scale 0)"
+check "below 0, without an end, and no number" "2 2 2" \
+  "$(status guided --cfg-scale -1) $(status guided --cfg-scale inf) $(status guided --cfg-scale nan)"
+check "where graphs are required" "4 headrace: graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is 2" \
+  "$(status guided --cfg-scale 2 --require-graphs) $("$headrace" generate "$work/llada" -p x -n 2 --cfg-scale 2 --require-graphs 2>&1 | tail -n 1)"
 check "a block cache of a strategy without one, on and off" "2 2" \
   "$(status diffuse --block-cache yes) $(status diffuse --block-cache no)"
 check "blocks that a published loop does not read" \

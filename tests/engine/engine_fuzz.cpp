@@ -60,8 +60,7 @@ Pair draw_pair(Random& random, bool on_device) {
       pick(random, {Pair{"multi_bd", "sdar"}, Pair{"multi_bd", "sdar_moe"}, Pair{"multi_bd", "llada2"},
                     Pair{"full_attention", "dream"}, Pair{"full_attention", "llada"}, Pair{"dual_cache", "llada"},
                     Pair{"fast_dllm_v2", "fast_dllm_v2"}, Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"},
-                    Pair{"dmax", "llada2"},
-                    Pair{"diffusion_gemma", "diffusion_gemma"}});
+                    Pair{"dmax", "llada2"}, Pair{"diffusion_gemma", "diffusion_gemma"}});
   return on_device && pair.strategy == "diffusion_gemma" ? Pair{"multi_bd", "sdar"} : pair;
 }
 

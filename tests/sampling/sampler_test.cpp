@@ -160,8 +160,7 @@ TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
   const SamplingParams drawn{.temperature = 1, .repetition_penalty = 1.1f};
   const std::vector<int32_t> history = {1, 4};
   for (int64_t position = 0; position < 400; ++position) {
-    ++counts[pick(logits, drawn,
-                  {.history = history, .position = position, .temperature = 0.5f, .banned_ids = banned})
+    ++counts[pick(logits, drawn, {.history = history, .position = position, .temperature = 0.5f, .banned_ids = banned})
                  .id];
   }
   EXPECT_EQ(counts.count(1) + counts.count(4), 0u);
@@ -170,8 +169,8 @@ TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
 
 TEST(SamplingParams, SayWhetherMoreThanATemperatureChangesTheLogits) {
   EXPECT_FALSE(SamplingParams{}.changes_logits());
-  EXPECT_FALSE((SamplingParams{.temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored}
-                    .changes_logits()));
+  EXPECT_FALSE(
+      (SamplingParams{.temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored}.changes_logits()));
   EXPECT_TRUE(SamplingParams{.repetition_penalty = 1.1f}.changes_logits());
   EXPECT_TRUE((SamplingParams{.decoding = {.copy_penalty = 1}}.changes_logits()));
   EXPECT_TRUE((SamplingParams{.decoding = {.cfg_scale = 1}}.changes_logits()));

@@ -40,9 +40,10 @@ void check_params(const SamplingParams& params, std::string_view strategy, const
 }
 
 void check_graphs(const SamplingParams& params, RunnerConfig::Graphs graphs) {
-  HR_REQUIRE(params.decoding.cfg_scale == 0 || graphs != RunnerConfig::Graphs::kRequired, ErrorCode::kOutOfMemory,
-             "graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is ",
-             params.decoding.cfg_scale);
+  HR_REQUIRE(
+      params.decoding.cfg_scale == 0 || graphs != RunnerConfig::Graphs::kRequired, ErrorCode::kOutOfMemory,
+      "graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is ",
+      params.decoding.cfg_scale);
 }
 
 }  // namespace headrace

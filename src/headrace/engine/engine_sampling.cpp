@@ -55,7 +55,8 @@ Tensor guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
   const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
-  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, guided(steps, runner_.run(batch)), any_reads);
+  if (runner_.on_cpu() || std::ranges::none_of(steps, reads))
+    return read(steps, guided(steps, runner_.run(batch)), any_reads);
   const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
   Tensor logits;
@@ -130,8 +131,8 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back(
-          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p_of, banned});
+      spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id,
+                       top_p_of, banned});
     }
     spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
   }

@@ -14,7 +14,8 @@ namespace {
 
 void ban(std::span<float> logits, std::span<const int32_t> ids) {
   for (const int32_t id : ids) {
-    if (static_cast<size_t>(id) < logits.size()) logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+    if (static_cast<size_t>(id) < logits.size())
+      logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
   }
 }
 

@@ -39,9 +39,9 @@ class Sampler {
   Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
 
   // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. What is banned, the spot's
-  // temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest id. The random
-  // number depends on the seed, the position and the step alone, and a row is read without the others, so a result does
-  // not depend on what else runs. Error kInternal for a logit that is NaN.
+  // temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest
+  // id. The random number depends on the seed, the position and the step alone, and a row is read without the others,
+  // so a result does not depend on what else runs. Error kInternal for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}) const;
   // The `count` most likely tokens of a row that sample() has changed and read as `read`, or all that there are, in

@@ -44,13 +44,13 @@ struct SoftRow {
 
 // One sequence's share of a step. Strategies fill it; kernels never learn which one did.
 struct StepPlan {
-  std::vector<PlannedSpan> spans;      // rows in this order; empty: nothing fits the budget
-  std::vector<SampleRow> sample;       // ascending in row, each row once; the head runs on these and on `guides`
+  std::vector<PlannedSpan> spans;  // rows in this order; empty: nothing fits the budget
+  std::vector<SampleRow> sample;   // ascending in row, each row once; the head runs on these and on `guides`
   // Rows whose logits guide those of `sample` by the request's cfg_scale, one for each and all of them behind these,
   // ascending; empty: none. A strategy whose plans have any keeps neither logits nor candidates.
   std::vector<int32_t> guides = {};
-  std::optional<int32_t> excluded_id;  // never sampled: the mask token
-  std::vector<SoftRow> soft;           // ascending in row
+  std::optional<int32_t> excluded_id;                             // never sampled: the mask token
+  std::vector<SoftRow> soft;                                      // ascending in row
   TokenMerge::Length soft_length = TokenMerge::Length::kOfParts;  // the same in every plan of a strategy
   int32_t num_candidates = 0;  // of each sampled row, that the sequence keeps in its `candidates`
   float temperature = 1;       // divides the logits of `sample` before anything else reads them
