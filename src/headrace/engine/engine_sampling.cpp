@@ -119,7 +119,7 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   static const SamplingParams nobodys{.temperature = 0};
   for (const ScheduledStep& step : steps) {
     if (step.sequence == nullptr) {  // aborted while its step ran
-      spots.resize(spots.size() + step.plan.sample.size(), {.params = &nobodys});
+      spots.resize(spots.size() + step.plan.sample.size() + step.plan.guides.size(), {.params = &nobodys});
       continue;
     }
     const Sequence& s = *step.sequence;
