@@ -71,6 +71,17 @@ TEST(DeviceFault, FailsEveryRequestAndTheEngineForGood) {
   EXPECT_EQ(cuda_error_of([&] { engine.add({1}, {.max_tokens = 1}); }).find(reason), 0u);
 }
 
+TEST(DeviceFault, OfAScoreIsRememberedToo) {
+  const FailingModel model(0);
+  Engine engine(model, config());
+  const std::string reason = "cuda: waiting for the device failed: an illegal memory access";
+  EXPECT_EQ(cuda_error_of([&] { engine.score({1, 2, 3}); }), reason);
+  EXPECT_EQ(engine.fault(), reason);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_EQ(cuda_error_of([&] { engine.add({1}, {.max_tokens = 1}); }).find(reason), 0u);
+  EXPECT_EQ(cuda_error_of([&] { engine.score({1, 2, 3}); }).find(reason), 0u);
+}
+
 TEST(DeviceFault, AnotherErrorOfAStepIsNotTheDevices) {
   const FailingModel model(9);
   Engine engine(model, config());

@@ -122,18 +122,46 @@ void Engine::give_up(const std::string& fault) {
   warm_up_ = {};
 }
 
-std::vector<StepOutput> Engine::step() {
+template <class Run>
+auto Engine::guarded(const Run& run) {
   check_device();
+  in_step_.clear();
   try {
-    return run_step();
+    return run();
   } catch (const Error& e) {
-    if (e.code() == ErrorCode::kCuda) give_up(e.what());
+    e.code() == ErrorCode::kCuda ? give_up(e.what()) : fail_step();
+    throw;
+  } catch (...) {
+    fail_step();
     throw;
   }
 }
 
-void Engine::copy_states() {
+void Engine::note(const std::vector<ScheduledStep>& steps) {
+  for (const ScheduledStep& step : steps) {
+    if (step.sequence != nullptr) in_step_.push_back(step.sequence->id);
+  }
+}
+
+// To run it again would update recurrent states twice.
+void Engine::fail_step() {
+  for (const int64_t id : in_step_) abort(id);
+  try {
+    drop_flight();
+  } catch (const Error& e) {
+    give_up(e.what());  // the caller hears of the first error now, and of this one by the next call
+  }
+}
+
+std::vector<StepOutput> Engine::step() {
+  return guarded([this] { return run_step(); });
+}
+
+std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
+  std::vector<ScheduledStep> steps = scheduler_.next(admits);
+  note(steps);
   for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
+  return steps;
 }
 
 std::vector<StepOutput> Engine::run_step() {
@@ -141,13 +169,13 @@ std::vector<StepOutput> Engine::run_step() {
     step_warm_up();
     return {};
   }
-  if (flight_of_ == Flight::kTokens && std::ranges::all_of(flight_, is_lost)) drop_flight({});
+  if (flight_of_ == Flight::kTokens && std::ranges::all_of(flight_, is_lost)) drop_flight();
   if (!flight_.empty()) {
+    note(flight_);
     show_planned(flight_);
     return flight_of_ == Flight::kBlocks ? land() : land_tokens();
   }
-  const std::vector<ScheduledStep> steps = scheduler_.next();
-  copy_states();
+  const std::vector<ScheduledStep> steps = next_steps();
   if (steps.empty()) return {};
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
@@ -171,6 +199,7 @@ void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
 
 void Engine::step_warm_up() {
   const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
+  in_step_ = {warm_up_.first()};
   runner_.run(
       warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
 }
@@ -219,11 +248,11 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   HR_REQUIRE(idle(), ErrorCode::kInvalidArgument, "engine: score runs alone, but requests are queued");
   const int64_t id = add(tokens, {.max_tokens = 1});
   const ScopeEnd stop_running([this, id] { abort(id); });
-  const auto steps = scheduler_.next();
-  copy_states();
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
-  const ScheduledStep step{.sequence = steps.front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-  const Tensor logits = runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
+  const Tensor logits = guarded([&] {
+    const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
+    return runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
+  });
   std::vector<float> scores;
   for (int32_t i = 0; i + 1 < all.end; ++i) {
     const float* row = logits.data_as<float>() + i * logits.dim(1);

@@ -49,7 +49,7 @@ struct EngineCounters {
   int64_t device_steps = 0;  // of `steps`: that the device ended by itself
 };
 
-// Not thread-safe.
+// Not thread-safe, and one thread at a time for all engines of one CUDA device (DeviceRuntime).
 class Engine {
  public:
   // `model` is not owned and outlives the engine. Errors as ModelRunner and make_strategy.
@@ -59,13 +59,16 @@ class Engine {
   // the vocabulary, or a request that could never run. While the runner's metadata source is warming up, requests of
   // any length are accepted, run and forgotten: see WarmUpQueue. The two kinds do not mix: Error kInvalidArgument.
   int64_t add(std::vector<int32_t> prompt, const SamplingParams& params);
-  void abort(int64_t id);  // frees what it holds; an unknown id is ignored
+  void abort(int64_t id);                                         // frees what it holds; an unknown id is ignored
+  bool has(int64_t id) const { return sequences_.contains(id); }  // whether it waits or runs
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
   // One step of every sequence that fits: schedule, build, run, sample, commit. Nothing is handed out of a warm-up.
   // Where the device denoises blocks by itself, the next step runs already when this one returns.
-  // An Error kCuda is the device's last word: every request is dropped, and from then on add() and step() throw it
-  // again. A server fails all its requests with it and ends, to be started anew.
+  // What it throws, whatever it is, ends the requests that were in the step, which may have changed their states in
+  // part: a server fails those that has() no longer knows with that error. The others go on with the next step.
+  // An Error kCuda is the device's last word: every request is dropped, and from then on add(), step() and score()
+  // throw it again. A server fails all its requests with it and ends, to be started anew.
   std::vector<StepOutput> step();
   // What the device's error was; none while it works.
   const std::optional<std::string>& fault() const { return fault_; }
@@ -73,7 +76,8 @@ class Engine {
   // Called within step(); an empty function stops it.
   void observe(StepObserver observer) { observer_ = std::move(observer); }
 
-  // Natural-log probabilities of tokens[1..] given those before: one sequence, run at once and forgotten.
+  // Natural-log probabilities of tokens[1..] given those before: one sequence, run at once and forgotten. Errors as
+  // add() and step().
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
   const EngineCounters& counters() const { return counters_; }
@@ -82,10 +86,15 @@ class Engine {
   ModelRunner& runner() { return runner_; }
 
  private:
-  void copy_states();  // those that the scheduler's next step reads
-  std::vector<StepOutput> run_step();
+  // Runs what has steps; should it throw, the requests in these end.
+  template <class Run>
+  auto guarded(const Run& run);
+  void note(const std::vector<ScheduledStep>& steps);  // for the time that a call of guarded() takes
+  void fail_step();
   void give_up(const std::string& fault);
   void check_device() const;
+  std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
+  std::vector<StepOutput> run_step();
   void step_warm_up();
   // Starts a step that the device ends by itself, if all of `steps` are of that kind.
   bool take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
@@ -98,7 +107,7 @@ class Engine {
   std::vector<StepOutput> land_tokens();
   bool goes_on(const std::vector<ScheduledStep>& steps) const;
   void queue_next(const std::vector<ScheduledStep>& before);
-  void drop_flight(const std::vector<ScheduledStep>& landed);
+  void drop_flight();
   // `spots` are those of the steps.
   void queue(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots, const ForwardBatch& batch,
              ModelRunner::Inputs inputs, Tensor* logits = nullptr);
@@ -135,6 +144,7 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
+  std::vector<int64_t> in_step_;  // ids of the requests whose steps guarded() runs
   // Of block_loop(), or of single tokens: what is in flight, in the order of its rows; a sequence that was aborted
   // since is null.
   std::vector<ScheduledStep> flight_;

@@ -50,7 +50,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
 
 // The scheduler's order changes when the last of a prompt is cached; the device keeps the one that it took off with.
 void Engine::fly_on(const std::vector<ScheduledStep>& landed) {
-  std::vector<ScheduledStep> planned = scheduler_.next();
+  std::vector<ScheduledStep> planned = next_steps();
   for (const ScheduledStep& before : landed) {
     const auto same = std::ranges::find(planned, before.sequence, &ScheduledStep::sequence);
     if (before.sequence != nullptr && same != planned.end()) flight_.push_back(std::move(*same));

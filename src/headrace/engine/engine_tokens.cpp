@@ -40,8 +40,7 @@ bool Engine::goes_on(const std::vector<ScheduledStep>& steps) const {
 void Engine::queue_next(const std::vector<ScheduledStep>& before) {
   const std::array<SampledToken, 1> to_come{};
   for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, to_come);
-  flight_ = scheduler_.next(Scheduler::Admits::kNobody);
-  copy_states();
+  flight_ = next_steps(Scheduler::Admits::kNobody);
   HR_REQUIRE(std::ranges::equal(flight_, before, {}, &ScheduledStep::sequence, &ScheduledStep::sequence),
              ErrorCode::kInternal, "engine: the device goes on with ", before.size(), " requests, the scheduler with ",
              flight_.size());
@@ -49,27 +48,17 @@ void Engine::queue_next(const std::vector<ScheduledStep>& before) {
         ModelRunner::Inputs::kLastTokens);
 }
 
-// Whose tokens are lost cannot go on.
-void Engine::drop_flight(const std::vector<ScheduledStep>& landed) {
-  while (runner_.num_queued() > 0) runner_.take_tokens();
+void Engine::drop_flight() {
   flight_.clear();
-  for (const ScheduledStep& step : landed) {
-    if (step.sequence != nullptr) abort(step.sequence->id);
-  }
+  while (runner_.num_queued() > 0) runner_.take_tokens();
 }
 
 std::vector<StepOutput> Engine::land_tokens() {
-  std::vector<ScheduledStep> landed = std::exchange(flight_, {});
-  std::vector<StepOutput> outputs;
-  try {
-    const bool ahead = goes_on(landed);
-    if (ahead) queue_next(landed);
-    outputs = commit(landed, Sampler::describe(runner_.take_tokens(), spots_of(landed)),
-                     ahead ? Committed::kAssumed : Committed::kNothing);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kCuda) drop_flight(landed);
-    throw;
-  }
+  const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
+  const bool ahead = goes_on(landed);
+  if (ahead) queue_next(landed);
+  std::vector<StepOutput> outputs = commit(landed, Sampler::describe(runner_.take_tokens(), spots_of(landed)),
+                                           ahead ? Committed::kAssumed : Committed::kNothing);
   ++counters_.steps;
   counters_.rows += std::ssize(landed);
   counters_.tokens += std::ssize(outputs);

@@ -13,6 +13,7 @@ namespace headrace {
 class WarmUpQueue {
  public:
   bool empty() const { return requests_.empty(); }
+  int64_t first() const { return requests_.front().id; }  // whose step is next
   void add(int64_t id, std::vector<int32_t> prompt, int32_t max_tokens);
   void remove(int64_t id);  // an unknown id is ignored
 
