@@ -81,10 +81,12 @@ void bench_canvases(LLM& llm) {
   const DeviceLimits limits = measured_limits(*llm.config().runner.runtime, llm.config().runner.context);
   const auto bytes = static_cast<double>(info.weight_bytes);
   for (const std::string& strategy : strategies) {
-    for (const auto graphs : {RunnerConfig::Graphs::kOff, RunnerConfig::Graphs::kRequired}) {
+    for (const auto graphs : {RunnerConfig::Graphs::kOff, RunnerConfig::Graphs::kPreferred}) {
       const auto start = Clock::now();
       Engine engine(llm.model(), config_for(llm, strategy, graphs));
       const double start_s = seconds_since(start);
+      const auto& failed = engine.runner().failed_capture();
+      HR_REQUIRE(!failed, ErrorCode::kOutOfMemory, "bench canvases: there are no graphs to measure: ", *failed);
       for (const int32_t prompt : kPrompts) {
         for (const auto& [rows, step_s] : measured_steps(engine, prompt)) {
           const double reads = bytes / limits.copy_rate,

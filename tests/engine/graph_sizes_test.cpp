@@ -147,10 +147,24 @@ TEST(GraphSizes, NamesTheStepsBehindPromptsThatHaveNoGraph) {
   EXPECT_EQ(without("dmax", causal, 1, 4096), "steps with mixtures of tokens run without");
 
   DiffusionInfo canvas{.block_size = 256, .sub_block_size = 256, .attention = DiffusionInfo::Attention::kCanvas};
-  EXPECT_EQ(without("diffusion_gemma", canvas, 4, 4096), "all");
   EXPECT_EQ(without("diffusion_gemma", canvas, 5, 4096),
             "more than 4 canvases of 256 rows at a time run without, and 5 requests may have one each; try fewer of "
             "them");
+}
+
+// A canvas is read as a whole and stored as text afterwards, in a step of its own.
+TEST(GraphSizes, DiffusionGemmaHasAllStepsInGraphsOnlyWhereOneCanvasOfOneRequestIsAll) {
+  DiffusionInfo canvas{.block_size = 256, .sub_block_size = 256, .attention = DiffusionInfo::Attention::kCanvas};
+  const auto strategy = make_strategy("diffusion_gemma", {.model = canvas});
+  const auto without = [&](int32_t requests, int32_t context) {
+    CudaGraphConfig graphs{.max_requests = requests, .decode_rows = CudaGraphConfig::DecodeRows::kNo};
+    graphs.segments = segment_graphs(*strategy->segment_shape(), requests, 1000);
+    return steps_without(graphs, context, /*max_tokens=*/16384).value_or("all");
+  };
+  EXPECT_EQ(without(1, 257), "all");
+  EXPECT_EQ(without(1, 258), "the pass over a finished canvas, behind which the next one begins, runs without");
+  EXPECT_EQ(without(4, 258), without(1, 258));
+  EXPECT_EQ(without(2, 257), "first steps of canvases beside later ones run without");
 }
 
 TEST(GraphSizes, StepsAreNoLargerThanTheEngineMakesThem) {

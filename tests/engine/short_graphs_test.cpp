@@ -132,11 +132,12 @@ struct Recorded {
     runner.run(batch);
     return log.launched();
   }
-  // The graph that decode rows over contexts of these lengths run in.
-  std::string decoded(const std::vector<int32_t>& contexts) {
+  // The graph that decode rows over contexts of these lengths run in, or "none". The last one is stored, or not.
+  std::string decoded(const std::vector<int32_t>& contexts, Rows::Stores last = Rows::Stores::kAll) {
     const auto count = static_cast<int32_t>(contexts.size());
     std::vector<int32_t> ids(contexts.size(), 1);
-    std::vector<int64_t> slots(contexts.size(), kDoNotStore);
+    std::vector<int64_t> slots(contexts.size(), 0);
+    if (last == Rows::Stores::kNone) slots.back() = kDoNotStore;
     ForwardBatch batch{.mode = ForwardMode::kDecode};
     for (int32_t i = 0; i < count; ++i) {
       const int32_t context = contexts[static_cast<size_t>(i)];
@@ -148,7 +149,7 @@ struct Recorded {
     batch.attn.write_slots = TensorView(slots.data(), DType::kI64, {count});
     batch.input_ids = batch.positions = TensorView(ids.data(), DType::kI32, {count});
     batch.attn_backend = &backend;
-    EXPECT_TRUE(runner.holds(batch));
+    if (!runner.holds(batch)) return "none";
     runner.run(batch);
     return log.launched();
   }
@@ -174,6 +175,13 @@ TEST(CudaGraphRunner, FillsStepsWithRowsOfTheLengthThatTheBackendAsksFor) {
   Recorded graphs(decode_config(256), 100, 640);
   graphs.decoded({100, 200, 300});
   EXPECT_EQ(graphs.backend.replayed_length(), 5);
+}
+
+// They take their own key from the pool.
+TEST(CudaGraphRunner, HoldsNoDecodeRowThatIsNotStored) {
+  Recorded graphs(decode_config(256), 100, 640);
+  EXPECT_EQ(graphs.decoded({100, 200}), "2 rows, 2048 keys");
+  EXPECT_EQ(graphs.decoded({100, 200}, Rows::Stores::kNone), "none");
 }
 
 TEST(ShortGraphs, RecordsShortContextsOfManyRequestsWhereKernelsAskForIt) {
@@ -323,12 +331,23 @@ CudaGraphConfig segment_config() {
 
 TEST(SegmentGraphs, RunWithConditioningOfAllRowsOrOfNone) {
   Recorded graphs(segment_config(), 1000, 0);
-  EXPECT_EQ(graphs.runner.describe(), "graphs for 1, 2, 4 canvases of 16 rows behind cached text, which runs without");
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for 1, 2, 4 canvases of 16 rows behind cached text, which runs without, as does a finished canvas "
+            "that becomes text, and canvases at their first step beside others");
   EXPECT_EQ(graphs.ran({{segment(9), 16}}), "16 rows of at most 16, 0 keys, 16 logits");
   EXPECT_EQ(graphs.ran({{segment(9), 16}}, 16), "16 rows of at most 16, 0 keys, 16 logits, conditioned");
   EXPECT_EQ(graphs.ran({{segment(9), 16}, {segment(40), 16}, {segment(7), 16}}, 48),
             "64 rows of at most 16, 0 keys, 64 logits, conditioned");
   EXPECT_EQ(graphs.ran({{segment(9), 16}, {segment(40), 16}}, 16), "none");  // one of them at its first step
+}
+
+TEST(SegmentGraphs, OfOneRequestHaveNoFirstStepBesideOthers) {
+  CudaGraphConfig config = segment_config();
+  config.segments.requests = {1};
+  Recorded graphs(config, 1000, 0);
+  EXPECT_EQ(graphs.runner.describe(),
+            "graphs for 1 canvases of 16 rows behind cached text, which runs without, as does a finished canvas that "
+            "becomes text");
 }
 
 TEST(SegmentGraphs, HoldNoOtherSteps) {

@@ -272,7 +272,7 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   if (batch.mode != ForwardMode::kDecode || requests_.empty() || count < 1 || count > requests_.rbegin()->first)
     return false;
   return plain(batch) && !batch.attn.self_conditioning && batch.num_tokens() == count &&
-         static_cast<int64_t>(batch.logits_rows.size()) == count;
+         static_cast<int64_t>(batch.logits_rows.size()) == count && new_keys_of(batch.attn) == NewKeys::kAllStored;
 }
 
 bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
@@ -357,7 +357,11 @@ std::string CudaGraphRunner::describe() const {
   }
   if (!segments_.empty()) {
     text += (text.empty() ? "" : " and for ") + listed(config_.segments.requests) +
-            str(" canvases of ", config_.segments.keys.q_len, " rows behind cached text, which runs without");
+            str(" canvases of ", config_.segments.keys.q_len,
+                " rows behind cached text, which runs without, as does a finished canvas that becomes text");
+    if (config_.segments.conditioning > 0 && config_.segments.requests.back() > 1) {
+      text += ", and canvases at their first step beside others";
+    }
   }
   text = "graphs for " + text;
   if (config_.rows.mixtures == RowGraphs::Mixtures::kSome) text += ", those with mixtures of tokens run without";

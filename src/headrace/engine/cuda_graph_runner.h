@@ -75,8 +75,8 @@ class CudaGraphRunner {
   // sizes recorded before none is run then: ModelRunner drops the runner.
   void capture();
 
-  // Whether a graph holds this batch: decode rows, one per request, each of which wants its logits; or some rows of
-  // each request, within the limits of the configuration; or segments.
+  // Whether a graph holds this batch: decode rows, one per request, each of which is stored and wants its logits; or
+  // some rows of each request, within the limits of the configuration; or segments.
   bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || holds_rows(batch); }
   // Runs it; `batch` has its views on the host. float32 [logits_rows, vocab] on the device, valid until the next run of
   // any graph of the device. `ids`, int32 [rows] there, stand in for the batch's; null: its own.
@@ -92,7 +92,8 @@ class CudaGraphRunner {
 
   // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640
   // keys for 64 requests", "graphs for steps of 32 rows and for whole canvases of up to 1024 rows, more run without",
-  // "graphs for 1, 2 canvases of 256 rows behind cached text, which runs without"
+  // "graphs for 1 canvases of 256 rows behind cached text, which runs without, as does a finished canvas that becomes
+  // text"
   std::string describe() const;
 
  private:

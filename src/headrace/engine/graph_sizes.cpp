@@ -16,6 +16,23 @@ bool holds(const RowGraphs& graphs, int64_t most) {
   return !has_steps || (!graphs.sizes.empty() && graphs.sizes.back() >= most);
 }
 
+int32_t largest(const std::vector<int32_t>& sizes) { return sizes.empty() ? 0 : sizes.back(); }
+
+// As steps_without(), of segments and what comes between them.
+std::optional<std::string> segment_steps_without(const CudaGraphConfig& c, int32_t context, int64_t max_tokens) {
+  const int32_t each = c.segments.keys.q_len;
+  if (each == 1) return {};
+  const int64_t canvases = std::min<int64_t>(c.max_requests, max_tokens / each);
+  if (largest(c.segments.requests) < canvases) {
+    return str("more than ", largest(c.segments.requests), " canvases of ", each, " rows at a time run without, and ",
+               canvases, " requests may have one each; try fewer of them");
+  }
+  // No segment is stored: where another one follows, it is as text. The shortest prompt is one token.
+  if (context > each + 1) return "the pass over a finished canvas, behind which the next one begins, runs without";
+  if (c.segments.conditioning > 0 && canvases > 1) return "first steps of canvases beside later ones run without";
+  return {};
+}
+
 }  // namespace
 
 RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
@@ -73,7 +90,6 @@ bool records_nothing(const CudaGraphConfig& c) {
 std::optional<std::string> steps_without(const CudaGraphConfig& c, int32_t context, int64_t max_tokens) {
   if (c.decode_rows == CudaGraphConfig::DecodeRows::kYes) return {};  // of any number of requests
   if (records_nothing(c)) return std::string(kUnbounded);
-  const auto largest = [](const std::vector<int32_t>& sizes) { return sizes.empty() ? 0 : sizes.back(); };
   if (c.rows.mixtures == RowGraphs::Mixtures::kSome) return "steps with mixtures of tokens run without";
   if (const int64_t rows = std::min<int64_t>(int64_t{c.rows.most_rows} * c.max_requests, max_tokens);
       !holds(c.rows, rows)) {
@@ -84,13 +100,7 @@ std::optional<std::string> steps_without(const CudaGraphConfig& c, int32_t conte
     return str("canvases of more than ", largest(c.canvases.sizes), " rows run without, and ", c.max_requests,
                " requests of up to ", context, " tokens may have ", rows, "; try a smaller max_model_len");
   }
-  const int32_t each = c.segments.keys.q_len;
-  const int64_t canvases = std::min<int64_t>(c.max_requests, max_tokens / each);
-  if (each > 1 && largest(c.segments.requests) < canvases) {
-    return str("more than ", largest(c.segments.requests), " canvases of ", each, " rows at a time run without, and ",
-               canvases, " requests may have one each; try fewer of them");
-  }
-  return {};
+  return segment_steps_without(c, context, max_tokens);
 }
 
 }  // namespace headrace
