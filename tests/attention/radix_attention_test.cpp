@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "conformance/attention_problem.h"
-#include "headrace/attention/cuda_graph_support.h"
 #include "headrace/attention/op_set_backend.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -311,35 +310,6 @@ TEST(RadixAttention, ABatchThatWasNotPlannedIsRefused) {
   const AttnInputs in = problem.inputs();
   const Tensor out(DType::kF32, {1, 4, 64});
   EXPECT_THROW(problem.layer().forward(in.q, in.k, in.v, problem.batch(), out), Error);
-}
-
-class RecordingGraphs final : public CudaGraphSupport {
- public:
-  using CudaGraphSupport::init_forward_metadata_capture_cuda_graph;
-  using CudaGraphSupport::init_forward_metadata_replay_cuda_graph;
-  void init_cuda_graph_state(int32_t, int32_t) override {}
-  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t) override {
-    spans = batch.attn.spans;
-  }
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override {
-    spans = batch.attn.spans;
-  }
-  std::vector<KeySpan> spans;
-};
-
-TEST(CudaGraphSupport, TheOriginsArgumentsBecomeDecodeSpans) {
-  RecordingGraphs graphs;
-  const Tensor rows = Tensor::zeros(DType::kI32, {2}), lens = Tensor::zeros(DType::kI32, {2});
-  set_element(rows, 1, 5);
-  set_element(lens, 0, 1);
-  set_element(lens, 1, 9);
-  graphs.init_forward_metadata_replay_cuda_graph(2, rows, lens, 10, ForwardMode::kDecode);
-  ASSERT_EQ(graphs.spans.size(), 2u);
-  EXPECT_EQ(graphs.spans[1].ctx_len, 8);
-  EXPECT_EQ(graphs.spans[1].page_row, 5);
-  EXPECT_THROW(graphs.init_forward_metadata_replay_cuda_graph(2, rows, lens, 11, ForwardMode::kDecode), Error);
-  EXPECT_THROW(graphs.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, ForwardMode::kExtend), Error);
-  EXPECT_EQ(graphs.get_cuda_graph_seq_len_fill_value(), 1);
 }
 
 }  // namespace

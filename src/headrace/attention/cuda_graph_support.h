@@ -5,7 +5,9 @@
 namespace headrace {
 
 // Implemented by backends for which graphs mean something; AttentionBackend::cuda_graph_support() is null for the
-// others. Addresses that a graph reads stay fixed from init_cuda_graph_state() on.
+// others. Addresses that a graph reads stay fixed from init_cuda_graph_state() on. The methods have the origin's names
+// and take a ForwardBatch: the origin's arguments, rows of the page table and lengths, say neither where tokens are
+// stored nor at which addresses a device finds all this.
 class CudaGraphSupport {
  public:
   virtual ~CudaGraphSupport() = default;
@@ -21,13 +23,6 @@ class CudaGraphSupport {
   virtual void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
   // Refreshes those buffers; rows past the batch are padded with kDoNotStore and kNoState.
   virtual void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
-
-  // The origin's argument lists, for decode batches: each becomes a ForwardBatch of causal one-token spans and
-  // calls the form above. req_pool_indices and seq_lens are int32 [bs] on the host.
-  void init_forward_metadata_capture_cuda_graph(int32_t bs, int32_t num_tokens, const TensorView& req_pool_indices,
-                                                const TensorView& seq_lens, ForwardMode mode);
-  void init_forward_metadata_replay_cuda_graph(int32_t bs, const TensorView& req_pool_indices,
-                                               const TensorView& seq_lens, int64_t seq_lens_sum, ForwardMode mode);
 };
 
 }  // namespace headrace
