@@ -32,8 +32,10 @@ class DeviceMark {
   virtual void wait() = 0;  // until the work before it is done, whatever is queued behind; error kCuda
 };
 
-// Allocates and copies on one device. Thread-safe. Lives at least as long as every Tensor made with it. All work is
-// queued in one order: memory that was released may be handed out again before the device is done with it.
+// Allocates and copies on one device. Lives at least as long as every Tensor made with it. All work is queued in one
+// order: memory that was released may be handed out again before the device is done with it. The CPU's is thread-safe.
+// Of any other, one thread at a time calls it and runs ops on its stream, whoever they are for: what waits in a stream
+// and what is being recorded belong to whoever comes next.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;

@@ -13,8 +13,9 @@ namespace headrace {
 // What the side library offers. Its functions throw Error as those of this library do.
 struct CudaModule {
   int32_t version = 0;  // kCudaModuleVersion of the build that made it
-  // The runtime of a device: one for each, alive until the program ends. Error kNoDevice: no driver, no such device,
-  // or an architecture that is not built; kOutOfMemory where others fill the device.
+  // The runtime of a device: one for each, alive until the program ends, and so everybody's who asks for that device:
+  // one thread at a time uses it (DeviceRuntime). This function itself is callable from any thread. Error kNoDevice: no
+  // driver, no such device, or an architecture that is not built; kOutOfMemory where others fill the device.
   DeviceRuntime& (*runtime)(int32_t index) = nullptr;
   // Kernels for contexts whose stream is that of a runtime: the set "cuda", which takes those of the device's
   // architecture where they fit, "cuda_baseline", which any device from sm_80 on runs, or "cuda_chained", for tests:

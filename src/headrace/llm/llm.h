@@ -60,7 +60,8 @@ struct Completion {
 
 enum class StreamAction : uint8_t { kContinue, kStop };
 
-// Not thread-safe.
+// Not thread-safe. Several on one CUDA device share its runtime: one thread at a time makes, uses or destroys any of
+// them. On a CPU, or on other devices, each may have a thread of its own.
 class LLM {
  public:
   // Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
@@ -68,7 +69,8 @@ class LLM {
 
   // Calls on_text for each token with the text that it makes certain, and once for a step that makes no token (of a
   // long prompt). That text is often empty; a stop text and what follows it never appear, and none ends inside a
-  // character. `so_far` holds it and that token already. kStop ends the request as aborted. Errors as Engine::add.
+  // character. `so_far` holds it and that token already. kStop ends the request as aborted. Errors as Engine::add
+  // and step; the next request finds nothing of one that failed.
   using OnText = std::function<StreamAction(std::string_view piece, const Completion& so_far)>;
   // Called after each step, when the text that became certain in it has been handed out.
   using OnStep = std::function<void(const StepReport& report)>;
