@@ -67,7 +67,12 @@ std::vector<Decoded> decode(const Model& model, const EngineConfig& config, cons
     }
   });
   for (const Request& r : requests) engine.add(r.prompt, r.params);
-  while (!engine.idle()) {
+  constexpr int kMostSteps = 2000;  // far more than any of these requests takes
+  for (int step = 0; !engine.idle(); ++step) {
+    if (step == kMostSteps) {
+      ADD_FAILURE() << "a request goes on for ever";
+      break;
+    }
     for (const StepOutput& out : engine.step()) {
       result[out.sequence_id].tokens.push_back(out.token);
       if (out.finish_reason) result[out.sequence_id].reason = out.finish_reason;
