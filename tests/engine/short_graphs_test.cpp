@@ -333,7 +333,7 @@ TEST(SegmentGraphs, RunWithConditioningOfAllRowsOrOfNone) {
   Recorded graphs(segment_config(), 1000, 0);
   EXPECT_EQ(graphs.runner.describe(),
             "graphs for 1, 2, 4 canvases of 16 rows behind cached text, which runs without, as does a finished canvas "
-            "that becomes text, and canvases at their first step beside others");
+            "that becomes text, and first steps of canvases beside later ones");
   EXPECT_EQ(graphs.ran({{segment(9), 16}}), "16 rows of at most 16, 0 keys, 16 logits");
   EXPECT_EQ(graphs.ran({{segment(9), 16}}, 16), "16 rows of at most 16, 0 keys, 16 logits, conditioned");
   EXPECT_EQ(graphs.ran({{segment(9), 16}, {segment(40), 16}, {segment(7), 16}}, 48),

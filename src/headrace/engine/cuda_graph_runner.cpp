@@ -360,7 +360,7 @@ std::string CudaGraphRunner::describe() const {
             str(" canvases of ", config_.segments.keys.q_len,
                 " rows behind cached text, which runs without, as does a finished canvas that becomes text");
     if (config_.segments.conditioning > 0 && config_.segments.requests.back() > 1) {
-      text += ", and canvases at their first step beside others";
+      text += ", and first steps of canvases beside later ones";
     }
   }
   text = "graphs for " + text;
