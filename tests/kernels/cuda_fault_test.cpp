@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "headrace/kernels/cuda/memory_left.h"
 #include "headrace/kernels/cuda/no_device_reason.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/device_registry.h"
@@ -28,6 +29,14 @@ TEST(CudaFaults, AnArchitectureThatIsNotBuiltIsNamedBesideThoseThatAre) {
             "device 1 (NVIDIA T4) is sm_75; built are: sm_80, sm_90a");
 }
 
+TEST(CudaFaults, LackOfMemorySaysWhatIsLeftOfTheDeviceOrOfTheHost) {
+  EXPECT_EQ(cuda::said_of({.available = 7, .total = 9}), "; 7 of 9 bytes are free");
+  EXPECT_EQ(cuda::said_of({.available = 0, .total = 9}), "; 0 of 9 bytes are free");
+  EXPECT_EQ(cuda::said_of({}), "");
+  EXPECT_EQ(cuda::could_not_pin(64, 7), "cuda: could not pin 64 bytes of the host's memory; 7 are available");
+  EXPECT_EQ(cuda::could_not_pin(64, std::nullopt), "cuda: could not pin 64 bytes of the host's memory");
+}
+
 TEST(CudaFaults, WithoutADeviceItIsRefusedByName) {
   if (testing_support::mirrored_cuda_ops() != nullptr) {
     EXPECT_EQ(code_of([] { open_device("cuda:63"); }), ErrorCode::kNoDevice);
@@ -42,7 +51,9 @@ TEST(CudaFaults, MoreMemoryThanThereIsNamesWhatThereIsAndTheDeviceWorksOn) {
   DeviceRuntime& device = cuda_module().runtime(0);
   const auto refused = testing_support::refusal_of([&device] { device.allocate(size_t{1} << 50); });  // a pebibyte
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
-  EXPECT_NE(refused.sentence.find("could not allocate 1125899906842624 bytes"), std::string::npos) << refused.sentence;
+  EXPECT_NE(refused.sentence.find("could not allocate 1125899906842624 bytes; "), std::string::npos)
+      << refused.sentence;
+  EXPECT_TRUE(refused.sentence.ends_with(" bytes are free")) << refused.sentence;
   EXPECT_EQ(code_of([&device] { Tensor::zeros(DType::kF32, {100}, device), device.synchronize(); }), std::nullopt);
 }
 
@@ -60,6 +71,11 @@ TEST(CudaFaults, AFaultInAKernelIsTheErrorOfEveryCallBehindIt) {
   EXPECT_EQ(code_of([&device] { device.allocate(size_t{3} << 20); }), ErrorCode::kCuda);  // and not a lack of memory
   EXPECT_EQ(code_of([&device] { device.allocate_shared(64); }), ErrorCode::kCuda);
   EXPECT_EQ(code_of([&device] { device.synchronize(); }), ErrorCode::kCuda);
+  const TensorView square(reinterpret_cast<void*>(0x1000), DType::kF32, {64, 64}, device.device());
+  const auto product = [&] {  // cuBLASLt's, whose status does not say that it is the device
+    cuda_module().ops("cuda").linear({.x = square, .weight = square, .y = square}, {.stream = device.stream()});
+  };
+  EXPECT_EQ(code_of(product), ErrorCode::kCuda);
 }
 
 }  // namespace

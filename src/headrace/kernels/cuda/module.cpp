@@ -2,7 +2,6 @@
 #include <array>
 #include <memory>
 
-#include "headrace/base/memory_need.h"
 #include "headrace/kernels/cuda/block_step.h"
 #include "headrace/kernels/cuda/entry.h"
 #include "headrace/kernels/cuda/limits.h"
@@ -21,10 +20,7 @@ DeviceRuntime& runtime(int32_t index) {
   HR_REQUIRE(index >= 0 && index < kMaxDevices, ErrorCode::kNoDevice, "cuda: device ", index, " is not there");
   const std::lock_guard lock(mutex);
   auto& one = runtimes[static_cast<size_t>(index)];
-  if (!one) {
-    one = with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
-                    [index] { return std::make_unique<Runtime>(index); });
-  }
+  if (!one) one = std::make_unique<Runtime>(index);
   return *one;
 }
 

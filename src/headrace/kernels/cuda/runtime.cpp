@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 
+#include "headrace/base/memory_need.h"
 #include "headrace/kernels/cuda/device_check.h"
 #include "headrace/kernels/cuda/matmul/product_chain_exchange.h"
 
@@ -68,8 +69,14 @@ class Mark final : public DeviceMark {
 }  // namespace
 
 Runtime::Runtime(int32_t index) : index_(index) {
-  const cudaDeviceProp properties = checked_device(index);
-  stream_.device = index;
+  with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
+            [this] { start(); });
+  check_pinned(cudaMallocHost(&ring_, kRingBytes), kRingBytes);
+}
+
+void Runtime::start() {
+  const cudaDeviceProp properties = checked_device(index_);
+  stream_.device = index_;
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
   stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
@@ -84,10 +91,9 @@ Runtime::Runtime(int32_t index) : index_(index) {
   exchange_ = allocate(kExchangeBytes);
   check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
   int mps = 0;
-  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index), "asking for MPS");
+  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
   stream_.chain = std::make_shared<ProductChain>(
       exchange_, mps != 0 ? ProductChain::Device::kShared : ProductChain::Device::kAlone);
-  check_cuda(cudaMallocHost(&ring_, kRingBytes), "allocating pinned memory");
 }
 
 Runtime::~Runtime() {
@@ -124,10 +130,8 @@ void* Runtime::allocate(size_t bytes) {
   }
   cudaGetLastError();
   if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMalloc");  // a fault of an earlier kernel
-  size_t available = 0, total = 0;
-  cudaMemGetInfo(&available, &total);
-  throw Error(ErrorCode::kOutOfMemory, str(to_string(device()), ": could not allocate ", bytes, " bytes; ", available,
-                                           " of ", total, " are free"));
+  throw Error(ErrorCode::kOutOfMemory,
+              str(to_string(device()), ": could not allocate ", bytes, " bytes", said_of(memory_left())));
 }
 
 void Runtime::release(void* memory, size_t bytes) noexcept {
@@ -186,11 +190,7 @@ std::unique_ptr<DeviceMark> Runtime::make_mark() { return std::make_unique<Mark>
 void* Runtime::allocate_shared(size_t bytes) {
   void* memory = nullptr;
   make_current(stream_);
-  const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocMapped);
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // thrown here; it may be a fault of an earlier kernel
-    check_cuda(status, str("allocating ", bytes, " bytes of pinned memory").c_str());
-  }
+  check_pinned(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped), bytes);
   std::memset(memory, 0, bytes);
   return memory;
 }

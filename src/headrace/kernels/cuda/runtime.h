@@ -35,6 +35,7 @@ class Runtime final : public DeviceRuntime {
   void graph_gone() noexcept;  // one that end_capture() has made
 
  private:
+  void start();  // what lies on the device
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
   char* stage(size_t bytes);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/cuda/check_cuda.h"
 #include "headrace/kernels/cuda/kernel_notes.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/op_context.h"
@@ -14,13 +15,6 @@ namespace headrace::cuda {
 
 class BlasPlans;
 class ProductChain;
-
-// Error kCuda (kOutOfMemory for a full device) with the call's name and the runtime's reason.
-inline void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kCuda;
-  throw Error(code, str("cuda: ", what, " failed: ", cudaGetErrorString(status)));
-}
 
 // One device's queue of work and what its kernels share. Owned by the runtime.
 struct Stream {

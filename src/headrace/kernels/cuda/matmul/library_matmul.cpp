@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "headrace/kernels/cuda/check_cuda.h"
 #include "headrace/kernels/cuda/matmul/blas_plans.h"
 #include "headrace/kernels/cuda/matmul/matmul.h"
 
@@ -10,9 +11,24 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;  // the last part of the stream's scratch
 
+ErrorCode code_of(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_ALLOC_FAILED: return ErrorCode::kOutOfMemory;
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+    case CUBLAS_STATUS_ARCH_MISMATCH: return ErrorCode::kUnsupported;
+    default: return ErrorCode::kInternal;
+  }
+}
+
+// Error kCuda where the device itself fails, which its runtime knows and no status of the library says; else what the
+// status means, with what is free where memory lacks.
 void check_blas(cublasStatus_t status, const char* what) {
-  HR_REQUIRE(status == CUBLAS_STATUS_SUCCESS, ErrorCode::kCuda, "cublaslt: ", what,
-             " failed: ", cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string failed = str("cublaslt: ", what, " failed: ", cublasLtGetStatusString(status));
+  MemoryLeft left;
+  check_cuda(cudaMemGetInfo(&left.available, &left.total), str("asking the device after \"", failed, "\"").c_str());
+  const ErrorCode code = code_of(status);
+  throw Error(code, code == ErrorCode::kOutOfMemory ? failed + said_of(left) : failed);
 }
 
 cudaDataType_t type_of(DType type) {
@@ -92,6 +108,7 @@ BlasPlans::Plan plan_of(const FusedLinearArgs& a, cublasLtHandle_t handle) {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, descriptor, plan.weight.get(), plan.x.get(), plan.residual.get(),
                                      plan.y.get(), created, 1, &result, &found);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) check_blas(status, "choosing a kernel");  // and not: there is none
   plan.built = status == CUBLAS_STATUS_SUCCESS && found > 0;
   plan.algorithm = result.algo;
   return plan;

@@ -1,0 +1,24 @@
+// Failed calls of the CUDA runtime as errors.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "headrace/base/error.h"
+#include "headrace/kernels/cuda/memory_left.h"
+
+namespace headrace::cuda {
+
+// Of the current device.
+MemoryLeft memory_left() noexcept;
+
+// Error kCuda with the call's name and the runtime's reason; kOutOfMemory, with what is free, for a full device.
+[[noreturn]] void throw_failed(cudaError_t status, const char* what);
+inline void check_cuda(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw_failed(status, what);
+}
+
+// Likewise of a call for `bytes` of pinned memory, where it is the host that is full.
+void check_pinned(cudaError_t status, size_t bytes);
+
+}  // namespace headrace::cuda
