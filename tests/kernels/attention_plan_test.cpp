@@ -14,6 +14,7 @@
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_plan.h"
+#include "headrace/kernels/cuda/attention/sm90/work_shares.h"
 
 namespace headrace {
 namespace {
@@ -54,6 +55,25 @@ TEST(PagedAttentionPlan, B16_AFewRowsOfALongContextAreSplitOverTheirKeys) {
   EXPECT_EQ(end, 32 * 1024 + 4);
   EXPECT_EQ(key_ranges(4, 32 * 1024, {.threads = 64}), ranges);  // by length alone: threads change no result
   EXPECT_EQ(key_ranges(4, 500, {.threads = 2}).size(), 1u);
+}
+
+// 264 blocks on 132 multiprocessors: a product of tiles and blocks does not fit into 32 bits from 16,268,815 tiles on.
+TEST(WorkShares, OfMoreTilesThan32BitsHoldProductsOfAreEvenAndCoverEveryTile) {
+  constexpr unsigned kBlocks = 264;
+  for (const unsigned tiles : {1u, 263u, 264u, 1000u, 16268814u, 16268816u, 200000000u, 4294967295u}) {
+    const cuda::WorkShares shares{.tiles = tiles, .blocks = kBlocks};
+    EXPECT_EQ(shares.begin(0), 0u);
+    EXPECT_EQ(shares.begin(kBlocks), tiles);
+    EXPECT_EQ(shares.begin(kBlocks + 1), tiles);
+    for (unsigned block = 0; block < kBlocks; ++block) {
+      const unsigned begin = shares.begin(block), end = shares.begin(block + 1);
+      ASSERT_LE(begin, end) << tiles;
+      ASSERT_LE(end - begin, tiles / kBlocks + 1) << tiles;
+      if (begin == end) continue;
+      ASSERT_EQ(shares.block_of(begin), block) << tiles;
+      ASSERT_EQ(shares.block_of(end - 1), block) << tiles;
+    }
+  }
 }
 
 TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {

@@ -4,6 +4,7 @@
 #pragma once
 #include "headrace/kernels/cuda/attention/key_tiles.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
+#include "headrace/kernels/cuda/attention/sm90/work_shares.h"
 
 namespace headrace::cuda {
 
@@ -38,12 +39,12 @@ class WorkList {
     }
     tiles_ = static_cast<int>(__reduce_add_sync(0xffffffffu, tiles));
     units_ = __reduce_add_sync(0xffffffffu, units);
-    pieces_ = units_ * static_cast<unsigned>(p_.kv_heads);
-    blocks_ = max(min(static_cast<unsigned>(call.blocks), pieces_ / kLeastShare), 1u);
+    shares_.tiles = units_ * static_cast<unsigned>(p_.kv_heads);
+    shares_.blocks = max(min(static_cast<unsigned>(call.blocks), shares_.tiles / kLeastShare), 1u);
     // Heads of one tile of rows are equally long: with as many blocks for each, no block has the end of one and the
     // beginning of the next.
-    if (const auto heads = static_cast<unsigned>(p_.kv_heads); tiles_ == 1 && blocks_ > heads)
-      blocks_ -= blocks_ % heads;
+    if (const auto heads = static_cast<unsigned>(p_.kv_heads); tiles_ == 1 && shares_.blocks > heads)
+      shares_.blocks -= shares_.blocks % heads;
   }
 
   // The queue, written by `warps` warps.
@@ -70,8 +71,8 @@ class WorkList {
   // The share of one block.
   __device__ void write_share(unsigned block) const {
     if (lane() == 0) plan_.entries[block].parts = 0;
-    unsigned at = share(block), first = 1, last = 0;
-    const unsigned until = share(block + 1);
+    unsigned at = shares_.begin(block), first = 1, last = 0;
+    const unsigned until = shares_.begin(block + 1);
     for (bool begun = false; at < until; begun = true) {
       unsigned place = block;
       const Work work = shared(block, at, until, place);
@@ -103,16 +104,14 @@ class WorkList {
       work.slot = Work::kNothing;
     } else if (!whole) {
       work.slot = static_cast<int>(2 * block) + (first == 0);
-      if (first == 0) enter(block, work, block_of(start + max(count, 1u) - 1) - static_cast<int>(block) + 1, 2);
+      if (first == 0) enter(block, work, static_cast<int>(shares_.block_of(start + max(count, 1u) - 1) - block) + 1, 2);
     }
     return work;
   }
-  __device__ unsigned share(unsigned block) const { return block < blocks_ ? pieces_ * block / blocks_ : pieces_; }
   __device__ void write(unsigned place, const Work& work) const {
     if (lane() == 0) plan_.works[place] = work;
   }
 
-  // The number of tiles of keys of all kv heads together: pools are smaller than 2^24 of them, blocks fewer than 256.
   struct Found {
     int request;
     unsigned rest;     // of the request's units before the one found
@@ -121,7 +120,6 @@ class WorkList {
   };
 
   __device__ static int lane() { return threadIdx.x % 32; }
-  __device__ int block_of(unsigned tile) const { return static_cast<int>(((tile + 1) * blocks_ - 1) / pieces_); }
   __device__ int row_tiles(int request) const { return (p_.spans[request].q_len * group_ + rows_ - 1) / rows_; }
 
   // Tiles of keys that a request's rows see together: no tile of rows sees more.
@@ -243,10 +241,11 @@ class WorkList {
   const AttentionParams& p_;
   const WorkPlan& plan_;
   int rows_, keys_, group_;
-  int tiles_ = 0;                                 // of rows
-  unsigned units_ = 0, pieces_ = 0, blocks_ = 1;  // blocks_: of threads, with a share
-  unsigned first_each_ = 0;                       // each_of this lane's request
-  unsigned finer_ = 0;                            // a bit for each of the first requests: its groups are cut
+  int tiles_ = 0;  // of rows
+  unsigned units_ = 0;
+  WorkShares shares_;        // of tiles of keys, of all kv heads, among blocks of threads
+  unsigned first_each_ = 0;  // each_of this lane's request
+  unsigned finer_ = 0;       // a bit for each of the first requests: its groups are cut
 };
 
 }  // namespace headrace::cuda
