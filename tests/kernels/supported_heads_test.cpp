@@ -34,5 +34,19 @@ TEST(SupportedHeads, AWiderConvolutionThanTheSetHasIsRefusedNamingWhatIsBuilt) {
             "layer 2: a Gated DeltaNet convolution of 9 taps; the kernel set 'small' has widths up to 8");
 }
 
+TEST(SupportedHeads, MoreExpertsOrIdsThanTheSetHasAreRefusedNamingWhatIsBuilt) {
+  const OpSet any{.name = "any"}, small{.name = "small", .most_experts = 16, .most_vocab = 100};
+  EXPECT_NO_THROW(require_experts(any, 2, 1 << 16));
+  EXPECT_NO_THROW(require_vocab(any, 1 << 20));
+  EXPECT_NO_THROW(require_experts(small, 2, 16));
+  EXPECT_NO_THROW(require_vocab(small, 100));
+  const auto experts = testing_support::refusal_of([&small] { require_experts(small, 2, 17); });
+  EXPECT_EQ(experts.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(experts.sentence, "layer 2: 17 experts; the kernel set 'small' chooses among up to 16");
+  const auto vocab = testing_support::refusal_of([&small] { require_vocab(small, 101); });
+  EXPECT_EQ(vocab.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(vocab.sentence, "a vocabulary of 101 ids; the kernel set 'small' draws from up to 100");
+}
+
 }  // namespace
 }  // namespace headrace

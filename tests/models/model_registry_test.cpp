@@ -86,6 +86,19 @@ TEST(ModelRegistry, HeadsThatTheKernelsLackAreRefusedWhenTheirLayerIsMade) {
   }
 }
 
+TEST(ModelRegistry, MoreExpertsOrIdsThanTheKernelsHaveAreRefusedWhenTheModelIsMade) {
+  OpSet few_experts = cpu::select_kernel_set(), few_ids = few_experts;
+  few_experts.most_experts = 2, few_ids.most_vocab = 8;
+  for (const char* family : {"qwen3_moe", "diffusion_gemma"}) {
+    const auto experts = testing_support::refusal_of([&] { load_model(golden_folder(family), {.ops = &few_experts}); });
+    EXPECT_EQ(experts.code, ErrorCode::kUnsupported);
+    EXPECT_NE(experts.sentence.find("chooses among up to 2"), std::string::npos) << experts.sentence;
+    const auto ids = testing_support::refusal_of([&] { load_model(golden_folder(family), {.ops = &few_ids}); });
+    EXPECT_EQ(ids.code, ErrorCode::kUnsupported);
+    EXPECT_NE(ids.sentence.find("draws from up to 8"), std::string::npos) << ids.sentence;
+  }
+}
+
 // A device that has no memory at all.
 class FullDevice final : public testing_support::HostMemory {
  public:

@@ -25,10 +25,11 @@ struct CudaModule {
   std::vector<std::string> (*devices)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 6;
+inline constexpr int32_t kCudaModuleVersion = 7;
 
-// Loads libheadrace_cuda.so once, from the program's own library path. Error kNoDevice, one sentence: not built, not
-// found, its libraries are missing, or of another version.
+// Loads libheadrace_cuda.so once: the one beside the program, that in lib/ beside its directory, or what the loader
+// finds by that name. Error kNoDevice, one sentence: not built, not found, its libraries are missing, or of another
+// version.
 const CudaModule& cuda_module();
 
 }  // namespace headrace

@@ -58,6 +58,8 @@ struct OpSet {
   int32_t most_head_dim = 0;     // that paged_attention takes, of keys and of values; 0: any
   int32_t most_gdn_key_dim = 0;  // that gated_delta_rule takes; 0: any
   int32_t most_conv_width = 0;   // taps that causal_conv1d takes; 0: any
+  int32_t most_experts = 0;      // that expert_routing chooses among; 0: any
+  int32_t most_vocab = 0;        // ids that sample_tokens draws from; 0: any
 };
 
 }  // namespace headrace

@@ -22,4 +22,14 @@ void require_conv_width(const OpSet& ops, int32_t layer_id, int32_t width) {
              ops.most_conv_width);
 }
 
+void require_experts(const OpSet& ops, int32_t layer_id, int64_t num_experts) {
+  HR_REQUIRE(ops.most_experts == 0 || num_experts <= ops.most_experts, ErrorCode::kUnsupported, "layer ", layer_id,
+             ": ", num_experts, " experts; the kernel set '", ops.name, "' chooses among up to ", ops.most_experts);
+}
+
+void require_vocab(const OpSet& ops, int64_t vocab) {
+  HR_REQUIRE(ops.most_vocab == 0 || vocab <= ops.most_vocab, ErrorCode::kUnsupported, "a vocabulary of ", vocab,
+             " ids; the kernel set '", ops.name, "' draws from up to ", ops.most_vocab);
+}
+
 }  // namespace headrace

@@ -43,6 +43,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
       context_(context),
       info_(info_of(c, context)),
       rotary_(c.rotary, c.attention.head_dim, *context.runtime) {
+  require_vocab(*context.ops, c.vocab);
   const TextWeights weights = find_text_weights(checkpoint_);
   embedding_ = weights.body.scope("embed_tokens").tensor("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
   blocks_.reserve(static_cast<size_t>(c.num_layers));
@@ -73,6 +74,7 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
     block.gdn.emplace(scope.scope("linear_attn"), gdn);
   }
   if (!c.moe_layers.empty() && c.moe_layers[static_cast<size_t>(layer)]) {
+    require_experts(*context_.ops, layer, c.moe.router.num_experts);
     block.moe.emplace(scope.scope("mlp"), c.moe);
   } else {
     block.mlp.emplace(scope.scope("mlp"), c.hidden, c.intermediate);

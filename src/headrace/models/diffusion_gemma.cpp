@@ -75,6 +75,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
       embedding_scale_(numbers(*context.runtime, {embedding_scale(c.hidden, context.dtype)})),
       ones_(numbers(*context.runtime, std::vector<float>(static_cast<size_t>(c.hidden), 1))),
       plain_norm_(ones_, c.eps) {
+  require_vocab(*context.ops, c.vocab);
   const WeightScope decoder(checkpoint_, kDecoder), conditioning = decoder.scope("self_conditioning");
   embedding_ = decoder.scope("embed_tokens").tensor("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
   HR_REQUIRE(embedding_.dtype() == DType::kF32 || embedding_.dtype() == DType::kBF16, ErrorCode::kUnsupported,
@@ -93,6 +94,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
 DiffusionGemma::Block DiffusionGemma::make_block(int32_t i, const ModelConfig& c, const DiffusionGemmaConfig& gemma) {
   const DiffusionGemmaConfig::Layer& layer = gemma.layers[static_cast<size_t>(i)];
   require_head_dim(*context_.ops, i, layer.attention.head_dim);
+  require_experts(*context_.ops, i, gemma.moe.router.num_experts);
   const WeightScope scope(checkpoint_, str(kDecoder, "layers.", i, "."));
   const WeightScope encoder(checkpoint_, str(kEncoder, "layers.", i, "."));
   const auto norm = [&](const char* name) { return RMSNorm(scope, name, c.hidden, c.eps, WeightForm::kPlain); };

@@ -49,7 +49,9 @@ constexpr OpSet ops_told(std::string_view name) {
           .block_step = Entry<block_step, kTold>::run,
           .most_head_dim = kMostHeadDim,
           .most_gdn_key_dim = kMostGDNKeyDim,
-          .most_conv_width = kMostConvWidth};
+          .most_conv_width = kMostConvWidth,
+          .most_experts = kMostExperts,
+          .most_vocab = kMostVocab};
 }
 constexpr OpSet kOps = ops_told<Told::kItsDevice>("cuda");
 

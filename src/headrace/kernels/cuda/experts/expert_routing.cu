@@ -161,8 +161,10 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
                  .weights_stride = a.weights.stride(0)};
   constexpr int kMostShared = 48 << 10;
   const int shared_bytes = kWarps * (p.num_experts + p.num_groups) * static_cast<int>(sizeof(float));
-  HR_REQUIRE(shared_bytes <= kMostShared, ErrorCode::kUnsupported, "expert_routing: ", p.num_experts,
-             " experts, at most 2048 are built");
+  static_assert(kWarps * kMostExperts * sizeof(float) < kMostShared);
+  HR_REQUIRE(p.num_experts <= kMostExperts && shared_bytes <= kMostShared, ErrorCode::kUnsupported,
+             "expert_routing: ", p.num_experts, " experts in ", p.num_groups, " groups, at most ", kMostExperts,
+             " are built");
   launch_early(stream, choose, dim3(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps)), dim3(kWarps * 32),
                static_cast<size_t>(shared_bytes), p, "expert_routing");
 }

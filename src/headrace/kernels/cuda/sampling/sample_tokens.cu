@@ -240,8 +240,8 @@ void sample_tokens(const SampleTokensArgs& a, const OpContext& context) {
   const int64_t rows = a.logits.dim(0);
   if (rows == 0) return;
   const Stream& stream = stream_of(context);
-  HR_REQUIRE(a.vocab < 1 << 19, ErrorCode::kInvalidArgument, "sample_tokens: ", a.vocab,
-             " logits, expected at most 524287");
+  HR_REQUIRE(a.vocab <= kMostVocab, ErrorCode::kInvalidArgument, "sample_tokens: ", a.vocab,
+             " logits, expected at most ", kMostVocab);
   constexpr int64_t kRowBytes = sizeof(RowState) + kList * sizeof(uint64_t);
   const int64_t at_once = std::min({rows, static_cast<int64_t>(stream.scratch_bytes) / kRowBytes, int64_t{65535}});
   auto* states = static_cast<RowState*>(stream.scratch);
