@@ -48,7 +48,8 @@ void add_machine_flags(CLI::App& app, ModelFlags& f) {
   app.option_defaults()->group("Machine");
   app.add_option("--device", f.device, "where to run: auto, cpu, cuda, cuda:N")->capture_default_str();
   add_threads_flag(app, f);
-  app.add_option("--kernel-set", f.kernel_set, "CPU instruction set by name (default: the best that runs here)")
+  app.add_option("--kernel-set", f.kernel_set,
+                 "CPU instruction set by name (default: the best that runs here); on a GPU --backend chooses")
       ->type_name(kName);
   app.add_flag("--deterministic", f.deterministic, "bits do not depend on batch, chunking or threads");
   CLI::Option* required = app.add_flag("--require-graphs", f.require_graphs,

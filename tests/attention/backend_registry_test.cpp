@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "headrace/kernels/cpu/dispatch.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -45,6 +46,23 @@ TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
   EXPECT_THROW(make_backend("cpu", {}, {.kv_pool = &pool, .kernel_set = "sse"}), Error);
   EXPECT_THROW(make_backend("reference", {}, {.kv_pool = &pool, .kernel_set = "portable"}), Error);
   EXPECT_THROW(make_backend("cpu", {}, {}), Error);
+}
+
+// The sampler on the host took the same name, which no set of a CPU has: what was chosen for a device failed behind the
+// weights.
+TEST(BackendRegistry, ADeviceHasNoKernelSetsAndSaysWhatChoosesItsKernels) {
+  for (const char* backend : {"cuda", "cuda_baseline"}) {
+    for (const char* set : {"avx2", "cuda_baseline"}) {
+      const auto refused = testing_support::refusal_of([&] {
+        backend_ops(backend, {DeviceType::kCUDA, 0}, {.kernel_set = set});
+      });
+      EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+      EXPECT_EQ(refused.sentence, str("attention backend '", backend, "' has no kernel sets; '", set,
+                                      "' was asked for: they are a CPU's (--device cpu), and --backend cuda or "
+                                      "cuda_baseline chooses a device's "
+                                      "kernels"));
+    }
+  }
 }
 
 TEST(BackendRegistry, AnImplementationCanBeForcedAndIsNamed) {

@@ -46,15 +46,16 @@ GoldenRunner::GoldenRunner(const std::filesystem::path& directory, const OpSet& 
     config.num_slots = 1;
     gdn_ = std::make_unique<GDNPool>(config, runtime);
   }
-  const bool sets = ops.name != "reference";
-  backend_ = make_backend(sets ? "auto" : "reference", runtime.device(),
+  // A set of a CPU's is one of its backend's; any other is a backend of its own name.
+  const bool is_set = runtime.device().type == DeviceType::kCPU && ops.name != "reference";
+  backend_ = make_backend(is_set ? "auto" : ops.name, runtime.device(),
                           {.kv_pool = &kv_,
                            .gdn_pool = gdn_.get(),
                            .full_attn_layer_ids = model_->info().full_attn_layer_ids,
                            .max_tokens = 128,
                            .runtime = &runtime,
                            .context = {.threads = 2, .determinism = determinism, .stream = runtime.stream()},
-                           .kernel_set = sets ? std::optional(std::string(ops.name)) : std::nullopt});
+                           .kernel_set = is_set ? std::optional(std::string(ops.name)) : std::nullopt});
   if (runtime.device().type != DeviceType::kCPU) {
     device_batch_ = std::make_unique<DeviceBatch>(
         DeviceBatchConfig{.max_requests = 1, .max_tokens = 128, .table_rows = 2, .table_pages = 8, .page_size = 16},

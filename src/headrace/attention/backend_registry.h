@@ -22,7 +22,7 @@ struct BackendConfig {
   int64_t max_tokens = 8192;                 // of one batch
   DeviceRuntime* runtime = nullptr;          // where the pools lie; not owned; null: the CPU's
   OpContext context;                         // on a device its stream is the runtime's
-  std::optional<std::string> kernel_set;     // a CPU kernel set by name; absent: the best that runs here
+  std::optional<std::string> kernel_set;     // a CPU's, by name; absent: the best that runs here. A device has none
   std::optional<AttnImpl> attn_impl;         // absent: grouped, or the one that the backend has
 };
 

@@ -42,18 +42,20 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
   std::map<int32_t, const KeySpan*> captured_;
 };
 
+// Before the side library is loaded. What is drawn on the host runs the best set there.
+const OpSet& ops_called(std::string_view name, const BackendConfig& config) {
+  HR_REQUIRE(!config.kernel_set, ErrorCode::kUnsupported, "attention backend '", name, "' has no kernel sets; '",
+             *config.kernel_set,
+             "' was asked for: they are a CPU's (--device cpu), and --backend cuda or cuda_baseline ",
+             "chooses a device's kernels");
+  return cuda_module().ops(name);
+}
+
 }  // namespace
 
-const OpSet& backend_ops(const BackendConfig& config) {
-  return cuda_module().ops(config.kernel_set ? std::string_view(*config.kernel_set) : "cuda");
-}
+const OpSet& backend_ops(const BackendConfig& config) { return ops_called("cuda", config); }
 
-const OpSet& baseline_ops(const BackendConfig& config) {
-  constexpr std::string_view kName = "cuda_baseline";
-  HR_REQUIRE(config.kernel_set.value_or(std::string(kName)) == kName, ErrorCode::kUnsupported, "attention backend '",
-             kName, "': kernel set '", *config.kernel_set, "' is not its own");
-  return cuda_module().ops(kName);
-}
+const OpSet& baseline_ops(const BackendConfig& config) { return ops_called("cuda_baseline", config); }
 
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config) {
   HR_REQUIRE(config.runtime != nullptr && config.runtime->device().type == DeviceType::kCUDA,

@@ -7,9 +7,9 @@
 
 namespace headrace::cuda {
 
-// The set that config.kernel_set names, or the best. Errors as cuda_module and CudaModule::ops.
+// The sets "cuda" and "cuda_baseline". Error kUnsupported when config.kernel_set is given: those are a CPU's. Others as
+// cuda_module and CudaModule::ops.
 const OpSet& backend_ops(const BackendConfig& config);
-// "cuda_baseline". Error kUnsupported when config.kernel_set names another.
 const OpSet& baseline_ops(const BackendConfig& config);
 // Called after its set. Error kInvalidArgument when config has no runtime of a CUDA device.
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config);
