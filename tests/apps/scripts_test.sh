@@ -23,8 +23,26 @@ done
 check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev, --cuda or --check" "$(said "$source/script/setup" --devel)"
 check "setup --cuda without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --cuda | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
 check "setup --check without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --check | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
+# A toolkit of nvcc alone, and what the others bring.
+toolkit="$work/toolkit"
+mkdir -p "$toolkit"/{bin,include,lib64}
+cat >"$toolkit/bin/nvcc" <<SH
+#!/bin/bash
+[[ "\$1" == --version ]] && echo "Cuda compilation tools, release 13.2, V13.2.1" || echo "#\$ TOP=$toolkit/bin/.."
+SH
+chmod +x "$toolkit/bin/nvcc"
+setup() { PATH="$toolkit/bin:$PATH" said "$source/script/setup" "$@"; }
+if [[ ! -e /usr/include/cublasLt.h ]]; then
+  check "setup --cuda without cuBLASLt" "1 setup: script/build cuda needs cuBLASLt, of which nvcc's toolkit has no cublasLt.h; NVIDIA's package libcublas-dev-13-2 brings its header and its library" "$(setup --cuda)"
+  check "setup --check without cuBLASLt" 1 "$(setup --check | grep -c "^1 setup: script/build cuda needs cuBLASLt, of which nvcc's toolkit has no cublasLt.h")"
+  touch "$toolkit/include/cublasLt.h"
+  check "setup --check without its library" 1 "$(setup --check | grep -c "^1 setup: script/build cuda needs cuBLASLt, of which nvcc's toolkit has no libcublasLt.so")"
+fi
+touch "$toolkit/include/cublasLt.h" "$toolkit/lib64/libcublasLt.so"
+check "setup --check with a toolkit" 0 "$(setup --check | grep -c cuBLASLt)"
 check "test, unknown option" "2 test: unknown option '--fast', expected --exhaustive" "$(said "$source/script/test" --fast)"
 
+check "gpu_check's usage" "0 1 1" "$(said "$source/script/gpu_check" --help | sed 's/ .*//;q') $(said "$source/script/gpu_check" --help | grep -c '^Usage: gpu_check ') $(said "$source/script/gpu_check" --help | grep -c 'Building needs nvcc of CUDA 13 or newer, cuBLASLt ')"
 check "unknown option" "2 gpu_check: unknown option '--fast', expected --quick or --sanitize" "$(gpu_check --fast)"
 check "no build" 1 "$(gpu_check "$work/nothing" | grep -c "^2 gpu_check: $work/nothing is no build with CUDA: ")"
 touch "$work/build/bin/libheadrace_cuda.so"
