@@ -83,7 +83,10 @@ void CaseDrawer::draw_heads() {
   c_.head_dim =
       many ? pick({72, 80, 96, 128, 128, 128}) : pick({64, 64, 72, 80, 96, 128, 128, 128, 128, 192, 256, 256});
   if (one) c_.head_dim = pick({64, 128, 128, 256});
+  const bool large = !many && chance(0.08);  // beyond what tensor cores take
+  if (large) c_.head_dim = pick({264, 320, 384, 512, 512});
   if (chance(one ? 0.05 : 0.2)) c_.v_head_dim = many ? pick({48, 64, 80, 128}) : pick({48, 64, 80, 96, 128, 200, 256});
+  if (large && chance(0.3)) c_.v_head_dim = pick({128, 256, 320, 512});
 }
 
 void CaseDrawer::draw_memory() {
