@@ -1,9 +1,11 @@
 #include "support/device_mirror.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda_module.h"
 
 namespace headrace::testing_support {
@@ -68,6 +70,24 @@ class Mirror {
     for (const KeySpan& span : spans) metadata_.most_rows = std::max(metadata_.most_rows, span.q_len);
     return recorded_;
   }
+  // From now on kernels find what they worked out about the batch in an earlier call. After metadata().
+  void keep_plans() { metadata_.plans = &plans_; }
+  // Runs `again` over outputs that hold what the host's still do. Error kInternal unless it leaves the bits that are
+  // there.
+  void expect_same_bits(std::string_view what, const std::function<void()>& again) {
+    std::vector<std::vector<char>> want;
+    for (const Copy& copy : copies_) {
+      if (!copy.written) continue;
+      want.push_back(on_host(copy));
+      device().copy_to_device(copy.memory.data(), copy.host, copy.bytes);
+    }
+    again();
+    auto next = want.begin();
+    for (const Copy& copy : copies_) {
+      HR_REQUIRE(!copy.written || on_host(copy) == *next++, ErrorCode::kInternal, "device mirror: ", what,
+                 " gives other bits");
+    }
+  }
   // Waits for the device and copies back what may have been written.
   void finish() {
     for (const Copy& copy : copies_) {
@@ -84,6 +104,11 @@ class Mirror {
     Tensor memory;
   };
 
+  static std::vector<char> on_host(const Copy& copy) {
+    std::vector<char> bytes(copy.bytes);
+    device().copy_to_host(bytes.data(), copy.memory.data(), copy.bytes);
+    return bytes;
+  }
   TensorView place(const TensorView& view, bool written) {
     if (!view) return {};
     const size_t bytes = extent_of(view);
@@ -109,6 +134,7 @@ class Mirror {
   OpContext context_;
   std::vector<Copy> copies_;
   DeviceMetadata metadata_;
+  DevicePlans plans_{device()};
   std::vector<KeySpan> recorded_;
 };
 
@@ -130,7 +156,13 @@ void paged_attention(const PagedAttentionArgs& host, const OpContext& context) {
   a.q = m.in(host.q), a.k_new = m.in(host.k_new), a.v_new = m.in(host.v_new), a.kv = m.pool(host.kv, false);
   a.page_table = m.in(host.page_table), a.out = m.out(host.out), a.lse = m.out(host.lse);
   a.on_device = m.metadata(host.spans), a.spans = m.shown<kSet>(host.spans, host.q.dim(0));
-  cuda_ops<kSet>().paged_attention(a, m.context());
+  const auto attend = [&] { cuda_ops<kSet>().paged_attention(a, m.context()); };
+  attend();
+  if (kSet != Set::kBaseline) {  // whose kernels plan nothing
+    m.keep_plans();
+    m.expect_same_bits("paged_attention with a plan of the batch", attend);
+    m.expect_same_bits("paged_attention with the plan of an earlier layer", attend);
+  }
   m.finish();
 }
 

@@ -15,8 +15,10 @@ inline constexpr std::string_view kRecordedSet = "cuda_recorded";
 // its kernels no row sees more than one key, whatever it sees. The other ops are those of kRecordedSet.
 inline constexpr std::string_view kRecordedShortSet = "cuda_recorded_short";
 
-// The CUDA ops of that set, each of which copies its host arguments to device 0, runs, and copies back what it wrote;
-// null when this machine has no device that the CUDA part runs on. Contexts given to them need no stream.
+// The CUDA ops of that set, each of which copies its host arguments to device 0, runs, and copies back what it wrote.
+// Attention runs three times, with the plan of its work in scratch, made for the batch, and left by an earlier layer:
+// Error kInternal unless all have the same bits. Null when this machine has no device that the CUDA part runs on.
+// Contexts given to them need no stream.
 const OpSet* mirrored_cuda_ops(std::string_view set = kCudaSets[0]);
 
 }  // namespace headrace::testing_support
