@@ -2,13 +2,25 @@
 
 #include <dlfcn.h>
 
+#include <array>
+
 namespace headrace {
 namespace {
 
 constexpr const char* kLibrary = "libheadrace_cuda.so";
+// Where a build and an installation have it, before any place that the environment names. glibc puts the directory of
+// the program or library that this is part of in place of $ORIGIN; to another loader it would be a directory's name.
+#ifdef __GLIBC__
+constexpr std::array kPlaces = {"$ORIGIN/libheadrace_cuda.so", "$ORIGIN/../lib/libheadrace_cuda.so", kLibrary};
+#else
+constexpr std::array kPlaces = {kLibrary};
+#endif
 
 const CudaModule* open_module() {
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);  // stays open: its runtimes live until the program ends
+  void* library = nullptr;  // stays open: its runtimes live until the program ends
+  for (const char* place : kPlaces) {
+    if (library == nullptr) library = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+  }
   if (library == nullptr) {
     const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
     throw Error(ErrorCode::kNoDevice,
