@@ -1,4 +1,5 @@
-# `cmake --install` gives the attention library: headers, archives and the package `headrace`.
+# `cmake --install` gives the attention library: headers, archives and the package `headrace`; and, as components of
+# their own, the program (apps/) and the CUDA part where it is built.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -19,3 +20,6 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headraceConfig.cmake.i
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/headraceConfig.cmake ${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT attention)
+if(TARGET headrace_cuda)
+  install(TARGETS headrace_cuda LIBRARY DESTINATION lib COMPONENT cuda)  # bin/headrace looks in ../lib
+endif()
