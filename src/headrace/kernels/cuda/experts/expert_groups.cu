@@ -7,7 +7,7 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kThreads = 1024, kMostExperts = 4096;
+constexpr int kThreads = 1024, kMostGroupedExperts = 4096;
 
 // Exclusive sums over counts of rows and of tiles, by the first warp: each lane takes a run of experts.
 __device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, int* tile_begin) {
@@ -75,9 +75,9 @@ __global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ E
 }  // namespace
 
 void group_slots(const ExpertGroups& groups, const Stream& stream) {
-  HR_REQUIRE(groups.num_experts <= kMostExperts, ErrorCode::kUnsupported, "expert_mlp: ", groups.num_experts,
-             " experts, at most ", kMostExperts, " are built");
-  static_assert((3 * kMostExperts + 1) * sizeof(int) <= kLeastSharedBytes);
+  HR_REQUIRE(groups.num_experts <= kMostGroupedExperts, ErrorCode::kUnsupported, "expert_mlp: ", groups.num_experts,
+             " experts, at most ", kMostGroupedExperts, " are built");
+  static_assert((3 * kMostGroupedExperts + 1) * sizeof(int) <= kLeastSharedBytes);
   const size_t shared_bytes = static_cast<size_t>(3 * groups.num_experts + 1) * sizeof(int);
   launch_early(stream, sort_slots, dim3(1), dim3(kThreads), shared_bytes, groups, "expert_mlp: sorting");
 }
