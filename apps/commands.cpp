@@ -112,6 +112,15 @@ std::string logprobs_json(const Completion& c, const Tokenizer& tokenizer) {
                      fmt::join(c.logprobs, ", "));
 }
 
+// Which steps the device ended by itself, and why not the others, where it could.
+std::string steps_json(const Engine& engine) {
+  std::vector<std::string> reasons;
+  for (const std::string& reason : engine.host_reasons().list()) reasons.push_back(json_string(reason));
+  const EngineCounters& counters = engine.counters();
+  return fmt::format(R"({{"host": {}, "device": {}, "host_because": [{}]}})", counters.steps - counters.device_steps,
+                     counters.device_steps, fmt::join(reasons, ", "));
+}
+
 // What a completion was made with.
 struct Ran {
   LLM& llm;
@@ -129,7 +138,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
       R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, "decoding": {}, )"
-      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}}}}})"
+      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
       name_of(c.finish_reason), c.prompt_ids.size(), c.num_visible, t.device_start_s, t.load_s, t.first_token_s,
@@ -137,7 +146,8 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed, decoding_json(llm, p.decoding),
       llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
       to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
-      name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict);
+      name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
+      steps_json(llm.engine()));
 }
 
 std::string summary(const Completion& c, LLM& llm, const Timings& t) {

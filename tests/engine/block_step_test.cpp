@@ -11,9 +11,11 @@
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/batch_padding.h"
 #include "headrace/engine/block_loop.h"
+#include "headrace/engine/host_reasons.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/sampling/sampler.h"
+#include "headrace/strategy/device_state.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
 
@@ -375,6 +377,49 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   s.params.end_of_text = SamplingParams::EndOfText::kIgnored;
   EXPECT_TRUE(one->block_state(s));
   EXPECT_FALSE(make_strategy("multi_bd_edit", {.model = info})->device_blocks());
+}
+
+// One sentence for each, with the parameter's name; a request without one is the device's.
+TEST(BlockStep, WhatOfARequestNeedsTheHostIsSaidByName) {
+  const DiffusionInfo info{.mask_token_id = kMask, .block_size = 4, .sub_block_size = 4, .threshold = 0.9f};
+  const auto strategy = make_strategy("multi_bd", {.model = info});
+  using Decoding = DecodingParams;
+  const SamplingParams greedy{.temperature = 0};
+  const auto said = [&](const SamplingParams& params, size_t num_end_ids = 1) {
+    Sequence s{.params = params, .tokens = {1, 2, 3, 4, 5}, .prompt_len = 5, .limit = 20};
+    s.eos_ids.assign(num_end_ids, 3);
+    strategy->start(s);
+    const auto reason = needs_host(s, info);
+    EXPECT_EQ(strategy->block_state(s).has_value(), !reason);
+    return reason.value_or("");
+  };
+  const auto decoding = [&](const Decoding& d) { return said({.temperature = 0, .decoding = d}); };
+  EXPECT_EQ(said(greedy), "");
+  EXPECT_EQ(said(greedy, 8), "");
+  EXPECT_EQ(said(greedy, 9), "there are 9 end tokens, expected at most 8");
+  EXPECT_EQ(said({.temperature = 0.7f}), "temperature is 0.7, expected 0");
+  EXPECT_EQ(said({.temperature = 0, .repetition_penalty = 1.1f}), "repetition_penalty is 1.1, expected 1");
+  EXPECT_EQ(decoding({.schedule = Decoding::Schedule::kReference}), "schedule is reference, expected threshold");
+  EXPECT_EQ(decoding({.order_temperature = 0.5f}), "order_temperature is 0.5, expected 0");
+  const std::string rules = ", expected confidence, margin, entropy or leftmost";
+  EXPECT_EQ(decoding({.rule = Decoding::Rule::kRandom}), "rule is random" + rules);
+  EXPECT_EQ(decoding({.rule = Decoding::Rule::kEntropyBound, .threshold = 1}), "rule is entropy_bound" + rules);
+  EXPECT_EQ(decoding({.rule = Decoding::Rule::kMargin}), "");
+}
+
+TEST(HostReasons, EachIsAWarningOnce) {
+  std::vector<std::string> lines;
+  HostReasons reasons([&lines](LogLevel level, std::string_view text) {
+    EXPECT_EQ(level, LogLevel::kWarning);
+    lines.emplace_back(text);
+  });
+  for (const char* one : {"temperature is 0.7, expected 0", "rule is random", "temperature is 0.7, expected 0"}) {
+    reasons.add(one);
+  }
+  EXPECT_EQ(reasons.list(), (std::vector<std::string>{"temperature is 0.7, expected 0", "rule is random"}));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].ends_with(": temperature is 0.7, expected 0")) << lines[0];
+  HostReasons({}).add("without a log");
 }
 
 TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {

@@ -217,6 +217,27 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
 }
 
+TEST(CudaGraphsOfBlocks, ARequestThatTheDeviceCannotDecideTakesOthersThroughTheHostAndSaysWhy) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext context{.stream = runtime.stream()};
+  const auto model = load_model(testing_support::golden_folder("sdar"),
+                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  RunnerConfig runner{.runtime = &runtime, .context = context, .num_pages = 32, .page_size = 16};
+  runner.backend = "cuda";
+  Engine engine(*model, {.runner = runner, .max_requests = 2, .max_context_len = 128, .strategy = "multi_bd"});
+  engine.add({1, 2, 3}, {.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+  engine.add({4, 5, 6}, {.max_tokens = 8, .temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored});
+  int ended = 0;
+  while (ended == 0) {
+    for (const StepOutput& out : engine.step()) ended += out.finish_reason ? 1 : 0;
+  }
+  EXPECT_EQ(engine.counters().device_steps, 0);
+  while (!engine.idle()) engine.step();
+  EXPECT_GT(engine.counters().device_steps, 0) << "the other one, alone";
+  EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{"temperature is 0.5, expected 0"});
+}
+
 // Contexts that grow out of the graphs for short ones, alone and beside others, in fast mode: strict mode has one kind.
 class CudaGraphsOfShortContexts : public testing::TestWithParam<std::string> {};
 

@@ -42,6 +42,7 @@ Engine::Engine(const Model& model, const EngineConfig& config)
       strategy_(strategy_of(model.info(), config)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
+      host_reasons_(config.log),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
   BatchLimits limits{.max_requests = config.max_requests,

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "headrace/base/log.h"
 #include "headrace/engine/batch_builder.h"
+#include "headrace/engine/host_reasons.h"
 #include "headrace/engine/model_runner.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/engine/warm_up.h"
@@ -26,6 +28,7 @@ struct EngineConfig {
   // Whether steps that decide one token of each request are queued before the host has read the tokens of the step
   // before. A request that ends by a token has then run once in vain: it pays where the host is another processor.
   enum class StepsAhead : uint8_t { kNever, kOnDevice, kAlways } steps_ahead = StepsAhead::kOnDevice;
+  LogCallback log;
 };
 
 // Seen twice per sequence and step: as planned, and after the tokens of the step are in it.
@@ -81,6 +84,8 @@ class Engine {
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
   const EngineCounters& counters() const { return counters_; }
+  // Where the device denoises blocks by itself: why it did not.
+  const HostReasons& host_reasons() const { return host_reasons_; }
   const EngineConfig& config() const { return config_; }  // with every default resolved
   const Scheduler& scheduler() const { return scheduler_; }
   ModelRunner& runner() { return runner_; }
@@ -98,6 +103,8 @@ class Engine {
   void step_warm_up();
   // Starts a step that the device ends by itself, if all of `steps` are of that kind.
   bool take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
+  // What of these requests keeps all of them from it.
+  void note_host(const std::vector<ScheduledStep>& steps);
   // Waits for the step in flight, starts the next one where nothing stands against it, and commits.
   std::vector<StepOutput> land();
   void fly_on(const std::vector<ScheduledStep>& landed);
@@ -139,6 +146,7 @@ class Engine {
   BatchBuilder builder_;
   WarmUpQueue warm_up_;
   EngineCounters counters_;
+  HostReasons host_reasons_;
   Sampler sampler_;
   StepObserver observer_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;

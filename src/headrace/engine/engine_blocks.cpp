@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "headrace/engine/engine.h"
+#include "headrace/strategy/device_state.h"
 
 namespace headrace {
 
@@ -20,6 +21,13 @@ int32_t most_keys_of(const std::vector<ScheduledStep>& steps, int32_t block_size
 
 }  // namespace
 
+void Engine::note_host(const std::vector<ScheduledStep>& steps) {
+  const DiffusionInfo info = model_.info().diffusion.value_or(DiffusionInfo{});
+  for (const ScheduledStep& step : steps) {
+    if (const auto reason = needs_host(*step.sequence, info)) host_reasons_.add(*reason);
+  }
+}
+
 bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   BlockLoop* loop = runner_.block_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
@@ -30,7 +38,10 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   for (const ScheduledStep& step : steps) {
     const Sequence& s = *step.sequence;
     const auto state = strategy_->block_state(s);
-    if (!state) return false;
+    if (!state) {
+      note_host(steps);
+      return false;
+    }
     states.push_back(*state);
     pages.push_back(static_cast<int64_t>(s.pages.size()));
     const int32_t first = state->has_canvas() ? 0 : state->begin - size;
@@ -40,7 +51,11 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   }
   int64_t most = 0;
   for (const BlockState& state : states) most += state.most_rows(size);
-  if (most > config_.runner.max_tokens || !loop->holds(states)) return false;  // later steps must fit too
+  if (most > config_.runner.max_tokens || !loop->holds(states)) {  // later steps must fit too
+    const int64_t held = std::min<int64_t>(config_.runner.max_tokens, loop->config().most_rows());
+    host_reasons_.add(str("requests may have more than ", held, " rows together, what a graph holds"));
+    return false;
+  }
   loop->load(states, tokens);
   runner_.start_blocks(batch, pages);
   flight_ = steps, flight_of_ = Flight::kBlocks;

@@ -178,7 +178,7 @@ void ModelRunner::next_blocks(const BlockReport& next, int32_t most_keys) {
 std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
   std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
-  if (loop_) text += "; blocks are denoised on the device";
+  if (loop_) text += "; blocks of greedy requests are denoised on the device";
   if (!no_loop_.empty()) text += "; every denoise step goes through the host: " + no_loop_;
   return text;
 }

@@ -90,7 +90,8 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                  .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
                  .strategy = strategy_name(model.info(), o),
                  .keep_text = o.keep_text,
-                 .decoding = o.decoding};
+                 .decoding = o.decoding,
+                 .log = o.log};
   c.runner.max_tokens = tokens_per_step(model, c);
   return c;
 }

@@ -2,42 +2,68 @@
 
 #include <algorithm>
 
+#include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
+#include "headrace/strategy/decoding_option.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
 
-// The request's rule as block_step has it; nothing for one that it cannot say.
-std::optional<BlockRule> device_rule(const DecodingParams& params, const DiffusionInfo& info) {
-  using Rule = DecodingParams::Rule;
-  if (follows_reference(params) || params.order_temperature != 0) return {};
-  const AcceptanceRule rule = acceptance_rule(params, info);
-  BlockRule said{.passes = rule.passes == DiffusionInfo::Acceptance::kAbove ? BlockRule::Passes::kAbove
-                                                                            : BlockRule::Passes::kAtLeast,
-                 .threshold = rule.threshold};
-  switch (rule.rule) {
-    case Rule::kConfidence: said.score = BlockRule::Score::kConfidence; return said;
-    case Rule::kMargin: said.score = BlockRule::Score::kMargin; return said;
-    case Rule::kEntropy: said.score = BlockRule::Score::kEntropy; return said;
-    case Rule::kLeftmost: said.score = BlockRule::Score::kLeftmost; return said;
+using Rule = DecodingParams::Rule;
+
+// Nothing for a rule that block_step does not know.
+std::optional<BlockRule::Score> score_of(Rule rule) {
+  switch (rule) {
+    case Rule::kConfidence: return BlockRule::Score::kConfidence;
+    case Rule::kMargin: return BlockRule::Score::kMargin;
+    case Rule::kEntropy: return BlockRule::Score::kEntropy;
+    case Rule::kLeftmost: return BlockRule::Score::kLeftmost;
     default: return {};
   }
 }
 
+BlockRule device_rule(const DecodingParams& params, const DiffusionInfo& info) {
+  const AcceptanceRule rule = acceptance_rule(params, info);
+  return {.score = *score_of(rule.rule),
+          .passes = rule.passes == DiffusionInfo::Acceptance::kAbove ? BlockRule::Passes::kAbove
+                                                                     : BlockRule::Passes::kAtLeast,
+          .threshold = rule.threshold};
+}
+
 }  // namespace
 
+std::optional<std::string> needs_host(const Sequence& s, const DiffusionInfo& info) {
+  const DecodingParams& decoding = s.params.decoding;
+  if (s.params.temperature != 0) return str("temperature is ", s.params.temperature, ", expected 0");
+  if (s.params.repetition_penalty != 1) {
+    return str("repetition_penalty is ", s.params.repetition_penalty, ", expected 1");
+  }
+  if (decoding.copy_penalty != 0) return str("copy_penalty is ", decoding.copy_penalty, ", expected 0");
+  if (decoding.cfg_scale != 0) return str("cfg_scale is ", decoding.cfg_scale, ", expected 0");
+  if (s.params.end_of_text == SamplingParams::EndOfText::kBanned) return "end tokens are banned, expected allowed";
+  HR_ASSERT(!s.params.changes_logits());
+  if (follows_reference(decoding)) return str("schedule is ", text_of(decoding.schedule), ", expected threshold");
+  if (decoding.order_temperature != 0) {
+    return str("order_temperature is ", decoding.order_temperature, ", expected 0");
+  }
+  const Rule rule = rule_of(decoding, info);
+  if (!score_of(rule)) return str("rule is ", text_of(rule), ", expected confidence, margin, entropy or leftmost");
+  if (s.eos_ids.size() > BlockState::kMaxEndIds) {
+    return str("there are ", s.eos_ids.size(), " end tokens, expected at most ", BlockState::kMaxEndIds);
+  }
+  return {};
+}
+
 std::optional<BlockState> device_state(const Sequence& s, const DecodingBlock& open, const DiffusionInfo& info) {
-  const auto rule = device_rule(s.params.decoding, info);
-  const bool most_likely = s.params.temperature == 0 && !s.params.changes_logits();
-  if (!rule || !most_likely || s.eos_ids.size() > BlockState::kMaxEndIds) return {};
+  if (needs_host(s, info)) return {};
   BlockState state{.running = 1,
                    .begin = open.begin(),
                    .editable = open.editable_begin() - open.begin(),
                    .limit = s.limit,
                    .num_steps = open.num_steps(),
                    .page_row = s.table_row,
-                   .rule = *rule,
+                   .rule = device_rule(s.params.decoding, info),
                    .num_end_ids = static_cast<int32_t>(s.eos_ids.size())};
   for (const int32_t p : open.masked_positions()) state.set_masked(p - open.begin(), 1);
   std::ranges::copy(s.eos_ids, std::begin(state.end_ids));

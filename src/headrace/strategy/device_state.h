@@ -1,6 +1,7 @@
 // Where a request stands, as kernels/block_step goes on from there.
 #pragma once
 #include <optional>
+#include <string>
 
 #include "headrace/kernels/block_state.h"
 #include "headrace/models/diffusion_info.h"
@@ -8,9 +9,10 @@
 
 namespace headrace {
 
-// In the middle of denoising `open`, what any strategy says of it. Nothing for a request whose rule block_step cannot
-// say: it takes greedy ones that leave the logits as they are, every rule but entropy_bound and random, and no order
-// temperature.
+// What of a request block_step cannot say, by the parameter's name; nothing where it says all of it.
+std::optional<std::string> needs_host(const Sequence& sequence, const DiffusionInfo& info);
+
+// In the middle of denoising `open`, what any strategy says of it. Nothing for a request that needs_host().
 std::optional<BlockState> device_state(const Sequence& sequence, const DecodingBlock& open, const DiffusionInfo& info);
 
 // The same of a canvas whose blocks are decided one after the other, in full.
