@@ -82,9 +82,7 @@ GoldenCase case_of(const JsonValue& entry) {
   for (const auto& [key, value] : options.as_object()) {
     c.options += str(" ", key, " ", text_of(value));
   }
-  const bool of_model = options.find("sub_block") != nullptr;
-  if (!of_model && options.find("block") != nullptr)
-    c.config.block_size = static_cast<int32_t>(options.at("block").as_int());
+  if (options.find("block") != nullptr) c.config.block_size = static_cast<int32_t>(options.at("block").as_int());
   c.config.num_blocks = static_cast<int32_t>(options.int_or("blocks", 1));
   if (options.find("threshold") != nullptr)
     c.decoding.threshold = static_cast<float>(options.at("threshold").as_float());

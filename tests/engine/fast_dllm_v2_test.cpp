@@ -6,6 +6,7 @@
 #include <set>
 
 #include "headrace/engine/engine.h"
+#include "headrace/strategy/block_buffer.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {
@@ -65,6 +66,28 @@ TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
   EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
   EXPECT_EQ(r.passes.at(Pass::kCommit), 1);  // the last block is not needed again
   EXPECT_EQ(r.steps.size(), 20u);
+}
+
+TEST(FastDLLMv2, TheModelsOwnBlockSizeChangesNothingWhenItIsStated) {
+  const SamplingParams params{.max_tokens = 50, .temperature = 0};
+  EngineConfig stated = config_of(1, 128);
+  stated.decoding.block_size = kScript.block_size;
+  const Decoded own = decode(kScript, config_of(1, 128), {40}, params), same = decode(kScript, stated, {40}, params);
+  EXPECT_EQ(same.ids, own.ids);
+  EXPECT_EQ(same.passes, own.passes);
+  EXPECT_EQ(same.steps, own.steps);
+}
+
+TEST(FastDLLMv2, ABlockOfAnotherSizeHasTheModelsPartsWhereTheyDivideIt) {
+  const auto part_of = [](std::optional<int32_t> block_size) {
+    return diffusion_info("", {.model = ToyDiffusionModel(kScript).info().diffusion, .block_size = block_size})
+        .sub_block_size;
+  };
+  EXPECT_EQ(part_of({}), 8);
+  for (const int32_t size : {8, 16, 32, 64}) EXPECT_EQ(part_of(size), 8) << size;
+  for (const int32_t size : {4, 12, 20}) EXPECT_EQ(part_of(size), size) << size;
+  const DiffusionInfo whole{.mask_token_id = 1, .block_size = 4, .sub_block_size = 4};
+  EXPECT_EQ(diffusion_info("", {.model = whole, .block_size = 16}).sub_block_size, 16);
 }
 
 TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstToken) {

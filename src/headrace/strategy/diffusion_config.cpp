@@ -4,11 +4,21 @@
 #include "headrace/strategy/block_buffer.h"
 
 namespace headrace {
+namespace {
+
+// A block of another size has the model's parts where they divide it, and else none.
+void set_block_size(DiffusionInfo& info, int32_t size) {
+  const bool parts = info.sub_block_size > 0 && info.sub_block_size < info.block_size;
+  if (!parts || size % info.sub_block_size != 0) info.sub_block_size = size;
+  info.block_size = size;
+}
+
+}  // namespace
 
 DiffusionInfo diffusion_info(std::string_view strategy, const StrategyConfig& config) {
   DiffusionInfo info = config.model.value_or(DiffusionInfo{});
   if (config.mask_token_id) info.mask_token_id = config.mask_token_id;
-  if (config.block_size) info.block_size = info.sub_block_size = *config.block_size;
+  if (config.block_size) set_block_size(info, *config.block_size);
   HR_REQUIRE(
       info.mask_token_id, ErrorCode::kInvalidArgument, "strategy '", strategy, "': the model ",
       config.model ? "starts from noise and has no mask token" : "names no mask token; is it a diffusion model?");
