@@ -9,6 +9,7 @@
 namespace headrace::app {
 namespace {
 
+constexpr int kTabStop = 8;
 constexpr std::string_view kMask = "░", kNewline = "↵", kEnd = "∎", kUnknown = "·";
 
 struct CodePoint {
@@ -32,6 +33,9 @@ CodePoint first_of(std::string_view text) {
 
 int cells_of(char32_t code_point) { return std::max(0, wcwidth(static_cast<wchar_t>(code_point))); }
 
+// What would move the cursor or change the terminal: all of them but '\n' and '\t' are shown as marks.
+bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
+
 // A token's bytes on one line: they may begin or end inside a character.
 std::string one_line(std::string_view bytes) {
   std::string out;
@@ -39,7 +43,7 @@ std::string one_line(std::string_view bytes) {
     const CodePoint c = first_of(bytes);
     if (c.value == '\n') {
       out += kNewline;
-    } else if (c.value == 0xfffd || c.value < 0x20 || c.value == 0x7f) {
+    } else if (c.value == 0xfffd || is_control(c.value)) {
       out += kUnknown;
     } else {
       out += bytes.substr(0, c.bytes);
@@ -79,6 +83,26 @@ std::string DenoiseView::drawn(const std::optional<StepReport::Token>& token, in
   return colours_ == Colours::kYes ? fmt::format("{}{}\x1b[0m", colour_of(token->confidence), text) : text;
 }
 
+std::string DenoiseView::next_drawn() {
+  const CodePoint c = first_of(fresh_);
+  std::string text = fresh_.substr(0, c.bytes);
+  fresh_.erase(0, c.bytes);
+  if (c.value == '\n') {
+    column_ = 0;
+    return text;
+  }
+  if (c.value == '\t') {
+    const int from = column_ % columns_;
+    text = std::string(static_cast<size_t>(std::min(kTabStop - from % kTabStop, columns_ - from)), ' ');
+  } else if (is_control(c.value)) {
+    text = kUnknown;
+  }
+  const int cells = cells_of(text);
+  if (column_ + cells > columns_) column_ = 0;
+  column_ += cells;
+  return text;
+}
+
 // Back to where the final text ends, what is new of it, then what is pending.
 std::string DenoiseView::redraw(const std::string& pending, int pending_cells) {
   std::string out;
@@ -94,15 +118,7 @@ std::string DenoiseView::redraw(const std::string& pending, int pending_cells) {
     if (fresh_[0] == '\n') fresh_.erase(0, 1);  // the screen is on that line already
     broke_line_ = false;
   }
-  out += fresh_;
-  for (std::string_view left = fresh_; !left.empty();) {
-    const CodePoint c = first_of(left);
-    left.remove_prefix(c.bytes);
-    const int cells = cells_of(c.value);
-    if (c.value == '\n' || column_ + cells > columns_) column_ = 0;
-    column_ += cells;
-  }
-  fresh_.clear();
+  while (!fresh_.empty()) out += next_drawn();
   if (column_ == columns_ &&
       pending_cells > 0) {  // so that what is pending begins on a line of its own, wherever the cursor waits
     out += "\r\n";

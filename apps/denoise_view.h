@@ -30,6 +30,9 @@ class DenoiseView {
 
  private:
   std::string redraw(const std::string& pending, int pending_cells);
+  // Takes the next character of the final text, and moves column_ along. A tab is spaces up to the next stop or the
+  // line's end, since where the cursor stands must be known; other control characters would do what they say.
+  std::string next_drawn();
   std::string drawn(const std::optional<StepReport::Token>& token, int& cells) const;
 
   const Tokenizer& tokenizer_;

@@ -53,6 +53,9 @@ class Terminal {
   void put(const std::string& character) {
     if (character == "\r") {
       column_ = 0;
+    } else if (character == "\t") {  // up to the next stop, or the line's end
+      do put(" ");
+      while (column_ % 8 != 0 && column_ != columns_);
     } else if (character == "\n" || column_ == columns_) {
       column_ = 0;
       if (++row_ == rows_.size()) rows_.emplace_back();
@@ -113,16 +116,31 @@ TEST_F(DenoiseViewTest, ShowsNoMoreThanTheScreenHolds) {
   EXPECT_TRUE(view.finish().starts_with("\x1b[2A"));
 }
 
+TEST_F(DenoiseViewTest, ATabIsSpacesToTheNextStopFromWhereItStands) {
+  DenoiseView view(tokenizer_, {}, DenoiseView::Colours::kNo);
+  view.add("a\t");
+  EXPECT_EQ(view.show(pending({-1})), "a       ░");
+  view.add("b\tc");
+  EXPECT_EQ(view.show(pending({})), "\r\x1b[8C\x1b[Jb       c");
+}
+
+TEST_F(DenoiseViewTest, AModelsControlCharactersDoNothingToTheTerminal) {
+  DenoiseView view(tokenizer_, {}, DenoiseView::Colours::kNo);
+  view.add("a\x1b[2Jb\r\x07\x7f\xc2\x9b");
+  EXPECT_EQ(view.show(pending({-1})), "a·[2Jb····░");
+  EXPECT_EQ(view.finish(), "\r\x1b[10C\x1b[J");
+}
+
 RC_GTEST_FIXTURE_PROP(DenoiseViewTest, TheScreenIsTheFinalTextAndThePendingTokens, ()) {
   const int columns = *rc::gen::inRange(3, 12);
   DenoiseView view(tokenizer_, {.columns = columns, .rows = 1000}, DenoiseView::Colours::kYes);
   Terminal terminal(columns);
   std::string text;
   for (int step = 0; step < 6; ++step) {
-    const auto piece = *rc::gen::container<std::string>(rc::gen::element('a', 'b', ' ', '\n'));
+    const auto piece = *rc::gen::container<std::string>(rc::gen::element('a', 'b', ' ', '\n', '\t', '\r'));
     const auto masks = *rc::gen::container<std::vector<int>>(rc::gen::just(-1));
     view.add(piece);
-    text += piece;
+    for (const char c : piece) text += c == '\r' ? "·" : std::string(1, c);
     terminal.write(view.show(pending(masks)));
     std::string wanted = text;
     for (size_t i = 0; i < masks.size(); ++i) wanted += "░";
