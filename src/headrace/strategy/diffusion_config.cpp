@@ -1,3 +1,4 @@
+#include <numeric>
 #include <string>
 
 #include "headrace/base/error.h"
@@ -6,10 +7,10 @@
 namespace headrace {
 namespace {
 
-// A block of another size has the model's parts where they divide it, and else none.
+// A block of another size has the model's parts, or the largest that divide both, as its config.json's would.
 void set_block_size(DiffusionInfo& info, int32_t size) {
   const bool parts = info.sub_block_size > 0 && info.sub_block_size < info.block_size;
-  if (!parts || size % info.sub_block_size != 0) info.sub_block_size = size;
+  info.sub_block_size = parts ? std::gcd(size, info.sub_block_size) : size;
   info.block_size = size;
 }
 
