@@ -32,6 +32,28 @@ TEST(DiffusionConfig, SDARHasBlocksOfFourAndItsOwnMaskUnlessItStates) {
   EXPECT_EQ(stated.diffusion->sub_block_size, 32);
 }
 
+TEST(DiffusionConfig, SDARsRepositoriesHaveTheBlockSizeAtTheEndOfTheirNames) {
+  EXPECT_EQ(block_size_in_name("SDAR-4B-Chat-b16"), 16);
+  EXPECT_EQ(block_size_in_name("models--JetLM--SDAR-30B-A3B-Sci-b64"), 64);
+  for (const char* name : {"SDAR-4B-Chat", "TraDo-8B-Base", "SDAR-4B-Chat-b", "SDAR-b16-Chat", "SDAR-b0", "SDAR-b-8",
+                           "SDAR-b99999999999", "SDAR-b70000", "b16", ""}) {
+    EXPECT_FALSE(block_size_in_name(name)) << name;
+  }
+}
+
+TEST(DiffusionConfig, SDARTakesItsNamesBlockSizeWhereItStatesNone) {
+  const auto read = [](const std::string& more, std::string_view name) {
+    const JsonValue root = config_with(more);
+    ModelConfig c = sdar_config(root);
+    const auto surprise = read_sdar_name(root, name, c);
+    EXPECT_EQ(c.diffusion->sub_block_size, c.diffusion->block_size);
+    return std::pair(c.diffusion->block_size, surprise.has_value());
+  };
+  EXPECT_EQ(read("", "SDAR-4B-Chat-b16"), std::pair(16, false));
+  EXPECT_EQ(read(R"("block_size":8)", "SDAR-4B-Chat-b16"), std::pair(8, false));
+  EXPECT_EQ(read("", "my model"), std::pair(4, true));
+}
+
 // Released LLaDA-8B, all but its size.
 std::string llada_with(const std::string& more) {
   return R"({"d_model":96,"n_heads":4,"n_kv_heads":2,"n_layers":3,"mlp_hidden_size":160,"vocab_size":126464,)"

@@ -50,6 +50,22 @@ std::string load_error(const std::string& family, const std::function<void(std::
   return "";
 }
 
+TEST(ModelRegistry, ABlockSizeInTheNameOfADirectoryOrOfACachedRepositoryIsTaken) {
+  const test::TempDir directory;
+  std::ifstream config(golden_folder("sdar") / "config.json");
+  std::string text(std::istreambuf_iterator<char>(config), {});
+  text.replace(text.find("\"block_size\""), 12, "\"not_said\"");
+  for (const char* path : {"SDAR-4B-Chat-b16", "SDAR-4B-Chat-b16/", "models--org--SDAR-4B-Chat-b16/snapshots/0a1b2c"}) {
+    std::filesystem::create_directories(directory / path);
+    test::write_file(directory / path / "config.json", text);
+    EXPECT_EQ(stated_info(directory / path, {.random_weights = 1}).diffusion->block_size, 16) << path;
+  }
+  std::string told;
+  test::write_file(directory / "config.json", text);
+  load_model(directory.path(), {.random_weights = 1, .log = [&told](LogLevel, std::string_view line) { told = line; }});
+  EXPECT_NE(told.find("states no block_size"), std::string::npos) << told;
+}
+
 TEST(ModelRegistry, ScalesOfAnEightBitCacheComeWithTheCheckpoint) {
   const test::TempDir directory;
   std::ifstream config(golden_folder("qwen3") / "config.json");

@@ -28,6 +28,8 @@ struct Row {
   std::unique_ptr<Model> (*make)(const JsonValue&, const ModelConfig&, Checkpoint,
                                  const LayerContext&) = make_causal_lm;
   void (*generation)(const JsonValue&, ModelConfig&) = nullptr;  // generation_config.json, beyond eos ids
+  // What the repository's name says; a sentence for the log.
+  std::optional<std::string> (*named)(const JsonValue&, std::string_view name, ModelConfig&) = nullptr;
 };
 
 // A new family is one file and one row.
@@ -47,8 +49,8 @@ constexpr std::array kModels = {
     Row{"LLaDAModelLM", llada_config},
     Row{"LLaDAMoEModelLM", llada_moe_config},
     Row{"LLaDA2MoeModelLM", llada2_config},
-    Row{"SDARForCausalLM", sdar_config},
-    Row{"SDARMoeForCausalLM", sdar_moe_config},
+    Row{"SDARForCausalLM", sdar_config, make_causal_lm, nullptr, read_sdar_name},
+    Row{"SDARMoeForCausalLM", sdar_moe_config, make_causal_lm, nullptr, read_sdar_name},
     Row{"StableDiffcoderForCausalLM", stable_diffcoder_config},
 };
 
@@ -85,7 +87,15 @@ struct Stated {
   JsonValue root;
   const Row& row;
   ModelConfig config;
+  std::optional<std::string> surprise = {};  // for the log
 };
+
+// The directory's; in Hugging Face's cache, where that is a commit's, "models--owner--name".
+std::string repository_name(const std::filesystem::path& directory) {
+  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
+  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
+  return full.filename().string();
+}
 
 Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
   if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
@@ -93,6 +103,8 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
   const Row& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
+  const auto surprise =
+      row.named != nullptr ? row.named(root, repository_name(directory), config) : std::optional<std::string>();
   if (config.diffusion) config.diffusion->reference = reference_defaults(row.architecture);
   check(config);
   HR_REQUIRE(config.diffusion || text_config_of(root).bool_or("is_causal", true), ErrorCode::kUnsupported, root.where(),
@@ -102,11 +114,12 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
     row.generation(read_json_file(generation), config);
   }
   config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
-  return {std::move(root), row, std::move(config)};
+  return {std::move(root), row, std::move(config), surprise};
 }
 
 std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
-  const auto [root, row, config] = read_stated(directory, options);
+  const auto [root, row, config, surprise] = read_stated(directory, options);
+  if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
   const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
   if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {
     options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));

@@ -1,5 +1,8 @@
 // SDAR (also TraDo), dense and MoE: Qwen3 and Qwen3-MoE that see whole blocks.
 // Source: SDAR technical report. Released config.json copies differ in whether they state block_size and mask_token_id.
+#include <charconv>
+
+#include "headrace/base/error.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -12,6 +15,27 @@ DiffusionInfo sdar_info(const JsonValue& root, const ModelConfig& c) {
 }
 
 }  // namespace
+
+std::optional<int32_t> block_size_in_name(std::string_view name) {
+  const size_t at = name.rfind("-b");
+  if (at == name.npos) return std::nullopt;
+  int32_t size = 0;
+  const char *begin = name.data() + at + 2, *end = name.data() + name.size();
+  const auto [last, error] = std::from_chars(begin, end, size);
+  const bool whole = error == std::errc() && last == end && *begin != '-';
+  return whole && size >= 1 && size <= 1 << 16 ? std::optional(size) : std::nullopt;
+}
+
+std::optional<std::string> read_sdar_name(const JsonValue& root, std::string_view name, ModelConfig& config) {
+  if (text_config_of(root).find("block_size") != nullptr) return std::nullopt;
+  DiffusionInfo& info = *config.diffusion;
+  if (const auto size = block_size_in_name(name)) {
+    info.block_size = info.sub_block_size = *size;
+    return std::nullopt;
+  }
+  return str("config.json states no block_size, nor does the name '", name, "' end in one (-b16): it is taken to be ",
+             info.block_size, "; --block-size is another");
+}
 
 ModelConfig sdar_config(const JsonValue& root) {
   ModelConfig c = qwen3_config(root);
