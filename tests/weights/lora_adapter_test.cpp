@@ -96,6 +96,14 @@ TEST(LoraAdapter, B28_FactorsThatDoNotFitTheBaseAreRefused) {
   });
 }
 
+// It was accepted, and the base model's tokens came without a word.
+TEST(LoraAdapter, B28_OneThatAddsNothingIsRefused) {
+  for (const char* more : {"", R"(,"use_rslora":true)"}) {
+    expect_refused(ErrorCode::kModelFile, "adapter_config.json has lora_alpha 0",
+                   [more](Files& f) { f.config = str(R"({"r":2,"lora_alpha":0)", more, "}"); });
+  }
+}
+
 TEST(LoraAdapter, FactorsThatDoNotFitEachOtherAreRefused) {
   expect_refused(ErrorCode::kModelFile, "has no lora_B", [](Files& f) { f.factors.pop_back(); });
   expect_refused(ErrorCode::kModelFile, "ranks 2 and 2, expected 4",

@@ -81,6 +81,8 @@ LoraAdapter LoraAdapter::open(const std::filesystem::path& directory, SigbusGuar
   refuse_other_tasks(config);
   const int64_t rank = config.at("r").as_int(1, 1 << 16);
   const double alpha = config.at("lora_alpha").as_float();
+  HR_REQUIRE(alpha != 0, ErrorCode::kModelFile, config.where(),
+             " has lora_alpha 0, with which the adapter adds nothing");
   const bool by_root = config.bool_or("use_rslora", false);  // Kalajdzievski 2023: alpha / sqrt(r)
   HR_REQUIRE(file_exists(directory / kWeightsFile) || !file_exists(directory / "adapter_model.bin"),
              ErrorCode::kUnsupported, directory.string(), ": adapter_model.bin is a pickle file; supported is ",
