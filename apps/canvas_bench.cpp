@@ -35,7 +35,10 @@ EngineConfig config_for(const LLM& llm, const std::string& strategy, RunnerConfi
 // Those that run more than one block behind the cache; none: it has only such.
 std::vector<std::string> strategies_of(const std::optional<DiffusionInfo>& model) {
   if (!model) return {};
-  if (model->attention == DiffusionInfo::Attention::kFull) return {"full_attention", "dual_cache"};
+  if (model->attention == DiffusionInfo::Attention::kFull) {
+    const std::vector<std::string_view> all = compared_strategies(*model);
+    return {all.begin(), all.end()};
+  }
   const std::string_view own = default_strategy(model);
   return own == "multi_bd" ? std::vector<std::string>{} : std::vector{std::string(own)};
 }

@@ -6,11 +6,13 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
 #include "decoding_flags.h"
 #include "exit_status.h"
+#include "headrace/engine/decoding_checks.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/llm.h"
 #include "headrace/sampling/acceptance.h"
@@ -93,14 +95,24 @@ struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
 };
 
+// JSON has no infinity.
+std::string threshold_json(std::optional<float> threshold) {
+  if (!threshold) return "null";
+  return std::isinf(*threshold) ? R"("inf")" : fmt::format("{:g}", *threshold);
+}
+
 // How the strategy chose; null where it has no such choice.
 std::string decoding_json(const LLM& llm, const DecodingParams& p) {
   const EngineConfig& engine = llm.config();
   const auto& diffusion = llm.model_info().diffusion;
   if (!diffusion || engine.strategy == "autoregressive") return "null";
   const bool caches = reads_option(engine.strategy, DecodingOption::kBlockCache);
+  const bool one = follows_reference(p) && diffusion->loop == DiffusionInfo::Loop::kTimesteps;  // all of the output
   return fmt::format(
-      R"({{"schedule": "{}", "rule": "{}", "block_cache": {}}})", text_of(p.schedule), text_of(rule_of(p, *diffusion)),
+      R"({{"schedule": "{}", "rule": "{}", "threshold": {}, "block_size": {}, "blocks": {}, "block_cache": {}}})",
+      text_of(p.schedule), text_of(rule_of(p, *diffusion)), threshold_json(threshold_of(p, *diffusion)),
+      one ? "null" : std::to_string(engine.decoding.block_size.value_or(diffusion->block_size)),
+      engine.decoding.num_blocks,
       caches ? fmt::format("\"{}\"", text_of(block_cache_of(p, engine.decoding.block_cache, *diffusion))) : "null");
 }
 
@@ -211,6 +223,7 @@ int generate(const GenerateFlags& flags) {
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
   const std::string text = read_text(file);
+  check_scores(stated_info(model_directory(flags.model), {.random_weights = flags.random_weights}));  // before weights
   LoadedModel model(flags.model, options_of(flags));
   LLM& llm = *model;
   const auto start = Clock::now();

@@ -15,7 +15,7 @@ void catch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
 }
 
 bool interrupted() { return seen; }

@@ -1,4 +1,5 @@
-// Ctrl-C: what runs ends soon, what was made is printed, and the status says so. A second one kills.
+// Ctrl-C, or a polite end by whoever started the program (SIGTERM): what runs ends soon, what was made is printed, and
+// the status says so. A second one kills.
 #pragma once
 
 namespace headrace::app {

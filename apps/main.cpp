@@ -138,10 +138,9 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->type_name(kFile);
   puzzles->add_option("--limit", c.puzzles.limit, "items of each task (default: all)")->check(CLI::Range(1, 1 << 30));
   puzzles
-      ->add_option(
-          "--strategies", c.puzzles.strategies,
-          "ways of decoding the model; auto: its own (default: autoregressive where its blocks are causal, auto, "
-          "and d2f,dmax where that is multi_bd)")
+      ->add_option("--strategies", c.puzzles.strategies,
+                   "ways of decoding the model; auto: its own (default: its own and those worth comparing with it)")
+      ->type_name("A,B")
       ->delimiter(',')
       ->allow_extra_args(false);
   puzzles->add_option("--thresholds", c.puzzles.thresholds, "what a token must pass to be kept, such as 0.9,0.5")

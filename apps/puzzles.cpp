@@ -123,19 +123,17 @@ class Contenders {
     return *models_.emplace_back(std::make_unique<LLM>(model_, options));
   }
   void enter(LLM& llm) {
-    list_.emplace_back(llm, std::nullopt);
+    const auto& diffusion = llm.model_info().diffusion;
+    const bool canvas = diffusion && diffusion->attention == DiffusionInfo::Attention::kCanvas;
+    // A canvas without a bound keeps all of its tokens in the first pass: it begins with the model's own.
+    list_.emplace_back(llm, canvas ? std::optional(diffusion->threshold) : std::nullopt);
     if (!reads_option(llm.config().strategy, DecodingOption::kThreshold)) return;
     for (const float threshold : flags_.thresholds) list_.emplace_back(llm, threshold);
   }
-  // A causal model's own strategy is autoregressive already, and one that sees what is behind says no next token.
   void enter_defaults() {
-    LLM& own = load("auto");
-    const auto& diffusion = own.model_info().diffusion;
-    if (diffusion && diffusion->attention == DiffusionInfo::Attention::kBlockCausal) enter(load("autoregressive"));
-    enter(own);
-    if (own.config().strategy != "multi_bd") return;
-    // They decode a network of causal blocks as well, trained for it or not.
-    for (const char* strategy : {"d2f", "dmax"}) enter(load(strategy));
+    const auto diffusion = stated_info(model_, {.random_weights = flags_.model.random_weights}).diffusion;
+    if (!diffusion) return enter(load("auto"));
+    for (const std::string_view strategy : compared_strategies(*diffusion)) enter(load(std::string(strategy)));
   }
 
   const PuzzleFlags& flags_;

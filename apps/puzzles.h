@@ -13,7 +13,7 @@ struct PuzzleFlags {
   std::string file, svg;  // test items, default MODEL/test.jsonl; where the curve goes, default nowhere
   int limit = 0;          // items of each task; 0: all
   std::vector<float> thresholds = {0.99f, 0.95f, 0.9f, 0.7f, 0.5f};
-  std::vector<std::string> strategies;  // "auto": the model's own; none: autoregressive, its own, and its relatives
+  std::vector<std::string> strategies;  // "auto": the model's own; none: compared_strategies()
 };
 
 // Of one task, or of all, under one way of decoding.

@@ -139,7 +139,7 @@ interrupt() {  # interrupt FILE ARGS...: starts, waits for the first bytes (or a
     [[ -s "$out" || $waited -ge ${wait_tenths:-100} ]] && break
     sleep 0.1
   done
-  kill -INT "$program"
+  kill "-${signal:-INT}" "$program"
   wait "$program"
   echo "$? $(cat "$work/interrupted")"
 }
@@ -162,6 +162,11 @@ check "every line has all columns" 1 "$(sed '$d; s/one per pass/one/; s/ %/%/g' 
 check "and a curve" "</svg>" "$(tail -n 1 "$work/interrupted.svg")"
 check "interrupted puzzles in json" "130 " "$(wait_tenths=40 interrupt "$work/puzzles" "$headrace" eval puzzles -t 1 --json)"
 check "are whole" 1 "$(tr -d '\n' <"$work/puzzles" | grep -cE '^\{"complete": false, "runs": \[\{.*\}\]\}$')"
+
+check "puzzles that are told to end" "130 " \
+  "$(signal=TERM wait_tenths=40 interrupt "$work/table" "$headrace" eval puzzles -t 1)"
+check "say what there is, too" 1 "$(tail -n 1 "$work/table" | grep -c '^incomplete: interrupted after ')"
+check "strategies are separated by commas" 1 "$("$headrace" eval puzzles --help | grep -c -- '--strategies A,B')"
 
 # Memory, and formats that are refused by name.
 [[ -n "$sanitize" ]] || check "no memory" 4 "$(ulimit -v 400000; status "$headrace" generate -p x -n 2 -c 16777216)"
@@ -235,11 +240,13 @@ check "flags go before a published loop" "0.5 3 1" "$(sampling "$demos/fairy-dif
 decoding() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"decoding": \(null\|{[^}]*}\)' | tr -d '"'; }
 published() { family=$1; shift; decoding "$(dirname "$0")/../golden/$family" --random-weights 1 --schedule reference "$@"; }
 check "a causal model has no way of decoding" "decoding: null" "$(decoding "$demos/fairy-hybrid")"
-check "the demo's way of decoding" "decoding: {schedule: threshold, rule: confidence, block_cache: null}" "$(decoding "$demos/fairy-diffusion")"
-check "Dream's loop takes masks by chance" "decoding: {schedule: reference, rule: random, block_cache: null}" "$(published dream)"
-check "a rule goes before Dream's" "decoding: {schedule: reference, rule: entropy, block_cache: null}" "$(published dream --accept entropy)"
-check "Fast-dLLM v2's loop is exact" "decoding: {schedule: reference, rule: confidence, block_cache: no}" "$(published fast_dllm_v2)"
-check "its cache when asked for" "decoding: {schedule: reference, rule: confidence, block_cache: yes}" "$(published fast_dllm_v2 --block-cache yes)"
+check "the demo's way of decoding" "decoding: {schedule: threshold, rule: confidence, threshold: 0.85, block_size: 8, blocks: 1, block_cache: null}" "$(decoding "$demos/fairy-diffusion")"
+check "what flags say of it" "decoding: {schedule: threshold, rule: confidence, threshold: inf, block_size: 16, blocks: 2, block_cache: null}" \
+  "$(decoding "$demos/fairy-diffusion" --strategy d2f --threshold inf --block-size 16 --blocks 2)"
+check "Dream's loop takes masks by chance" "decoding: {schedule: reference, rule: random, threshold: null, block_size: null, blocks: 1, block_cache: null}" "$(published dream)"
+check "a rule goes before Dream's" "decoding: {schedule: reference, rule: entropy, threshold: null, block_size: null, blocks: 1, block_cache: null}" "$(published dream --accept entropy)"
+check "Fast-dLLM v2's loop is exact" "decoding: {schedule: reference, rule: confidence, threshold: 0.9, block_size: 16, blocks: 1, block_cache: no}" "$(published fast_dllm_v2)"
+check "its cache when asked for" "decoding: {schedule: reference, rule: confidence, threshold: 0.9, block_size: 16, blocks: 1, block_cache: yes}" "$(published fast_dllm_v2 --block-cache yes)"
 check "a bad parameter is found before the model" 2 "$(status "$headrace" generate /nonexistent -p x --temperature -1)"
 
 # A directory that holds only config.json.
@@ -277,6 +284,11 @@ check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
 check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 | grep -c 'in windows of 63, which is what the context holds')"
 check "window in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -c '"window": 63}')"
+for family in llada diffusion_gemma; do
+  check "no perplexity of $family, which is said before weights are read" 1 \
+    "$(message "$headrace" eval perplexity "$(dirname "$0")/../golden/$family" --file "$work/book" | grep -c '^headrace: perplexity: .* no probability of the next one$')"
+done
+check "that of causal blocks is as a causal model's" 0 "$(status "$headrace" eval perplexity "$demos/fairy-diffusion" --file "$work/book" -c 64)"
 check "book that is a folder" 2 "$(status "$headrace" eval perplexity --file "$work")"
 
 # The puzzles' model without its weights.
@@ -450,6 +462,9 @@ check "a curve without a point is a chart all the same" "0 0" \
 { head -n 1 "$demos/puzzle-diffusion/test.jsonl"; echo '{"task": "add", "prompt": "1 + 1 ="}'; } >"$work/items"
 check "an item without an answer" "headrace: $work/items, line 2: the top level has no 'answer'; status 3" \
   "$("$headrace" eval puzzles --file "$work/items" 2>&1); status $?"
+guessed() { "$headrace" eval puzzles "$(dirname "$0")/../golden/$1" --random-weights 1 --file "$demos/puzzle-diffusion/test.jsonl" --limit 1 --thresholds 0.5 | awk 'NR > 1 {print $1, $2}' | xargs; }
+check "a canvas begins with its own bound" "diffusion_gemma 6 diffusion_gemma 0.5" "$(guessed diffusion_gemma)"
+check "both ways over whole canvases" "full_attention one full_attention 0.5 dual_cache one dual_cache 0.5" "$(guessed llada)"
 check "items that are none" 3 "$(status "$headrace" eval puzzles --file "$work/book")"
 
 if [[ -n "$terminal" ]]; then

@@ -39,6 +39,24 @@ TEST(Acceptance, MarginAndEntropyRankAndPassByThemselves) {
   EXPECT_EQ(accepted(c, {.rule = Rule::kEntropy, .threshold = 0.01f}, AtLeast::kOne), Indices{1});
 }
 
+TEST(Acceptance, AThresholdIsSaidOnlyWhereAPassHoldsCandidatesAgainstIt) {
+  using Loop = DiffusionInfo::Loop;
+  const auto said = [](const DecodingParams& params, Loop loop) {
+    return threshold_of(params, {.threshold = 0.85f, .loop = loop, .reference = {}});
+  };
+  constexpr auto kReference = DecodingParams::Schedule::kReference;
+  for (const Loop loop : {Loop::kDynamic, Loop::kEven, Loop::kTimesteps}) {
+    EXPECT_EQ(said({}, loop), 0.85f);
+    EXPECT_EQ(said({.threshold = 0.5f}, loop), 0.5f);
+    EXPECT_EQ(said({.rule = Rule::kLeftmost}, loop), std::nullopt);
+  }
+  EXPECT_EQ(said({.schedule = kReference}, Loop::kDynamic), 0.85f);
+  EXPECT_EQ(said({.schedule = kReference}, Loop::kEven), std::nullopt);
+  EXPECT_EQ(said({.schedule = kReference, .threshold = 0.5f}, Loop::kEven), 0.5f);
+  EXPECT_EQ(said({.schedule = kReference}, Loop::kTimesteps), std::nullopt);
+  EXPECT_EQ(threshold_of({}, {.attention = DiffusionInfo::Attention::kCanvas, .threshold = 0.1f}), 0.1f);
+}
+
 TEST(Acceptance, TheBestOfAShareTakeTiesFromTheLeft) {
   const std::vector<SampledToken> candidates = {{.confidence = 0.2f}, {.confidence = 0.7f}, {.confidence = 0.2f}};
   EXPECT_EQ(best_of(candidates, {.rule = Rule::kConfidence}, 2), (std::vector<size_t>{0, 1}));

@@ -29,6 +29,12 @@ std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const Engi
   return strategy;
 }
 
+void check_scores(const ModelInfo& model) {
+  HR_REQUIRE(!model.diffusion || decodes("autoregressive", *model.diffusion), ErrorCode::kInvalidArgument,
+             "perplexity: ", model.architecture,
+             " is trained to see what is behind a token too, so that it has no probability of the next one");
+}
+
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model) {
   validate(params);
   refuse_unread(strategy, asked_options(params.decoding));

@@ -12,6 +12,10 @@ namespace headrace {
 // hold; kUnsupported for recurrent layers, where the strategy runs rows more than once.
 std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const EngineConfig& config);
 
+// Error kInvalidArgument for a model whose tokens see what is behind them too: a score needs next tokens'
+// probabilities.
+void check_scores(const ModelInfo& model);
+
 // Error kInvalidArgument for what a request of this strategy and model cannot ask.
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model);
 

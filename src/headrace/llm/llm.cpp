@@ -243,6 +243,7 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
 }
 
 LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnWindow& on_window) {
+  check_scores(model_info());
   const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
   const int32_t context = engine_->scheduler().table().max_context_len();
   HR_REQUIRE(context > 2, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,

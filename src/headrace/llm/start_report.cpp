@@ -24,10 +24,10 @@ void report_start(const LLMOptions& options, LLM& llm) {
                                 model.vocab_size, ": a prompt with one of the others is refused"));
   }
   // Nothing in config.json says that an adapter was merged into a checkpoint, so this is no error.
-  const bool whole = model.diffusion && model.diffusion->attention == DiffusionInfo::Attention::kFull;
-  if (engine.strategy == "d2f" && whole && !options.adapter) {
-    log(LogLevel::kWarning, str("strategy 'd2f' decodes models that were trained for it, and no adapter is given: ",
-                                model.architecture, " itself is trained to see a text as a whole"));
+  if (model.diffusion && wants_adapter(engine.strategy, *model.diffusion) && !options.adapter) {
+    log(LogLevel::kWarning,
+        str("strategy '", engine.strategy, "' decodes models that were trained for it, and no adapter is given: ",
+            model.architecture, " itself is trained to see a text as a whole"));
   }
 }
 

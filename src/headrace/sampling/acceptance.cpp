@@ -43,6 +43,11 @@ double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
   return score / static_cast<double>(rule.order_temperature) - std::log(-std::log(candidate.order));
 }
 
+// Published loops of other kinds rank by the rule, and hold nothing against a threshold that nobody asked for.
+bool reads_own_threshold(const DecodingParams& params, const DiffusionInfo& info) {
+  return params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;
+}
+
 }  // namespace
 
 Rule rule_of(const DecodingParams& params, const DiffusionInfo& info) {
@@ -55,6 +60,15 @@ AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo
   return {rule_of(params, info), params.threshold.value_or(info.threshold), info.acceptance, params.order_temperature};
 }
 
+std::optional<float> threshold_of(const DecodingParams& params, const DiffusionInfo& info) {
+  const AcceptanceRule rule = acceptance_rule(params, info);
+  if (info.attention == DiffusionInfo::Attention::kCanvas) return rule.threshold;
+  const bool asked = params.threshold && info.loop == DiffusionInfo::Loop::kEven;
+  const bool ranks = rule.rule == Rule::kLeftmost || rule.rule == Rule::kRandom;
+  if (ranks || (!asked && !reads_own_threshold(params, info))) return std::nullopt;
+  return rule.threshold;
+}
+
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
   const bool canvas = info.attention == DiffusionInfo::Attention::kCanvas;  // its threshold bounds entropies
   const bool nats = canvas || params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
@@ -63,10 +77,7 @@ void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
              "threshold is ", threshold, ", expected ",
              nats ? "0 or more nats" : "0 to 1, or inf for a probability that no token passes");
   if (canvas) return;  // which has one of its own, in nats too
-  // Other published loops rank by the rule and hold nothing against a threshold.
-  const bool read =
-      params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;
-  HR_REQUIRE(params.threshold || !nats || !read, ErrorCode::kInvalidArgument,
+  HR_REQUIRE(params.threshold || !nats || !reads_own_threshold(params, info), ErrorCode::kInvalidArgument,
              "threshold is absent, expected one in nats with the rule '",
              params.rule == Rule::kEntropy ? "entropy" : "entropy_bound", "': the model's own is a probability");
 }

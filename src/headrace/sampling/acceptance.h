@@ -1,5 +1,6 @@
 // Which candidates of a block become its tokens.
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,9 @@ DecodingParams::Rule rule_of(const DecodingParams& params, const DiffusionInfo& 
 
 // The same with its threshold, the model's where it states none.
 AcceptanceRule acceptance_rule(const DecodingParams& params, const DiffusionInfo& info);
+
+// What candidates are held against in its passes; nothing where they are only ranked.
+std::optional<float> threshold_of(const DecodingParams& params, const DiffusionInfo& info);
 
 // Error kInvalidArgument for a threshold above 1, other than infinity, that probabilities are held against, and for
 // none where nats are: the model's own is a probability.

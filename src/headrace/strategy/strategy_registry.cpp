@@ -20,11 +20,15 @@ namespace {
 using Attention = DiffusionInfo::Attention;
 using LogitsOf = DiffusionInfo::LogitsOf;
 
+constexpr bool never(const DiffusionInfo&) { return false; }
+
 struct Row {
   std::string_view name;
   std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
   bool (*decodes)(const DiffusionInfo& trained);  // of a diffusion model
   DecodingOptionSet reads;
+  bool (*compared)(const DiffusionInfo& trained) = never;       // with the own strategy of such a model
+  bool (*wants_adapter)(const DiffusionInfo& trained) = never;  // such a model, for what it was not trained for itself
 };
 
 using enum DecodingOption;
@@ -55,18 +59,19 @@ constexpr bool of_canvases(const DiffusionInfo& m) { return m.attention == Atten
 constexpr bool of_any_but_canvases(const DiffusionInfo& m) { return m.attention != Attention::kCanvas; }
 
 // A new strategy is a source with its header, its name in CMakeLists.txt, its include and row here, and a test; nothing
-// else knows of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
+// else needs to know of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
 constexpr std::array kStrategies = {
-    Row{"autoregressive", make<Autoregressive>, of_blocks, {}},  // a baseline
+    Row{"autoregressive", make<Autoregressive>, of_blocks, {}, of_blocks},  // a baseline
     Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop | DecodingOptionSet{kCfgScale}},
-    Row{"dual_cache", make<DualCache>, of_full, kChoice},
+    Row{"dual_cache", make<DualCache>, of_full, kChoice, of_full},
     Row{"multi_bd", make<MultiBD>, of_blocks, kChoice | kBuffer | kPublishedLoop | kProgress},
     Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks_of_their_own,
         kChoice | kBuffer | kPublishedLoop |
             DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
-    Row{"d2f", make<D2F>, of_any_but_canvases, kChoice | kBuffer | kProgress},
+    Row{"d2f", make<D2F>, of_any_but_canvases, kChoice | kBuffer | kProgress, of_blocks_of_their_own, of_full},
     Row{"dmax", make<DMax>, of_blocks_of_their_own,
-        kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge}},
+        kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge},
+        of_blocks_of_their_own},
     Row{"fast_dllm_v2", make<FastDLLMv2>, of_blocks_of_the_next, kChoice | DecodingOptionSet{kSchedule, kBlockCache}},
     Row{"diffusion_gemma", make<CanvasStrategy>, of_canvases,
         kPublishedLoop | DecodingOptionSet{kThreshold, kBlockSize}},
@@ -118,6 +123,20 @@ std::string_view default_strategy(const std::optional<DiffusionInfo>& model) {
     case DiffusionInfo::Attention::kCanvas: return "diffusion_gemma";
   }
   return "multi_bd";
+}
+
+std::vector<std::string_view> compared_strategies(const DiffusionInfo& model) {
+  std::vector<std::string_view> names;
+  for (const Row& row : kStrategies) {
+    if (row.compared(model) || row.name == default_strategy(model)) names.push_back(row.name);
+  }
+  return names;
+}
+
+bool decodes(std::string_view strategy, const DiffusionInfo& trained) { return row_of(strategy).decodes(trained); }
+
+bool wants_adapter(std::string_view strategy, const DiffusionInfo& trained) {
+  return row_of(strategy).wants_adapter(trained);
 }
 
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
