@@ -167,7 +167,7 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
   }
 }
 
-TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 16); }
+TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 24); }
 
 TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32); }
 
@@ -180,7 +180,7 @@ class CudaRefiningGolden : public testing::Test {
   }
 };
 
-TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 16, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 24, GoldenDevice::kCuda); }
 
 TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32, GoldenDevice::kCuda); }
 

@@ -408,7 +408,12 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("sdar", "llada2", True, dict(block=8, threshold=0.05, eos_early_stop=True, ban_end=True)),
          ("multi_bd", "sdar", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=2, ban_end=True)),
          ("dual_cache", "llada", False, dict(block=8, threshold=0.035, ban_end=True)),
-         ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035, ban_end=True))]
+         ("fast_dllm_v2", "fast_dllm_v2", False, dict(block=16, sub_block=8, threshold=0.035, ban_end=True)),
+         ("dual_cache", "diffucoder", False, dict(block=8, threshold=0.035)),
+         ("dual_cache", "llada_moe", False, dict(block=8, threshold=0.035)),
+         ("multi_bd", "sdar_moe", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=2)),
+         ("llada", "llada_moe", True, dict(block=8)),
+         ("llada", "llada_moe", True, dict(block=8, steps=3))]
 # length of the prompt, tokens wanted, whether one of them ends the output
 REQUESTS = [(6, 24, False), (21, 16, False), (16, 24, True)]
 

@@ -386,7 +386,8 @@ CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", di
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, smooth=1.0)),
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=3, merge=2, smooth=0.5)),
          ("multi_bd_edit", "llada2",
-          dict(block=8, blocks=1, edit_threshold=0.02, max_edits=4, steps=3, schedule="reference", end="replaced"))]
+          dict(block=8, blocks=1, edit_threshold=0.02, max_edits=4, steps=3, schedule="reference", end="replaced")),
+         ("d2f", "diffucoder", dict(block=8, blocks=2, shift=1)), ("d2f", "llada_moe", dict(block=8, blocks=2, shift=0))]
 # prompt's length, threshold, tokens, whether an end token is among them
 PROMPTS = [(6, 0.05, 24, False), (21, 0.12, 17, False), (16, 0.08, 24, True), (3, 0.99, 9, False)]
 
