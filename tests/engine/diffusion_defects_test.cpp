@@ -420,6 +420,31 @@ TEST_P(DiffusionDefects, B18_TheHeadRunsOnWhatCanChangeAlone) {
   EXPECT_EQ(counting.rows, planned);
 }
 
+// What spells the mask is text, in the middle of a prompt and at its end, where a block goes on behind it.
+TEST_P(DiffusionDefects, B33_MaskIdsOfAPromptStayAndExactlyTheNewPositionsAreDecided) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const std::optional<int32_t> mask = model->info().diffusion->mask_token_id;
+  if (!mask) GTEST_SKIP() << "it has no mask token";
+  constexpr int32_t kPrompt = 21, kOutput = 19;
+  std::vector<int32_t> prompt = prompt_of(kPrompt), ids;
+  for (const size_t p : {0, 3, 15, 19, 20}) prompt[p] = *mask;
+  Engine engine(*model, config_of(GetParam().strategy, 1));
+  std::set<int32_t> decided, wanted;
+  engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+    EXPECT_TRUE(std::ranges::equal(std::span(s.tokens).first(kPrompt), prompt));
+    for (const SampleRow& row : plan.sample) {
+      if (moment == StepMoment::kCommitted && !masked(s, row.position)) decided.insert(row.position);
+    }
+  });
+  engine.add(prompt, greedy(kOutput, 0.03f));
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
+  }
+  for (int32_t p = kPrompt; p < kPrompt + kOutput; ++p) wanted.insert(p);
+  EXPECT_EQ(decided, wanted);
+  EXPECT_EQ(ids.size(), wanted.size());
+}
+
 TEST_P(DiffusionDefects, EveryLayerReadsTheStrategysMetadataFromTheSource) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   CountingReads counting(*model);
@@ -675,6 +700,26 @@ TEST(StrategyRegistry, B29_AnUnknownNameIsAnErrorThatListsWhatIsBuilt) {
     EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
     for (const std::string_view name : names) EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << name;
   }
+}
+
+TEST(StrategyRegistry, WhatIsComparedWithAModelsOwnStrategyDecodesIt) {
+  using Names = std::vector<std::string_view>;
+  const auto compared = [](const std::string& family) {
+    const DiffusionInfo info = *golden(family, DType::kF32, {.threads = 1})->info().diffusion;
+    const Names names = compared_strategies(info);
+    EXPECT_EQ(std::ranges::count(names, default_strategy(info)), 1) << family;
+    for (const std::string_view name : names) {
+      EXPECT_TRUE(decodes(name, info)) << name;
+      EXPECT_FALSE(wants_adapter(name, info)) << name << " would need an adapter for " << family;
+    }
+    return names;
+  };
+  EXPECT_EQ(compared("sdar"), (Names{"autoregressive", "multi_bd", "d2f", "dmax"}));
+  EXPECT_EQ(compared("llada"), (Names{"full_attention", "dual_cache"}));
+  EXPECT_EQ(compared("dream"), (Names{"full_attention", "dual_cache"}));
+  EXPECT_EQ(compared("fast_dllm_v2"), (Names{"autoregressive", "fast_dllm_v2"}));
+  EXPECT_EQ(compared("diffusion_gemma"), Names{"diffusion_gemma"});
+  EXPECT_TRUE(wants_adapter("d2f", *golden("llada", DType::kF32, {.threads = 1})->info().diffusion));
 }
 
 TEST(StrategyRegistry, B29_EachFamilyHasOneDefaultWhichIsBuilt) {
