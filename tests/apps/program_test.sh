@@ -164,8 +164,8 @@ check "interrupted puzzles in json" "130 " "$(wait_tenths=40 interrupt "$work/pu
 check "are whole" 1 "$(tr -d '\n' <"$work/puzzles" | grep -cE '^\{"complete": false, "runs": \[\{.*\}\]\}$')"
 
 check "puzzles that are told to end" "130 " \
-  "$(signal=TERM wait_tenths=40 interrupt "$work/table" "$headrace" eval puzzles -t 1)"
-check "say what there is, too" 1 "$(tail -n 1 "$work/table" | grep -c '^incomplete: interrupted after ')"
+  "$(signal=TERM wait_tenths=40 interrupt "$work/ended" "$headrace" eval puzzles -t 1)"
+check "say what there is, too" 1 "$(tail -n 1 "$work/ended" | grep -c '^incomplete: interrupted after ')"
 check "strategies are separated by commas" 1 "$("$headrace" eval puzzles --help | grep -c -- '--strategies A,B')"
 
 # Memory, and formats that are refused by name.

@@ -706,7 +706,7 @@ TEST(StrategyRegistry, WhatIsComparedWithAModelsOwnStrategyDecodesIt) {
   using Names = std::vector<std::string_view>;
   const auto compared = [](const std::string& family) {
     const DiffusionInfo info = *golden(family, DType::kF32, {.threads = 1})->info().diffusion;
-    const Names names = compared_strategies(info);
+    Names names = compared_strategies(info);
     EXPECT_EQ(std::ranges::count(names, default_strategy(info)), 1) << family;
     for (const std::string_view name : names) {
       EXPECT_TRUE(decodes(name, info)) << name;

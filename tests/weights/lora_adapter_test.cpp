@@ -99,7 +99,7 @@ TEST(LoraAdapter, B28_FactorsThatDoNotFitTheBaseAreRefused) {
 // It was accepted, and the base model's tokens came without a word.
 TEST(LoraAdapter, B28_OneThatAddsNothingIsRefused) {
   for (const char* more : {"", R"(,"use_rslora":true)"}) {
-    expect_refused(ErrorCode::kModelFile, "adapter_config.json has lora_alpha 0",
+    expect_refused(ErrorCode::kModelFile, "has lora_alpha 0, with which the adapter adds nothing",
                    [more](Files& f) { f.config = str(R"({"r":2,"lora_alpha":0)", more, "}"); });
   }
 }

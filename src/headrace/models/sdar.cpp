@@ -34,7 +34,7 @@ std::optional<std::string> read_sdar_name(const JsonValue& root, std::string_vie
     return std::nullopt;
   }
   return str("config.json states no block_size, nor does the name '", name, "' end in one (-b16): it is taken to be ",
-             info.block_size, "; --block-size is another");
+             info.block_size, "; --block-size states another");
 }
 
 ModelConfig sdar_config(const JsonValue& root) {
