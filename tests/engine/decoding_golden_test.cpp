@@ -187,6 +187,7 @@ void expect_equal(const std::string& strategy, const GoldenCase& c, GoldenDevice
     EXPECT_EQ(got.passes, want.passes) << "prompt of " << want.prompt.size();
     if (want.eos_ids.empty()) together.push_back(want);
   }
+  if (together.empty()) return;  // where end tokens are banned, each request has its own
   const WithEndTokens endless(*model, {});
   const auto got = decode(endless, engine_config(strategy, c, 4, device), c, together);
   for (size_t i = 0; i < together.size(); ++i) {

@@ -31,6 +31,10 @@ void Engine::note_host(const std::vector<ScheduledStep>& steps) {
 bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   BlockLoop* loop = runner_.block_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
+  if (steps.size() < scheduler_.num_running()) {  // a flight does not stop for who has rows in a later step
+    host_reasons_.add("a step has no rows for all requests that run");
+    return false;
+  }
   const int32_t size = loop->config().block_size, each = loop->config().tokens_each();
   std::vector<BlockState> states;
   std::vector<int32_t> tokens;
