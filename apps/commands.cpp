@@ -101,6 +101,11 @@ std::string threshold_json(std::optional<float> threshold) {
   return std::isinf(*threshold) ? R"("inf")" : fmt::format("{:g}", *threshold);
 }
 
+std::string_view text_of(SamplingParams::EndOfText end) {
+  using EndOfText = SamplingParams::EndOfText;
+  return end == EndOfText::kStops ? "stops" : end == EndOfText::kIgnored ? "ignored" : "banned";
+}
+
 // How the strategy chose; null where it has no such choice.
 std::string decoding_json(const LLM& llm, const DecodingParams& p) {
   const EngineConfig& engine = llm.config();
@@ -109,8 +114,9 @@ std::string decoding_json(const LLM& llm, const DecodingParams& p) {
   const bool caches = reads_option(engine.strategy, DecodingOption::kBlockCache);
   const bool one = follows_reference(p) && diffusion->loop == DiffusionInfo::Loop::kTimesteps;  // all of the output
   return fmt::format(
-      R"({{"schedule": "{}", "rule": "{}", "threshold": {}, "block_size": {}, "blocks": {}, "block_cache": {}}})",
-      text_of(p.schedule), text_of(rule_of(p, *diffusion)), threshold_json(threshold_of(p, *diffusion)),
+      R"({{"schedule": "{}", "steps": {}, "rule": "{}", "threshold": {}, "cfg_scale": {:g}, "block_size": {}, "blocks": {}, "block_cache": {}}})",
+      text_of(p.schedule), p.steps ? std::to_string(*p.steps) : "null", text_of(rule_of(p, *diffusion)),
+      threshold_json(threshold_of(p, *diffusion)), p.cfg_scale,
       one ? "null" : std::to_string(engine.decoding.block_size.value_or(diffusion->block_size)),
       engine.decoding.num_blocks,
       caches ? fmt::format("\"{}\"", text_of(block_cache_of(p, engine.decoding.block_cache, *diffusion))) : "null");
@@ -147,17 +153,18 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
   const int32_t decoded = c.num_visible - c.num_first;  // in that time
   return fmt::format(
       R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
-      R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {:.1f}}}, )"
+      R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
-      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}}}, "decoding": {}, )"
+      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}, "end_tokens": "{}"}}, "decoding": {}, )"
       R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
       name_of(c.finish_reason), c.prompt_ids.size(), c.num_visible, t.device_start_s, t.load_s, t.first_token_s,
-      t.total_s, decoded > 0 ? static_cast<double>(decoded) / decode_s : 0.0, c.num_forwards, c.tokens_per_forward(),
-      p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed, decoding_json(llm, p.decoding),
-      llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
-      to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
+      t.total_s, decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
+      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
+      text_of(p.end_of_text), decoding_json(llm, p.decoding), llm.model_info().architecture,
+      o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
+      json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
       steps_json(llm.engine()));
 }

@@ -1,5 +1,6 @@
 #include "model_options.h"
 
+#include "headrace/base/error.h"
 #include "headrace/base/parallel.h"
 #include "log_sink.h"
 
@@ -16,6 +17,9 @@ std::optional<DType> dtype_of(const std::string& name) {
 }  // namespace
 
 LLMOptions options_of(const ModelFlags& f) {
+  HR_REQUIRE(f.kernel_set.empty() || !f.device.starts_with("cuda"), ErrorCode::kInvalidArgument, "--kernel-set is ",
+             f.kernel_set, ", expected none with --device ", f.device,
+             ": it names a CPU's kernels; --backend cuda or cuda_baseline chooses a device's");
   LLMOptions options{
       .dtype = dtype_of(f.dtype), .kv_dtype = dtype_of(f.kv_dtype), .device = f.device, .backend = f.backend};
   if (f.attn_impl != "auto") options.attn_impl = attn_impl_from(f.attn_impl);

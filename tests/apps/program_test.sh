@@ -240,13 +240,13 @@ check "flags go before a published loop" "0.5 3 1" "$(sampling "$demos/fairy-dif
 decoding() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"decoding": \(null\|{[^}]*}\)' | tr -d '"'; }
 published() { family=$1; shift; decoding "$(dirname "$0")/../golden/$family" --random-weights 1 --schedule reference "$@"; }
 check "a causal model has no way of decoding" "decoding: null" "$(decoding "$demos/fairy-hybrid")"
-check "the demo's way of decoding" "decoding: {schedule: threshold, rule: confidence, threshold: 0.85, block_size: 8, blocks: 1, block_cache: null}" "$(decoding "$demos/fairy-diffusion")"
-check "what flags say of it" "decoding: {schedule: threshold, rule: confidence, threshold: inf, block_size: 16, blocks: 2, block_cache: null}" \
+check "the demo's way of decoding" "decoding: {schedule: threshold, steps: null, rule: confidence, threshold: 0.85, cfg_scale: 0, block_size: 8, blocks: 1, block_cache: null}" "$(decoding "$demos/fairy-diffusion")"
+check "what flags say of it" "decoding: {schedule: threshold, steps: null, rule: confidence, threshold: inf, cfg_scale: 0, block_size: 16, blocks: 2, block_cache: null}" \
   "$(decoding "$demos/fairy-diffusion" --strategy d2f --threshold inf --block-size 16 --blocks 2)"
-check "Dream's loop takes masks by chance" "decoding: {schedule: reference, rule: random, threshold: null, block_size: null, blocks: 1, block_cache: null}" "$(published dream)"
-check "a rule goes before Dream's" "decoding: {schedule: reference, rule: entropy, threshold: null, block_size: null, blocks: 1, block_cache: null}" "$(published dream --accept entropy)"
-check "Fast-dLLM v2's loop is exact" "decoding: {schedule: reference, rule: confidence, threshold: 0.9, block_size: 16, blocks: 1, block_cache: no}" "$(published fast_dllm_v2)"
-check "its cache when asked for" "decoding: {schedule: reference, rule: confidence, threshold: 0.9, block_size: 16, blocks: 1, block_cache: yes}" "$(published fast_dllm_v2 --block-cache yes)"
+check "Dream's loop takes masks by chance" "decoding: {schedule: reference, steps: null, rule: random, threshold: null, cfg_scale: 0, block_size: null, blocks: 1, block_cache: null}" "$(published dream)"
+check "a rule goes before Dream's" "decoding: {schedule: reference, steps: null, rule: entropy, threshold: null, cfg_scale: 0, block_size: null, blocks: 1, block_cache: null}" "$(published dream --accept entropy)"
+check "Fast-dLLM v2's loop is exact" "decoding: {schedule: reference, steps: null, rule: confidence, threshold: 0.9, cfg_scale: 0, block_size: 16, blocks: 1, block_cache: no}" "$(published fast_dllm_v2)"
+check "its cache when asked for" "decoding: {schedule: reference, steps: null, rule: confidence, threshold: 0.9, cfg_scale: 0, block_size: 16, blocks: 1, block_cache: yes}" "$(published fast_dllm_v2 --block-cache yes)"
 check "a bad parameter is found before the model" 2 "$(status "$headrace" generate /nonexistent -p x --temperature -1)"
 
 # A directory that holds only config.json.
@@ -305,6 +305,11 @@ check "where end tokens are banned there is text to the end" "20 20 length" \
   "$(sorted --ban-end-tokens | grep -oE '"completion_tokens": [0-9]*' | grep -oE '[0-9]+') $(sorted --ban-end-tokens | ids | wc -w) $(sorted --ban-end-tokens | grep -oE '"finish_reason": "[a-z]*' | cut -d'"' -f4)"
 check "which is not to go on behind one" "headrace: --ignore-eos excludes --ban-end-tokens; status 2" \
   "$("$headrace" generate -p x --ban-end-tokens --ignore-eos 2>&1); status $?"
+check "what of that --json states" '"decode_tokens_per_s": null "steps": null "cfg_scale": 0 "end_tokens": "banned"' \
+  "$(sorted | grep -o '"decode_tokens_per_s": [^}]*') $(sorted | grep -oE '"(steps": null|cfg_scale": 0)' | xargs -d '\n') $(sorted --ban-end-tokens | grep -o '"end_tokens": "[a-z]*"')"
+check "a kernel set for a device, before one is looked for" \
+  "headrace: --kernel-set is avx2, expected none with --device cuda: it names a CPU's kernels; --backend cuda or cuda_baseline chooses a device's; status 2" \
+  "$("$headrace" generate -p x --device cuda --kernel-set avx2 2>&1); status $(status "$headrace" generate -p x --device cuda --kernel-set avx2)"
 check "what a stop text leaves" "2234 4 1 4.000" "$(sorted --stop 578 | counts)"
 check "which may be nothing" " 0 1 0.000" "$(sorted --stop 22 | counts | sed 's/^0/ 0/')"
 check "log-probabilities, one for each id" "9 9 1" \
@@ -385,6 +390,9 @@ guided() { "$headrace" generate "$work/llada" -p x -n 110 -c 128 --temperature 0
 check "guidance changes the text" "110 yes" \
   "$(guided --cfg-scale 2 | ids | wc -w) $([[ $(guided --cfg-scale 2 | ids) != $(guided | ids) ]] && echo yes)"
 check "but by nothing" "$(guided | ids)" "$(guided --cfg-scale 0 | ids)"
+check "and --json states it" '"cfg_scale": 2 "steps": 55' "$(guided --cfg-scale 2 | grep -o '"cfg_scale": 2') $(guided --schedule reference --steps 55 | grep -o '"steps": 55')"
+check "a ban where the model names no end token" "headrace: end tokens are banned, but the model names none; status 2" \
+  "$("$headrace" generate "$golden/llada" --random-weights 1 -p x -n 2 --ban-end-tokens 2>&1 | tail -n 1); status $(status "$headrace" generate "$golden/llada" --random-weights 1 -p x -n 2 --ban-end-tokens)"
 check "guidance of a model whose loop has none" \
   "headrace: cfg_scale is 2, expected 0 with this model, whose published loop has no guidance; status 2" \
   "$("$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2 2>&1 | tail -n 1); status $(status "$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2)"

@@ -230,6 +230,11 @@ void check(Case c, const OpSet& ops, DeviceRuntime* device) {
       load_model(golden_folder(c.pair.family), {.dtype = c.dtype, .ops = &ops, .context = strict, .runtime = device});
   std::vector<int32_t> eos_ids = loaded->info().eos_ids;
   eos_ids.insert(eos_ids.end(), c.eos_ids.begin(), c.eos_ids.end());
+  for (Traffic& traffic : c.traffic) {  // none can be banned where there is none
+    using EndOfText = SamplingParams::EndOfText;
+    EndOfText& end = traffic.request.params.end_of_text;
+    if (eos_ids.empty() && end == EndOfText::kBanned) end = EndOfText::kIgnored;
+  }
   const WithEndTokens model(*loaded, std::move(eos_ids));
   RunnerConfig& runner = c.config.runner;
   runner.context = strict, runner.runtime = device, runner.kv_dtype = c.kv_dtype;

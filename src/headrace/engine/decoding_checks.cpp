@@ -37,6 +37,8 @@ void check_scores(const ModelInfo& model) {
 
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model) {
   validate(params);
+  HR_REQUIRE(params.end_of_text != SamplingParams::EndOfText::kBanned || !model.eos_ids.empty(),
+             ErrorCode::kInvalidArgument, "end tokens are banned, but the model names none");
   refuse_unread(strategy, asked_options(params.decoding));
   if (!model.diffusion) return;
   check_reference(params.decoding, *model.diffusion);
