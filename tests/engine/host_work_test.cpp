@@ -21,12 +21,18 @@ constexpr size_t kFront = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// This one too: a sanitizer's own would give pieces without their size in front, which the deletes below read.
+void* operator new(size_t bytes, const std::nothrow_t& /*says*/) noexcept {
   void* memory = std::malloc(kFront + bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   std::memcpy(memory, &bytes, sizeof bytes);
   held_bytes += static_cast<int64_t>(bytes);
   return static_cast<char*>(memory) + kFront;
+}
+void* operator new(size_t bytes) {
+  void* memory = ::operator new(bytes, std::nothrow);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 void operator delete(void* object) noexcept {
   if (object == nullptr) return;
@@ -37,6 +43,7 @@ void operator delete(void* object) noexcept {
   std::free(memory);
 }
 void operator delete(void* object, size_t) noexcept { ::operator delete(object); }
+void operator delete(void* object, const std::nothrow_t& /*says*/) noexcept { ::operator delete(object); }
 
 namespace headrace {
 namespace {
