@@ -121,7 +121,9 @@ void multiply_widened(const LinearArgs& a, int threads) {
 }  // namespace
 
 bool onednn_supports(const LinearArgs& a) {
+  constexpr int64_t kWidenedRows = 48;  // fewer do not pay for weights that are widened
   const DType type = a.x.dtype();
+  if (type == DType::kBF16 && a.x.dim(0) < kWidenedRows && !multiplies_bf16()) return false;
   const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
   return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
          (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;

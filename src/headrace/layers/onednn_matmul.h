@@ -5,7 +5,7 @@
 namespace headrace {
 
 // Whether oneDNN is built in and runs these dtypes: x and weight both float32 or both bfloat16, y and bias of theirs or
-// float32.
+// float32; and, of bfloat16 that it has to widen, whether there are enough rows.
 bool onednn_supports(const LinearArgs& args);
 
 // As linear. Weights are read as stored: packing them would keep a second copy of the model. Sums are float32 in an
