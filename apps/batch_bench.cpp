@@ -52,13 +52,15 @@ void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
       .max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   SamplingParams drawn = likely;
   drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
-  for (const SamplingParams& params : {likely, drawn}) {
+  SamplingParams penalised = drawn;
+  penalised.repetition_penalty = 1.05F;
+  for (const SamplingParams& params : {likely, drawn, penalised}) {
     const double seconds = step_seconds(engine, requests, input_len, params);
     const ModelInfo& info = llm.model_info();
     write_out(fmt::format(
-        "{{\"name\": \"model decode batch {}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
-        requests, params.temperature > 0 ? " drawn" : "", info.architecture, name_of(info.dtype),
-        to_string(llm.device()), seconds, requests / seconds));
+        "{{\"name\": \"model decode batch {}{}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
+        requests, params.temperature > 0 ? " drawn" : "", params.repetition_penalty == 1 ? "" : " penalised",
+        info.architecture, name_of(info.dtype), to_string(llm.device()), seconds, requests / seconds));
   }
 }
 

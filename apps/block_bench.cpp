@@ -24,6 +24,13 @@ SamplingParams scripted(int32_t block_size) {
   return params;
 }
 
+// The same of tokens that are drawn, as generation_config.json of most models asks for.
+SamplingParams scripted_draws(int32_t block_size) {
+  SamplingParams params = scripted(block_size);
+  params.temperature = 0.7F, params.top_k = 20, params.top_p = 0.95F, params.seed = 1;
+  return params;
+}
+
 EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int32_t block_size) {
   EngineConfig config = llm.config();
   const int32_t page = config.runner.page_size, context = input_len + kOutput + 2 * block_size;
@@ -36,14 +43,15 @@ EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int
 }
 
 struct Measured {
-  double step_s = 0, device_s = 0, looped_s = 0, tokens_per_s = 0, rows = 0, tokens_per_forward = 0;
+  double step_s = 0, drawn_step_s = 0, device_s = 0, looped_s = 0, tokens_per_s = 0, rows = 0, tokens_per_forward = 0;
 };
 
 // The engine with all requests past their prompts, until the first of them ends.
-void measure_engine(Engine& engine, int32_t requests, int32_t input_len, int32_t block_size, Measured& m) {
+void measure_engine(Engine& engine, int32_t requests, int32_t input_len, const SamplingParams& params, Measured& m) {
   for (int32_t r = 0; r < requests; ++r)
-    engine.add(std::vector<int32_t>(static_cast<size_t>(input_len), 5 + r), scripted(block_size));
-  while (!engine.idle() && engine.counters().device_steps < kWarmUp) engine.step();
+    engine.add(std::vector<int32_t>(static_cast<size_t>(input_len), 5 + r), params);
+  const int64_t warm = engine.counters().device_steps + kWarmUp;
+  while (!engine.idle() && engine.counters().device_steps < warm) engine.step();
   HR_REQUIRE(!engine.idle(), ErrorCode::kUnsupported,
              "bench blocks: steps go through the host: ", engine.runner().describe());
   const EngineCounters before = engine.counters();
@@ -53,13 +61,14 @@ void measure_engine(Engine& engine, int32_t requests, int32_t input_len, int32_t
     for (const StepOutput& out : engine.step()) ended |= out.finish_reason.has_value();
   }
   const double seconds = seconds_since(start);
-  const EngineCounters& after = engine.counters();
+  const EngineCounters after = engine.counters();
   const auto steps = static_cast<double>(after.steps - before.steps);
-  m.step_s = seconds / steps;
+  (params.temperature > 0 ? m.drawn_step_s : m.step_s) = seconds / steps;
+  while (!engine.idle()) engine.step();
+  if (params.temperature > 0) return;
   m.rows = static_cast<double>(after.rows - before.rows) / steps;
   m.tokens_per_s = static_cast<double>(after.tokens - before.tokens) / seconds;
   m.tokens_per_forward = static_cast<double>(after.tokens - before.tokens) / steps / requests;
-  while (!engine.idle()) engine.step();
 }
 
 // Requests in the middle of their output, a third of them at each pass of their blocks.
@@ -148,12 +157,13 @@ void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLim
   const double reads = bytes / limits.copy_rate, products = bytes * m.rows / limits.matmul_rate,  // weights of 2 bytes
       floor = std::max(reads, products);
   write_out(fmt::format(
-      "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"rows\": {:.1f}, "
+      "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"drawn_step_s\": {:.6f}, "
+      "\"rows\": {:.1f}, "
       "\"looped_step_s\": {:.6f}, "
       "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
       "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
-      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.rows, m.looped_s, m.device_s,
-      1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor, m.step_s / floor,
+      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows, m.looped_s,
+      m.device_s, 1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor, m.step_s / floor,
       m.tokens_per_forward, m.tokens_per_s));
 }
 
@@ -169,7 +179,8 @@ void bench_blocks(LLM& llm, std::vector<int32_t> counts, int32_t input_len) {
   for (const int32_t requests : counts) {
     Engine engine(llm.model(), config_for(llm, requests, input_len, block_size));
     Measured m;
-    measure_engine(engine, requests, input_len, block_size, m);
+    measure_engine(engine, requests, input_len, scripted(block_size), m);
+    measure_engine(engine, requests, input_len, scripted_draws(block_size), m);
     Rehearsal rehearsal(engine, requests, input_len, block_size);
     m.looped_s = rehearsal.looped();
     m.device_s = rehearsal.queued(runtime);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/golden_batches.h"
+#include "engine/with_end_tokens.h"
 #include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
@@ -127,7 +128,7 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceOnADevice) {
 }
 
 // A penalty needs logits on the host; the request beside it goes on being read by the device.
-TEST_P(BatchComposition, ARequestBesideOneWithAPenaltyHasItsOwnProbabilitiesOnADevice) {
+TEST_P(BatchComposition, ARequestBesideOneThatTheHostReadsHasItsOwnProbabilitiesOnADevice) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   DeviceRuntime& device = cuda_module().runtime(0);
   const auto model = load_model(
@@ -135,13 +136,14 @@ TEST_P(BatchComposition, ARequestBesideOneWithAPenaltyHasItsOwnProbabilitiesOnAD
       {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict_on(&device), .runtime = &device});
   RunnerConfig runner{.runtime = &device, .context = strict_on(&device), .num_pages = 64, .page_size = 16};
   runner.num_states = 4;
+  const WithEndTokens with_ends(*model, {3});
   std::vector<std::vector<SampledToken>> got;
   for (const bool beside : {false, true}) {
-    Engine engine(*model, {.runner = runner, .max_requests = 4, .max_context_len = 128});
+    Engine engine(with_ends, {.runner = runner, .max_requests = 4, .max_context_len = 128});
     const auto ignored = SamplingParams::EndOfText::kIgnored;
     const int64_t id = engine.add({7, 11, 13}, {.max_tokens = 30, .temperature = 0, .end_of_text = ignored});
     if (beside)
-      engine.add({5, 6}, {.max_tokens = 30, .temperature = 0, .repetition_penalty = 1.2f, .end_of_text = ignored});
+      engine.add({5, 6}, {.max_tokens = 30, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kBanned});
     std::vector<SampledToken>& tokens = got.emplace_back();
     while (!engine.idle()) {
       for (const StepOutput& out : engine.step()) {

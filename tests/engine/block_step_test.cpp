@@ -34,18 +34,17 @@ struct Problem {
   std::optional<StrategyConfig::BlockCache> block_cache = {};
   DecodingParams decoding;
   DiffusionInfo::Acceptance acceptance = DiffusionInfo::Acceptance::kAbove;
+  DiffusionInfo::Filters filters = DiffusionInfo::Filters::kTopKFirst;
   uint64_t seed = 1;
 };
 
-// A row of statistics as a softmax might have them, from few values, so that ties and thresholds are met.
-struct Rows {
-  Tensor best, stats;
-};
-Rows random_rows(int64_t count, Random& random) {
+// Rows as a softmax and a draw might have them, from few values, so that ties and thresholds are met.
+ChosenRows random_rows(int64_t count, Random& random) {
   const auto one_of = [&random](std::initializer_list<float> values) {
     return values.begin()[random.next() % values.size()];
   };
-  Rows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4})};
+  ChosenRows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4}), Tensor(DType::kI32, {count}),
+                  Tensor(DType::kF32, {count})};
   for (int64_t i = 0; i < count; ++i) {
     float* stats = rows.stats.data_as<float>() + 4 * i;
     rows.best.data_as<int32_t>()[i] = static_cast<int32_t>(random.next() % kMask);
@@ -53,13 +52,18 @@ Rows random_rows(int64_t count, Random& random) {
     stats[1] = one_of({0.0f, 0.05f, 0.10536052f, 0.5f, 0.69314718f, 2.0f});
     stats[2] = stats[0] - one_of({0.0f, 0.25f, 3.0f});
     stats[3] = one_of({0.0f, 0.1f, 0.3f, 0.5f, 1.5f});
+    const bool drawn = random.next() % 2 == 0;
+    rows.ids.data_as<int32_t>()[i] =
+        drawn ? static_cast<int32_t>(random.next() % kMask) : rows.best.data_as<int32_t>()[i];
+    rows.logits.data_as<float>()[i] = stats[0] - (drawn ? one_of({0.0f, 0.25f, 1.0f}) : 0);
   }
   return rows;
 }
 
 // The memory that a DeviceBatch and a BlockLoop would have, on the host.
 struct Memory {
-  Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, num_rows, report, results, best, stats;
+  Tensor states, tokens, counter, sizes, spans, ids, positions, slots, logits, num_rows, report, results, draws;
+  ChosenRows chosen;
   std::vector<int32_t> block_sizes, canvas_sizes;
   // `canvas`: tokens of one at most; 0: there are none.
   Memory(int32_t requests, int32_t block, int32_t canvas = 0) {
@@ -79,12 +83,17 @@ struct Memory {
     ids = Tensor::zeros(DType::kI32, {rows}), positions = Tensor::zeros(DType::kI32, {rows});
     num_rows = Tensor::zeros(DType::kI32, {1});
     slots = Tensor::zeros(DType::kI64, {rows}), logits = Tensor::zeros(DType::kI32, {rows});
-    report = Tensor::zeros(DType::kU8, {256}), results = Tensor::zeros(DType::kI32, {2, results_rows, 5});
-    best = Tensor::zeros(DType::kI32, {results_rows}), stats = Tensor::zeros(DType::kF32, {results_rows, 4});
+    report = Tensor::zeros(DType::kU8, {256}), results = Tensor::zeros(DType::kI32, {2, results_rows, kResultWords});
+    draws = Tensor::zeros(DType::kU8, {results_rows, static_cast<int64_t>(sizeof(TokenDraw))});
+    chosen = {Tensor::zeros(DType::kI32, {results_rows}), Tensor::zeros(DType::kF32, {results_rows, 4}),
+              Tensor::zeros(DType::kI32, {results_rows}), Tensor::zeros(DType::kF32, {results_rows})};
   }
   BlockStepArgs args(int32_t block, const TensorView& page_table) const {
-    return {.best = best,
-            .stats = stats,
+    return {.best = chosen.best,
+            .stats = chosen.stats,
+            .ids = chosen.ids,
+            .logits = chosen.logits,
+            .draws = draws,
             .states = states,
             .tokens = tokens,
             .counter = counter,
@@ -120,7 +129,8 @@ class BlockTrace {
                              .attention = canvases() ? Attention::kFull : Attention::kBlockCausal,
                              .logits_of = problem.logits_of,
                              .threshold = 0.9f,
-                             .acceptance = problem.acceptance};
+                             .acceptance = problem.acceptance,
+                             .filters = problem.filters};
     strategy_ = make_strategy(problem.strategy, {.model = info, .block_cache = problem.block_cache});
     scheduler_.emplace(SchedulerConfig{.num_pages = 256 + 4 * problem.requests,
                                        .page_size = kPage,
@@ -142,9 +152,11 @@ class BlockTrace {
     auto steps = next_steps();
     int count = 0;
     while (!steps.empty() && !testing::Test::HasFailure()) {
-      const Rows rows = random_rows(samples_of(steps), random_);
-      std::memcpy(memory_.best.data(), rows.best.data(), static_cast<size_t>(rows.best.view().bytes()));
-      std::memcpy(memory_.stats.data(), rows.stats.data(), static_cast<size_t>(rows.stats.view().bytes()));
+      const ChosenRows rows = random_rows(samples_of(steps), random_);
+      for (const auto part : {&ChosenRows::best, &ChosenRows::stats, &ChosenRows::ids, &ChosenRows::logits}) {
+        const TensorView from = rows.*part;
+        std::memcpy((memory_.chosen.*part).data(), from.data(), static_cast<size_t>(from.bytes()));
+      }
       ops_.block_step(memory_.args(problem_.block_size, scheduler_->table().page_table()), {});
       commit(steps, rows);
       steps = next_steps();
@@ -160,7 +172,8 @@ class BlockTrace {
     s->id = r;
     s->prompt_len = 1 + static_cast<int32_t>(random_.next() % (3 * problem_.block_size));
     for (int32_t p = 0; p < s->prompt_len; ++p) s->tokens.push_back(static_cast<int32_t>(random_.next() % kVocab));
-    s->params.temperature = 0;
+    s->params = {
+        .temperature = r % 2 == 0 ? 0 : 0.7f, .top_k = r, .top_p = 0.9f, .min_p = 0.1f, .seed = random_.next()};
     s->params.decoding = problem_.decoding;
     s->limit = s->prompt_len + 1 + static_cast<int32_t>(random_.next() % (5 * problem_.block_size));
     if (random_.next() % 3 > 0) s->eos_ids = {3, 9};
@@ -182,8 +195,8 @@ class BlockTrace {
   bool all_loaded() const {
     return std::ranges::all_of(sequences_, [this](const auto& s) { return !s || strategy_->block_state(*s); });
   }
-  void commit(const std::vector<ScheduledStep>& steps, const Rows& rows) {
-    const auto sampled = Sampler::most_likely(rows.best, rows.stats);
+  void commit(const std::vector<ScheduledStep>& steps, const ChosenRows& rows) {
+    const auto sampled = Sampler::describe(rows);
     size_t next = 0;
     for (const ScheduledStep& step : steps) {
       Sequence& s = *step.sequence;
@@ -211,14 +224,16 @@ class BlockTrace {
     memory_.counter.data_as<int32_t>()[1] = logits;
   }
   // What the op laid out against the batch that the engine builds of the strategy's plans.
-  void compare(const std::vector<ScheduledStep>& steps, const Rows& rows, int32_t step) {
+  void compare(const std::vector<ScheduledStep>& steps, const ChosenRows& rows, int32_t step) {
     const BlockReport& said = memory_.said();
-    const int32_t* results = memory_.results.data_as<int32_t>() + step % 2 * memory_.results.dim(1) * 5;
-    for (int64_t i = 0; i < rows.best.dim(0); ++i) {
-      ASSERT_EQ(results[5 * i], rows.best.data_as<int32_t>()[i]);
+    const int32_t* result = memory_.results.data_as<int32_t>() + step % 2 * memory_.results.dim(1) * kResultWords;
+    for (int64_t i = 0; i < rows.best.dim(0); ++i, result += kResultWords) {
+      ASSERT_EQ(result[0], rows.best.data_as<int32_t>()[i]);
       for (int64_t j = 0; j < 4; ++j) {
-        ASSERT_EQ(results[5 * i + 1 + j], std::bit_cast<int32_t>(rows.stats.data_as<float>()[4 * i + j]));
+        ASSERT_EQ(result[1 + j], std::bit_cast<int32_t>(rows.stats.data_as<float>()[4 * i + j]));
       }
+      ASSERT_EQ(result[5], rows.ids.data_as<int32_t>()[i]);
+      ASSERT_EQ(result[6], std::bit_cast<int32_t>(rows.logits.data_as<float>()[i]));
     }
     ASSERT_EQ(said.step, step);
     ASSERT_EQ(said.running, static_cast<int32_t>(steps.size()));
@@ -243,6 +258,30 @@ class BlockTrace {
     EXPECT_TRUE(std::ranges::equal(
         padded.logits_rows, std::span(memory_.logits.data_as<int32_t>(), static_cast<size_t>(memory_.logits.numel()))));
     compare_spans(padded.attn.spans);
+    compare_draws(steps);
+  }
+  // As the engine's sampler has them; who reads the other rows draws nothing.
+  void compare_draws(const std::vector<ScheduledStep>& steps) {
+    const auto* draw = static_cast<const TokenDraw*>(memory_.draws.data());
+    const auto* end = draw + memory_.draws.dim(0);
+    const TopPOf top_p_of = problem_.filters == DiffusionInfo::Filters::kTopPFirst ? TopPOf::kAll : TopPOf::kTopK;
+    for (const ScheduledStep& step : steps) {
+      const SamplingParams& params = step.sequence->params;
+      for (const SampleRow& row : step.plan.sample) {
+        const TokenDraw want =
+            draw_of({.params = &params, .position = row.position - 1, .step = row.step, .top_p_of = top_p_of});
+        EXPECT_EQ(draw->temperature, want.temperature);
+        if (want.temperature > 0) {
+          EXPECT_EQ(draw->uniform, want.uniform) << "position " << row.position << ", pass " << row.step;
+          EXPECT_EQ(draw->top_k, want.top_k);
+          EXPECT_EQ(draw->top_p, want.top_p);
+          EXPECT_EQ(draw->min_p, want.min_p);
+          EXPECT_EQ(draw->top_p_of, want.top_p_of);
+        }
+        ++draw;
+      }
+    }
+    for (; draw != end; ++draw) EXPECT_EQ(draw->temperature, 0);
   }
   // Those of requests that are done stay where they are, without rows.
   void compare_spans(const std::vector<KeySpan>& want) {
@@ -282,6 +321,7 @@ std::vector<Problem> problems() {
         if (passes) {
           p.decoding.max_passes = 3;
           p.acceptance = DiffusionInfo::Acceptance::kAtLeast;
+          p.filters = DiffusionInfo::Filters::kTopPFirst;
         }
         all.push_back(p);
       }
@@ -363,8 +403,7 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   one->start(s);
   EXPECT_TRUE(one->block_state(s));  // the first block waits for its store
   s.params.temperature = 1;
-  EXPECT_FALSE(one->block_state(s));
-  s.params.temperature = 0;
+  EXPECT_TRUE(one->block_state(s));
   for (const auto rule : {DecodingParams::Rule::kEntropyBound, DecodingParams::Rule::kRandom}) {
     s.params.decoding.rule = rule;
     EXPECT_FALSE(one->block_state(s));
@@ -397,7 +436,7 @@ TEST(BlockStep, WhatOfARequestNeedsTheHostIsSaidByName) {
   EXPECT_EQ(said(greedy), "");
   EXPECT_EQ(said(greedy, 8), "");
   EXPECT_EQ(said(greedy, 9), "there are 9 end tokens, expected at most 8");
-  EXPECT_EQ(said({.temperature = 0.7f}), "temperature is 0.7, expected 0");
+  EXPECT_EQ(said({.temperature = 0.7f, .top_k = 20, .top_p = 0.9f, .min_p = 0.1f}), "");
   EXPECT_EQ(said({.temperature = 0, .repetition_penalty = 1.1f}), "repetition_penalty is 1.1, expected 1");
   EXPECT_EQ(decoding({.schedule = Decoding::Schedule::kReference}), "schedule is reference, expected threshold");
   EXPECT_EQ(decoding({.order_temperature = 0.5f}), "order_temperature is 0.5, expected 0");
@@ -413,12 +452,12 @@ TEST(HostReasons, EachIsAWarningOnce) {
     EXPECT_EQ(level, LogLevel::kWarning);
     lines.emplace_back(text);
   });
-  for (const char* one : {"temperature is 0.7, expected 0", "rule is random", "temperature is 0.7, expected 0"}) {
+  for (const char* one : {"cfg_scale is 0.7, expected 0", "rule is random", "cfg_scale is 0.7, expected 0"}) {
     reasons.add(one);
   }
-  EXPECT_EQ(reasons.list(), (std::vector<std::string>{"temperature is 0.7, expected 0", "rule is random"}));
+  EXPECT_EQ(reasons.list(), (std::vector<std::string>{"cfg_scale is 0.7, expected 0", "rule is random"}));
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_TRUE(lines[0].ends_with(": temperature is 0.7, expected 0")) << lines[0];
+  EXPECT_TRUE(lines[0].ends_with(": cfg_scale is 0.7, expected 0")) << lines[0];
   HostReasons({}).add("without a log");
 }
 
@@ -547,12 +586,12 @@ TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
     EXPECT_EQ(first.next.running, 1);
     EXPECT_EQ(first.next.rows, 4);
     EXPECT_EQ(first.next.logits_rows, 1);
-    ASSERT_EQ(first.best.dim(0), 4);
-    for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(first.best.data_as<int32_t>()[i], 5 + i);
+    ASSERT_EQ(first.rows.ids.dim(0), 4);
+    for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(first.rows.ids.data_as<int32_t>()[i], 5 + i);
     loop.started();
     loop.end_step(logits);
     const BlockLoop::Step last = loop.wait();
-    EXPECT_EQ(last.best.dim(0), 1);
+    EXPECT_EQ(last.rows.ids.dim(0), 1);
     EXPECT_EQ(last.next.running, 0);
     EXPECT_EQ(last.next.size, 0);
   }

@@ -63,7 +63,7 @@ class CudaGraphs : public testing::TestWithParam<Case> {
     std::optional<std::string> failed_capture;
     int64_t steps = 0, graph_steps = 0, device_steps = 0;
   };
-  // Ids that several requests of different lengths get, each greedily.
+  // Ids that several requests of different lengths get, two of them drawn.
   static Run generated(const Case& one, RunnerConfig::Graphs graphs,
                        DeviceRuntime& runtime = cuda_module().runtime(0)) {
     const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
@@ -104,6 +104,9 @@ class CudaGraphs : public testing::TestWithParam<Case> {
     for (int32_t i = 0; i < 3 + 2 * r; ++i) prompt.push_back((i * 31 + r * 7) % 250);
     SamplingParams params{
         .max_tokens = 20 + 3 * r, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+    if (r == 3) params.temperature = 0.8f, params.seed = 5;
+    if (r == 5) params.temperature = 1, params.top_k = 9, params.top_p = 0.9f, params.seed = 6;
+    if (r == 4 && engine.config().strategy == "autoregressive") params.repetition_penalty = 1.3f;
     if (engine.config().strategy != "autoregressive") {
       params.decoding.threshold = 0.04f;  // of random weights: some passes decide one token, some several
     }
@@ -206,12 +209,15 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
       SamplingParams params{
           .max_tokens = 8 + r % 8, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
       params.decoding.threshold = 0.04f;
+      if (r % 3 == 0) params.temperature = 0.5f + 0.01f * static_cast<float>(r), params.seed = static_cast<uint64_t>(r);
+      if (r % 6 == 0) params.top_k = 4 + r;
       engine.add({r % 250, 7 * r % 250, 3}, params);
     }
     while (!engine.idle()) {
       for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
     }
     EXPECT_EQ(engine.counters().device_steps > 0, graphs == RunnerConfig::Graphs::kRequired);
+    EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{});
     return ids;
   };
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
@@ -227,7 +233,10 @@ TEST(CudaGraphsOfBlocks, ARequestThatTheDeviceCannotDecideTakesOthersThroughTheH
   runner.backend = "cuda";
   Engine engine(*model, {.runner = runner, .max_requests = 2, .max_context_len = 128, .strategy = "multi_bd"});
   engine.add({1, 2, 3}, {.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
-  engine.add({4, 5, 6}, {.max_tokens = 8, .temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored});
+  engine.add({4, 5, 6}, {.max_tokens = 8,
+                         .temperature = 0,
+                         .repetition_penalty = 1.1f,
+                         .end_of_text = SamplingParams::EndOfText::kIgnored});
   int ended = 0;
   while (ended == 0) {
     for (const StepOutput& out : engine.step()) ended += out.finish_reason ? 1 : 0;
@@ -235,7 +244,7 @@ TEST(CudaGraphsOfBlocks, ARequestThatTheDeviceCannotDecideTakesOthersThroughTheH
   EXPECT_EQ(engine.counters().device_steps, 0);
   while (!engine.idle()) engine.step();
   EXPECT_GT(engine.counters().device_steps, 0) << "the other one, alone";
-  EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{"temperature is 0.5, expected 0"});
+  EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{"repetition_penalty is 1.1, expected 1"});
 }
 
 // Contexts that grow out of the graphs for short ones, alone and beside others, in fast mode: strict mode has one kind.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "engine/strategy_pairs.h"
 #include "engine/with_end_tokens.h"
@@ -190,6 +191,31 @@ TEST_P(StepsAheadOf, BannedEndTokensAreChosenByNoStep) {
     EXPECT_EQ(tokens.size(), id == 1 ? 40u : 30u);
     for (const SampledToken& token : tokens) EXPECT_EQ(std::ranges::count(eos_ids, token.id), 0) << "request " << id;
   }
+}
+
+// By the tokens that the host has not read either.
+TEST_P(StepsAheadOf, PenaltiesKnowAllTokens) {
+  const auto penalised = [](SamplingParams params, float penalty) {
+    params.repetition_penalty = penalty;
+    return params;
+  };
+  const Events events = [&](Engine& engine, int32_t step) {
+    if (step == 0) engine.add(prompt_of(20), penalised(likely(40), 1.5f));
+    if (step == 0) engine.add(prompt_of(5, 1), likely(30));
+    if (step == 6) engine.add(prompt_of(33, 2), penalised(drawn(25, 8), 1.1f));
+    if (step == 9) engine.add(prompt_of(12, 3), penalised(likely(25), 0.8f));  // waits for a place
+  };
+  expect_both_alike(3, events);
+  const auto model = network();
+  const Outcome result = outcome(*model, StepsAhead::kAlways, 3, events);
+  std::set<int32_t> ids;
+  for (const SampledToken& token : result.tokens.at(1)) ids.insert(token.id);
+  const Outcome free = outcome(*model, StepsAhead::kAlways, 3, [](Engine& engine, int32_t step) {
+    if (step == 0) engine.add(prompt_of(20), likely(40));
+  });
+  std::set<int32_t> free_ids;
+  for (const SampledToken& token : free.tokens.at(1)) free_ids.insert(token.id);
+  EXPECT_GT(ids.size(), free_ids.size()) << "fewer repetitions";
 }
 
 TEST_P(StepsAheadOf, RequestsComeGoAndWait) {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "headrace/sampling/random_draw.h"
+#include "headrace/kernels/random_draw.h"
 
 namespace headrace {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/sampling/random_draw.h"
+#include "headrace/kernels/random_draw.h"
 #include "support/refusal.h"
 
 namespace headrace {
@@ -167,11 +167,11 @@ TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
   EXPECT_EQ(counts.size(), 3u);
 }
 
-TEST(SamplingParams, SayWhetherMoreThanATemperatureChangesTheLogits) {
+TEST(SamplingParams, SayWhetherTheHostAloneChangesTheLogits) {
   EXPECT_FALSE(SamplingParams{}.changes_logits());
   EXPECT_FALSE(
       (SamplingParams{.temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored}.changes_logits()));
-  EXPECT_TRUE(SamplingParams{.repetition_penalty = 1.1f}.changes_logits());
+  EXPECT_FALSE(SamplingParams{.repetition_penalty = 1.1f}.changes_logits());
   EXPECT_TRUE((SamplingParams{.decoding = {.copy_penalty = 1}}.changes_logits()));
   EXPECT_TRUE((SamplingParams{.decoding = {.cfg_scale = 1}}.changes_logits()));
   EXPECT_TRUE(SamplingParams{.end_of_text = SamplingParams::EndOfText::kBanned}.changes_logits());

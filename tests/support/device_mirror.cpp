@@ -237,11 +237,24 @@ void linear(const LinearArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
+void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  PenalizeTokensArgs a = host;
+  a.logits = m.out(host.logits), a.seen = m.out(host.seen);
+  a.new_ids = m.in(host.new_ids), a.new_texts = m.in(host.new_texts), a.last_ids = m.in(host.last_ids);
+  a.texts = m.in(host.texts), a.penalties = m.in(host.penalties);
+  cuda_ops<kSet>().penalize_tokens(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
 void block_step(const BlockStepArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
   BlockStepArgs a = host;
   a.best = m.in(host.best), a.stats = m.in(host.stats), a.sizes = m.in(host.sizes);
+  a.ids = m.in(host.ids), a.logits = m.in(host.logits), a.draws = m.out(host.draws);
   a.states = m.out(host.states), a.tokens = m.out(host.tokens), a.counter = m.out(host.counter);
   a.rows = {.spans = m.out(host.rows.spans),
             .ids = m.out(host.rows.ids),
@@ -350,6 +363,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .embedding = embedding<kSet>,
                              .token_confidence = token_confidence<kSet>,
                              .sample_tokens = sample_tokens<kSet>,
+                             .penalize_tokens = penalize_tokens<kSet>,
                              .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
                              .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,

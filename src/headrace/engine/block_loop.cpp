@@ -11,7 +11,6 @@ namespace {
 
 constexpr int32_t kPolls = 1 << 22;     // some tens of milliseconds; then the device is asked
 constexpr size_t kResultsOffset = 256;  // behind the report
-constexpr int64_t kResultWords = 5;     // best, then stats
 
 }  // namespace
 
@@ -33,6 +32,9 @@ BlockLoop::BlockLoop(const OpSet& ops, const OpContext& context, DeviceRuntime& 
   runtime.copy_to_device(sizes_.data(), sizes.data(), sizes.size() * sizeof(int32_t));
   best_ = Tensor::zeros(DType::kI32, {results}, runtime);
   stats_ = Tensor::zeros(DType::kF32, {results, 4}, runtime);
+  ids_ = Tensor::zeros(DType::kI32, {results}, runtime);
+  logits_ = Tensor::zeros(DType::kF32, {results}, runtime);
+  draws_ = Tensor::zeros(DType::kU8, {results, static_cast<int64_t>(sizeof(TokenDraw))}, runtime);
   all_states_.resize(static_cast<size_t>(requests));
   shared_bytes_ = kResultsOffset + static_cast<size_t>(2 * results * kResultWords) * sizeof(int32_t);
   shared_ = runtime.allocate_shared(shared_bytes_);
@@ -61,9 +63,22 @@ void BlockLoop::end_step(const TensorView& logits) {
                          .best = best_.view().slice(0, count),
                          .stats = stats_.view().slice(0, count)},
                         context_);
+  ops_.sample_tokens({.logits = logits.slice(0, count),
+                      .vocab = config_.vocab,
+                      .excluded_id = excluded,
+                      .best = best_.view().slice(0, count),
+                      .stats = stats_.view().slice(0, count),
+                      .draws = draws_.view().slice(0, count),
+                      .on_host = {},
+                      .ids = ids_.view().slice(0, count),
+                      .chosen = logits_.view().slice(0, count)},
+                     context_);
   const Device device = runtime_.device();
   ops_.block_step({.best = best_,
                    .stats = stats_,
+                   .ids = ids_,
+                   .logits = logits_,
+                   .draws = draws_,
                    .states = states_,
                    .tokens = tokens_,
                    .counter = counter_,
@@ -88,6 +103,18 @@ bool BlockLoop::holds(std::span<const BlockState> states) const {
   return rows <= config_.most_rows();
 }
 
+std::vector<TokenDraw> BlockLoop::draws_of(std::span<const BlockState> states) const {
+  std::vector<TokenDraw> draws;
+  for (const BlockState& s : states) {
+    const auto end = draws.size() + (s.running != 0 ? static_cast<size_t>(s.num_samples(config_.block_size)) : 0);
+    for (int32_t p = 0; draws.size() < end; ++p) {  // that of a clean pass lies behind the block
+      if (p == config_.block_size || s.is_masked(p)) draws.push_back(s.draw_of(p));
+    }
+  }
+  draws.resize(static_cast<size_t>(draws_.dim(0)));
+  return draws;
+}
+
 void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t> tokens) {
   HR_REQUIRE(states.size() <= all_states_.size() && holds(states) &&
                  tokens.size() == states.size() * static_cast<size_t>(config_.tokens_each()),
@@ -107,6 +134,8 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
   const std::array<int32_t, 2> counter = {0, logits_rows_};
   runtime_.copy_to_device(states_.data(), all_states_.data(), all_states_.size() * sizeof(BlockState));
   runtime_.copy_to_device(tokens_.data(), tokens.data(), tokens.size_bytes());
+  const std::vector<TokenDraw> draws = draws_of(states);
+  runtime_.copy_to_device(draws_.data(), draws.data(), draws.size() * sizeof(TokenDraw));
   runtime_.copy_to_device(counter_.data(), counter.data(), sizeof counter);
 }
 
@@ -123,11 +152,15 @@ BlockLoop::Step BlockLoop::wait() {
   }
   in_flight_ = false;
   steps_ = wanted;
-  Step step{*report, Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_, 4})};
+  Step step{*report,
+            {Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_, 4}),
+             Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_})}};
   const int32_t* from = results_of(wanted);
   for (int64_t i = 0; i < logits_rows_; ++i, from += kResultWords) {
-    step.best.data_as<int32_t>()[i] = from[0];
-    std::memcpy(step.stats.data_as<float>() + 4 * i, from + 1, 4 * sizeof(float));
+    step.rows.best.data_as<int32_t>()[i] = from[0];
+    std::memcpy(step.rows.stats.data_as<float>() + 4 * i, from + 1, 4 * sizeof(float));
+    step.rows.ids.data_as<int32_t>()[i] = from[5];
+    std::memcpy(step.rows.logits.data_as<float>() + i, from + 6, sizeof(float));
   }
   logits_rows_ = step.next.logits_rows;
   return step;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "headrace/kernels/op_set.h"
+#include "headrace/sampling/sampler.h"
 
 namespace headrace {
 
@@ -38,8 +39,8 @@ class BlockLoop {
   BlockLoop& operator=(const BlockLoop&) = delete;
   ~BlockLoop();
 
-  // Queues, or records, what follows a model's forward: token_confidence of its logits, then block_step. While nothing
-  // was loaded it does nothing that anybody reads.
+  // Queues, or records, what follows a model's forward: token_confidence and sample_tokens of its logits, then
+  // block_step. While nothing was loaded it does nothing that anybody reads.
   void end_step(const TensorView& logits);
 
   // Whether steps of these requests always fit a graph.
@@ -52,7 +53,7 @@ class BlockLoop {
 
   struct Step {
     BlockReport next;
-    Tensor best, stats;  // as TokenConfidenceArgs has them, on the host
+    ChosenRows rows;
   };
   // What the step that is in flight decided, as soon as it is over. Polls memory that the device writes; the device is
   // asked only when it takes long, so that its errors come out. Error kCuda.
@@ -62,6 +63,8 @@ class BlockLoop {
 
  private:
   int32_t* results_of(int32_t step) const;
+  // Those of the rows of logits that states have first, then of nobody.
+  std::vector<TokenDraw> draws_of(std::span<const BlockState> states) const;
 
   const OpSet& ops_;
   OpContext context_;
@@ -69,7 +72,7 @@ class BlockLoop {
   BlockLoopConfig config_;
   BatchRows rows_;
   Tensor states_, tokens_, counter_, sizes_;  // as BlockStepArgs has them
-  Tensor best_, stats_;
+  Tensor best_, stats_, ids_, logits_, draws_;
   std::vector<BlockState> all_states_;  // staging: those that run, then those that do not
   void* shared_ = nullptr;              // report, then results
   size_t shared_bytes_ = 0;

@@ -87,7 +87,7 @@ std::vector<StepOutput> Engine::land() {
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
   const bool goes_on = next.running > 0 && !changes;
   if (goes_on) runner_.next_blocks(next, most_keys_of(landed, loop.config().block_size));
-  std::vector<StepOutput> outputs = commit(landed, sampler_.most_likely(step.best, step.stats));
+  std::vector<StepOutput> outputs = commit(landed, Sampler::describe(step.rows));
   ++counters_.steps;
   ++counters_.device_steps;
   for (const ScheduledStep& one : landed) counters_.rows += one.plan.num_rows();

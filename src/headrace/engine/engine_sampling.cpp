@@ -48,6 +48,23 @@ Tensor guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
   return result;
 }
 
+// That a device reads.
+std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots) {
+  std::vector<PenalizedRows> rows;
+  int64_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const auto count = std::ssize(step.plan.sample);
+    if (count > 0 && step.sequence != nullptr && device_reads(step)) {
+      const Sequence& s = *step.sequence;
+      const SampleSpot& spot = spots[static_cast<size_t>(first)];
+      const PenalizedRows one{s.id, spot.history, s.num_final, spot.params->repetition_penalty, first, count};
+      if (one.penalty != 1) rows.push_back(one);
+    }
+    first += count + std::ssize(step.plan.guides);
+  }
+  return rows;
+}
+
 }  // namespace
 
 // A device chooses the tokens of all rows that it can read, whatever the host does with others of the batch: its
@@ -81,11 +98,13 @@ void Engine::queue(const std::vector<ScheduledStep>& steps, std::span<const Samp
   std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
   if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
   const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
+  const std::vector<PenalizedRows> penalized = penalized_rows(steps, spots);
   runner_.queue_tokens(batch,
                        {.vocab = config_.vocab,
                         .excluded_id = steps.front().plan.excluded_id,
                         .draws = draws,
                         .temperatures = temperatures,
+                        .penalized = penalized,
                         .kept = kept,
                         .logits = logits},
                        inputs);
@@ -114,8 +133,7 @@ std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps,
 std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
   std::vector<SampleSpot> spots;
   const auto& diffusion = model_.info().diffusion;
-  const bool top_p_first = diffusion && diffusion->filters == DiffusionInfo::Filters::kTopPFirst;
-  const TopPOf top_p_of = top_p_first ? TopPOf::kAll : TopPOf::kTopK;
+  const TopPOf top_p = diffusion ? top_p_of(*diffusion) : TopPOf::kTopK;
   static const SamplingParams nobodys{.temperature = 0};
   for (const ScheduledStep& step : steps) {
     if (step.sequence == nullptr) {  // aborted while its step ran
@@ -131,8 +149,8 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id,
-                       top_p_of, banned});
+      spots.push_back(
+          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p, banned});
     }
     spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
   }

@@ -178,7 +178,7 @@ void ModelRunner::next_blocks(const BlockReport& next, int32_t most_keys) {
 std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
   std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
-  if (loop_) text += "; blocks of greedy requests are denoised on the device";
+  if (loop_) text += "; blocks are denoised on the device";
   if (!no_loop_.empty()) text += "; every denoise step goes through the host: " + no_loop_;
   return text;
 }
@@ -215,6 +215,11 @@ void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits
                        .ids = rows.ids,
                        .chosen = rows.chosen},
                       config_.context);
+}
+
+void ModelRunner::penalize(const TensorView& logits, const TokenChoice& choice, const TensorView& last_ids) {
+  if (!seen_) seen_.emplace(*ops_, config_.context, runtime_, choice.vocab);
+  seen_->penalize(logits, choice.penalized, choice.excluded_id, last_ids);
 }
 
 void ModelRunner::divide_rows(const TensorView& logits, std::span<const float> temperatures) const {
@@ -256,6 +261,7 @@ void ModelRunner::choose_tokens(const ForwardBatch& batch, const TokenChoice& wa
   const Logits logits = forward(batch, ids);
   if (choice.logits != nullptr) *choice.logits = on_host(runtime_, logits.view);
   if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
+  if (!choice.penalized.empty()) penalize(logits.view, wanted, ids);
   for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
   rows.begin(logits.view.dim(0));
   ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);

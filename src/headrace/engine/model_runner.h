@@ -10,6 +10,7 @@
 #include "headrace/engine/block_loop.h"
 #include "headrace/engine/cuda_graph_runner.h"
 #include "headrace/engine/rows_in_flight.h"
+#include "headrace/engine/seen_tokens.h"
 #include "headrace/models/model.h"
 #include "headrace/sampling/sampler.h"
 
@@ -53,12 +54,13 @@ struct KeptRows {
 
 // What becomes of a batch's rows of logits.
 struct TokenChoice {
-  int32_t vocab = 0;                    // ids that may be chosen
-  std::optional<int32_t> excluded_id;   // of these
-  std::span<const TokenDraw> draws;     // of each row
-  std::span<const float> temperatures;  // that divide each row before everything else; empty: none does
-  std::span<const KeptRows> kept;       // so divided
-  Tensor* logits = nullptr;             // becomes what run() returns; not owned
+  int32_t vocab = 0;                         // ids that may be chosen
+  std::optional<int32_t> excluded_id;        // of these
+  std::span<const TokenDraw> draws;          // of each row
+  std::span<const float> temperatures;       // that divide each row before everything else; empty: none does
+  std::span<const PenalizedRows> penalized;  // then
+  std::span<const KeptRows> kept;            // so changed
+  Tensor* logits = nullptr;                  // becomes what run() returns; not owned
 };
 
 // Not thread-safe.
@@ -120,6 +122,7 @@ class ModelRunner {
   Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
   void choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs);
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
+  void penalize(const TensorView& logits, const TokenChoice& choice, const TensorView& last_ids);
   void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
   void keep_rows(const TensorView& logits, const KeptRows& kept) const;
 
@@ -129,7 +132,8 @@ class ModelRunner {
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
-  const OpSet* ops_ = nullptr;  // not owned
+  const OpSet* ops_ = nullptr;      // not owned
+  std::optional<SeenTokens> seen_;  // from the first penalty on
   std::array<RowsInFlight, 2> in_flight_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
   size_t first_queued_ = 0, num_queued_ = 0;   // of these
   std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU

@@ -15,7 +15,7 @@ struct ScheduledStep {
   std::optional<int32_t> state_from = {};
   std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
 
-  // Whether a device can read its logits: nothing but a temperature changes them before.
+  // Whether a device can read its logits: nothing changes them before that the host alone does.
   bool device_reads() const { return !sequence->params.changes_logits() && plan.num_candidates == 0; }
 };
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "headrace/batch/key_span.h"
+#include "headrace/kernels/random_draw.h"
+#include "headrace/kernels/token_draw.h"
 #include "headrace/kernels/token_scores.h"
 
 // A device runs this once between two steps, when weights have displaced its instructions: what counts is how many
@@ -15,6 +17,13 @@
 #endif
 
 namespace headrace {
+
+// What a pass says of undecided positions, a row each in their order.
+struct BlockCandidates {
+  const int32_t* ids = nullptr;   // the tokens that were drawn
+  const float* logits = nullptr;  // theirs
+  const float* stats = nullptr;   // [rows, 4], as TokenConfidenceArgs has them
+};
 
 // Which candidates a pass keeps.
 struct BlockRule {
@@ -40,10 +49,10 @@ struct BlockRule {
     const int32_t left = steps - passed;
     return left > 1 ? (masks + left - 1) / left : steps > 0 ? masks : 1;
   }
-  // From a row of token_confidence's statistics.
-  HR_HOST_DEVICE float value_of(const float* stats) const {
+  // Of a token with that logit, from its row of token_confidence's statistics.
+  HR_HOST_DEVICE float value_of(float logit, const float* stats) const {
     switch (score) {
-      case Score::kConfidence: return TokenScores::confidence(-stats[1]);
+      case Score::kConfidence: return TokenScores::confidence(logit - stats[0] - stats[1]);
       case Score::kMargin: return TokenScores::margin(stats[0], stats[1], stats[2]);
       case Score::kEntropy: return -stats[3];
       case Score::kLeftmost: return 0;
@@ -52,7 +61,7 @@ struct BlockRule {
   }
 };
 
-// Of a request that denoises one block at a time. 32-bit fields only: an array of these is copied to a device as it is.
+// Of a request that denoises one block at a time. An array of these is copied to a device as it is.
 struct BlockState {
   static constexpr int32_t kMaxBlock = 64, kMaxEndIds = 8;
 
@@ -85,6 +94,7 @@ struct BlockState {
   int32_t shift = 0;       // but for kBefore: the logits of so many rows before a position decide it, 0 or 1; parts: 1
   int32_t part_size = 0;   // of parts: tokens of one, which divides the block
   int32_t part = 0;        // where the open one begins, in the block
+  int32_t steps_before_part = 0;  // of num_steps
   Pass pass = Pass::kWhole;
   int32_t limit = 0;      // positions from here on are never decided
   int32_t num_steps = 0;  // passes that the open block was denoised in
@@ -92,6 +102,8 @@ struct BlockState {
   int32_t first_logit = 0;               // of the step that runs: num_samples() rows
   uint32_t masked[kMaxBlock / 32] = {};  // bit p: token p of the open block is undecided
   BlockRule rule;
+  TokenDraw draw;     // but for the random number
+  uint64_t seed = 0;  // which that follows from
   int32_t num_end_ids = 0;
   int32_t end_ids[kMaxEndIds] = {};
 
@@ -117,7 +129,8 @@ struct BlockState {
       pass = Pass::kClean;
       return;
     }
-    part = first / part_size * part_size;
+    const int32_t open = first / part_size * part_size;
+    if (open != part) part = open, steps_before_part = num_steps;
     pass = sees == Sees::kParts && num_steps > 0 && first > part ? Pass::kPart : Pass::kWhole;
   }
 
@@ -155,6 +168,16 @@ struct BlockState {
   }
   // The row of the pass whose logits decide token p of the open block.
   HR_HOST_DEVICE int32_t row_of(int32_t p) const { return begin + p - shift - first_position(); }
+  // How the token at p of the open block, or behind it, is drawn in the next pass. Random numbers are counted from the
+  // position before, whose row decides it in autoregressive decoding, and from the passes that have looked at it.
+  HR_HOST_DEVICE TokenDraw draw_of(int32_t p) const {
+    TokenDraw of_token = draw;
+    const bool behind = has_parts() && pass == Pass::kClean;
+    if (draw.temperature > 0) {
+      of_token.uniform = uniform(seed, begin + p - 1, behind ? 0 : num_steps - steps_before_part);
+    }
+    return of_token;
+  }
   // Who sees whom in the next pass, whose rows begin at `row0` of the step.
   HR_HOST_DEVICE KeySpan span(int32_t row0, int32_t block_size) const {
     KeySpan s{.q_off = row0, .q_len = num_rows(block_size)};
@@ -176,20 +199,18 @@ struct BlockState {
     return has_canvas() ? first_position() : block_size + first_position() - begin;
   }
 
-  // The pass is over: `best` [samples] and `stats` [samples, 4] are what token_confidence said of the undecided
-  // positions; `tokens` [2, block_size] the block before and the open one, or [canvas_len]. Keeps the candidates that
-  // pass the rule, and at least its least, ties to the lowest position; an end token ends the request behind it; a
-  // complete block is followed by the next one, all `mask_id`, unless the limit is reached; one of parts has a pass of
-  // its own before.
-  HR_HOST_DEVICE void advance(const int32_t* best, const float* stats, int32_t block_size, int32_t mask_id,
-                              int32_t* tokens) {
+  // The pass is over: `candidates` are those of its samples; `tokens` [2, block_size] the block before and the open
+  // one, or [canvas_len]. Keeps the candidates that pass the rule, and at least its least, ties to the lowest position;
+  // an end token ends the request behind it; a complete block is followed by the next one, all `mask_id`, unless the
+  // limit is reached; one of parts has a pass of its own before.
+  HR_HOST_DEVICE void advance(const BlockCandidates& candidates, int32_t block_size, int32_t mask_id, int32_t* tokens) {
     if (running == 0) return;
     int32_t* open = tokens + (has_canvas() ? begin : block_size);
     if (has_parts() && pass == Pass::kClean) {
       open_next(block_size, mask_id, tokens);
-      open[0] = best[0], set_masked(0, 0);
+      open[0] = candidates.ids[0], set_masked(0, 0);
     } else {
-      accept(best, stats, block_size, open);
+      accept(candidates, block_size, open);
       num_cached = begin;
       ++num_steps;
     }
@@ -212,7 +233,7 @@ struct BlockState {
   HR_HOST_DEVICE void open_next(int32_t block_size, int32_t mask_id, int32_t* tokens) {
     begin += block_size;
     editable = 0;
-    num_steps = 0;
+    num_steps = steps_before_part = 0;
     HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
     if (has_canvas()) return;  // it has its masks from the start
@@ -222,14 +243,14 @@ struct BlockState {
       tokens[block_size + p] = mask_id;
     }
   }
-  HR_HOST_DEVICE void accept(const int32_t* best, const float* stats, int32_t block_size, int32_t* tokens) {
+  HR_HOST_DEVICE void accept(const BlockCandidates& from, int32_t block_size, int32_t* tokens) {
     const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);
     uint32_t kept[kMaxBlock / 32] = {};  // by candidate
     float values[kMaxBlock];
     int32_t count = 0;
     HR_ROLLED
     for (int32_t i = 0; i < masks; ++i) {
-      values[i] = rule.value_of(stats + int64_t{4} * i);
+      values[i] = rule.value_of(from.logits[i], from.stats + int64_t{4} * i);
       if (!rule.accepts(values[i])) continue;
       kept[i / 32] |= 1u << i % 32;
       ++count;
@@ -249,7 +270,7 @@ struct BlockState {
     HR_ROLLED
     for (int32_t p = 0, i = 0; p < block_size && i < masks; ++p) {
       if (!is_masked(p)) continue;
-      if ((kept[i / 32] >> i % 32 & 1) != 0) tokens[p] = best[i], set_masked(p, 0);
+      if ((kept[i / 32] >> i % 32 & 1) != 0) tokens[p] = from.ids[i], set_masked(p, 0);
       ++i;
     }
   }

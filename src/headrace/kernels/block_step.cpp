@@ -1,5 +1,7 @@
 #include "headrace/kernels/block_step.h"
 
+#include <algorithm>
+
 #include "headrace/kernels/checks.h"
 
 namespace headrace {
@@ -10,6 +12,12 @@ void check(const BlockStepArgs& a) {
   check_shape("block_step: stats", a.stats, {results, 4});
   check_dtype("block_step: stats", a.stats, DType::kF32);
   check_rows_contiguous("block_step: stats", a.stats);
+  check_shape("block_step: ids", a.ids, {results});
+  check_dtype("block_step: ids", a.ids, DType::kI32);
+  check_shape("block_step: logits", a.logits, {results});
+  check_dtype("block_step: logits", a.logits, DType::kF32);
+  check_shape("block_step: draws", a.draws, {results, static_cast<int64_t>(sizeof(TokenDraw))});
+  check_dtype("block_step: draws", a.draws, DType::kU8);
   HR_REQUIRE(a.block_size >= 1 && a.block_size <= BlockState::kMaxBlock, ErrorCode::kInvalidArgument,
              "block_step: block_size is ", a.block_size, ", expected 1 to ", BlockState::kMaxBlock);
   HR_REQUIRE(requests >= 1 && requests <= kMaxBlockRequests, ErrorCode::kInvalidArgument, "block_step: ", requests,
@@ -28,9 +36,10 @@ void check(const BlockStepArgs& a) {
   const int64_t most = a.most_rows;
   HR_REQUIRE(a.rows.ids.numel() >= most && a.rows.positions.numel() >= most && a.rows.write_slots.numel() >= most,
              ErrorCode::kInvalidArgument, "block_step: room for ", a.rows.ids.numel(), " rows, expected ", most);
-  HR_REQUIRE(a.rows.logits_rows.numel() >= requests * a.block_size && a.results.dim(1) >= requests * a.block_size,
-             ErrorCode::kInvalidArgument, "block_step: room for ", a.rows.logits_rows.numel(),
+  HR_REQUIRE(a.rows.logits_rows.numel() >= requests * a.block_size && results >= requests * a.block_size,
+             ErrorCode::kInvalidArgument, "block_step: room for ", std::min(results, a.rows.logits_rows.numel()),
              " rows of logits, expected ", requests * a.block_size);
+  check_shape("block_step: results", a.results, {2, results, kResultWords});
   HR_REQUIRE(a.report.numel() >= static_cast<int64_t>(sizeof(BlockReport)), ErrorCode::kInvalidArgument,
              "block_step: the report has ", a.report.numel(), " bytes, expected ", sizeof(BlockReport));
 }

@@ -29,15 +29,18 @@ struct BlockReport {
   int32_t running = 0;                // requests that it goes on with
 };
 
-// Updates every state that runs, from best[first_logit..] and stats[first_logit..], and writes the next step:
+// Updates every state that runs, from what lies at [first_logit..] of ids, logits and stats, and writes the next step:
 //   request r's rows are those of its next pass, in the order of the states: BlockState says which positions, who sees
-//   whom, how many of the first are stored, where the page table says, and which rows want logits; first_logit says
-//   where those will be. Padding up to `size` rows, the last span's, sees
-//   nothing, is not stored, and spans of requests that are done have no rows. Logits rows behind those wanted are 0.
-// `report` gets the step after `counter`[0] and, at `results`, this step's best and stats: `counter`[1] rows, in the
-// half that step % 2 says. Both may be memory that the host polls. counter becomes the next step's.
+//   whom, how many of the first are stored, where the page table says, which rows want logits, and how their tokens are
+//   drawn; first_logit says where those will be. Padding up to `size` rows, the last span's, sees
+//   nothing, is not stored, and spans of requests that are done have no rows. Logits rows behind those wanted are 0,
+//   and have the most likely token.
+// `report` gets the step after `counter`[0] and, at `results`, this step's best, stats, ids and logits: `counter`[1]
+// rows, in the half that step % 2 says. Both may be memory that the host polls. counter becomes the next step's.
 struct BlockStepArgs {
   TensorView best, stats;  // of token_confidence: int32 [logits rows], float32 [logits rows, 4]
+  TensorView ids, logits;  // of sample_tokens: int32 [logits rows], float32 [logits rows]
+  TensorView draws;        // becomes the next step's: uint8 [logits rows, sizeof(TokenDraw)]
   TensorView states;       // uint8 [requests * sizeof(BlockState)]
   TensorView tokens;       // int32 [requests, n]: of each, as BlockState::advance has them, at the front
   TensorView counter;      // int32 [2]: steps so far, rows of logits of this one
@@ -51,12 +54,13 @@ struct BlockStepArgs {
   int32_t page_size = 1;
   BatchRows rows;      // one span more than requests, the other arrays for most_rows
   TensorView report;   // uint8 [sizeof(BlockReport)]
-  TensorView results;  // int32 [2, rows, 5]: best, then the bits of stats
+  TensorView results;  // int32 [2, rows, kResultWords]: best, the bits of stats, id, the bits of its logit
 
   int64_t requests() const { return states.numel() / static_cast<int64_t>(sizeof(BlockState)); }
 };
 
 inline constexpr int32_t kMaxBlockRequests = 1024;
+inline constexpr int32_t kResultWords = 7;
 
 // Error kInvalidArgument when shapes or dtypes disagree, or the rows of the next step might not fit.
 void check(const BlockStepArgs& args);

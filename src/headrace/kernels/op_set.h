@@ -16,6 +16,7 @@
 #include "headrace/kernels/merge_tokens.h"
 #include "headrace/kernels/norm_rotary.h"
 #include "headrace/kernels/paged_attention.h"
+#include "headrace/kernels/penalize_tokens.h"
 #include "headrace/kernels/pointwise.h"
 #include "headrace/kernels/rms_norm.h"
 #include "headrace/kernels/rotary_embedding.h"
@@ -41,6 +42,7 @@ struct OpSet {
   void (*embedding)(const EmbeddingArgs&, const OpContext&);
   void (*token_confidence)(const TokenConfidenceArgs&, const OpContext&);
   void (*sample_tokens)(const SampleTokensArgs&, const OpContext&);
+  void (*penalize_tokens)(const PenalizeTokensArgs&, const OpContext&);
   // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
   // ops that it stands for run one by one.
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;

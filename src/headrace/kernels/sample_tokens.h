@@ -5,20 +5,9 @@
 
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/op_context.h"
+#include "headrace/kernels/token_draw.h"
 
 namespace headrace {
-
-// Of whose weight top_p is a share: of the top k's, or of all candidates', as where top-p comes before top-k.
-enum class TopPOf : uint8_t { kTopK, kAll };
-
-// How a row's token is drawn; what SamplingParams has of it, and the random number.
-struct TokenDraw {
-  double uniform = 0;     // in [0, 1)
-  float temperature = 0;  // 0: the most likely token
-  float top_p = 1, min_p = 0;
-  int32_t top_k = 0;  // 0: all
-  TopPOf top_p_of = TopPOf::kTopK;
-};
 
 // A row's candidates are the ids [0, vocab) without excluded_id in descending order of logit, equal ones in ascending
 // order of id, each with the weight exp((logit - largest) / temperature). The first top_k stay; of these the shortest

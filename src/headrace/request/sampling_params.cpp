@@ -32,8 +32,7 @@ void refuse_unread(const DecodingParams& d) {
 }  // namespace
 
 bool SamplingParams::changes_logits() const {
-  return repetition_penalty != 1 || decoding.copy_penalty != 0 || decoding.cfg_scale != 0 ||
-         end_of_text == EndOfText::kBanned;
+  return decoding.copy_penalty != 0 || decoding.cfg_scale != 0 || end_of_text == EndOfText::kBanned;
 }
 
 void validate(const SamplingParams& p) {

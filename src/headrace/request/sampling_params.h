@@ -24,7 +24,8 @@ struct SamplingParams {
     kBanned,   // none is ever chosen: their logits are -inf before anything else reads them
   } end_of_text = EndOfText::kStops;
 
-  // Whether more than a temperature changes the logits before they are read; the host alone does that.
+  // Whether more than a temperature and the repetition penalty changes the logits before they are read; the host alone
+  // does that.
   bool changes_logits() const;
 };
 

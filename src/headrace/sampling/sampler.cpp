@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/random_draw.h"
 #include "headrace/kernels/token_scores.h"
-#include "headrace/sampling/random_draw.h"
 
 namespace headrace {
 namespace {
@@ -57,14 +57,18 @@ void check_numbers(std::span<const float> logits, float log_sum) {
 
 }  // namespace
 
+TopPOf top_p_of(const DiffusionInfo& info) {
+  return info.filters == DiffusionInfo::Filters::kTopPFirst ? TopPOf::kAll : TopPOf::kTopK;
+}
+
+TokenDraw draw_params(const SamplingParams& p, TopPOf top_p_of) {
+  return {.temperature = p.temperature, .top_p = p.top_p, .min_p = p.min_p, .top_k = p.top_k, .top_p_of = top_p_of};
+}
+
 TokenDraw draw_of(const SampleSpot& spot) {
-  const SamplingParams& p = *spot.params;
-  return {.uniform = uniform(p.seed, spot.position, spot.step),
-          .temperature = p.temperature,
-          .top_p = p.top_p,
-          .min_p = p.min_p,
-          .top_k = p.top_k,
-          .top_p_of = spot.top_p_of};
+  TokenDraw draw = draw_params(*spot.params, spot.top_p_of);
+  draw.uniform = uniform(spot.params->seed, spot.position, spot.step);
+  return draw;
 }
 
 std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<const SampleSpot> spots,
@@ -123,26 +127,21 @@ std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledT
   return shares;
 }
 
-std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
+std::vector<SampledToken> Sampler::describe(const ChosenRows& rows) {
   std::vector<SampledToken> tokens;
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
     HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kInternal, "sampler: row ", r, " has a logit that is NaN or infinite");
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
     tokens.push_back(described(row, rows.ids.data_as<int32_t>()[r], rows.logits.data_as<float>()[r]));
-    const SampleSpot& spot = spots[static_cast<size_t>(r)];
-    tokens.back().order = order_number(spot.params->seed, spot.position, spot.step);
   }
   return tokens;
 }
 
-std::vector<SampledToken> Sampler::most_likely(const Tensor& best, const Tensor& stats) {
-  std::vector<SampledToken> tokens;
-  for (int64_t r = 0; r < best.dim(0); ++r) {
-    const float* s = stats.data_as<float>() + 4 * r;
-    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kInternal, "sampler: row ", r, " has a logit that is NaN or infinite");
-    const RowStats row{best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
-    tokens.push_back(described(row, row.best, row.largest));
+std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
+  std::vector<SampledToken> tokens = describe(rows);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i].order = order_number(spots[i].params->seed, spots[i].position, spots[i].step);
   }
   return tokens;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "headrace/kernels/op_set.h"
+#include "headrace/models/diffusion_info.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
 
@@ -29,6 +30,10 @@ struct ChosenRows {
   Tensor ids, logits;  // of sample_tokens: int32 [rows], float32 [rows]
 };
 
+// Of a diffusion model.
+TopPOf top_p_of(const DiffusionInfo& info);
+// How a request's tokens are drawn, but for the random number.
+TokenDraw draw_params(const SamplingParams& params, TopPOf top_p_of);
 // How the spot's token is drawn: the same wherever it runs.
 TokenDraw draw_of(const SampleSpot& spot);
 
@@ -51,10 +56,8 @@ class Sampler {
   // Tokens that were chosen on some device, from what token_confidence and sample_tokens said of their rows. Error
   // kInternal as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
-  // The most likely tokens, from what token_confidence said of their rows: best int32 [rows] and stats float32 [rows,
-  // 4], both on the host. Their order numbers are not set: no rule that block_step can say reads them. Error kInternal
-  // as above.
-  static std::vector<SampledToken> most_likely(const Tensor& best, const Tensor& stats);
+  // The same without their order numbers, which no rule that block_step can say reads.
+  static std::vector<SampledToken> describe(const ChosenRows& rows);
 
  private:
   const OpSet& ops_;

@@ -4,6 +4,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
+#include "headrace/sampling/sampler.h"
 #include "headrace/strategy/decoding_option.h"
 #include "headrace/strategy/reference_loop.h"
 
@@ -35,7 +36,6 @@ BlockRule device_rule(const DecodingParams& params, const DiffusionInfo& info) {
 
 std::optional<std::string> needs_host(const Sequence& s, const DiffusionInfo& info) {
   const DecodingParams& decoding = s.params.decoding;
-  if (s.params.temperature != 0) return str("temperature is ", s.params.temperature, ", expected 0");
   if (s.params.repetition_penalty != 1) {
     return str("repetition_penalty is ", s.params.repetition_penalty, ", expected 1");
   }
@@ -64,6 +64,8 @@ std::optional<BlockState> device_state(const Sequence& s, const DecodingBlock& o
                    .num_steps = open.num_steps(),
                    .page_row = s.table_row,
                    .rule = device_rule(s.params.decoding, info),
+                   .draw = draw_params(s.params, top_p_of(info)),
+                   .seed = s.params.seed,
                    .num_end_ids = static_cast<int32_t>(s.eos_ids.size())};
   for (const int32_t p : open.masked_positions()) state.set_masked(p - open.begin(), 1);
   std::ranges::copy(s.eos_ids, std::begin(state.end_ids));

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "headrace/base/error.h"
+#include "headrace/kernels/random_draw.h"
 #include "headrace/sampling/acceptance.h"
-#include "headrace/sampling/random_draw.h"
 #include "headrace/strategy/block_buffer.h"
 
 namespace headrace {

@@ -93,6 +93,8 @@ std::optional<BlockState> FastDLLMv2::block_state(const Sequence& s) const {
     for (const int32_t p : part.masked_positions()) state->set_masked(p - begin, 1);
   }
   state->find_part(info_.block_size);
+  const auto open = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+  if (open != s.blocks.end()) state->steps_before_part = state->num_steps - open->num_steps();
   return state;
 }
 

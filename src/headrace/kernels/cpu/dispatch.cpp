@@ -105,6 +105,7 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // linear_pairs.h
                              .embedding = run_embedding<isa::embedding>,                       \
                              .token_confidence = run_token_confidence<isa::token_confidence>,  \
                              .sample_tokens = sample_tokens,                                   \
+                             .penalize_tokens = reference::penalize_tokens /* a few words */,  \
                              .block_step = reference::block_step /* a few words of a batch */, \
                              .library_rows = (rows),                                           \
                              .most_conv_width = kMaxConvWidth}

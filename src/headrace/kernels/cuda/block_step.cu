@@ -19,6 +19,9 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 struct Params {
   const int32_t* best;
   const float* stats;  // [rows, 4]
+  const int32_t* drawn;
+  const float* logits;
+  TokenDraw* draws;
   BlockState* states;
   int32_t* tokens;
   int64_t tokens_stride;
@@ -133,7 +136,10 @@ __device__ void write_logits_rows(const Params& p, bool real, const Turn& turn) 
     if (clean ? at != 0 : !state.is_masked(at)) continue;
     int logit = s.first_logit + (at < 32 ? 0 : __popc(state.masked[0]));
     logit = clean ? s.first_logit : logit + __popc(state.masked[at / 32] & ((1u << at % 32) - 1));
-    if (logit <= s.last_logit && real) p.logits_rows[logit] = s.row_of_block + (clean ? p.block_size : at);
+    if (logit > s.last_logit) continue;
+    const int token = clean ? p.block_size : at;
+    const TokenDraw draw = state.draw_of(token);
+    if (real) p.logits_rows[logit] = s.row_of_block + token, p.draws[logit] = draw;
   }
 }
 
@@ -167,28 +173,33 @@ __device__ void pad(const Params& p, bool real, int rows, int logits, int size) 
 #pragma unroll 1
   for (int i = logits + threadIdx.x; i < p.logits_capacity; i += kThreads) {
     if (real) p.logits_rows[i] = 0;
+    if (real && i < p.results_rows) p.draws[i] = {};
   }
 }
 
 // Of `count` rows; several words for each thread, all of which are asked for before the first has come.
 __device__ void give_results(const Params& p, int step, int count) {
   constexpr int kWords = 4;
-  int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * 5;
+  constexpr int kOf = kResultWords;
+  int32_t* to = p.results + static_cast<int64_t>(step % 2) * p.results_rows * kOf;
   int i = threadIdx.x;
   do {
     int words[kWords];
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
-      const int at = i + k * kThreads, row = at / 5, field = at % 5;
-      const auto* from = field == 0 ? p.best + row : reinterpret_cast<const int32_t*>(p.stats) + row * 4 + field - 1;
-      if (at < count * 5) words[k] = *from;
+      const int at = i + k * kThreads, row = at / kOf, field = at % kOf;
+      const auto* from = field == 0   ? p.best + row
+                         : field == 5 ? p.drawn + row
+                         : field == 6 ? reinterpret_cast<const int32_t*>(p.logits) + row
+                                      : reinterpret_cast<const int32_t*>(p.stats) + row * 4 + field - 1;
+      if (at < count * kOf) words[k] = *from;
     }
 #pragma unroll
     for (int k = 0; k < kWords; ++k) {
-      if (i + k * kThreads < count * 5) to[i + k * kThreads] = words[k];
+      if (i + k * kThreads < count * kOf) to[i + k * kThreads] = words[k];
     }
     i += kWords * kThreads;
-  } while (i < count * 5);
+  } while (i < count * kOf);
 }
 
 // Of the step that is laid out.
@@ -213,15 +224,16 @@ __device__ void report(const Params& p, bool real, int step, const Totals& of, i
 
 // What advance() reads and changes of a request.
 struct Decided {
-  const int32_t* best;
-  const float* stats;
+  BlockCandidates candidates;
   int32_t* tokens;
 };
 
 // In a rehearsal words of nobody, since what the model says is not there; one thread has them.
 __device__ Decided decided_of(const Params& p, bool real, int r, const BlockState& s, int32_t* nobodys) {
-  if (!real) return {nobodys, reinterpret_cast<const float*>(nobodys), nobodys};
-  return {p.best + s.first_logit, p.stats + 4 * s.first_logit, p.tokens + r * p.tokens_stride};
+  const auto* numbers = reinterpret_cast<const float*>(nobodys);
+  if (!real) return {{nobodys, numbers, numbers}, nobodys};
+  const int first = s.first_logit;
+  return {{p.drawn + first, p.logits + first, p.stats + 4 * first}, p.tokens + r * p.tokens_stride};
 }
 
 __device__ void take_turn(const Params& p, bool real, int step, const Turn& turn, int32_t* nobodys, Totals& of) {
@@ -230,7 +242,7 @@ __device__ void take_turn(const Params& p, bool real, int step, const Turn& turn
   if (r < turn.count) {
     BlockState& s = turn.states[r];
     const Decided decided = decided_of(p, real, turn.first + r, s, nobodys);
-    s.advance(decided.best, decided.stats, p.block_size, p.mask_token_id, decided.tokens);
+    s.advance(decided.candidates, p.block_size, p.mask_token_id, decided.tokens);
     rows = s.num_rows(p.block_size), logits = rows > 0 ? s.num_samples(p.block_size) : 0;
   }
   unsigned long long total = 0;
@@ -298,6 +310,9 @@ void block_step(const BlockStepArgs& a, const OpContext& context) {
   const Stream& stream = stream_of(context);
   const Params p{.best = static_cast<const int32_t*>(a.best.data()),
                  .stats = static_cast<const float*>(a.stats.data()),
+                 .drawn = static_cast<const int32_t*>(a.ids.data()),
+                 .logits = static_cast<const float*>(a.logits.data()),
+                 .draws = static_cast<TokenDraw*>(a.draws.data()),
                  .states = static_cast<BlockState*>(a.states.data()),
                  .tokens = static_cast<int32_t*>(a.tokens.data()),
                  .tokens_stride = a.tokens.dim(1),

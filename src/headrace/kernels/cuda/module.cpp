@@ -38,6 +38,7 @@ constexpr OpSet ops_told(std::string_view name) {
           .embedding = Entry<embedding, kTold>::run,
           .token_confidence = Entry<token_confidence, kTold>::run,
           .sample_tokens = Entry<sample_tokens, kTold>::run,
+          .penalize_tokens = Entry<penalize_tokens, kTold>::run,
           .gdn_step = Entry<gdn_step, kTold>::run,
           .attention_step = Entry<attention_step, kTold>::run,
           .fused_linear = Entry<fused_linear, kTold>::run,

@@ -24,6 +24,7 @@ void norm_rotary(const NormRotaryArgs& args, const OpContext& context);
 void expert_routing(const ExpertRoutingArgs& args, const OpContext& context);
 void expert_mlp(const ExpertMLPArgs& args, const OpContext& context);
 void merge_tokens(const MergeTokensArgs& args, const OpContext& context);
+void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 void soft_embedding(const SoftEmbeddingArgs& args, const OpContext& context);
 

@@ -35,8 +35,9 @@ void lay_out(const BlockStepArgs& a, int64_t request, BlockState& s, Taken& take
   s.first_logit = taken.logits;
   const int32_t end = taken.logits + s.num_samples(a.block_size);
   for (int32_t p = 0; taken.logits < end; ++p) {  // that of a clean pass lies behind the block
-    if (p == a.block_size || s.is_masked(p))
-      data<int32_t>(a.rows.logits_rows)[taken.logits++] = taken.rows + s.row_of(p);
+    if (p < a.block_size && !s.is_masked(p)) continue;
+    data<int32_t>(a.rows.logits_rows)[taken.logits] = taken.rows + s.row_of(p);
+    data<TokenDraw>(a.draws)[taken.logits++] = s.draw_of(p);
   }
   taken.rows += rows;
 }
@@ -67,13 +68,16 @@ void pad(const BlockStepArgs& a, const Taken& taken, int32_t size) {
   }
   std::fill(data<int32_t>(a.rows.logits_rows) + taken.logits,
             data<int32_t>(a.rows.logits_rows) + a.rows.logits_rows.numel(), 0);
+  std::fill(data<TokenDraw>(a.draws) + taken.logits, data<TokenDraw>(a.draws) + a.draws.dim(0), TokenDraw{});
 }
 
 void give_results(const BlockStepArgs& a, int32_t step, int32_t count) {
-  auto* to = data<int32_t>(a.results) + (step % 2) * a.results.dim(1) * 5;
-  for (int32_t i = 0; i < count; ++i, to += 5) {
+  auto* to = data<int32_t>(a.results) + (step % 2) * a.results.dim(1) * kResultWords;
+  for (int32_t i = 0; i < count; ++i, to += kResultWords) {
     to[0] = data<const int32_t>(a.best)[i];
     std::memcpy(to + 1, data<const float>(a.stats) + i * a.stats.stride(0), 4 * sizeof(float));
+    to[5] = data<const int32_t>(a.ids)[i];
+    std::memcpy(to + 6, data<const float>(a.logits) + i, sizeof(float));
   }
 }
 
@@ -88,8 +92,10 @@ void block_step(const BlockStepArgs& a, const OpContext&) {
   give_results(a, report.step, counter[1]);
   for (int64_t r = 0; r < a.requests(); ++r) {
     BlockState& s = states[r];
-    s.advance(data<const int32_t>(a.best) + s.first_logit, data<const float>(a.stats) + int64_t{4} * s.first_logit,
-              a.block_size, a.mask_token_id, data<int32_t>(a.tokens) + r * a.tokens.dim(1));
+    const int64_t first = s.first_logit;
+    const BlockCandidates candidates{data<const int32_t>(a.ids) + first, data<const float>(a.logits) + first,
+                                     data<const float>(a.stats) + 4 * first};
+    s.advance(candidates, a.block_size, a.mask_token_id, data<int32_t>(a.tokens) + r * a.tokens.dim(1));
     report.running += s.running != 0 ? 1 : 0;
     if (s.runs_canvas()) report.canvases = 1;
     lay_out(a, r, s, taken);

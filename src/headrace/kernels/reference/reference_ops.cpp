@@ -15,7 +15,7 @@ const OpSet& ops() {
                                  .embedding = embedding,
                                  .token_confidence = token_confidence,
                                  .sample_tokens = sample_tokens,
-
+                                 .penalize_tokens = penalize_tokens,
                                  .block_step = block_step};
   return kOps;
 }

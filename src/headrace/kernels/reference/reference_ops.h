@@ -17,6 +17,7 @@ void pointwise(const PointwiseArgs& args, const OpContext& context);
 void embedding(const EmbeddingArgs& args, const OpContext& context);
 void block_step(const BlockStepArgs& args, const OpContext& context);
 void token_confidence(const TokenConfidenceArgs& args, const OpContext& context);
+void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 
 const OpSet& ops();
