@@ -417,7 +417,9 @@ for command in "" generate demo eval "eval puzzles" "eval perplexity" bench doct
 done
 check "the help is grouped" "Positionals Options Prompt Sampling Model Attention and memory Machine Output Block diffusion" \
   "$("$headrace" generate --help | grep -oE '^[A-Z][a-z ]+:$' | tr -d : | xargs)"
-check "unknown strategy" 2 "$(status "$headrace" generate -p x --strategy nope)"
+check "an unknown strategy" 1 \
+  "$(message "$headrace" generate -p x --strategy nope | grep -c "^headrace: strategy 'nope' is unknown, expected one of autoregressive, .*, diffusion_gemma$")"
+check "is usage" 2 "$(status "$headrace" generate -p x --strategy nope)"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "a threshold in percent, for one text and for puzzles" "2 2" \
   "$(status diffuse --threshold 90) $(status "$headrace" eval puzzles --limit 1 --strategies auto --thresholds 90)"

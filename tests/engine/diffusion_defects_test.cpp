@@ -698,7 +698,8 @@ TEST(StrategyRegistry, B29_AnUnknownNameIsAnErrorThatListsWhatIsBuilt) {
     make_strategy("d3f", {});
     FAIL() << "an unknown strategy was made";
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(std::string_view(e.what()).starts_with("strategy 'd3f' is unknown, expected one of autoregressive, "));
     for (const std::string_view name : names) EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << name;
   }
 }

@@ -69,7 +69,7 @@ struct AskedOption {
 std::vector<AskedOption> asked_options(const DecodingParams& params);
 std::vector<AskedOption> asked_options(const StrategyConfig& config);
 
-// What a strategy does about an option. Error kUnsupported for a name that is not built.
+// What a strategy does about an option. Error kInvalidArgument for a name that is unknown.
 bool reads_option(std::string_view strategy, DecodingOption option);
 // The strategies that read it, in the registry's order, with commas between them.
 std::string readers_of(DecodingOption option);

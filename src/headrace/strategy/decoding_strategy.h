@@ -159,12 +159,12 @@ std::string_view default_strategy(const std::optional<DiffusionInfo>& model);
 // That one, and those that are worth comparing with it over the same network, in the registry's order.
 std::vector<std::string_view> compared_strategies(const DiffusionInfo& model);
 // Whether it decodes models that were so trained; whether these need an adapter for it, of which a checkpoint into
-// which one was merged says nothing. Error kUnsupported for a name that is not built.
+// which one was merged says nothing. Error kInvalidArgument for a name that is unknown.
 bool decodes(std::string_view strategy, const DiffusionInfo& trained);
 bool wants_adapter(std::string_view strategy, const DiffusionInfo& trained);
-// Error kUnsupported for a name that is not built; the text lists those that are. Error kInvalidArgument for a
-// configuration that the strategy cannot run, a part of one that it does not read (decoding_option.h), or a model that
-// was trained on what it does not decode.
+// Error kInvalidArgument for a name that is unknown, the text lists those that are not; for a configuration that the
+// strategy cannot run, a part of one that it does not read (decoding_option.h), or a model that was trained on what it
+// does not decode.
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config);
 
 }  // namespace headrace

@@ -78,12 +78,12 @@ constexpr std::array kStrategies = {
 };
 
 const Row& row_of(std::string_view name) {
-  std::string built;
+  std::string known;
   for (const Row& row : kStrategies) {
     if (row.name == name) return row;
-    built += (built.empty() ? "" : ", ") + std::string(row.name);
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw Error(ErrorCode::kUnsupported, str("strategy '", name, "' is not built; built are: ", built));
+  throw Error(ErrorCode::kInvalidArgument, str("strategy '", name, "' is unknown, expected one of ", known));
 }
 
 std::string_view text_of(Attention attention) {
