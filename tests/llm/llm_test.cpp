@@ -271,16 +271,35 @@ TEST(LLM, WhatTheConfigRefusesIsRefusedBeforeWeightsAreRead) {
   EXPECT_EQ(asked.sentence, "threshold is -1, expected 0 to 1, or inf for a probability that no token passes");
 }
 
+// What is said of the strategy when an LLM starts.
+std::vector<std::string> strategy_warnings(const std::filesystem::path& model, const char* strategy) {
+  std::vector<std::string> list;
+  LLMOptions o = options(1);
+  o.random_weights = 1, o.strategy = strategy, o.max_model_len = 64;
+  o.log = [&list](LogLevel level, std::string_view message) {
+    if (level == LogLevel::kWarning && message.starts_with("strategy")) list.emplace_back(message);
+  };
+  const LLM llm(model, o);
+  return list;
+}
+
+TEST(LLM, EditsOfAModelThatWasNotTrainedForThemAreWarnedOf) {
+  const auto golden = kRoot / "tests" / "golden";
+  const std::string sentence =
+      "strategy 'multi_bd_edit' replaces decided tokens by what their rows say, which this model was not trained for, "
+      "so that right ones are lost; its own strategy is 'multi_bd'";
+  EXPECT_EQ(strategy_warnings(golden / "sdar", "multi_bd_edit"), std::vector<std::string>{sentence});
+  EXPECT_TRUE(strategy_warnings(golden / "sdar", "multi_bd").empty());
+  EXPECT_TRUE(strategy_warnings(golden / "llada2", "multi_bd_edit").empty()) << "it may be LLaDA2.1";
+  const test::TempDir folder;
+  std::filesystem::create_directory(folder / "LLaDA2.0-mini");
+  std::filesystem::copy_file(golden / "llada2" / "config.json", folder / "LLaDA2.0-mini" / "config.json");
+  EXPECT_EQ(strategy_warnings(folder / "LLaDA2.0-mini", "multi_bd_edit"), std::vector<std::string>{sentence});
+}
+
 TEST(LLM, D2FWithoutAnAdapterWarnsOfAModelThatWasNotTrainedForIt) {
   const auto warnings = [](const char* family, const char* strategy) {
-    std::vector<std::string> list;
-    LLMOptions o = options(1);
-    o.random_weights = 1, o.strategy = strategy, o.max_model_len = 64;
-    o.log = [&list](LogLevel level, std::string_view message) {
-      if (level == LogLevel::kWarning && message.starts_with("strategy")) list.emplace_back(message);
-    };
-    const LLM llm(kRoot / "tests" / "golden" / family, o);
-    return list;
+    return strategy_warnings(kRoot / "tests" / "golden" / family, strategy);
   };
   EXPECT_EQ(warnings("llada", "d2f"),
             std::vector<std::string>{"strategy 'd2f' decodes models that were trained for it, and no adapter is given: "

@@ -29,6 +29,12 @@ void report_start(const LLMOptions& options, LLM& llm) {
         str("strategy '", engine.strategy, "' decodes models that were trained for it, and no adapter is given: ",
             model.architecture, " itself is trained to see a text as a whole"));
   }
+  if (model.diffusion && misreads(engine.strategy, *model.diffusion)) {
+    log(LogLevel::kWarning,
+        str("strategy '", engine.strategy, "' replaces decided tokens by what their rows say, ",
+            "which this model was not trained for, so that right ones are lost; its own strategy is '",
+            default_strategy(model.diffusion), "'"));
+  }
 }
 
 void report_failed_capture(const LogCallback& log, const std::optional<std::string>& reason) {

@@ -42,6 +42,12 @@ struct DiffusionInfo {
     kAlways,
   };
 
+  // Whether the rows of decided tokens were trained to say better ones.
+  enum class Edits : uint8_t {
+    kNone,
+    kMaybe,  // those of LLaDA2.1, whose config.json is LLaDA2.0's, or DMax's
+  };
+
   // How a canvas is denoised; of kCanvas alone.
   struct Canvas {
     int32_t noise_vocab = 0;           // a token without meaning is uniform in [0, noise_vocab)
@@ -62,6 +68,7 @@ struct DiffusionInfo {
   Loop loop = Loop::kDynamic;
   Guidance guidance = Guidance::kNone;
   Progress progress = Progress::kInTurn;
+  Edits edits = Edits::kNone;
   // In which order the published sampler filters; that of a request with both filters set.
   enum class Filters : uint8_t { kTopKFirst, kTopPFirst } filters = Filters::kTopKFirst;
   Canvas canvas;

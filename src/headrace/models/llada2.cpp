@@ -58,8 +58,14 @@ ModelConfig llada2_config(const JsonValue& root) {
   c.diffusion = DiffusionInfo{.mask_token_id = read_mask_token_id(root, 156895, c.vocab),
                               .block_size = block,
                               .sub_block_size = block,
-                              .threshold = 0.95f};
+                              .threshold = 0.95f,
+                              .edits = DiffusionInfo::Edits::kMaybe};
   return c;
+}
+
+std::optional<std::string> read_llada2_name(const JsonValue&, std::string_view name, ModelConfig& config) {
+  if (name.find("LLaDA2.0") != name.npos) config.diffusion->edits = DiffusionInfo::Edits::kNone;
+  return std::nullopt;
 }
 
 }  // namespace headrace

@@ -48,7 +48,7 @@ constexpr std::array kModels = {
     Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     Row{"LLaDAModelLM", llada_config},
     Row{"LLaDAMoEModelLM", llada_moe_config},
-    Row{"LLaDA2MoeModelLM", llada2_config},
+    Row{"LLaDA2MoeModelLM", llada2_config, make_causal_lm, nullptr, read_llada2_name},
     Row{"SDARForCausalLM", sdar_config, make_causal_lm, nullptr, read_sdar_name},
     Row{"SDARMoeForCausalLM", sdar_moe_config, make_causal_lm, nullptr, read_sdar_name},
     Row{"StableDiffcoderForCausalLM", stable_diffcoder_config},

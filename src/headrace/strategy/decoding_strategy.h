@@ -159,9 +159,11 @@ std::string_view default_strategy(const std::optional<DiffusionInfo>& model);
 // That one, and those that are worth comparing with it over the same network, in the registry's order.
 std::vector<std::string_view> compared_strategies(const DiffusionInfo& model);
 // Whether it decodes models that were so trained; whether these need an adapter for it, of which a checkpoint into
-// which one was merged says nothing. Error kInvalidArgument for a name that is unknown.
+// which one was merged says nothing; whether it reads rows of theirs that were not trained to say what it takes from
+// them. Error kInvalidArgument for a name that is unknown.
 bool decodes(std::string_view strategy, const DiffusionInfo& trained);
 bool wants_adapter(std::string_view strategy, const DiffusionInfo& trained);
+bool misreads(std::string_view strategy, const DiffusionInfo& trained);
 // Error kInvalidArgument for a name that is unknown, the text lists those that are not; for a configuration that the
 // strategy cannot run, a part of one that it does not read (decoding_option.h), or a model that was trained on what it
 // does not decode.

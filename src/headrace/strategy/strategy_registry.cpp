@@ -29,6 +29,7 @@ struct Row {
   DecodingOptionSet reads;
   bool (*compared)(const DiffusionInfo& trained) = never;       // with the own strategy of such a model
   bool (*wants_adapter)(const DiffusionInfo& trained) = never;  // such a model, for what it was not trained for itself
+  bool (*misreads)(const DiffusionInfo& trained) = never;       // rows of such a model, which mean something else
 };
 
 using enum DecodingOption;
@@ -56,6 +57,7 @@ constexpr bool of_blocks_of_the_next(const DiffusionInfo& m) {
 }
 constexpr bool of_full(const DiffusionInfo& m) { return m.attention == Attention::kFull; }
 constexpr bool of_canvases(const DiffusionInfo& m) { return m.attention == Attention::kCanvas; }
+constexpr bool without_edits(const DiffusionInfo& m) { return m.edits == DiffusionInfo::Edits::kNone; }
 constexpr bool of_any_but_canvases(const DiffusionInfo& m) { return m.attention != Attention::kCanvas; }
 
 // A new strategy is a source with its header, its name in CMakeLists.txt, its include and row here, and a test; nothing
@@ -67,7 +69,8 @@ constexpr std::array kStrategies = {
     Row{"multi_bd", make<MultiBD>, of_blocks, kChoice | kBuffer | kPublishedLoop | kProgress},
     Row{"multi_bd_edit", make<MultiBDEdit>, of_blocks_of_their_own,
         kChoice | kBuffer | kPublishedLoop |
-            DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty}},
+            DecodingOptionSet{kEditThreshold, kRemaskThreshold, kMaxEdits, kCopyPenalty},
+        never, never, without_edits},
     Row{"d2f", make<D2F>, of_any_but_canvases, kChoice | kBuffer | kProgress, of_blocks_of_their_own, of_full},
     Row{"dmax", make<DMax>, of_blocks_of_their_own,
         kBuffer | DecodingOptionSet{kRule, kThreshold, kBlockSize, kMaskTokenId, kMaxEdits, kMergeCandidates, kMerge},
@@ -138,6 +141,8 @@ bool decodes(std::string_view strategy, const DiffusionInfo& trained) { return r
 bool wants_adapter(std::string_view strategy, const DiffusionInfo& trained) {
   return row_of(strategy).wants_adapter(trained);
 }
+
+bool misreads(std::string_view strategy, const DiffusionInfo& trained) { return row_of(strategy).misreads(trained); }
 
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
   const Row& row = row_of(name);
