@@ -152,15 +152,16 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
   const double decode_s = t.total_s - t.first_token_s;
   const int32_t decoded = c.num_visible - c.num_first;  // in that time
   return fmt::format(
-      R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
+      R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "truncated": {}, "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
       R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}, "end_tokens": "{}"}}, "decoding": {}, )"
       R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
-      name_of(c.finish_reason), c.prompt_ids.size(), c.num_visible, t.device_start_s, t.load_s, t.first_token_s,
-      t.total_s, decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
+      name_of(c.finish_reason), c.finish_reason == FinishReason::kContext, c.prompt_ids.size(), c.num_visible,
+      t.device_start_s, t.load_s, t.first_token_s, t.total_s,
+      decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
       c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
       text_of(p.end_of_text), decoding_json(llm, p.decoding), llm.model_info().architecture,
       o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
@@ -182,10 +183,12 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
                      device, strategy, llm.engine().runner().describe());
 }
 
-// Why the text ends, where neither the model nor -n nor a stop text ended it.
-std::string ended_early(const Completion& c, const LLM& llm, int32_t max_tokens) {
-  if (c.finish_reason != FinishReason::kLength || std::ssize(c.ids) >= max_tokens) return "";
-  return fmt::format("[the context of {} tokens is full; -c N makes it larger]\n", llm.config().max_context_len);
+// Where neither the model nor -n nor a stop text ended the text.
+void warn_of_full_context(const Completion& c, const Ran& ran) {
+  if (c.finish_reason != FinishReason::kContext || !ran.options.log) return;
+  ran.options.log(LogLevel::kWarning,
+                  str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
+                      " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
 }
 
 }  // namespace
@@ -217,14 +220,14 @@ int generate(const GenerateFlags& flags) {
   timings.total_s = seconds_since(start);
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
+  const Ran ran{llm, options, params, flags};
   if (flags.json) {
-    write_out(report_json(result, {llm, options, params, flags}, timings));
+    write_out(report_json(result, ran, timings));
   } else {
     write_out("\n");
-    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) {
-      write_err(summary(result, llm, timings) + ended_early(result, llm, params.max_tokens));
-    }
+    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));
   }
+  warn_of_full_context(result, ran);
   return interrupted() ? kInterrupted : 0;
 }
 

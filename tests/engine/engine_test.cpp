@@ -120,6 +120,22 @@ TEST(Engine, TheContextLimitAndTheEndTokenFinish) {
   EXPECT_EQ(drain(engine).begin()->second, (std::vector<int32_t>{96}));
 }
 
+TEST(Engine, AFullContextIsToldFromAllTokensThatWereAskedFor) {
+  const FakeModel model;
+  Engine engine(model, config_of(4, 1, 64));
+  const auto reason = [&engine](int32_t max_tokens) {
+    engine.add(std::vector<int32_t>(60, 1), {.max_tokens = max_tokens, .temperature = 0});
+    std::optional<FinishReason> last;
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) last = out.finish_reason;
+    }
+    return last;
+  };
+  EXPECT_EQ(reason(5), FinishReason::kContext);
+  EXPECT_EQ(reason(4), FinishReason::kLength) << "the context is full too, but nothing is missing";
+  EXPECT_EQ(name_of(FinishReason::kContext), "length");
+}
+
 TEST(Engine, CountsWhatItDid) {
   const FakeModel model;
   Engine engine(model, config_of(16, 2, 8));

@@ -241,8 +241,8 @@ void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
 
 std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s, int32_t token) const {
   if (std::ranges::find(s.eos_ids, token) != s.eos_ids.end()) return FinishReason::kStop;
-  const bool full = s.num_output() >= s.params.max_tokens || s.num_published >= config_.max_context_len;
-  return full ? std::optional(FinishReason::kLength) : std::nullopt;
+  if (s.num_output() >= s.params.max_tokens) return FinishReason::kLength;
+  return s.num_published >= config_.max_context_len ? std::optional(FinishReason::kContext) : std::nullopt;
 }
 
 std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {

@@ -13,11 +13,18 @@
 
 namespace headrace {
 
-enum class FinishReason : uint8_t { kStop, kLength, kAborted };
+enum class FinishReason : uint8_t {
+  kStop,
+  kLength,   // max_tokens
+  kContext,  // which is full: fewer than max_tokens
+  kAborted
+};
+// As OpenAI's API and vLLM name them, to which a full context is a length too.
 constexpr std::string_view name_of(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
+    case FinishReason::kLength:
+    case FinishReason::kContext: return "length";
     case FinishReason::kAborted: return "abort";
   }
   return "unknown";
