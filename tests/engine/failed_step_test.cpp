@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "headrace/engine/engine.h"
 #include "support/host_memory.h"
@@ -93,13 +95,13 @@ SamplingParams likely(int32_t max_tokens) {
 
 // An engine whose requests are followed to their end.
 struct Traffic {
-  explicit Traffic(Engine& of) : engine(of) {
+  explicit Traffic(Engine& of, std::set<int64_t> fails_in_plan = {}) : engine(of), unplanned(std::move(fails_in_plan)) {
     engine.observe([this](StepMoment moment, const Sequence& s, const StepPlan&) {
       if (moment == StepMoment::kPlanned) in_step.insert(s.id);
     });
   }
   void add(const Ids& prompt, int32_t max_tokens) { left[engine.add(prompt, likely(max_tokens))] = max_tokens; }
-  // A step that fails ends who was in it and nobody else.
+  // A step that fails ends who was in it, or could not be planned for it, and nobody else.
   void step() {
     in_step.clear();
     try {
@@ -112,6 +114,7 @@ struct Traffic {
       EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
       EXPECT_NE(std::string(e.what()).find(kReason), std::string::npos) << e.what();
       ++failures;
+      in_step.merge(std::exchange(unplanned, {}));
       EXPECT_FALSE(in_step.empty());
       for (const int64_t id : in_step) left.erase(id);
     }
@@ -130,7 +133,7 @@ struct Traffic {
   }
 
   Engine& engine;
-  std::set<int64_t> in_step;
+  std::set<int64_t> in_step, unplanned;
   std::map<int64_t, int32_t> left;  // tokens of those that run or wait
   int failures = 0;
 };
@@ -201,6 +204,67 @@ TEST(FailedStepOfAnObserver, EndsTheRequestThatWasInIt) {
     traffic.run_to_end();
     traffic.expect_nothing_held();
   }
+}
+
+// Token by token. What is asked about one request fails each time: its plans, from so many tokens on, or what it needs.
+struct Failing {
+  int64_t id = 0;
+  int32_t plans_from = 1000;  // tokens
+  bool need = false;          // changes when requests wait already
+};
+class FailingStrategy final : public DecodingStrategy {
+ public:
+  explicit FailingStrategy(const Failing& failing) : failing_(failing) {}
+  std::string_view name() const override { return inner_->name(); }
+  bool runs_rows_once() const override { return true; }
+  void start(Sequence& s) const override { inner_->start(s); }
+  int32_t min_budget(const Sequence& s) const override { return inner_->min_budget(s); }
+  std::optional<int32_t> reusable_multiple() const override { return inner_->reusable_multiple(); }
+  int32_t max_cached(const Sequence& s) const override {
+    if (s.id == failing_.id && failing_.need) throw Error(ErrorCode::kOutOfMemory, kReason);
+    return inner_->max_cached(s);
+  }
+  StepPlan plan(const Sequence& s, int32_t budget) const override {
+    if (s.id == failing_.id && s.num_tokens() >= failing_.plans_from) throw Error(ErrorCode::kOutOfMemory, kReason);
+    return inner_->plan(s, budget);
+  }
+  void commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
+    inner_->commit(s, plan, sampled);
+  }
+
+ private:
+  std::unique_ptr<DecodingStrategy> inner_ = make_strategy("autoregressive", {});
+  const Failing& failing_;
+};
+
+// Nobody ended then, and every further step failed likewise. States say whether the others' were left as they were.
+TEST_P(FailedStep, EndsTheRequestWhosePlanFailed) {
+  for (int32_t first = 37; first <= 60; ++first) {
+    SCOPED_TRACE(str("plans fail from token ", first, " on"));
+    const StateModel model(0);
+    const Failing failing{.id = 2, .plans_from = first};
+    Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
+    Traffic traffic(engine, {2});
+    traffic.add(Ids(10, 1), 40);
+    traffic.add(Ids(37, 3), 30);
+    traffic.add(Ids(14, 2), 40);
+    traffic.add(Ids(41, 2), 20);
+    traffic.run_to_end();
+    EXPECT_EQ(traffic.failures, 1);
+    traffic.expect_nothing_held();
+  }
+}
+
+TEST_P(FailedStep, EndsTheRequestThatCouldNotBeAdmitted) {
+  const StateModel model(0);
+  Failing failing{.id = 4};
+  Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
+  Traffic traffic(engine, {4});
+  for (int32_t i = 0; i < 6; ++i) traffic.add(Ids(10 + static_cast<size_t>(i), 1 + i), 20);  // three run at a time
+  failing.need = true;
+  traffic.run_to_end();
+  EXPECT_EQ(traffic.failures, 1);
+  traffic.expect_nothing_held();
 }
 
 TEST(FailedStepOfAWarmUp, EndsItsRequest) {

@@ -37,9 +37,12 @@ const OpSet& sampling_ops(const EngineConfig& c) {
 }  // namespace
 
 Engine::Engine(const Model& model, const EngineConfig& config)
+    : Engine(model, config, strategy_of(model.info(), config)) {}
+
+Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<DecodingStrategy> strategy)
     : model_(model),
       config_(with_vocab(config, model)),
-      strategy_(strategy_of(model.info(), config)),
+      strategy_(std::move(strategy)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
       host_reasons_(config.log),
@@ -147,6 +150,7 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
 // To run it again would update recurrent states twice.
 void Engine::fail_step() {
   for (const int64_t id : in_step_) abort(id);
+  for (const int64_t id : scheduler_.in_plan()) abort(id);
   try {
     drop_flight();
   } catch (const Error& e) {

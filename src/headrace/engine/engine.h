@@ -57,6 +57,8 @@ class Engine {
  public:
   // `model` is not owned and outlives the engine. Errors as ModelRunner and make_strategy.
   Engine(const Model& model, const EngineConfig& config);
+  // The same with a strategy that need not be in the registry: `config.strategy` says whose options requests may state.
+  Engine(const Model& model, const EngineConfig& config, std::unique_ptr<DecodingStrategy> strategy);
 
   // Queues a request and returns its id. Error kInvalidArgument, and nothing changes, for bad parameters, ids outside
   // the vocabulary, or a request that could never run. While the runner's metadata source is warming up, requests of
@@ -69,7 +71,8 @@ class Engine {
   // One step of every sequence that fits: schedule, build, run, sample, commit. Nothing is handed out of a warm-up.
   // Where the device denoises blocks by itself, the next step runs already when this one returns.
   // What it throws, whatever it is, ends the requests that were in the step, which may have changed their states in
-  // part: a server fails those that has() no longer knows with that error. The others go on with the next step.
+  // part, or the one whose step could not be planned: a server fails those that has() no longer knows with that error.
+  // The others go on with the next step.
   // An Error kCuda is the device's last word: every request is dropped, and from then on add(), step() and score()
   // throw it again. A server fails all its requests with it and ends, to be started anew.
   std::vector<StepOutput> step();

@@ -121,30 +121,49 @@ bool Scheduler::any_held_back() const {
   return std::ranges::any_of(running_, [](const Running& one) { return one.ahead != nullptr; });
 }
 
+std::vector<ScheduledStep> Scheduler::plan(const std::vector<Sequence*>& order) {
+  std::vector<ScheduledStep> steps;
+  int32_t budget = config_.max_tokens_per_step;
+  for (Sequence* sequence : order) {
+    if (budget == 0) break;
+    in_plan_ = {sequence->id};
+    StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
+    if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
+    budget -= plan.num_rows();
+    steps.push_back({.sequence = sequence, .plan = std::move(plan)});
+  }
+  in_plan_.clear();
+  return steps;
+}
+
+void Scheduler::admit_waiting() {
+  while (!waiting_.empty()) {
+    in_plan_ = {waiting_.front()->id};
+    if (!admit(*waiting_.front())) break;
+    waiting_.pop_front();
+  }
+}
+
 std::vector<ScheduledStep> Scheduler::next(Admits admits) {
   for (Running& one : running_) {
+    in_plan_ = {one.sequence->id};
     states_.publish(*one.sequence);
     catch_up(one);
   }
-  if (admits == Admits::kWhoFits) {
-    while (!waiting_.empty() && admit(*waiting_.front())) waiting_.pop_front();
-  }
+  if (admits == Admits::kWhoFits) admit_waiting();
+  in_plan_.clear();
   std::vector<Sequence*> order;
   for (const Running& one : running_) {
     if (one.ahead == nullptr) order.push_back(one.sequence);
   }
   std::ranges::stable_sort(order, {}, [](const Sequence* s) { return s->num_cached < s->prompt_len ? 1 : 0; });
-  std::vector<ScheduledStep> steps;
-  int32_t budget = config_.max_tokens_per_step;
-  for (Sequence* sequence : order) {
-    if (budget == 0) break;
-    StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
-    if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
-    budget -= plan.num_rows();
-    ScheduledStep& step = steps.emplace_back(ScheduledStep{.sequence = sequence, .plan = std::move(plan)});
+  std::vector<ScheduledStep> steps = plan(order);  // all of them before a state changes: one that fails is alone
+  for (ScheduledStep& step : steps) {
+    in_plan_.push_back(step.sequence->id);
     states_.plan(step);
-    table_.set_state_slot(sequence->table_row, sequence->state_slot);
+    table_.set_state_slot(step.sequence->table_row, step.sequence->state_slot);
   }
+  in_plan_.clear();
   return steps;
 }
 

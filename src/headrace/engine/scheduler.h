@@ -39,6 +39,8 @@ class Scheduler {
   // of those that run already.
   enum class Admits : uint8_t { kWhoFits, kNobody };
   std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits);
+  // When next() has thrown: ids of those whom it was about, who may run no more. The others are as they were.
+  const std::vector<int64_t>& in_plan() const { return in_plan_; }
   // What the step that next() returned reads besides: to be copied before it runs, in this order.
   std::vector<StateCopy> take_state_copies() { return states_.take_copies(); }
   // Frees everything that a finished or aborted sequence holds, queued or running.
@@ -61,10 +63,13 @@ class Scheduler {
 
   int32_t pages_needed(const Sequence& sequence) const;
   bool admit(Sequence& sequence);
+  void admit_waiting();  // who fits
   // The sequence before `one` that will have stored the most of what it begins with, if that is more than it has.
   void follow(Running& one) const;
   // Shares what is stored by now with one that is held back.
   void catch_up(Running& one);
+  // What fits of these in a step, in this order; changes none of them.
+  std::vector<ScheduledStep> plan(const std::vector<Sequence*>& order);
   // Rows that the sequence may run before it stops where a state is to be copied.
   int32_t rows_to_copy(const Sequence& sequence) const;
 
@@ -75,6 +80,7 @@ class Scheduler {
   ReqToTokenPool table_;
   std::deque<Sequence*> waiting_;  // not owned
   std::vector<Running> running_;   // in order of admission
+  std::vector<int64_t> in_plan_;
 };
 
 }  // namespace headrace
