@@ -52,6 +52,12 @@ TEST(DiffusionConfig, SDARTakesItsNamesBlockSizeWhereItStatesNone) {
   EXPECT_EQ(read("", "SDAR-4B-Chat-b16"), std::pair(16, false));
   EXPECT_EQ(read(R"("block_size":8)", "SDAR-4B-Chat-b16"), std::pair(8, false));
   EXPECT_EQ(read("", "my model"), std::pair(4, true));
+  for (const char* name : {"SDAR-4B-Chat", "models--JetLM--SDAR-30B-A3B-Sci", "models--my--SDAR-1.7B-Chat"}) {
+    EXPECT_EQ(read("", name), std::pair(4, false)) << name << " is of the makers' default";
+  }
+  for (const char* name : {"SDAR-4B-Chat-tuned", "my--SDAR-4B-Chat", "models--my--SDAR-4B", "Chat", "models--", ""}) {
+    EXPECT_EQ(read("", name), std::pair(4, true)) << name;
+  }
 }
 
 // Released LLaDA-8B, all but its size.

@@ -22,11 +22,12 @@ ModelConfig sdar_moe_config(const JsonValue& root);          // sdar.cpp
 
 // The block size that SDAR's repositories have at the end of their names: 16 of "SDAR-4B-Chat-b16".
 std::optional<int32_t> block_size_in_name(std::string_view name);
-// Takes it where config.json states none. What may surprise, for the log: there is neither.
+// Takes it where config.json states none. What may surprise, for the log: there is neither, and the name is not that of
+// one of the makers' models of blocks of 4.
 std::optional<std::string> read_sdar_name(const JsonValue& root, std::string_view name, ModelConfig& config);
-
 // LLaDA2.0 does not edit, which its config.json does not tell from LLaDA2.1's. Nothing surprises.
 std::optional<std::string> read_llada2_name(const JsonValue& root, std::string_view name, ModelConfig& config);
+
 // Fields that families with experts and hybrids share.
 void read_moe(const JsonValue& text, ModelConfig& config);
 // Error kModelFile when the router chooses more experts, or groups, than there are, or groups of unequal size.

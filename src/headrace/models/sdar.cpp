@@ -1,5 +1,6 @@
 // SDAR (also TraDo), dense and MoE: Qwen3 and Qwen3-MoE that see whole blocks.
 // Source: SDAR technical report. Released config.json copies differ in whether they state block_size and mask_token_id.
+#include <algorithm>
 #include <charconv>
 
 #include "headrace/base/error.h"
@@ -12,6 +13,16 @@ DiffusionInfo sdar_info(const JsonValue& root, const ModelConfig& c) {
   DiffusionInfo info{.mask_token_id = read_mask_token_id(root, 151669, c.vocab), .threshold = 0.85f};
   info.block_size = info.sub_block_size = read_block_size(root, "block_size", 4);
   return info;
+}
+
+// Its makers' default is 4 (README of JetAstra/SDAR, 2025-09-09): models of other sizes have them in their names.
+constexpr std::string_view kBlocksOfFour[] = {"SDAR-1.7B-Chat", "SDAR-4B-Chat", "SDAR-8B-Chat", "SDAR-30B-A3B-Chat",
+                                              "SDAR-30B-A3B-Sci"};
+
+// Without "models--owner--", which it has in Hugging Face's cache.
+std::string_view without_owner(std::string_view name) {
+  const size_t at = name.rfind("--");
+  return name.starts_with("models--") ? name.substr(at + 2) : name;
 }
 
 }  // namespace
@@ -33,6 +44,7 @@ std::optional<std::string> read_sdar_name(const JsonValue& root, std::string_vie
     info.block_size = info.sub_block_size = *size;
     return std::nullopt;
   }
+  if (std::ranges::find(kBlocksOfFour, without_owner(name)) != std::end(kBlocksOfFour)) return std::nullopt;
   return str("config.json states no block_size, nor does the name '", name, "' end in one (-b16): it is taken to be ",
              info.block_size, "; --block-size states another");
 }
