@@ -159,6 +159,8 @@ TEST(HopperAttentionPlan, FewRowsOfOneRequestShareTheirKeysAndThoseOfSeveralAreC
   EXPECT_EQ(few.sharing, Sharing::kGroups);
   EXPECT_EQ(std::tuple(few.teams, few.keys, few.group_keys, few.groups), std::tuple(1, 128, 1024, 8));
   EXPECT_TRUE(few.needs_room);
+  EXPECT_EQ(few.long_group_keys, 0) << "rows alone take nearly all of the device";
+  EXPECT_EQ(fast_plan({.requests = 8, .rows = 4}).long_group_keys, 4096);
   EXPECT_FALSE(few.finer_end);
   EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .kernel_dim = 256}).value_parts, 1);
   EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32768}).group_keys, 1024);

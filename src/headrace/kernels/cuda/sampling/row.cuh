@@ -71,7 +71,6 @@ struct Row {
   float largest;
   TokenDraw draw;
 
-  __device__ bool is_drawn() const { return draw.temperature > 0; }
   // NaN, which is no candidate, for no id.
   __device__ float logit(int id) const { return id < vocab && id != excluded ? __ldcg(logits + id) : NAN; }
   __device__ float farthest() const { return kNoWeight * draw.temperature; }

@@ -31,7 +31,11 @@ struct Params {
   int32_t* ids;
   float* chosen;
 
-  // Of the rows of this launch. Kernels that start after begin_rows() let them may call it before they wait.
+  // Of the rows of this launch. Draws are there before the logits that they are for.
+  __device__ bool is_drawn(unsigned index) const {
+    return __ldcg(&draws[first_row + static_cast<int>(index)].temperature) > 0;
+  }
+  // Kernels that start after begin_rows() let them may call it before they wait, of rows that are drawn.
   __device__ Row row(unsigned index) const {
     const int64_t at = first_row + static_cast<int>(index);
     return {logits + at * stride, vocab, excluded, __ldcg(stats + at * stats_stride), loaded(draws + at)};
@@ -69,11 +73,19 @@ __device__ BinRange top_bins(const Row& row) {
   return {0, largest > -INFINITY ? row.bin(largest) : kBins - 1};
 }
 
+// Of blocks that have nothing to do one waits, so that whoever waits for this kernel waits for those before it.
+__device__ inline void leave_undrawn() {
+  if (blockIdx.x == 0) wait_for_previous();
+}
+
 __global__ void __launch_bounds__(kRowThreads) begin_rows(const __grid_constant__ Params p) {
+  if (!p.is_drawn(blockIdx.x)) {
+    let_next_start();
+    return leave_undrawn();
+  }
   wait_for_previous();
   let_next_start();  // only now: the next kernels read logits before they wait
   const Row row = p.row(blockIdx.x);
-  if (!row.is_drawn()) return;
   RowState& state = p.states[blockIdx.x];
   auto* pieces = reinterpret_cast<uint4*>(&state);
   constexpr int kPieces = sizeof(RowState) / sizeof(uint4),
@@ -93,8 +105,9 @@ __device__ inline Way way_over_slice(const Params& p, const Row& row) {
 __global__ void __launch_bounds__(kSliceThreads, kSliceBlocks) count_bins(const __grid_constant__ Params p) {
   __shared__ Histogram<kSliceThreads, kBins> bins;
   let_next_start();
+  if (!p.is_drawn(blockIdx.y)) return leave_undrawn();
   const Row row = p.row(blockIdx.y);
-  if (!row.is_drawn() || row.is_short()) {
+  if (row.is_short()) {
     wait_for_previous();
     return;
   }
@@ -159,11 +172,8 @@ __device__ Plan plan_of(const Row& row, const RowState& state) {
 
 __global__ void __launch_bounds__(kSliceThreads, kSliceBlocks) list_candidates(const __grid_constant__ Params p) {
   let_next_start();
+  if (!p.is_drawn(blockIdx.y)) return leave_undrawn();
   const Row row = p.row(blockIdx.y);
-  if (!row.is_drawn()) {
-    wait_for_previous();
-    return;
-  }
   auto way = way_over_slice(p, row);
   wait_for_previous();
   RowState& state = p.states[blockIdx.y];
@@ -188,13 +198,20 @@ using Whole = WholeRow<kRowThreads>;
 __global__ void __launch_bounds__(kRowThreads) draw_from_lists(const __grid_constant__ Params p) {
   extern __shared__ uint64_t memory[];
   let_next_start();
-  wait_for_previous();
   const int index = p.first_row + static_cast<int>(blockIdx.x);
+  if (!p.is_drawn(blockIdx.x)) {
+    if (threadIdx.x > 0) return;
+    wait_for_previous();
+    p.ids[index] = __ldcg(p.best + index * p.best_stride);
+    p.chosen[index] = __ldcg(p.stats + index * p.stats_stride);
+    return;
+  }
+  wait_for_previous();
   const Row row = p.row(blockIdx.x);
   const RowState& state = p.states[blockIdx.x];
   Plan plan = loaded(&state.plan);
   const Mass likely = loaded(&state.likely);
-  const int listed = row.is_drawn() ? static_cast<int>(__ldcg(&state.listed)) : 0;
+  const auto listed = static_cast<int>(__ldcg(&state.listed));
   int id = __ldcg(p.best + index * p.best_stride);
   const bool lacks = listed > 0 && row.is_short() && listed < row.draw.top_k && plan.ranges[0].last < kBins - 1;
   if (lacks || listed > kList) {

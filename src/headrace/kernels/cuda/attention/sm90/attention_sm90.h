@@ -42,7 +42,9 @@ struct WorkPlan {
   // Sums are cut at every multiple of this many tiles of keys and the groups added up in order, so that it does not
   // matter which block of threads took them. 0: never.
   int group_tiles = 0;
-  int max_parts = 1;  // groups of one piece of rows in slots of their own; 1: not split
+  int piece_tiles = 0;  // pieces are cut at multiples of so many
+  int long_tiles = 0;   // or of so many, where pieces then take most of the blocks at once; 0: never
+  int max_parts = 1;    // groups of one piece of rows in slots of their own; 1: not split
   // kLongFewRows: only requests of up to kCutRows rows that see more than kUncutKeys keys are split.
   enum class Cuts : uint8_t { kAllRows, kLongFewRows };
   Cuts cuts = Cuts::kAllRows;

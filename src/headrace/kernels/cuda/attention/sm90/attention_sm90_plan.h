@@ -30,7 +30,8 @@ constexpr int kCutRows = 16, kUncutKeys = 16384;
 constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
 
 // Groups of few rows of several requests that do not fill the device, in fast mode, where no row may have more than so
-// many: short ones balance whatever the requests' lengths are, and each row's sums are added up once more.
+// many: short ones balance whatever the requests' lengths are, and each row's sums are added up once more. Groups of
+// kSm90GroupKeys are faster in a model where the device finds that they take most of its blocks, one each.
 constexpr int kFewRowsGroupKeys = 1024, kMostFewRowsGroups = 32;
 
 constexpr int few_rows_group_keys(int max_keys) {
@@ -61,6 +62,7 @@ struct Sm90Plan {
   int group_keys = 0;         // kGroups: sums are cut at every multiple of it
   int64_t groups = 1;       // that are pieces of their own where there is memory for what they leave; 1: rows are whole
   bool needs_room = false;  // without that memory another plan is better
+  int long_group_keys = 0;  // of groups where there is a block for each of them; 0: group_keys whatever there is
   bool finer_end = false;   // groups of what is taken last are shorter, likewise
   bool cuts_long_rows = false;  // of few rows beside prompts, where rows are whole
 };
@@ -89,6 +91,8 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   plan.groups = groups;
   plan.finer_end = fast && !codes && !few;
   plan.needs_room = few;
+  const bool half_idle = plan.pieces * 2 <= num_sms;
+  if (few && half_idle && plan.group_keys < kSm90GroupKeys) plan.long_group_keys = kSm90GroupKeys;
 }
 
 constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {

@@ -28,8 +28,14 @@ static_assert(sizeof(Work) == kWorkBytes && sizeof(Work) == Work::kWords * 4, "c
 class WorkList {
  public:
   __device__ explicit WorkList(const AttentionCall& call)
-      : p_(call.p), plan_(call.plan), rows_(call.rows), keys_(call.keys), group_(p_.heads / p_.kv_heads) {
+      : p_(call.p),
+        plan_(call.plan),
+        rows_(call.rows),
+        keys_(call.keys),
+        group_(p_.heads / p_.kv_heads),
+        piece_tiles_(call.plan.piece_tiles) {
     if (plan_.finer_end) find_finer();
+    if (plan_.long_tiles > 0) choose_length(static_cast<unsigned>(call.blocks));
     unsigned units = 0, tiles = 0;
     for (int r = lane(); r < p_.requests; r += 32) {
       const unsigned each = each_of(r);
@@ -146,7 +152,15 @@ class WorkList {
   }
   __device__ int group_tiles(int request) const {
     const bool finer = request < 32 && (finer_ >> request & 1) != 0;
-    return finer ? plan_.group_tiles / WorkPlan::kFiner : plan_.group_tiles;
+    return finer ? piece_tiles_ / WorkPlan::kFiner : piece_tiles_;
+  }
+  // Pieces are long where that gives most of the blocks one, and none of them two.
+  __device__ void choose_length(unsigned blocks) {
+    piece_tiles_ = plan_.long_tiles;
+    unsigned pieces = 0;
+    for (int r = lane(); r < p_.requests; r += 32) pieces += each_of(r) * static_cast<unsigned>(row_tiles(r));
+    pieces = __reduce_add_sync(0xffffffffu, pieces) * static_cast<unsigned>(p_.kv_heads);
+    if (pieces > blocks || pieces * 2 <= blocks) piece_tiles_ = plan_.piece_tiles;
   }
   // Of the first 32 requests, those up to which there is no more than an eighth of all tiles.
   __device__ void find_finer() {
@@ -240,7 +254,7 @@ class WorkList {
 
   const AttentionParams& p_;
   const WorkPlan& plan_;
-  int rows_, keys_, group_;
+  int rows_, keys_, group_, piece_tiles_;
   int tiles_ = 0;  // of rows
   unsigned units_ = 0;
   WorkShares shares_;        // of tiles of keys, of all kv heads, among blocks of threads

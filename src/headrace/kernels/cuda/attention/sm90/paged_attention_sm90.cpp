@@ -178,6 +178,7 @@ void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& sc
   WorkPlan& plan = call.plan;
   const WorkPlan uncut = plan;
   if (plan.group_tiles == 0) plan.group_tiles = kSm90GroupKeys / call.keys;
+  plan.piece_tiles = plan.group_tiles;
   plan.slot_rows = kCutRows;
   plan.cuts = WorkPlan::Cuts::kLongFewRows;
   const int group_keys = plan.group_tiles * call.keys;
@@ -189,7 +190,9 @@ void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& sc
 void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
-  plan.group_tiles = planned.group_keys / planned.keys;
+  plan.piece_tiles = planned.group_keys / planned.keys;
+  plan.long_tiles = planned.long_group_keys / planned.keys;
+  plan.group_tiles = std::max(plan.piece_tiles, plan.long_tiles);
   plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
   if (planned.groups < 2) return;
   const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
@@ -232,7 +235,7 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   if (planned.needs_room && plan.max_parts == 1) {
     task.room_for_parts = false;
     planned = plan_sm90(task, stream.num_sms);
-    plan.group_tiles = 0;
+    plan.group_tiles = plan.piece_tiles = plan.long_tiles = 0;
     take_plan(call, planned, shape, stream);
   }
   if (planned.sharing == Sm90Plan::Sharing::kShares) {
@@ -251,7 +254,7 @@ DevicePlans::Key key_of(const AttentionCall& call) {
           call.keys,
           call.blocks,
           static_cast<int32_t>(call.plan.sharing),
-          call.plan.group_tiles,
+          call.plan.piece_tiles,
           call.plan.max_parts,
           p.heads,
           p.kv_heads,
