@@ -108,7 +108,7 @@ check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" ben
 check "and prompts of a length bench blocks'" \
   "headrace: bench model: --input-len has no effect on it; bench blocks and bench model --parallel take it; status 2" \
   "$(timeout 5 "$headrace" bench model --input-len 64 2>&1); status $?"
-check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 3 Qwen,batch 3 drawn," \
+check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 1 drawn,batch 3 Qwen,batch 3 drawn,batch 3 drawn," \
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
