@@ -23,7 +23,7 @@ class DualCache final : public DecodingStrategy {
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Of greedy requests, with every rule but entropy_bound and random.
+  // With every rule but entropy_bound and random.
   std::optional<BlockShape> device_blocks() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
 

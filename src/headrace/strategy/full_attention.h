@@ -24,7 +24,7 @@ class FullAttention final : public DecodingStrategy {
   // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided, but
   // the canvas keeps its length: the model sees how much room there was.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Of greedy requests, with every rule but entropy_bound and random.
+  // With every rule but entropy_bound and random.
   std::optional<BlockShape> device_blocks() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
 

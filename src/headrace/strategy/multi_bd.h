@@ -22,7 +22,7 @@ class MultiBD final : public DecodingStrategy {
   // In each block, keeps the candidates that pass the request's rule; at least the best in the blocks that
   // DiffusionInfo::progress says.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Of one block at a time that reads its own positions' logits; greedy requests, and every rule but entropy_bound and
+  // Of one block at a time that reads its own positions' logits, with every rule but entropy_bound and
   // random.
   std::optional<BlockShape> device_blocks() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
