@@ -100,12 +100,26 @@ TEST_P(AttentionConformance, CudaStrictRowsDoNotDependOnTheBatch) {
 
 TEST_P(AttentionConformance, TheThreeImplementationsMatch) {
   AttentionProblem problem(GetParam(), 2);
-  const auto want = problem.run(AttnImpl::kReference);
+  const auto want = problem.run("cpu", AttnImpl::kReference);
   for (const AttnImpl impl : {AttnImpl::kOptimized, AttnImpl::kGrouped}) {
     SCOPED_TRACE(name_of(impl));
-    const auto got = problem.run(impl);
+    const auto got = problem.run("cpu", impl);
     EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
     EXPECT_TRUE(all_close(got.lse, want.lse, attention_tolerance(DType::kF32)));
+  }
+}
+
+TEST_P(AttentionConformance, CudaImplementationsMatchTheOracle) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  AttentionProblem problem(GetParam(), 2);
+  const auto want = problem.run("reference");
+  for (const std::string_view set : kCudaSets) {
+    for (const AttnImpl impl : {AttnImpl::kReference, AttnImpl::kOptimized}) {
+      SCOPED_TRACE(testing::Message() << set << " " << name_of(impl));
+      const auto got = problem.run(set, impl);
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(want.out.dtype())));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(want.out.dtype())));
+    }
   }
 }
 

@@ -81,8 +81,7 @@ class AttentionProblem {
                  const std::optional<std::string>& kernel_set, OpContext context);
   // Whether row `row` of a request sees the same keys where it begins a batch of its own.
   bool can_cut(size_t request, int32_t row) const;
-  // Through Attention and its source.
-  Result run(AttnImpl impl);
+  Result run(std::string_view backend, AttnImpl impl);
   // What the oracle says of one row of one head; the rest of the result is NaN.
   struct OneRow {
     size_t request = 0;

@@ -29,7 +29,9 @@ void attend_marked_rows(const PagedAttentionArgs& a, const OpContext&) {
 
 std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device device, const BackendConfig& config) {
   if (!name.starts_with("cuda")) return make_backend(name, device, config);
-  return std::make_unique<OpSetBackend>(name, *mirrored_cuda_ops(name), *config.kv_pool, config.context);
+  const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kGrouped);
+  const OpSet& ops = *mirrored_cuda_ops(impl == AttnImpl::kReference ? "cuda_reference" : name);
+  return std::make_unique<OpSetBackend>(name, ops, *config.kv_pool, config.context, impl);
 }
 
 AttentionProblem::Result AttentionProblem::run_by(AttentionBackend& attention, ForwardBatch& batch,
@@ -128,9 +130,9 @@ AttentionProblem::Result AttentionProblem::run_oracle(const std::vector<OneRow>&
   return run_by(oracle, batch_, inputs(), std::move(marks));
 }
 
-AttentionProblem::Result AttentionProblem::run(AttnImpl impl) {
+AttentionProblem::Result AttentionProblem::run(std::string_view backend, AttnImpl impl) {
   restore_pool();
-  return run_batch(batch_, inputs(), {.attn_impl = impl}, "cpu");
+  return run_batch(batch_, inputs(), {.attn_impl = impl}, backend);
 }
 
 }  // namespace headrace::testing_support

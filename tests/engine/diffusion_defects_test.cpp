@@ -11,6 +11,7 @@
 #include "support/random.h"
 #include "support/tolerances.h"
 
+#include "engine/golden_device.h"
 #include "engine/strategy_pairs.h"
 #include "engine/toy_diffusion_model.h"
 #include "engine/with_end_tokens.h"
@@ -474,20 +475,31 @@ TEST_P(DiffusionDefects, NoStepCallsCachedWhatItStores) {
 }
 
 // Of prompts whose decisions are no near ties: one in twelve has another token of a canvas by the last bits of sums.
-TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokens) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+void expect_every_implementation_to_decode_the_same(const Model& model, EngineConfig config) {
   const std::vector<Request> requests = {{prompt_of(21, 3), greedy(20, 0.03f)}, {prompt_of(9, 4), greedy(12, 0.045f)}};
   std::vector<std::vector<int32_t>> want;
   for (const AttnImpl impl : {AttnImpl::kReference, AttnImpl::kOptimized, AttnImpl::kGrouped}) {
     SCOPED_TRACE(name_of(impl));
-    EngineConfig config = config_of(GetParam().strategy, 2);
     config.runner.attn_impl = impl;
-    EXPECT_NE(Engine(*model, config).runner().describe().find(str("(", name_of(impl), ")")), std::string::npos);
+    EXPECT_NE(Engine(model, config).runner().describe().find(str("(", name_of(impl), ")")), std::string::npos);
     std::vector<std::vector<int32_t>> got;
-    for (const auto& decoded : decode(*model, config, requests)) got.push_back(decoded.ids());
+    for (const auto& decoded : decode(model, config, requests)) got.push_back(decoded.ids());
     if (impl == AttnImpl::kReference) want = got;
     EXPECT_EQ(got, want);
   }
+}
+
+TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokens) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  expect_every_implementation_to_decode_the_same(*model, config_of(GetParam().strategy, 2));
+}
+
+TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokensOnADevice) {
+  if (!testing_support::has_cuda()) GTEST_SKIP() << "no CUDA device";
+  const auto model = testing_support::golden_model(GetParam().family, testing_support::GoldenDevice::kCuda);
+  EngineConfig config = config_of(GetParam().strategy, 2);
+  config.runner = testing_support::golden_runner(testing_support::GoldenDevice::kCuda);
+  expect_every_implementation_to_decode_the_same(*model, config);
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, DiffusionDefects,

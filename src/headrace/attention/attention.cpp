@@ -20,10 +20,10 @@ HeadGrouping grouping_of(AttnImpl impl) {
   return impl == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped;
 }
 
-void attend(AttnImpl impl, const OpSet& ops, const PagedAttentionArgs& args, const OpContext& context) {
+void attend(AttnImpl impl, const PagedAttentionArgs& args, const OpContext& context) {
   PagedAttentionArgs of_impl = args;
   of_impl.grouping = grouping_of(impl);
-  ops_of(impl, ops).paged_attention(of_impl, context);
+  ops_of(impl, cpu::select_kernel_set()).paged_attention(of_impl, context);
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ AttnImpl attn_impl_from(std::string_view name) {
 
 Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& source)
     : config_(config),
-      ops_(ops_of(config.attn_impl, config.ops != nullptr ? *config.ops : cpu::select_kernel_set())),
+      ops_(config.ops != nullptr ? *config.ops : ops_of(config.attn_impl, cpu::select_kernel_set())),
       source_(source) {
   HR_REQUIRE(config.kv_cache_layout == "unified", ErrorCode::kUnsupported, "attention: kv cache layout '",
              config.kv_cache_layout, "' is not built; built is: unified");
@@ -77,7 +77,8 @@ TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k
 
 void Attention::run(AttentionStepArgs step) const {
   step.attention.grouping = grouping_of(config_.attn_impl);
-  const bool in_one = ops_.attention_step != nullptr && (step.rotates() || step.gate);
+  const bool grouped = config_.attn_impl == AttnImpl::kGrouped;
+  const bool in_one = grouped && ops_.attention_step != nullptr && (step.rotates() || step.gate);
   if (!in_one || !ops_.attention_step(step, config_.context)) attention_step_apart(ops_, step, config_.context);
 }
 
@@ -125,15 +126,15 @@ void Attention::forward(const TensorView& q, const TensorView& k, const TensorVi
 std::string Attention::kernel_name() const { return str(name_of(config_.attn_impl), " ", ops_.name); }
 
 void reference_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  attend(AttnImpl::kReference, cpu::select_kernel_set(), args, context);
+  attend(AttnImpl::kReference, args, context);
 }
 
 void optimized_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  attend(AttnImpl::kOptimized, cpu::select_kernel_set(), args, context);
+  attend(AttnImpl::kOptimized, args, context);
 }
 
 void grouped_attention(const PagedAttentionArgs& args, const OpContext& context) {
-  attend(AttnImpl::kGrouped, cpu::select_kernel_set(), args, context);
+  attend(AttnImpl::kGrouped, args, context);
 }
 
 }  // namespace headrace

@@ -11,8 +11,8 @@
 
 namespace headrace {
 
-// Three code paths, on a CPU: a device has kGrouped alone, and its backend refuses the others. kGrouped is the default
-// and the only one that performance is reported from.
+// Three code paths, on a CPU and on a device. kGrouped is the default and the only one that performance is reported
+// from.
 enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
 std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
 // From a name of the above, or the origin's naive, triton, triton_grouped. Error kUnsupported for others.
@@ -26,7 +26,7 @@ struct AttentionConfig {
   std::optional<int32_t> sliding_window;         // keys that a row sees, its own included
   std::string_view kv_cache_layout = "unified";  // the only one; "distinct" is refused
   OpContext context;
-  const OpSet* ops = nullptr;  // not owned; null: the best of this processor. kReference runs the reference's
+  const OpSet* ops = nullptr;  // not owned, of attn_impl; null: this processor's
   float logit_cap = 0;         // 0: none
   AttentionType attn_type = AttentionType::kDecoder;
   PagedAttentionArgs::Keys keys = PagedAttentionArgs::Keys::kSequence;
@@ -74,7 +74,7 @@ void reference_attention(const PagedAttentionArgs& args, const OpContext& contex
 void optimized_attention(const PagedAttentionArgs& args, const OpContext& context);  // a pass per query head
 void grouped_attention(const PagedAttentionArgs& args, const OpContext& context);    // a pass per kv head
 
-// The set that an implementation runs of `ops`: the reference's for kReference.
+// The set that an implementation runs on a CPU whose set is `ops`: the reference's for kReference.
 const OpSet& ops_of(AttnImpl impl, const OpSet& ops);
 
 }  // namespace headrace

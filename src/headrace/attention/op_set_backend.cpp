@@ -24,18 +24,14 @@ OpSetBackend::OpSetBackend(std::string_view name, const OpSet& ops, const KVPool
       context_(context),
       attn_impl_(attn_impl),
       runtime_(runtime),
-      one_(one_on(runtime)) {
-  HR_REQUIRE(attn_impl == AttnImpl::kGrouped || runtime.device().type == DeviceType::kCPU, ErrorCode::kUnsupported,
-             "attention backend '", name, "': implementation '", name_of(attn_impl),
-             "' is not built for a device; built is: grouped");
-}
+      one_(one_on(runtime)) {}
 
 std::string OpSetBackend::describe() const {
-  return str(name_, ": paged_attention ", ops_of(attn_impl_, ops_).name, " (", name_of(attn_impl_), ")");
+  return str(name_, ": paged_attention ", ops_.name, " (", name_of(attn_impl_), ")");
 }
 
 void OpSetBackend::require(const RadixAttentionConfig& layer) const {
-  require_head_dim(ops_of(attn_impl_, ops_), layer.layer_id, std::max(layer.head_dim, layer.v_head_dim.value_or(0)));
+  require_head_dim(ops_, layer.layer_id, std::max(layer.head_dim, layer.v_head_dim.value_or(0)));
 }
 
 void OpSetBackend::plan(const ForwardBatch& batch) {

@@ -9,8 +9,7 @@ namespace headrace {
 // Runs each layer's Attention over one KVPool. Threads as AttentionBackend.
 class OpSetBackend : public AttentionBackend {
  public:
-  // `ops`, `pool` and `runtime` are not owned and outlive the backend. Error kUnsupported for an implementation that
-  // the runtime's kernels are not built as.
+  // `ops`, those of the implementation, `pool` and `runtime` are not owned and outlive the backend.
   OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context,
                AttnImpl attn_impl = AttnImpl::kGrouped, DeviceRuntime& runtime = cpu_runtime());
 

@@ -18,8 +18,9 @@ struct CudaModule {
   // driver, no such device, or an architecture that is not built; kOutOfMemory where others fill the device.
   DeviceRuntime& (*runtime)(int32_t index) = nullptr;
   // Kernels for contexts whose stream is that of a runtime: the set "cuda", which takes those of the device's
-  // architecture where they fit, "cuda_baseline", which any device from sm_80 on runs, or "cuda_chained", for tests:
-  // "cuda" with every product of few rows in a chain, fast or not. Error kUnsupported for another name.
+  // architecture where they fit, "cuda_baseline", which any device from sm_80 on runs, "cuda_reference", which
+  // attends as AttnImpl::kReference and is the baseline else, or "cuda_chained", for tests: "cuda" with every product
+  // of few rows in a chain, fast or not. Error kUnsupported for another name.
   const OpSet& (*ops)(std::string_view name) = nullptr;
   // One line for each device: name, memory, architecture. Empty when there is none.
   std::vector<std::string> (*devices)() = nullptr;

@@ -7,6 +7,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/kernels/random_draw.h"
+#include "headrace/kernels/penalty.h"
 #include "headrace/kernels/token_scores.h"
 
 namespace headrace {
@@ -26,7 +27,7 @@ void penalise(std::span<float> logits, float penalty, std::span<const int32_t> h
     const auto i = static_cast<size_t>(id);
     if (i >= logits.size() || seen[i]) continue;
     seen[i] = true;
-    logits[i] = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
+    logits[i] = penalized(logits[i], penalty);
   }
 }
 

@@ -11,8 +11,8 @@ const OpSet& backend_ops(const BackendConfig& config) {
 }
 
 std::unique_ptr<AttentionBackend> make_cpu_backend(const OpSet& ops, const BackendConfig& config) {
-  return std::make_unique<OpSetBackend>("cpu", ops, *config.kv_pool, config.context,
-                                        config.attn_impl.value_or(AttnImpl::kGrouped));
+  const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kGrouped);
+  return std::make_unique<OpSetBackend>("cpu", ops_of(impl, ops), *config.kv_pool, config.context, impl);
 }
 
 }  // namespace headrace::cpu

@@ -60,8 +60,9 @@ const OpSet& baseline_ops(const BackendConfig& config) { return ops_called("cuda
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config) {
   HR_REQUIRE(config.runtime != nullptr && config.runtime->device().type == DeviceType::kCUDA,
              ErrorCode::kInvalidArgument, "attention backend '", ops.name, "': the runtime of a CUDA device is needed");
-  return std::make_unique<CudaBackend>(ops.name, ops, *config.kv_pool, config.context,
-                                       config.attn_impl.value_or(AttnImpl::kGrouped), *config.runtime);
+  const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kGrouped);
+  const OpSet& of_impl = impl == AttnImpl::kReference ? cuda_module().ops("cuda_reference") : ops;
+  return std::make_unique<CudaBackend>(ops.name, of_impl, *config.kv_pool, config.context, impl, *config.runtime);
 }
 
 }  // namespace headrace::cuda

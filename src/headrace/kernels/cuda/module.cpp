@@ -64,6 +64,13 @@ constexpr OpSet without_steps(OpSet set) {
 }
 constexpr OpSet kBaselineOps = without_steps(ops_told<Told::kLeastDevice>("cuda_baseline"));
 
+constexpr OpSet reference_of(OpSet set) {
+  set.name = "cuda_reference";
+  set.paged_attention = Entry<reference::paged_attention, Told::kLeastDevice>::run;
+  return set;
+}
+constexpr OpSet kReferenceOps = reference_of(kBaselineOps);
+
 constexpr OpSet chained_of(OpSet set) {
   set.name = "cuda_chained";
   set.linear = Entry<chained::linear, Told::kItsDevice>::run;
@@ -73,11 +80,12 @@ constexpr OpSet chained_of(OpSet set) {
 constexpr OpSet kChainedOps = chained_of(kOps);
 
 const OpSet& ops(std::string_view name) {
-  for (const OpSet* set : {&kOps, &kBaselineOps, &kChainedOps}) {
+  for (const OpSet* set : {&kOps, &kBaselineOps, &kReferenceOps, &kChainedOps}) {
     if (set->name == name) return *set;
   }
-  throw Error(ErrorCode::kUnsupported,
-              str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_chained"));
+  throw Error(
+      ErrorCode::kUnsupported,
+      str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_reference, cuda_chained"));
 }
 
 std::vector<std::string> devices() {

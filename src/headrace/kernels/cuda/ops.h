@@ -28,6 +28,11 @@ void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 void soft_embedding(const SoftEmbeddingArgs& args, const OpContext& context);
 
+// One row of one head by one block, each sum in one order: what AttnImpl::kReference runs.
+namespace reference {
+void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
+}  // namespace reference
+
 // The same with few rows in chains (product_chain.h) whether that is faster or not: small sizes are what tests can
 // judge.
 namespace chained {

@@ -3,6 +3,7 @@
 
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
+#include "headrace/kernels/penalty.h"
 
 namespace headrace::cuda {
 namespace {
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) penalize(const __grid_constant__ Par
   float* logits = p.logits + row * p.stride + word * 32;
   for (; bits != 0; bits &= bits - 1) {
     float& logit = logits[__ffs(static_cast<int>(bits)) - 1];
-    logit = logit > 0 ? logit / penalty : logit * penalty;
+    logit = penalized(logit, penalty);
   }
 }
 

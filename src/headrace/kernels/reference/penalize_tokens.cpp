@@ -1,5 +1,6 @@
 #include "headrace/kernels/penalize_tokens.h"
 
+#include "headrace/kernels/penalty.h"
 #include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace::reference {
@@ -30,7 +31,7 @@ void penalize_tokens(const PenalizeTokensArgs& a, const OpContext&) {
     float* row = data<float>(a.logits) + r * a.logits.stride(0);
     const auto* seen = data<const uint32_t>(a.seen) + texts[r] * a.seen.dim(1);
     for (int32_t id = 0; id < a.vocab; ++id) {
-      if ((seen[id / 32] >> id % 32 & 1) != 0) row[id] = row[id] > 0 ? row[id] / penalty : row[id] * penalty;
+      if ((seen[id / 32] >> id % 32 & 1) != 0) row[id] = penalized(row[id], penalty);
     }
   }
 }

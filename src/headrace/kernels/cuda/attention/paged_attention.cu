@@ -97,9 +97,9 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
   return shape;
 }
 
-void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
-  check(a);
-  if (a.q.dim(0) == 0 || a.q.dim(1) == 0) return;
+namespace {
+
+void attend(const PagedAttentionArgs& a, const OpContext& context) {
   const AttentionParams params = params_of(a);
   const AttentionShape shape = shape_of(a, context);
   DevicePlans* const plans = a.on_device->plans;
@@ -111,6 +111,46 @@ void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
   if (paged_attention_sm90(params, shape, plans, stream_of(context))) return;
   if (paged_attention_mma(params, shape, stream_of(context))) return;
   paged_attention_simple(params, stream_of(context));
+}
+
+// `count` of x's heads, every `step`-th from `first` on.
+TensorView heads_of(const TensorView& x, int64_t first, int64_t count, int64_t step) {
+  if (!x) return x;
+  Shape shape = x.shape(), strides = x.strides();
+  shape[1] = count, strides[1] *= step;
+  return {x.narrow(1, first, first + 1).data(), x.dtype(), shape, strides, x.device()};
+}
+
+// A pass over K and V for each query head of a group, of all groups at once; of each group alone where log-sum-exps are
+// asked for, since kernels write those of neighbouring heads.
+void attend_per_head(const PagedAttentionArgs& a, const OpContext& context) {
+  const int64_t kv_heads = a.num_kv_heads(), group = a.q.dim(1) / kv_heads, count = a.lse ? 1 : kv_heads;
+  PagedAttentionArgs pass = a;
+  for (int64_t kv_head = 0; kv_head < kv_heads; kv_head += count) {
+    for (TensorView PagedAttentionArgs::*x : {&PagedAttentionArgs::k_new, &PagedAttentionArgs::v_new}) {
+      pass.*x = heads_of(a.*x, kv_head, count, 1);
+    }
+    pass.kv.k = heads_of(a.kv.k, kv_head, count, 1), pass.kv.v = heads_of(a.kv.v, kv_head, count, 1);
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      pass.q = heads_of(a.q, head, count, group), pass.out = heads_of(a.out, head, count, group);
+      pass.lse = heads_of(a.lse, head, count, group);
+      attend(pass, context);
+    }
+  }
+}
+
+}  // namespace
+
+void paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
+  check(a);
+  if (a.q.numel() == 0) return;
+  a.grouping == HeadGrouping::kPerHead ? attend_per_head(a, context) : attend(a, context);
+}
+
+void reference::paged_attention(const PagedAttentionArgs& a, const OpContext& context) {
+  check(a);
+  if (a.q.numel() == 0) return;
+  paged_attention_simple(params_of(a), stream_of(context));
 }
 
 }  // namespace headrace::cuda
