@@ -212,49 +212,72 @@ void bench_all_narrow(const Bench& b, double copy) {
   }
 }
 
-// The experts of a layer of Qwen3-30B-A3B: 128, of which a token takes 8; routing included. Every step of the rotation
-// has tokens, and so experts, of its own.
-void bench_experts(const Bench& b, int64_t rows, double copy) {
-  constexpr int64_t kExperts = 128, kChosen = 8, kHidden = 2048, kInner = 768;
-  const auto steps = static_cast<int>(std::clamp<int64_t>(64 / rows, 2, 16));
-  const Tensor gate_up = b.random({kExperts * 2 * kInner, kHidden}), down = b.random({kExperts * kHidden, kInner});
-  Tensor places(DType::kI64, {kExperts, 3}), scores(DType::kF32, {steps * rows, kExperts});
-  for (int64_t e = 0; e < kExperts; ++e) {
-    auto* place = places.data_as<int64_t>() + e * 3;
+struct Experts {
+  const char* name;
+  int64_t count, chosen, hidden, inner, shared;  // shared: experts that every token chooses as well, 0 or 1
+  int64_t all() const { return count + shared; }
+};
+constexpr std::array kExperts = {Experts{"Qwen3-30B-A3B", 128, 8, 2048, 768, 0},
+                                 Experts{"Qwen3-Next", 512, 10, 2048, 512, 1}};
+
+Tensor addresses_of(const Bench& b, const Experts& e, const Tensor& gate_up, const Tensor& down) {
+  Tensor places(DType::kI64, {e.all(), 3});
+  for (int64_t i = 0; i < e.all(); ++i) {
+    auto* place = places.data_as<int64_t>() + i * 3;
     const auto at = [](const Tensor& x, int64_t row) {
       return reinterpret_cast<int64_t>(x.view().slice(row, row + 1).data());
     };
-    place[0] = at(gate_up, 2 * e * kInner), place[1] = at(gate_up, (2 * e + 1) * kInner),
-    place[2] = at(down, e * kHidden);
+    place[0] = at(gate_up, 2 * i * e.inner), place[1] = at(gate_up, (2 * i + 1) * e.inner);
+    place[2] = at(down, i * e.hidden);
   }
+  return copied_to(b.runtime, std::move(places));
+}
+
+// The experts of a layer, routing included, added to x. Every step of the rotation has tokens, and so experts, of its
+// own.
+void bench_experts(const Bench& b, const Experts& e, int64_t rows, double copy) {
+  const auto steps = static_cast<int>(std::clamp<int64_t>(64 / rows, 2, 16));
+  const Tensor gate_up = b.random({e.all() * 2 * e.inner, e.hidden}), down = b.random({e.all() * e.hidden, e.inner});
+  const Tensor addresses = addresses_of(b, e, gate_up, down);
+  Tensor scores(DType::kF32, {steps * rows, e.count});
   uint64_t z = 7;
   for (int64_t i = 0; i < scores.numel(); ++i) {
     z = z * 6364136223846793005u + 1442695040888963407u;
     scores.data_as<float>()[i] = static_cast<float>(z >> 40) / (1 << 24);
   }
-  const Tensor addresses = copied_to(b.runtime, std::move(places)), logits = copied_to(b.runtime, std::move(scores));
-  const Tensor x = b.random({steps * rows, kHidden}), y = b.make(DType::kF32, {rows, kHidden});
-  const Tensor experts = b.make(DType::kI32, {rows, kChosen}), weights = b.make(DType::kF32, {rows, kChosen});
+  const Tensor logits = copied_to(b.runtime, std::move(scores));
+  const Tensor x = b.random({steps * rows, e.hidden}), y = b.make(DType::kBF16, {rows, e.hidden});
+  const Shape shape{rows, e.chosen + e.shared};
+  const Tensor experts = b.make(DType::kI32, shape), weights = b.make(DType::kF32, shape);
   const OpContext context{.stream = b.runtime.stream()};
+  using Shared = ExpertRoutingArgs::Shared;
   const double seconds = b.time(steps, [&](int i) {
-    b.ops.expert_routing(
-        {.logits = logits.view().slice(i * rows, (i + 1) * rows), .experts = experts, .weights = weights}, context);
+    b.ops.expert_routing({.logits = logits.view().slice(i * rows, (i + 1) * rows),
+                          .shared = e.shared > 0 ? Shared::kFull : Shared::kNone,
+                          .experts = experts,
+                          .weights = weights},
+                         context);
     b.ops.expert_mlp({.x = x.view().slice(i * rows, (i + 1) * rows),
                       .experts = experts,
                       .weights = weights,
                       .addresses = addresses,
                       .weight_type = DType::kBF16,
-                      .intermediate = kInner,
+                      .intermediate = e.inner,
+                      .residual = y,
                       .y = y},
                      context);
   });
   // Of random choices, the experts that are read at all.
-  const double read = kExperts * (1 - std::pow(1 - static_cast<double>(kChosen) / kExperts, static_cast<double>(rows)));
-  const double bytes = read * 3 * kInner * kHidden * 2,
-               flops = 2.0 * 3 * kInner * kHidden * kChosen * static_cast<double>(rows);
-  std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)  %7.1f TFLOP/s\n", "experts 8 of 128, 2048 x 768",
-              static_cast<long>(rows), seconds * 1e6, bytes / seconds / 1e12, bytes / seconds / copy,
-              flops / seconds / 1e12);
+  const auto count = static_cast<double>(e.count), tokens = static_cast<double>(rows);
+  const double read =
+      static_cast<double>(e.shared) + count * (1 - std::pow(1 - static_cast<double>(e.chosen) / count, tokens));
+  const auto numbers = static_cast<double>(3 * e.inner * e.hidden);  // of an expert
+  const double bytes = read * numbers * 2, flops = 2 * numbers * static_cast<double>(e.chosen + e.shared) * tokens;
+  std::printf(
+      "experts %-13s %ld + %ld of %ld, %ld x %ld  rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)  %7.1f TFLOP/s\n",
+      e.name, static_cast<long>(e.chosen), static_cast<long>(e.shared), static_cast<long>(e.count),
+      static_cast<long>(e.hidden), static_cast<long>(e.inner), static_cast<long>(rows), seconds * 1e6,
+      bytes / seconds / 1e12, bytes / seconds / copy, flops / seconds / 1e12);
 }
 
 // Rows like a model's logits: normal, of deviation 2.5, each from another place of one sequence.
@@ -383,8 +406,10 @@ void run(std::string_view part) {
   if (part.empty() || part == "products") bench_all_products(b, copy);
   if (part.empty() || part == "modes") bench_both_modes(b, copy);
   if (part.empty() || part == "gates") bench_all_gate_up(b, copy);
-  for (const int64_t rows : {1, 8, 64, 512, 4096}) {
-    if (part.empty() || part == "experts") bench_experts(b, rows, copy);
+  for (const Experts& e : kExperts) {
+    for (const int64_t rows : {1, 2, 4, 8, 64, 512, 4096}) {
+      if (part.empty() || part == "experts") bench_experts(b, e, rows, copy);
+    }
   }
   if (part.empty() || part == "sampling") bench_all_sampling(b);
   if (part.empty() || part == "confidence") bench_confidence(b);

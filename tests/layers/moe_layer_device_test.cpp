@@ -8,6 +8,7 @@
 
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
+#include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/layers/moe_layer.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
@@ -60,10 +61,17 @@ std::vector<Case> cases() {
       {"ungated_shared",
        DType::kBF16,
        DType::kBF16,
-       {.intermediate = 40,
-        .shared_intermediate = 24,
-        .shared_gate = MoEConfig::SharedGate::kNone,
-        .router = grouped}}};
+       {.intermediate = 40, .shared_intermediate = 24, .shared_gate = MoEConfig::SharedGate::kNone, .router = grouped}},
+      // A shared expert of the others' size is one more that every token chooses.
+      {"chosen_shared", DType::kBF16, DType::kBF16, {.intermediate = 448, .shared_intermediate = 448, .router = kWide}},
+      {"chosen_shared_float32",
+       DType::kF32,
+       DType::kF32,
+       {.intermediate = 40, .shared_intermediate = 40, .router = grouped}},
+      {"chosen_shared_ungated",
+       DType::kF16,
+       DType::kF16,
+       {.intermediate = 40, .shared_intermediate = 40, .shared_gate = MoEConfig::SharedGate::kNone, .router = raw}}};
 }
 
 class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_view, Case>> {
@@ -103,17 +111,20 @@ class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_vi
     layer.forward({.ops = &cpu::select_kernel_set(), .dtype = x.dtype()}, x, y);
     return y;
   }
-  Tensor on_device(const TensorView& x, Determinism determinism = Determinism::kFast) const {
+  enum class Writes : uint8_t { kResult, kSum };  // kSum: adds to a copy of x
+  Tensor on_device(const TensorView& x, Determinism determinism = Determinism::kFast,
+                   Writes writes = Writes::kResult) const {
     DeviceRuntime& device = cuda_module().runtime(0);
     Checkpoint checkpoint = Checkpoint::open(directory_.path());
     checkpoint.place_on(device);
     const MoELayer layer(WeightScope(checkpoint), one().config);
-    const Tensor there = copied_to(device, copy_of(x)), out(x.dtype(), x.shape(), device);
-    layer.forward({.ops = &cuda_module().ops(std::get<0>(GetParam())),
-                   .op = {.determinism = determinism, .stream = device.stream()},
-                   .dtype = x.dtype(),
-                   .runtime = &device},
-                  there, out);
+    const Tensor there = copied_to(device, copy_of(x)), out = copied_to(device, copy_of(x));
+    const LayerContext context{.ops = &cuda_module().ops(std::get<0>(GetParam())),
+                               .op = {.determinism = determinism, .stream = device.stream()},
+                               .dtype = x.dtype(),
+                               .runtime = &device};
+    const MoELayer::Rows rows{.x = there, .routed_by = {}, .num_rows = {}};
+    writes == Writes::kSum ? layer.add_to(context, rows, out) : layer.forward(context, rows, out);
     Tensor y(x.dtype(), x.shape());
     device.copy_to_host(y.data(), out.data(), static_cast<size_t>(out.bytes()));
     return y;
@@ -131,27 +142,42 @@ class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_vi
   test::TempDir directory_;
 };
 
-// One token, a few, and enough for the tiles of many rows: of one tile for an expert, and of several.
+// One token, a few, unsorted and sorted, and enough for the tiles of many rows: of one tile for an expert, and of
+// several.
 TEST_P(MoELayerOnDevice, GivesWhatTheHostGives) {
   const DType type = one().activations;
   // Of the largest result: what rounding the inner channels costs, the host's set of kernels rounding oftener.
   const double share = type == DType::kF32 ? 1e-5 : type == DType::kF16 ? 2e-3 : 1.6e-2;
-  for (const int64_t tokens : {1, 19, 400, 900}) {
+  for (const int64_t tokens : {1, 4, 5, 19, 400, 900}) {
     const Tensor x = input(tokens), want = on_host(x);
     EXPECT_TRUE(all_close(on_device(x), want, {.abs = share * largest(want)})) << tokens;
   }
 }
 
+TEST_P(MoELayerOnDevice, AddsToWhatIsThere) {
+  const DType type = one().activations;
+  const double share = type == DType::kF32 ? 1e-5 : type == DType::kF16 ? 2e-3 : 1.6e-2;
+  for (const int64_t tokens : {2, 19}) {
+    const Tensor x = input(tokens), want = copy_of(x);
+    const Tensor experts = on_host(x);
+    reference::pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = experts, .out = want}, {});
+    EXPECT_TRUE(all_close(on_device(x, Determinism::kFast, Writes::kSum), want, {.abs = share * largest(want)}))
+        << tokens;
+  }
+}
+
 TEST_P(MoELayerOnDevice, StrictTokensHaveTheSameBitsAlone) {
   const Tensor x = input(400), all = on_device(x, Determinism::kStrict);
-  for (const auto& [begin, end] : {std::array{0, 1}, {5, 30}, {399, 400}}) {
+  for (const auto& [begin, end] : {std::array{0, 1}, {5, 30}, {31, 35}, {399, 400}}) {
     EXPECT_TRUE(bit_equal(on_device(x.view().slice(begin, end), Determinism::kStrict), all.view().slice(begin, end)));
   }
 }
 
 // The graph is recorded once; how many of its rows count is read on the device.
 TEST_P(MoELayerOnDevice, PaddingOfAGraphRunsNoExpert) {
-  if (one().config.shared_intermediate > 0) return;  // which adds to every row
+  const MoEConfig& config = one().config;
+  if (config.shared_intermediate != 0 && config.shared_intermediate != config.intermediate)
+    return;  // adds to every row
   constexpr int64_t kRows = 24;
   DeviceRuntime& device = cuda_module().runtime(0);
   Checkpoint checkpoint = Checkpoint::open(directory_.path());

@@ -6,9 +6,9 @@
 
 namespace headrace {
 
-// y[t] = sum_j weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), e = experts[t, j], added in the order of j.
-// What goes into down and what comes out of it is rounded to x's dtype; all sums are float32. Under kStrict a token's
-// bits do not depend on the others.
+// y[t] = residual[t] + sum_j weights[t, j] * down_e(act(gate_e(x[t])) * up_e(x[t])), e = experts[t, j], added in the
+// order of j. What goes into down and what comes out of it is rounded to x's dtype; all sums are float32. Under kStrict
+// a token's bits do not depend on the others.
 struct ExpertMLPArgs {
   TensorView x;        // [tokens, hidden], a float dtype; rows may be strided
   TensorView experts;  // int32 [tokens, k], below num_experts, or kNoExpert: runs nothing and adds nothing
@@ -19,7 +19,8 @@ struct ExpertMLPArgs {
   DType weight_type = DType::kF32;
   int64_t intermediate = 0;
   Activation activation = Activation::kSilu;
-  TensorView y;  // float32 [tokens, hidden], dense
+  TensorView residual;  // [tokens, hidden], y's dtype, dense; or null: nothing is added. May be y
+  TensorView y;         // [tokens, hidden], x's dtype or float32, dense
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

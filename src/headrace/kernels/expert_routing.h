@@ -25,8 +25,14 @@ struct ExpertRoutingArgs {
   float weight_scale = 1;                        // of every weight, after renormalising
   TensorView num_rows;                           // int32 [1], or null: rows behind so many are padding, whose experts
                                                  // are kNoExpert and whose weights are 0
-  TensorView experts;                            // int32 [tokens, k]
-  TensorView weights;                            // float32 [tokens, k]
+  // A last choice of every token, behind its k: expert `num_experts`, whose weight is 1 or, gated, the sigmoid of
+  // shared_gate.
+  enum class Shared : uint8_t { kNone, kFull, kGated } shared = Shared::kNone;
+  TensorView shared_gate;  // float32 [tokens, 1], where kGated
+  TensorView experts;      // int32 [tokens, k], with a shared one [tokens, k + 1]
+  TensorView weights;      // float32, likewise
+
+  int64_t k() const { return experts.dim(1) - (shared == Shared::kNone ? 0 : 1); }
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree, or when k or the groups do not fit the experts.

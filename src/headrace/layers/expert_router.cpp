@@ -100,13 +100,16 @@ std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& c
   return choices;
 }
 
-ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const TensorView& x,
-                                              const TensorView& num_rows) const {
+ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const OnDevice& of) const {
   HR_REQUIRE(context.ops->expert_routing != nullptr, ErrorCode::kUnsupported, "kernel set '", context.ops->name,
              "' has no expert_routing, which a mixture of experts needs on ", to_string(context.runtime->device()));
-  const Tensor logits = context.make(DType::kF32, {x.dim(0), config_.num_experts});
-  gate_.forward(context, x, logits);
-  const Shape shape{x.dim(0), config_.experts_per_token};
+  const int64_t tokens = of.x.dim(0), shared = of.shared == ExpertRoutingArgs::Shared::kNone ? 0 : 1;
+  const Tensor logits = context.make(DType::kF32, {tokens, config_.num_experts});
+  const Tensor shared_gate = of.shared_gate != nullptr ? context.make(DType::kF32, {tokens, 1}) : Tensor();
+  FusedLinearArgs products{.x = of.x, .products = {gate_.product(logits)}};
+  if (of.shared_gate != nullptr) products.products[1] = of.shared_gate->product(shared_gate), products.num_products = 2;
+  fused_linear(context, products);
+  const Shape shape{tokens, config_.experts_per_token + shared};
   Choices choices{context.make(DType::kI32, shape), context.make(DType::kF32, shape)};
   context.ops->expert_routing({.logits = logits,
                                .bias = stored_bias_,
@@ -116,7 +119,9 @@ ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const
                                .num_groups = config_.num_groups,
                                .groups_per_token = config_.groups_per_token,
                                .weight_scale = config_.weight_scale,
-                               .num_rows = num_rows,
+                               .num_rows = of.num_rows,
+                               .shared = of.shared,
+                               .shared_gate = shared_gate,
                                .experts = choices.experts,
                                .weights = choices.weights},
                               context.op);

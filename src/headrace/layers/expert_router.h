@@ -35,12 +35,17 @@ class ExpertRouter {
 
   // [tokens * experts_per_token]: a token's choices behind each other, the best first. On a CPU.
   std::vector<Choice> operator()(const LayerContext& context, const TensorView& x) const;
-  // The same on a device: experts int32 and weights float32, both [tokens, experts_per_token].
+  // The same on a device: experts int32 and weights float32, both [tokens, experts_per_token], with a shared expert one
+  // more.
   struct Choices {
     Tensor experts, weights;
   };
-  // `num_rows` as ExpertRoutingArgs has it.
-  Choices on_device(const LayerContext& context, const TensorView& x, const TensorView& num_rows) const;
+  struct OnDevice {
+    TensorView x, num_rows;  // num_rows as ExpertRoutingArgs has it
+    ExpertRoutingArgs::Shared shared = ExpertRoutingArgs::Shared::kNone;
+    const Linear* shared_gate = nullptr;  // of x, where the shared expert is gated
+  };
+  Choices on_device(const LayerContext& context, const OnDevice& of) const;
 
  private:
   void choose(const float* logits, std::vector<Choice>& choices) const;

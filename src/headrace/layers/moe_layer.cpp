@@ -28,18 +28,25 @@ std::vector<GatedMLP> load_experts(const WeightScope& scope, const MoEConfig& c)
   return experts;
 }
 
+bool like(const TensorView& weight, const TensorView& other) {
+  return weight.dtype() == other.dtype() && weight.shape() == other.shape() && weight.is_contiguous();
+}
+
+bool like(const GatedMLP& expert, const GatedMLP& other) {
+  return like(expert.gate().weight(), other.gate().weight()) && like(expert.up().weight(), other.up().weight()) &&
+         like(expert.down().weight(), other.down().weight());
+}
+
 // Where the kernels of a device find each expert's weights. Error kUnsupported unless all are dense and of one dtype.
-Tensor addresses_of(const std::vector<GatedMLP>& experts, DeviceRuntime& device) {
+Tensor addresses_of(const std::vector<const GatedMLP*>& experts, DeviceRuntime& device) {
   Tensor host(DType::kI64, {static_cast<int64_t>(experts.size()), 3});
   auto* address = host.data_as<int64_t>();
-  const DType type = experts.front().gate().weight().dtype();
-  for (const GatedMLP& expert : experts) {
-    for (const Linear* part : {&expert.gate(), &expert.up(), &expert.down()}) {
-      const TensorView weight = part->weight();
-      HR_REQUIRE(weight.dtype() == type && weight.is_contiguous(), ErrorCode::kUnsupported, "experts of ",
-                 name_of(weight.dtype()), " beside ", name_of(type), " ones, or with rows apart, do not run on ",
-                 to_string(device.device()));
-      *address++ = reinterpret_cast<int64_t>(weight.data());
+  for (const GatedMLP* expert : experts) {
+    HR_REQUIRE(like(*expert, *experts.front()), ErrorCode::kUnsupported, "experts of ",
+               name_of(expert->gate().weight().dtype()), " beside ", name_of(experts.front()->gate().weight().dtype()),
+               " ones, or with rows apart, do not run on ", to_string(device.device()));
+    for (const Linear* part : {&expert->gate(), &expert->up(), &expert->down()}) {
+      *address++ = reinterpret_cast<int64_t>(part->weight().data());
     }
   }
   return copied_to(device, std::move(host));
@@ -54,11 +61,17 @@ void copy_row(const TensorView& from, int64_t i, const TensorView& to, int64_t j
 
 MoELayer::MoELayer(const WeightScope& scope, const MoEConfig& config)
     : config_(config), router_(scope, config.router), experts_(load_experts(scope.scope("experts"), config)) {
-  if (scope.runtime().device().type != DeviceType::kCPU) addresses_ = addresses_of(experts_, scope.runtime());
-  if (config.shared_intermediate == 0) return;
-  shared_.emplace(scope.scope("shared_expert"), config.router.hidden, config.shared_intermediate);
-  if (config.shared_gate == MoEConfig::SharedGate::kNone) return;
-  shared_gate_ = Linear(scope, "shared_expert_gate", 1, config.router.hidden);
+  if (config.shared_intermediate > 0) {
+    shared_.emplace(scope.scope("shared_expert"), config.router.hidden, config.shared_intermediate);
+    if (config.shared_gate == MoEConfig::SharedGate::kSigmoid) {
+      shared_gate_ = Linear(scope, "shared_expert_gate", 1, config.router.hidden);
+    }
+  }
+  if (scope.runtime().device().type == DeviceType::kCPU) return;
+  std::vector<const GatedMLP*> all;
+  for (const GatedMLP& expert : experts_) all.push_back(&expert);
+  if (shared_ && config.activation == Activation::kSilu && like(*shared_, experts_.front())) all.push_back(&*shared_);
+  addresses_ = addresses_of(all, scope.runtime());
 }
 
 void MoELayer::run_expert(const LayerContext& context, int64_t expert, const TensorView& x,
@@ -77,11 +90,22 @@ void MoELayer::run_expert(const LayerContext& context, int64_t expert, const Ten
   for (int64_t r = 0; r < rows; ++r) copy_row(out, r, results, places[static_cast<size_t>(r)]);
 }
 
-Tensor MoELayer::routed_on_device(const LayerContext& context, const Rows& rows) const {
+bool MoELayer::shared_is_chosen(const Rows& rows) const {
+  const bool same_rows = rows.routed_by.data() == rows.x.data();  // the gate reads what the router does
+  return shared_ && same_rows && addresses_ && addresses_.view().dim(0) > config_.router.num_experts;
+}
+
+void MoELayer::run_on_device(const LayerContext& context, const Rows& rows, const TensorView& residual,
+                             const TensorView& y) const {
   HR_REQUIRE(context.ops->expert_mlp != nullptr && addresses_, ErrorCode::kUnsupported, "kernel set '",
              context.ops->name, "' has no expert_mlp for weights that lie where these do");
-  const ExpertRouter::Choices choices = router_.on_device(context, rows.routed_by, rows.num_rows);
-  Tensor sum = context.make(DType::kF32, rows.x.shape());
+  using Shared = ExpertRoutingArgs::Shared;
+  ExpertRouter::OnDevice of{.x = rows.routed_by, .num_rows = rows.num_rows};
+  if (shared_is_chosen(rows)) {
+    const bool gated = config_.shared_gate == MoEConfig::SharedGate::kSigmoid;
+    of.shared = gated ? Shared::kGated : Shared::kFull, of.shared_gate = gated ? &shared_gate_ : nullptr;
+  }
+  const ExpertRouter::Choices choices = router_.on_device(context, of);
   context.ops->expert_mlp({.x = rows.x,
                            .experts = choices.experts,
                            .weights = choices.weights,
@@ -89,13 +113,17 @@ Tensor MoELayer::routed_on_device(const LayerContext& context, const Rows& rows)
                            .weight_type = experts_.front().gate().weight().dtype(),
                            .intermediate = config_.intermediate,
                            .activation = config_.activation,
-                           .y = sum},
+                           .residual = residual,
+                           .y = y},
                           context.op);
-  return sum;
 }
 
 Tensor MoELayer::routed(const LayerContext& context, const Rows& rows) const {
-  if (!context.on_cpu()) return routed_on_device(context, rows);
+  if (!context.on_cpu()) {
+    Tensor sum = context.make(DType::kF32, rows.x.shape());
+    run_on_device(context, rows, {}, sum);
+    return sum;
+  }
   const TensorView& x = rows.x;
   const int64_t tokens = x.dim(0), k = config_.router.experts_per_token, hidden = config_.router.hidden;
   const std::vector<Choice> choices = router_(context, rows.routed_by);
@@ -110,24 +138,28 @@ Tensor MoELayer::routed(const LayerContext& context, const Rows& rows) const {
   return sum;
 }
 
-void MoELayer::forward(const LayerContext& context, const Rows& given, const TensorView& y) const {
+void MoELayer::run(const LayerContext& context, const Rows& given, const TensorView& residual,
+                   const TensorView& y) const {
   Rows rows = given;
   if (!rows.routed_by) rows.routed_by = rows.x;
-  const TensorView& x = rows.x;
+  if (!context.on_cpu() && (!shared_ || shared_is_chosen(rows))) return run_on_device(context, rows, residual, y);
   const Tensor sum = routed(context, rows);
-  if (shared_) {
-    const Tensor out = context.make(DType::kF32, sum.shape());
-    shared_->forward(context, x, out);
-    if (config_.shared_gate == MoEConfig::SharedGate::kSigmoid) {
-      const Tensor gate = context.make(DType::kF32, {x.dim(0), 1});
-      shared_gate_.forward(context, x, gate);
-      context.ops->pointwise({.kind = PointwiseKind::kSigmoidMul, .x = gate, .y = out, .out = out}, context.op);
-    }
-    context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = sum, .y = out, .out = y}, context.op);
-    return;
+  if (shared_) add_shared(context, rows.x, sum);
+  const Tensor zeros = residual ? Tensor() : Tensor::zeros(DType::kF32, {y.dim(0), 1}, *context.runtime);
+  context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = residual ? residual : zeros.view(), .y = sum, .out = y},
+                         context.op);
+}
+
+// sum += the shared expert of x
+void MoELayer::add_shared(const LayerContext& context, const TensorView& x, const TensorView& sum) const {
+  const Tensor out = context.make(DType::kF32, sum.shape());
+  shared_->forward(context, x, out);
+  if (config_.shared_gate == MoEConfig::SharedGate::kSigmoid) {
+    const Tensor gate = context.make(DType::kF32, {x.dim(0), 1});
+    shared_gate_.forward(context, x, gate);
+    context.ops->pointwise({.kind = PointwiseKind::kSigmoidMul, .x = gate, .y = out, .out = out}, context.op);
   }
-  const Tensor zeros = Tensor::zeros(DType::kF32, {x.dim(0), 1}, *context.runtime);
-  context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = zeros, .y = sum, .out = y}, context.op);
+  context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = sum, .y = out, .out = sum}, context.op);
 }
 
 }  // namespace headrace

@@ -34,16 +34,24 @@ class MoELayer {
   };
   // Writes y [tokens, hidden] of the context's dtype. Under kStrict a token's result does not depend on the
   // other tokens.
-  void forward(const LayerContext& context, const Rows& rows, const TensorView& y) const;
+  void forward(const LayerContext& context, const Rows& rows, const TensorView& y) const { run(context, rows, {}, y); }
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
     forward(context, Rows{.x = x, .routed_by = {}, .num_rows = {}}, y);
   }
+  // y += that of the rows
+  void add_to(const LayerContext& context, const Rows& rows, const TensorView& y) const { run(context, rows, y, y); }
 
  private:
   using Choice = ExpertRouter::Choice;
+  // y = residual, where there is one, + the experts of the rows.
+  void run(const LayerContext& context, const Rows& rows, const TensorView& residual, const TensorView& y) const;
+  // Whether the shared expert is run by a device as one more that every token chooses.
+  bool shared_is_chosen(const Rows& rows) const;
   // float32 [tokens, hidden], without the shared expert.
   Tensor routed(const LayerContext& context, const Rows& rows) const;
-  Tensor routed_on_device(const LayerContext& context, const Rows& rows) const;
+  void run_on_device(const LayerContext& context, const Rows& rows, const TensorView& residual,
+                     const TensorView& y) const;
+  void add_shared(const LayerContext& context, const TensorView& x, const TensorView& sum) const;
   void run_expert(const LayerContext& context, int64_t expert, const TensorView& x, const std::vector<Choice>& choices,
                   const TensorView& results) const;
 
@@ -52,7 +60,9 @@ class MoELayer {
   std::vector<GatedMLP> experts_;
   std::optional<GatedMLP> shared_;
   Linear shared_gate_;
-  Tensor addresses_;  // of the experts' weights, as ExpertMLPArgs has them; none on a CPU
+  // Of the experts' weights, as ExpertMLPArgs has them, the shared one's behind the others where it is of their kind;
+  // none on a CPU.
+  Tensor addresses_;
 };
 
 }  // namespace headrace

@@ -92,9 +92,8 @@ void CausalLM::run_mixer(const Block& block, const TensorView& x, const ForwardB
 
 void CausalLM::run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
   if (block.mlp) return block.mlp->add_to(context_, block.post_norm, x);
-  const Tensor normed = block.post_norm(context_, x), y = context_.make(x.shape());
-  block.moe->forward(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, y);
-  context_.ops->pointwise({.kind = PointwiseKind::kAdd, .x = x, .y = y, .out = x}, context_.op);
+  const Tensor normed = block.post_norm(context_, x);
+  block.moe->add_to(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, x);
 }
 
 // Gathering rows is what embedding does: the table is x.

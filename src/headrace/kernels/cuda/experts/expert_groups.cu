@@ -2,7 +2,6 @@
 // places as they come.
 #include "headrace/kernels/cuda/experts/expert_groups.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
-#include "headrace/kernels/expert_routing.h"
 
 namespace headrace::cuda {
 namespace {

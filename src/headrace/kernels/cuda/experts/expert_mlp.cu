@@ -1,5 +1,7 @@
-// Slots are sorted by expert, then two grouped products, then the weighted sum of a token's results. As many tokens at
-// a time as the stream's scratch holds.
+// Slots are sorted by expert, unless they are few, then two grouped products, then the weighted sum of a token's
+// results. As many tokens at a time as the stream's scratch holds.
+#include "headrace/kernels/cuda/experts/expert_sum.h"
+#include "headrace/kernels/cuda/experts/experts_at_once_sm90.h"
 #include "headrace/kernels/cuda/experts/grouped_matmul.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -9,62 +11,66 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// So few rarely choose an expert twice, and a sort costs more than to read its weights again, from the L2.
+constexpr int64_t kUnsortedTokens = 4;
 
-struct SumParams {
-  Rows results;            // [tokens * k, hidden], dense
-  const float* weights;    // [tokens * k]
-  const int32_t* experts;  // [tokens * k]: results of kNoExpert are not there
-  float* y;                // [tokens, hidden]
-  int hidden, k;
-};
-
-__global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ SumParams p) {
+template <class T>
+__global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ ExpertSum p) {
   wait_for_previous();
   let_next_start();
-  const int64_t token = blockIdx.x;
-  for (int d = threadIdx.x; d < p.hidden; d += kThreads) {
-    float sum = 0;
-    for (int j = 0; j < p.k; ++j) {
-      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
-      sum = fmaf(__ldcg(p.weights + token * p.k + j), p.results.get(token * p.k + j, 0, d), sum);
-    }
-    p.y[token * p.hidden + d] = sum;
-  }
+  for (int d = threadIdx.x; d < p.hidden; d += kThreads) p.write<T>(static_cast<int>(blockIdx.x), d);
 }
 
 // The same sums, eight channels at a time.
-template <class T>
-__global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ SumParams p) {
+template <class T, class Y>
+__global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ ExpertSum p) {
   wait_for_previous();
   let_next_start();
-  const int64_t token = blockIdx.x;
-  for (int d = threadIdx.x * kPiece; d < p.hidden; d += kThreads * kPiece) {
-    Piece<float> sum{};
-#pragma unroll 8
-    for (int j = 0; j < p.k; ++j) {
-      if (__ldcg(p.experts + token * p.k + j) == kNoExpert) continue;
-      const float weight = __ldcg(p.weights + token * p.k + j);
-      const auto piece = Piece<T>::load(row_of<T>(p.results, token * p.k + j) + d);
+  const int64_t token = blockIdx.y, slot = token * p.k;
+  const int d = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kPiece;
+  if (d >= p.hidden) return;
+  Piece<float> sum{}, residual{};
+  if (p.residual.data != nullptr) {
+    const auto piece = Piece<Y>::load(row_of<Y>(p.residual, token) + d);
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i) sum.v[i] = fmaf(weight, piece.v[i], sum.v[i]);
-    }
-    sum.store(p.y + token * p.hidden + d);
+    for (int i = 0; i < kPiece; ++i) residual.v[i] = piece.v[i];
   }
+#pragma unroll 8
+  for (int j = 0; j < p.k; ++j) {
+    const bool there = __ldcg(p.experts + slot + j) != kNoExpert;
+    const float weight = __ldcg(p.weights + slot + j);
+    const auto piece = Piece<T>::load(row_of<T>(p.results, slot + j) + d);
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) sum.v[i] = there ? fmaf(weight, piece.v[i], sum.v[i]) : sum.v[i];
+  }
+  Piece<Y> y;
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) y.v[i] = p.residual.data != nullptr ? residual.v[i] + sum.v[i] : sum.v[i];
+  y.store(row_of<Y>(p.y, token) + d);
 }
 
-void weighted_sum(const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
-  const SumParams p{.results = Rows(results),
-                    .weights = static_cast<const float*>(a.weights.data()),
-                    .experts = static_cast<const int32_t*>(a.experts.data()),
-                    .y = static_cast<float*>(a.y.data()),
-                    .hidden = static_cast<int>(a.y.dim(1)),
-                    .k = static_cast<int>(a.experts.dim(1))};
-  const dim3 grid(static_cast<unsigned>(a.y.dim(0)));
-  if (!in_pieces(results) || !in_pieces(a.y)) {
-    return launch_early(stream, sum_rows, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
-  }
+ExpertSum sum_of(const TensorView& results, const ExpertMLPArgs& a) {
+  return {.results = Rows(results),
+          .weights = static_cast<const float*>(a.weights.data()),
+          .experts = static_cast<const int32_t*>(a.experts.data()),
+          .residual = Rows(a.residual),
+          .y = Rows(a.y),
+          .tokens = static_cast<int>(a.y.dim(0)),
+          .hidden = static_cast<int>(a.y.dim(1)),
+          .k = static_cast<int>(a.experts.dim(1))};
+}
+
+void weighted_sum(const ExpertSum& p, const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
+  const bool pieces = in_pieces(results) && in_pieces(a.y) && (!a.residual || in_pieces(a.residual));
+  const auto tokens = static_cast<unsigned>(p.tokens);
+  const dim3 grid = pieces
+                        ? dim3(static_cast<unsigned>((p.hidden + kThreads * kPiece - 1) / (kThreads * kPiece)), tokens)
+                        : dim3(tokens);
   for_type(results.dtype(), [&]<class T>(T) {
-    launch_early(stream, sum_pieces<T>, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+    const auto kernel = !pieces                          ? sum_rows<T>
+                        : a.y.dtype() == results.dtype() ? sum_pieces<T, T>
+                                                         : sum_pieces<T, float>;
+    launch_early(stream, kernel, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
   });
 }
 
@@ -127,18 +133,28 @@ void run(const ExpertMLPArgs& a, const Stream& stream) {
                         .out = static_cast<int32_t>(a.intermediate)};
   const Kernel kernel = kernel_of(product, stream);
   groups.tile_rows = tile_rows_of(kernel, slots, groups.num_experts);
-  groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
-  groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
-  groups.tiles = static_cast<ExpertTile*>(scratch.take(groups.most_tiles() * static_cast<int64_t>(sizeof(ExpertTile))));
+  if (tokens <= kUnsortedTokens) {
+    groups.of = ExpertGroups::Tiles::kOfSlots;
+  } else {
+    groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
+    groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
+    groups.tiles =
+        static_cast<ExpertTile*>(scratch.take(groups.most_tiles() * static_cast<int64_t>(sizeof(ExpertTile))));
+  }
   const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
   const TensorView results(scratch.take(slots * hidden * size_of(type)), type, {slots, hidden});
-  group_slots(groups, stream);
   product.groups = groups, product.y = Rows(inner);
+  GroupedMatmul down = product;
+  down.x = Rows(inner), down.k = 0, down.of = GroupedMatmul::Of::kDown, down.y = Rows(results);
+  std::swap(down.in, down.out);
+  const ExpertSum sum = sum_of(results, a);
+  if (kernel == Kernel::kSm90 && experts_at_once_supports(product, sum, stream)) {
+    return experts_at_once(product, down, sum, stream);
+  }
+  if (groups.of == ExpertGroups::Tiles::kSorted) group_slots(groups, stream);
   multiply(product, kernel, stream);
-  product.x = Rows(inner), product.k = 0, product.of = GroupedMatmul::Of::kDown, product.y = Rows(results);
-  std::swap(product.in, product.out);
-  multiply(product, kernel, stream);
-  weighted_sum(results, a, stream);
+  multiply(down, kernel, stream);
+  weighted_sum(sum, results, a, stream);
 }
 
 }  // namespace
@@ -156,6 +172,7 @@ void expert_mlp(const ExpertMLPArgs& a, const OpContext& context) {
     ExpertMLPArgs part = a;
     part.x = a.x.slice(begin, end), part.experts = a.experts.slice(begin, end);
     part.weights = a.weights.slice(begin, end), part.y = a.y.slice(begin, end);
+    if (a.residual) part.residual = a.residual.slice(begin, end);
     run(part, stream);
   }
 }

@@ -15,7 +15,9 @@ struct Params {
   Rows logits;
   const void *bias, *expert_scale;
   DType bias_type, scale_type;
-  bool sigmoids, renormalise;
+  bool sigmoids, renormalise, shared;
+  const float* shared_gate;  // [tokens], or null
+  int64_t shared_gate_stride;
   int tokens, num_experts, k, num_groups, groups_per_token;
   float weight_scale;
   const int32_t* num_rows;  // or null
@@ -24,9 +26,15 @@ struct Params {
   int64_t experts_stride, weights_stride;
 };
 
+// Floats as unsigned numbers in the same order, zeros of both signs alike, and NaN below all as 0.
+__device__ inline unsigned ordered(float x) {
+  const unsigned bits = __float_as_uint(x + 0.0f);
+  return isnan(x) ? 0 : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
 // One of a list in descending order of value, ties in ascending order of index.
 struct Ranked {
-  float value = INFINITY;
+  unsigned value = UINT_MAX;  // ordered()
   int index = -1;
 };
 
@@ -34,21 +42,20 @@ __device__ inline bool goes_before(const Ranked& a, const Ranked& b) {
   return a.value > b.value || (a.value == b.value && a.index < b.index);
 }
 
-// The first of `values` that comes behind `last`; index kNone if there is none, or only NaN.
-__device__ Ranked next_behind(const float* values, int count, const Ranked& last) {
-  Ranked best{-INFINITY, kNone};
+// Of every 32nd of `values` from this lane's on the first that comes behind `last`; value 0 if there is none, or only
+// NaN.
+__device__ Ranked next_of_lane(const float* values, int count, const Ranked& last) {
+  Ranked best{0, kNone};
+#pragma unroll 4
   for (int i = threadIdx.x % 32; i < count; i += 32) {
-    const Ranked one{values[i], i};
-    if (goes_before(last, one) && goes_before(one, best)) best = one;
-  }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const Ranked other{__shfl_xor_sync(0xffffffffu, best.value, distance),
-                       __shfl_xor_sync(0xffffffffu, best.index, distance)};
-    if (goes_before(other, best)) best = other;
+    const Ranked one{ordered(values[i]), i};
+    if (goes_before(last, one) && one.value > best.value) best = one;
   }
   return best;
 }
+
+// Of shared memory: every expert's and group's score, and the choices.
+__host__ __device__ inline int floats_of_warp(const Params& p) { return p.num_experts + p.num_groups + p.k; }
 
 __device__ inline double sigmoid_of(float x) { return 1 / (1 + exp(-static_cast<double>(x))); }
 
@@ -69,7 +76,9 @@ __device__ void keep_best_groups(const Params& p, float* rank, float* groups) {
   __syncwarp();
   for (int g = lane; g < p.num_groups; g += 32) {
     int before = 0;
-    for (int other = 0; other < p.num_groups; ++other) before += goes_before({groups[other], other}, {groups[g], g});
+    for (int other = 0; other < p.num_groups; ++other) {
+      before += groups[other] > groups[g] || (groups[other] == groups[g] && other < g);
+    }
     if (before < p.groups_per_token) continue;
     for (int i = 0; i < size; ++i) rank[g * size + i] = -INFINITY;
   }
@@ -83,10 +92,30 @@ __device__ inline double warp_sum_of(double x) {
 }
 
 __device__ void choose_nothing(const Params& p, int token) {
-  for (int j = threadIdx.x % 32; j < p.k; j += 32) {
+  for (int j = threadIdx.x % 32; j < p.k + (p.shared ? 1 : 0); j += 32) {
     p.experts[token * p.experts_stride + j] = kNoExpert;
     p.weights[token * p.weights_stride + j] = 0;
   }
+}
+
+// The k first of `rank`, which lies in shared memory, as `chosen` does.
+__device__ void choose_best(const Params& p, const float* rank, int* chosen) {
+  Ranked own = next_of_lane(rank, p.num_experts, {});
+  for (int j = 0; j < p.k; ++j) {
+    const unsigned top = __reduce_max_sync(0xffffffffu, own.value);
+    const int index = __reduce_min_sync(0xffffffffu, own.value == top ? own.index : kNone);
+    const int expert = top == 0 ? 0 : index;  // NaN everywhere: the result will be NaN as well
+    if (threadIdx.x % 32 == 0) chosen[j] = expert;
+    if (own.index == index && top != 0) own = next_of_lane(rank, p.num_experts, own);
+  }
+  __syncwarp();
+}
+
+__device__ void choose_shared(const Params& p, int token) {
+  if (threadIdx.x % 32 != 0) return;
+  p.experts[token * p.experts_stride + p.k] = p.num_experts;
+  const float weight = p.shared_gate == nullptr ? 1 : sigmoid(p.shared_gate[token * p.shared_gate_stride]);
+  p.weights[token * p.weights_stride + p.k] = weight;
 }
 
 __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Params p) {
@@ -96,7 +125,8 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.x * kWarps + warp;
   if (token >= p.tokens) return;
   if (p.num_rows != nullptr && token >= __ldcg(p.num_rows)) return choose_nothing(p, token);
-  float* rank = shared + warp * (p.num_experts + p.num_groups);
+  float* rank = shared + warp * floats_of_warp(p);
+  int* chosen = reinterpret_cast<int*>(rank + p.num_experts + p.num_groups);
   float largest = -INFINITY;
   for (int e = lane; e < p.num_experts; e += 32) {
     const float x = p.logits.get(token, 0, e);
@@ -116,23 +146,19 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
     for (int e = lane; e < p.num_experts; e += 32) sum += score(e);
     sum = warp_sum_of(sum);
   }
-  Ranked last;
-  for (int j = 0; j < p.k; ++j) {
-    last = next_behind(rank, p.num_experts, last);
-    const int expert = last.index == kNone ? 0 : last.index;  // NaN everywhere: the result will be NaN as well
-    if (lane == 0) p.experts[token * p.experts_stride + j] = expert;
-  }
-  __syncwarp();
+  choose_best(p, rank, chosen);
   for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // made at once, added one after the other
-    const double own = j0 + lane < p.k ? score(p.experts[token * p.experts_stride + j0 + lane]) : 0;
+    const double own = j0 + lane < p.k ? score(chosen[j0 + lane]) : 0;
     for (int j = 0; j < min(32, p.k - j0); ++j) sum += __shfl_sync(0xffffffffu, own, j);
   }
   if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
   for (int j = lane; j < p.k; j += 32) {
-    const int expert = p.experts[token * p.experts_stride + j];
+    const int expert = chosen[j];
     const float own = p.expert_scale != nullptr ? load(p.expert_scale, p.scale_type, expert) : 1.0f;
+    p.experts[token * p.experts_stride + j] = expert;
     p.weights[token * p.weights_stride + j] = static_cast<float>(score(expert) / sum) * (p.weight_scale * own);
   }
+  if (p.shared) choose_shared(p, token);
 }
 
 }  // namespace
@@ -148,9 +174,12 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
                  .scale_type = a.expert_scale.dtype(),
                  .sigmoids = a.scores == ExpertRoutingArgs::Scores::kSigmoid,
                  .renormalise = a.renormalise == ExpertRoutingArgs::Renormalise::kYes,
+                 .shared = a.shared != ExpertRoutingArgs::Shared::kNone,
+                 .shared_gate = static_cast<const float*>(a.shared_gate.data()),
+                 .shared_gate_stride = a.shared_gate ? a.shared_gate.stride(0) : 0,
                  .tokens = static_cast<int>(a.logits.dim(0)),
                  .num_experts = static_cast<int>(a.logits.dim(1)),
-                 .k = static_cast<int>(a.experts.dim(1)),
+                 .k = static_cast<int>(a.k()),
                  .num_groups = static_cast<int>(a.num_groups),
                  .groups_per_token = static_cast<int>(a.groups_per_token),
                  .weight_scale = a.weight_scale,
@@ -159,9 +188,9 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
                  .weights = static_cast<float*>(a.weights.data()),
                  .experts_stride = a.experts.stride(0),
                  .weights_stride = a.weights.stride(0)};
-  constexpr int kMostShared = 48 << 10;
-  const int shared_bytes = kWarps * (p.num_experts + p.num_groups) * static_cast<int>(sizeof(float));
-  static_assert(kWarps * kMostExperts * sizeof(float) < kMostShared);
+  constexpr int kMostShared = kLeastSharedBytes;
+  const int shared_bytes = kWarps * floats_of_warp(p) * static_cast<int>(sizeof(float));
+  static_assert(kWarps * 2 * kMostExperts * sizeof(float) < kMostShared);  // as many choices
   HR_REQUIRE(p.num_experts <= kMostExperts && shared_bytes <= kMostShared, ErrorCode::kUnsupported,
              "expert_routing: ", p.num_experts, " experts in ", p.num_groups, " groups, at most ", kMostExperts,
              " are built");

@@ -22,7 +22,7 @@ __device__ inline uint4 piece_of(const char* row, int k, int in) {
 template <class T, int kHigh, int kWide, bool kGated>
 __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ GroupedMatmul p) {
   constexpr int kWeights = kGated ? 2 : 1;
-  const ExpertTile tile = p.groups.tiles[blockIdx.y];
+  const ExpertTile tile = p.groups.tile(static_cast<int32_t>(blockIdx.y));
   if (tile.count == 0) return;
   const int lane = threadIdx.x % 32, column0 = (blockIdx.x * kWarps + threadIdx.x / 32) * kWide * 8;
   if (column0 >= p.out) return;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Gro
     const int place = tile.begin + row;
     x[i] = row >= tile.count
                ? nullptr
-               : static_cast<const char*>(p.x.data) + p.x.at(p.k == 0 ? place : p.groups.order[place] / p.k) * 2;
+               : static_cast<const char*>(p.x.data) + p.x.at(p.k == 0 ? place : p.groups.slot_at(place) / p.k) * 2;
   }
   const char* weights[kWeights][kWide];
 #pragma unroll
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Gro
     for (int e = 0; e < 4; ++e) {
       const int row = i * 16 + lane / 4 + e / 2 * 8;
       if (row >= tile.count) continue;
-      const int64_t to = kGated ? tile.begin + row : p.groups.order[tile.begin + row];
+      const int64_t to = kGated ? tile.begin + row : p.groups.slot_at(tile.begin + row);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         const int column = column0 + j * 8 + lane % 4 * 2 + e % 2;

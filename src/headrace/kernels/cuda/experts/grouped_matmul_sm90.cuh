@@ -66,11 +66,6 @@ __device__ inline int first_channel(int column_tile, int group, int b) {
   return column_tile * kColumns<S, kGated> + (kGated ? group : group * kBlocks + b) * kBlockRows;
 }
 
-__device__ inline ExpertTile load_tile(const ExpertTile* from) {
-  const auto* words = reinterpret_cast<const int*>(from);
-  return {__ldcg(words), __ldcg(words + 1), __ldcg(words + 2)};
-}
-
 template <class S>
 struct Shared {
   char* stages;
@@ -81,10 +76,32 @@ struct Shared {
   __device__ uint32_t rows(int stage) const { return weights(stage) + S::kWeightBytes; }
 };
 
+// By one thread of the block, before all meet.
+template <class S>
+__device__ Shared<S> begin_ring(char* memory) {
+  auto* barriers = reinterpret_cast<uint64_t*>(memory + S::kStages * S::kStageBytes);
+  const Shared<S> shared{memory, shared_address(barriers), shared_address(barriers + S::kStages),
+                         reinterpret_cast<int*>(barriers + 2 * S::kStages)};
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      barrier_init(shared.full + stage * 8, 128 + 1);
+      barrier_init(shared.empty + stage * 8, 4 * S::kGroups);
+    }
+    fence_barrier_init();
+  }
+  return shared;
+}
+
 // Arrives when the copies that this thread has begun are there.
 __device__ inline void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+
+// Of tokens that are there when the kernel begins.
+struct NobodyWaits {
+  __device__ void operator()() const {}
+};
+
 template <class S, bool kGated>
 struct Producer {
   const Params& p;
@@ -94,48 +111,60 @@ struct Producer {
   __device__ void run(int tiles) const {
     RingPlace<S::kStages> at;
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const ExpertTile tile = load_tile(p.product.groups.tiles + t / p.column_tiles);
-      fill(tile, t % p.column_tiles, at);
+      const ExpertTile tile = p.product.groups.tile(t / p.column_tiles);
+      if (tile.count > 0) fill(tile, t % p.column_tiles, at, NobodyWaits());
+    }
+  }
+
+  // A tile's stages. As many of them as the ring has get their weights before its tokens are waited for, by all
+  // threads.
+  template <class WaitForTokens>
+  __device__ void fill(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at,
+                       const WaitForTokens& wait_for_tokens) const {
+    constexpr int kAhead = std::is_same_v<WaitForTokens, NobodyWaits> ? 1 : S::kStages;
+    const int width = width_of(tile.count);
+    find_rows(tile, width);
+    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
+    for (int first = 0; first < p.chunks; first += kAhead) {
+      const int end = min(first + kAhead, p.chunks);
+      RingPlace<S::kStages> of_weights = at;
+      for (int chunk = first; chunk < end; ++chunk, of_weights.next()) copy_weights(box, chunk, of_weights);
+      if (first == 0) wait_for_tokens();
+      for (int chunk = first; chunk < end; ++chunk, at.next()) {
+        copy_rows(width, chunk, shared.rows(at.stage));
+        arrive_with_copies(shared.full + at.stage * 8);
+      }
     }
   }
 
  private:
-  __device__ void fill(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
-    const int width = width_of(tile.count);
-    find_rows(tile, width);
-    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
-    for (int chunk = 0; chunk < p.chunks; ++chunk, at.next()) {
-      barrier_wait(shared.empty + at.stage * 8, at.phase ^ 1);
-      const uint32_t full = shared.full + at.stage * 8;
-      if (thread < 32) {
-        if (thread == 0) barrier_expect(full, S::kWeightBytes);
-        __syncwarp();
-        if (thread < S::kWeightBlocks) {
-          copy_box(shared.weights(at.stage) + thread * kBlockBytes, p.weights, chunk * kDepth, box.row, box.near,
-                   box.far, full, S::kPolicy);
-        }
-      }
-      copy_rows(width, chunk, shared.rows(at.stage));
-      arrive_with_copies(full);
-    }
+  // Where block `thread` of the tile's weights begins.
+  struct Box {
+    int row, near, far;
+  };
+  __device__ void copy_weights(const Box& box, int chunk, const RingPlace<S::kStages>& at) const {
+    barrier_wait(shared.empty + at.stage * 8, at.phase ^ 1);
+    if (thread >= 32) return;
+    const uint32_t full = shared.full + at.stage * 8;
+    if (thread == 0) barrier_expect(full, S::kWeightBytes);
+    __syncwarp();
+    if (thread >= S::kWeightBlocks) return;
+    copy_box(shared.weights(at.stage) + thread * kBlockBytes, p.weights, chunk * kDepth, box.row, box.near, box.far,
+             full, S::kPolicy);
   }
   // Notes where this warp's rows begin, in 16 bytes: registers would not hold them. A warp reads its own alone.
   __device__ void find_rows(const ExpertTile& tile, int width) const {
     __syncwarp();
     for (int row = thread / 8; row < width; row += 16) {
       const int place = tile.begin + row;
-      const int from = row >= tile.count ? kNoRow : row_at(p.product.k == 0 ? place : order(place) / p.product.k);
+      const int from =
+          row >= tile.count ? kNoRow : row_at(p.product.k == 0 ? place : p.product.groups.slot_at(place) / p.product.k);
       if (thread % 8 == 0) shared.row_places[row] = from;
     }
     __syncwarp();
   }
-  __device__ int order(int place) const { return __ldcg(p.product.groups.order + place); }
   __device__ int row_at(int row) const { return static_cast<int>(p.product.x.at(row) / 8); }
 
-  // Where block `thread` of the tile's weights begins.
-  struct Box {
-    int row, near, far;
-  };
   __device__ Box box_of(int expert, int column_tile) const {
     const int channel = first_channel<S, kGated>(column_tile, thread / kBlocks, thread % kBlocks);
     const int64_t address = p.product.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
@@ -164,12 +193,11 @@ struct Consumer {
   __device__ void run(int tiles) const {
     RingPlace<S::kStages> at;
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const ExpertTile tile = load_tile(p.product.groups.tiles + t / p.column_tiles);
-      take(tile, t % p.column_tiles, at);
+      const ExpertTile tile = p.product.groups.tile(t / p.column_tiles);
+      if (tile.count > 0) take(tile, t % p.column_tiles, at);
     }
   }
 
- private:
   __device__ void take(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
     const int width = width_of(tile.count);
     if (width == 16) return make<2>(tile, column_tile, at);
@@ -183,6 +211,7 @@ struct Consumer {
     }
   }
 
+ private:
   template <int kTiles>
   __device__ void make(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
     float sums[kBlocks][kTiles][4] = {};
@@ -224,7 +253,7 @@ struct Consumer {
     for (int j = 0; j < kTiles; ++j) {
       const int row = j * 8 + lane / 4, place = tile.begin + row;
       const bool there = row < tile.count;
-      const int64_t to = kGated ? place : there ? __ldcg(p.product.groups.order + place) : 0;
+      const int64_t to = kGated ? place : there ? p.product.groups.slot_at(place) : 0;
       T* y = static_cast<T*>(p.product.y.data) + to * p.product.y.token_stride;
       const float(&gate)[4] = sums[0][j], (&up)[4] = sums[1][j];
       if constexpr (kGated) {
@@ -254,20 +283,11 @@ template <class S, bool kGated>
 __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
-  auto* barriers = reinterpret_cast<uint64_t*>(memory + S::kStages * S::kStageBytes);
-  const Shared<S> shared{memory, shared_address(barriers), shared_address(barriers + S::kStages),
-                         reinterpret_cast<int*>(barriers + 2 * S::kStages)};
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      barrier_init(shared.full + stage * 8, 128 + 1);
-      barrier_init(shared.empty + stage * 8, 4 * S::kGroups);
-    }
-    fence_barrier_init();
-  }
+  const Shared<S> shared = begin_ring<S>(memory);
   __syncthreads();
   wait_for_previous();
   let_next_start();
-  const int tiles = __ldcg(p.product.groups.num_tiles) * p.column_tiles;
+  const int tiles = p.product.groups.tiles_to_make() * p.column_tiles;
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), thread = threadIdx.x % 128;
   if (group == 0) {
     if constexpr (!S::kFew) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -290,14 +310,18 @@ void launch(const Params& p, const Stream& stream) {
 CUtensorMap map_of_weights(const GroupedMatmul& product);
 
 template <class S>
+Params params_of(const GroupedMatmul& product) {
+  const int columns = product.of == GroupedMatmul::Of::kGateUp ? kColumns<S, true> : kColumns<S, false>;
+  return {.product = product,
+          .weights = map_of_weights(product),
+          .column_tiles = (product.out + columns - 1) / columns,
+          .chunks = (product.in + kDepth - 1) / kDepth};
+}
+
+template <class S>
 void multiply_on(const GroupedMatmul& product, const Stream& stream) {
-  const bool is_gated = product.of == GroupedMatmul::Of::kGateUp;
-  const int columns = is_gated ? kColumns<S, true> : kColumns<S, false>;
-  const Params p{.product = product,
-                 .weights = map_of_weights(product),
-                 .column_tiles = (product.out + columns - 1) / columns,
-                 .chunks = (product.in + kDepth - 1) / kDepth};
-  is_gated ? launch<S, true>(p, stream) : launch<S, false>(p, stream);
+  const Params p = params_of<S>(product);
+  product.of == GroupedMatmul::Of::kGateUp ? launch<S, true>(p, stream) : launch<S, false>(p, stream);
 }
 
 template <class T>

@@ -10,7 +10,7 @@ template <bool kGated>
 __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ GroupedMatmul p) {
   constexpr int kWeights = kGated ? 2 : 1;
   __shared__ float x[kRows][kDepth], w[kWeights][kColumns][kDepth + 1];
-  const ExpertTile tile = p.groups.tiles[blockIdx.y];
+  const ExpertTile tile = p.groups.tile(static_cast<int32_t>(blockIdx.y));
   const int column0 = blockIdx.x * kColumns, row0 = threadIdx.x / 32 * kPer, column = threadIdx.x % 32;
   if (tile.count == 0) return;
   float sums[kWeights][kPer] = {};
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Gro
     for (int i = threadIdx.x; i < kRows * kDepth; i += kThreads) {
       const int row = i / kDepth, k = k0 + i % kDepth, place = tile.begin + row;
       const bool inside = row < tile.count && k < p.in;
-      x[row][i % kDepth] = inside ? p.x.get(p.k == 0 ? place : p.groups.order[place] / p.k, 0, k) : 0.0f;
+      x[row][i % kDepth] = inside ? p.x.get(p.k == 0 ? place : p.groups.slot_at(place) / p.k, 0, k) : 0.0f;
     }
     for (int i = threadIdx.x; i < kWeights * kColumns * kDepth; i += kThreads) {
       const int of = i / (kColumns * kDepth), c = i / kDepth % kColumns, k = k0 + i % kDepth;
@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Gro
   }
   if (column0 + column >= p.out) return;
   for (int i = 0; i < kPer && row0 + i < tile.count; ++i) {
-    const int64_t place = tile.begin + row0 + i;
+    const int place = tile.begin + row0 + i;
     float value = sums[0][i];
     if constexpr (kGated) value = activated(p.activation, value) * sums[1][i];
-    p.y.set(kGated ? place : p.groups.order[place], 0, column0 + column, value);
+    p.y.set(kGated ? place : p.groups.slot_at(place), 0, column0 + column, value);
   }
 }
 

@@ -18,6 +18,7 @@ class ProductChain {
   enum class Device : uint8_t { kAlone, kShared };
   // `exchange`: two generations of ChainExchange::kBytes on the device, all ones, its own; not owned.
   ProductChain(void* exchange, Device device) : exchange_(exchange), device_(device) {}
+  bool device_is_shared() const { return device_ == Device::kShared; }
 
   // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
   static bool supports(const FusedLinearArgs& args, const Stream& stream);
