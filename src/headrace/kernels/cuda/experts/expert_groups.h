@@ -43,8 +43,8 @@ struct ExpertGroups {
 #endif
 };
 
-// Of kSorted: fills `order`, `tiles` and `num_tiles`. An expert's rows are shared out evenly among as few tiles as hold
-// them. Within an expert the order is unspecified.
+// Of kSorted: fills `order`, `tiles` and `num_tiles`. An expert's rows are shared out evenly among as few
+// tiles as hold them. Within an expert the order is unspecified.
 void group_slots(const ExpertGroups& groups, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -22,31 +22,16 @@ __global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ Exp
 }
 
 // The same sums, eight channels at a time.
-template <class T, class Y>
+template <class T>
 __global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ ExpertSum p) {
   wait_for_previous();
   let_next_start();
-  const int64_t token = blockIdx.y, slot = token * p.k;
   const int d = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * kPiece;
-  if (d >= p.hidden) return;
-  Piece<float> sum{}, residual{};
-  if (p.residual.data != nullptr) {
-    const auto piece = Piece<Y>::load(row_of<Y>(p.residual, token) + d);
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) residual.v[i] = piece.v[i];
-  }
-#pragma unroll 8
-  for (int j = 0; j < p.k; ++j) {
-    const bool there = __ldcg(p.experts + slot + j) != kNoExpert;
-    const float weight = __ldcg(p.weights + slot + j);
-    const auto piece = Piece<T>::load(row_of<T>(p.results, slot + j) + d);
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) sum.v[i] = there ? fmaf(weight, piece.v[i], sum.v[i]) : sum.v[i];
-  }
-  Piece<Y> y;
-#pragma unroll
-  for (int i = 0; i < kPiece; ++i) y.v[i] = p.residual.data != nullptr ? residual.v[i] + sum.v[i] : sum.v[i];
-  y.store(row_of<Y>(p.y, token) + d);
+  if (d < p.hidden) p.write_piece<T>(static_cast<int>(blockIdx.y), d, [&](int slot) { return p.choice(slot); });
+}
+
+bool sums_in_pieces(const TensorView& results, const ExpertMLPArgs& a) {
+  return in_pieces(results) && in_pieces(a.y) && (!a.residual || in_pieces(a.residual));
 }
 
 ExpertSum sum_of(const TensorView& results, const ExpertMLPArgs& a) {
@@ -60,17 +45,11 @@ ExpertSum sum_of(const TensorView& results, const ExpertMLPArgs& a) {
           .k = static_cast<int>(a.experts.dim(1))};
 }
 
-void weighted_sum(const ExpertSum& p, const TensorView& results, const ExpertMLPArgs& a, const Stream& stream) {
-  const bool pieces = in_pieces(results) && in_pieces(a.y) && (!a.residual || in_pieces(a.residual));
-  const auto tokens = static_cast<unsigned>(p.tokens);
-  const dim3 grid = pieces
-                        ? dim3(static_cast<unsigned>((p.hidden + kThreads * kPiece - 1) / (kThreads * kPiece)), tokens)
-                        : dim3(tokens);
-  for_type(results.dtype(), [&]<class T>(T) {
-    const auto kernel = !pieces                          ? sum_rows<T>
-                        : a.y.dtype() == results.dtype() ? sum_pieces<T, T>
-                                                         : sum_pieces<T, float>;
-    launch_early(stream, kernel, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
+void weighted_sum(const ExpertSum& p, bool pieces, const Stream& stream) {
+  const auto tokens = static_cast<unsigned>(p.tokens), of_block = static_cast<unsigned>(kThreads * kPiece);
+  const dim3 grid = pieces ? dim3((static_cast<unsigned>(p.hidden) + of_block - 1) / of_block, tokens) : dim3(tokens);
+  for_type(p.results.type, [&]<class T>(T) {
+    launch_early(stream, pieces ? sum_pieces<T> : sum_rows<T>, grid, dim3(kThreads), 0, p, "expert_mlp: weighted sum");
   });
 }
 
@@ -117,44 +96,52 @@ void multiply(const GroupedMatmul& product, Kernel kernel, const Stream& stream)
   }
 }
 
-void run(const ExpertMLPArgs& a, const Stream& stream) {
-  const int64_t tokens = a.x.dim(0), k = a.experts.dim(1), hidden = a.x.dim(1), slots = tokens * k;
-  const DType type = a.x.dtype();
-  Scratch scratch{static_cast<char*>(stream.scratch)};
+// Of all slots of `a`, with room in the stream's scratch.
+ExpertGroups groups_of(const ExpertMLPArgs& a, Kernel kernel, Scratch& scratch) {
+  const int64_t tokens = a.x.dim(0), slots = tokens * a.experts.dim(1);
   ExpertGroups groups{.experts = static_cast<const int32_t*>(a.experts.data()),
                       .slots = static_cast<int32_t>(slots),
-                      .num_experts = static_cast<int32_t>(a.addresses.dim(0))};
-  GroupedMatmul product{.x = Rows(a.x),
+                      .num_experts = static_cast<int32_t>(a.addresses.dim(0)),
+                      .tile_rows = tile_rows_of(kernel, slots, a.addresses.dim(0))};
+  if (tokens <= kUnsortedTokens) {
+    groups.of = ExpertGroups::Tiles::kOfSlots;
+    return groups;
+  }
+  const int64_t tiles = groups.most_tiles();
+  groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
+  groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
+  groups.tiles = static_cast<ExpertTile*>(scratch.take(tiles * static_cast<int64_t>(sizeof(ExpertTile))));
+  return groups;
+}
+
+void run(const ExpertMLPArgs& a, const Stream& stream) {
+  const int64_t k = a.experts.dim(1), hidden = a.x.dim(1), slots = a.x.dim(0) * k;
+  const DType type = a.x.dtype();
+  Scratch scratch{static_cast<char*>(stream.scratch)};
+  GroupedMatmul gate_up{.x = Rows(a.x),
                         .k = static_cast<int32_t>(k),
                         .addresses = static_cast<const int64_t*>(a.addresses.data()),
                         .weight_type = a.weight_type,
                         .activation = a.activation,
                         .in = static_cast<int32_t>(hidden),
                         .out = static_cast<int32_t>(a.intermediate)};
-  const Kernel kernel = kernel_of(product, stream);
-  groups.tile_rows = tile_rows_of(kernel, slots, groups.num_experts);
-  if (tokens <= kUnsortedTokens) {
-    groups.of = ExpertGroups::Tiles::kOfSlots;
-  } else {
-    groups.num_tiles = static_cast<int32_t*>(scratch.take(4));
-    groups.order = static_cast<int32_t*>(scratch.take(slots * 4));
-    groups.tiles =
-        static_cast<ExpertTile*>(scratch.take(groups.most_tiles() * static_cast<int64_t>(sizeof(ExpertTile))));
-  }
+  const Kernel kernel = kernel_of(gate_up, stream);
+  gate_up.groups = groups_of(a, kernel, scratch);
   const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
   const TensorView results(scratch.take(slots * hidden * size_of(type)), type, {slots, hidden});
-  product.groups = groups, product.y = Rows(inner);
-  GroupedMatmul down = product;
+  gate_up.y = Rows(inner);
+  GroupedMatmul down = gate_up;
   down.x = Rows(inner), down.k = 0, down.of = GroupedMatmul::Of::kDown, down.y = Rows(results);
   std::swap(down.in, down.out);
   const ExpertSum sum = sum_of(results, a);
-  if (kernel == Kernel::kSm90 && experts_at_once_supports(product, sum, stream)) {
-    return experts_at_once(product, down, sum, stream);
+  const bool pieces = sums_in_pieces(results, a);
+  if (pieces && kernel == Kernel::kSm90 && experts_at_once_supports(gate_up, sum)) {
+    return experts_at_once(gate_up, down, sum, stream);
   }
-  if (groups.of == ExpertGroups::Tiles::kSorted) group_slots(groups, stream);
-  multiply(product, kernel, stream);
+  if (gate_up.groups.of == ExpertGroups::Tiles::kSorted) group_slots(gate_up.groups, stream);
+  multiply(gate_up, kernel, stream);
   multiply(down, kernel, stream);
-  weighted_sum(sum, results, a, stream);
+  weighted_sum(sum, pieces, stream);
 }
 
 }  // namespace

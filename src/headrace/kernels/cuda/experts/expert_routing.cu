@@ -32,28 +32,6 @@ __device__ inline unsigned ordered(float x) {
   return isnan(x) ? 0 : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// One of a list in descending order of value, ties in ascending order of index.
-struct Ranked {
-  unsigned value = UINT_MAX;  // ordered()
-  int index = -1;
-};
-
-__device__ inline bool goes_before(const Ranked& a, const Ranked& b) {
-  return a.value > b.value || (a.value == b.value && a.index < b.index);
-}
-
-// Of every 32nd of `values` from this lane's on the first that comes behind `last`; value 0 if there is none, or only
-// NaN.
-__device__ Ranked next_of_lane(const float* values, int count, const Ranked& last) {
-  Ranked best{0, kNone};
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < count; i += 32) {
-    const Ranked one{ordered(values[i]), i};
-    if (goes_before(last, one) && one.value > best.value) best = one;
-  }
-  return best;
-}
-
 // Of shared memory: every expert's and group's score, and the choices.
 __host__ __device__ inline int floats_of_warp(const Params& p) { return p.num_experts + p.num_groups + p.k; }
 
@@ -98,15 +76,48 @@ __device__ void choose_nothing(const Params& p, int token) {
   }
 }
 
-// The k first of `rank`, which lies in shared memory, as `chosen` does.
+// What a lane has of the scores: every 32nd expert's, as ordered() makes them; 0 for those that are chosen.
+template <int kPer>
+struct Scores {
+  unsigned of[kPer];
+
+  __device__ Scores(const float* rank, int count) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int expert = i * 32 + threadIdx.x % 32;
+      of[i] = expert < count ? ordered(rank[expert]) : 0;
+    }
+  }
+  __device__ unsigned largest() const {
+    unsigned most = 0;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) most = max(most, of[i]);
+    return most;
+  }
+  // The lowest expert with that score.
+  __device__ int first_with(unsigned score) const {
+    int first = kNone;
+#pragma unroll
+    for (int i = kPer - 1; i >= 0; --i) first = of[i] == score ? i * 32 + static_cast<int>(threadIdx.x % 32) : first;
+    return first;
+  }
+  __device__ void drop(int expert) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) of[i] = i * 32 + static_cast<int>(threadIdx.x % 32) == expert ? 0 : of[i];
+  }
+};
+
+// The k experts with the largest `rank`, which lies in shared memory as `chosen` does; ties to the lower expert.
+template <int kPer>
 __device__ void choose_best(const Params& p, const float* rank, int* chosen) {
-  Ranked own = next_of_lane(rank, p.num_experts, {});
+  Scores<kPer> scores(rank, p.num_experts);
+  unsigned own = scores.largest();
   for (int j = 0; j < p.k; ++j) {
-    const unsigned top = __reduce_max_sync(0xffffffffu, own.value);
-    const int index = __reduce_min_sync(0xffffffffu, own.value == top ? own.index : kNone);
-    const int expert = top == 0 ? 0 : index;  // NaN everywhere: the result will be NaN as well
-    if (threadIdx.x % 32 == 0) chosen[j] = expert;
-    if (own.index == index && top != 0) own = next_of_lane(rank, p.num_experts, own);
+    const unsigned top = __reduce_max_sync(0xffffffffu, own);
+    const int index = __reduce_min_sync(0xffffffffu, own == top ? scores.first_with(top) : kNone);
+    // NaN everywhere: the result will be NaN as well.
+    if (threadIdx.x % 32 == 0) chosen[j] = top == 0 ? 0 : index;
+    if (index % 32 == static_cast<int>(threadIdx.x % 32)) scores.drop(index), own = scores.largest();
   }
   __syncwarp();
 }
@@ -118,6 +129,28 @@ __device__ void choose_shared(const Params& p, int token) {
   p.weights[token * p.weights_stride + p.k] = weight;
 }
 
+// Scores to `rank`; returns the largest logit. Several loads are under way at a time.
+__device__ float score_experts(const Params& p, int token, float* rank) {
+  constexpr int kAtOnce = 8;
+  const auto* logits = static_cast<const float*>(p.logits.data) + p.logits.at(token);
+  float largest = -INFINITY;
+  for (int e0 = threadIdx.x % 32; e0 < p.num_experts; e0 += 32 * kAtOnce) {
+    float x[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) x[i] = e0 + i * 32 < p.num_experts ? logits[e0 + i * 32] : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int e = e0 + i * 32;
+      if (e >= p.num_experts) break;
+      largest = fmaxf(largest, x[i]);
+      const float score = p.sigmoids ? static_cast<float>(sigmoid_of(x[i])) : x[i];  // a softmax keeps logits' order
+      rank[e] = p.bias != nullptr ? score + load(p.bias, p.bias_type, e) : score;
+    }
+  }
+  return warp_max(largest);
+}
+
+template <int kPer>
 __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Params p) {
   extern __shared__ float shared[];
   wait_for_previous();
@@ -127,14 +160,7 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
   if (p.num_rows != nullptr && token >= __ldcg(p.num_rows)) return choose_nothing(p, token);
   float* rank = shared + warp * floats_of_warp(p);
   int* chosen = reinterpret_cast<int*>(rank + p.num_experts + p.num_groups);
-  float largest = -INFINITY;
-  for (int e = lane; e < p.num_experts; e += 32) {
-    const float x = p.logits.get(token, 0, e);
-    const float score = p.sigmoids ? static_cast<float>(sigmoid_of(x)) : x;  // a softmax keeps the order of its logits
-    rank[e] = p.bias != nullptr ? score + load(p.bias, p.bias_type, e) : score;
-    largest = fmaxf(largest, x);
-  }
-  largest = warp_max(largest);
+  const float largest = score_experts(p, token, rank);
   __syncwarp();
   if (p.groups_per_token < p.num_groups) keep_best_groups(p, rank, rank + p.num_experts);
   const auto score = [&](int e) {
@@ -146,9 +172,11 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
     for (int e = lane; e < p.num_experts; e += 32) sum += score(e);
     sum = warp_sum_of(sum);
   }
-  choose_best(p, rank, chosen);
+  choose_best<kPer>(p, rank, chosen);
+  const double first = lane < p.k ? score(chosen[lane]) : 0;  // most have no others
+  const auto score_at = [&](int j) { return j < 32 ? first : score(chosen[j]); };
   for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // made at once, added one after the other
-    const double own = j0 + lane < p.k ? score(chosen[j0 + lane]) : 0;
+    const double own = j0 + lane < p.k ? score_at(j0 + lane) : 0;
     for (int j = 0; j < min(32, p.k - j0); ++j) sum += __shfl_sync(0xffffffffu, own, j);
   }
   if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
@@ -156,7 +184,7 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
     const int expert = chosen[j];
     const float own = p.expert_scale != nullptr ? load(p.expert_scale, p.scale_type, expert) : 1.0f;
     p.experts[token * p.experts_stride + j] = expert;
-    p.weights[token * p.weights_stride + j] = static_cast<float>(score(expert) / sum) * (p.weight_scale * own);
+    p.weights[token * p.weights_stride + j] = static_cast<float>(score_at(j) / sum) * (p.weight_scale * own);
   }
   if (p.shared) choose_shared(p, token);
 }
@@ -194,7 +222,11 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
   HR_REQUIRE(p.num_experts <= kMostExperts && shared_bytes <= kMostShared, ErrorCode::kUnsupported,
              "expert_routing: ", p.num_experts, " experts in ", p.num_groups, " groups, at most ", kMostExperts,
              " are built");
-  launch_early(stream, choose, dim3(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps)), dim3(kWarps * 32),
+  const auto kernel = p.num_experts <= 128   ? choose<4>
+                      : p.num_experts <= 256 ? choose<8>
+                      : p.num_experts <= 512 ? choose<16>
+                                             : choose<kMostExperts / 32>;
+  launch_early(stream, kernel, dim3(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps)), dim3(kWarps * 32),
                static_cast<size_t>(shared_bytes), p, "expert_routing");
 }
 

@@ -1,6 +1,6 @@
 // The weighted sum of the results of a token's experts.
 #pragma once
-#include "headrace/kernels/cuda/primitives/element.cuh"
+#include "headrace/kernels/cuda/primitives/vector.cuh"
 #include "headrace/kernels/expert_routing.h"
 
 namespace headrace::cuda {
@@ -13,19 +13,64 @@ struct ExpertSum {
   int tokens, hidden, k;
 
 #ifdef __CUDACC__
-  // Of channel d. T: of the results. What nobody made is left out behind its load, so that many loads are under way.
+  struct Choice {
+    bool there;
+    float weight;
+  };
+  __device__ Choice choice(int slot) const { return {__ldcg(experts + slot) != kNoExpert, __ldcg(weights + slot)}; }
+  // Of channel d.
   template <class T>
   __device__ void write(int token, int d) const {
     float sum = 0;
-#pragma unroll 8
     for (int j = 0; j < k; ++j) {
-      const int64_t slot = int64_t{token} * k + j;
-      const bool there = __ldcg(experts + slot) != kNoExpert;
-      const float weight = __ldcg(weights + slot);
-      const float result = static_cast<float>(__ldcg(static_cast<const T*>(results.data) + results.at(slot) + d));
-      sum = there ? fmaf(weight, result, sum) : sum;
+      const Choice of = choice(token * k + j);
+      if (of.there) sum = fmaf(of.weight, results.get(int64_t{token} * k + j, 0, d), sum);
     }
     y.set(token, 0, d, residual.data == nullptr ? sum : residual.get(token, 0, d) + sum);
+  }
+  // The same of channels d to d + 7, where all rows lie in pieces. T: of the results; y is of it or float32.
+  // `choice_of`: as choice(). What nobody made is left out behind its load, so that many loads are under way.
+  template <class T, class ChoiceOf>
+  __device__ void write_piece(int token, int d, const ChoiceOf& choice_of) const {
+    constexpr int kAtOnce = 12;  // most tokens have no more choices
+    const Piece<float> before = residual.data == nullptr ? Piece<float>{} : piece_of<T>(residual, token, d);
+    Piece<float> sum{};
+    for (int j0 = 0; j0 < k; j0 += kAtOnce) {
+      RawPiece<T> raw[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        raw[i] = RawPiece<T>::load(row_of<T>(results, int64_t{token} * k + min(j0 + i, k - 1)) + d);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (j0 + i >= k) break;
+        const Choice of = choice_of(token * k + j0 + i);
+        const Piece<T> result = raw[i].piece();
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e) sum.v[e] = of.there ? fmaf(of.weight, result.v[e], sum.v[e]) : sum.v[e];
+      }
+    }
+    if (residual.data != nullptr) {
+#pragma unroll
+      for (int e = 0; e < kPiece; ++e) sum.v[e] = before.v[e] + sum.v[e];
+    }
+    if (y.type == DType::kF32) return sum.store(row_of<float>(y, token) + d);
+    Piece<T> rounded;
+#pragma unroll
+    for (int e = 0; e < kPiece; ++e) rounded.v[e] = sum.v[e];
+    rounded.store(row_of<T>(y, token) + d);
+  }
+
+ private:
+  // Of rows of T or float32.
+  template <class T>
+  __device__ static Piece<float> piece_of(const Rows& x, int token, int d) {
+    if (x.type == DType::kF32) return Piece<float>::load(row_of<float>(x, token) + d);
+    const auto piece = Piece<T>::load(row_of<T>(x, token) + d);
+    Piece<float> wide;
+#pragma unroll
+    for (int e = 0; e < kPiece; ++e) wide.v[e] = piece.v[e];
+    return wide;
   }
 #endif
 };

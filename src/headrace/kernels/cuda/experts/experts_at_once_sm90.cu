@@ -1,4 +1,4 @@
-// Which experts of few tokens the kernel of Hopper takes at once.
+// Which experts the kernel of Hopper takes at once.
 #include "headrace/kernels/cuda/experts/experts_at_once_sm90.cuh"
 
 #include "headrace/kernels/cuda/matmul/product_chain.h"
@@ -14,11 +14,12 @@ extern template void experts_at_once_of<__half>(const GroupedMatmul&, const Grou
 
 }  // namespace grouped
 
-bool experts_at_once_supports(const GroupedMatmul& gate_up, const ExpertSum& sum, const Stream& stream) {
-  constexpr int kColumns = 128;  // of a tile of down
-  const int64_t counters = gate_up.groups.slots + int64_t{sum.tokens} * ((sum.hidden + kColumns - 1) / kColumns) + 1;
-  return gate_up.groups.of == ExpertGroups::Tiles::kOfSlots && grouped_sm90_supports(gate_up, stream) &&
-         sum.tokens <= kMostTokensAtOnce && counters <= Stream::kCounters;
+bool experts_at_once_supports(const GroupedMatmul& gate_up, const ExpertSum& sum) {
+  const ExpertGroups& groups = gate_up.groups;
+  constexpr int64_t kColumns = 128;  // of a tile of down
+  const int64_t sums = sum.tokens * ((sum.hidden + kColumns - 1) / kColumns);
+  return groups.of == ExpertGroups::Tiles::kOfSlots && groups.slots <= kMostSlotsAtOnce &&
+         groups.slots + sums < Stream::kCounters;  // and one for the blocks that have ended
 }
 
 // Blocks wait for one another, as those of a chain do: launch_waiting() in product_chain.cu says why they come to be

@@ -1,7 +1,7 @@
 // The experts of a few tokens in one kernel: gate and up, down, and the weighted sum. Tiles are those of
 // grouped_matmul_sm90.cuh, of one slot each, and so are their bits. Blocks take gate and up first and go on with down:
 // its weights come while the slot's other channels are still made, and who makes the last of a token's results of some
-// channels adds them up. So memory is asked without a pause from the first weights to the last.
+// channels adds them up. So memory is asked with hardly a pause from the first weights to the last.
 #pragma once
 #include "headrace/kernels/cuda/experts/experts_at_once_sm90.h"
 #include "headrace/kernels/cuda/experts/grouped_matmul_sm90.cuh"
@@ -19,8 +19,16 @@ struct AtOnceParams {
 template <class S>
 struct AtOnce {
   using T = typename S::Element;
+
+  struct Memory {  // of the consumers, shared
+    ExpertSum::Choice choices[kMostSlotsAtOnce];
+    int of_token[kMostSlotsAtOnce];  // how many choices of it are there; one of padding has none
+    int before;                      // what a counter was
+  };
+
   const AtOnceParams& p;
   Shared<S> shared;
+  Memory& memory;
 
   // f(slot's tile, column tile) for each of this block's, in the order of all.
   template <class F>
@@ -39,31 +47,29 @@ struct AtOnce {
     const Producer<S, true> gate_up{p.gate_up, shared, thread};
     const Producer<S, false> down{p.down, shared, thread};
     for_tiles(p.gate_up, 0,
-              [&](const ExpertTile& tile, int column_tile) { gate_up.fill(tile, column_tile, at, NobodyWaits()); });
-    for_tiles(p.down, tiles_before_down(), [&](const ExpertTile& tile, int column_tile) {
-      down.fill(tile, column_tile, at, [&] { wait_for_inner(tile.begin); });
+              [&](const ExpertTile& tile, int columns) { gate_up.fill(tile, columns, at, NobodyWaits()); });
+    for_tiles(p.down, tiles_before_down(), [&](const ExpertTile& tile, int columns) {
+      down.fill(tile, columns, at, [&] { wait_for_inner(tile.begin); });
     });
   }
 
   __device__ void consume(int thread) const {
     RingPlace<S::kStages> at;
-    __shared__ int choices[kMostTokensAtOnce];  // of each token; one of padding has none
-    if (thread < p.sum.tokens) choices[thread] = choices_of(thread);
+    read_choices(thread);
     const Consumer<S, true> gate_up{p.gate_up, shared, 0, thread / 32, thread % 32};
     const Consumer<S, false> down{p.down, shared, 0, thread / 32, thread % 32};
-    for_tiles(p.gate_up, 0, [&](const ExpertTile& tile, int column_tile) {
-      gate_up.take(tile, column_tile, at);
-      publish(p.inner_made + tile.begin, thread);
+    for_tiles(p.gate_up, 0, [&](const ExpertTile& tile, int columns) {
+      gate_up.take(tile, columns, at);
+      publish_inner(tile.begin, thread);
     });
-    for_tiles(p.down, tiles_before_down(), [&](const ExpertTile& tile, int column_tile) {
-      down.take(tile, column_tile, at);
+    for_tiles(p.down, tiles_before_down(), [&](const ExpertTile& tile, int columns) {
+      down.take(tile, columns, at);
       const int token = tile.begin / p.sum.k;
-      const int made = publish(p.results_made + token * p.down.column_tiles + column_tile, thread);
-      if (made == choices[token]) add_up(token, column_tile, thread);
+      if (publish_result(token, columns, thread) == memory.of_token[token]) add_up(token, columns, thread);
     });
-    named_barrier<kBarrier, kConsumers>();
     for (int i = blockIdx.x; i < p.sum.tokens * p.down.column_tiles; i += gridDim.x) {
-      if (choices[i / p.down.column_tiles] == 0) add_up(i / p.down.column_tiles, i % p.down.column_tiles, thread);
+      const int token = i / p.down.column_tiles;
+      if (memory.of_token[token] == 0) add_up(token, i % p.down.column_tiles, thread);
     }
     leave(thread);
   }
@@ -71,17 +77,22 @@ struct AtOnce {
  private:
   static constexpr int kConsumers = 128, kBarrier = 1;
 
-  // Returns, to all threads, what the counter came to with what they have written.
-  __device__ int publish(uint32_t* counter, int thread) const {
-    __shared__ uint32_t now;
+  // What all threads have written becomes visible to who waits for it.
+  __device__ void publish_inner(int slot, int thread) const {
+    named_barrier<kBarrier, kConsumers>();
+    if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p.inner_made + slot) : "memory");
+  }
+  // Likewise. Returns, to all threads, how many of a token's results are there.
+  __device__ int publish_result(int token, int columns, int thread) const {
     named_barrier<kBarrier, kConsumers>();
     if (thread == 0) {
-      __threadfence();
-      now = atomicAdd(counter, 1) + 1;
-      __threadfence();
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                   : "=r"(memory.before)
+                   : "l"(p.results_made + token * p.down.column_tiles + columns)
+                   : "memory");
     }
     named_barrier<kBarrier, kConsumers>();
-    return static_cast<int>(now);
+    return memory.before + 1;
   }
   __device__ void wait_for_inner(int slot) const {
     if (threadIdx.x % 32 == 0) {
@@ -92,35 +103,62 @@ struct AtOnce {
     }
     __syncwarp();
   }
-  __device__ int choices_of(int token) const {
-    int count = 0;
-#pragma unroll 8
-    for (int j = 0; j < p.sum.k; ++j) count += __ldcg(p.sum.experts + token * p.sum.k + j) != kNoExpert ? 1 : 0;
-    return count;
+  // While the first weights are under way.
+  __device__ void read_choices(int thread) const {
+    for (int slot = thread; slot < p.sum.tokens * p.sum.k; slot += kConsumers) {
+      memory.choices[slot] = p.sum.choice(slot);
+    }
+    named_barrier<kBarrier, kConsumers>();
+    if (thread < p.sum.tokens) {
+      int there = 0;
+      for (int j = 0; j < p.sum.k; ++j) there += memory.choices[thread * p.sum.k + j].there ? 1 : 0;
+      memory.of_token[thread] = there;
+    }
+    named_barrier<kBarrier, kConsumers>();
   }
-  // A channel each.
-  __device__ void add_up(int token, int column_tile, int thread) const {
-    const int d = column_tile * kColumns<S, false> + thread;
-    if (d < p.sum.hidden) p.sum.template write<T>(token, d);
+  // A thread for each piece.
+  __device__ void add_up(int token, int columns, int thread) const {
+    const int d = columns * kColumns<S, false> + thread * kPiece;
+    if (thread >= kColumns<S, false> / kPiece || d >= p.sum.hidden) return;
+    p.sum.template write_piece<T>(token, d, [&](int slot) { return memory.choices[slot]; });
   }
-  // The last block of all leaves the counters as they were found.
+  // The last block of all leaves the counters as they were found. Nobody waits for this, and whoever is counted has
+  // what it asked the others for.
   __device__ void leave(int thread) const {
-    const bool last = publish(p.ended, thread) == static_cast<int>(gridDim.x);
-    if (!last) return;
+    named_barrier<kBarrier, kConsumers>();
+    if (thread == 0) memory.before = static_cast<int>(atomicAdd(p.ended, 1));
+    named_barrier<kBarrier, kConsumers>();
+    if (memory.before + 1 < static_cast<int>(gridDim.x)) return;
     for (int i = thread; i < p.gate_up.product.groups.slots; i += kConsumers) p.inner_made[i] = 0;
     for (int i = thread; i < p.sum.tokens * p.down.column_tiles; i += kConsumers) p.results_made[i] = 0;
     if (thread == 0) *p.ended = 0;
   }
 };
 
+// Before anything is waited for: the descriptions of the weights, and of the table of their addresses a share.
+__device__ inline void ask_for_constants(const AtOnceParams& p) {
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&p.gate_up.weights, &p.down.weights})
+      asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+  }
+  constexpr int kLine = 128;
+  const int bytes = p.gate_up.product.groups.num_experts * 3 * static_cast<int>(sizeof(int64_t));
+  const auto* table = reinterpret_cast<const char*>(p.gate_up.product.addresses);
+  const int at = static_cast<int>(threadIdx.x * gridDim.x + blockIdx.x) * kLine;
+  if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(table + at));
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1) run_experts(const __grid_constant__ AtOnceParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
-  const AtOnce<S> experts{p, begin_ring<S>(memory)};
+  __shared__ typename AtOnce<S>::Memory of_consumers;
+  const Shared<S> shared = begin_ring<S>(memory);
+  ask_for_constants(p);
   __syncthreads();
   wait_for_previous();
   let_next_start();
+  const AtOnce<S> experts{p, shared, of_consumers};
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), thread = threadIdx.x % 128;
   group == 0 ? experts.produce(thread) : experts.consume(thread);
 #endif
@@ -129,7 +167,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) run_experts(const __grid_const
 template <class T>
 void experts_at_once_of(const GroupedMatmul& gate_up, const GroupedMatmul& down, const ExpertSum& sum,
                         const Stream& stream, GridRuns runs) {
-  using S = FewShape<T>;
+  using S = OneSlotShape<T>;
   static_assert(kColumns<S, false> == 128);
   AtOnceParams p{.gate_up = params_of<S>(gate_up), .down = params_of<S>(down), .sum = sum};
   p.inner_made = stream.counters, p.results_made = p.inner_made + gate_up.groups.slots;

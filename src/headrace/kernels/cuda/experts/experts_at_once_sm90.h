@@ -5,11 +5,11 @@
 
 namespace headrace::cuda {
 
-inline constexpr int kMostTokensAtOnce = 8;
-// Whether gate_up, down and sum, of tiles of single slots, are what the kernel is built for: as
-// grouped_sm90_supports, and no more tokens and slots than there are counters for.
-bool experts_at_once_supports(const GroupedMatmul& gate_up, const ExpertSum& sum, const Stream& stream);
-// The same results as those of the two products and the sum, to the bit.
+inline constexpr int kMostSlotsAtOnce = 128;
+
+// Of products that the Hopper kernel takes: whether their tiles are single slots, as many as there are counters for.
+bool experts_at_once_supports(const GroupedMatmul& gate_up, const ExpertSum& sum);
+// The same results as those of the two products and the sum, to the bit. Rows of `sum` lie in pieces.
 void experts_at_once(const GroupedMatmul& gate_up, const GroupedMatmul& down, const ExpertSum& sum,
                      const Stream& stream);
 

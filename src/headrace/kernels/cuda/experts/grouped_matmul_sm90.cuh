@@ -45,6 +45,10 @@ using FewShape = Shape<T, 1, kFewRowsSm90, 9>;
 template <class T>
 using ManyShape = Shape<T, 2, kManyRowsSm90, 4>;
 
+// Of tiles of one slot: no more rows than a product needs leave room for more stages.
+template <class T>
+using OneSlotShape = Shape<T, 1, 16, 12>;
+
 // Channels that a tile makes.
 template <class S, bool kGated>
 constexpr int kColumns = S::kWeightBlocks* kBlockRows / (kGated ? 2 : 1);
@@ -200,7 +204,7 @@ struct Consumer {
 
   __device__ void take(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
     const int width = width_of(tile.count);
-    if (width == 16) return make<2>(tile, column_tile, at);
+    if (width == 16 || S::kMostRows == 16) return make<2>(tile, column_tile, at);
     if (width == 32) return make<4>(tile, column_tile, at);
     if (width == 64) return make<8>(tile, column_tile, at);
     if constexpr (!S::kFew) {

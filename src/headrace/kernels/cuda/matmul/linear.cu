@@ -104,7 +104,7 @@ void join_products(FusedLinearArgs& a) {
   a.num_products = kept + 1;
 }
 
-// Whether all of it goes to the kernel for 7 to 64 rows, behind a norm of its own.
+// Whether all of it goes to the kernel for 3 to 64 rows, behind a norm of its own.
 bool becomes_narrow(FusedLinearArgs a, const OpContext& context) {
   if (a.combine == FusedLinearArgs::Combine::kNone) join_products(a);
   a.norm_weight = {};

@@ -1,4 +1,4 @@
-// Which products of 7 to 64 rows go to the kernel of narrow_sm90.cuh, and how they are cut. Pure: shapes in, choice
+// Which products of 3 to 64 rows go to the kernel of narrow_sm90.cuh, and how they are cut. Pure: shapes in, choice
 // out.
 #pragma once
 #include <algorithm>
@@ -15,7 +15,7 @@ struct NarrowShape {
 };
 
 struct NarrowPlan {
-  static constexpr int kFewest = 7, kFewestStrict = 9, kMost = 64;  // rows
+  static constexpr int kFewest = 3, kMost = 64;  // rows
   static constexpr std::array kWidths = {16, 32, 64};
   static constexpr int kChunk = 64, kPieceChunks = 2, kPieceLen = kPieceChunks * kChunk;  // elements of `in`
   static constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * kChunk * 2, kStageBoxes = 2;
@@ -43,14 +43,13 @@ struct NarrowPlan {
   constexpr int shared_bytes() const { return stages * (stage_bytes() + 16) + join_bytes() + 16; }
 };
 
-// Where it is faster than other kernels: docs/performance/products.md, "9 to 64 rows". Large weights are as fast by the
+// Where it is faster than other kernels: docs/performance/products.md, "3 to 64 rows". Large weights are as fast by the
 // library from 33 rows on, heads from 17 on. Fewer than 1024 were not measured. Strict mode has no library: it takes
 // this kernel for all, though with 64 rows of small weights the ordered one is 5 % faster.
 constexpr bool narrow_pays(const NarrowShape& s) {
   constexpr int64_t kFewestRows = 16, kFewRows = 32, kSmall = int64_t{20} << 20;
   constexpr int64_t kFewestOutputs = 1024, kHead = 65536;
-  if (s.rows < (s.strict ? NarrowPlan::kFewestStrict : NarrowPlan::kFewest)) return false;
-  if (s.rows > NarrowPlan::kMost || s.out < kFewestOutputs) return false;
+  if (s.rows < NarrowPlan::kFewest || s.rows > NarrowPlan::kMost || s.out < kFewestOutputs) return false;
   if (s.strict) return s.in > int64_t{NarrowPlan::kPartLen} * (NarrowPlan::kParts - 1);  // no part may be empty
   if (s.out >= kHead) return s.rows <= kFewestRows;
   return s.rows <= kFewRows || s.weight_bytes() < kSmall;

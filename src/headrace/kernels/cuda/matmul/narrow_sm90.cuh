@@ -1,4 +1,4 @@
-// Products of 7 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
+// Products of 3 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
 //
 // The rows of the weights are the 64 rows of a product, and the rows of x its columns. A cluster takes tiles in turn:
 // 64 rows of one weight, 128 of it, or 64 of each of two that are combined; each of its blocks takes a part of `in` of
