@@ -101,6 +101,9 @@ def gdn_rows():
 def model_rows():
     yield milliseconds("Qwen3.5-0.8B's shape, decode step", "0.44", "model decode batch 1 ")
     yield milliseconds("the same, prefill of 16k tokens", "45", "model prefill of 16384 tokens")
+    for batch in (1, 8):
+        yield milliseconds(f"8 layers of Qwen3-Next's shape, decode step, {batch} requests", "–",
+                           f"model decode batch {batch} Qwen3Next")
     for batch in (1, 128):
         name = f"blocks batch {batch} "
         yield Row(f"SDAR-4B's shape, {batch} requests, a step over its floor", "1.3", "x", name, "over_floor")
