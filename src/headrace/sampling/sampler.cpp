@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "headrace/base/error.h"
-#include "headrace/kernels/random_draw.h"
 #include "headrace/kernels/penalty.h"
+#include "headrace/kernels/random_draw.h"
 #include "headrace/kernels/token_scores.h"
 
 namespace headrace {
