@@ -62,6 +62,11 @@ std::vector<Case> cases() {
        DType::kBF16,
        DType::kBF16,
        {.intermediate = 40, .shared_intermediate = 24, .shared_gate = MoEConfig::SharedGate::kNone, .router = grouped}},
+      // Four tokens of it have more sums than there are counters for.
+      {"long_rows",
+       DType::kBF16,
+       DType::kBF16,
+       {.intermediate = 64, .router = {.hidden = 8192, .num_experts = 4, .experts_per_token = 2}}},
       // A shared expert of the others' size is one more that every token chooses.
       {"chosen_shared", DType::kBF16, DType::kBF16, {.intermediate = 448, .shared_intermediate = 448, .router = kWide}},
       {"chosen_shared_float32",
