@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "headrace/kernels/cpu/dispatch.h"
@@ -176,6 +177,25 @@ TEST_P(MoELayerOnDevice, StrictTokensHaveTheSameBitsAlone) {
   for (const auto& [begin, end] : {std::array{0, 1}, {5, 30}, {31, 35}, {399, 400}}) {
     EXPECT_TRUE(bit_equal(on_device(x.view().slice(begin, end), Determinism::kStrict), all.view().slice(begin, end)));
   }
+}
+
+// More than a grid's side has room for, or, of long rows, than the scratch has for their results: some tokens, or some
+// channels of down, at a time.
+TEST_P(MoELayerOnDevice, TokensInPartsHaveTheBitsOfThoseAtOnce) {
+  constexpr int64_t kFew = 400;
+  const int64_t hidden = one().config.router.hidden, tokens = hidden > 1000 ? 11000 : 66000;
+  const Tensor few = input(kFew), want = on_device(few, Determinism::kStrict), x(few.dtype(), {tokens, hidden});
+  const auto for_runs = [&](const auto& f) {
+    for (int64_t begin = 0; begin < tokens; begin += kFew) f(begin, std::min(begin + kFew, tokens));
+  };
+  for_runs([&](int64_t begin, int64_t end) {
+    const TensorView run = x.view().slice(begin, end);
+    std::memcpy(run.data(), few.data(), static_cast<size_t>(run.numel() * size_of(run.dtype())));
+  });
+  const Tensor y = on_device(x, Determinism::kStrict);
+  for_runs([&](int64_t begin, int64_t end) {
+    ASSERT_TRUE(bit_equal(y.view().slice(begin, end), want.view().slice(0, end - begin))) << begin;
+  });
 }
 
 // The graph is recorded once; how many of its rows count is read on the device.

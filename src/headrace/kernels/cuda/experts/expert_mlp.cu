@@ -1,5 +1,6 @@
 // Slots are sorted by expert, unless they are few, then two grouped products, then the weighted sum of a token's
-// results. As many tokens at a time as the stream's scratch holds.
+// results. Of many tokens down and the sum are made a part of the channels at a time, as many as the stream's scratch
+// holds of their results: all experts' weights are read once. Only what does not fit so is done some tokens at a time.
 #include "headrace/kernels/cuda/experts/expert_sum.h"
 #include "headrace/kernels/cuda/experts/experts_at_once_sm90.h"
 #include "headrace/kernels/cuda/experts/grouped_matmul.h"
@@ -41,7 +42,7 @@ ExpertSum sum_of(const TensorView& results, const ExpertMLPArgs& a) {
           .residual = Rows(a.residual),
           .y = Rows(a.y),
           .tokens = static_cast<int>(a.y.dim(0)),
-          .hidden = static_cast<int>(a.y.dim(1)),
+          .hidden = static_cast<int>(results.dim(1)),
           .k = static_cast<int>(a.experts.dim(1))};
 }
 
@@ -62,13 +63,6 @@ struct Scratch {
     return place;
   }
 };
-
-// Of one token's slots, at most, tiles and rounding up left out.
-int64_t bytes_per_token(const ExpertMLPArgs& a) {
-  const int64_t slot =
-      (a.intermediate + a.x.dim(1)) * size_of(a.x.dtype()) + 4 + static_cast<int64_t>(sizeof(ExpertTile));
-  return a.experts.dim(1) * slot;
-}
 
 enum class Kernel : uint8_t { kPlain, kTensorCores, kSm90 };
 
@@ -114,34 +108,79 @@ ExpertGroups groups_of(const ExpertMLPArgs& a, Kernel kernel, Scratch& scratch) 
   return groups;
 }
 
-void run(const ExpertMLPArgs& a, const Stream& stream) {
-  const int64_t k = a.experts.dim(1), hidden = a.x.dim(1), slots = a.x.dim(0) * k;
+constexpr int64_t kKept = int64_t{1} << 20;  // of the scratch: for rounding up, and tiles of rarely chosen experts
+
+int64_t room_of(const Stream& stream) { return static_cast<int64_t>(stream.scratch_bytes) - kKept; }
+
+// Of one token's slots, at most: what gate and up make of it and, of so many channels, down; where they are sorted to.
+int64_t bytes_per_token(const ExpertMLPArgs& a, int64_t channels) {
+  const int64_t slot =
+      (a.intermediate + channels) * size_of(a.x.dtype()) + 4 + static_cast<int64_t>(sizeof(ExpertTile));
+  return a.experts.dim(1) * slot;
+}
+
+// How the work is cut: so many tokens, and of down so many channels, at a time.
+struct Parts {
+  int64_t tokens, channels;
+};
+
+// Halves channels, as long as whole tiles are left of them, before tokens: the latter reads all weights again.
+Parts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
+  const int64_t tokens = a.x.dim(0), room = room_of(stream);
+  int64_t channels = a.x.dim(1);
+  const auto whole = [&] { return sm90 && channels % (2 * kDownColumnsSm90) == 0; };
+  while (tokens * bytes_per_token(a, channels) > room && whole()) channels /= 2;
+  // A grid's second side: of the tokens of a sum, and of the tiles of the other kernels, no more than slots.
+  const int64_t most = std::min<int64_t>(room / bytes_per_token(a, channels), 65535 / (sm90 ? 1 : a.experts.dim(1)));
+  HR_REQUIRE(most >= 1, ErrorCode::kUnsupported, "expert_mlp: one token takes ", bytes_per_token(a, channels),
+             " bytes of the ", room, " that the device's scratch memory has");
+  const int64_t count = std::max<int64_t>(1, (tokens + most - 1) / most);
+  return {.tokens = (tokens + count - 1) / count, .channels = channels};
+}
+
+// Of the channels from `first` on.
+Rows columns_of(const TensorView& x, int64_t first) {
+  Rows rows(x);
+  if (x) rows.data = static_cast<char*>(rows.data) + first * size_of(x.dtype());
+  return rows;
+}
+
+GroupedMatmul gate_up_of(const ExpertMLPArgs& a) {
+  return {.x = Rows(a.x),
+          .k = static_cast<int32_t>(a.experts.dim(1)),
+          .addresses = static_cast<const int64_t*>(a.addresses.data()),
+          .weight_type = a.weight_type,
+          .activation = a.activation,
+          .in = static_cast<int32_t>(a.x.dim(1)),
+          .out = static_cast<int32_t>(a.intermediate)};
+}
+
+void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
+  const int64_t hidden = a.x.dim(1), slots = a.x.dim(0) * a.experts.dim(1);
   const DType type = a.x.dtype();
   Scratch scratch{static_cast<char*>(stream.scratch)};
-  GroupedMatmul gate_up{.x = Rows(a.x),
-                        .k = static_cast<int32_t>(k),
-                        .addresses = static_cast<const int64_t*>(a.addresses.data()),
-                        .weight_type = a.weight_type,
-                        .activation = a.activation,
-                        .in = static_cast<int32_t>(hidden),
-                        .out = static_cast<int32_t>(a.intermediate)};
+  GroupedMatmul gate_up = gate_up_of(a);
   const Kernel kernel = kernel_of(gate_up, stream);
   gate_up.groups = groups_of(a, kernel, scratch);
   const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
-  const TensorView results(scratch.take(slots * hidden * size_of(type)), type, {slots, hidden});
+  const TensorView results(scratch.take(slots * channels * size_of(type)), type, {slots, channels});
   gate_up.y = Rows(inner);
   GroupedMatmul down = gate_up;
   down.x = Rows(inner), down.k = 0, down.of = GroupedMatmul::Of::kDown, down.y = Rows(results);
-  std::swap(down.in, down.out);
-  const ExpertSum sum = sum_of(results, a);
+  down.in = gate_up.out, down.out = static_cast<int32_t>(channels);
+  ExpertSum sum = sum_of(results, a);
   const bool pieces = sums_in_pieces(results, a);
-  if (pieces && kernel == Kernel::kSm90 && experts_at_once_supports(gate_up, sum)) {
+  if (channels == hidden && pieces && kernel == Kernel::kSm90 && experts_at_once_supports(gate_up, sum)) {
     return experts_at_once(gate_up, down, sum, stream);
   }
   if (gate_up.groups.of == ExpertGroups::Tiles::kSorted) group_slots(gate_up.groups, stream);
   multiply(gate_up, kernel, stream);
-  multiply(down, kernel, stream);
-  weighted_sum(sum, pieces, stream);
+  for (int64_t first = 0; first < hidden; first += channels) {
+    down.first = static_cast<int32_t>(first);
+    multiply(down, kernel, stream);
+    sum.residual = columns_of(a.residual, first), sum.y = columns_of(a.y, first);
+    weighted_sum(sum, pieces, stream);
+  }
 }
 
 }  // namespace
@@ -149,18 +188,14 @@ void run(const ExpertMLPArgs& a, const Stream& stream) {
 void expert_mlp(const ExpertMLPArgs& a, const OpContext& context) {
   check(a);
   const Stream& stream = stream_of(context);
-  constexpr int64_t kKept = int64_t{1} << 20;  // for rounding up, and what the tiles of rarely chosen experts take
-  const int64_t room = static_cast<int64_t>(stream.scratch_bytes) - kKept;
-  const int64_t step = std::min<int64_t>(room / bytes_per_token(a), 65535 / a.experts.dim(1));  // a grid's second side
-  HR_REQUIRE(step >= 1, ErrorCode::kUnsupported, "expert_mlp: one token takes ", bytes_per_token(a), " bytes of the ",
-             room, " that the device's scratch memory has");
-  for (int64_t begin = 0; begin < a.x.dim(0); begin += step) {
-    const int64_t end = std::min(a.x.dim(0), begin + step);
+  const Parts parts = parts_of(a, grouped_sm90_supports(gate_up_of(a), stream), stream);
+  for (int64_t begin = 0; begin < a.x.dim(0); begin += parts.tokens) {
+    const int64_t end = std::min(a.x.dim(0), begin + parts.tokens);
     ExpertMLPArgs part = a;
     part.x = a.x.slice(begin, end), part.experts = a.experts.slice(begin, end);
     part.weights = a.weights.slice(begin, end), part.y = a.y.slice(begin, end);
     if (a.residual) part.residual = a.residual.slice(begin, end);
-    run(part, stream);
+    run(part, parts.channels, stream);
   }
 }
 

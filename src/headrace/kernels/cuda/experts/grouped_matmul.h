@@ -18,6 +18,7 @@ struct GroupedMatmul {
     kDown,    // y[order[i]] = x down^T
   } of = Of::kGateUp;
   int32_t in = 0, out = 0;
+  int32_t first = 0;  // of down, in the Hopper kernel: the channel that y begins with, of out from there on
   Rows y;
 };
 
@@ -25,7 +26,8 @@ struct GroupedMatmul {
 inline constexpr int kFewTileRows = 16, kManyTileRows = 64;
 
 // The same for the Hopper kernel, whose tiles are of up to kFewRowsSm90 or kManyRowsSm90 rows.
-inline constexpr int kFewRowsSm90 = 64, kManyRowsSm90 = 192;
+inline constexpr int kFewRowsSm90 = 64, kManyRowsSm90 = 176;
+inline constexpr int kDownColumnsSm90 = 256;  // of a tile of many rows of down
 
 // On sm_90, bfloat16 or float16, `in` and `out` multiples of 64. The order of a sum depends on `in` alone: a chain of
 // k16 products in ascending k, whatever the tile.

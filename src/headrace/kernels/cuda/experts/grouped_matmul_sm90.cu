@@ -8,7 +8,8 @@ namespace grouped {
 CUtensorMap map_of_weights(const GroupedMatmul& p) {
   CUtensorMap map{};
   const auto row = static_cast<cuuint64_t>(p.in) * 2;
-  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(p.in), static_cast<cuuint64_t>(p.out), kNearSteps, kFarSteps};
+  const auto rows = static_cast<cuuint64_t>(p.first) + static_cast<cuuint64_t>(p.out);
+  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(p.in), rows, kNearSteps, kFarSteps};
   const cuuint64_t strides[3] = {row, kNearStep, kFarStep};
   const cuuint32_t box[4] = {kDepth, kBlockRows, 1, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult status = tensor_map_encoder()(

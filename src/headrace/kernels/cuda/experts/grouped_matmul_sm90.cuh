@@ -8,14 +8,18 @@
 // token's bits depend on nothing else.
 #pragma once
 #include "headrace/kernels/cuda/experts/grouped_matmul.h"
+#include "headrace/kernels/cuda/matmul/shared_piece.cuh"
 #include "headrace/kernels/cuda/primitives/bulk_copy.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/lean_silu.cuh"
+#include "headrace/kernels/cuda/primitives/wgmma.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_widths.cuh"
 
 namespace headrace::cuda::grouped {
 
-inline constexpr int kDepth = 64, kRowBytes = kDepth * 2, kNoRow = -1;
+inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;
 inline constexpr int kBlocks = 2, kBlockRows = 64, kBlockBytes = kBlockRows * kRowBytes;  // of a warpgroup
+inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 tokens of a warp's channels
 
 // One tensor map that reaches all memory: its last two dimensions walk over addresses, in steps of 16 bytes and of
 // kFarStep bytes from kFirstAddress on. So the copy engine takes the address of any expert.
@@ -34,8 +38,9 @@ struct Shape {
   static constexpr int kGroups = kConsumers, kMostRows = kMost, kStages = kStageCount, kThreads = (1 + kGroups) * 128;
   static constexpr int kWeightBlocks = kGroups * kBlocks, kWeightBytes = kWeightBlocks * kBlockBytes;
   static constexpr int kStageBytes = kWeightBytes + kMostRows * kRowBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // behind the stages: barriers and rows' places
-  static_assert(kStages * 16 + kMostRows * 4 <= 1024 && kSharedBytes <= 227 << 10);
+  static constexpr int kResultBytes = kGroups * 4 * kWarpResultBytes;
+  static constexpr int kSharedBytes = kStages * (kStageBytes + 16) + kResultBytes;
+  static_assert(kSharedBytes <= 227 << 10);
   static constexpr bool kFew = kMostRows <= kFewRowsSm90;
   static constexpr uint64_t kPolicy = kFew ? kReadOnce : kReadAgain;
 };
@@ -52,6 +57,7 @@ using OneSlotShape = Shape<T, 1, 16, 12>;
 // Channels that a tile makes.
 template <class S, bool kGated>
 constexpr int kColumns = S::kWeightBlocks* kBlockRows / (kGated ? 2 : 1);
+static_assert(kColumns<ManyShape<__half>, false> == kDownColumnsSm90);
 
 // Columns that are multiplied for `count` tokens.
 __device__ inline int width_of(int count) {
@@ -61,7 +67,8 @@ __device__ inline int width_of(int count) {
          : count <= 96  ? 96
          : count <= 128 ? 128
          : count <= 144 ? 144
-                        : 192;
+         : count <= 160 ? 160
+                        : 176;
 }
 
 // The first of the 64 channels of block `b` of a warpgroup.
@@ -70,22 +77,33 @@ __device__ inline int first_channel(int column_tile, int group, int b) {
   return column_tile * kColumns<S, kGated> + (kGated ? group : group * kBlocks + b) * kBlockRows;
 }
 
+// f(tile, column tile) for each that this block takes.
+template <class F>
+__device__ void for_tiles_in_turn(const Params& p, const F& f) {
+  const ExpertGroups& groups = p.product.groups;
+  const int turns = groups.tiles_to_make() * p.column_tiles, step = static_cast<int>(gridDim.x);
+  int turn = static_cast<int>(blockIdx.x);
+  if (turn >= turns) return;
+  for (ExpertTile next = groups.tile(turn / p.column_tiles); turn < turns; turn += step) {
+    const ExpertTile tile = next;
+    if (turn + step < turns) next = groups.tile((turn + step) / p.column_tiles);  // comes while this one is made
+    if (tile.count > 0) f(tile, turn % p.column_tiles);
+  }
+}
+
 template <class S>
 struct Shared {
-  char* stages;
-  uint32_t full, empty;  // barriers
-  int* row_places;       // [kMostRows]
-
-  __device__ uint32_t weights(int stage) const { return shared_address(stages + stage * S::kStageBytes); }
+  uint32_t stages, results, full, empty;  // addresses; the last two of barriers
+  __device__ uint32_t weights(int stage) const { return stages + stage * S::kStageBytes; }
   __device__ uint32_t rows(int stage) const { return weights(stage) + S::kWeightBytes; }
 };
 
 // By one thread of the block, before all meet.
 template <class S>
 __device__ Shared<S> begin_ring(char* memory) {
-  auto* barriers = reinterpret_cast<uint64_t*>(memory + S::kStages * S::kStageBytes);
-  const Shared<S> shared{memory, shared_address(barriers), shared_address(barriers + S::kStages),
-                         reinterpret_cast<int*>(barriers + 2 * S::kStages)};
+  const uint32_t stages = shared_address(memory), results = stages + S::kStages * S::kStageBytes;
+  const uint32_t full = results + S::kResultBytes, empty = full + S::kStages * 8;
+  const Shared<S> shared{stages, results, full, empty};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
       barrier_init(shared.full + stage * 8, 128 + 1);
@@ -112,12 +130,9 @@ struct Producer {
   Shared<S> shared;
   int thread;
 
-  __device__ void run(int tiles) const {
+  __device__ void run() const {
     RingPlace<S::kStages> at;
-    for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const ExpertTile tile = p.product.groups.tile(t / p.column_tiles);
-      if (tile.count > 0) fill(tile, t % p.column_tiles, at, NobodyWaits());
-    }
+    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at, NobodyWaits()); });
   }
 
   // A tile's stages. As many of them as the ring has get their weights before its tokens are waited for, by all
@@ -126,8 +141,7 @@ struct Producer {
   __device__ void fill(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at,
                        const WaitForTokens& wait_for_tokens) const {
     constexpr int kAhead = std::is_same_v<WaitForTokens, NobodyWaits> ? 1 : S::kStages;
-    const int width = width_of(tile.count);
-    find_rows(tile, width);
+    const TokenRows rows = find_rows(tile);
     const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
     for (int first = 0; first < p.chunks; first += kAhead) {
       const int end = min(first + kAhead, p.chunks);
@@ -135,7 +149,7 @@ struct Producer {
       for (int chunk = first; chunk < end; ++chunk, of_weights.next()) copy_weights(box, chunk, of_weights);
       if (first == 0) wait_for_tokens();
       for (int chunk = first; chunk < end; ++chunk, at.next()) {
-        copy_rows(width, chunk, shared.rows(at.stage));
+        copy_rows(rows, chunk, shared.rows(at.stage));
         arrive_with_copies(shared.full + at.stage * 8);
       }
     }
@@ -156,33 +170,38 @@ struct Producer {
     copy_box(shared.weights(at.stage) + thread * kBlockBytes, p.weights, chunk * kDepth, box.row, box.near, box.far,
              full, S::kPolicy);
   }
-  // Notes where this warp's rows begin, in 16 bytes: registers would not hold them. A warp reads its own alone.
-  __device__ void find_rows(const ExpertTile& tile, int width) const {
-    __syncwarp();
-    for (int row = thread / 8; row < width; row += 16) {
-      const int place = tile.begin + row;
-      const int from =
-          row >= tile.count ? kNoRow : row_at(p.product.k == 0 ? place : p.product.groups.slot_at(place) / p.product.k);
-      if (thread % 8 == 0) shared.row_places[row] = from;
+  // Which rows of x this thread copies a piece of: those of the tile's tokens thread / 8 and every 16th behind it. What
+  // a tile has no token for stays as it was: no other token's results see it.
+  struct TokenRows {
+    int rows[S::kMostRows / 16], count;
+  };
+  __device__ TokenRows find_rows(const ExpertTile& tile) const {
+    TokenRows found{.count = (tile.count - thread / 8 + 15) / 16};
+#pragma unroll
+    for (int i = 0; i < S::kMostRows / 16; ++i) {
+      const int row = min(thread / 8 + i * 16, tile.count - 1);  // loads without branches are under way together
+      found.rows[i] = row_at(tile.begin + row);
     }
-    __syncwarp();
+    return found;
   }
-  __device__ int row_at(int row) const { return static_cast<int>(p.product.x.at(row) / 8); }
+  __device__ int row_at(int place) const {
+    return p.product.k == 0 ? place : p.product.groups.slot_at(place) / p.product.k;
+  }
 
   __device__ Box box_of(int expert, int column_tile) const {
     const int channel = first_channel<S, kGated>(column_tile, thread / kBlocks, thread % kBlocks);
     const int64_t address = p.product.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
-    return {channel < p.product.out ? channel : 0,  // results behind the last channel are not written
+    return {p.product.first + (channel < p.product.out ? channel : 0),  // behind the last channel nothing is written
             static_cast<int>(address / kNearStep % kNearSteps), static_cast<int>(address / kFarStep)};
   }
-  __device__ void copy_rows(int width, int chunk, uint32_t to) const {
+  __device__ void copy_rows(const TokenRows& rows, int chunk, uint32_t to) const {
     const int piece = thread % 8;
-    const auto* x = static_cast<const uint4*>(p.product.x.data) + chunk * (kDepth / 8) + piece;
+    const auto* x = static_cast<const char*>(p.product.x.data) + chunk * kRowBytes + piece * 16;
+    const int64_t bytes = p.product.x.token_stride * 2;
     to += swizzled<8>(thread / 8, piece);
-#pragma unroll 4
-    for (int row = thread / 8; row < width; row += 16, to += 16 * kRowBytes) {
-      const int from = shared.row_places[row];
-      copy16(to, from == kNoRow ? x : x + from, from != kNoRow);
+#pragma unroll
+    for (int i = 0; i < S::kMostRows / 16; ++i) {
+      if (i < rows.count) copy16(to + i * 16 * kRowBytes, x + rows.rows[i] * bytes, true);
     }
   }
 };
@@ -194,12 +213,9 @@ struct Consumer {
   Shared<S> shared;
   int group, warp, lane;
 
-  __device__ void run(int tiles) const {
+  __device__ void run() const {
     RingPlace<S::kStages> at;
-    for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-      const ExpertTile tile = p.product.groups.tile(t / p.column_tiles);
-      if (tile.count > 0) take(tile, t % p.column_tiles, at);
-    }
+    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { take(tile, columns, at); });
   }
 
   __device__ void take(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
@@ -211,75 +227,124 @@ struct Consumer {
       if (width == 96) return make<12>(tile, column_tile, at);
       if (width == 128) return make<16>(tile, column_tile, at);
       if (width == 144) return make<18>(tile, column_tile, at);
-      return make<24>(tile, column_tile, at);
+      if (width == 160) return make<20>(tile, column_tile, at);
+      return make<22>(tile, column_tile, at);
     }
   }
 
  private:
+  // Of down, where results go: lane l has the places of tokens l, 32 + l, ...
+  template <int kTiles>
+  struct Places {
+    int slots[kGated ? 1 : (kTiles * 8 + 31) / 32];
+  };
+  template <int kTiles>
+  __device__ Places<kTiles> places_of(const ExpertTile& tile) const {
+    Places<kTiles> places = {};
+    if constexpr (!kGated) {
+#pragma unroll
+      for (int i = 0; i < (kTiles * 8 + 31) / 32; ++i) {
+        const int row = i * 32 + lane;
+        if (row < tile.count) places.slots[i] = p.product.groups.slot_at(tile.begin + row);
+      }
+    }
+    return places;
+  }
+
+  // A group that is alone asks for the next products before it waits for these; two fill one another's waits, and give
+  // a stage back at once.
   template <int kTiles>
   __device__ void make(const ExpertTile& tile, int column_tile, RingPlace<S::kStages>& at) const {
+    constexpr int kPending = S::kGroups == 1 ? 1 : 0;
+    const Places<kTiles> places = places_of<kTiles>(tile);
     float sums[kBlocks][kTiles][4] = {};
     int before = 0;
-    for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      barrier_wait(shared.full + at.stage * 8, at.phase);
-      fence_for_wgmma();  // the tokens' pieces came by ordinary copies
-      const uint32_t w = uniform(operand_low(shared.weights(at.stage) + group * kBlocks * kBlockBytes, 0));
-      const uint32_t x = uniform(operand_low(shared.rows(at.stage), 0));
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) {
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b)
-          wgmma_shared<T>(sums[b], operand(w + b * kBlockBytes / 16 + k * 2), operand(x + k * 2), Add::kYes);
+    for (int chunk = 0; chunk < p.chunks; ++chunk, at.next()) {
+      multiply_stage(at, sums);
+      wgmma_wait<kPending>();
+      if constexpr (kPending == 0) {
+        hold_all(sums);
+        release(at.stage);
+      } else if (chunk > 0) {
+        release(before);
       }
-      wgmma_commit();
-      wgmma_wait<1>();
-      if (chunk > 0) release(before);
       before = at.stage;
-      at.next();
     }
-    wgmma_wait<0>();
+    if constexpr (kPending > 0) {
+      wgmma_wait<0>();
+      hold_all(sums);
+      release(before);
+    }
+    write(tile, column_tile, places, sums);
+  }
+  template <int kTiles>
+  __device__ void multiply_stage(const RingPlace<S::kStages>& at, float (&sums)[kBlocks][kTiles][4]) const {
+    barrier_wait(shared.full + at.stage * 8, at.phase);
+    fence_for_wgmma();  // the tokens' pieces came by ordinary copies
+    const uint32_t w = uniform(operand_low(shared.weights(at.stage) + group * kBlocks * kBlockBytes, 0));
+    const uint32_t x = uniform(operand_low(shared.rows(at.stage), 0));
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kDepth / 16; ++k) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b)
+        wgmma_shared<T>(sums[b], operand(w + b * kBlockBytes / 16 + k * 2), operand(x + k * 2), Add::kYes);
+    }
+    wgmma_commit();
+  }
+  template <int kTiles>
+  __device__ static void hold_all(float (&sums)[kBlocks][kTiles][4]) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) hold(sums[b]);
-    release(before);
-    write(tile, column_tile, sums);
   }
   __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
   __device__ void release(int stage) const {
     if (lane == 0) barrier_arrive(shared.empty + stage * 8);
   }
 
-  // A lane holds channels lane / 4 and 8 behind it of a warp's 16, of tokens 2 (lane % 4) and the next. Transposed, it
-  // has two neighbours of each half, of token lane / 4: four lanes write 32 bytes of it in two parts.
   template <int kTiles>
-  __device__ void write(const ExpertTile& tile, int column_tile, const float (&sums)[kBlocks][kTiles][4]) const {
+  __device__ void write(const ExpertTile& tile, int column_tile, const Places<kTiles>& places,
+                        const float (&sums)[kBlocks][kTiles][4]) const {
+    const auto first = [&](int b) { return first_channel<S, kGated>(column_tile, group, b); };
+    if constexpr (!kGated) {
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const int row = j * 8 + lane / 4, place = tile.begin + row;
-      const bool there = row < tile.count;
-      const int64_t to = kGated ? place : there ? p.product.groups.slot_at(place) : 0;
-      T* y = static_cast<T*>(p.product.y.data) + to * p.product.y.token_stride;
-      const float(&gate)[4] = sums[0][j], (&up)[4] = sums[1][j];
-      if constexpr (kGated) {
-        const float v[4] = {gated(gate[0], up[0]), gated(gate[1], up[1]), gated(gate[2], up[2]), gated(gate[3], up[3])};
-        write_halves(v, first_channel<S, kGated>(column_tile, group, 0), there, y);
-      } else {
-        write_halves(gate, first_channel<S, kGated>(column_tile, group, 0), there, y);
-        write_halves(up, first_channel<S, kGated>(column_tile, group, 1), there, y);
-      }
+      for (int b = 0; b < kBlocks; ++b)
+        write_block(tile, first(b), places, [&](int j, int i) { return pack2<T>(sums[b][j][i], sums[b][j][i + 1]); });
+    } else if (p.product.activation == Activation::kSilu) {
+      write_block(tile, first(0), places, [&](int j, int i) { return gated_pair<lean_silu>(sums, j, i); });
+    } else {
+      write_block(tile, first(0), places, [&](int j, int i) { return gated_pair<gelu>(sums, j, i); });
     }
   }
-  __device__ void write_halves(const float (&v)[4], int first, bool there, T* y) const {
-    const uint32_t low = transposed(pack2<T>(v[0], v[1])), high = transposed(pack2<T>(v[2], v[3]));
-    if (!there || first >= p.product.out) return;
-    auto* to = reinterpret_cast<uint32_t*>(y + first + warp * 16 + lane % 4 * 2);
-    to[0] = low, to[4] = high;
+  template <float (*kActivation)(float), int kTiles>
+  __device__ static uint32_t gated_pair(const float (&sums)[kBlocks][kTiles][4], int j, int i) {
+    return pack2<T>(kActivation(sums[0][j][i]) * sums[1][j][i], kActivation(sums[0][j][i + 1]) * sums[1][j][i + 1]);
   }
-  __device__ float gated(float gate, float up) const { return activated(p.product.activation, gate) * up; }
-  __device__ static uint32_t transposed(uint32_t x) {
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
+  // A lane makes pairs of two tokens, 2 (lane % 4) of each 8 and the next, of channels lane / 4 and 8 behind it of a
+  // warp's 16: pair(tokens / 8, 0 or 2). Through shared memory, 32 tokens at a time, it gets 8 channels of one token.
+  template <int kTiles, class F>
+  __device__ void write_block(const ExpertTile& tile, int first, const Places<kTiles>& places, const F& pair) const {
+    if (first >= p.product.out) return;
+    const int of_pair = lane / 2, channel = first + warp * 16 + lane % 2 * 8;
+    const uint32_t to = shared.results + (group * 4 + warp) * kWarpResultBytes + lane * 16;
+    const uint32_t from = to + ((of_pair / 8 * 2 + lane % 2) * 8 + of_pair % 8 - lane) * 16;
+    auto* y = static_cast<T*>(p.product.y.data) + channel;
+#pragma unroll
+    for (int j = 0; j < kTiles; j += 4) {
+#pragma unroll
+      for (int i = j; i < min(j + 4, kTiles); i += 2)
+        stmatrix_x4_trans(to + (i - j) / 2 * kPairBytes, pair(i, 0), pair(i, 2), pair(i + 1, 0), pair(i + 1, 2));
+      __syncwarp();
+#pragma unroll
+      for (int i = j; i < min(j + 4, kTiles); i += 2) {
+        const uint4 piece = load_piece(from + (i - j) / 2 * kPairBytes);
+        const int row = i * 8 + of_pair;
+        int place = tile.begin + row;
+        if constexpr (!kGated) place = __shfl_sync(0xffffffffu, places.slots[j / 4], i % 4 * 8 + of_pair);
+        if (row < tile.count) *reinterpret_cast<uint4*>(y + place * p.product.y.token_stride) = piece;
+      }
+      __syncwarp();
+    }
   }
 };
 
@@ -291,15 +356,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant
   __syncthreads();
   wait_for_previous();
   let_next_start();
-  const int tiles = p.product.groups.tiles_to_make() * p.column_tiles;
   const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), thread = threadIdx.x % 128;
   if (group == 0) {
-    if constexpr (!S::kFew) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    Producer<S, kGated>{p, shared, thread}.run(tiles);
+    if constexpr (!S::kFew) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    Producer<S, kGated>{p, shared, thread}.run();
   } else {
     // Together at most the registers of the launch, 3 x 168: more would wait for ever.
-    if constexpr (!S::kFew) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Consumer<S, kGated>{p, shared, group - 1, thread / 32, thread % 32}.run(tiles);
+    if constexpr (!S::kFew) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    Consumer<S, kGated>{p, shared, group - 1, thread / 32, thread % 32}.run();
   }
 #endif
 }

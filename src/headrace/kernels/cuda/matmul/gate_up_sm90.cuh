@@ -15,6 +15,7 @@
 #include "headrace/kernels/cuda/primitives/bulk_copy.cuh"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
+#include "headrace/kernels/cuda/primitives/lean_silu.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_widths.cuh"
 
@@ -89,14 +90,6 @@ struct Producer {
     copy_box(shared.up(stage), p.up, k, tile.column * kColumns, 0, 0, full);
   }
 };
-
-// x / (1 + e^-x) for what is rounded to 16 bits: without the factors that keep results right below 2^-126.
-__device__ inline float lean_silu(float x) {
-  float e, factor;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(1 + e));
-  return x * factor;
-}
 
 template <class S>
 struct Consumer : MatmulTurns {
