@@ -70,17 +70,16 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
   const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
   report(read.counted({.name = "model decode batch 1 " + model,
                        .median_s = seconds,
-                       .bytes = static_cast<double>(info.weight_bytes),
+                       .bytes = info.bytes_read(1),
                        .limit = bench::Result::Limit::kRead}));
   for (const int32_t requests : parallel) bench_batch(llm, requests, input_len);
   constexpr int32_t kPrompt = 16384;
   if (on_cpu || flags.max_model_len <= kPrompt) return;  // on a device with a context that holds it
-  report(
-      {.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
-       .median_s = prefill_seconds(llm, kPrompt),
-       .flops = static_cast<double>(info.weight_bytes) * kPrompt,  // without attention: two for each weight of 2 bytes
-       .limit = bench::Result::Limit::kMatrix,
-       .limit_rate = std::nullopt});
+  report({.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
+          .median_s = prefill_seconds(llm, kPrompt),
+          .flops = info.bytes_multiplied() * kPrompt,  // without attention: two for each weight of 2 bytes
+          .limit = bench::Result::Limit::kMatrix,
+          .limit_rate = std::nullopt});
   report({.name = fmt::format("model decode batch 1 behind {} tokens {}", kPrompt, model),
           .median_s = decode_seconds(llm, std::vector<int32_t>(kPrompt, 5), 256),
           .limit_rate = std::nullopt});

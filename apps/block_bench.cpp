@@ -153,8 +153,8 @@ class Rehearsal {
 
 void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLimits& limits, const Measured& m) {
   const ModelInfo& info = llm.model_info();
-  const auto bytes = static_cast<double>(info.weight_bytes);
-  const double reads = bytes / limits.copy_rate, products = bytes * m.rows / limits.matmul_rate,  // weights of 2 bytes
+  const double reads = info.bytes_read(m.rows) / limits.copy_rate,
+               products = info.bytes_multiplied() * m.rows / limits.matmul_rate,  // weights of 2 bytes
       floor = std::max(reads, products);
   write_out(fmt::format(
       "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"drawn_step_s\": {:.6f}, "

@@ -82,7 +82,6 @@ void bench_canvases(LLM& llm) {
   HR_REQUIRE(!strategies.empty(), ErrorCode::kUnsupported, "bench canvases: ", info.architecture,
              " has blocks behind a cache at most, which bench blocks measures");
   const DeviceLimits limits = measured_limits(*llm.config().runner.runtime, llm.config().runner.context);
-  const auto bytes = static_cast<double>(info.weight_bytes);
   for (const std::string& strategy : strategies) {
     for (const auto graphs : {RunnerConfig::Graphs::kOff, RunnerConfig::Graphs::kPreferred}) {
       const auto start = Clock::now();
@@ -92,8 +91,9 @@ void bench_canvases(LLM& llm) {
       HR_REQUIRE(!failed, ErrorCode::kOutOfMemory, "bench canvases: there are no graphs to measure: ", *failed);
       for (const int32_t prompt : kPrompts) {
         for (const auto& [rows, step_s] : measured_steps(engine, prompt)) {
-          const double reads = bytes / limits.copy_rate,
-                       products = bytes * static_cast<double>(rows) / limits.matmul_rate;  // weights of 2 bytes
+          const auto count = static_cast<double>(rows);
+          const double reads = info.bytes_read(count) / limits.copy_rate,
+                       products = info.bytes_multiplied() * count / limits.matmul_rate;  // weights of 2 bytes
           write_out(fmt::format(
               "{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, \"engine_start_s\": "
               "{:.3f}}}\n",

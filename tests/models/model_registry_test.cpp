@@ -50,6 +50,30 @@ std::string load_error(const std::string& family, const std::function<void(std::
   return "";
 }
 
+TEST(ModelRegistry, WhatAStepReadsAndARowMultipliesCountsTheExpertsThatAreChosen) {
+  for (const char* family : {"qwen3_moe", "diffusion_gemma", "qwen3"}) {
+    SCOPED_TRACE(family);
+    const auto model = load_model(golden_folder(family), {});
+    const ModelInfo& info = model->info();
+    const auto weights = static_cast<double>(info.weight_bytes), experts = static_cast<double>(info.experts.bytes);
+    EXPECT_NEAR(info.bytes_read(1e6), weights, 1e-6 * weights);
+    EXPECT_DOUBLE_EQ(info.bytes_read(1), info.bytes_multiplied());
+    EXPECT_DOUBLE_EQ(info.bytes_read(0), weights - experts);
+    const double share = static_cast<double>(info.experts.per_token) / info.experts.count;
+    EXPECT_DOUBLE_EQ(info.bytes_multiplied(), weights - experts * (1 - share));
+    if (std::string_view(family) == "qwen3") {
+      EXPECT_EQ(experts, 0);
+    } else {
+      EXPECT_GT(experts, 0.1 * weights);
+      EXPECT_LT(experts, weights);
+      EXPECT_LT(share, 1);
+    }
+  }
+  const auto model = load_model(golden_folder("qwen3_moe"), {});
+  constexpr int64_t kLayers = 2, kExperts = 8, kHidden = 96, kInner = 48;  // its config.json; stored in bfloat16
+  EXPECT_EQ(model->info().experts.bytes, kLayers * kExperts * 3 * kHidden * kInner * 2);
+}
+
 TEST(ModelRegistry, ABlockSizeInTheNameOfADirectoryOrOfACachedRepositoryIsTaken) {
   const test::TempDir directory;
   std::ifstream config(golden_folder("sdar") / "config.json");

@@ -74,6 +74,14 @@ MoELayer::MoELayer(const WeightScope& scope, const MoEConfig& config)
   addresses_ = addresses_of(all, scope.runtime());
 }
 
+int64_t MoELayer::expert_bytes() const {
+  int64_t bytes = 0;
+  for (const GatedMLP& expert : experts_) {
+    for (const Linear* part : {&expert.gate(), &expert.up(), &expert.down()}) bytes += part->weight().bytes();
+  }
+  return bytes;
+}
+
 void MoELayer::run_expert(const LayerContext& context, int64_t expert, const TensorView& x,
                           const std::vector<Choice>& choices, const TensorView& results) const {
   std::vector<int64_t> places;  // of this expert among the choices

@@ -41,6 +41,9 @@ class MoELayer {
   // y += that of the rows
   void add_to(const LayerContext& context, const Rows& rows, const TensorView& y) const { run(context, rows, y, y); }
 
+  // Of the weights of the experts that the router chooses from.
+  int64_t expert_bytes() const;
+
  private:
   using Choice = ExpertRouter::Choice;
   // y = residual, where there is one, + the experts of the rows.

@@ -76,6 +76,9 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
   if (!c.moe_layers.empty() && c.moe_layers[static_cast<size_t>(layer)]) {
     require_experts(*context_.ops, layer, c.moe.router.num_experts);
     block.moe.emplace(scope.scope("mlp"), c.moe);
+    const auto& router = c.moe.router;
+    info_.experts = {info_.experts.bytes + block.moe->expert_bytes(), static_cast<int32_t>(router.num_experts),
+                     static_cast<int32_t>(router.experts_per_token)};
   } else {
     block.mlp.emplace(scope.scope("mlp"), c.hidden, c.intermediate);
   }

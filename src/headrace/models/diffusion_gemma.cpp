@@ -89,6 +89,10 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
     checkpoint_.require_all_used({"model.encoder.vision_tower.", "model.encoder.embed_vision.", "model.encoder.audio"});
   }
   info_.weight_bytes = checkpoint_.stored_bytes();
+  const auto& router = gemma.moe.router;
+  info_.experts.count = static_cast<int32_t>(router.num_experts);
+  info_.experts.per_token = static_cast<int32_t>(router.experts_per_token);
+  for (const Block& block : blocks_) info_.experts.bytes += block.moe.expert_bytes();
 }
 
 DiffusionGemma::Block DiffusionGemma::make_block(int32_t i, const ModelConfig& c, const DiffusionGemmaConfig& gemma) {

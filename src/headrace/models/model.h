@@ -1,5 +1,6 @@
 // A language model as the engine sees it.
 #pragma once
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,10 +22,28 @@ struct ModelInfo {
   std::vector<int32_t> full_attn_layer_ids;
   std::vector<KVLayerScales> kv_scales;  // that the checkpoint brings, for a cache of 8 bits
   int32_t num_gdn_layers = 0;
-  GDNPoolConfig gdn;                       // num_slots is the engine's to choose
-  int64_t weight_bytes = 0;                // as stored, or as made up
+  GDNPoolConfig gdn;         // num_slots is the engine's to choose
+  int64_t weight_bytes = 0;  // as stored, or as made up
+  struct Experts {
+    int64_t bytes = 0;                 // of weight_bytes, of all layers
+    int32_t count = 1, per_token = 1;  // of a layer; shared ones count elsewhere
+  } experts;
   DType dtype = DType::kF32;               // of activations
   std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
+
+  // Bytes of weights that a step of `rows` rows reads, where routers choose evenly: an expert is left out of a layer
+  // with (1 - per_token / count)^rows.
+  double bytes_read(double rows) const {
+    const double left_out = std::pow(1 - share_of_experts(), rows);
+    return static_cast<double>(weight_bytes) - static_cast<double>(experts.bytes) * left_out;
+  }
+  // Of those that one row is multiplied with.
+  double bytes_multiplied() const {
+    return static_cast<double>(weight_bytes) - static_cast<double>(experts.bytes) * (1 - share_of_experts());
+  }
+
+ private:
+  double share_of_experts() const { return static_cast<double>(experts.per_token) / experts.count; }
 };
 
 // Owns its weights. Not thread-safe: one engine runs it.
