@@ -65,7 +65,7 @@ struct HeadOutputs {
   // By a warp of the first block. Bytes may have come before they are expected.
   __device__ void wait(int lane) const {
     if (lane == 0) barrier_expect(shared_address(&barrier), sizeof(y));
-    barrier_wait_cluster(shared_address(&barrier), 0);
+    barrier_wait_sent(shared_address(&barrier), 0);
   }
 #else
   __device__ void open(bool) {}

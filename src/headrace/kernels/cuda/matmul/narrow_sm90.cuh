@@ -323,7 +323,7 @@ struct Consumer {
   __device__ void give_room() const {
     named_barrier<1, kMultipliers>();
     if (!alone() && threadIdx.x < static_cast<unsigned>(p.blocks))
-      barrier_arrive_in(address_in(shared.taken(), threadIdx.x));
+      barrier_arrive_having_read_in(address_in(shared.taken(), threadIdx.x));
   }
 };
 #endif

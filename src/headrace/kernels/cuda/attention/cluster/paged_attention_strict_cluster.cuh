@@ -76,13 +76,16 @@ struct StrictCluster {
 
   // Adds up all groups of the piece, where this is the last of its clusters to come here. The others return false.
   __device__ bool join_groups(int groups, StrictTotal<S>& total) const {
-    __threadfence();
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0) {
-      uint32_t* done = call.done + piece * S::kBlocks + b.rank;
-      last = atomicInc(done, static_cast<unsigned>(rounds.parts) - 1) == static_cast<unsigned>(rounds.parts) - 1;
-      __threadfence();
+      const auto others = static_cast<unsigned>(rounds.parts) - 1;
+      unsigned before;  // releases what this block wrote, and acquires what the others did
+      asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                   : "=r"(before)
+                   : "l"(call.done + piece * S::kBlocks + b.rank), "r"(others)
+                   : "memory");
+      last = before == others;
     }
     if (!__syncthreads_or(last)) return false;
     if (!b.has_chain()) return true;
@@ -175,7 +178,7 @@ struct StrictCluster {
       b.find_value_pages(next, value_pages);
       if (more && threadIdx.x == 0) b.expect(next, number + 1);
       float base[2];
-      barrier_wait_cluster(b.largest_full(number), number >> 1 & 1);
+      barrier_wait_sent(b.largest_full(number), number >> 1 & 1);
       const unsigned scaled = b.follow(now, number, state, base);
       b.send_weights(now, number, s, base);
       wait_copies<0>();
@@ -187,9 +190,9 @@ struct StrictCluster {
       b.load_keys(following, key_pages);
       commit_copies();
       if (!more) let_next_start();
-      barrier_wait_cluster(b.weights_full(number), number >> 1 & 1);
+      barrier_wait_sent(b.weights_full(number), number >> 1 & 1);
       b.add_values(now, number, scaled, state);
-      barrier_wait_cluster(b.added_full(number), number >> 1 & 1);
+      barrier_wait_sent(b.added_full(number), number >> 1 & 1);
       b.add_sums(now, number, state);
       if (now.ends_group()) end_group(state, total);
       if (!more) return;

@@ -365,11 +365,7 @@ struct StreamBlock : StreamLoads<S> {
       if (value_warp() == 0 && this->lane == 0) barrier_expect(this->weights_full(number), weight_bytes(now));
       barrier_wait(this->barrier(S::kValuesFull + stage.stage), stage.phase);
       barrier_wait(this->followed(number), number / S::kRing & 1);
-      if constexpr (S::kCopiesWeights) {  // the narrower wait is for messages; copies were not tried with it
-        barrier_wait_cluster(this->weights_full(number), number / S::kDepth & 1);
-      } else {
-        barrier_wait_sent(this->weights_full(number), number / S::kDepth & 1);
-      }
+      barrier_wait_sent(this->weights_full(number), number / S::kDepth & 1);
       add_values(now, number, stage.stage, value);
       barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage));
       barrier_arrive(this->values_added(number));
