@@ -3,6 +3,7 @@
 #pragma once
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_block.cuh"
 #include "headrace/kernels/cuda/attention/cluster/strict_cluster_place.cuh"
+#include "headrace/kernels/cuda/primitives/last_block.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
@@ -78,15 +79,8 @@ struct StrictCluster {
   __device__ bool join_groups(int groups, StrictTotal<S>& total) const {
     __syncthreads();
     bool last = false;
-    if (threadIdx.x == 0) {
-      const auto others = static_cast<unsigned>(rounds.parts) - 1;
-      unsigned before;  // releases what this block wrote, and acquires what the others did
-      asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                   : "=r"(before)
-                   : "l"(call.done + piece * S::kBlocks + b.rank), "r"(others)
-                   : "memory");
-      last = before == others;
-    }
+    if (threadIdx.x == 0)
+      last = comes_last(call.done + piece * S::kBlocks + b.rank, static_cast<unsigned>(rounds.parts) - 1);
     if (!__syncthreads_or(last)) return false;
     if (!b.has_chain()) return true;
 #pragma unroll 4

@@ -7,6 +7,7 @@
 #include "headrace/kernels/cuda/attention/mma/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/attention/stream/strict_stream_block.cuh"
 #include "headrace/kernels/cuda/gate.cuh"
+#include "headrace/kernels/cuda/primitives/last_block.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
@@ -121,18 +122,11 @@ struct StrictStream {
   }
 
   // Whether this is the last of the piece's clusters to come here.
-  __device__ bool comes_last() const {
+  __device__ bool is_last() const {
     __syncthreads();
     bool last = false;
-    if (threadIdx.x == 0) {
-      const auto others = static_cast<unsigned>(rounds.parts) - 1;
-      unsigned before;  // releases what this block wrote, and acquires what the others did
-      asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                   : "=r"(before)
-                   : "l"(call.done + piece * S::kBlocks + b.rank), "r"(others)
-                   : "memory");
-      last = before == others;
-    }
+    if (threadIdx.x == 0)
+      last = comes_last(call.done + piece * S::kBlocks + b.rank, static_cast<unsigned>(rounds.parts) - 1);
     return __syncthreads_or(last);
   }
 
@@ -265,7 +259,7 @@ __device__ inline void attend_strict_stream_block(const StrictStreamCall& call, 
   bool nan = false;
   if (place.groups == 1) {
     nan = cluster.write_own(own, any_key);
-  } else if (cluster.comes_last()) {
+  } else if (cluster.is_last()) {
     nan = cluster.write_joined();
   }
   if (__syncthreads_or(nan)) cluster.redo();
