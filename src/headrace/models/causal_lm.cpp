@@ -53,6 +53,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
   head_ = c.tied_head ? Linear(embedding_, {}) : Linear(weights.head, "lm_head", c.vocab, c.hidden);
   if (!checkpoint_.is_random()) checkpoint_.require_all_used();
   info_.weight_bytes = checkpoint_.stored_bytes();
+  if (!c.tied_head) info_.gathered_bytes = embedding_.bytes();
 }
 
 void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t layer) {

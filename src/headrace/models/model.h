@@ -24,6 +24,8 @@ struct ModelInfo {
   int32_t num_gdn_layers = 0;
   GDNPoolConfig gdn;         // num_slots is the engine's to choose
   int64_t weight_bytes = 0;  // as stored, or as made up
+  // Of these: an embedding that is not the head as well, of which a token reads a row.
+  int64_t gathered_bytes = 0;
   struct Experts {
     int64_t bytes = 0;                 // of weight_bytes, of all layers
     int32_t count = 1, per_token = 1;  // of a layer; shared ones count elsewhere
@@ -32,18 +34,15 @@ struct ModelInfo {
   std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
 
   // Bytes of weights that a step of `rows` rows reads, where routers choose evenly: an expert is left out of a layer
-  // with (1 - per_token / count)^rows.
-  double bytes_read(double rows) const {
-    const double left_out = std::pow(1 - share_of_experts(), rows);
-    return static_cast<double>(weight_bytes) - static_cast<double>(experts.bytes) * left_out;
-  }
+  // with (1 - per_token / count)^rows. Rows that choose alike read less.
+  double bytes_read(double rows) const { return without_experts() + expert_share(1 - std::pow(1 - chosen(), rows)); }
   // Of those that one row is multiplied with.
-  double bytes_multiplied() const {
-    return static_cast<double>(weight_bytes) - static_cast<double>(experts.bytes) * (1 - share_of_experts());
-  }
+  double bytes_multiplied() const { return without_experts() + expert_share(chosen()); }
 
  private:
-  double share_of_experts() const { return static_cast<double>(experts.per_token) / experts.count; }
+  double chosen() const { return static_cast<double>(experts.per_token) / experts.count; }
+  double expert_share(double share) const { return static_cast<double>(experts.bytes) * share; }
+  double without_experts() const { return static_cast<double>(weight_bytes - gathered_bytes - experts.bytes); }
 };
 
 // Owns its weights. Not thread-safe: one engine runs it.
