@@ -153,19 +153,15 @@ class Rehearsal {
 
 void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLimits& limits, const Measured& m) {
   const ModelInfo& info = llm.model_info();
-  const double reads = info.bytes_read(m.rows) / limits.copy_rate,
-               products = info.bytes_multiplied() * m.rows / limits.matmul_rate,  // weights of 2 bytes
-      floor = std::max(reads, products);
+  const double floor = step_floor(info, limits, m.rows);
   write_out(fmt::format(
       "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"drawn_step_s\": {:.6f}, "
-      "\"rows\": {:.1f}, {}"
-      "\"looped_step_s\": {:.6f}, "
+      "\"rows\": {:.1f}, {}\"looped_step_s\": {:.6f}, "
       "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
       "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
-      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows,
-      info.experts.bytes > 0 ? "\"floor_of\": \"experts chosen evenly\", " : "", m.looped_s, m.device_s,
-      1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor, m.step_s / floor,
-      m.tokens_per_forward, m.tokens_per_s));
+      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows, floor_of(info),
+      m.looped_s, m.device_s, 1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor,
+      m.step_s / floor, m.tokens_per_forward, m.tokens_per_s));
 }
 
 }  // namespace

@@ -91,15 +91,13 @@ void bench_canvases(LLM& llm) {
       HR_REQUIRE(!failed, ErrorCode::kOutOfMemory, "bench canvases: there are no graphs to measure: ", *failed);
       for (const int32_t prompt : kPrompts) {
         for (const auto& [rows, step_s] : measured_steps(engine, prompt)) {
-          const auto count = static_cast<double>(rows);
-          const double reads = info.bytes_read(count) / limits.copy_rate,
-                       products = info.bytes_multiplied() * count / limits.matmul_rate;  // weights of 2 bytes
-          write_out(fmt::format(
-              "{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, \"engine_start_s\": "
-              "{:.3f}}}\n",
-              strategy, rows, prompt + kOutput, info.architecture,
-              graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", step_s, step_s / std::max(reads, products),
-              start_s));
+          const double floor = step_floor(info, limits, static_cast<double>(rows));
+          write_out(
+              fmt::format("{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, "
+                          "{}\"engine_start_s\": {:.3f}}}\n",
+                          strategy, rows, prompt + kOutput, info.architecture,
+                          graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", step_s, step_s / floor,
+                          floor_of(info), start_s));
         }
       }
       write_out(fmt::format("{{\"name\": \"{} ran\", \"steps\": {}, \"graph_steps\": {}, \"device_steps\": {}}}\n",

@@ -1,7 +1,11 @@
 // What a device reaches, measured in the run that a bench is held against.
 #pragma once
+#include <algorithm>
+#include <string_view>
+
 #include "headrace/base/device.h"
 #include "headrace/kernels/op_context.h"
+#include "headrace/models/model.h"
 
 namespace headrace::app {
 
@@ -11,5 +15,14 @@ struct DeviceLimits {
 
 // By copies of 1 GiB, and products of 8192 rows and columns.
 DeviceLimits measured_limits(DeviceRuntime& runtime, const OpContext& context);
+
+// Seconds that a step of `rows` rows takes at least: to read the weights, or for the products of weights of 2 bytes.
+inline double step_floor(const ModelInfo& info, const DeviceLimits& limits, double rows) {
+  return std::max(info.bytes_read(rows) / limits.copy_rate, info.bytes_multiplied() * rows / limits.matmul_rate);
+}
+// A JSON field beside such a floor, with the comma behind it: of what it is one, where rows may read less.
+inline std::string_view floor_of(const ModelInfo& info) {
+  return info.experts.bytes > 0 ? R"("floor_of": "experts chosen evenly", )" : "";
+}
 
 }  // namespace headrace::app
