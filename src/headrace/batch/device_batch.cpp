@@ -66,9 +66,9 @@ void DeviceBatch::note_pages(const TensorView& table, int32_t row, int64_t pages
              " rows and ", config_.table_pages, " pages");
   const auto* from = static_cast<const int32_t*>(table.select(row).data());
   int32_t* known = host_table_.data() + row * config_.table_pages;
-  const auto differing = std::mismatch(from, from + pages, known);
-  if (differing.first == from + pages) return;
-  const int64_t first = differing.first - from;
+  // Nearly always nothing is new, which memcmp finds several times as fast as a loop that has to say where.
+  if (std::memcmp(from, known, static_cast<size_t>(bytes_of<int32_t>(pages))) == 0) return;
+  const int64_t first = std::mismatch(from, from + pages, known).first - from;
   std::copy(from + first, from + pages, known + first);
   changed_.push_back({row * config_.table_pages + first, row * config_.table_pages + pages});
 }
