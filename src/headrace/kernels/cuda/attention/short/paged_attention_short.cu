@@ -7,32 +7,12 @@
 namespace headrace::cuda {
 namespace {
 
-// Smaller tiles than strict mode's leave more of shared memory to keys that are under way.
-template <class T>
-using FastShape = ShortShape<T, 128, 64, true>;
 template <int kTiles>
 constexpr int kPieceKeys = ShortPieceShape<StrictShape<__half, 128>, kTiles>::kKeys;
 
-template <class S, int kTiles>
-void launch_tiles(const ShortCall& call, const Stream& stream) {
-  const dim3 grid(static_cast<unsigned>((call.p.kv_heads + S::kWarps - 1) / S::kWarps),
-                  static_cast<unsigned>(call.p.requests));
-  launch_early(stream, attend_short<S, kTiles>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");
-}
-
-// One form for all requests of a launch: where some had 16 rows and some 32, the code of both took a multiprocessor
-// longer than that of 32 alone.
-template <class S>
-void launch_short(const ShortCall& call, const AttentionShape& shape, const Stream& stream) {
-  (shape.max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
-}
-
 template <class T>
 void launch_of(const ShortCall& call, const AttentionShape& shape, bool alone, const Stream& stream) {
-  const auto launch = !alone                                      ? attend_sharers_of<T>
-                      : shape.determinism == Determinism::kStrict ? launch_short<StrictShape<T, 128>>
-                                                                  : launch_short<FastShape<T>>;
-  launch(call, shape, stream);
+  (alone ? attend_alone_of<T> : attend_sharers_of<T>)(call, shape, stream);
 }
 
 // Whether requests may be of the usual kind, in whole pieces of whole heads.

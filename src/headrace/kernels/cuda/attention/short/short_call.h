@@ -12,8 +12,10 @@ struct ShortCall {
   bool runs;       // requests may be of the usual kind
 };
 
-// A block for each request and kv head (paged_attention_sharers.cuh). One of these for each type of the queries, in a
-// file of its own.
+// A warp for each request and kv head (paged_attention_alone.cuh), or a block (paged_attention_sharers.cuh). One of
+// each for each type of the queries, in a file of its own.
+template <class T>
+void attend_alone_of(const ShortCall& call, const AttentionShape& shape, const Stream& stream);
 template <class T>
 void attend_sharers_of(const ShortCall& call, const AttentionShape& shape, const Stream& stream);
 
