@@ -142,13 +142,23 @@ struct Multiplier {
       if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
     }
   }
+  // Tells the other blocks of step s. What is handed over says by itself that it is there, so they are told to ask for
+  // it when this block has its last sums, and what it writes meanwhile is there when they do. (Told earlier, they ask
+  // twice.) Of what does not they are told when it is written.
+  enum class Has : uint8_t { kSums, kWritten };
+  __device__ void tell(int s, Has has) const {
+    if (threadIdx.x != 0 || s + 1 == p.num_steps) return;
+    const After after = p.steps[s + 1].after;
+    if ((after == After::kSeen) == (has == Has::kWritten)) meeting.arrive(after);
+  }
   __device__ void run_step(int s) {
     const Step& step = p.steps[s];
-    const bool empty = Share(step).empty();
+    const Share share(step);
+    const bool empty = share.empty();
     Slices x = empty ? Slices{} : input.begin(step);
     if (threadIdx.x == 0) begin_step(s);
     if (s > 0 && s + 1 == p.num_steps) forget_values(*shared.other_values);
-    if (empty) return;
+    if (empty) return tell(s, Has::kSums);
     for_groups(step, [&](int begin, int end) {
       const Output out(p, step, begin, end);
       const Rows& from = step.products[0].result.residual;  // of one product alone
@@ -159,6 +169,7 @@ struct Multiplier {
         default: multiply_group<3>(step, x);
       }
       named_barrier<kGroupSummed, kConsumers>();
+      if (end == share.end) tell(s, Has::kSums);
       write(step, out, residual);
     });
     named_barrier<kStepDone, kConsumers>();
@@ -175,7 +186,7 @@ struct Multiplier {
         named_barrier<kStepMay, kConsumers>();
       }
       run_step(s);
-      if (s + 1 < p.num_steps && threadIdx.x == 0) meeting.arrive(p.steps[s + 1].after);  // its block has written all
+      tell(s, Has::kWritten);
     }
     const bool even_meetings = p.num_steps % 2 != 0;  // the exchange counts on an odd number
     if (p.num_steps > 1 && even_meetings && threadIdx.x == 0) meeting.arrive(After::kAsked);

@@ -14,6 +14,18 @@ struct Slices {
   bool whole, fresh = true;
 };
 
+// Where a step's x lies. Such copies stand in registers: what lies in shared memory, as a step does, is read anew
+// behind every instruction that touches memory.
+template <class T>
+struct Source {
+  const T* data;
+  int64_t stride;
+  int in;
+
+  __device__ explicit Source(const Step& step)
+      : data(static_cast<const T*>(step.x.data)), stride(step.x.token_stride), in(step.in) {}
+};
+
 // As one thread of a team sees it. kColumns: rows of x in a product, those that are not there are zeros.
 template <class T, int kColumns>
 struct Input {
@@ -24,12 +36,13 @@ struct Input {
   const Steps& p;
   const Shared shared;
   int team, warp, lane;
+  int rows = p.rows, places = p.plan.slices;
   int piece = threadIdx.x % kPieces, first_row = threadIdx.x % kTeamThreads / kPieces;
 
   __device__ void meet_team() const {
     team == 0 ? named_barrier<kTeam0, kTeamThreads>() : named_barrier<kTeam1, kTeamThreads>();
   }
-  __device__ uint32_t slice(int i, int of_team) const { return shared.x + (of_team * p.plan.slices + i) * kSliceBytes; }
+  __device__ uint32_t slice(int i, int of_team) const { return shared.x + (of_team * places + i) * kSliceBytes; }
   // This thread's piece of a row of x.
   __device__ uint32_t piece_at(int i, int row) const {
     const int at = piece / 8 * kColumns + row;  // of rows of 128 bytes
@@ -39,20 +52,22 @@ struct Input {
 
   __device__ void fetch_norm(const Step& step) const {
     if (step.norm_weight == nullptr || first_row != 0 || Share(step).empty()) return;
-    for (int slice = team; slice < step.slices; slice += kTeams) {
+    const auto* const weight = static_cast<const T*>(step.norm_weight);
+    for (int slice = team, slices = step.slices, in = step.in; slice < slices; slice += kTeams) {
       const int k = slice * ChainPlan::kSliceLen + piece * 8;
-      const bool inside = k < step.in;
-      copy16(norm_piece(slice), static_cast<const T*>(step.norm_weight) + (inside ? k : 0), inside);
+      const bool inside = k < in;
+      copy16(norm_piece(slice), weight + (inside ? k : 0), inside);
     }
   }
   // Past the caches of this multiprocessor: other blocks have just written it. Zeros behind the ends.
-  __device__ void fetch(const Step& step, int slice, int to) const {
+  __device__ void fetch(const Source<T>& x, int slice, int to) const {
     const int k = slice * ChainPlan::kSliceLen + piece * 8;
+    const T* from = x.data + first_row * x.stride + k;
 #pragma unroll
-    for (int i = 0; i < kThreadRows; ++i) {
+    for (int i = 0; i < kThreadRows; ++i, from += kRowStep * x.stride) {
       const int row = first_row + i * kRowStep;
-      const bool inside = k < step.in && row < p.rows;
-      copy16(piece_at(to, row), static_cast<const T*>(step.x.data) + (inside ? step.x.at(row) + k : 0), inside);
+      const bool inside = k < x.in && row < rows;
+      copy16(piece_at(to, row), inside ? from : x.data, inside);
     }
   }
   // What this thread fetched has come. Where it was handed over and had not been there yet, it is asked for until it
@@ -74,13 +89,19 @@ struct Input {
     }
   }
 
-  __device__ void square(int slices, float (&sums)[kThreadRows]) const {
+  __device__ void settle_all(const Step& step, int slices) const {
+    for (int i = 0; i < slices; ++i) settle(step, team + i * kTeams, i);
+  }
+  // Adds to a row's sum for each of this thread's rows; whether all of x has come, where it is handed over.
+  __device__ bool square(int slices, float (&sums)[kThreadRows]) const {
+    uint32_t largest = 0;
     for (int slice = 0; slice < slices; ++slice) {
       uint4 pieces[kThreadRows];
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i) pieces[i] = load_piece(piece_at(slice, first_row + i * kRowStep));
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i) {
+        largest = max(largest, max(pieces[i].y, pieces[i].w));
         for (const uint32_t word : {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w}) {
           const float2 v = unpack2<T>(word);
           sums[i] = fmaf(v.y, v.y, fmaf(v.x, v.x, sums[i]));
@@ -89,12 +110,17 @@ struct Input {
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) sums[i] = warp_sum(sums[i]);
+    return largest != ~0u;
   }
   // The factors of this thread's rows: sums as those of rms_norm.cu.
   __device__ void find_scales(const Step& step, int slices, float (&scales)[kThreadRows]) const {
     constexpr int kOfRow = ChainPlan::kMostRows / 2;  // places for each warp
     float sums[kThreadRows] = {};
-    square(slices, sums);
+    while (!__all_sync(0xffffffffu, square(slices, sums) || !step.handed)) {
+      settle_all(step, slices);
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+    }
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < kThreadRows; ++i) shared.squares[(team * 4 + warp) * kOfRow + i] = sums[i];
@@ -117,6 +143,7 @@ struct Input {
   __device__ void normalise(const Step& step, int slices) const {
     float scales[kThreadRows];
     find_scales(step, slices, scales);
+    const float weight_offset = step.weight_offset;
     for (int slice = 0; slice < slices; ++slice) {
       const uint4 factor = load_piece(norm_piece(slice * kTeams + team));
       uint4 pieces[kThreadRows];
@@ -126,7 +153,7 @@ struct Input {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float2 f = unpack2<T>(factor_words[j]);
-        f.x += step.weight_offset, f.y += step.weight_offset;
+        f.x += weight_offset, f.y += weight_offset;
 #pragma unroll
         for (int i = 0; i < kThreadRows; ++i) {
           uint32_t* const words[] = {&pieces[i].x, &pieces[i].y, &pieces[i].z, &pieces[i].w};
@@ -143,14 +170,14 @@ struct Input {
     Slices x{
         .first_slice = team, .count = ChainPlan::team_slices(step.slices, team), .whole = p.plan.holds(step.slices)};
     const int now = min(x.count, p.plan.slices);
+    const Source<T> source(step);
     for (; x.next < now; ++x.next) {
-      fetch(step, team + x.next * kTeams, x.next);
+      fetch(source, team + x.next * kTeams, x.next);
       commit_copies();
     }
     if (x.whole) {
       wait_copies<0>();
-      for (int i = 0; i < x.count; ++i) settle(step, team + i * kTeams, i);
-      if (step.norm_weight != nullptr) normalise(step, x.count);
+      step.norm_weight != nullptr ? normalise(step, x.count) : settle_all(step, x.count);  // normalise looks by itself
       fence_for_wgmma();
       named_barrier<kXIsHere, kConsumers>();
       return x;
@@ -170,14 +197,14 @@ struct Input {
     if (!x.fresh) {
       if (x.left > 0) {
         if (x.next == x.count) x.next = 0;
-        fetch(step, team + x.next * kTeams, x.at == 0 ? p.plan.slices - 1 : x.at - 1);
+        fetch(Source<T>(step), team + x.next * kTeams, x.at == 0 ? places - 1 : x.at - 1);
         ++x.next, --x.left;
       }
       commit_copies();
     }
     x.fresh = false;
     const int at = x.at;
-    if (++x.at == p.plan.slices) x.at = 0;
+    if (++x.at == places) x.at = 0;
     return slice(at, team);
   }
 };
