@@ -113,17 +113,31 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // linear_pairs.h
 HR_OP_SET(portable, kLibraryRows);
 #ifdef HR_HAVE_AVX2
 HR_OP_SET(avx2, kLibraryRows);
+#endif
+#ifdef HR_HAVE_AVX512
 HR_OP_SET(avx512, kLibraryRows);
+#endif
+#ifdef HR_HAVE_AVX512BF16
 HR_OP_SET(avx512bf16, kLibraryRowsBesidePairs);
+#endif
+#ifdef HR_HAVE_AMX
 HR_OP_SET(amx, kLibraryRows);
 #endif
 
 bool always() { return true; }
 
-constexpr std::array kSets = {
+constexpr std::array kSets = {  // the fastest first
+#ifdef HR_HAVE_AMX
+    KernelSet{&k_amx, has_amx},
+#endif
+#ifdef HR_HAVE_AVX512BF16
+    KernelSet{&k_avx512bf16, has_avx512_bf16},
+#endif
+#ifdef HR_HAVE_AVX512
+    KernelSet{&k_avx512, has_avx512},
+#endif
 #ifdef HR_HAVE_AVX2
-    KernelSet{&k_amx, has_amx},       KernelSet{&k_avx512bf16, has_avx512_bf16},
-    KernelSet{&k_avx512, has_avx512}, KernelSet{&k_avx2, has_avx2},
+    KernelSet{&k_avx2, has_avx2},
 #endif
     KernelSet{&k_portable, always},
 };
