@@ -163,7 +163,7 @@ struct Multiplier {
       const Output out(p, step, begin, end);
       const Rows& from = step.products[0].result.residual;  // of one product alone
       const uint32_t residual = out.wanted && from.data != nullptr ? fresh_bits(from, out.row, out.column) : 0;
-      switch ((end - begin + step.tile_units() - 1) / step.tile_units()) {
+      switch (step.tiles(end - begin)) {
         case 1: multiply_group<1>(step, x); break;
         case 2: multiply_group<2>(step, x); break;
         default: multiply_group<3>(step, x);

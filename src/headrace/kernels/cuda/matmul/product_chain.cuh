@@ -38,6 +38,7 @@ struct Step {
   After after;
 
   __device__ int tile_units() const { return combined ? 1 : 2; }
+  __device__ int tiles(int of_units) const { return combined ? of_units : (of_units + 1) / 2; }  // no division
 };
 
 struct Steps {
