@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "headrace/kernels/cpu/distance_bins.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "kernels/kernel_sets.h"
 #include "support/all_close.h"
@@ -281,6 +282,23 @@ TEST_P(SampleTokens, OfARowWithoutNumbersAnIdOfTheVocabularyComes) {
       EXPECT_TRUE(id >= 0 && id < 3) << id;
     }
   }
+}
+
+TEST(DistanceBins, WeighAsTheExponentialDoesAndAscend) {
+  using cpu::DistanceBins;
+  const DistanceBins bins;
+  size_t last = 0;
+  for (double distance = 1e-7; distance < 200; distance *= 1.0007) {
+    const size_t bin = DistanceBins::of(distance);
+    ASSERT_TRUE(bin >= last && bin < DistanceBins::kCount) << distance;
+    ASSERT_NEAR(bins.weight(bin, distance), std::exp(-distance), 3e-16) << distance;
+    ASSERT_LE(DistanceBins::least_weight(bin), std::exp(-distance)) << distance;
+    last = bin;
+  }
+  EXPECT_EQ(last, DistanceBins::kCount - 1);
+  EXPECT_EQ(bins.weight(DistanceBins::of(0), 0), 1);
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(bins.weight(DistanceBins::of(kNaN), kNaN), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, SampleTokens, testing::Values("reference", "portable", "cuda"),

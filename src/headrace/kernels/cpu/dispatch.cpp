@@ -126,7 +126,8 @@ HR_OP_SET(amx, kLibraryRows);
 
 bool always() { return true; }
 
-constexpr std::array kSets = {  // the fastest first
+constexpr std::array kSets = {
+    // the fastest first
 #ifdef HR_HAVE_AMX
     KernelSet{&k_amx, has_amx},
 #endif
