@@ -126,8 +126,8 @@ HR_OP_SET(amx, kLibraryRows);
 
 bool always() { return true; }
 
+// The fastest first.
 constexpr std::array kSets = {
-    // the fastest first
 #ifdef HR_HAVE_AMX
     KernelSet{&k_amx, has_amx},
 #endif
