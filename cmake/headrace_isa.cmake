@@ -8,7 +8,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(HEADRACE_ISA_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   set(HEADRACE_ISA_FLAGS_avx512bf16 ${HEADRACE_ISA_FLAGS_avx512} -mavx512bf16)
   set(HEADRACE_ISA_FLAGS_amx ${HEADRACE_ISA_FLAGS_avx512bf16} -mamx-tile -mamx-bf16)
-  # Sanitizers run tests on the machine that builds: sets that do not run there would be a quarter of the build's time.
+  # Sanitizers run tests on the machine that builds: sets that do not run there would be a seventh of its time.
   if(HEADRACE_SANITIZE AND EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)
     foreach(isa_and_flag avx2=avx2 avx512=avx512bw avx512bf16=avx512_bf16 amx=amx_bf16)

@@ -9,7 +9,7 @@
 namespace headrace::cuda {
 
 // What holds behind a meeting of all blocks before a step. kSeen: what they wrote before may be touched. kEarlierSeen:
-// what they had written when they met the last time. kAsked: only that it is time to ask for what is handed over.
+// what they wrote in steps before the last one. kAsked: only that it is time to ask for what is handed over.
 enum class After : uint8_t { kSeen, kEarlierSeen, kAsked };
 
 struct ChainExchange {
