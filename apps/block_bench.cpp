@@ -8,6 +8,8 @@
 #include "device_limits.h"
 #include "output.h"
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace::app {
 namespace {
 

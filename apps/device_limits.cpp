@@ -4,6 +4,7 @@
 
 #include "bench/measured_limits.h"
 #include "bench/report.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda_module.h"
 
 namespace headrace::app {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "apps/exit_status.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/device_registry.h"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/exit_status.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/cuda_module.h"
 

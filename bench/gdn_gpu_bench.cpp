@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/exit_status.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/kernels/cuda_module.h"
 

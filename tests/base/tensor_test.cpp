@@ -1,4 +1,5 @@
 #include "headrace/base/tensor.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 #include "headrace/batch/device_batch.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

@@ -6,6 +6,7 @@
 
 #include "engine/golden_batches.h"
 #include "engine/with_end_tokens.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"

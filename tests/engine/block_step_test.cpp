@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/batch_padding.h"
 #include "headrace/engine/block_loop.h"

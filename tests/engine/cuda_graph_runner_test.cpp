@@ -1,5 +1,6 @@
 // What a graph runner refuses: it needs no device for that.
 #include "headrace/engine/cuda_graph_runner.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Decode steps as graphs give what they give without: skipped where there is no device.
 #include <gtest/gtest.h>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/engine/engine.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/models/model_registry.h"

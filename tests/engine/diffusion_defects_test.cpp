@@ -16,6 +16,7 @@
 #include "engine/toy_diffusion_model.h"
 #include "engine/with_end_tokens.h"
 #include "headrace/attention/attention.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/pool/kv_pool.h"

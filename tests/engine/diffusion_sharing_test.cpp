@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/strategy_pairs.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda_module.h"
 #include "support/device_mirror.h"
 

@@ -7,6 +7,7 @@
 
 #include "engine/strategy_pairs.h"
 #include "engine/with_end_tokens.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/strategy/decoding_option.h"

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/golden_batches.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/engine/engine.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"

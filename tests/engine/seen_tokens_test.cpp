@@ -1,5 +1,6 @@
 // What a step brings of the texts of requests with a penalty, against all of them.
 #include "headrace/engine/seen_tokens.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

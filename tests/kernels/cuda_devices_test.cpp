@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/cuda_module.h"
 #include "support/all_close.h"

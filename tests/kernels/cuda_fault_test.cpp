@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda/memory_left.h"
 #include "headrace/kernels/cuda/no_device_reason.h"
 #include "headrace/kernels/cuda_module.h"

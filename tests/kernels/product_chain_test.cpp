@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda/matmul/product_chain_exchange.h"
 #include "headrace/kernels/cuda/matmul/product_chain_plan.h"
 #include "headrace/kernels/cuda_module.h"

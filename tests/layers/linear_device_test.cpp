@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/layers/linear.h"
 #include "support/all_close.h"

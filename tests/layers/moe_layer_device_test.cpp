@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"

@@ -1,5 +1,6 @@
 // The second input of a self-conditioned model: which rows it has, what they are, and the same on a device.
 #include "headrace/layers/soft_embedding.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

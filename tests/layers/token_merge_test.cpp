@@ -1,5 +1,6 @@
 // Soft tokens: which rows change, to what, and what is refused.
 #include "headrace/layers/token_merge.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

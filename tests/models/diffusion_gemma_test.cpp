@@ -1,6 +1,7 @@
 // DiffusionGemma against transformers, in float32: text, a canvas without and with a signal from the step before, the
 // canvas after it; and what its config.json may say.
 #include "headrace/models/diffusion_gemma.h"
+#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 

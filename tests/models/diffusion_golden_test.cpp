@@ -1,6 +1,7 @@
 // Diffusion families' logits against those of transformers' native classes under the family's mask, in float32.
 #include <gtest/gtest.h>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"

@@ -1,6 +1,7 @@
 // Every family's logits against those of transformers, in float32, however the prompt is cut.
 #include <gtest/gtest.h>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/reference/reference_ops.h"

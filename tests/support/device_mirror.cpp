@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda_module.h"
 

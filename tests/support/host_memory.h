@@ -1,6 +1,6 @@
 // A device whose memory is the CPU's, for tests that count, limit or rename it.
 #pragma once
-#include "headrace/base/device.h"
+#include "headrace/base/device_runtime.h"
 
 namespace headrace::testing_support {
 

@@ -1,5 +1,7 @@
 #include "headrace/attention/attention_backend.h"
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

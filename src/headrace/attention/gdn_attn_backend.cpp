@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/supported_heads.h"
 
 namespace headrace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/supported_heads.h"
 
 namespace headrace {

@@ -1,5 +1,7 @@
 #include "headrace/base/shape.h"
 
+#include <ostream>
+
 #include "headrace/base/error.h"
 
 namespace headrace {
@@ -16,11 +18,12 @@ int64_t Shape::numel() const {
   return count;
 }
 
-std::ostream& operator<<(std::ostream& out, const Shape& shape) {
-  out << '[';
-  for (int i = 0; i < shape.rank(); ++i) out << (i == 0 ? "" : ", ") << shape[i];
-  return out << ']';
+void append_to(std::string& out, const Shape& shape) {
+  out += '[';
+  for (int i = 0; i < shape.rank(); ++i) out += str(i == 0 ? "" : ", ", shape[i]);
+  out += ']';
 }
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << str(shape); }
 
 Shape contiguous_strides(const Shape& shape) {
   Shape strides = shape;

@@ -3,8 +3,9 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <ostream>
+#include <iosfwd>
 #include <span>
+#include <string>
 
 namespace headrace {
 
@@ -27,7 +28,8 @@ class Shape {
   std::array<int64_t, kMaxRank> dims_{};
   int rank_ = 0;
 };
-std::ostream& operator<<(std::ostream& out, const Shape& shape);  // "[2, 3]"
+void append_to(std::string& out, const Shape& shape);  // "[2, 3]"
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
 // Strides of a dense row-major array of `shape`.
 Shape contiguous_strides(const Shape& shape);

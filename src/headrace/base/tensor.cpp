@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 
 bool TensorView::is_contiguous() const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

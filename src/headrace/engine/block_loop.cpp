@@ -6,6 +6,8 @@
 #include <cstring>
 #include <optional>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

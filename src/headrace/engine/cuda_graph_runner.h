@@ -11,6 +11,7 @@
 
 #include "headrace/attention/attention_backend.h"
 #include "headrace/attention/cuda_graph_support.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/batch_padding.h"
 #include "headrace/models/model.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/host_memory.h"
 #include "headrace/base/memory_need.h"
 #include "headrace/engine/graph_sizes.h"

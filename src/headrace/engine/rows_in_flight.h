@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/sample_tokens.h"
 #include "headrace/sampling/sampler.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 
 // Who finds no place any more begins anew.

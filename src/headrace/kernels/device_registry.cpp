@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/error.h"
 #include "headrace/kernels/cuda_module.h"
 

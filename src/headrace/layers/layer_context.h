@@ -1,5 +1,6 @@
 // How layers run: where, with which ops, how strictly, in which dtype.
 #pragma once
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/tensor.h"
 #include "headrace/kernels/op_set.h"
 

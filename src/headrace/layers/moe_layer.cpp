@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

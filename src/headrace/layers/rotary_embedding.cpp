@@ -5,6 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/file_exists.h"
 #include "headrace/base/scope_end.h"
 #include "headrace/engine/decoding_checks.h"
@@ -192,9 +193,13 @@ std::string checked_strategy(const std::filesystem::path& model, const LLMOption
   return engine.strategy;
 }
 
+// The tokenizer is read while the device starts: large ones take as long.
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
+    : LLM(model, options, std::async([&] { return tokenizer_of(model, options); })) {}
+
+LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
     : runtime_(open_device(checked(options).device)),
-      tokenizer_(tokenizer_of(model, options)),
+      tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model)),
       model_(load_checked(model, runtime_, options)),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,8 @@ class LLM {
   Engine& engine() { return *engine_; }
 
  private:
+  LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
+
   DeviceRuntime& runtime_;  // not owned
   Tokenizer tokenizer_;
   SamplingParams default_params_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/supported_heads.h"
 #include "headrace/layers/soft_embedding.h"
 

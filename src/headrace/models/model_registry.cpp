@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/file_exists.h"
 #include "headrace/base/memory_need.h"
 #include "headrace/kernels/cpu/dispatch.h"

@@ -1,5 +1,7 @@
 #include "headrace/pool/gdn_pool.h"
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

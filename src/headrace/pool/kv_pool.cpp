@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "headrace/base/device_runtime.h"
+
 namespace headrace {
 namespace {
 

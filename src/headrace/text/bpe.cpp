@@ -42,12 +42,14 @@ Bpe::Bpe(const Vocabulary& vocabulary, std::vector<bool> may_make, const Merges&
                "' is special, but it is the spelling of byte ", byte, ", which any text may hold");
     byte_ids_[static_cast<size_t>(byte)] = *id;
   }
+  std::string merged;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
+    merged.assign(left).append(right);
     const MergeTable::Merge merge{.left = required_id(vocabulary, left, rank, "left side"),
                                   .right = required_id(vocabulary, right, rank, "right side"),
                                   .rank = static_cast<int32_t>(rank),
-                                  .merged = required_id(vocabulary, left + right, rank, "result")};
+                                  .merged = required_id(vocabulary, merged, rank, "result")};
     if (may_make_[static_cast<size_t>(merge.merged)]) merges_.insert(merge);
   }
 }

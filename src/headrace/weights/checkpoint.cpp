@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {

@@ -4,6 +4,7 @@
 
 #include "headrace/attention/cuda_graph_support.h"
 #include "headrace/attention/op_set_backend.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda_module.h"
 
 namespace headrace::cuda {

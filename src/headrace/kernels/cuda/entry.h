@@ -17,13 +17,9 @@ inline Stream least_of(const Stream& stream) {
 // Runs op with such a copy, behind what waits in the stream: the copy launches nothing of it.
 template <class Result, class Args>
 Result run_as_least(Result (*op)(const Args&, const OpContext&), const Args& args, const OpContext& context) {
-  struct Copy {
-    Stream& of;
-    Stream least = least_of(of);
-    ~Copy() { of.blas = least.blas; }  // it may have been made for this call
-  } copy{stream_of(context)};
+  Stream least = least_of(stream_of(context));
   OpContext there = context;
-  there.stream = &copy.least;
+  there.stream = &least;
   return op(args, there);
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <memory>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda/block_step.h"
 #include "headrace/kernels/cuda/entry.h"
 #include "headrace/kernels/cuda/limits.h"

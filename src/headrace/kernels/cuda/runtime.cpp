@@ -5,8 +5,10 @@
 #include <cstring>
 #include <exception>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/memory_need.h"
 #include "headrace/kernels/cuda/device_check.h"
+#include "headrace/kernels/cuda/matmul/blas_plans.h"
 #include "headrace/kernels/cuda/matmul/product_chain_exchange.h"
 
 namespace headrace::cuda {
@@ -92,12 +94,14 @@ void Runtime::start() {
   check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
   int mps = 0;
   check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
-  stream_.chain = std::make_shared<ProductChain>(
-      exchange_, mps != 0 ? ProductChain::Device::kShared : ProductChain::Device::kAlone);
+  blas_ = std::make_unique<BlasPlans>();
+  chain_ = std::make_unique<ProductChain>(exchange_,
+                                          mps != 0 ? ProductChain::Device::kShared : ProductChain::Device::kAlone);
+  stream_.blas = blas_.get(), stream_.chain = chain_.get(), stream_.notes = &notes_;
 }
 
 Runtime::~Runtime() {
-  stream_.blas.reset();
+  blas_.reset();
   free_cached();
   for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
   cudaFree(stream_.scratch);

@@ -1,9 +1,11 @@
 // Memory and order of work on one CUDA device.
 #pragma once
+#include <memory>
 #include <mutex>
 
-#include "headrace/base/device.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda/free_blocks.h"
+#include "headrace/kernels/cuda/kernel_notes.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -48,6 +50,9 @@ class Runtime final : public DeviceRuntime {
 
   int32_t index_;
   Stream stream_;
+  std::unique_ptr<BlasPlans> blas_;  // what the stream refers to
+  std::unique_ptr<ProductChain> chain_;
+  KernelNotes notes_;
   std::mutex mutex_;          // of what follows
   FreeBlocks blocks_;         // by rounded size
   void* exchange_ = nullptr;  // of the stream's chains

@@ -2,18 +2,15 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <memory>
-#include <string>
-
 #include "headrace/base/error.h"
 #include "headrace/kernels/cuda/check_cuda.h"
-#include "headrace/kernels/cuda/kernel_notes.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/op_context.h"
 
 namespace headrace::cuda {
 
 class BlasPlans;
+class KernelNotes;
 class ProductChain;
 
 // One device's queue of work and what its kernels share. Owned by the runtime.
@@ -26,9 +23,10 @@ struct Stream {
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one at which all blocks of a grid meet
   static constexpr int64_t kCounters = 256;
-  std::shared_ptr<BlasPlans> blas;      // shared only because this file need not know the type; null until it is needed
-  std::shared_ptr<ProductChain> chain;  // likewise, never null: products that were asked for and are not queued yet
-  std::shared_ptr<KernelNotes> notes = std::make_shared<KernelNotes>();  // of the device; copies of the stream share it
+  // Not owned, never null; copies of the stream share them.
+  BlasPlans* blas = nullptr;      // of the library's products
+  ProductChain* chain = nullptr;  // products that were asked for and are not queued yet
+  KernelNotes* notes = nullptr;   // what the device was told and asked about kernels
 };
 
 // Makes the stream's device the calling thread's current one, as launches, allocations and what is asked of kernels
@@ -55,6 +53,14 @@ inline Stream& stream_of(const OpContext& context) {
   launch_waiting(stream);
   return stream;
 }
+
+// Before a launch with so much dynamic shared memory: what a kernel may have without being asked for is 48 KiB, less
+// what it has of static memory. `kernel` is its host function here and below, the device the calling thread's
+// (make_current).
+void allow_shared(const Stream& stream, const void* kernel, size_t bytes, const char* name);
+// Blocks of so many threads and so much dynamic shared memory that a multiprocessor has room for, at least 1. A device
+// is asked once for each kernel.
+int resident_blocks(const Stream& stream, const void* kernel, int threads, size_t shared_bytes, const char* name);
 
 // After a launch: a bad configuration is reported here, a fault of the kernel itself at the next synchronisation.
 inline void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }

@@ -17,7 +17,7 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Of one stream, and not thread-safe, as it is. Made with the first product: loading the library takes a while.
+// Of one stream, and not thread-safe, as it is. The library starts with the first product: loading it takes a while.
 class BlasPlans {
  public:
   struct Plan {
@@ -28,12 +28,12 @@ class BlasPlans {
   };
   using Key = std::array<int64_t, 12>;  // all that the choice depends on
 
-  BlasPlans();
+  BlasPlans() = default;
   BlasPlans(const BlasPlans&) = delete;
   BlasPlans& operator=(const BlasPlans&) = delete;
   ~BlasPlans();
 
-  cublasLtHandle_t handle() const { return handle_; }
+  cublasLtHandle_t handle();
   // For one product; valid as long as this object.
   const Plan& plan(const FusedLinearArgs& args);
 

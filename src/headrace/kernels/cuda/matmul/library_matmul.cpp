@@ -119,17 +119,21 @@ BlasPlans::Plan plan_of(const FusedLinearArgs& a, cublasLtHandle_t handle) {
 void Destroy::operator()(cublasLtMatrixLayout_t layout) const noexcept { cublasLtMatrixLayoutDestroy(layout); }
 void Destroy::operator()(cublasLtMatmulDesc_t descriptor) const noexcept { cublasLtMatmulDescDestroy(descriptor); }
 
-BlasPlans::BlasPlans() { check_blas(cublasLtCreate(&handle_), "starting it"); }
 BlasPlans::~BlasPlans() {
   plans_.clear();
-  cublasLtDestroy(handle_);
+  if (handle_ != nullptr) cublasLtDestroy(handle_);
+}
+
+cublasLtHandle_t BlasPlans::handle() {
+  if (handle_ == nullptr) check_blas(cublasLtCreate(&handle_), "starting it");
+  return handle_;
 }
 
 const BlasPlans::Plan& BlasPlans::plan(const FusedLinearArgs& a) {
   const Key key = key_of(a);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  return plans_.emplace(key, plan_of(a, handle_)).first->second;
+  return plans_.emplace(key, plan_of(a, handle())).first->second;
 }
 
 bool library_supports(const FusedLinearArgs& a) {
@@ -140,8 +144,7 @@ bool library_supports(const FusedLinearArgs& a) {
          (!p.bias || p.bias.dtype() == type || p.bias.dtype() == p.y.dtype());
 }
 
-bool library_matmul(const FusedLinearArgs& a, Stream& stream) {
-  if (!stream.blas) stream.blas = std::make_shared<BlasPlans>();
+bool library_matmul(const FusedLinearArgs& a, const Stream& stream) {
   const FusedLinearArgs::Product& p = a.products[0];
   const BlasPlans::Plan& plan = stream.blas->plan(a);
   if (!plan.built) return false;

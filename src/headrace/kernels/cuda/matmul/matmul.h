@@ -40,7 +40,7 @@ void narrow_matmul(const FusedLinearArgs& args, Determinism determinism, const S
 // number of rows. False, and nothing is done, when it has no kernel for the shape. Error kCuda when the device fails,
 // kOutOfMemory, or what else the library says.
 bool library_supports(const FusedLinearArgs& args);
-[[nodiscard]] bool library_matmul(const FusedLinearArgs& args, Stream& stream);
+[[nodiscard]] bool library_matmul(const FusedLinearArgs& args, const Stream& stream);
 
 // Any dtypes, slowly: one product without a norm; the sum over `in` is sequential.
 void plain_matmul(const FusedLinearArgs& args, const Stream& stream);

@@ -29,16 +29,9 @@ __device__ inline void let_next_start() {
 // device has no room for them.
 enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
-// Before a launch with so much dynamic shared memory: what a kernel may have without being asked for is 48 KiB, less
-// what it has of static memory. The device must be the calling thread's (make_current).
 template <class... Params>
 void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes, const char* name) {
-  const auto* address = reinterpret_cast<const void*>(kernel);
-  stream.notes->allow_shared(address, bytes, [&] {
-    const cudaError_t status =
-        cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-    if (status != cudaSuccess) check_cuda(status, str(name, ": asking for ", bytes, " bytes of shared memory").c_str());
-  });
+  allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
 }
 
 // kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error. `cluster`: blocks along x that can

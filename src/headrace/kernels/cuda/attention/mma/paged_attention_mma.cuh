@@ -140,12 +140,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) attend_tiles(AttentionParams p
 
 template <class S>
 int blocks_per_sm(const Stream& stream) {
-  return stream.notes->resident_blocks(reinterpret_cast<const void*>(attend_tiles<S>), [] {
-    int count = 0;
-    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, attend_tiles<S>, S::kThreads, S::kSharedBytes),
-               "paged_attention: occupancy");
-    return std::max(count, 1);
-  });
+  return resident_blocks(stream, reinterpret_cast<const void*>(attend_tiles<S>), S::kThreads, S::kSharedBytes,
+                         "paged_attention: occupancy");
 }
 
 template <class S>

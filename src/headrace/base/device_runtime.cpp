@@ -1,4 +1,4 @@
-#include "headrace/base/device.h"
+#include "headrace/base/device_runtime.h"
 
 #include <sys/mman.h>
 
