@@ -1,7 +1,9 @@
 // Attention on a GPU: every case of docs/performance/, timed as graphs of repeated calls, one JSON object a line.
 // Calls of a cold case read keys of their own in turn, of which the L2 then holds next to nothing. The limits are
-// measured in the same run: bytes that a device copy moves, counted read plus written.
+// measured in the same run, on a line of their own: bytes that a device copy moves, counted read plus written, and
+// those that a kernel reads.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -14,26 +16,18 @@
 #include <vector>
 
 #include "apps/exit_status.h"
+#include "bench/attention_gpu_cases.h"
+#include "bench/host_step.h"
+#include "bench/read_memory.h"
 #include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "headrace/kernels/device_registry.h"
 
-namespace headrace {
+namespace headrace::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-struct Case {
-  std::string name;
-  std::vector<int32_t> contexts, new_tokens;  // by request
-  int32_t heads = 32, kv_heads = 8, dim = 128, page_size = 64, block_size = 1;
-  KeySpan::Kind kind = KeySpan::Kind::kCausal;
-  DType pool = DType::kBF16;
-  int32_t most_keys = 0;  // in place of what it has, as a graph that serves any context is recorded; 0: as it is
-
-  int64_t pages_of(size_t r) const { return (contexts[r] + new_tokens[r] + page_size - 1) / page_size; }
-};
 
 void fill_random(DeviceRuntime& device, const TensorView& x, uint64_t seed) {
   const Tensor values(x.dtype(), {int64_t{1} << 22});
@@ -98,11 +92,25 @@ double copy_rate(DeviceRuntime& device) {
   return 2 * static_cast<double>(bytes) / best;
 }
 
+double read_rate(DeviceRuntime& device, const OpContext& context, double copy) {
+  constexpr int64_t kBytes = int64_t{4} << 30;
+  const Tensor memory(DType::kBF16, {kBytes / 2}, device), sum(DType::kF32, {1}, device);
+  fill_random(device, memory, 4);  // zeros would flatter
+  double best = 0;
+  for (const int words : kWordsPerThread) {
+    const auto read = [&](size_t) { read_memory(memory, words, sum, context); };
+    Calls calls(device, read, kBytes / copy);
+    for (int i = 0; i < 5; ++i) calls.measure();
+    best = std::max(best, kBytes / calls.median_s());
+  }
+  return best;
+}
+
 struct Work {
   double flops = 0, bytes = 0;
 };
 
-Work work_of(const Case& c) {
+Work work_of(const AttentionCase& c) {
   Work w;
   const double head = c.dim * 4.0;  // two products, a multiply and an add each
   for (size_t r = 0; r < c.contexts.size(); ++r) {
@@ -115,7 +123,7 @@ Work work_of(const Case& c) {
 }
 
 // How many sets of keys the calls read in turn: prompts read theirs many times each, and "short" keys stay in the L2.
-int64_t sets_of(const Case& c, const Work& w) {
+int64_t sets_of(const AttentionCase& c, const Work& w) {
   constexpr double kCold = 1 << 30;
   const bool cold = !c.contexts.empty() && c.contexts[0] > 0 && !c.name.starts_with("short");
   return cold ? std::max<int64_t>(1, std::llround(kCold / w.bytes)) : 1;
@@ -134,7 +142,7 @@ std::vector<int32_t> shuffled(int64_t count) {
 }
 
 // The requests' page tables, from consecutive `pages`.
-Tensor table_of(const Case& c, std::span<const int32_t> pages, int64_t longest) {
+Tensor table_of(const AttentionCase& c, std::span<const int32_t> pages, int64_t longest) {
   Tensor table = Tensor::zeros(DType::kI32, {static_cast<int64_t>(c.contexts.size()), longest});
   size_t next = 0;
   for (size_t r = 0; r < c.contexts.size(); ++r) {
@@ -144,7 +152,7 @@ Tensor table_of(const Case& c, std::span<const int32_t> pages, int64_t longest) 
   return table;
 }
 
-ForwardBatch batch_of(const Case& c, const Tensor& table) {
+ForwardBatch batch_of(const AttentionCase& c, const Tensor& table) {
   ForwardBatch batch{.mode = ForwardMode::kExtend};
   int32_t tokens = 0;
   for (size_t r = 0; r < c.contexts.size(); ++r) {
@@ -161,31 +169,20 @@ ForwardBatch batch_of(const Case& c, const Tensor& table) {
   return batch;
 }
 
-struct Uploads {
-  double first_s = 0, again_s = 0;  // with all pages new; the median of a step that adds no page
-};
-
-Uploads time_uploads(DeviceBatch& placed, const ForwardBatch& batch) {
-  const auto upload = [&] {
-    const auto start = Clock::now();
-    placed.upload(batch);
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  const double first_s = upload();
-  std::vector<double> uploads;
-  for (int i = 0; i < 21; ++i) uploads.push_back(upload());
-  std::sort(uploads.begin(), uploads.end());
-  return {first_s, uploads[10]};
-}
-
 // From here on a call makes the plan that it needs.
 void forget_plans(std::vector<PagedAttentionArgs>& calls, std::vector<DeviceMetadata>& planless) {
   for (const PagedAttentionArgs& args : calls) planless.push_back(*args.on_device);
   for (size_t i = 0; i < calls.size(); ++i) planless[i].plans = nullptr, calls[i].on_device = &planless[i];
 }
 
+std::string scientific(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2e", value);
+  return text.data();
+}
+
 // Both modes, by turns: what is measured first finds a cooler device.
-void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext context, double copy) {
+void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpContext context, double copy) {
   const Work w = work_of(c);
   const int64_t sets = sets_of(c, w);
   int64_t pages = 0, longest = 0;
@@ -208,7 +205,7 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext conte
   std::vector<std::unique_ptr<DeviceBatch>> placed;
   std::vector<PagedAttentionArgs> calls;
   std::vector<KeySpan> longest_spans;  // the host's, where they are not the device's
-  Uploads uploads;
+  HostStep host;
   for (int64_t i = 0; i < sets; ++i) {
     const Tensor table = table_of(c, std::span(order).subspan(static_cast<size_t>(i * pages)), longest);
     const ForwardBatch batch = batch_of(c, table);
@@ -218,7 +215,7 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext conte
                                                                      .table_pages = longest,
                                                                      .page_size = c.page_size},
                                                    device));
-    uploads = time_uploads(*placed.back(), batch);
+    host = time_host_step(batch, pool, *placed.back(), device, context);
     const ForwardBatch& b = placed.back()->upload(batch);
     longest_spans = b.attn.spans;
     for (KeySpan& span : longest_spans) span.ctx_len = std::max(span.ctx_len, c.most_keys - 1);
@@ -247,149 +244,17 @@ void run(const Case& c, DeviceRuntime& device, const OpSet& ops, OpContext conte
     }
     if (planned) forget_plans(calls, planless);
   }
+  const std::string step = host.step_s ? ", \"host_step_s\": " + scientific(*host.step_s) : "";
   for (size_t mode = 0; mode < kModes; ++mode) {
     const double s = measured[mode].median_s();
     std::printf(
         "{\"name\": \"%s\", \"mode\": \"%s\", \"page_size\": %d, \"median_s\": %.4e, \"tflops\": %.1f, "
         "\"tbytes_per_s\": %.3f, \"copy_tbytes_per_s\": %.3f, \"with_plan_s\": %.3e, \"first_upload_s\": %.2e, "
-        "\"upload_s\": %.2e}\n",
+        "\"upload_s\": %.2e%s}\n",
         c.name.c_str(), mode == 0 ? "fast" : "strict", c.page_size, s, w.flops / s * 1e-12, w.bytes / s * 1e-12,
-        copy * 1e-12, measured[mode + kModes].median_s(), uploads.first_s, uploads.again_s);
+        copy * 1e-12, measured[mode + kModes].median_s(), host.first_upload_s, host.upload_s, step.c_str());
   }
   std::fflush(stdout);
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  const auto prefill = [&](int32_t n, int32_t heads, int32_t kv, int32_t dim) {
-    all.push_back({"prefill " + std::to_string(n) + " " + std::to_string(heads) + "/" + std::to_string(kv) + " d" +
-                       std::to_string(dim),
-                   {0},
-                   {n},
-                   heads,
-                   kv,
-                   dim});
-  };
-  for (const int32_t n : {2048, 8192, 32768}) prefill(n, 32, 8, 128);
-  for (const int32_t n : {2048, 8192, 32768}) prefill(n, 16, 2, 256);
-  for (const int32_t n : {8192, 32768}) prefill(n, 32, 8, 64);
-  const std::vector<int32_t> ones(64, 1);
-  for (const int32_t page : {16, 64})
-    all.push_back({"decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page});
-  all.push_back({"decode b128 8k", std::vector<int32_t>(128, 8191), std::vector<int32_t>(128, 1)});
-  all.push_back({"decode b256 1k", std::vector<int32_t>(256, 1023), std::vector<int32_t>(256, 1)});
-  all.push_back({"decode b1 32k", {32767}, {1}});
-  all.push_back({"decode b1 128k d256", {131071}, {1}, 16, 2, 256});
-  for (const int32_t k : {4, 8, 16, 64}) {
-    all.push_back({"decode one " + std::to_string(k) + "k", {k * 1024 - 1}, {1}});
-    all.push_back({"decode one d256 16/2 " + std::to_string(k) + "k", {k * 1024 - 1}, {1}, 16, 2, 256});
-  }
-  for (const int32_t most : {32, 128}) {
-    for (const int32_t k : {1, 4, 16}) {
-      Case& graph = all.emplace_back(
-          Case{"decode in a graph for " + std::to_string(most) + "k: " + std::to_string(k) + "k", {k * 1024 - 1}, {1}});
-      graph.most_keys = most * 1024;
-    }
-  }
-  std::vector<int32_t> zipf;
-  for (int i = 1; i <= 64; ++i) zipf.push_back(std::max(256, 65536 / i) - 1);
-  all.push_back({"decode b64 zipf", zipf, ones});
-  all.push_back({"diffusion 64 x block 32, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 32), 32, 8,
-                 128, 32, 32, KeySpan::Kind::kBlock});
-  all.push_back({"diffusion 64 x block 4, 4k", std::vector<int32_t>(64, 4096), std::vector<int32_t>(64, 4), 32, 8, 128,
-                 32, 4, KeySpan::Kind::kBlock});
-  for (const size_t requests : {64, 128, 256}) {
-    all.push_back({"diffusion " + std::to_string(requests) + " x block 4, 320", std::vector<int32_t>(requests, 320),
-                   std::vector<int32_t>(requests, 4), 32, 8, 128, 32, 4, KeySpan::Kind::kBlock});
-  }
-  std::vector<int32_t> ctx(32, 8191), rows(32, 1);
-  all.push_back({"decode b32 8k alone", ctx, rows});
-  ctx.push_back(0), rows.push_back(2048);
-  all.push_back({"mixed: 32 decode at 8k + prefill 2k", ctx, rows});
-  all.push_back({"mixed: decode at 128k + prefill 2k", {131071, 0}, {1, 2048}});
-  for (const int32_t keys : {64, 320, 1024, 2048, 4096, 8192, 16384}) {
-    all.push_back({"short: decode b1 " + std::to_string(keys), {keys - 1}, {1}});
-    all.push_back({"short: decode b1 d256 8/2 " + std::to_string(keys), {keys - 1}, {1}, 8, 2, 256});
-    all.push_back(
-        {"short: block 8 of " + std::to_string(keys), {keys - 8}, {8}, 32, 8, 128, 64, 4, KeySpan::Kind::kBlock});
-    all.push_back(
-        {"short: decode b8 " + std::to_string(keys), std::vector<int32_t>(8, keys - 1), std::vector<int32_t>(8, 1)});
-  }
-  for (const int32_t keys : {1024, 2048, 4096, 8192, 16384, 32768}) {
-    const auto few = [&](const std::string& name, int32_t block, int32_t heads, int32_t kv, int32_t dim) {
-      all.push_back({"few: block " + std::to_string(block) + name + " of " + std::to_string(keys),
-                     {keys - block},
-                     {block},
-                     heads,
-                     kv,
-                     dim,
-                     64,
-                     block,
-                     KeySpan::Kind::kBlock});
-    };
-    few("", 4, 32, 8, 128), few("", 8, 32, 8, 128);
-    few(" d256 16/2", 2, 16, 2, 256), few(" d256 16/2", 4, 16, 2, 256);
-    few(" d64 32/8", 4, 32, 8, 64), few(" d64 32/8", 8, 32, 8, 64);
-  }
-  for (const int32_t keys : {64, 320, 1024, 2048}) {
-    const auto several = [&](size_t requests, const std::string& name, int32_t block, int32_t heads, int32_t dim) {
-      all.push_back({"several: " + std::to_string(requests) + " x block " + std::to_string(block) + name + " of " +
-                         std::to_string(keys),
-                     std::vector<int32_t>(requests, keys - block), std::vector<int32_t>(requests, block), heads,
-                     heads / 4, dim, 64, block, KeySpan::Kind::kBlock});
-    };
-    for (const size_t requests : {1, 2, 4, 8}) several(requests, "", 4, 32, 128);
-    for (const size_t requests : {1, 4}) several(requests, "", 8, 32, 128);
-    for (const size_t requests : {1, 8}) several(requests, " d256 8/2", 4, 8, 256);
-    for (const size_t requests : {1, 8}) several(requests, " d64 16/4", 4, 16, 64);
-  }
-  const auto many = [&](int32_t requests, int32_t block, int32_t keys) {
-    const auto count = static_cast<size_t>(requests);
-    all.push_back(
-        {"many: " + std::to_string(requests) + " x block " + std::to_string(block) + " of " + std::to_string(keys),
-         std::vector<int32_t>(count, keys - block), std::vector<int32_t>(count, block), 32, 8, 128, 64, block,
-         KeySpan::Kind::kBlock});
-  };
-  for (const int32_t requests : {16, 32, 64, 128, 256}) many(requests, 4, 330);
-  for (const int32_t block : {1, 8, 16}) many(128, block, 330);
-  for (const int32_t keys : {384, 640}) many(128, 8, keys);
-  for (const int32_t keys : {100, 640, 1024, 2048}) many(128, 4, keys);
-  for (const int32_t keys : {332, 384, 512}) {  // a third of the requests commit a block
-    many(128, 4, keys);
-    Case& mixed = all.emplace_back(all.back());
-    mixed.name = "many: 128 x blocks of 4 or 8 of " + std::to_string(keys);
-    for (size_t r = 0; r < mixed.contexts.size(); r += 3) mixed.new_tokens[r] = 8;
-  }
-  const auto causal = KeySpan::Kind::kCausal;
-  const auto batch = [&](int32_t requests, int32_t keys, int32_t heads, int32_t kv_heads, int32_t dim) {
-    const auto count = static_cast<size_t>(requests);
-    all.push_back({"batch: " + std::to_string(requests) + " x " + std::to_string(keys) + ", " + std::to_string(heads) +
-                       "/" + std::to_string(kv_heads) + " d" + std::to_string(dim),
-                   std::vector<int32_t>(count, keys - 1), std::vector<int32_t>(count, 1), heads, kv_heads, dim, 64, 1,
-                   causal});
-  };
-  for (const int32_t keys : {330, 1024, 2048}) {
-    for (const int32_t requests : {4, 8, 16, 32, 64}) batch(requests, keys, 32, 8, 128);
-    for (const int32_t requests : {4, 16, 64, 256}) batch(requests, keys, 8, 2, 256);
-  }
-  for (const int32_t keys : {4096, 6500, 8192, 16384}) {
-    for (const int32_t requests : {2, 4, 8}) batch(requests, keys, 32, 8, 128), batch(requests, keys, 8, 2, 256);
-  }
-  for (const int32_t page : {16, 64}) {
-    all.push_back(
-        {"fp8 decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page, 1, causal, DType::kE4M3});
-  }
-  all.push_back({"fp8 decode b1 32k", {32767}, {1}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 decode b1 128k d256", {131071}, {1}, 16, 2, 256, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 decode b64 zipf", zipf, ones, 32, 8, 128, 64, 1, causal, DType::kE4M3});
-  for (const int32_t n : {2048, 8192, 32768}) {
-    all.push_back(
-        {"fp8 prefill " + std::to_string(n) + " 32/8 d128", {0}, {n}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
-  }
-  all.push_back({"fp8 prefill 8192 16/2 d256", {0}, {8192}, 16, 2, 256, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 prefill 8192 32/8 d64", {0}, {8192}, 32, 8, 64, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 mixed: 32 decode at 8k + prefill 2k", ctx, rows, 32, 8, 128, 64, 1, causal, DType::kE4M3});
-  return all;
 }
 
 void run_all(const std::string& wanted, std::string_view set) {
@@ -398,17 +263,31 @@ void run_all(const std::string& wanted, std::string_view set) {
   OpContext context;
   context.stream = device.stream();
   const double copy = copy_rate(device);
-  for (const Case& c : cases()) {
-    if (c.name.starts_with(wanted)) run(c, device, ops, context, copy);
+  std::printf("{\"name\": \"limits\", \"copy_tbytes_per_s\": %.3f, \"read_tbytes_per_s\": %.3f}\n", copy * 1e-12,
+              read_rate(device, context, copy) * 1e-12);
+  for (const AttentionCase& c : attention_gpu_cases()) {
+    if (!c.name.starts_with(wanted) || (wanted.empty() && c.name.starts_with(kAsked))) continue;
+    run(c, device, ops, context, copy);
   }
 }
 
+constexpr const char* kUsage =
+    "Usage: attention_gpu_bench [NAME [SET]]\n"
+    "  NAME  how names of cases begin: decode, prefill, diffusion, mixed, short, few, several, many, batch, fp8, or\n"
+    "        others (heads of 80, 96 and 192, pages of 1 and 256); without one all but others run\n"
+    "  SET   of kernels: cuda (default) or cuda_baseline\n";
+
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::bench
 
 int main(int argc, char** argv) {
   return headrace::app::guarded([&] {
-    headrace::run_all(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "cuda");
+    const std::string wanted = argc > 1 ? argv[1] : "";
+    if (wanted == "-h" || wanted == "--help") {
+      std::fputs(headrace::bench::kUsage, stdout);
+    } else {
+      headrace::bench::run_all(wanted, argc > 2 ? argv[2] : "cuda");
+    }
     return 0;
   });
 }

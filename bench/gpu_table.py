@@ -13,7 +13,8 @@ class Run:
     """What was measured: the benches' records by name and mode, peers' microseconds by name."""
 
     def __init__(self, lines):
-        self.records, self.peers, self.copy_rate, self.generate = [], {}, None, None
+        self.records, self.peers, self.generate = [], {}, None
+        self.copy_rate = self.read_rate = None
         for line in lines:
             if line.startswith("{"):
                 self.add_record(json.loads(line))
@@ -26,6 +27,7 @@ class Run:
         if "timings" in record:
             self.generate = record["timings"]
         self.copy_rate = record.get("copy_tbytes_per_s", self.copy_rate)
+        self.read_rate = record.get("read_tbytes_per_s", self.read_rate)
         self.records.append(record)
 
     def value(self, field, name, mode="fast", page_size=None):
@@ -64,8 +66,8 @@ def milliseconds(work, goal, name, **more):
     return Row(work, goal, "ms", name, scale=1e3, digits=3, **more)
 
 
-def share_of_copy(run, share):
-    return "–" if run.copy_rate is None else f"{share * run.copy_rate:.2f}"
+def share_of(rate, share):
+    return "–" if rate is None else f"{share * rate:.2f}"
 
 
 def attention_rows(run):
@@ -76,17 +78,18 @@ def attention_rows(run):
             name = f"prefill {tokens} {shape}"
             yield Row(name, str(goal), "TFLOP/s", name, "tflops", digits=0, peers=name)
     for page in (16, 64):
-        yield Row(f"decode 64 x 8k, page {page}", f"the peer or {share_of_copy(run, 0.95)}", "TB/s", "decode b64 8k",
-                  "tbytes_per_s", page_size=page, peers="decode b64 8192 32/8 d128")
+        yield Row(f"decode 64 x 8k, page {page}", f"the peer or {share_of(run.read_rate, 0.95)}", "TB/s",
+                  "decode b64 8k", "tbytes_per_s", page_size=page, peers="decode b64 8192 32/8 d128")
     yield microseconds("decode 1 x 32k", "38", "decode b1 32k", peers="decode b1 32768 32/8 d128")
     yield microseconds("decode 1 x 128k, 16/2 d256", "72", "decode b1 128k d256",
                        peers="decode b1 131072 16/2 d256")
-    yield Row("decode 64, 256 to 64k (Zipf)", share_of_copy(run, 0.9), "TB/s", "decode b64 zipf", "tbytes_per_s")
+    yield Row("decode 64, 256 to 64k (Zipf)", share_of(run.copy_rate, 0.9), "TB/s", "decode b64 zipf", "tbytes_per_s")
     for block, goal in ((32, "0.29"), (4, "0.27")):
         work = f"block diffusion 64 x {block} over 4k"
         yield milliseconds(work, goal, f"diffusion 64 x block {block}, 4k", peers=work)
-    yield microseconds("host's part of init_forward_metadata, batch 64", "10", "decode b64 8k", field="upload_s",
-                       page_size=64, peers="host plan, batch 64", time="upload_s")
+    yield microseconds("host work per step, batch 64: padding, upload, plan", "10", "decode b64 8k",
+                       field="host_step_s", page_size=64, peers="host plan, batch 64", time="host_step_s")
+    yield microseconds("the upload in it", "–", "decode b64 8k", field="upload_s", page_size=64)
 
 
 def gdn_rows():
@@ -100,7 +103,7 @@ def gdn_rows():
 
 def model_rows():
     yield milliseconds("Qwen3.5-0.8B's shape, decode step", "0.44", "model decode batch 1 ")
-    yield milliseconds("the same, prefill of 16k tokens", "45", "model prefill of 16384 tokens")
+    yield milliseconds("the same, prefill of 16k tokens (eager, wall clock)", "45", "model prefill of 16384 tokens")
     for batch in (1, 8):
         yield milliseconds(f"8 layers of Qwen3-Next's shape, decode step, {batch} requests", "–",
                            f"model decode batch {batch} Qwen3Next")

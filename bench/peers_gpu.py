@@ -2,7 +2,8 @@
 
 Prints a Markdown table, the limits of the machine first. Calls are timed in CUDA graphs, as ours are; one that cannot
 be recorded is timed alone, and says so. Libraries that cannot be imported are skipped by name; PEERS_PATH names a folder
-to look in as well. FlashInfer compiles its kernels on first use, with nvcc, into FLASHINFER_WORKSPACE_BASE.
+to look in as well. FlashInfer compiles its kernels on first use, with nvcc, into FLASHINFER_WORKSPACE_BASE; those of
+Gated DeltaNet in its newer versions with nvidia-cutlass-dsl.
 Usage: peers_gpu.py [limits] [prefill] [decode] [flashinfer] [gdn] [diffusion]
 """
 import math
@@ -183,30 +184,66 @@ def flashinfer():
         paged_prefill(library, *prompt)
 
 
-def gdn():
+class Prompts:
+    """Prompts one behind the other: 16 heads of queries and keys and 32 of values, of 128 elements."""
+
+    def __init__(self, count, tokens):
+        total = count * tokens
+        self.name = f"GDN prefill {count} x {tokens}"
+        self.q, self.k = (torch.randn(total, 16, 128, **BF16) for _ in range(2))
+        self.v, self.beta = torch.randn(total, 32, 128, **BF16), torch.rand(total, 32, **BF16)
+        self.g, self.state = -torch.rand(total, 32, device="cuda"), torch.randn(count, 32, 128, 128, device="cuda")
+        self.starts = torch.arange(0, total + 1, tokens, device="cuda", dtype=torch.long)
+
+    def measure(self, library, chunk_gated_delta_rule, *inputs, **options):
+        report(f"{self.name}, {library}", lambda: chunk_gated_delta_rule(
+            *inputs, initial_state=self.state, output_final_state=True, cu_seqlens=self.starts, **options))
+
+
+GDN_PROMPTS = ((1, 32768), (16, 2048), (8, 4096))
+
+
+def gdn_fla():
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
     except ImportError as error:
         print(f"| Gated DeltaNet, flash-linear-attention | skipped: {error} |")
         return
-    for count, tokens in ((1, 32768), (16, 2048), (8, 4096)):
-        total = count * tokens
-        q, k = (torch.randn(1, total, 16, 128, **BF16) for _ in range(2))
-        v, beta = torch.randn(1, total, 32, 128, **BF16), torch.rand(1, total, 32, **BF16)
-        g, state = -torch.rand(1, total, 32, device="cuda"), torch.randn(count, 32, 128, 128, device="cuda")
-        starts = torch.arange(0, total + 1, tokens, device="cuda", dtype=torch.long)
-        with torch.no_grad():
-            report(f"GDN prefill {count} x {tokens}, fla", lambda: chunk_gated_delta_rule(
-                q, k, v, g, beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=starts))
+    for p in (Prompts(*sizes) for sizes in GDN_PROMPTS):
+        inputs = (x[None] for x in (p.q, p.k, p.v, p.g, p.beta))
+        p.measure("fla", chunk_gated_delta_rule, *inputs, use_qk_l2norm_in_kernel=True)
     for count in (1, 64):
         q, k = (torch.randn(count, 1, 16, 128, **BF16) for _ in range(2))
         v, beta = torch.randn(count, 1, 32, 128, **BF16), torch.rand(count, 1, 32, **BF16)
         g = -torch.rand(count, 1, 32, device="cuda")
         states = [torch.randn(count, 32, 128, 128, device="cuda") for _ in range(max(2, 128 // count))]
-        with torch.no_grad():
-            report(f"GDN decode b{count}, fla recurrence alone", *(partial(
-                fused_recurrent_gated_delta_rule, q, k, v, g, beta=beta, initial_state=state, output_final_state=True,
-                use_qk_l2norm_in_kernel=True) for state in states))
+        report(f"GDN decode b{count}, fla recurrence alone", *(partial(
+            fused_recurrent_gated_delta_rule, q, k, v, g, beta=beta, initial_state=state, output_final_state=True,
+            use_qk_l2norm_in_kernel=True) for state in states))
+
+
+def gdn_flashinfer():
+    """Prompts whose q and k are normalized before, untimed, which its kernel leaves to others.
+
+    Its gate is the decay itself, where fla's is the logarithm.
+    """
+    try:
+        from flashinfer import __version__
+        from flashinfer.gdn_prefill import chunk_gated_delta_rule
+    except ImportError as error:
+        print(f"| Gated DeltaNet, FlashInfer | skipped: {error} |")
+        return
+    for p in (Prompts(*sizes) for sizes in GDN_PROMPTS):
+        q, k = (F.normalize(x.float(), dim=-1).to(x.dtype) for x in (p.q, p.k))
+        inputs = q, k, p.v, p.g.exp(), p.beta.float()
+        p.measure(f"FlashInfer {__version__} without norms", chunk_gated_delta_rule, *inputs,
+                  output=torch.empty_like(p.v), output_state=torch.empty_like(p.state))
+
+
+@torch.no_grad()
+def gdn():
+    gdn_fla()
+    gdn_flashinfer()
 
 
 def diffusion():

@@ -45,7 +45,18 @@ check "a model's name that is too long" "3 File name too long" \
   "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
 check "unknown backend" 2 "$(status "$headrace" generate -p x --backend nonsense)"
 check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter "$(dirname "$0")/../golden/dream_lora")"
-[[ -e /dev/nvidiactl ]] || check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
+if [[ ! -e /dev/nvidiactl ]]; then
+  check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
+  # A build with the CUDA part looks for a driver, unless one of the libraries that this part needs is missing.
+  why='the CUDA part of headrace could not be loaded \(script/build cuda makes it\): .+'
+  [[ ! -e "$(dirname "$headrace")/libheadrace_cuda.so" ]] ||
+    why+='|no NVIDIA driver is installed|the NVIDIA driver is too old: .+|no device can be used: .+'
+  no_device=$(message "$headrace" generate -p x --device cuda)
+  check "no device, in one sentence that says why" "1 line: $no_device" \
+    "$(wc -l <<<"$no_device") line: $(grep -E "^headrace: cuda: ($why)$" <<<"$no_device")"
+else
+  echo "skipped: what a machine without a device is told (this one has one)"
+fi
 check "graphs that a CPU has none of" 4 "$(status "$headrace" generate -p x --device cpu --require-graphs)"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
 check "a file as model" "headrace: $0: is a file, expected the directory of a model; status 3" \

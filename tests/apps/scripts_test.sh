@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tools" "$work/build/bin" "$work/driver"
 gpu_check() { PATH="$work/driver:$work/tools" said "$source/script/gpu_check" "$@"; }
-for tool in bash dirname echo grep tail head xargs tee mktemp rm cat; do
+for tool in bash dirname echo grep tail head xargs tee mktemp mkdir rm cat; do
   ln -s "$(type -P "$tool")" "$work/tools/$tool"
 done
 
@@ -88,11 +88,11 @@ check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_c
 
 # A whole run.
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "skipped: the table (no python3 here)"; [[ $failures -eq 0 ]]; exit; }
-program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\nexec '"$python"$' "$@"'
+program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\n[[ "$1" == *random_checkpoint.py ]] && exec mkdir "$3"\nexec '"$python"$' "$@"'
 for test in cuda_fault_test cuda_devices_test attention_test attention_step_test gate_up_test narrow_test product_chain_test cpu_paged_attention_test cpu_gdn_test cpu_dense_test \
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
             decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test block_step_test layers_test \
-            canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test; do
+            canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test adapter_golden_test; do
   program "$work/build/bin/$test" <<SH
 #!/bin/bash
 echo "\${0##*/} \$*" >>"$work/tests"
@@ -111,17 +111,22 @@ done
 program "$work/build/bin/headrace" <<'SH'
 #!/bin/bash
 case "$1 $2" in
-  "bench model") echo '{"name": "model decode batch 1 X bfloat16 cuda:0", "median_s": 0.00085}' ;;
+  "bench model")
+    echo '{"name": "model decode batch 1 X bfloat16 cuda:0", "median_s": 0.00085}'
+    echo '{"name": "model prefill of 16384 tokens X", "median_s": 0.045}'
+    ;;
   "bench blocks") echo '{"name": "blocks batch 128 X", "over_floor": 1.6, "host_gap_us": -3.2, "tokens_per_s": 13000}' ;;
-  generate*) echo '{"text": "x", "timings": {"device_start_s": 0.31, "first_token_s": 0.55}}' ;;
+  generate*) [[ -d "$2" ]] && echo '{"text": "x", "timings": {"device_start_s": 0.31, "first_token_s": 0.55}}' ;;
   doctor*) echo "gpu      cuda:0" ;;
 esac
 SH
 program "$work/build/bin/attention_gpu_bench" <<'SH'
 #!/bin/bash
+echo '{"name": "limits", "copy_tbytes_per_s": 4.2, "read_tbytes_per_s": 4.6}'
 for mode in fast strict; do
   echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 16, "median_s": 5.0e-04, "tbytes_per_s": 4.26, "copy_tbytes_per_s": 4.2}'
-  echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 64, "median_s": 4.9e-04, "tbytes_per_s": 4.37, "copy_tbytes_per_s": 4.2, "upload_s": 9e-6}'
+  echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 64, "median_s": 4.9e-04, "tbytes_per_s": 4.37, "copy_tbytes_per_s": 4.2, "upload_s": 8e-6, "host_step_s": 9e-6}'
+  echo '{"name": "decode b64 zipf", "mode": "'$mode'", "tbytes_per_s": 4.09}'
   echo '{"name": "decode b1 32k", "mode": "'$mode'", "median_s": 5.0e-05}'
   echo '{"name": "diffusion 64 x block 4, 4k", "mode": "'$mode'", "median_s": 2.7e-4}'
   for part in "decode b32 8k alone" "prefill 2048 32/8 d128" "mixed: 32 decode at 8k + prefill 2k"; do
@@ -133,7 +138,7 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed, long ones in shards" 38 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed, long ones in shards" 39 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "where the tests' files are" "$(cd "$source" && pwd)" "$(sort -u "$work/sources")"
 check "how long it took" 1 "$(grep -c '^took [0-9]* s: building [0-9]* s, tests [0-9]* s, benches [0-9]* s$' <<<"$ran")"
@@ -144,6 +149,13 @@ check "the sanitizers' run" "0 " "$(gpu_check --sanitize "$work/build" | sed -n 
 
 if [[ -x "$bin/sampling_test" ]]; then
   check "a build that was made elsewhere" 1 "$(HEADRACE_SOURCE_DIR="$work" "$bin/sampling_test" --gtest_filter='*Filters*/reference' | grep -c -m 1 "$work/tests/golden/filters.json")"
+fi
+
+if [[ -x "$bin/headrace" ]]; then
+  mkdir "$work/shape"
+  sed 's/"vocab_size": 512/"vocab_size": 5000/' "$source/tests/golden/qwen3_5/config.json" >"$work/shape/config.json"
+  "$python" "$source/bench/random_checkpoint.py" "$work/shape" "$work/checkpoint"
+  check "a random checkpoint is read" 1 "$("$bin/headrace" generate "$work/checkpoint" --device cpu -c 64 -p "Once" -n 1 --json | grep -c '"completion_tokens": 1')"
 fi
 
 # A name that is asked for and that no test has is a test that does not run: each of a list, one of those for any device.
@@ -161,24 +173,29 @@ while read -r name arguments; do
 done < <(sort -u "$work/tests")
 
 check "row of attention" 1 "$(row '| prefill 2048 32/8 d128 | 480 | 440 | 440 | TFLOP/s | – | – |')"
-check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 3.99 | 4.37 | 4.37 | TB/s | – | – |')"
-check "row of the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | – | – |")"
+check "row of a page size" 1 "$(row '| decode 64 x 8k, page 64 | the peer or 4.37 | 4.37 | 4.37 | TB/s | – | – |')"
+check "row by the copy" 1 "$(row '| decode 64, 256 to 64k (Zipf) | 3.78 | 4.09 | 4.09 | TB/s | – | – |')"
+check "row of the host" 1 "$(row '| host work per step, batch 64: padding, upload, plan | 10 | 9.0 | 9.0 | us | – | – |')"
+check "row of its upload" 1 "$(row '| the upload in it | – | 8.0 | 8.0 | us | – | – |')"
 check "row of what strict mode has no record of" 1 "$(row '| GDN prefill 8 x 4096 | 0.31 | 0.410 | – | ms | – | – |')"
 check "row of what was not measured" 1 "$(row '| GDN prefill 1 x 32768 | 0.40 | – | – | ms | – | – |')"
 check "row of a model" 1 "$(row "| Qwen3.5-0.8B's shape, decode step | 0.44 | 0.850 | – | ms | – | – |")"
+check "row of a step without a graph" 1 "$(row '| the same, prefill of 16k tokens (eager, wall clock) | 45 | 45.000 | – | ms | – | – |')"
 check "row of blocks" 1 "$(row "| SDAR-4B's shape, 128 requests, a step over its floor | 1.3 | 1.60 | – | x | – | – |")"
 check "row of the mixed batch" 1 "$(row '| 32 decode rows at 8k + one prompt of 2k, of the two apart | 0.85 | 0.50 | 0.50 | x | – | – |')"
 check "row of the start" 1 "$(row '| start to first token (0.31 s of it until the device was ready) | 1.5 | 0.55 | – | s | – | – |')"
 
 # Peers, and a test that fails.
-printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n%s\n%s\n%s\n' \
+printf '| work | median | rate |\n|---|---|---|\n| decode b1 32768 32/8 d128, dense, cuDNN | 51.5 us | 2.6 TB/s |\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n' \
+  '| GDN prefill 8 x 4096, fla | 2400.0 us | |' '| GDN prefill 8 x 4096, FlashInfer 0.7 without norms | 410.0 us | |' \
   '| decode b1 32768 32/8 d128, page 16, FlashInfer 0.5 | 53.0 us | 2.5 TB/s |' '| host plan, batch 64, FlashInfer 0.5 | 90.0 us | |' \
   '| block diffusion 64 x 4 over 4k, Diffulex grouped | 840.0 us | 1.30 TB/s |' \
   '| decode b1 32768 32/8 d128, dense, FlashAttention-2 | 60.0 us | 2.2 TB/s |' '| x, fla | failed: RuntimeError: y |' >"$work/peers"
-"$work/build/bin/attention_gpu_bench" >"$work/ours"
+{ "$work/build/bin/attention_gpu_bench" && "$work/build/bin/gdn_gpu_bench"; } >"$work/ours"
 ran=$("$python" "$source/bench/gpu_table.py" "$work/ours" "$work/peers")
 check "row of a peer" 1 "$(row '| decode 1 x 32k | 38 | 50.0 | 50.0 | us | dense, cuDNN 51.5 us | 1.03 |')"
-check "row of a peer on the host" 1 "$(row "| host's part of init_forward_metadata, batch 64 | 10 | 9.0 | 9.0 | us | FlashInfer 0.5 90.0 us | 10.00 |")"
+check "row of a peer on the host" 1 "$(row '| host work per step, batch 64: padding, upload, plan | 10 | 9.0 | 9.0 | us | FlashInfer 0.5 90.0 us | 10.00 |')"
+check "row of the best of two peers" 1 "$(row '| GDN prefill 8 x 4096 | 0.31 | 0.410 | – | ms | FlashInfer 0.7 without norms 410.0 us | 1.00 |')"
 check "row of another" 1 "$(row '| block diffusion 64 x 4 over 4k | 0.27 | 0.270 | 0.270 | ms | Diffulex grouped 840.0 us | 3.11 |')"
 program "$work/build/bin/layers_test" <<<$'#!/bin/bash\necho "a test that failed"; exit 1'
 ran=$(gpu_check "$work/build")

@@ -108,6 +108,34 @@ TEST(GDNAttnBackend, KeyHeadsThatItLacksAreRefusedWhenTheLayerIsMade) {
   EXPECT_EQ(code_with(reference::ops()), std::nullopt);
 }
 
+TEST(GDNAttnBackend, DTypesThatItLacksAreRefusedWhenTheLayerIsMade) {
+  const Problem p;
+  const KVPool keys({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
+  const auto refused_with = [&](DType weight, DType conv_dtype) {
+    const GDNPool states({.num_layers = 1,
+                          .num_slots = 1,
+                          .num_k_heads = kKHeads,
+                          .num_v_heads = kVHeads,
+                          .head_k_dim = kDim,
+                          .head_v_dim = kDim,
+                          .conv_dtype = conv_dtype});
+    const HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", reference::ops(), keys, OpContext{}),
+                                   std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kTokens),
+                                   {1});
+    RadixLinearAttentionConfig config = p.layer.config();
+    const Tensor conv_weight(weight, config.conv_weight.shape());
+    config.conv_weight = conv_weight;
+    return refusal_of([&] { const RadixLinearAttention layer(config, hybrid); });
+  };
+  EXPECT_EQ(refused_with(DType::kBF16, DType::kF16).code, std::nullopt);
+  EXPECT_EQ(refused_with(DType::kF64, DType::kF32).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused_with(DType::kF32, DType::kI32).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(
+      refused_with(DType::kF32, DType::kI32).sentence,
+      "layer 0: states of a Gated DeltaNet convolution of int32; the kernel set 'reference' has float32, bfloat16 "
+      "and float16");
+}
+
 // States count as much as keys: a warm-up leaves them alone.
 TEST(GDNAttnBackend, AStepThatKeepsStatesIsRefusedWhileWarmingUp) {
   const KVPool keys({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});

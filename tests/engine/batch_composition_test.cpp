@@ -20,12 +20,7 @@ namespace {
 using Share = GoldenBatches::Share;
 constexpr int32_t kLength = 77;
 
-class BatchComposition : public testing::TestWithParam<std::string> {
- protected:
-  static GoldenBatches batches(const OpSet& ops, DType dtype) {
-    return {golden_folder(GetParam()), ops, dtype, {.threads = 2, .determinism = Determinism::kStrict}};
-  }
-};
+class BatchComposition : public testing::TestWithParam<std::string> {};
 
 // The sequence under test is the same in each; where it stands, what stands beside it and the cuts differ.
 using Schedule = std::vector<std::vector<Share>>;
@@ -48,27 +43,52 @@ const std::vector<Schedule> kSchedules = {
      {{2, 17}, {0, kLength}}},
 };
 
+OpContext strict_on(DeviceRuntime* device) {
+  return {.threads = 2, .determinism = Determinism::kStrict, .stream = device != nullptr ? device->stream() : nullptr};
+}
+
+// `make` returns GoldenBatches of nothing yet.
+template <class Make>
+void expect_bits_of_the_one_in_every_schedule(const Make& make) {
+  GoldenBatches alone = make();
+  alone.add(7, kLength);
+  alone.step({{0, kLength}});
+  for (size_t i = 0; i < kSchedules.size(); ++i) {
+    SCOPED_TRACE(str("schedule ", i));
+    GoldenBatches together = make();
+    for (const uint64_t seed : {7, 100, 101, 102}) together.add(seed, kLength);
+    for (const std::vector<Share>& step : kSchedules[i]) together.step(step);
+    ASSERT_EQ(together.left(0), 0);
+    EXPECT_TRUE(bit_equal(together.logits(0), alone.logits(0)));
+  }
+}
+
 TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCut) {
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!set.runs_here()) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      GoldenBatches alone = batches(*set.ops, dtype);
-      alone.add(7, kLength);
-      alone.step({{0, kLength}});
-      for (size_t i = 0; i < kSchedules.size(); ++i) {
-        SCOPED_TRACE(str(set.ops->name, " ", name_of(dtype), ", schedule ", i));
-        GoldenBatches together = batches(*set.ops, dtype);
-        for (const uint64_t seed : {7, 100, 101, 102}) together.add(seed, kLength);
-        for (const std::vector<Share>& step : kSchedules[i]) together.step(step);
-        ASSERT_EQ(together.left(0), 0);
-        EXPECT_TRUE(bit_equal(together.logits(0), alone.logits(0)));
-      }
+      SCOPED_TRACE(str(set.ops->name, " ", name_of(dtype)));
+      expect_bits_of_the_one_in_every_schedule(
+          [&] { return GoldenBatches(golden_folder(GetParam()), *set.ops, dtype, strict_on(nullptr)); });
     }
   }
 }
 
-OpContext strict_on(DeviceRuntime* device) {
-  return {.threads = 2, .determinism = Determinism::kStrict, .stream = device != nullptr ? device->stream() : nullptr};
+// Steps of which some are replays of graphs, and others are not.
+TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCutOnADevice) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  for (const std::string_view set : kCudaSets) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(str(set, " ", name_of(dtype)));
+      const ModelOptions options{
+          .dtype = dtype, .ops = &cuda_module().ops(set), .context = strict_on(&device), .runtime = &device};
+      const RunnerConfig runner{.backend = std::string(set), .runtime = &device, .context = options.context};
+      expect_bits_of_the_one_in_every_schedule([&] {
+        return GoldenBatches(load_model(golden_folder(GetParam()), options), runner, GoldenBatches::kMaxSequences);
+      });
+    }
+  }
 }
 
 using Prompts = std::vector<std::vector<int32_t>>;

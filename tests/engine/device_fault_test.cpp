@@ -109,10 +109,9 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
     const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 1, .page_size = 16, .num_states = 20});
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(
-      refused.sentence,
-      "20 recurrent states, of requests and kept: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; try fewer of "
-      "them");
+  EXPECT_EQ(refused.sentence,
+            "a pool of 20 recurrent states needs 8400 bytes: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
+            "try a smaller max_model_len, or fewer states (kept_states)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
@@ -123,8 +122,8 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "attention in steps of 512 rows: cuda:0: could not allocate 49216 bytes; 7 of 9 are free; try a smaller "
-            "max_model_len");
+            "attention in steps of 512 rows needs 49216 bytes: cuda:0: could not allocate 49216 bytes; 7 of 9 are "
+            "free; try a smaller max_model_len");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {

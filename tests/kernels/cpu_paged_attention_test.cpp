@@ -212,6 +212,30 @@ TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
   }
 }
 
+// What every set promises, CUDA's too: a token's rows and a few, and on a device, of equal sizes, those of a prompt.
+TEST_P(CpuPagedAttention, HeadsOfEveryMultipleOf8UpTo512Match) {
+  const bool on_device = GetParam().starts_with("cuda");
+  const auto expect_match = [&](int64_t dim, int64_t v_dim, DType type, int64_t tokens) {
+    expect_matches_reference({.dim = dim,
+                              .v_dim = v_dim,
+                              .tokens = tokens,
+                              .context = 14,
+                              .q_type = type,
+                              .new_type = type,
+                              .pool_type = type});
+  };
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (int64_t size = 8; size <= 512; size += 8) {
+      for (const auto& [dim, v_dim] :
+           {std::pair(size, size), std::pair(size, int64_t{64}), std::pair(int64_t{64}, size)}) {
+        expect_match(dim, v_dim, type, 3);
+        if (on_device) expect_match(dim, v_dim, type, 1);
+      }
+      if (on_device) expect_match(size, size, type, 24);
+    }
+  }
+}
+
 TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
   for (const int64_t page_size : {1, 64}) {
     for (const int64_t context : {2047, 4500}) {

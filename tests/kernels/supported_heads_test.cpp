@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/kernels/cuda_module.h"
+#include "support/device_mirror.h"
 #include "support/refusal.h"
 
 namespace headrace {
@@ -22,6 +24,38 @@ TEST(SupportedHeads, ALayerBeyondTheSetIsRefusedNamingWhatIsBuilt) {
     EXPECT_STREQ(e.what(), "layer 3: attention heads of 72 elements; the kernel set 'small' has sizes up to 64");
   }
   EXPECT_THROW(require_gdn_key_dim(small, 3, 40), Error);
+}
+
+// Of the side library itself, which needs no device for it.
+TEST(SupportedHeads, CudaRefusesLargerOnesThanItsKernelsTake) {
+  const auto loaded = testing_support::refusal_of([] { cuda_module(); });
+  if (loaded.code) GTEST_SKIP() << loaded.sentence;
+  for (const std::string_view name : testing_support::kCudaSets) {
+    const OpSet& set = cuda_module().ops(name);
+    EXPECT_NO_THROW(require_head_dim(set, 3, 512));
+    EXPECT_NO_THROW(require_gdn_key_dim(set, 3, 256));
+    const auto heads = testing_support::refusal_of([&set] { require_head_dim(set, 3, 520); });
+    EXPECT_EQ(heads.code, ErrorCode::kUnsupported);
+    EXPECT_EQ(heads.sentence,
+              str("layer 3: attention heads of 520 elements; the kernel set '", name, "' has sizes up to 512"));
+    const auto keys = testing_support::refusal_of([&set] { require_gdn_key_dim(set, 3, 264); });
+    EXPECT_EQ(keys.code, ErrorCode::kUnsupported);
+    EXPECT_EQ(keys.sentence, str("layer 3: Gated DeltaNet key heads of 264 elements; the kernel set '", name,
+                                 "' has sizes up to 256"));
+  }
+}
+
+TEST(SupportedHeads, ADTypeThatNoKernelHasIsRefusedNamingWhatIsBuilt) {
+  const OpSet any{.name = "any"};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    EXPECT_NO_THROW(require_float(any, 3, "activations", dtype));
+  }
+  for (const DType dtype : {DType::kF64, DType::kI32, DType::kE4M3}) {
+    const auto refused = testing_support::refusal_of([&] { require_float(any, 3, "activations", dtype); });
+    EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+    EXPECT_EQ(refused.sentence, str("layer 3: activations of ", name_of(dtype),
+                                    "; the kernel set 'any' has float32, bfloat16 and float16"));
+  }
 }
 
 TEST(SupportedHeads, AWiderConvolutionThanTheSetHasIsRefusedNamingWhatIsBuilt) {

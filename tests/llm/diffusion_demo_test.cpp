@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <string>
 
 #include "headrace/llm/llm.h"
 #include "headrace/weights/config_file.h"
@@ -101,8 +102,11 @@ TEST(FairyDiffusion, CudaWritesTheSameTokens) {
   }
 }
 
-TEST(FairyDiffusion, AStopTextCutsABlockInItsMiddle) {
-  LLM llm(kFairy, options("multi_bd"));
+class StopTexts : public testing::TestWithParam<const char*> {};
+
+// Every strategy that decodes the model, trained for it or not.
+TEST_P(StopTexts, CutABlockInItsMiddle) {
+  LLM llm(kFairy, options(GetParam()));
   SamplingParams params{.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   const Completion all = complete(llm, "Once upon a time", params);
   params.stop = {"not in it", all.text.substr(23, 7)};
@@ -117,6 +121,10 @@ TEST(FairyDiffusion, AStopTextCutsABlockInItsMiddle) {
   EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
   EXPECT_LT(cut.ids.size(), all.ids.size());
 }
+
+INSTANTIATE_TEST_SUITE_P(FairyDiffusion, StopTexts,
+                         testing::Values("autoregressive", "multi_bd", "multi_bd_edit", "d2f", "dmax"),
+                         [](const auto& strategy) { return std::string(strategy.param); });
 
 // A stop text that hid the whole output counted the tokens of it, and an end token counted as one of the text.
 TEST(PuzzleDiffusion, TokensOfAStopTextAndEndTokensAreNotCounted) {

@@ -340,9 +340,10 @@ TEST(StartReport, WarnsOfGraphsThatCouldNotBeRecorded) {
   };
   report_failed_capture(log, std::nullopt);
   EXPECT_TRUE(warnings.empty());
-  report_failed_capture(log, "recording steps: cuda:0: 7 of 9 are free");
-  EXPECT_EQ(warnings, std::vector<std::string>{
-                          "no CUDA graphs, so that steps take longer: recording steps: cuda:0: 7 of 9 are free"});
+  report_failed_capture(log, "recording steps of up to 8 rows: cuda:0: 7 of 9 are free");
+  EXPECT_EQ(warnings,
+            std::vector<std::string>{
+                "no CUDA graphs, so that steps take longer: recording steps of up to 8 rows: cuda:0: 7 of 9 are free"});
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "headrace/weights/safetensors_file.h"
 #include "models/golden_runner.h"
+#include "support/device_mirror.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
@@ -41,15 +43,26 @@ Tensor one_pass(GoldenRunner& runner, const Tensor& ids, const Shape& shape, std
   return logits;
 }
 
-TEST(Adapter, LogitsAgreeWithPeft) {
+void expect_the_logits_of_peft(const OpSet& ops, DeviceRuntime& runtime) {
+  SCOPED_TRACE(ops.name);
   const test::TempDir directory;
   write_float32("dream", directory);
   const Tensor ids = golden_tensor("dream_lora", "input_ids"), want = golden_tensor("dream_lora", "logits");
-  GoldenRunner runner(directory.path(), cpu::select_kernel_set(), DType::kF32, Determinism::kFast,
-                      golden_folder("dream_lora"));
+  GoldenRunner runner(directory.path(), ops, DType::kF32, Determinism::kFast, golden_folder("dream_lora"), runtime);
   EXPECT_TRUE(testing_support::all_close(one_pass(runner, ids, want.shape()), want, test::float32_tolerance(want)));
-  const Tensor base = golden_tensor("dream", "logits");
+}
+
+TEST(Adapter, LogitsAgreeWithPeft) {
+  expect_the_logits_of_peft(cpu::select_kernel_set(), cpu_runtime());
+  const Tensor base = golden_tensor("dream", "logits"), want = golden_tensor("dream_lora", "logits");
   EXPECT_FALSE(testing_support::all_close(base, want, test::float32_tolerance(want))) << "the adapter changes nothing";
+}
+
+TEST(Adapter, CudaLogitsAgreeWithPeft) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  for (const std::string_view set : testing_support::kCudaSets) {
+    expect_the_logits_of_peft(cuda_module().ops(set), cuda_module().runtime(0));
+  }
 }
 
 TEST(Adapter, OneOfAnotherModelIsAnErrorAndNoBaseModel) {
@@ -95,7 +108,8 @@ TEST(Adapter, TheLogNamesIt) {
   EXPECT_EQ(infos, (std::vector<std::string>{file + ": 6 weights are adapted, rank 4"}));
 }
 
-TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatToken) {
+void expect_rows_of_one_certain_token_to_be_that_token(const OpSet& ops, DeviceRuntime& runtime) {
+  SCOPED_TRACE(ops.name);
   const Tensor ids = golden_tensor("dream", "input_ids"), want = golden_tensor("dream", "logits");
   const int64_t tokens = ids.numel();
   const Tensor masked(DType::kI32, {tokens}), mask = Tensor::zeros(DType::kU8, {tokens});
@@ -108,11 +122,22 @@ TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatToken) {
     set_element(merge_ids, t, element_as_double(ids, t));
     set_element(probs, t, 1);
   }
-  GoldenRunner runner(golden_folder("dream"), cpu::select_kernel_set(), DType::kF32);
+  GoldenRunner runner(golden_folder("dream"), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime);
   const TokenMerge merge{mask, merge_ids, probs, residual, 250};
   EXPECT_TRUE(
       testing_support::all_close(one_pass(runner, masked, want.shape(), merge), want, test::float32_tolerance(want)));
   EXPECT_FALSE(testing_support::all_close(one_pass(runner, masked, want.shape()), want, test::float32_tolerance(want)));
+}
+
+TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatToken) {
+  expect_rows_of_one_certain_token_to_be_that_token(cpu::select_kernel_set(), cpu_runtime());
+}
+
+TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatTokenToCuda) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  for (const std::string_view set : testing_support::kCudaSets) {
+    expect_rows_of_one_certain_token_to_be_that_token(cuda_module().ops(set), cuda_module().runtime(0));
+  }
 }
 
 }  // namespace

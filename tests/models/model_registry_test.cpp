@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/weights/checkpoint.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"
 #include "support/host_memory.h"
@@ -131,6 +132,16 @@ TEST(ModelRegistry, HeadsThatTheKernelsLackAreRefusedWhenTheirLayerIsMade) {
   }
 }
 
+TEST(ModelRegistry, ActivationsOfADTypeThatTheKernelsLackAreRefusedWhenTheirLayerIsMade) {
+  for (const char* family : {"qwen3", "qwen3_next", "diffusion_gemma"}) {
+    const auto refused =
+        testing_support::refusal_of([&] { load_model(golden_folder(family), {.dtype = DType::kF64}); });
+    EXPECT_EQ(refused.code, ErrorCode::kUnsupported) << family;
+    EXPECT_TRUE(refused.sentence.starts_with("layer 0: activations of float64; the kernel set '")) << refused.sentence;
+    EXPECT_TRUE(refused.sentence.ends_with("' has float32, bfloat16 and float16")) << refused.sentence;
+  }
+}
+
 TEST(ModelRegistry, MoreExpertsOrIdsThanTheKernelsHaveAreRefusedWhenTheModelIsMade) {
   OpSet few_experts = cpu::select_kernel_set(), few_ids = few_experts;
   few_experts.most_experts = 2, few_ids.most_vocab = 8;
@@ -160,10 +171,12 @@ TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWe
         [&] { load_model(golden_folder("qwen3"), {.runtime = &full, .random_weights = random}); });
     EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
     const std::string& said = refused.sentence;
-    EXPECT_EQ(said.find(random ? "loading random weights for " : "loading the weights in "), 0u) << said;
-    EXPECT_EQ(said.find(" needs ") == std::string::npos, random.has_value()) << said;
-    EXPECT_NE(said.find(": cuda:0: could not allocate "), std::string::npos) << said;
-    EXPECT_TRUE(said.ends_with(" bytes; 7 of 9 are free; try another device")) << said;
+    const std::filesystem::path folder = golden_folder("qwen3");
+    const int64_t stored = Checkpoint::open(folder, {}).stored_bytes();
+    const std::string needed = random ? str("loading random weights for ", folder.string())
+                                      : str("loading the weights in ", folder.string(), " needs ", stored, " bytes");
+    EXPECT_TRUE(said.starts_with(needed + ": cuda:0: could not allocate ")) << said;
+    EXPECT_TRUE(said.ends_with(" bytes; 7 of 9 are free; try another device (--device)")) << said;
   }
 }
 

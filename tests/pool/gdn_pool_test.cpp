@@ -37,6 +37,16 @@ TEST(GDNPool, LayoutIsValueThenKeyAndConvChannels) {
   EXPECT_THROW(pool.layer(2), Error);
 }
 
+TEST(GDNPool, ItsBytesAreKnownBeforeItIsMade) {
+  GDNPoolConfig config = kConfig;
+  for (const DType conv : {DType::kF32, DType::kBF16}) {
+    config.conv_dtype = conv;
+    EXPECT_EQ(GDNPool::bytes_for(config), GDNPool(config).mem_bytes());
+  }
+  config.num_layers = 0;
+  EXPECT_THROW(GDNPool::bytes_for(config), Error);
+}
+
 TEST(GDNPool, CopyAndResetTouchTheirSlotsAlone) {
   GDNPool pool(kConfig);
   fill(pool);

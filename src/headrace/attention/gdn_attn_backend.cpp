@@ -13,7 +13,11 @@ GDNAttnBackend::GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpCo
       ops_(ops),
       context_(context),
       max_tokens_(max_tokens),
-      workspace_((max_tokens * pool.config().conv_dim() + 16) * size_of(DType::kF32), runtime) {}
+      workspace_(bytes_for(pool.config(), max_tokens), runtime) {}
+
+int64_t GDNAttnBackend::bytes_for(const GDNPoolConfig& pool, int64_t max_tokens) {
+  return (max_tokens * pool.conv_dim() + 16) * size_of(DType::kF32);
+}
 
 std::string GDNAttnBackend::describe() const {
   return str("causal_conv1d and gated_delta_rule ", ops_.name, ops_.gdn_step != nullptr ? ", decode in one step" : "");
@@ -21,6 +25,8 @@ std::string GDNAttnBackend::describe() const {
 
 void GDNAttnBackend::require(const RadixLinearAttentionConfig& layer) const {
   require_gdn_key_dim(ops_, layer.layer_id, layer.head_k_dim);
+  require_float(ops_, layer.layer_id, "weights of a Gated DeltaNet convolution", layer.conv_weight.dtype());
+  require_float(ops_, layer.layer_id, "states of a Gated DeltaNet convolution", pool_.config().conv_dtype);
 }
 
 void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {

@@ -21,6 +21,9 @@ class GDNAttnBackend {
   GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
                  DeviceRuntime& runtime = cpu_runtime());
 
+  // Of memory for steps of so many tokens.
+  static int64_t bytes_for(const GDNPoolConfig& pool, int64_t max_tokens);
+
   std::string describe() const;
   void require(const RadixLinearAttentionConfig& layer) const;  // as AttentionBackend
   // Error kInvalidArgument when the batch has more than max_tokens, or no state slots.

@@ -28,7 +28,8 @@ struct GDNInputs {
 class RadixLinearAttention {
  public:
   explicit RadixLinearAttention(const RadixLinearAttentionConfig& config);
-  // As RadixAttention: Error kUnsupported for key heads of a size that the backend has no kernel for.
+  // As RadixAttention: Error kUnsupported for key heads of a size, and a dtype of the convolution's weight or states,
+  // that the backend has no kernel for.
   RadixLinearAttention(const RadixLinearAttentionConfig& config, const AttentionBackend& backend);
 
   // out = conv1d + SiLU, L2 norm, the gated delta rule and in.norm, by batch.attn_backend->forward_gdn.

@@ -1,6 +1,7 @@
 #include "headrace/batch/device_batch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "headrace/base/device_runtime.h"
@@ -11,6 +12,20 @@ namespace {
 template <class T>
 int64_t bytes_of(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
+}
+
+// Of spans, state slots, ids, positions, rows of logits, their number, write slots, snapshots and encoder slots.
+std::array<int64_t, 9> section_bytes(const DeviceBatchConfig& c) {
+  return {bytes_of<KeySpan>(c.max_requests),      bytes_of<StateSlots>(c.max_requests),
+          bytes_of<int32_t>(c.max_tokens),        bytes_of<int32_t>(c.max_tokens),
+          bytes_of<int32_t>(c.max_tokens),        bytes_of<int32_t>(1),
+          bytes_of<int64_t>(c.max_tokens),        bytes_of<StateSnapshot>(c.max_snapshots),
+          bytes_of<int64_t>(c.max_encoder_tokens)};
+}
+
+constexpr int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlign = 64;
+  return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
 }  // namespace
@@ -26,25 +41,25 @@ DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn) {
 DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
     : config_(c), runtime_(runtime), plans_(runtime) {
   metadata_.plans = &plans_;
-  spans_ = reserve(bytes_of<KeySpan>(c.max_requests));
-  state_slots_ = reserve(bytes_of<StateSlots>(c.max_requests));
-  ids_ = reserve(bytes_of<int32_t>(c.max_tokens));
-  positions_ = reserve(bytes_of<int32_t>(c.max_tokens));
-  logits_rows_ = reserve(bytes_of<int32_t>(c.max_tokens));
-  num_rows_ = reserve(bytes_of<int32_t>(1));
-  write_slots_ = reserve(bytes_of<int64_t>(c.max_tokens));
-  snapshots_ = reserve(bytes_of<StateSnapshot>(c.max_snapshots));
-  encoder_slots_ = reserve(bytes_of<int64_t>(c.max_encoder_tokens));
+  const std::array sections = {&spans_,    &state_slots_, &ids_,       &positions_,    &logits_rows_,
+                               &num_rows_, &write_slots_, &snapshots_, &encoder_slots_};
+  const std::array bytes = section_bytes(c);
+  for (size_t i = 0; i < bytes.size(); ++i) *sections[i] = reserve(bytes[i]);
   staging_.resize(static_cast<size_t>(bytes_));
   memory_ = Tensor::zeros(DType::kU8, {bytes_}, runtime);
   table_ = Tensor::zeros(DType::kI32, {c.table_rows, c.table_pages}, runtime);
   host_table_.resize(static_cast<size_t>(c.table_rows * c.table_pages));
 }
 
+int64_t DeviceBatch::bytes_for(const DeviceBatchConfig& config) {
+  int64_t bytes = bytes_of<int32_t>(config.table_rows * config.table_pages);
+  for (const int64_t section : section_bytes(config)) bytes += aligned(section);
+  return bytes;
+}
+
 DeviceBatch::Section DeviceBatch::reserve(int64_t bytes) {
-  constexpr int64_t kAlign = 64;
   const Section section{bytes_, bytes};
-  bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  bytes_ += aligned(bytes);
   return section;
 }
 

@@ -24,6 +24,8 @@ class DeviceBatch {
  public:
   // `runtime` is not owned and outlives the object. Error kOutOfMemory.
   DeviceBatch(const DeviceBatchConfig& config, DeviceRuntime& runtime);
+  // What it allocates of the device's memory.
+  static int64_t bytes_for(const DeviceBatchConfig& config);
   DeviceBatch(const DeviceBatch&) = delete;
   DeviceBatch& operator=(const DeviceBatch&) = delete;
 

@@ -11,15 +11,6 @@ namespace {
 
 using NewKeys = DeviceMetadata::NewKeys;
 
-// Rows of the largest graph.
-int32_t most_rows_of(const CudaGraphConfig& c) {
-  int32_t most = c.max_requests;
-  for (const RowGraphs* rows : {&c.rows, &c.canvases})
-    most = std::max(most, rows->sizes.empty() ? 0 : rows->sizes.back());
-  if (!c.segments.requests.empty()) most = std::max(most, c.segments.requests.back() * c.segments.keys.q_len);
-  return most;
-}
-
 DeviceBatchConfig device_config(const CudaGraphConfig& c) {
   return {.max_requests = c.max_requests + 1,  // one for the padding
           .max_tokens = most_rows_of(c),
@@ -92,6 +83,14 @@ class Recording {
 };
 
 }  // namespace
+
+int32_t most_rows_of(const CudaGraphConfig& c) {
+  int32_t most = c.max_requests;
+  for (const RowGraphs* rows : {&c.rows, &c.canvases})
+    most = std::max(most, rows->sizes.empty() ? 0 : rows->sizes.back());
+  if (!c.segments.requests.empty()) most = std::max(most, c.segments.requests.back() * c.segments.keys.q_len);
+  return most;
+}
 
 CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, DeviceRuntime& runtime,
                                  const CudaGraphConfig& config)

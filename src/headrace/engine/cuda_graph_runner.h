@@ -55,6 +55,9 @@ struct CudaGraphConfig {
   int32_t short_keys = 0;
 };
 
+// Rows of the largest graph.
+int32_t most_rows_of(const CudaGraphConfig& config);
+
 // A batch runs in the smallest graph that holds it; rows past its end are padding, which is neither stored nor kept
 // (kDoNotStore, kNoState). Not thread-safe.
 class CudaGraphRunner {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "headrace/attention/gdn_attn_backend.h"
 #include "headrace/base/device_runtime.h"
 #include "headrace/base/host_memory.h"
 #include "headrace/base/memory_need.h"
@@ -22,7 +23,10 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
   return copy;
 }
 
+// The cache is made first: a smaller one leaves room for whatever comes behind it.
 constexpr std::string_view kShorter = "a smaller max_model_len";
+constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (kept_states)";
+constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";
 
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
   const int64_t bytes = KVPool::bytes_for(config);
@@ -37,9 +41,16 @@ std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& 
 }
 
 std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntime& runtime) {
-  return with_need(
-      {.what = str(config.num_slots, " recurrent states, of requests and kept"), .advice = "fewer of them"},
-      [&] { return std::make_unique<GDNPool>(config, runtime); });
+  const MemoryNeed need{.what = str("a pool of ", config.num_slots, " recurrent states"),
+                        .bytes = GDNPool::bytes_for(config),
+                        .advice = config.num_slots > 1 ? kShorterOrFewerStates : kShorter};
+  return with_need(need, [&] { return std::make_unique<GDNPool>(config, runtime); });
+}
+
+MemoryNeed need_of_attention(int64_t max_tokens, const GDNPool* gdn) {
+  MemoryNeed need{.what = str("attention in steps of ", max_tokens, " rows"), .advice = kShorter};
+  if (gdn != nullptr) need.bytes = GDNAttnBackend::bytes_for(gdn->config(), max_tokens);  // other attention needs none
+  return need;
 }
 
 MemoryNeed need_of_step(const ForwardBatch& batch) {
@@ -71,7 +82,7 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
                               .context = config.context,
                               .kernel_set = config.kernel_set,
                               .attn_impl = config.attn_impl};
-  backend_ = with_need({.what = str("attention in steps of ", config.max_tokens, " rows"), .advice = kShorter},
+  backend_ = with_need(need_of_attention(config.max_tokens, gdn_.get()),
                        [&] { return make_backend(config.backend, runtime_.device(), backend); });
   ops_ = &backend_ops(config.backend, runtime_.device(), backend);
 }
@@ -90,7 +101,9 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                    .table_pages = limits.table_pages,
                                    .page_size = kv_->page_size(),
                                    .max_snapshots = limits.table_rows * kSnapshotsPerRequest};
-    device_batch_ = with_need({.what = "the tables of a step", .advice = kShorter},
+    device_batch_ = with_need({.what = str("the memory of a step's tables, of up to ", config_.max_tokens, " rows,"),
+                               .bytes = DeviceBatch::bytes_for(tables),
+                               .advice = kShorter},
                               [&] { return std::make_unique<DeviceBatch>(tables, runtime_); });
     capture(limits, graphs);
   }
@@ -127,12 +140,14 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
   no_graphs_ = kUnbounded;
   if (records_nothing(config)) return;
   try {
-    with_need({.what = "recording steps", .advice = kShorter}, [&] {
-      auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
-      loop_ = make_loop(limits, *graphs, config.rows.sizes, config.canvases.sizes);
-      graphs->capture();
-      graphs_ = std::move(graphs);
-    });
+    // How much that needs shows when it is done.
+    with_need({.what = str("recording steps of up to ", most_rows_of(config), " rows"), .advice = kShorterOrNoGraphs},
+              [&] {
+                auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
+                loop_ = make_loop(limits, *graphs, config.rows.sizes, config.canvases.sizes);
+                graphs->capture();
+                graphs_ = std::move(graphs);
+              });
   } catch (const Error& e) {
     loop_.reset();
     failed_capture_ = no_graphs_ = e.what();

@@ -16,6 +16,12 @@ void require_gdn_key_dim(const OpSet& ops, int32_t layer_id, int32_t head_k_dim)
              "' has sizes up to ", ops.most_gdn_key_dim);
 }
 
+void require_float(const OpSet& ops, int32_t layer_id, std::string_view what, DType dtype) {
+  HR_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, ErrorCode::kUnsupported, "layer ",
+             layer_id, ": ", what, " of ", name_of(dtype), "; the kernel set '", ops.name,
+             "' has float32, bfloat16 and float16");
+}
+
 void require_conv_width(const OpSet& ops, int32_t layer_id, int32_t width) {
   HR_REQUIRE(ops.most_conv_width == 0 || width <= ops.most_conv_width, ErrorCode::kUnsupported, "layer ", layer_id,
              ": a Gated DeltaNet convolution of ", width, " taps; the kernel set '", ops.name, "' has widths up to ",

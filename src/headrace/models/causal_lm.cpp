@@ -57,6 +57,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
 }
 
 void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t layer) {
+  require_float(*context_.ops, layer, "activations", context_.dtype);
   Block block;
   block.input_norm = RMSNorm(scope, "input_layernorm", c.hidden, c.eps, c.norm_form);
   block.post_norm = RMSNorm(scope, "post_attention_layernorm", c.hidden, c.eps, c.norm_form);

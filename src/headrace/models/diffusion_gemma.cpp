@@ -98,6 +98,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
 
 DiffusionGemma::Block DiffusionGemma::make_block(int32_t i, const ModelConfig& c, const DiffusionGemmaConfig& gemma) {
   const DiffusionGemmaConfig::Layer& layer = gemma.layers[static_cast<size_t>(i)];
+  require_float(*context_.ops, i, "activations", context_.dtype);
   require_head_dim(*context_.ops, i, layer.attention.head_dim);
   require_experts(*context_.ops, i, gemma.moe.router.num_experts);
   const WeightScope scope(checkpoint_, str(kDecoder, "layers.", i, "."));

@@ -136,7 +136,7 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);
-  MemoryNeed need{.what = str("loading the weights in ", directory.string()), .advice = "another device"};
+  MemoryNeed need{.what = str("loading the weights in ", directory.string()), .advice = "another device (--device)"};
   if (options.random_weights) {
     need.what = str("loading random weights for ", directory.string());  // how many is known when they are made
   } else {

@@ -21,19 +21,26 @@ GDNPoolConfig checked(const GDNPoolConfig& c) {
   return c;
 }
 
+Shape recurrent_shape(const GDNPoolConfig& c) {
+  return {c.num_layers, int64_t{c.num_slots} + 1, c.num_v_heads, c.head_v_dim, c.head_k_dim};
+}
+Shape conv_shape(const GDNPoolConfig& c) {
+  return {c.num_layers, int64_t{c.num_slots} + 1, c.conv_dim(), c.conv_kernel_size - 1};
+}
+
 }  // namespace
 
 GDNPool::GDNPool(const GDNPoolConfig& config, DeviceRuntime& runtime)
     : config_(checked(config)),
       runtime_(runtime),
-      recurrent_(Tensor::zeros(
-          DType::kF32,
-          {config.num_layers, int64_t{config.num_slots} + 1, config.num_v_heads, config.head_v_dim, config.head_k_dim},
-          runtime)),
-      conv_(Tensor::zeros(
-          config.conv_dtype,
-          {config.num_layers, int64_t{config.num_slots} + 1, config.conv_dim(), config.conv_kernel_size - 1},
-          runtime)) {}
+      recurrent_(Tensor::zeros(DType::kF32, recurrent_shape(config), runtime)),
+      conv_(Tensor::zeros(config.conv_dtype, conv_shape(config), runtime)) {}
+
+int64_t GDNPool::bytes_for(const GDNPoolConfig& config) {
+  checked(config);
+  return recurrent_shape(config).numel() * size_of(DType::kF32) +
+         conv_shape(config).numel() * size_of(config.conv_dtype);
+}
 
 GDNLayerView GDNPool::layer(int32_t gdn_layer) const {
   HR_REQUIRE(gdn_layer >= 0 && gdn_layer < config_.num_layers, ErrorCode::kInvalidArgument, "gdn pool: layer ",

@@ -34,6 +34,8 @@ class GDNPool {
 
   const GDNPoolConfig& config() const { return config_; }
   int64_t mem_bytes() const { return recurrent_.bytes() + conv_.bytes(); }
+  // What mem_bytes() of such a pool is. Error as the constructor.
+  static int64_t bytes_for(const GDNPoolConfig& config);
   int64_t slot_bytes() const { return mem_bytes() / (int64_t{config_.num_slots} + 1); }
 
   // Error kInvalidArgument outside [0, num_layers).

@@ -1,0 +1,23 @@
+// What decode steps cost the host before their graph is launched.
+#pragma once
+#include <optional>
+
+#include "headrace/batch/device_batch.h"
+#include "headrace/kernels/op_context.h"
+#include "headrace/pool/kv_pool.h"
+
+namespace headrace::bench {
+
+struct HostStep {
+  double first_upload_s = 0, upload_s = 0;  // with all pages new; the median of a step that adds no page
+  // Of a decode step all that CudaGraphRunner::run does of metadata: padding to the graph's size, which is the batch's,
+  // the upload, and the backend's plan. Absent where a request has another number of new tokens than one.
+  std::optional<double> step_s;
+};
+
+// Medians of 21 calls, by the host's clock. `batch` lies on the host and has no ids, positions or write slots, which
+// step_s counts; `placed`, which is to be new, is left with another batch than this one.
+HostStep time_host_step(const ForwardBatch& batch, const KVPool& pool, DeviceBatch& placed, DeviceRuntime& device,
+                        const OpContext& context);
+
+}  // namespace headrace::bench

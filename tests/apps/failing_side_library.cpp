@@ -1,0 +1,59 @@
+// A side library whose one device is the CPU under another name and fails for good in the midst of a text, as a GPU
+// does whose kernel faulted: failing_device_test.sh puts it beside the program.
+#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
+#include "support/host_memory.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kGoodSteps = 12;
+
+// What follows the first failure fails, too.
+class FailingRuntime final : public testing_support::HostMemory {
+ public:
+  Device device() const override { return {DeviceType::kCUDA, 0}; }
+  void* allocate(size_t bytes) override { return require_works(), HostMemory::allocate(bytes); }
+  void copy_to_device(void* to, const void* from, size_t bytes) override {
+    require_works();
+    HostMemory::copy_to_device(to, from, bytes);
+  }
+  void synchronize() override { require_works(); }
+  std::unique_ptr<DeviceMark> make_mark() override { return std::make_unique<Mark>(*this); }
+
+ private:
+  // A step's tokens are waited for here.
+  struct Mark final : DeviceMark {
+    explicit Mark(FailingRuntime& runtime) : runtime_(runtime) {}
+    void set() override {}
+    void wait() override {
+      ++runtime_.waits_;
+      runtime_.require_works();
+    }
+    FailingRuntime& runtime_;  // not owned
+  };
+  void require_works() const {
+    HR_REQUIRE(waits_ <= kGoodSteps, ErrorCode::kCuda,
+               "cuda: waiting for the device failed: an illegal memory access was encountered");
+  }
+
+  int waits_ = 0;
+};
+
+DeviceRuntime& runtime(int32_t) {
+  static FailingRuntime one;
+  return one;
+}
+
+const OpSet& ops(std::string_view) { return cpu::select_kernel_set(); }
+
+std::vector<std::string> devices() { return {"cuda:0 a device that fails"}; }
+
+constexpr CudaModule kModule = {.version = kCudaModuleVersion, .runtime = runtime, .ops = ops, .devices = devices};
+
+}  // namespace
+}  // namespace headrace
+
+extern "C" __attribute__((visibility("default"))) const headrace::CudaModule* headrace_cuda_module() {
+  return &headrace::kModule;
+}
