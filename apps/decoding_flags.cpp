@@ -144,9 +144,9 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   add_thresholds(flags, s.decoding);
   add_choices(flags, f, s.decoding);
   add_passes(flags, f, s.decoding);
-  app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens")
-      ->type_name(kFile)
-      ->group("Output");
+  CLI::Option* trace =
+      app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
+  refuse_standard_output(*trace->type_name(kFile)->group("Output"));
 }
 
 // Not the engine's to refuse: it may run requests of both schedules.

@@ -9,6 +9,7 @@
 #include "bench/measured_limits.h"
 #include "commands.h"
 #include "headrace/attention/backend_registry.h"
+#include "headrace/base/device_runtime.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/device_registry.h"

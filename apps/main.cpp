@@ -125,7 +125,7 @@ void add_demo(CLI::App& app, Commands& c) {
 
 void add_perplexity(CLI::App& eval, Commands& c) {
   CLI::App* perplexity = eval.add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
-  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text")->type_name(kFile)->required();
+  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text; -: standard input")->type_name(kFile)->required();
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "one JSON object");
   perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
@@ -148,8 +148,9 @@ void add_puzzles(CLI::App& eval, Commands& c) {
       ->allow_extra_args(false)
       ->capture_default_str();
   add_model_flags(*puzzles, c.puzzles.model);
-  puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward")
-      ->type_name(kFile);
+  CLI::Option* svg =
+      puzzles->add_option("--svg", c.puzzles.svg, "file for the curve of accuracy against tokens per forward");
+  refuse_standard_output(*svg->type_name(kFile));
   puzzles->add_flag("--json", c.json, "one JSON object: each way of decoding, each task of it");
   puzzles->callback([&c] { c.status = eval_puzzles(c.puzzles, c.output()); });
 }

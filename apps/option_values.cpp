@@ -44,6 +44,13 @@ CLI::Validator not_empty(const char* expected) {
 
 }  // namespace
 
+void refuse_standard_output(CLI::Option& option) {
+  option.check({[](const std::string& text) {
+                  return text == "-" ? "is -, expected a file: standard output has the result" : std::string();
+                },
+                ""});
+}
+
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();  // "INT", or "INT:INT in [1 - 16]"

@@ -3,7 +3,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace headrace::app {
 
@@ -15,5 +16,8 @@ inline constexpr const char *kFile = "FILE", *kDirectory = "DIRECTORY", *kModel 
 // CLI11 alone reads "" as 0, -1 into an unsigned number as its two's complement, and what is beyond 64 bits as 2^64
 // - 1.
 void check_values(CLI::App& app);
+
+// A file that is written: "-" is refused. It would be standard output, which has what the command says.
+void refuse_standard_output(CLI::Option& option);
 
 }  // namespace headrace::app

@@ -8,6 +8,7 @@
 
 #include "apps/exit_status.h"
 #include "apps/load_progress.h"
+#include "apps/option_values.h"
 #include "apps/suggest.h"
 #include "headrace/base/error.h"
 
@@ -114,6 +115,21 @@ TEST(Suggest, WordsThatAreLeftOverInTheirOrder) {
   app.add_subcommand("generate")->add_option("-p", text);
   EXPECT_THROW(app.parse("generate -p Once upon a time"), CLI::ExtrasError);
   EXPECT_EQ(left_over(app), "'upon a time' is more than generate takes; a text of several words goes in quotes");
+}
+
+// `generate --trace -` made a file of that name, where -f - is standard input.
+TEST(OptionValues, AFileThatIsWrittenIsNotStandardOutput) {
+  CLI::App app;
+  std::string trace, refused;
+  refuse_standard_output(*app.add_option("--trace", trace));
+  try {
+    app.parse("--trace -");
+  } catch (const CLI::ValidationError& e) {
+    refused = e.what();
+  }
+  EXPECT_EQ(refused, "--trace: is -, expected a file: standard output has the result");
+  app.parse("--trace ./-");
+  EXPECT_EQ(trace, "./-");
 }
 
 constexpr int64_t kGB = 1'000'000'000;

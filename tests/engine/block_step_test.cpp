@@ -13,6 +13,7 @@
 #include "headrace/engine/batch_padding.h"
 #include "headrace/engine/block_loop.h"
 #include "headrace/engine/host_reasons.h"
+#include "headrace/engine/scheduled_step.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/sampling/sampler.h"
@@ -445,6 +446,18 @@ TEST(BlockStep, WhatOfARequestNeedsTheHostIsSaidByName) {
   EXPECT_EQ(decoding({.rule = Decoding::Rule::kRandom}), "rule is random" + rules);
   EXPECT_EQ(decoding({.rule = Decoding::Rule::kEntropyBound, .threshold = 1}), "rule is entropy_bound" + rules);
   EXPECT_EQ(decoding({.rule = Decoding::Rule::kMargin}), "");
+}
+
+// A device's statistics are of the model's distribution.
+TEST(BlockStep, ScoresOfWhatFiltersLeaveNeedTheHost) {
+  const DiffusionInfo info{.mask_token_id = kMask, .block_size = 4, .sub_block_size = 4};
+  Sequence s{.params = {.temperature = 0.7f}, .scores_of = ScoresOf::kFiltered};
+  EXPECT_EQ(needs_host(s, info).value_or(""),
+            "scores are of what temperature and filters leave, expected of the model's distribution");
+  EXPECT_FALSE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
+  s.scores_of = ScoresOf::kModel;
+  EXPECT_FALSE(needs_host(s, info));
+  EXPECT_TRUE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
 }
 
 TEST(HostReasons, EachIsAWarningOnce) {

@@ -139,8 +139,9 @@ TEST_P(DiffusionDefects, B13_EveryKnobOfARequestIsHonoured) {
   const auto run = [&](const SamplingParams& params) {
     return decode(*model, config_of(GetParam().strategy, 1), {{prompt_of(9), params}}).front();
   };
+  // Two thresholds in the middle: of a flat network every probability passes the one, of another none the other.
   EXPECT_LT(run(greedy(24, 0.0f)).passes.size(), run(greedy(24, 0.045f)).passes.size());
-  EXPECT_LT(run(greedy(24, 0.045f)).passes.size(), run(greedy(24, 0.99f)).passes.size());
+  EXPECT_LT(run(greedy(24, 0.03f)).passes.size(), run(greedy(24, 0.99f)).passes.size());
   SamplingParams one = greedy(24, 0.03f);
   one.temperature = 3;
   EXPECT_NE(run(one).ids(), run(greedy(24, 0.03f)).ids());
@@ -505,10 +506,12 @@ TEST_P(DiffusionDefects, EveryAttentionImplementationDecodesTheSameTokensOnADevi
 
 INSTANTIATE_TEST_SUITE_P(Strategies, DiffusionDefects,
                          ::testing::Values(Pair{"multi_bd", "sdar"}, Pair{"multi_bd", "sdar_moe"},
-                                           Pair{"multi_bd", "llada2"}, Pair{"full_attention", "llada_moe"},
-                                           Pair{"full_attention", "dream"}, Pair{"dual_cache", "llada"},
-                                           Pair{"dual_cache", "dream"}, Pair{"fast_dllm_v2", "fast_dllm_v2"},
-                                           Pair{"d2f", "dream"}, Pair{"d2f", "llada"}, Pair{"multi_bd_edit", "llada2"},
+                                           Pair{"multi_bd", "llada2"}, Pair{"multi_bd", "stable_diffcoder"},
+                                           Pair{"multi_bd", "fast_dllm_v2"}, Pair{"full_attention", "llada_moe"},
+                                           Pair{"full_attention", "dream"}, Pair{"full_attention", "diffucoder"},
+                                           Pair{"dual_cache", "llada"}, Pair{"dual_cache", "dream"},
+                                           Pair{"fast_dllm_v2", "fast_dllm_v2"}, Pair{"d2f", "dream"},
+                                           Pair{"d2f", "llada"}, Pair{"multi_bd_edit", "llada2"},
                                            Pair{"dmax", "llada2"}, Pair{"diffusion_gemma", "diffusion_gemma"}),
                          [](const auto& pair) { return pair.param.strategy + "_" + pair.param.family; });
 

@@ -14,6 +14,7 @@ namespace {
 
 using Rule = DecodingParams::Rule;
 using Guidance = DiffusionInfo::Guidance;
+using Scores = LoopScores;
 
 struct Family {
   std::string checkpoint;
@@ -23,14 +24,14 @@ struct Family {
 
 // The makers' generate functions, by their own defaults.
 const Family kFamilies[] = {
-    {"sdar", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
-    {"sdar_moe", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
+    {"sdar", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence, .scores = Scores::kOfDraws}},
+    {"sdar_moe", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence, .scores = Scores::kOfDraws}},
     {"llada", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}, Guidance::kMaskedPrompt},
     {"llada_moe", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}, Guidance::kMaskedPrompt},
-    {"llada2", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
-    {"dream", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom}},
-    {"diffucoder", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom}},
-    {"fast_dllm_v2", {.temperature = 0, .top_k = 0, .top_p = 0.95f, .rule = Rule::kConfidence}},
+    {"llada2", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence, .scores = Scores::kOfDraws}},
+    {"dream", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom, .scores = Scores::kOfFilters}},
+    {"diffucoder", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kRandom, .scores = Scores::kOfFilters}},
+    {"fast_dllm_v2", {.temperature = 0, .top_p = 0.95f, .rule = Rule::kConfidence, .scores = Scores::kOfDraws}},
     {"stable_diffcoder", {.temperature = 0, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
     {"diffusion_gemma", {.temperature = 1, .top_k = 0, .top_p = 1, .rule = Rule::kConfidence}},
 };
@@ -45,6 +46,7 @@ TEST(ReferenceDefaults, EveryDiffusionFamilyLoadsWithThoseOfItsPublishedLoop) {
     EXPECT_EQ(got.top_k, published.top_k) << checkpoint;
     EXPECT_EQ(got.top_p, published.top_p) << checkpoint;
     EXPECT_EQ(got.rule, published.rule) << checkpoint;
+    EXPECT_EQ(got.scores, published.scores) << checkpoint;
     EXPECT_EQ(got.block_cache, BlockCache::kNo) << checkpoint;
     EXPECT_EQ(model->info().diffusion->guidance, guidance) << checkpoint;
   }

@@ -148,6 +148,23 @@ TEST(Sampler, B25_TheConfidenceIsThatOfTheModelWhateverTheTemperature) {
   EXPECT_NEAR(t.confidence, 0.75, 1e-6);
 }
 
+// Dream's and SDAR's published loops rank by the distribution that they draw from.
+TEST(Sampler, ScoresAreOfWhatTheFiltersLeaveWhereARequestAsksForThem) {
+  const std::vector<float> row = {std::log(1.0f), std::log(4.0f), std::log(2.0f), std::log(3.0f)};
+  const SampleSpot filtered{.scores_of = ScoresOf::kFiltered};
+  const SampledToken one = pick(row, {.temperature = 0.7f, .top_k = 1}, filtered);
+  EXPECT_EQ(one.id, 1);
+  EXPECT_EQ(one.confidence, 1);
+  EXPECT_EQ(one.margin, 1);
+  EXPECT_EQ(one.entropy, 0);
+  EXPECT_NEAR(one.logprob, std::log(0.4), 1e-6) << "a log probability is the model's";
+  EXPECT_NEAR(one.best_logprob, std::log(0.4), 1e-6);
+  const SampledToken two = pick(row, {.temperature = 1, .top_p = 0.6f}, filtered);
+  EXPECT_NEAR(two.confidence, two.id == 1 ? 4 / 7.0 : 3 / 7.0, 1e-6);
+  EXPECT_NEAR(two.margin, 1 / 7.0, 1e-6);
+  EXPECT_NEAR(pick(row, {.temperature = 0.7f, .top_k = 1}).confidence, 0.4, 1e-6);
+}
+
 TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
   const std::vector<float> logits = {std::log(1.0f), std::log(90.0f), std::log(4.0f), std::log(5.0f), 50};
   const std::vector<int32_t> banned = {1, 4, 99};  // the last one is beyond the vocabulary

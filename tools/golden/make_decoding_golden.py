@@ -3,9 +3,10 @@
 
   python3 tools/golden/make_decoding_golden.py --out tests/golden/decoding.json
 
-The loops are written from the families' published recipes, over native transformers classes: fp32, greedy, the mask
-token's logit -inf before the softmax, ties to the lowest id and position. Where a recipe takes positions at random, the
-numbers are headrace's: one for each seed, position and pass over its block. An exact loop runs the whole text in every
+The loops are written from the families' published recipes, over native transformers classes: fp32, the mask token's logit
+-inf before the softmax, ties to the lowest id and position; greedy but where a case has a temperature or filters, by which a
+recipe's scores are those of what they leave. Where a recipe draws tokens or takes positions at random, the numbers are
+headrace's: one for each seed, position and pass over its block. An exact loop runs the whole text in every
 pass, so nothing can be stored wrongly; the dual caches keep keys and values that are out of date on purpose.
 
 Two options are of every loop. `cfg_scale` is LLaDA's classifier-free guidance: a pass runs the text a second time, with
@@ -83,13 +84,70 @@ def native(folder, family):
     return model
 
 
-class Read:
-    """What a row of logits says."""
+def float32(x):
+    return float(torch.tensor(x, dtype=torch.float32))
 
-    def __init__(self, logits):
+
+class Sampling:
+    """How a loop draws tokens, by the filters of its family: top-p and top-k of Dream's, top-k and top-p of the others, with
+    headrace's random numbers, one for each seed, position and pass over its block, that falls on the tokens side by side in
+    descending order. Dream's filters stand without a temperature, too; elsewhere the likeliest token is taken as it is."""
+
+    def __init__(self, family, seed=0, temperature=0, top_k=0, top_p=1):
+        self.seed, self.temperature, self.top_k, self.top_p = seed, float32(temperature), top_k, float32(top_p)
+        self.dream = family in ("dream", "diffucoder")
+
+    def cut_top_k(self, logits):
+        """The logits that are left, and how far the cut is from the next."""
+        if not 0 < self.top_k < len(logits):
+            return logits, math.inf
+        top = logits.topk(self.top_k + 1)
+        left = torch.full_like(logits, -math.inf)
+        left[top.indices[:-1]] = top.values[:-1]
+        return left, float(top.values[-2] - top.values[-1])
+
+    def cut_top_p(self, logits):
+        if self.top_p >= 1:
+            return logits, math.inf
+        p, order = logits.softmax(-1).sort(descending=True, stable=True)
+        sums = p.cumsum(-1)
+        cut = torch.cat([torch.tensor([False]), (sums > self.top_p)[:-1]])
+        left = logits.clone()
+        left[order[cut]] = -math.inf
+        return left, float((sums - self.top_p).abs().min())
+
+    def left(self, logits):
+        """The logits that tokens are drawn from and ranked by, and how close another choice of them was."""
+        if self.temperature == 0 and not self.dream:
+            return logits, math.inf
+        heated = logits / self.temperature if self.temperature > 0 else logits
+        first, second = (self.cut_top_p, self.cut_top_k) if self.dream else (self.cut_top_k, self.cut_top_p)
+        once, close = first(heated)
+        twice, closer = second(once)
+        return twice, min(close, closer)
+
+    def drawn(self, p, position, step):
+        """The token of these probabilities, and how close its neighbours were."""
+        shares, order = p.sort(descending=True, stable=True)
+        number, sums = uniform(self.seed, position - 1, step), shares.cumsum(-1)
+        at = int((sums <= number).sum())
+        neighbours = [float(shares[i] - shares[i + 1]) for i in (at - 1, at) if 0 <= i and shares[i + 1] > 0]
+        borders = [abs(number - float(sums[i])) for i in (at - 1, at) if i >= 0 and shares[i + 1] > 0]
+        return int(order[at]), min(neighbours + borders, default=math.inf)
+
+
+class Read:
+    """What a row of logits says of a position in a pass over its block."""
+
+    def __init__(self, logits, sampling, position, step):
+        logits, self.close = sampling.left(logits)
         p = logits.softmax(-1)
         top = p.topk(2).values
-        self.token, self.confidence, self.margin = int(logits.argmax()), float(top[0]), float(top[0] - top[1])
+        self.margin, self.certain = float(top[0] - top[1]), float(top[1]) == 0  # one token alone is left
+        self.token, self.clear = int(logits.argmax()), self.margin
+        if sampling.temperature > 0:
+            self.token, self.clear = sampling.drawn(p, position, step)
+        self.confidence = float(p[self.token])
         self.entropy = float(-(p * (p + 1e-10).log()).sum())
 
     def score(self, alg):
@@ -99,8 +157,9 @@ class Read:
 class Text:
     """Prompt and output of one request: which positions are masked, what each pass decided, how close it was."""
 
-    def __init__(self, net, prompt, gen, eos, whole_blocks=False, cfg_scale=0, ban_end=False):
+    def __init__(self, net, prompt, gen, eos, whole_blocks=False, cfg_scale=0, ban_end=False, sampling=None):
         self.model, self.mask_id, self.shift = net
+        self.sampling, self.step = sampling or Sampling(""), 0  # of the passes over a block
         self.cfg_scale, self.banned = cfg_scale, list(eos) if ban_end else []
         self.ids, self.prompt, self.gen, self.eos, self.whole = list(prompt), len(prompt), gen, eos, whole_blocks
         self.masked, self.limit, self.decided, self.closest, self.stale = set(), len(prompt) + gen, [], math.inf, None
@@ -118,7 +177,7 @@ class Text:
         shifted pass is read from its own row; it is never masked."""
         logits = logits.double()
         logits[:, [self.mask_id] + self.banned] = -math.inf
-        return {first + i + self.shift: Read(row) for i, row in enumerate(logits)}
+        return {p: Read(row, self.sampling, p, self.step) for p, row in enumerate(logits, first + self.shift)}
 
     def forward(self, ids, visible, cache):
         """The logits of one pass over these tokens."""
@@ -151,10 +210,17 @@ class Text:
                              position_ids=torch.arange(begin, end)[None])
         return self.reads(out.logits[0], begin)
 
+    def look_at(self, reads, candidates):
+        """A pass ranks these."""
+        self.closest = min([self.closest, *(reads[p].close for p in candidates)])
+
     def best(self, reads, candidates, count, alg="confidence"):
+        self.look_at(reads, candidates)
         ranked = sorted(candidates, key=lambda p: (-reads[p].score(alg), p))
         if 0 < count < len(ranked):
-            self.closest = min(self.closest, reads[ranked[count - 1]].score(alg) - reads[ranked[count]].score(alg))
+            last, next_one = reads[ranked[count - 1]], reads[ranked[count]]
+            if not last.certain or not next_one.certain:  # whose scores are the same in any arithmetic
+                self.closest = min(self.closest, last.score(alg) - next_one.score(alg))
         return sorted(ranked[:count])
 
     def at_random(self, candidates, count, seed, step, weights=None):
@@ -167,13 +233,15 @@ class Text:
 
     def passing(self, reads, candidates, threshold, at_or_above, at_least=1):
         """The candidates whose probability passes; the `at_least` likeliest where fewer do."""
+        self.look_at(reads, candidates)
         self.closest = min([self.closest, *(abs(reads[p].confidence - threshold) for p in candidates)])
         test = (lambda c: c >= threshold) if at_or_above else (lambda c: c > threshold)
         kept = [p for p in candidates if test(reads[p].confidence)]
         return kept if len(kept) >= at_least else self.best(reads, candidates, at_least)
 
     def decide(self, reads, positions):
-        self.closest = min([self.closest, *(reads[p].margin for p in positions)])
+        self.closest = min([self.closest, *(reads[p].clear for p in positions)])
+        self.step += 1
         for p in positions:
             self.ids[p] = reads[p].token
             self.masked.discard(p)
@@ -217,17 +285,16 @@ def llada(text, *, block, steps=None, threshold=None, remasking="low_confidence"
     text.grow(text.prompt + text.gen)
     for begin in range(text.prompt, text.prompt + text.gen, block):
         quota = iter(schedule(len(text.masks(begin, begin + block)), steps or block))
-        passes = 0
+        text.step = 0
         while masks := text.masks(begin, begin + block):
             if threshold is None and (n := next(quota)) == 0:
                 continue
             reads = text.run(len(text.ids), everything)
             if remasking == "random":
-                text.decide(reads, text.at_random(masks, n, seed, passes))
+                text.decide(reads, text.at_random(masks, n, seed, text.step))
             else:
                 text.decide(reads, text.best(reads, masks, n) if threshold is None
                             else text.passing(reads, masks, threshold, True))
-            passes += 1
 
 
 def dream(text, *, steps, alg="origin", alg_temp=0, seed=0):
@@ -235,7 +302,6 @@ def dream(text, *, steps, alg="origin", alg_temp=0, seed=0):
     entropy."""
     text.grow(text.prompt + text.gen)
     times = torch.linspace(1, 1e-3, steps + 1, dtype=torch.float64).tolist()
-    passes = 0
     for i in range(steps):
         masks = text.masks(text.prompt, len(text.ids))
         share = 1 if i == steps - 1 else 1 - times[i + 1] / times[i]
@@ -244,15 +310,14 @@ def dream(text, *, steps, alg="origin", alg_temp=0, seed=0):
             continue
         reads = text.run(len(text.ids), everything)
         if alg == "origin":  # each by itself
-            numbers = {p: order_number(seed, p, passes) for p in masks}
+            numbers = {p: order_number(seed, p, text.step) for p in masks}
             assert all(abs(u - share) > 1e-9 for u in numbers.values())
             text.decide(reads, [p for p in masks if numbers[p] < share])
         elif alg_temp > 0:
             weights = {p: math.exp(reads[p].score(alg) / alg_temp) for p in masks}
-            text.decide(reads, text.at_random(masks, n, seed, passes, weights))
+            text.decide(reads, text.at_random(masks, n, seed, text.step, weights))
         else:
             text.decide(reads, text.best(reads, masks, n, alg))
-        passes += 1
 
 
 def dual_cache(text, *, block, threshold):
@@ -270,18 +335,22 @@ def dual_cache(text, *, block, threshold):
 
 
 def sdar(text, *, block, steps=None, threshold=None, order="dynamic", eos_early_stop=False):
-    """SDAR and LLaDA2 (`dynamic`), Stable-DiffCoder (`static`): block after block, the earlier ones clean. With LLaDA2's
-    `eos_early_stop` nothing runs behind the pass that leaves no mask before an end token."""
+    """SDAR and LLaDA2 (`dynamic`), Stable-DiffCoder (`static`): block after block, the earlier ones clean. With a threshold
+    Stable-DiffCoder's pass commits what reaches it, and always the best. With LLaDA2's `eos_early_stop` nothing runs behind
+    the pass that leaves no mask before an end token."""
     while not text.over():
         begin = (len(text.ids) if not text.masked else text.prompt) // block * block
         text.grow(begin + block)
+        text.step = 0
         quota = iter(schedule(len(text.masks(begin, begin + block)), steps or block))
         while masks := text.masks(begin, begin + block):
             n = next(quota)
             if n == 0 and order != "dynamic":
                 continue
             reads = text.run(begin + block, block_causal(block))
-            if order == "dynamic":
+            if order == "static" and threshold is not None:
+                text.decide(reads, text.passing(reads, masks, threshold, True))
+            elif order == "dynamic":
                 text.decide(reads, text.passing(reads, masks, threshold, False, n))
             else:
                 text.decide(reads, masks[:n] if order == "sequential" else text.best(reads, masks, n))
@@ -335,7 +404,7 @@ def fast_dllm_v2(text, *, block, sub_block, threshold, block_cache=False):
     such a pass; later ones run the sub-block alone."""
     causal = block_causal(block)
     while not text.over():
-        begin = len(text.ids)
+        begin, text.step = len(text.ids), 0
         if begin % block == 0:
             reads = text.run(begin, causal)
             text.grow(begin + 1)
@@ -344,6 +413,7 @@ def fast_dllm_v2(text, *, block, sub_block, threshold, block_cache=False):
         text.grow(begin + block)
         initialised = False
         for small in range(begin, begin + block, sub_block):
+            text.step = 0
             while masks := text.masks(small, small + sub_block):
                 alone = block_cache and initialised and small not in text.masked
                 reads = text.run_part(small, small + sub_block) if alone else text.run(begin + block, causal, True)
@@ -413,15 +483,29 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("dual_cache", "llada_moe", False, dict(block=8, threshold=0.035)),
          ("multi_bd", "sdar_moe", False, dict(block=8, threshold=0.035, at_or_above=False, blocks=2)),
          ("llada", "llada_moe", True, dict(block=8)),
-         ("llada", "llada_moe", True, dict(block=8, steps=3))]
+         ("llada", "llada_moe", True, dict(block=8, steps=3)),
+         ("sdar", "stable_diffcoder", True, dict(block=4, order="static", threshold=0.04)),
+         ("sdar", "sdar", True, dict(block=4, threshold=0.9, temperature=0.7, top_k=1, seed=14)),
+         ("sdar", "sdar", True, dict(block=4, threshold=0.06, temperature=0.7, top_k=20, top_p=0.8, seed=15)),
+         ("sdar", "llada2", True, dict(block=8, threshold=0.1, temperature=0.5, top_k=12, seed=16)),
+         ("dream", "dream", True, dict(steps=9, alg="entropy", temperature=0.2, top_p=0.5, seed=17)),
+         ("dream", "dream", True, dict(steps=9, alg="margin", temperature=0.5, top_k=5, seed=18)),
+         ("dream", "dream", True, dict(steps=9, alg="confidence", top_k=4)),
+         ("fast_dllm_v2", "fast_dllm_v2", True,
+          dict(block=16, sub_block=8, threshold=0.1, temperature=0.4, top_p=0.5, seed=19))]
 # length of the prompt, tokens wanted, whether one of them ends the output
 REQUESTS = [(6, 24, False), (21, 16, False), (16, 24, True)]
 
 
 def decode(net, loop, prompt, gen, eos, whole_blocks, options):
+    model, family, *ids = net
     of_all = {name: options[name] for name in ("cfg_scale", "ban_end") if name in options}
-    text = Text(net, prompt, gen, eos, whole_blocks, **of_all)
-    LOOPS[loop](text, **{name: value for name, value in options.items() if name not in of_all})
+    draws = {name: options[name] for name in ("temperature", "top_k", "top_p") if name in options}
+    sampling = Sampling(family, options.get("seed", 0), **draws)
+    text = Text((model, *ids), prompt, gen, eos, whole_blocks, sampling=sampling, **of_all)
+    # a loop has a seed of its own where it takes positions at random
+    taken = of_all | draws | ({"seed": 0} if draws and loop in ("sdar", "fast_dllm_v2") else {})
+    LOOPS[loop](text, **{name: value for name, value in options.items() if name not in taken})
     return text
 
 
@@ -469,7 +553,7 @@ def main():
     for loop, family, whole_blocks, options in CASES:
         if family not in models:
             models[family] = native(args.golden / family, family)
-        net = models[family], 5 if family == "stable_diffcoder" else MASK, 1 if family in SHIFTED else 0
+        net = models[family], family, 5 if family == "stable_diffcoder" else MASK, 1 if family in SHIFTED else 0
         for seed, request in enumerate(REQUESTS):
             case, text = clear_case(net, loop, seed, request, whole_blocks, options)
             print(loop, family, options, f"{len(case['tokens'])} tokens in {len(case['passes'])} passes,",

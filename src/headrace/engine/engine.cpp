@@ -9,6 +9,7 @@
 #include "headrace/engine/graph_sizes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {
@@ -91,6 +92,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_;
   sequence->params = params;
+  if (model_.info().diffusion) sequence->scores_of = scores_of(params, *model_.info().diffusion);
   sequence->prompt_len = static_cast<int32_t>(prompt.size());
   sequence->num_published = sequence->prompt_len;
   sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);

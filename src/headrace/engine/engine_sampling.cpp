@@ -149,8 +149,8 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
-      spots.push_back(
-          {&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p, banned});
+      spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p,
+                       banned, s.scores_of});
     }
     spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
   }

@@ -15,8 +15,11 @@ struct ScheduledStep {
   std::optional<int32_t> state_from = {};
   std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
 
-  // Whether a device can read its logits: nothing changes them before that the host alone does.
-  bool device_reads() const { return !sequence->params.changes_logits() && plan.num_candidates == 0; }
+  // Whether a device can read its logits: nothing changes them before that the host alone does, and it says of them all
+  // that is asked.
+  bool device_reads() const {
+    return !sequence->params.changes_logits() && plan.num_candidates == 0 && sequence->scores_of == ScoresOf::kModel;
+  }
 };
 
 // Of recurrent states, by slot.

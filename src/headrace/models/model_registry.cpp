@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "headrace/attention/backend_registry.h"
 #include "headrace/base/device_runtime.h"
 #include "headrace/base/file_exists.h"
 #include "headrace/base/memory_need.h"
-#include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
@@ -125,7 +125,8 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {
     options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));
   }
-  const LayerContext context{.ops = options.ops != nullptr ? options.ops : &cpu::select_kernel_set(),
+  const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
+  const LayerContext context{.ops = ops,
                              .op = options.context,
                              .dtype = options.dtype.value_or(stored),
                              .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};

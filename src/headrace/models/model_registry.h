@@ -16,7 +16,7 @@ class SigbusGuard;
 
 struct ModelOptions {
   std::optional<DType> dtype;  // of activations; absent: the checkpoint's, float32 for float16
-  const OpSet* ops = nullptr;  // not owned; null: the best CPU kernel set that runs here
+  const OpSet* ops = nullptr;  // not owned; null: those of the best backend on the CPU
   OpContext context;
   DeviceRuntime* runtime = nullptr;        // where the model runs, whose ops are given; not owned; null: the CPU's
   std::optional<uint64_t> random_weights;  // a seed: only config.json is read

@@ -10,6 +10,7 @@ namespace headrace {
 namespace {
 
 using Rule = DecodingParams::Rule;
+using Scores = LoopScores;
 
 struct Row {
   std::string_view architecture;
@@ -18,13 +19,13 @@ struct Row {
 
 // A row for each diffusion family: the defaults of the function that its makers published, not a model card's advice.
 constexpr std::array kFamilies = {
-    Row{"SDARForCausalLM", {.temperature = 1}},
-    Row{"SDARMoeForCausalLM", {.temperature = 1}},
+    Row{"SDARForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
+    Row{"SDARMoeForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
     Row{"LLaDAModelLM", {}},
     Row{"LLaDAMoEModelLM", {}},
-    Row{"LLaDA2MoeModelLM", {}},
-    Row{"DreamModel", {.rule = Rule::kRandom}},  // alg "origin"; Dream-Coder and DiffuCoder too
-    Row{"Fast_dLLM_QwenForCausalLM", {.top_p = 0.95f, .block_cache = BlockCache::kNo}},
+    Row{"LLaDA2MoeModelLM", {.scores = Scores::kOfDraws}},
+    Row{"DreamModel", {.rule = Rule::kRandom, .scores = Scores::kOfFilters}},  // "origin"; Dream-Coder, DiffuCoder too
+    Row{"Fast_dLLM_QwenForCausalLM", {.top_p = 0.95f, .block_cache = BlockCache::kNo, .scores = Scores::kOfDraws}},
     Row{"StableDiffcoderForCausalLM", {}},
     Row{"DiffusionGemmaForBlockDiffusion", {.temperature = 1}},  // beside that of its canvas, by the rule of canvases
 };

@@ -40,6 +40,7 @@ struct StateMark {
 struct Sequence {
   int64_t id = 0;
   SamplingParams params;
+  ScoresOf scores_of = ScoresOf::kModel;
   std::vector<int32_t> tokens;       // prompt, then output; undecided positions hold the mask token's id
   std::vector<SampledToken> chosen;  // of tokens[prompt_len..]: what a decided token was when it was chosen
   int32_t prompt_len = 0;

@@ -6,9 +6,11 @@
 #include <numeric>
 
 #include "headrace/base/error.h"
+#include "headrace/base/parallel.h"
 #include "headrace/kernels/penalty.h"
 #include "headrace/kernels/random_draw.h"
 #include "headrace/kernels/token_scores.h"
+#include "headrace/sampling/filtered_scores.h"
 
 namespace headrace {
 namespace {
@@ -29,6 +31,21 @@ void penalise(std::span<float> logits, float penalty, std::span<const int32_t> h
     seen[i] = true;
     logits[i] = penalized(logits[i], penalty);
   }
+}
+
+// Padding behind the vocabulary too: a next step may read all of it.
+void divide(const TensorView& row, float temperature) {
+  if (temperature == 1) return;
+  auto* logits = static_cast<float*>(row.data());
+  std::transform(logits, logits + row.numel(), logits, [temperature](float logit) { return logit / temperature; });
+}
+
+void change(std::span<float> row, const SampleSpot& spot) {
+  ban(row, spot.banned_ids);
+  if (spot.discouraged_id && static_cast<size_t>(*spot.discouraged_id) < row.size()) {
+    row[static_cast<size_t>(*spot.discouraged_id)] -= spot.params->decoding.copy_penalty;
+  }
+  penalise(row, spot.params->repetition_penalty, spot.history);
 }
 
 // What token_confidence says of a row.
@@ -82,16 +99,8 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
     return std::span<float>(static_cast<float*>(logits.select(r).data()), static_cast<size_t>(vocab_));
   };
   for (int64_t r = 0; r < count; ++r) {
-    const SampleSpot& spot = spots[static_cast<size_t>(r)];
-    ban(row_of(r), spot.banned_ids);
-    if (spot.temperature != 1) {
-      auto* row = static_cast<float*>(logits.select(r).data());
-      std::transform(row, row + logits.dim(1), row, [&spot](float logit) { return logit / spot.temperature; });
-    }
-    if (spot.discouraged_id && *spot.discouraged_id < vocab_) {
-      row_of(r)[static_cast<size_t>(*spot.discouraged_id)] -= spot.params->decoding.copy_penalty;
-    }
-    penalise(row_of(r), spot.params->repetition_penalty, spot.history);
+    divide(logits.select(r), spots[static_cast<size_t>(r)].temperature);
+    change(row_of(r), spots[static_cast<size_t>(r)]);
   }
   ChosenRows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4}), Tensor(DType::kI32, {count}),
                   Tensor(DType::kF32, {count})};
@@ -108,7 +117,15 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
                       .ids = rows.ids,
                       .chosen = rows.logits},
                      context_);
-  return describe(rows, spots);
+  std::vector<SampledToken> tokens = describe(rows, spots);
+  parallel_for(context_.threads, count, [&](int64_t r) {
+    const SampleSpot& spot = spots[static_cast<size_t>(r)];
+    SampledToken& token = tokens[static_cast<size_t>(r)];
+    if (spot.scores_of == ScoresOf::kModel) return;
+    const auto [confidence, margin, entropy] = filtered_scores(row_of(r), excluded_id, draw_of(spot), token.id);
+    token.confidence = confidence, token.margin = margin, token.entropy = entropy;
+  });
+  return tokens;
 }
 
 std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledToken& read, int32_t count,

@@ -22,6 +22,7 @@ struct SampleSpot {
   std::optional<int32_t> discouraged_id;   // loses params->decoding.copy_penalty of its logit
   TopPOf top_p_of = TopPOf::kTopK;         // the family's
   std::span<const int32_t> banned_ids;     // have the logit -inf
+  ScoresOf scores_of = ScoresOf::kModel;   // the token's
 };
 
 // What ops said of rows of logits: tensors on the host.

@@ -43,6 +43,9 @@ std::optional<std::string> needs_host(const Sequence& s, const DiffusionInfo& in
   if (decoding.cfg_scale != 0) return str("cfg_scale is ", decoding.cfg_scale, ", expected 0");
   if (s.params.end_of_text == SamplingParams::EndOfText::kBanned) return "end tokens are banned, expected allowed";
   HR_ASSERT(!s.params.changes_logits());
+  if (s.scores_of == ScoresOf::kFiltered) {
+    return "scores are of what temperature and filters leave, expected of the model's distribution";
+  }
   if (follows_reference(decoding)) return str("schedule is ", text_of(decoding.schedule), ", expected threshold");
   if (decoding.order_temperature != 0) {
     return str("order_temperature is ", decoding.order_temperature, ", expected 0");

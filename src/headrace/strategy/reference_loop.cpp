@@ -63,6 +63,14 @@ std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, 
   return best_of(candidates, rule, n);
 }
 
+ScoresOf scores_of(const SamplingParams& p, const DiffusionInfo& info) {
+  const LoopScores scores = info.reference.scores;
+  const bool draws = p.temperature > 0, filters = p.top_k > 0 || p.top_p < 1 || p.min_p > 0;
+  if (!follows_reference(p.decoding) || scores == LoopScores::kOfModel) return ScoresOf::kModel;
+  if (!draws && scores == LoopScores::kOfDraws) return ScoresOf::kModel;
+  return filters || (draws && p.temperature != 1) ? ScoresOf::kFiltered : ScoresOf::kModel;
+}
+
 BlockCache block_cache_of(const DecodingParams& params, std::optional<BlockCache> asked, const DiffusionInfo& info) {
   return asked.value_or(follows_reference(params) ? info.reference.block_cache : BlockCache::kYes);
 }
