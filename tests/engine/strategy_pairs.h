@@ -43,7 +43,8 @@ inline std::unique_ptr<Model> golden(const std::string& family, DType dtype, OpC
 // A strategy, and a checkpoint that it decodes.
 struct Pair {
   std::string strategy, family;
-  friend std::ostream& operator<<(std::ostream& out, const Pair& p) { return out << p.strategy << " " << p.family; }
+  friend void append_to(std::string& out, const Pair& p) { out += str(p.strategy, " ", p.family); }
+  friend std::ostream& operator<<(std::ostream& out, const Pair& p) { return out << str(p); }
 };
 
 class DiffusionDefects : public ::testing::TestWithParam<Pair> {};

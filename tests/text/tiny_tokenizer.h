@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-inline std::string quoted(std::string_view text) {
+inline std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
   return out + '"';
@@ -33,15 +33,15 @@ struct TinyTokenizer {
   std::string vocab() const {
     std::string out;
     for (int byte = 0; byte < 256; ++byte)
-      out += str(byte == 0 ? "" : ",", quoted(spelled(std::string(1, static_cast<char>(byte)))), ":", byte);
-    for (size_t i = 0; i < words.size(); ++i) out += str(",", quoted(words[i]), ":", 256 + i);
+      out += str(byte == 0 ? "" : ",", json_string(spelled(std::string(1, static_cast<char>(byte)))), ":", byte);
+    for (size_t i = 0; i < words.size(); ++i) out += str(",", json_string(words[i]), ":", 256 + i);
     return out;
   }
 
   std::string added() const {
     std::string out;
     for (const TinyAddedToken& token : added_tokens) {
-      out += str(out.empty() ? "" : ",", R"({"id":)", token.id, R"(,"content":)", quoted(token.content));
+      out += str(out.empty() ? "" : ",", R"({"id":)", token.id, R"(,"content":)", json_string(token.content));
       for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized", "special"})
         out += str(",\"", flag, "\":", token.flags.find(flag) == std::string::npos ? "false" : "true");
       out += "}";

@@ -170,7 +170,7 @@ TEST(TokenizerFile, CutAnywhereIsRefused) {
 std::string gemma_json() {
   std::string vocab = R"("<unk>":0)";
   for (int byte = 0; byte < 256; ++byte)
-    vocab += str(",", quoted(fallback_spelling(static_cast<uint8_t>(byte))), ":", byte + 1);
+    vocab += str(",", json_string(fallback_spelling(static_cast<uint8_t>(byte))), ":", byte + 1);
   vocab += R"(,"▁":257,"a":258,"▁a":259,"é":260)";
   return str(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":{"type":"Replace",)",
              R"("pattern":{"String":" "},"content":"▁"},"pre_tokenizer":{"type":"Split","pattern":{"String":" "},)",
