@@ -14,6 +14,11 @@ namespace {
 
 constexpr long kRowBlock = 64, kOutBlock = 64;
 constexpr int kMaxRows = 4, kMaxOuts = 4;
+#ifdef __AVX512F__
+constexpr int kOutsOfRows = 2;
+#else
+constexpr int kOutsOfRows = 1;  // two would be as many running vectors as there are registers
+#endif
 constexpr long kOutsAhead = 4;  // weights are asked for so many rows early: the next tile's of a product of one row
 
 template <FloatType kType>
@@ -71,7 +76,7 @@ void tile(const LinearParams& p, const float* x, long row, long out) {
 
 template <FloatType kType, int kRows>
 void rows_by_outs(const LinearParams& p, const float* x, long row, long out, long out_end) {
-  constexpr int kOuts = kRows == 1 ? 4 : 2;
+  constexpr int kOuts = kRows == 1 ? kMaxOuts : kOutsOfRows;
   for (; out + kOuts <= out_end; out += kOuts) tile<kType, kRows, kOuts>(p, x, row, out);
   for (; out < out_end; ++out) tile<kType, kRows, 1>(p, x, row, out);
 }
