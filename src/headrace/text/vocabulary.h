@@ -24,8 +24,8 @@ class Vocabulary {
   std::string_view token(int32_t id) const;  // empty for an id that no token has
 
  private:
-  // Open addressing with linear probing: a start looks up each of a quarter of a million tokens three times, and nodes
-  // of a standard map, each somewhere else, made that half of what reading a tokenizer took.
+  // Open addressing with linear probing: a start looks up each of a quarter of a million tokens three times, and in
+  // nodes of a standard map, each somewhere else, that was two fifths of what reading a tokenizer took.
   struct Slot {
     uint32_t hash = 0;
     int32_t id = kEmpty;
