@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace headrace {
 namespace {
 
@@ -41,6 +43,16 @@ TEST(DevicePlans, KeepsTheKeysThatAKernelWouldBeAnotherOneFor) {
   EXPECT_EQ(plans.shorter_keys(), (std::set<int32_t>{640, 4096}));
   plans.forget();
   EXPECT_TRUE(plans.shorter_keys().empty());
+}
+
+TEST(DevicePlans, OfAGrowingBatchAFewPlacesAreEnough) {
+  DevicePlans plans(cpu_runtime());
+  std::set<void*> places;
+  for (int64_t bytes = 1; bytes <= 1000; ++bytes) {
+    places.insert(plans.find({128}, bytes).memory);
+    plans.forget();
+  }
+  EXPECT_LE(places.size(), 11u);
 }
 
 }  // namespace

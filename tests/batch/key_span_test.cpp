@@ -108,7 +108,7 @@ TEST(AttentionType, FoldsIntoTheSpan) {
   EXPECT_EQ(folded(causal, AttentionType::kDecoderBidirectional).kind, Kind::kFull);
   EXPECT_EQ(folded(causal, AttentionType::kDecoderBidirectional).ctx_len, 9);
   EXPECT_EQ(folded(causal, AttentionType::kEncoderOnly).ctx_len, 0);
-  EXPECT_EQ(name_of(AttentionType::kDecoderBidirectional), "decoder_bidirectional");
+  EXPECT_STREQ(name_of(AttentionType::kDecoderBidirectional), "decoder_bidirectional");
 }
 
 }  // namespace

@@ -67,6 +67,30 @@ TEST_P(DenseOps, LinearOfSomeRowsOfBF16MatchesTheOracle) {
   }
 }
 
+// Panels of outputs: every remainder of rows, a last panel of one output, depths of several parts and of no whole
+// vector.
+TEST_P(DenseOps, LinearByPanelsMatchesTheOracle) {
+  for (const DType weight : kFloats) {
+    for (const auto& [rows, in, out] :
+         {std::array{9, 300, 17}, {10, 15, 130}, {11, 513, 64}, {13, 256, 1}, {70, 259, 50}}) {
+      const DType type = rows == 10 ? DType::kF32 : DType::kBF16;
+      const Tensor wide = random_tensor(random_, type, {rows, in + 3}),
+                   w = random_tensor(random_, weight, {out, in}, 0.2);
+      const TensorView x = wide.view().narrow(1, 1, in + 1);
+      const Tensor bias = random_tensor(random_, weight, {out});
+      const TensorView b = rows == 11 ? TensorView() : bias.view();
+      const Tensor want(type, {rows, out}), got(type, {rows, out}), alone(type, {rows, out});
+      poison(got);
+      reference::linear({.x = x, .weight = w, .bias = b, .y = want}, {});
+      ops_->linear({.x = x, .weight = w, .bias = b, .y = got}, {.threads = 2});
+      EXPECT_TRUE(all_close(got, want, dense_tolerance(type)))
+          << name_of(weight) << " " << rows << "x" << in << "x" << out;
+      ops_->linear({.x = x, .weight = w, .bias = b, .y = alone}, {.threads = 1});
+      EXPECT_TRUE(bit_equal(got, alone)) << name_of(weight) << " " << rows << "x" << in << "x" << out;
+    }
+  }
+}
+
 TEST_P(DenseOps, ARowsProductDoesNotDependOnTheOtherRowsOrTheThreads) {
   const Tensor x = random_tensor(random_, DType::kBF16, {70, 75}), w = random_tensor(random_, DType::kBF16, {66, 75});
   const Tensor all(DType::kF32, {70, 66}), one(DType::kF32, {1, 66});

@@ -33,26 +33,6 @@ TEST(Linear, AgreesWithTheOracleForFewAndManyRowsWithAndWithoutBias) {
   }
 }
 
-// Several rows of weights at a time, of which the last are fewer, strided rows, and every dtype of bias and results.
-TEST(Linear, BFloat16InFloat32AgreesWithTheOracle) {
-  Random random(13);
-  const DType type = DType::kBF16;
-  const Tensor x = random_tensor(random, type, {19, 90}), w = random_tensor(random, type, {520, 90}, 0.2);
-  const TensorView rows = x.view().narrow(1, 5, 85), weight = w.view().narrow(1, 3, 83);
-  const Tensor wide(DType::kF32, {19, 520});
-  if (!onednn_supports({.x = wide, .weight = wide, .y = wide})) GTEST_SKIP() << "without oneDNN";
-  const Tensor narrow_bias = random_tensor(random, type, {520}), wide_bias = random_tensor(random, DType::kF32, {520});
-  for (const TensorView& bias : {TensorView(), narrow_bias.view(), wide_bias.view()}) {
-    for (const DType of_results : {type, DType::kF32}) {
-      const Tensor want(of_results, {19, 520}), all(of_results, {19, 530});
-      const TensorView got = all.view().narrow(1, 4, 524);
-      reference::linear({.x = rows, .weight = weight, .bias = bias, .y = want}, {});
-      onednn_matmul_widened({.x = rows, .weight = weight, .bias = bias, .y = got}, {.threads = 2});
-      EXPECT_TRUE(all_close(copy_of(got), want, dense_tolerance(of_results))) << name_of(of_results);
-    }
-  }
-}
-
 TEST(Linear, StrictRowsHaveTheSameBitsInAnyCompany) {
   Random random(12);
   const LayerContext context = context_of(DType::kBF16, Determinism::kStrict);

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace headrace {
+#include "headrace/base/dtype_enum.h"
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8, kE4M3 };
+namespace headrace {
 
 // The name that checkpoints and users know: "float32", "bfloat16", ...
 std::string_view name_of(DType dtype);

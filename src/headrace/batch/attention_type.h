@@ -1,7 +1,5 @@
 // Which tokens a layer lets see each other, folded into a request's KeySpan before a kernel reads it.
 #pragma once
-#include <string_view>
-
 #include "headrace/batch/key_span.h"
 
 namespace headrace {
@@ -12,7 +10,7 @@ enum class AttentionType : int32_t {
   kEncoderOnly,           // "encoder_only": full, no context, nothing is stored
 };
 
-constexpr std::string_view name_of(AttentionType type) {
+constexpr const char* name_of(AttentionType type) {
   switch (type) {
     case AttentionType::kDecoder: return "decoder";
     case AttentionType::kDecoderBidirectional: return "decoder_bidirectional";

@@ -9,16 +9,12 @@ bool onednn_supports(const LinearArgs&) { return false; }
 void onednn_matmul(const LinearArgs&, const OpContext&) {
   throw Error(ErrorCode::kUnsupported, "linear: oneDNN is not built");
 }
-void onednn_matmul_widened(const LinearArgs& args, const OpContext& context) { onednn_matmul(args, context); }
 
 }  // namespace headrace
 #else
 #include <omp.h>
 
-#include <algorithm>
 #include <dnnl.hpp>
-
-#include "headrace/base/parallel.h"
 
 namespace headrace {
 namespace {
@@ -60,8 +56,20 @@ bool multiplies_bf16() {
   return does;
 }
 
-// By the types that oneDNN takes here, on the threads that ThreadCount says.
-void multiply(const LinearArgs& a) {
+}  // namespace
+
+bool onednn_supports(const LinearArgs& a) {
+  const DType type = a.x.dtype();
+  if (type == DType::kBF16 && !multiplies_bf16()) return false;
+  const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
+  return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
+         (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
+}
+
+void onednn_matmul(const LinearArgs& a, const OpContext& context) {
+  check(a);
+  if (a.y.numel() == 0) return;
+  const ThreadCount threads(context.threads);
   const int64_t m = a.x.dim(0), k = a.x.dim(1), n = a.weight.dim(0);
   try {
     const Memory::desc x({m, k}, type_of(a.x), Memory::dims{a.x.stride(0), 1});
@@ -79,69 +87,6 @@ void multiply(const LinearArgs& a) {
   } catch (const dnnl::error& e) {
     throw Error(ErrorCode::kInternal, str("linear: oneDNN refused ", m, "x", k, "x", n, ": ", e.what()));
   }
-}
-
-// Rows of `from` as those of `to`, in another dtype. Elements of a row lie side by side.
-template <class To, class From>
-void convert_rows(const TensorView& from, const TensorView& to, int threads) {
-  const int64_t columns = from.dim(1);
-  parallel_for(threads, from.dim(0), [&](int64_t r) {
-    const auto* x = static_cast<const From*>(from.data()) + r * from.stride(0);
-    auto* y = static_cast<To*>(to.data()) + r * to.stride(0);
-    for (int64_t i = 0; i < columns; ++i) y[i] = static_cast<To>(static_cast<float>(x[i]));
-  });
-}
-
-Tensor widened(const TensorView& rows, int threads) {
-  Tensor wide(DType::kF32, rows.shape());
-  convert_rows<float, BF16>(rows, wide, threads);
-  return wide;
-}
-
-// Some rows of the weights at a time, which the cache still has when they are multiplied.
-void multiply_widened(const LinearArgs& a, int threads) {
-  constexpr int64_t kOutsAtOnce = 256;
-  const Tensor x = widened(a.x, threads);
-  const Tensor bias =
-      a.bias && a.bias.dtype() == DType::kBF16 ? widened(a.bias.reshape({1, a.bias.dim(0)}), threads) : Tensor();
-  for (int64_t begin = 0, end; begin < a.weight.dim(0); begin = end) {
-    end = std::min(begin + kOutsAtOnce, a.weight.dim(0));
-    const TensorView y = a.y.narrow(1, begin, end), all_biases = bias ? bias.view().select(0) : a.bias;
-    const bool narrows = y.dtype() == DType::kBF16;
-    const Tensor wide = narrows ? Tensor(DType::kF32, y.shape()) : Tensor();
-    const Tensor weight = widened(a.weight.slice(begin, end), threads);
-    multiply({.x = x,
-              .weight = weight,
-              .bias = a.bias ? all_biases.slice(begin, end) : TensorView(),
-              .y = narrows ? wide.view() : y});
-    if (narrows) convert_rows<BF16, float>(wide, y, threads);
-  }
-}
-
-}  // namespace
-
-bool onednn_supports(const LinearArgs& a) {
-  constexpr int64_t kWidenedRows = 48;  // fewer do not pay for weights that are widened
-  const DType type = a.x.dtype();
-  if (type == DType::kBF16 && a.x.dim(0) < kWidenedRows && !multiplies_bf16()) return false;
-  const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
-  return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
-         (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
-}
-
-void onednn_matmul(const LinearArgs& a, const OpContext& context) {
-  check(a);
-  if (a.y.numel() == 0) return;
-  if (a.x.dtype() == DType::kBF16 && !multiplies_bf16()) return onednn_matmul_widened(a, context);
-  const ThreadCount threads(context.threads);
-  multiply(a);
-}
-
-void onednn_matmul_widened(const LinearArgs& a, const OpContext& context) {
-  check(a);
-  if (a.y.numel() == 0) return;
-  const ThreadCount threads(context.threads);
-  multiply_widened(a, context.threads);
 }
 
 }  // namespace headrace

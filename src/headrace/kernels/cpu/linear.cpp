@@ -1,10 +1,12 @@
 // y = x W^T: every task is a block of rows times a block of outputs. Within it, each weight is read and widened once
 // for up to four rows; for one row the kernel is bound by reading W once. A dot product is two running vectors over
 // the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks. Where
-// it need not be, some rows of bf16 are pair products (linear_pairs.h).
+// it need not be, some rows of bf16 are pair products (linear_pairs.h), and others are multiplied by panels of outputs
+// (linear_panels.h).
 #include "headrace/kernels/cpu/linear.h"
 
 #include "headrace/kernels/cpu/linear_pairs.h"
+#include "headrace/kernels/cpu/linear_panels.h"
 #include "headrace/kernels/cpu/parallel_scratch.h"
 #include "headrace/kernels/cpu/read_ahead.h"
 #include "headrace/kernels/cpu/simd.h"
@@ -20,12 +22,6 @@ constexpr int kOutsOfRows = 2;
 constexpr int kOutsOfRows = 1;  // two would be as many running vectors as there are registers
 #endif
 constexpr long kOutsAhead = 4;  // weights are asked for so many rows early: the next tile's of a product of one row
-
-template <FloatType kType>
-[[gnu::always_inline]] inline Vec load_as(const void* from, long i) {
-  if constexpr (kType == FloatType::kF32) return load(static_cast<const float*>(from) + i);
-  return load_halves(static_cast<const uint16_t*>(from) + i, kType);
-}
 
 template <FloatType kType>
 [[gnu::always_inline]] inline void read_ahead_as(const void* from, long i) {
@@ -104,6 +100,36 @@ void run_task(void* context, long task, float* scratch) {
   }
 }
 
+// To turn a panel takes as long as some rows' products with it.
+constexpr long kMostUnturnedRows = 8;
+
+bool takes_panels(const LinearParams& p) {
+  return p.sums == LinearParams::Sums::kAnyOrder && p.rows > kMostUnturnedRows;
+}
+
+void run_panel_task(void* context, long task, float* scratch) {
+  const auto& p = *static_cast<const LinearParams*>(context);
+  const long out_blocks = (p.out + kPanelTaskOuts - 1) / kPanelTaskOuts;
+  const long row = task / out_blocks * kPanelTaskRows, out = task % out_blocks * kPanelTaskOuts;
+  const long rows = p.rows - row < kPanelTaskRows ? p.rows - row : kPanelTaskRows;
+  const long out_end = out + kPanelTaskOuts < p.out ? out + kPanelTaskOuts : p.out;
+  const PanelScratch at(scratch, rows);
+  switch (p.weight_type) {
+    case FloatType::kF32: return panel_products<FloatType::kF32>(p, row, rows, out, out_end, at);
+    case FloatType::kBF16: return panel_products<FloatType::kBF16>(p, row, rows, out, out_end, at);
+    case FloatType::kF16: return panel_products<FloatType::kF16>(p, row, rows, out, out_end, at);
+    case FloatType::kE4M3: __builtin_unreachable();  // of KV pools alone
+  }
+}
+
+void linear_by_panels(const LinearParams& params) {
+  const long row_blocks = (params.rows + kPanelTaskRows - 1) / kPanelTaskRows,
+             out_blocks = (params.out + kPanelTaskOuts - 1) / kPanelTaskOuts;
+  const long rows = params.rows < kPanelTaskRows ? params.rows : kPanelTaskRows;
+  parallel_for_with_scratch(params.threads, row_blocks * out_blocks, PanelScratch::floats(rows), run_panel_task,
+                            const_cast<LinearParams*>(&params));
+}
+
 #ifdef __AVX512BF16__
 constexpr long kFewRows = 4, kPairBlock = 32;
 
@@ -129,6 +155,7 @@ void linear(const LinearParams& params) {
                                      const_cast<LinearParams*>(&params));
   }
 #endif
+  if (takes_panels(params)) return linear_by_panels(params);
   const long row_blocks = (params.rows + kRowBlock - 1) / kRowBlock,
              out_blocks = (params.out + kOutBlock - 1) / kOutBlock;
   const long rows = params.rows < kRowBlock ? params.rows : kRowBlock;

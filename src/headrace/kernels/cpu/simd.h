@@ -86,6 +86,12 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
 #endif
 }
 
+template <FloatType kType>
+[[gnu::always_inline]] inline Vec load_as(const void* from, long i) {
+  if constexpr (kType == FloatType::kF32) return load(static_cast<const float*>(from) + i);
+  return load_halves(static_cast<const uint16_t*>(from) + i, kType);
+}
+
 [[gnu::always_inline]] inline void store_halves(uint16_t* to, Vec value, FloatType type) {
   HalfVec halves;
   if (type == FloatType::kBF16) {

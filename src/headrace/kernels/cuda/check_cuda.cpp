@@ -1,6 +1,8 @@
 #include "headrace/kernels/cuda/check_cuda.h"
 
+#include "headrace/base/error.h"
 #include "headrace/base/host_memory.h"
+#include "headrace/kernels/cuda/memory_left.h"
 
 namespace headrace::cuda {
 

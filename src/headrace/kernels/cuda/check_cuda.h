@@ -1,14 +1,12 @@
-// Failed calls of the CUDA runtime as errors.
+// Failed calls of the CUDA runtime as errors. Every CUDA source reads this: the error itself stays out of it.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <cstddef>
 
-#include "headrace/base/error.h"
-#include "headrace/kernels/cuda/memory_left.h"
-
 namespace headrace::cuda {
 
+struct MemoryLeft;  // memory_left.h
 // Of the current device.
 MemoryLeft memory_left() noexcept;
 

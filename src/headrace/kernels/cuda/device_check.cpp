@@ -1,5 +1,6 @@
 #include "headrace/kernels/cuda/device_check.h"
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/no_device_reason.h"
 #include "headrace/kernels/cuda/stream.h"
 

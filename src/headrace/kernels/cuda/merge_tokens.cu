@@ -1,4 +1,5 @@
 // A block for each row; the sums are double, as on the host, though added in another order.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/stream.h"

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "headrace/base/device_runtime.h"
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/block_step.h"
 #include "headrace/kernels/cuda/entry.h"
 #include "headrace/kernels/cuda/limits.h"

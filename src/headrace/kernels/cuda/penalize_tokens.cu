@@ -1,6 +1,7 @@
 // A thread for each token that becomes one of a text; then a thread for each word of 32 ids of a row.
 #include "headrace/kernels/penalize_tokens.h"
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/penalty.h"

@@ -1,4 +1,6 @@
 #include "headrace/kernels/cuda/runtime.h"
+#include "headrace/base/error.h"
+#include "headrace/kernels/cuda/memory_left.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,7 @@
 // Three kernels: where the marked rows are, each row's largest logit and sum, then one product of probabilities and
 // embeddings, whose sum over the vocabulary is one chain: on the tensor cores where table and result are bfloat16, on
 // the plain float32 units otherwise. A probability is made from its logit whenever it is read, so that none is stored.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"

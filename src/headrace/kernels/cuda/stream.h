@@ -2,7 +2,6 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/check_cuda.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/op_context.h"
@@ -41,18 +40,10 @@ inline void make_current(const Stream& stream) {
 // Queues the products that wait. Everything that is to come after them does this first.
 void launch_waiting(const Stream& stream);
 
-// The stream as it is: for what may join the products that wait.
-inline Stream& stream_with_waiting(const OpContext& context) {
-  HR_REQUIRE(context.stream != nullptr, ErrorCode::kInvalidArgument,
-             "cuda: the op's context has no stream; take it from the device's runtime");
-  return *static_cast<Stream*>(context.stream);
-}
+// The stream as it is: for what may join the products that wait. Error kInvalidArgument for a context without one.
+Stream& stream_with_waiting(const OpContext& context);
 // The stream to queue an op on.
-inline Stream& stream_of(const OpContext& context) {
-  Stream& stream = stream_with_waiting(context);
-  launch_waiting(stream);
-  return stream;
-}
+Stream& stream_of(const OpContext& context);
 
 // Before a launch with so much dynamic shared memory: what a kernel may have without being asked for is 48 KiB, less
 // what it has of static memory. `kernel` is its host function here and below, the device the calling thread's

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"

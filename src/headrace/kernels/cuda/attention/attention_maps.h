@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda.h>
 
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 
 namespace headrace::cuda {
 

@@ -22,14 +22,18 @@ __device__ inline float key_element(const AttentionParams& p, const PagedSide& s
   return p.key_type == DType::kE4M3 ? e4m3_to_float(float_to_e4m3(x, scale)) : rounded(p.key_type, x);
 }
 
-// Softmax state of one warp: values spread over its lanes.
+// Softmax state of one warp, whose values lie in shared memory: lane by lane, so that no lane needs another's. A look
+// of kTogether elements at once is for those who come here often: in the kernels that only redo rows with NaN, this
+// would otherwise be most of their code.
+template <int kTogether>
 struct RowPartial {
-  static constexpr int kPerLane = kMaxHeadDim / 32;
-  float largest = -INFINITY, sum = 0, value[kPerLane] = {};
+  float* value;
+  float largest = -INFINITY, sum = 0;
 
   __device__ void add(const AttentionParams& p, const float* q, const KeyAxis::Place& at, int lane) {
     const PagedSide &k = at.fresh ? p.k_new : p.k, &v = at.fresh ? p.v_new : p.v;
     float score = 0;
+#pragma unroll kTogether
     for (int d = lane; d < p.head_dim; d += 32) {
       score = fmaf(q[d], key_element(p, k, at.fresh, p.k_scale, at.k + d), score);
     }
@@ -39,11 +43,9 @@ struct RowPartial {
     const float keep = expf(largest - largest_now), weight = expf(score - largest_now);
     largest = largest_now;
     sum = fmaf(sum, keep, weight);
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int d = i * 32 + lane;
-      if (d >= p.v_head_dim) break;
-      value[i] = fmaf(weight, key_element(p, v, at.fresh, p.v_scale, at.v + d), value[i] * keep);
+#pragma unroll kTogether
+    for (int d = lane; d < p.v_head_dim; d += 32) {
+      value[d] = fmaf(weight, key_element(p, v, at.fresh, p.v_scale, at.v + d), value[d] * keep);
     }
   }
 };
@@ -58,26 +60,30 @@ struct RowTeam {
 enum class RowWrite : uint8_t { kAll, kWhereNaN };  // what a row replaces
 
 // Writes the row's output and log-sum-exp. Called by all threads of the team.
-__device__ __noinline__ inline void attend_row(const AttentionParams& p, int request, int token, int head,
-                                               RowScratch& shared, RowWrite write, RowTeam team) {
+template <int kTogether = 1>
+__device__ __noinline__ void attend_row(const AttentionParams& p, int request, int token, int head, RowScratch& shared,
+                                        RowWrite write, RowTeam team) {
   const KeyAxis axis(p, request);
   const int warp = team.thread / 32, lane = team.thread % 32, kv_head = head / (p.heads / p.kv_heads);
+#pragma unroll 1
   for (int d = team.thread; d < p.head_dim; d += kRowWarps * 32) {
     shared.q[d] = load(p.q, p.q_type, token * p.q_token_stride + head * p.q_head_stride + d) * p.scale;
   }
   team.sync();
-  RowPartial state;
+  RowPartial<kTogether> state{shared.value[warp]};
+#pragma unroll 1
+  for (int d = lane; d < p.v_head_dim; d += 32) state.value[d] = 0;
   const KeyAxis::Row row = axis.row(p, token - axis.span.q_off);
-  const auto run = [&](int from, int to) {
+#pragma unroll 1
+  for (int of_batch = 0; of_batch < 2; ++of_batch) {
+    const int from = of_batch ? max(row.first_new, axis.ctx) : row.first,
+              to = of_batch ? row.end : min(axis.ctx, row.end);
+#pragma unroll 1
     for (int key = from + ((warp - from) % kRowWarps + kRowWarps) % kRowWarps; key < to; key += kRowWarps) {
       if (axis.sees(p, row, key)) state.add(p, shared.q, axis.place(p, kv_head, key), lane);
     }
-  };
-  run(row.first, min(axis.ctx, row.end));
-  run(max(row.first_new, axis.ctx), row.end);
+  }
   if (lane == 0) shared.largest[warp] = state.largest, shared.sum[warp] = state.sum;
-#pragma unroll
-  for (int i = 0; i < RowPartial::kPerLane; ++i) shared.value[warp][i * 32 + lane] = state.value[i];
   team.sync();
   float all = -INFINITY, total = 0, factor[kRowWarps];
   for (int w = 0; w < kRowWarps; ++w) all = fmaxf(all, shared.largest[w]);
@@ -88,6 +94,7 @@ __device__ __noinline__ inline void attend_row(const AttentionParams& p, int req
   const bool any = row.end > 0 && total != 0;
   const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;
   const int end_column = min(p.v_head_dim, team.first_column + team.columns);
+#pragma unroll 1
   for (int d = team.first_column + team.thread; d < end_column; d += kRowWarps * 32) {
     float y = 0;
     for (int w = 0; w < kRowWarps; ++w) {

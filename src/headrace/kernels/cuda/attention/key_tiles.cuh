@@ -94,4 +94,26 @@ __device__ inline bool sees_position(const AttentionParams& p, const KeyAxis& ax
   return position - shift >= axis.ctx && axis.sees(p, row, position - shift);
 }
 
+// A lane of tensor cores' scores has two keys of every eight: bit 2 n + j is its key 8 n + j. These are its bits of the
+// keys before key `count`, of 128 at most.
+__device__ inline uint32_t bits_before(int count) {
+  const int within = min(max(count, 0), 128), bits = within / 8 * 2 + min(within % 8, 2);
+  return bits == 32 ? UINT32_MAX : (1u << bits) - 1;
+}
+__device__ inline uint32_t bits_between(int begin, int end) { return bits_before(end) & ~bits_before(begin); }
+
+// The bits of the positions that sees_position() says `row` sees, the first of which is `from`.
+__device__ inline uint32_t seen_bits(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& row, int shift,
+                                     int from, bool with_cached) {
+  uint32_t seen = 0;
+  if (with_cached) {
+    seen = bits_between(row.first - from, min(axis.ctx, row.end) - from);
+    if (!p.encoder) seen &= ~bits_between(axis.span.hole_begin - from, axis.span.hole_end - from);
+  }
+  if (!with_cached || shift == 0) {
+    seen |= bits_between(max(axis.ctx, row.first_new) + shift - from, row.end + shift - from);
+  }
+  return seen;
+}
+
 }  // namespace headrace::cuda

@@ -1,5 +1,7 @@
 // Attention of any shape: a block for each row and query head.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/attention/attention_row.cuh"
+#include "headrace/kernels/cuda/attention/paged_attention.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/stream.h"
 
@@ -20,11 +22,11 @@ __device__ int request_of(const AttentionParams& p, int token) {
   return -1;
 }
 
-__global__ void __launch_bounds__(kRowWarps * 32) attend(AttentionParams p) {
+__global__ void __launch_bounds__(kRowWarps * 32) attend(const __grid_constant__ AttentionParams p) {
   __shared__ RowScratch scratch;
   const int token = blockIdx.x, head = blockIdx.y, request = request_of(p, token);
   if (request >= 0) {
-    attend_row(p, request, token, head, scratch, RowWrite::kAll, {0, static_cast<int>(threadIdx.x)});
+    attend_row<4>(p, request, token, head, scratch, RowWrite::kAll, {0, static_cast<int>(threadIdx.x)});
     return;
   }
   const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;  // padding of a graph

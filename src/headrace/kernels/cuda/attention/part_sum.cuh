@@ -4,6 +4,8 @@
 
 namespace headrace::cuda {
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -30,7 +32,7 @@ struct PartSum {
   }
   // Natural log of the sum of exp(scores).
   __device__ float log_sum() const {
-    return sum == 0 ? -INFINITY : __fmul_rn(__fadd_rn(largest, log2f(sum)), 0.6931471805599453f);
+    return sum == 0 ? -INFINITY : __fmul_rn(__fadd_rn(largest, __log2f(sum)), 0.6931471805599453f);
   }
 };
 

@@ -1,6 +1,6 @@
 // The keys of one request on one axis: cached keys [0, ctx), then the new rows. What a tile of rows sees of them.
 #pragma once
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 
 namespace headrace::cuda {
 

@@ -1,5 +1,6 @@
 // A counting sort in one block, or where there are many slots in a cluster of blocks, a share each. No result of a
 // product depends on where in its tile a row lies, so rows take their places as they come.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/experts/expert_groups.h"
 #include "headrace/kernels/cuda/primitives/cluster.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"

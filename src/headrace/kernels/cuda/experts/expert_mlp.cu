@@ -1,6 +1,7 @@
 // Slots are sorted by expert, unless they are few, then two grouped products, then the weighted sum of a token's
 // results. Of many tokens down and the sum are made a part of the channels at a time, as many as the stream's scratch
 // holds of their results: all experts' weights are read once. Only what does not fit so is done some tokens at a time.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/experts/expert_sum.h"
 #include "headrace/kernels/cuda/experts/experts_at_once_sm90.h"
 #include "headrace/kernels/cuda/experts/grouped_matmul.h"

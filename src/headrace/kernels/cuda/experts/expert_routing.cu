@@ -1,5 +1,6 @@
 // A warp for each token. Scores are made in double as the host makes them, so that a choice between two experts that
 // are all but equal falls the same way.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"

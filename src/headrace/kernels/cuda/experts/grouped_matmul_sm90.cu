@@ -1,4 +1,5 @@
 // Which grouped products the Hopper kernel takes, and the tensor map that it reads weights through.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/experts/grouped_matmul_sm90.cuh"
 #include "headrace/kernels/cuda/primitives/tensor_map.h"
 

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <span>
+
+#include "headrace/base/error.h"
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/ops.h"
@@ -144,6 +148,16 @@ __global__ void save_states(Params p) {
     if (snapshot.request == request) p.save(span, slots.read, snapshot.slot, c, snapshot.num_tokens);
   }
   if (slots.write != kNoState) p.save(span, slots.read, slots.write, c, span.q_len);
+}
+
+// Blocks that tiles of `tile` tokens need: the host's half of locate_tile. In a graph that serves any split of its
+// `tokens`, each request's last tile is short.
+int64_t tiles_of(std::span<const KeySpan> spans, int64_t tokens, int64_t tile, const DeviceMetadata& on_device) {
+  const auto requests = static_cast<int64_t>(spans.size());
+  if (on_device.most_rows > 0) return tokens / tile + std::min(requests, tokens);
+  int64_t tiles = 0;
+  for (const KeySpan& s : spans) tiles += (s.q_len + tile - 1) / tile;
+  return tiles;
 }
 
 }  // namespace

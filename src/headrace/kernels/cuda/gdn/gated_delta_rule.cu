@@ -2,6 +2,7 @@
 // registers: a warp owns a few rows of it.
 #include <algorithm>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/gdn/gated_delta_rule.cuh"
 #include "headrace/kernels/cuda/gdn/gdn_gate.cuh"
 #include "headrace/kernels/cuda/limits.h"

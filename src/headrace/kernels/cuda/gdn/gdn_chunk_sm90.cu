@@ -1,6 +1,7 @@
 // The chunked gated delta rule on Hopper: which calls it takes, and the passes in which its two kernels run.
 #include <algorithm>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/gdn/gdn_chunk_sm90.cuh"
 #include "headrace/kernels/cuda/primitives/tensor_map.h"
 

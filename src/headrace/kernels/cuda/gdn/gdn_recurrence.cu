@@ -5,6 +5,7 @@
 // next tile of tokens to shared memory and write the outputs of the tile before: of these the first four leave the
 // parts of a sum that eight lanes have. What depends on a token alone is found by a kernel before, once for all rows of
 // a head. Rows are independent of each other, so their number in a block changes no bit.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/gdn/gated_delta_rule.cuh"
 #include "headrace/kernels/cuda/gdn/gdn_rows.cuh"
 #include "headrace/kernels/cuda/limits.h"

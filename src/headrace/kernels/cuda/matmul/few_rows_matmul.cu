@@ -1,4 +1,5 @@
 // Which products the kernels of few_rows_matmul.cuh take, and what they are told.
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/matmul/few_rows_matmul.cuh"
 
 namespace headrace::cuda {

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <tuple>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/check_cuda.h"
 #include "headrace/kernels/cuda/matmul/blas_plans.h"
 #include "headrace/kernels/cuda/matmul/matmul.h"
+#include "headrace/kernels/cuda/memory_left.h"
 
 namespace headrace::cuda {
 namespace {
@@ -138,6 +140,11 @@ const BlasPlans::Plan& BlasPlans::plan(const FusedLinearArgs& a) {
 
 bool library_supports(const FusedLinearArgs& a) {
   const FusedLinearArgs::Product& p = a.products[0];
+  // Rows that begin anywhere the library multiplies by kernels that round sums before they add a bias.
+  const auto aligned = [](const TensorView& rows) {
+    return reinterpret_cast<uintptr_t>(rows.data()) % 16 == 0 && rows.stride(0) * size_of(rows.dtype()) % 16 == 0;
+  };
+  if (p.bias && !(aligned(a.x) && aligned(p.weight))) return false;
   const DType type = a.x.dtype();
   return a.num_products == 1 && !a.norm_weight && p.weight.dtype() == type &&
          (p.y.dtype() == type || p.y.dtype() == DType::kF32) &&

@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "headrace/base/tensor.h"
+#include "headrace/base/dtype_enum.h"
 #include "headrace/kernels/activation.h"
 
 namespace headrace::cuda {
@@ -40,7 +40,9 @@ struct Rows {
   int64_t token_stride = 0, head_stride = 0;
 
   Rows() = default;
-  explicit Rows(const TensorView& x)
+  // Of a TensorView, which kernels alone do not need to know.
+  template <class View>
+  explicit Rows(const View& x)
       : data(x.data()),
         type(x.dtype()),
         token_stride(x ? x.stride(0) : 0),

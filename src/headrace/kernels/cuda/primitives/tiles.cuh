@@ -1,22 +1,8 @@
 // Which request a block works for, found on the device from the key spans, so that a captured graph serves any lengths.
 #pragma once
-#include <algorithm>
-#include <span>
-
-#include "headrace/batch/device_metadata.h"
 #include "headrace/batch/key_span.h"
 
 namespace headrace::cuda {
-
-// Blocks that tiles of `tile` tokens need: the host's half of locate_tile. In a graph that serves any split of its
-// `tokens`, each request's last tile is short.
-inline int64_t tiles_of(std::span<const KeySpan> spans, int64_t tokens, int64_t tile, const DeviceMetadata& on_device) {
-  const auto requests = static_cast<int64_t>(spans.size());
-  if (on_device.most_rows > 0) return tokens / tile + std::min(requests, tokens);
-  int64_t tiles = 0;
-  for (const KeySpan& s : spans) tiles += (s.q_len + tile - 1) / tile;
-  return tiles;
-}
 
 struct TilePlace {
   int request = -1;  // -1: this block has no work

@@ -2,6 +2,7 @@
 #pragma once
 #include <type_traits>
 
+#include "headrace/base/tensor.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/primitives/pairs.cuh"
 

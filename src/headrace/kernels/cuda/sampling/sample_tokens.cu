@@ -9,6 +9,7 @@
 // row is cut. Launches depend on sizes alone.
 #include <algorithm>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/sampling/candidates.cuh"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "headrace/kernels/cuda/attention/paged_attention.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {

@@ -10,6 +10,7 @@
 #include "headrace/kernels/cuda/attention/attention_maps.h"
 #include "headrace/kernels/cuda/attention/cluster/larger_clusters.h"
 #include "headrace/kernels/cuda/attention/cluster/paged_attention_cluster.h"
+#include "headrace/kernels/cuda/attention/paged_attention.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -115,14 +116,13 @@ bool paged_attention_strict_cluster(const AttentionParams& p, const AttentionSha
   const StrictClusterTask task = task_of(p, shape);
   const bool strict = shape.determinism == Determinism::kStrict;
   if (takes_streams(p, shape, stream) && attend_by_streams(p, {}, shape, stream)) return true;
-  if (!strict || shape.max_rows <= kStrictStreamRows) return false;
+  // Half floats in strict mode and of so many rows are not worth half a minute of compiling.
+  if (!strict || shape.max_rows <= kStrictStreamRows || p.q_type != DType::kBF16) return false;
   const StrictClusterPlan plan = strict_cluster_plan(task, stream.num_sms);
   if (plan.blocks == 0) return false;
   StrictClusterCall call{.p = p, .parts = plan.parts};
   if (plan.parts > 1 && !place_slots(call, task.pieces, plan.blocks, shape.max_keys, stream)) return false;
-  const auto attend =
-      p.q_type == DType::kBF16 ? attend_strict_cluster_of<__nv_bfloat16> : attend_strict_cluster_of<__half>;
-  attend(call, shape.tiles16, plan.blocks, stream);
+  attend_strict_cluster_of<__nv_bfloat16>(call, shape.tiles16, plan.blocks, stream);
   return true;
 }
 

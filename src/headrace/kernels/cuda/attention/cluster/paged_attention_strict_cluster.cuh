@@ -124,6 +124,7 @@ struct StrictCluster {
   }
   __device__ void redo() const {
     if (threadIdx.x >= 128) return;
+#pragma unroll 1
     for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) {
       attend_row(b.p, request, b.axis.span.q_off + b.token_of(row), b.head_of(row),
                  *reinterpret_cast<RowScratch*>(b.shared), RowWrite::kWhereNaN,

@@ -1,6 +1,5 @@
 // When clusters of blocks take few rows in strict mode, and how many.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 namespace headrace::cuda {

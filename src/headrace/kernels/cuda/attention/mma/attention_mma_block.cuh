@@ -88,16 +88,14 @@ struct MmaBlock {
   // Sixteen codes from the pool, or of new numbers as they would be stored.
   __device__ static void load_codes(char* to, const PagedSide& side, int64_t at, bool fresh, bool valid, float scale) {
     if (!fresh || !valid) return copy16(shared_address(to), static_cast<const char*>(side.data) + at, valid);
-    uint32_t words[4];
     const T* from = static_cast<const T*>(side.data) + at;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i, from += 4) {
       float x[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) x[j] = static_cast<float>(from[i * 4 + j]);
-      words[i] = floats_to_e4m3(x[0], x[1], scale) | floats_to_e4m3(x[2], x[3], scale) << 16;
+      for (int j = 0; j < 4; ++j) x[j] = static_cast<float>(from[j]);
+      reinterpret_cast<uint32_t*>(to)[i] = floats_to_e4m3(x[0], x[1], scale) | floats_to_e4m3(x[2], x[3], scale) << 16;
     }
-    *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
   }
   __device__ void load_codes(int tile, int stage) const {
 #pragma unroll 2

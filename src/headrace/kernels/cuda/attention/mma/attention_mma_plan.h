@@ -1,6 +1,5 @@
 // Into how many parts the attention kernel on mma.sync cuts a row's keys.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 #include "headrace/kernels/op_context.h"
@@ -27,8 +26,8 @@ constexpr int mma_parts(const MmaTask& task) {
     const int64_t groups = tiles / (kGroupKeys / task.tile_keys) + 1;  // that any tiles of a row can touch
     return groups > task.fits || groups > kMostMmaGroups ? 1 : static_cast<int>(groups);
   }
-  const int64_t parts =
-      std::min({task.room / task.blocks, (tiles + kLeastPartTiles - 1) / kLeastPartTiles, task.fits, kMostMmaParts});
+  int64_t parts = (tiles + kLeastPartTiles - 1) / kLeastPartTiles;
+  for (const int64_t most : {task.room / task.blocks, task.fits, kMostMmaParts}) parts = most < parts ? most : parts;
   return parts < 2 ? 1 : static_cast<int>(parts);
 }
 

@@ -102,6 +102,7 @@ __device__ inline bool write_own(const MmaBlock<S>& b, MmaState<S>& state, const
 // models do not have, are done again row by row.
 template <class S>
 __device__ inline void redo_rows(const MmaBlock<S>& b, int request) {
+#pragma unroll 1
   for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) {
     attend_row(b.p, request, b.axis.span.q_off + b.token_of(row), b.head_of(row),
                *reinterpret_cast<RowScratch*>(b.shared), RowWrite::kWhereNaN, {1, static_cast<int>(threadIdx.x)});

@@ -1,11 +1,11 @@
 // A tile of keys of the mma.sync attention kernels: its scores, weights and values, and what rows carry from tile to
 // tile. Source: Dao 2023, FlashAttention-2.
 #pragma once
+#include "headrace/kernels/cuda/attention/key_tiles.cuh"
 #include "headrace/kernels/cuda/attention/mma/attention_mma_block.cuh"
+#include "headrace/kernels/cuda/attention/soft_cap.cuh"
 
 namespace headrace::cuda {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Adds up a row's sum over the four lanes that share it.
 __device__ inline float quad_sum(float x) {
@@ -72,21 +72,24 @@ __device__ inline void scores_of(const MmaBlock<S>& b, int stage, float (&s)[S::
 template <class S>
 __device__ inline void soften(const MmaBlock<S>& b, int tile, bool masked, MmaState<S>& state,
                               float (&s)[S::kRowTiles][S::kWarpKeys / 8][4]) {
+  static_assert(S::kWarpKeys <= 128);
   const AttentionParams& p = b.p;
   const float to_log2 = p.scale * kLog2e;
+  const SoftCap capped(p.scale, p.cap);
+  const int first = tile * S::kKeys + b.warp_n * S::kWarpKeys + b.lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = state.largest[m][half];
+      const uint32_t seen = masked ? seen_bits(p, b.axis, state.row[m][half], 0, first, true) : ~0u;
 #pragma unroll
       for (int n = 0; n < S::kWarpKeys / 8; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           float& x = s[m][n][half * 2 + j];
-          x = p.cap > 0 ? p.cap * kLog2e * tanhf(x * p.scale / p.cap) : x * to_log2;
-          const int key = tile * S::kKeys + b.warp_n * S::kWarpKeys + n * 8 + b.lane % 4 * 2 + j;
-          if (masked && !b.axis.sees(p, state.row[m][half], key)) x = -INFINITY;
+          x = p.cap > 0 ? kLog2e * capped(x) : x * to_log2;
+          if ((seen >> (2 * n + j) & 1) == 0) x = -INFINITY;
           largest = fmaxf(largest, x);
         }
       }

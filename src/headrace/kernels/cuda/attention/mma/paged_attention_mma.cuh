@@ -2,8 +2,6 @@
 // group), so that one pass over K and V serves the whole group; blocks that share rows take parts of their keys, and a
 // second kernel joins the parts. Source: Dao 2023, FlashAttention-2; Dao et al. 2023, Flash-Decoding.
 #pragma once
-#include <algorithm>
-
 #include "headrace/kernels/cuda/attention/mma/attention_mma_plan.h"
 #include "headrace/kernels/cuda/attention/mma/attention_mma_rows.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -64,7 +62,8 @@ struct Stash {
 
 // One block is enough for a multiprocessor: left to itself, ptxas spills for a third of some shapes.
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, 1) attend_tiles(AttentionParams p, SplitPlan plan) {
+__global__ void __launch_bounds__(S::kThreads, 1)
+    attend_tiles(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitPlan plan) {
   extern __shared__ __align__(128) char shared[];
   const int group = p.heads / p.kv_heads, tile_index = gridDim.x - 1 - blockIdx.x;  // long causal tiles first
   const TilePlace place = locate_tile(p.spans, p.requests, S::kRows, tile_index, group);
@@ -174,10 +173,7 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(plan.parts));
   attend_tiles<S><<<grid, S::kThreads, S::kSharedBytes, stream.handle>>>(p, plan);
-  if (plan.values != nullptr) {
-    join_parts<typename S::T>
-        <<<dim3(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads)), 128, 0, stream.handle>>>(p, plan);
-  }
+  if (plan.values != nullptr) join_mma_parts(p, plan, stream);
   check_launch("paged_attention");
 }
 

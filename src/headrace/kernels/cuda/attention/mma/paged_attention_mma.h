@@ -1,6 +1,6 @@
 // What the tensor-core attention kernels that any device runs are launched with.
 #pragma once
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -9,5 +9,9 @@ namespace headrace::cuda {
 // compile.
 template <class T, int kDim, PoolHolds kPool>
 void attend_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream);
+
+struct SplitPlan;
+// Adds up the parts of all rows, in order, into the results.
+void join_mma_parts(const AttentionParams& p, const SplitPlan& plan, const Stream& stream);
 
 }  // namespace headrace::cuda

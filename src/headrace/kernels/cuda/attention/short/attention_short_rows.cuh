@@ -110,22 +110,9 @@ struct ShortRows : ShortPlace {
   // `range`: what the row sees where that is one range.
   __device__ uint32_t seen_by(const AttentionParams& p, int number, const SeenRange& range, int from,
                               bool with_cached) const {
-    if (ranges) return before(range.end - from) & ~before(range.begin - from);
-    const KeyAxis::Row one = row(p, number);
-    uint32_t seen = 0;
-#pragma unroll 1
-    for (int i = 0; i < S::kKeys / 4; ++i) {
-      const int at = from + i / 2 * 8 + i % 2;
-      if (sees_position(p, axis, one, keys.shift, at, with_cached)) seen |= 1u << i;
-    }
-    return seen;
-  }
-
- private:
-  // Bits of a lane's keys before its key `count`.
-  __device__ static uint32_t before(int count) {
-    const int within = min(max(count, 0), S::kKeys), bits = within / 8 * 2 + min(within % 8, 2);
-    return bits == 32 ? UINT32_MAX : (1u << bits) - 1;
+    static_assert(S::kKeys <= 128);
+    if (ranges) return bits_between(range.begin - from, range.end - from);
+    return seen_bits(p, axis, row(p, number), keys.shift, from, with_cached);
   }
 };
 
@@ -174,7 +161,7 @@ struct ShortSums {
 template <class S, int kTiles>
 __device__ inline bool write_short_rows(const AttentionParams& p, const ShortPlace& rows, char* shared, int lane,
                                         const ShortSums<S, kTiles>& from) {
-  bool nan = false;
+  float zeros = 0;  // NaN where a value is NaN or infinite; to add is less code than to ask
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
     if (m * 16 >= rows.rows) break;
@@ -187,7 +174,7 @@ __device__ inline bool write_short_rows(const AttentionParams& p, const ShortPla
 #pragma unroll
       for (int d = 0; d < S::kDim / 8; ++d) {
         const float x = from.value[m][d][half * 2] * by, y = from.value[m][d][half * 2 + 1] * by;
-        nan |= isnan(x) || isnan(y);
+        zeros = fmaf(x, 0, fmaf(y, 0, zeros));
         *reinterpret_cast<uint32_t*>(to + d * 16) = pack2<typename S::T>(x, y);
       }
       if (p.lse == nullptr || lane % 4 != 0 || row >= rows.rows) continue;
@@ -202,7 +189,7 @@ __device__ inline bool write_short_rows(const AttentionParams& p, const ShortPla
           *reinterpret_cast<const uint4*>(shared + row * S::kOutStride + c * 16);
     }
   }
-  return nan;
+  return isnan(zeros);
 }
 
 }  // namespace headrace::cuda

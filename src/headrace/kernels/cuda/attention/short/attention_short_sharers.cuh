@@ -3,8 +3,6 @@
 // adds up all keys for columns of its own. So every sum is made in strict mode's order (attention_sm90_softmax.cuh),
 // and fast mode has its bits, too: nothing is faster.
 #pragma once
-#include <algorithm>
-
 #include "headrace/kernels/cuda/attention/short/attention_short_run.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
@@ -21,7 +19,7 @@ struct SharersShape {
   static constexpr int kPieceBytes = kRunPiece * kDim * 2, kTileBytes = kPieces * kPieceBytes;
   // Behind the places of tiles. Queries are there until all warps have them; exact weights are of one tile of rows.
   static constexpr int kQueriesBytes = kTiles * S::kQueryBytes, kWeightsAt = 0, kExactAt = kPieces * kTiles * 512,
-                       kLargestAt = std::max(kExactAt + kKeys / 8 * 512, kQueriesBytes),
+                       kLargestAt = larger(kExactAt + kKeys / 8 * 512, kQueriesBytes),
                        kSumsAt = kLargestAt + kWarps * kRows * 4, kBarriersAt = kSumsAt + kRows * 8;
   // Places for tiles of keys or of values, of a block that shares a multiprocessor, and of one that has it alone.
   static constexpr int kFewPlaces = 3, kMostPlaces = 6, kBehindBytes = kBarriersAt + kMostPlaces * 8;
@@ -315,7 +313,7 @@ struct ShortSharers {
     return write();
   }
   __device__ bool write() const {
-    bool nan = false;
+    float zeros = 0;  // NaN where a value is NaN or infinite
 #pragma unroll
     for (int i = 0; i < X::kGroups; ++i) {
       const int row = i * 8 + lane / 4;
@@ -326,14 +324,14 @@ struct ShortSharers {
 #pragma unroll
       for (int d = 0; d < X::kColumns / 8; ++d) {
         const float x = value[i / 2][d][i % 2 * 2] * by, y = value[i / 2][d][i % 2 * 2 + 1] * by;
-        nan |= isnan(x) || isnan(y);
+        zeros = fmaf(x, 0, fmaf(y, 0, zeros));
         *reinterpret_cast<uint32_t*>(to + d * 8) = pack2<T>(x, y);
       }
       if (p.lse != nullptr && warp == 0 && lane % 4 == 0)
         p.lse[(place.q_off + place.token_of(row)) * p.lse_stride + place.head_of(row)] =
             PartSum{all.x, all.y}.log_sum();
     }
-    return nan;
+    return isnan(zeros);
   }
 };
 

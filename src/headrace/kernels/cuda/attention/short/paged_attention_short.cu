@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "headrace/kernels/cuda/attention/attention_maps.h"
+#include "headrace/kernels/cuda/attention/paged_attention.h"
 #include "headrace/kernels/cuda/attention/short/paged_attention_short.cuh"
 
 namespace headrace::cuda {

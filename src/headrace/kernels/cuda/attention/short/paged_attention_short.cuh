@@ -324,7 +324,9 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
 __device__ inline void redo_short_rows(const AttentionParams& p, const KeySpan& span, int request, int first_head,
                                        int heads, char* shared) {
   const int group = p.heads / p.kv_heads, end = min(first_head + heads, p.kv_heads) * group;
+#pragma unroll 1
   for (int token = span.q_off, i = span.q_len; i > 0; ++token, --i) {
+#pragma unroll 1
     for (int head = first_head * group; head < end; ++head) {
       attend_row(p, request, token, head, *reinterpret_cast<RowScratch*>(shared), RowWrite::kWhereNaN,
                  {1, static_cast<int>(threadIdx.x)});

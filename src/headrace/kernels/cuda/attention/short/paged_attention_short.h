@@ -1,9 +1,8 @@
 // When a request and kv head is one warp's work, or that of the warps of a block.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 
 namespace headrace::cuda {
 
@@ -20,7 +19,9 @@ struct ShortTask {
 struct ShortPlan {
   int alone_keys = 0, shared_keys = 0;
   // For how many keys a graph for short contexts is recorded: where warps alone are faster, for theirs.
-  constexpr int recorded_keys() const { return alone_keys >= 640 ? alone_keys : std::max(alone_keys, shared_keys); }
+  constexpr int recorded_keys() const {
+    return alone_keys >= 640 || alone_keys > shared_keys ? alone_keys : shared_keys;
+  }
 };
 
 // Where keys are so few that beginnings and ends are much of the work, as measured on an H200

@@ -1,6 +1,6 @@
 // What attention of short requests is launched with.
 #pragma once
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
 #include "headrace/kernels/cuda/stream.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "headrace/kernels/cuda/attention/paged_attention.h"
+#include "headrace/kernels/cuda/attention/attention_params.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_plan.h"
 
 namespace headrace::cuda {

@@ -125,7 +125,7 @@ struct Consumer {
       if (ranges.say_all) {
         mask_by_ranges(me, s, ranges, work.tiles.tile(list_entry<S>(work, i)));
       } else {
-        mask_one_by_one(me, s, Sight<S>(me, work), list_entry<S>(work, i));
+        mask_by_bits(me, s, Sight<S>(me, work), list_entry<S>(work, i));
       }
     };
     const auto await_keys = [&](int i) {

@@ -1,6 +1,7 @@
 // Which keys of a tile the rows of a Hopper attention block see, and what is done about the others.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_warpgroup.cuh"
+#include "headrace/kernels/cuda/attention/soft_cap.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_products.cuh"
 
 namespace headrace::cuda {
@@ -121,11 +122,11 @@ __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int fr
 
 template <int kTiles>
 __device__ inline void cap_scores(const AttentionParams& p, float (&s)[kTiles][4]) {
-  const float inner = p.scale / p.cap;
+  const SoftCap capped(p.scale, p.cap);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) s[n][j] = p.cap * tanhf(s[n][j] * inner);
+    for (int j = 0; j < 4; ++j) s[n][j] = capped(s[n][j]);
   }
 }
 
@@ -147,16 +148,16 @@ __device__ void mask_by_ranges(const Warpgroup<S>& me, float (&s)[S::kKeys / 8][
 }
 
 template <class S>
-__device__ void mask_one_by_one(const Warpgroup<S>& me, float (&s)[S::kKeys / 8][4], const Sight<S>& sight, int i) {
+__device__ void mask_by_bits(const Warpgroup<S>& me, float (&s)[S::kKeys / 8][4], const Sight<S>& sight, int i) {
+  static_assert(S::kKeys <= 128);
   const KeyTiles& tiles = sight.work.tiles;
   const int first = tiles.tile(i) * S::kKeys + me.lane % 4 * 2;
-  const bool with_cached = tiles.holds_cached(i);
 #pragma unroll
-  for (int n = 0; n < S::kKeys / 8; ++n) {
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t seen = seen_bits(me.p, sight.axis, sight.rows[half], sight.keys.shift, first, tiles.holds_cached(i));
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int at = first + n * 8 + j % 2;
-      if (!sees_position(me.p, sight.axis, sight.rows[j / 2], sight.keys.shift, at, with_cached)) s[n][j] = -INFINITY;
+    for (int k = 0; k < S::kKeys / 4; ++k) {
+      if ((seen >> k & 1) == 0) s[k / 2][half * 2 + k % 2] = -INFINITY;
     }
   }
 }

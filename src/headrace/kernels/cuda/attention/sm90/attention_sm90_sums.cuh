@@ -186,6 +186,7 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
   bool nan = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    float zeros = 0;  // NaN where a value is NaN or infinite; to add is less code than to ask
     const int row = work.row0 + me.row_of(half);
     const bool inside = row < work.rows;
     const int64_t token = work.span.q_off + me.packed.token(row);
@@ -203,13 +204,14 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
       for (int i = 0; i < 4; ++i) {
         const float x = o[4 * g + i][half * 2] * scale, y = o[4 * g + i][half * 2 + 1] * scale;
         w[i] = pack2<T>(x, y);
-        nan |= inside && first + i * 8 < me.p.v_head_dim && (isnan(x) || isnan(y));
+        zeros = fmaf(x, 0, fmaf(y, 0, zeros));
       }
       transpose(w, me.lane);
       const int column = first + me.lane % 4 * 8;
       if (inside && column < me.p.v_head_dim)
         *reinterpret_cast<uint4*>(to + column) = make_uint4(w[0], w[1], w[2], w[3]);
     }
+    nan |= inside && isnan(zeros);
   }
   redo_if(me, nan, work);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "headrace/base/error.h"
 #include "headrace/batch/device_plans.h"
 #include "headrace/kernels/cuda/attention/attention_maps.h"
 #include "headrace/kernels/cuda/attention/sm90/attention_heads_together.h"

@@ -190,30 +190,39 @@ struct StrictStream {
     }
     return nan;
   }
-  // Adds up all groups of the piece; all warps share this out. Values come where keys were, each lane's for itself.
+  // Adds up all groups of the piece; all warps share this out. Values come where keys were, each lane's for itself, and
+  // behind a warp's the states of the eight rows that its lanes have.
   __device__ bool write_joined() const {
-    constexpr int kWarps = S::kThreads / 32, kUnitBytes = 32 * sizeof(float4),
+    constexpr int kWarps = S::kThreads / 32, kUnitBytes = 32 * sizeof(float4) + 8 * sizeof(float2),
                   kRoom = S::kWeightsAt / kWarps / kUnitBytes,
-                  kTogether = kRoom < 32 ? kRoom : 32;  // groups that are loaded before the first is added
-    float4* const mine = b.template at<float4>(b.warp_n * kTogether * kUnitBytes) + b.lane;
+                  kTogether = kRoom < 32 ? kRoom / 4 * 4 : 32;  // groups that are loaded before the first is added
+    float4* const values = b.template at<float4>(b.warp_n * kTogether * kUnitBytes);
+    float2* const states = reinterpret_cast<float2*>(values + kTogether * 32);
     bool nan = false;
+#pragma unroll 1
     for (int i = b.warp_n; i < S::kChains * S::kRowGroups; i += S::kThreads / 32) {
-      const int chain = i / S::kRowGroups, g = i % S::kRowGroups;
+      const int chain = i / S::kRowGroups, g = i % S::kRowGroups, row = value_row(g) - g * 8;
       const uint2 gates = gates_of(chain, g);
       StreamTotal total;
+#pragma unroll 1
       for (int base = 0; base < groups; base += kTogether) {
-        float2 state[kTogether];
-#pragma unroll
-        for (int n = 0; n < kTogether; ++n) {
-          state[n] = {-INFINITY, 0};
-          if (base + n >= groups) continue;
-          state[n] = __ldcg(slot_state(base + n, value_row(g)));
-          copy16(shared_address(mine + n * 32), slot_values(base + n, chain, g), true);
-        }
+        const int here = min(kTogether, groups - base);
+        __syncwarp();  // those before have been added up
+#pragma unroll 4
+        for (int n = 0; n < here; ++n)
+          copy16(shared_address(values + n * 32 + b.lane), slot_values(base + n, chain, g), true);
         commit_copies();
-        wait_copies<0>();
 #pragma unroll
-        for (int n = 0; n < kTogether; ++n) total.add({state[n].x, state[n].y}, mine[n * 32]);
+        for (int n = b.lane / 8; n < kTogether; n += 4) {
+          if (n < here) states[n * 8 + b.lane % 8] = __ldcg(slot_state(base + n, g * 8 + b.lane % 8));
+        }
+        wait_copies<0>();
+        __syncwarp();
+#pragma unroll 4
+        for (int n = 0; n < here; ++n) {
+          const float2 state = states[n * 8 + row];
+          total.add({state.x, state.y}, values[n * 32 + b.lane]);
+        }
       }
       nan |= write(total, chain, g, gates);
     }
@@ -221,6 +230,7 @@ struct StrictStream {
   }
   __device__ void redo() const {
     if (threadIdx.x >= 128) return;
+#pragma unroll 1
     for (int row = 0; row < S::kRows && b.row0 + row < b.rows; ++row) redo(row);
   }
   __device__ void redo(int row) const {

@@ -108,7 +108,8 @@ struct StreamMemory : StrictKeys<S> {
   __device__ uint32_t values_added(int number) const { return barrier(S::kValuesAdded + number % S::kDepth); }
   __device__ uint32_t exact_full(int number) const { return barrier(S::kExactFull + (number & 1)); }
 
-  // Every lane of a warp arrives: the race checker follows such barriers alone, and it costs nothing.
+  // Every lane of a warp arrives: the race checker follows such barriers alone, and it costs nothing. Called by one
+  // thread, unrolled: by the lanes of a warp this takes 1.5 us longer, and in a loop 0.8.
   __device__ void init_barriers() const {
     constexpr int kSent = 1, kCopies = 33;  // who expects bytes; lanes of a warp, and once for the copy engine
     const auto init = [&](int from, int to, int arrivals) {

@@ -1,0 +1,10 @@
+// The dtypes alone, for what kernels are launched with: dtype.h brings strings, which every CUDA source would read four
+// times.
+#pragma once
+#include <cstdint>
+
+namespace headrace {
+
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8, kE4M3 };
+
+}  // namespace headrace
