@@ -36,18 +36,31 @@ constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; 
 #endif
 }
 
-// v[i] and v[i + apart] become every other 128 bits of both: the first of each pair, and the second.
-[[gnu::always_inline]] inline void split_parts(Vec (&v)[kLanes], int i, int apart) {
-  const Vec a = v[i], b = v[i + apart];
+// Two vectors become every other 128 bits of both: the first of each pair, and the second.
+[[gnu::always_inline]] inline void split_parts(Vec& first, Vec& second) {
+  const Vec a = first, b = second;
 #if defined(__AVX512F__)
-  v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-  v[i + apart] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 #elif defined(__AVX2__)
-  v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-  v[i + apart] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
 #else
   (void)a, (void)b;
 #endif
+}
+
+// That, for all vectors that are kApart apart; then for those twice as far.
+template <int kApart>
+[[gnu::always_inline]] inline void split_all(Vec (&v)[kLanes]) {
+  if constexpr (kApart < kLanes) {
+#pragma GCC unroll 8
+    for (int pair = 0; pair < kLanes / 2; ++pair) {
+      const int i = pair / kApart * 2 * kApart + pair % kApart;
+      split_parts(v[i], v[i + kApart]);
+    }
+    split_all<2 * kApart>(v);
+  }
 }
 
 // Lane i of v[j] becomes lane j of v[i].
@@ -59,13 +72,7 @@ constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; 
     v[q] = interleaved_low(a, c), v[q + 1] = interleaved_high(a, c);
     v[q + 2] = interleaved_low(b, d), v[q + 3] = interleaved_high(b, d);
   }
-#pragma GCC unroll 4
-  for (int apart = 4; apart < kLanes; apart *= 2) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if ((i & apart) == 0) split_parts(v, i, apart);
-    }
-  }
+  split_all<4>(v);
 }
 
 // Elements [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]; of outputs that are not there, the
