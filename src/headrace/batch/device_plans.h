@@ -24,8 +24,8 @@ class DevicePlans {
   // `runtime` is not owned and outlives the object.
   explicit DevicePlans(DeviceRuntime& runtime) : runtime_(runtime) {}
 
-  // The plan named `key`, of `bytes` bytes. Memory stays where it is for as long as the object lives, since captured
-  // graphs write to it; a plan that needs more gets another place. Error kOutOfMemory.
+  // The plan named `key`, of at least `bytes` bytes. Memory stays where it is for as long as the object lives, since
+  // captured graphs write to it; a plan that needs more gets another place. Error kOutOfMemory.
   Place find(const Key& key, int64_t bytes);
   // Said by a kernel of the batch: if no row saw more than `keys` keys, another one would be chosen for it. 0: none.
   void note_shorter(int32_t keys) {

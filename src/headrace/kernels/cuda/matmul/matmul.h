@@ -36,9 +36,9 @@ void gate_up_sm90(const FusedLinearArgs& args, const Stream& stream);
 bool narrow_supports(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 void narrow_matmul(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 
-// Through cuBLASLt: one product without a norm, x and weight of one dtype, TF32 off. The sum's order depends on the
-// number of rows. False, and nothing is done, when it has no kernel for the shape. Error kCuda when the device fails,
-// kOutOfMemory, or what else the library says.
+// Through cuBLASLt: one product without a norm, x and weight of one dtype, with a bias rows of both that begin at
+// multiples of 16 bytes, TF32 off. The sum's order depends on the number of rows. False, and nothing is done, when it
+// has no kernel for the shape. Error kCuda when the device fails, kOutOfMemory, or what else the library says.
 bool library_supports(const FusedLinearArgs& args);
 [[nodiscard]] bool library_matmul(const FusedLinearArgs& args, const Stream& stream);
 

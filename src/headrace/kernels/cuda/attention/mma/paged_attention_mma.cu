@@ -1,11 +1,13 @@
 // Which calls the tensor-core kernels take.
 #include "headrace/kernels/cuda/attention/mma/paged_attention_mma.h"
-#include "headrace/kernels/cuda/attention/paged_attention.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
+
+#include "headrace/base/dtype.h"
+#include "headrace/kernels/cuda/attention/paged_attention.h"
 
 namespace headrace::cuda {
 
