@@ -48,9 +48,9 @@ check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter
 if [[ ! -e /dev/nvidiactl ]]; then
   check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
   # A build with the CUDA part looks for a driver, unless one of the libraries that this part needs is missing.
-  why='the CUDA part of headrace could not be loaded \(script/build cuda makes it\): .+'
+  why='the CUDA part of headrace is not here: no libheadrace_cuda.so beside the program, in ../lib or where the loader looks \(script/build cuda makes it\)'
   [[ ! -e "$(dirname "$headrace")/libheadrace_cuda.so" ]] ||
-    why+='|no NVIDIA driver is installed|the NVIDIA driver is too old: .+|no device can be used: .+'
+    why='the CUDA part of headrace could not be loaded: .+|no NVIDIA driver is installed|the NVIDIA driver is too old: .+|no device can be used: .+'
   no_device=$(message "$headrace" generate -p x --device cuda)
   check "no device, in one sentence that says why" "1 line: $no_device" \
     "$(wc -l <<<"$no_device") line: $(grep -E "^headrace: cuda: ($why)$" <<<"$no_device")"

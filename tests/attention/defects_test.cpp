@@ -11,13 +11,18 @@
 namespace headrace::testing_support {
 namespace {
 
-class Defects : public testing::TestWithParam<std::string_view> {};
+class Defects : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    if (!is_here(GetParam())) GTEST_SKIP() << "no CUDA device";
+  }
+};
 
 TEST_P(Defects, W02_PaddingRowsTouchNothing) {
   AttentionProblem problem({.name = "padding", .requests = {{.prefix = 3}, {}}}, 1);
   auto* slots = static_cast<int64_t*>(problem.batch().attn.write_slots.data());
   slots[1] = kDoNotStore;
-  const auto backend = make_backend(GetParam(), {}, {.kv_pool = &problem.pool()});
+  const auto backend = backend_called(GetParam(), {}, {.kv_pool = &problem.pool()});
   problem.restore_pool();
   problem.batch().attn_backend = backend.get();
   backend->init_forward_metadata(problem.batch());
@@ -82,7 +87,7 @@ TEST_P(Defects, W17_KeysOfAnotherLayerAreReadFromThePool) {
   // Running with k and v given fills the pool; then k = v = null reads the same keys back, bit for bit.
   AttentionProblem problem({.name = "shared", .requests = {{.prefix = 7, .new_tokens = 5}, {.new_tokens = 3}}}, 1);
   const Tensor want = std::move(problem.run(GetParam()).out);
-  const auto backend = make_backend(GetParam(), {}, {.kv_pool = &problem.pool()});
+  const auto backend = backend_called(GetParam(), {}, {.kv_pool = &problem.pool()});
   problem.batch().attn_backend = backend.get();
   backend->init_forward_metadata(problem.batch());
   const Tensor got(DType::kF32, want.shape());
@@ -125,7 +130,7 @@ TEST_P(Defects, B10_ARowThatSeesNoKeyYieldsZeros) {
   EXPECT_EQ(element_as_double(result.lse, 0), -std::numeric_limits<double>::infinity());
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Defects, testing::ValuesIn(backend_names(Device())),
+INSTANTIATE_TEST_SUITE_P(Backends, Defects, testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return std::string(backend.param); });
 
 }  // namespace

@@ -3,9 +3,13 @@
 
 #include <cmath>
 
+#include "conformance/attention_problem.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/attention/hybrid_attn_backend.h"
+#include "headrace/base/device_runtime.h"
+#include "headrace/kernels/cuda_module.h"
 #include "support/all_close.h"
+#include "support/device_mirror.h"
 #include "support/random.h"
 
 namespace headrace {
@@ -15,19 +19,20 @@ using namespace testing_support;
 
 constexpr int32_t kKHeads = 2, kVHeads = 4, kKDim = 16, kVDim = 8, kConvDim = 2 * kKHeads * kKDim + kVHeads * kVDim;
 constexpr int32_t kMaxTokens = 200;
+constexpr GDNPoolConfig kGDNPool{.num_layers = 1,
+                                 .num_slots = 6,
+                                 .num_k_heads = kKHeads,
+                                 .num_v_heads = kVHeads,
+                                 .head_k_dim = kKDim,
+                                 .head_v_dim = kVDim,
+                                 .conv_dtype = DType::kF32};
 
 // One GDN layer (id 0) beside one full-attention layer (id 1), and inputs for `kMaxTokens` tokens.
 class Hybrid {
  public:
   explicit Hybrid(std::string_view backend, Determinism determinism = Determinism::kFast)
       : kv_({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 2, .page_size = 16, .dtype = DType::kF32}),
-        gdn_({.num_layers = 1,
-              .num_slots = 6,
-              .num_k_heads = kKHeads,
-              .num_v_heads = kVHeads,
-              .head_k_dim = kKDim,
-              .head_v_dim = kVDim,
-              .conv_dtype = DType::kF32}),
+        gdn_(kGDNPool),
         layer_({.layer_id = 0,
                 .num_k_heads = kKHeads,
                 .num_v_heads = kVHeads,
@@ -36,12 +41,12 @@ class Hybrid {
                 .conv_weight = conv_weight_,
                 .a_log = a_log_,
                 .dt_bias = dt_bias_}),
-        backend_(make_backend(backend, {},
-                              {.kv_pool = &kv_,
-                               .gdn_pool = &gdn_,
-                               .full_attn_layer_ids = {1},
-                               .max_tokens = kMaxTokens,
-                               .context = {.threads = 2, .determinism = determinism}})) {}
+        backend_(backend_called(backend, {},
+                                {.kv_pool = &kv_,
+                                 .gdn_pool = &gdn_,
+                                 .full_attn_layer_ids = {1},
+                                 .max_tokens = kMaxTokens,
+                                 .context = {.threads = 2, .determinism = determinism}})) {}
 
   struct Part {
     int32_t tokens, from;  // rows [from, from + tokens) of the inputs
@@ -96,7 +101,12 @@ class Hybrid {
 
 constexpr Tolerance kGDN{.abs = 3e-5, .rel = 3e-5};  // float32 sums; the chunked form orders them otherwise
 
-class HybridBackend : public testing::TestWithParam<std::string_view> {};
+class HybridBackend : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    if (!is_here(GetParam())) GTEST_SKIP() << "no CUDA device";
+  }
+};
 
 TEST_P(HybridBackend, W13_AnIdleBatchYieldsZerosOnGDNLayersToo) {
   Hybrid hybrid(GetParam());
@@ -193,7 +203,43 @@ TEST_P(HybridBackend, RefusesALayerOfTheOtherKind) {
   EXPECT_THROW(wrong.forward(x, x, x, batch, x), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HybridBackend, testing::ValuesIn(backend_names(Device())),
+// The backend of a device itself, over pools and results of its memory alone.
+TEST(HybridBackend_OnADevice, W12_AnIdleBatchYieldsZeros) {
+  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  const KVPool kv({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32}, device);
+  const GDNPool gdn(kGDNPool, device);
+  const auto backend = make_backend("cuda", device.device(),
+                                    {.kv_pool = &kv,
+                                     .gdn_pool = &gdn,
+                                     .full_attn_layer_ids = {1},
+                                     .max_tokens = kMaxTokens,
+                                     .runtime = &device,
+                                     .context = {.stream = device.stream()}});
+  const auto poisoned = [&device](const Shape& shape) {
+    Tensor host(DType::kF32, shape);
+    poison(host);
+    return copied_to(device, std::move(host));
+  };
+  const auto expect_zeros = [&device](const Tensor& out) {
+    const Tensor host(DType::kF32, out.shape());
+    device.copy_to_host(host.data(), out.data(), static_cast<size_t>(out.bytes()));
+    EXPECT_TRUE(all_close(host, Tensor::zeros(DType::kF32, host.shape()), {}));
+  };
+  ForwardBatch batch{.mode = ForwardMode::kIdle, .attn_backend = backend.get()};
+  batch.attn.spans = {{.q_len = 3}};
+  backend->init_forward_metadata(batch);
+  const RadixAttention full({.num_heads = 1, .head_dim = 8, .num_kv_heads = 1, .layer_id = 1});
+  const Tensor x = poisoned({3, 1, 8}), attended = poisoned({3, 1, 8});
+  full.forward(x, x, x, batch, attended);
+  expect_zeros(attended);
+  const Hybrid layers("cpu");
+  const Tensor qkv = poisoned({3, kConvDim}), a = poisoned({3, kVHeads}), states = poisoned({3, kVHeads, kVDim});
+  layers.layer().forward(batch, {.mixed_qkv = qkv, .a = a, .b = a}, states);
+  expect_zeros(states);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HybridBackend, testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return std::string(backend.param); });
 
 }  // namespace

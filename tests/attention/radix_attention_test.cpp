@@ -196,9 +196,8 @@ TEST(RadixAttention, FlatAndThreeDimensionalInputsAreTheSame) {
 void expect_rope_part_adds_to_the_score(const AttentionCase& c) {
   AttentionProblem problem(c, 3);
   const Tensor want = std::move(problem.run("reference").out);
-  std::vector<std::string_view> names = backend_names(Device());
-  if (mirrored_cuda_ops() != nullptr) names.insert(names.end(), kCudaSets.begin(), kCudaSets.end());
-  for (const std::string_view name : names) {
+  for (const std::string_view name : all_backends()) {
+    if (!is_here(name)) continue;
     SCOPED_TRACE(name);
     problem.restore_pool();
     const auto backend = backend_called(name, {}, {.kv_pool = &problem.pool()});

@@ -16,6 +16,9 @@ namespace headrace::testing_support {
 
 // As make_backend, with the names of a device's sets (device_mirror.h) standing for its kernels behind host tensors.
 std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device device, const BackendConfig& config);
+// Names for it: the backends of a CPU, and a device's sets, which only some machines can run.
+std::vector<std::string_view> all_backends();
+bool is_here(std::string_view backend);
 
 // A request of a problem: how much is cached, how much is new, who sees what.
 struct RequestCase {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "conformance/attention_problem.h"
+#include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/op_set_backend.h"
 #include "headrace/kernels/reference/reference_ops.h"
 #include "support/device_mirror.h"
@@ -31,8 +32,19 @@ std::unique_ptr<AttentionBackend> backend_called(std::string_view name, Device d
   if (!name.starts_with("cuda")) return make_backend(name, device, config);
   const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kGrouped);
   const OpSet& ops = *mirrored_cuda_ops(impl == AttnImpl::kReference ? "cuda_reference" : name);
-  return std::make_unique<OpSetBackend>(name, ops, *config.kv_pool, config.context, impl);
+  auto full = std::make_unique<OpSetBackend>(name, ops, *config.kv_pool, config.context, impl);
+  if (config.gdn_pool == nullptr) return full;
+  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens);
+  return std::make_unique<HybridAttnBackend>(std::move(full), std::move(gdn), config.full_attn_layer_ids);
 }
+
+std::vector<std::string_view> all_backends() {
+  std::vector<std::string_view> names = backend_names(Device());
+  names.insert(names.end(), kCudaSets.begin(), kCudaSets.end());
+  return names;
+}
+
+bool is_here(std::string_view backend) { return !backend.starts_with("cuda") || mirrored_cuda_ops() != nullptr; }
 
 AttentionProblem::Result AttentionProblem::run_by(AttentionBackend& attention, ForwardBatch& batch,
                                                   const AttnInputs& in, Tensor lse) {

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
+#include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/cuda_module.h"
 #include "headrace/weights/config_file.h"
 #include "models/golden_runner.h"
+#include "support/device_mirror.h"
 
 namespace headrace {
 namespace {
@@ -29,12 +33,13 @@ double bits_of(const Tensor& logits, int64_t row, int32_t id) {
   return std::log2(sum);
 }
 
+const std::filesystem::path kFairy = testing_support::source_tree() / "demo_models" / "fairy-diffusion";
+
 class HeldOut {
  public:
-  explicit HeldOut(const JsonValue& golden)
+  HeldOut(const JsonValue& golden, const OpSet& ops, DeviceRuntime& runtime)
       : mask_id_(static_cast<int32_t>(golden.at("mask_id").as_int())),
-        runner_(testing_support::source_tree() / "demo_models" / "fairy-diffusion", cpu::select_kernel_set(),
-                DType::kF32) {}
+        runner_(kFairy, ops, DType::kF32, Determinism::kFast, std::nullopt, runtime) {}
 
   // The mean over the noisy copies of a window, whose l-th has l of each block's masks: block / l times the bits of
   // what is masked. A block sees the clean ones before it.
@@ -83,12 +88,12 @@ class HeldOut {
   test::GoldenRunner runner_;
 };
 
-TEST(FairyDiffusion, BitsOfHeldOutWindowsEqualTransformers) {
+void expect_the_golden_bits(const OpSet& ops, DeviceRuntime& runtime) {
   const JsonValue golden = read_json_file(testing_support::golden_folder("fairy_diffusion_bpb.json"));
   const auto block = static_cast<int32_t>(golden.at("block_size").as_int());
   ASSERT_EQ(golden.at("windows").as_array().size(), 2u);
   for (const JsonValue& window : golden.at("windows").as_array()) {
-    HeldOut model(golden);
+    HeldOut model(golden, ops, runtime);
     const Tensor ids = ids_of(window.at("ids"));
     std::vector<Tensor> noisy, one;
     for (const JsonValue& copy : window.at("noisy").as_array()) noisy.push_back(ids_of(copy));
@@ -97,6 +102,19 @@ TEST(FairyDiffusion, BitsOfHeldOutWindowsEqualTransformers) {
     EXPECT_NEAR(model.of_blocks(ids, one, 1), window.at("bits_of_one").as_float(), 0.02);
     EXPECT_NEAR(model.of_blocks(ids, noisy, block), window.at("bits_of_blocks").as_float(), 0.02);
     EXPECT_NEAR(model.of_next(ids), window.at("bits_of_next").as_float(), 0.02);
+  }
+}
+
+TEST(FairyDiffusion, BitsOfHeldOutWindowsEqualTransformers) {
+  expect_the_golden_bits(cpu::select_kernel_set(), cpu_runtime());
+}
+
+TEST(FairyDiffusion, CudaGivesHeldOutWindowsTheSameBits) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (!std::filesystem::exists(kFairy / "model-00001-of-00002.safetensors")) GTEST_SKIP() << "no weights here";
+  for (const std::string_view set : testing_support::kCudaSets) {
+    SCOPED_TRACE(set);
+    expect_the_golden_bits(cuda_module().ops(set), cuda_module().runtime(0));
   }
 }
 

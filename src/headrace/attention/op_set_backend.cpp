@@ -37,6 +37,7 @@ void OpSetBackend::require(const RadixAttentionConfig& layer) const {
 
 void OpSetBackend::plan(const ForwardBatch& batch) {
   batch.attn.validate(pool_.page_size());
+  if (batch.mode == ForwardMode::kIdle) return;  // nothing of it is read
   HR_REQUIRE(runtime_.device().type == DeviceType::kCPU || batch.attn.on_device != nullptr, ErrorCode::kInvalidArgument,
              "attention backend '", name_, "': the batch lies on the host; give it through a DeviceBatch");
 }

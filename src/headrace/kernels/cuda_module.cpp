@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <string>
+#include <string_view>
 
 namespace headrace {
 namespace {
@@ -16,16 +18,25 @@ constexpr std::array kPlaces = {"$ORIGIN/libheadrace_cuda.so", "$ORIGIN/../lib/l
 constexpr std::array kPlaces = {kLibrary};
 #endif
 
-const CudaModule* open_module() {
-  void* library = nullptr;  // stays open: its runtimes live until the program ends
+// Whether the loader found no such file, rather than one that it could not load.
+bool is_of_no_file(std::string_view reason) {
+  return reason.find(str(kLibrary, ": ")) != std::string_view::npos && reason.ends_with("No such file or directory");
+}
+
+void* open_library() {
+  std::string reason;  // of the first place that has it: what a later one says is that it has none
   for (const char* place : kPlaces) {
-    if (library == nullptr) library = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+    if (void* library = dlopen(place, RTLD_NOW | RTLD_LOCAL)) return library;
+    const std::string said = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
+    if (reason.empty() && !is_of_no_file(said)) reason = said;
   }
-  if (library == nullptr) {
-    const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
-    throw Error(ErrorCode::kNoDevice,
-                str("cuda: the CUDA part of headrace could not be loaded (script/build cuda makes it): ", reason));
-  }
+  HR_REQUIRE(!reason.empty(), ErrorCode::kNoDevice, "cuda: the CUDA part of headrace is not here: no ", kLibrary,
+             " beside the program, in ../lib or where the loader looks (script/build cuda makes it)");
+  throw Error(ErrorCode::kNoDevice, str("cuda: the CUDA part of headrace could not be loaded: ", reason));
+}
+
+const CudaModule* open_module() {
+  void* const library = open_library();  // stays open: its runtimes live until the program ends
   using Entry = const CudaModule* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "headrace_cuda_module"));
   HR_REQUIRE(entry != nullptr, ErrorCode::kNoDevice, "cuda: ", kLibrary, " has no entry headrace_cuda_module");
