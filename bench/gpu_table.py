@@ -102,8 +102,10 @@ def gdn_rows():
 
 
 def model_rows():
-    yield milliseconds("Qwen3.5-0.8B's shape, decode step", "0.44", "model decode batch 1 ")
-    yield milliseconds("the same, prefill of 16k tokens (eager, wall clock)", "45", "model prefill of 16384 tokens")
+    yield milliseconds("Qwen3.5-0.8B's shape, decode step", "0.44", "model decode batch 1 ",
+                       peers="Qwen3.5-0.8B's shape, decode step")
+    yield milliseconds("the same, prefill of 16k tokens (eager, wall clock)", "45", "model prefill of 16384 tokens",
+                       peers="Qwen3.5-0.8B's shape, prefill of 16384 tokens")
     for batch in (1, 8):
         yield milliseconds(f"8 layers of Qwen3-Next's shape, decode step, {batch} requests", "–",
                            f"model decode batch {batch} Qwen3Next")

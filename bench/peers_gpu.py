@@ -4,7 +4,7 @@ Prints a Markdown table, the limits of the machine first. Calls are timed in CUD
 be recorded is timed alone, and says so. Libraries that cannot be imported are skipped by name; PEERS_PATH names a folder
 to look in as well. FlashInfer compiles its kernels on first use, with nvcc, into FLASHINFER_WORKSPACE_BASE; those of
 Gated DeltaNet in its newer versions with nvidia-cutlass-dsl.
-Usage: peers_gpu.py [limits] [prefill] [decode] [flashinfer] [gdn] [diffusion]
+Usage: peers_gpu.py [limits] [prefill] [decode] [flashinfer] [gdn] [diffusion] [model]
 """
 import math
 import os
@@ -271,7 +271,43 @@ def diffusion():
                lambda: grouped(q, k, v, k_pool, v_pool, meta), moved=4 * pages * page * kv_heads * dim)
 
 
-PARTS = {part.__name__: part for part in (limits, prefill, decode, flashinfer, gdn, diffusion)}
+@torch.no_grad()
+def model():
+    """Steps of a whole hybrid model, by wall clock as `headrace bench model` takes them."""
+    try:
+        import transformers
+        from transformers.utils.import_utils import is_flash_linear_attention_available
+        config = transformers.AutoConfig.from_pretrained(os.path.join(os.path.dirname(__file__), "shapes", "qwen3_5_0_8b"))
+    except (ImportError, ValueError) as error:  # it is not there, or too old for the shape
+        print(f"| Qwen3.5-0.8B's shape, transformers | skipped: {error} |")
+        return
+    who = f"transformers {transformers.__version__} {'with' if is_flash_linear_attention_available() else 'without'} fla"
+
+    def median(name, run, rounds):
+        seconds = []
+        for _ in range(rounds + 1):  # the first one compiles, and does not count
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        print(f"| {name}, {who} | {statistics.median(seconds[1:]) * 1e6:.1f} us | no graph |", flush=True)
+
+    try:
+        with torch.device("cuda"):
+            network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        prompt = torch.randint(config.vocab_size, (1, 16384), device="cuda")
+        cache = network(prompt[:, :256], use_cache=True, logits_to_keep=1).past_key_values
+        median("Qwen3.5-0.8B's shape, decode step",
+               lambda: network(prompt[:, :1], past_key_values=cache, use_cache=True, logits_to_keep=1), 20)
+        del cache
+        median("Qwen3.5-0.8B's shape, prefill of 16384 tokens",
+               lambda: network(prompt, use_cache=True, logits_to_keep=1), 3)
+    except Exception as error:
+        failed(f"Qwen3.5-0.8B's shape, {who}", error)
+
+
+PARTS = {part.__name__: part for part in (limits, prefill, decode, flashinfer, gdn, diffusion, model)}
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")

@@ -399,7 +399,9 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   const auto one = make_strategy("multi_bd", {.model = info});
   const auto two = make_strategy("multi_bd", {.model = info, .num_blocks = 2});
   EXPECT_TRUE(one->device_blocks());
+  EXPECT_EQ(one->host_because(), "");
   EXPECT_FALSE(two->device_blocks());
+  EXPECT_EQ(two->host_because(), "num_blocks is 2, expected 1");
   Sequence s{.tokens = {1, 2, 3, 4, 5}, .prompt_len = 5, .limit = 20};
   s.params.temperature = 0;
   one->start(s);
@@ -417,7 +419,13 @@ TEST(BlockStep, RequestsWithARuleThatItCannotSayGoThroughTheHost) {
   EXPECT_FALSE(one->block_state(s));
   s.params.end_of_text = SamplingParams::EndOfText::kIgnored;
   EXPECT_TRUE(one->block_state(s));
-  EXPECT_FALSE(make_strategy("multi_bd_edit", {.model = info})->device_blocks());
+  DiffusionInfo other = info;
+  other.logits_of = DiffusionInfo::LogitsOf::kBefore;
+  EXPECT_EQ(make_strategy("multi_bd", {.model = other})->host_because(),
+            "the model's logits decide the next position, expected their own");
+  const auto edit = make_strategy("multi_bd_edit", {.model = info});
+  EXPECT_FALSE(edit->device_blocks());
+  EXPECT_EQ(edit->host_because(), "block_step has no rules of multi_bd_edit");
 }
 
 // One sentence for each, with the parameter's name; a request without one is the device's.
@@ -501,7 +509,9 @@ TEST(BlockStep, CanvasesWithARuleThatItCannotSayGoThroughTheHost) {
     s.params.decoding = {.schedule = DecodingParams::Schedule::kReference};
     EXPECT_FALSE(strategy->block_state(s));
     info.block_size = BlockState::kMaxBlock + 1;
-    EXPECT_FALSE(make_strategy(name, {.model = info})->device_blocks());
+    const auto large = make_strategy(name, {.model = info});
+    EXPECT_FALSE(large->device_blocks());
+    EXPECT_EQ(large->host_because(), "block_size is 65, expected at most 64");
   }
 }
 

@@ -218,7 +218,8 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
       for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
     }
     EXPECT_EQ(engine.counters().device_steps > 0, graphs == RunnerConfig::Graphs::kRequired);
-    EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{});
+    const std::vector<std::string> none, off{"graphs are switched off"};
+    EXPECT_EQ(engine.host_reasons().list(), graphs == RunnerConfig::Graphs::kOff ? off : none);
     return ids;
   };
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
@@ -246,6 +247,24 @@ TEST(CudaGraphsOfBlocks, ARequestThatTheDeviceCannotDecideTakesOthersThroughTheH
   while (!engine.idle()) engine.step();
   EXPECT_GT(engine.counters().device_steps, 0) << "the other one, alone";
   EXPECT_EQ(engine.host_reasons().list(), std::vector<std::string>{"repetition_penalty is 1.1, expected 1"});
+}
+
+TEST(CudaGraphsOfBlocks, WhatOfAConfigurationTheDeviceCannotDecideIsSaidByName) {
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const OpContext context{.stream = runtime.stream()};
+  const auto model = load_model(testing_support::golden_folder("sdar"),
+                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  RunnerConfig runner{.runtime = &runtime, .context = context, .num_pages = 32, .page_size = 16};
+  runner.backend = "cuda";
+  const auto reasons = [&](const std::string& strategy, int32_t num_blocks) {
+    EngineConfig config{.runner = runner, .max_requests = 2, .max_context_len = 128, .strategy = strategy};
+    config.decoding.num_blocks = num_blocks;
+    return Engine(*model, config).host_reasons().list();
+  };
+  EXPECT_EQ(reasons("multi_bd", 2), std::vector<std::string>{"num_blocks is 2, expected 1"});
+  EXPECT_EQ(reasons("d2f", 1), std::vector<std::string>{"block_step has no rules of d2f"});
+  EXPECT_EQ(reasons("autoregressive", 1), std::vector<std::string>{}) << "it does not denoise";
 }
 
 // Contexts that grow out of the graphs for short ones, alone and beside others, in fast mode: strict mode has one kind.

@@ -205,7 +205,7 @@ void expect_all_equal(const std::string& strategy, const std::vector<GoldenCase>
   for (const GoldenCase& c : cases) expect_equal(strategy, c, device);
 }
 
-TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 8); }
+TEST(DecodingGolden, MultiBDWithoutIdlePasses) { expect_all_equal("multi_bd", cases_of("multi_bd", false), 10); }
 
 TEST(DecodingGolden, FullAttentionByThreshold) { expect_all_equal("full_attention", cases_of("llada", false), 6); }
 
@@ -232,7 +232,7 @@ class CudaDecodingGolden : public testing::Test {
 };
 
 TEST_F(CudaDecodingGolden, MultiBD) {
-  expect_all_equal("multi_bd", cases_of("multi_bd", false), 8, GoldenDevice::kCuda);
+  expect_all_equal("multi_bd", cases_of("multi_bd", false), 10, GoldenDevice::kCuda);
   expect_all_equal("multi_bd", cases_of("sdar", true), 13, GoldenDevice::kCuda);
 }
 

@@ -492,7 +492,10 @@ CASES = [("llada", "llada", True, dict(block=8)),
          ("dream", "dream", True, dict(steps=9, alg="margin", temperature=0.5, top_k=5, seed=18)),
          ("dream", "dream", True, dict(steps=9, alg="confidence", top_k=4)),
          ("fast_dllm_v2", "fast_dllm_v2", True,
-          dict(block=16, sub_block=8, threshold=0.1, temperature=0.4, top_p=0.5, seed=19))]
+          dict(block=16, sub_block=8, threshold=0.1, temperature=0.4, top_p=0.5, seed=19)),
+         # of 16 positions one is less than a tenth, and 15 are more than nine tenths
+         ("multi_bd", "sdar", False, dict(block=16, threshold=0.05, at_or_above=False, blocks=2)),
+         ("multi_bd", "llada2", False, dict(block=16, threshold=0.05, at_or_above=False, blocks=3))]
 # length of the prompt, tokens wanted, whether one of them ends the output
 REQUESTS = [(6, 24, False), (21, 16, False), (16, 24, True)]
 

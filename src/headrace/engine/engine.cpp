@@ -69,8 +69,11 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
                                     .vocab = config_.vocab,
                                     .sizes = {},
                                     .canvas_len = canvas ? limits.canvases.most_rows : 0};
+  } else if (!single_rows) {
+    limits.host_because = strategy_->host_because();
   }
   runner_.prepare(limits);
+  if (!runner_.host_because().empty()) host_reasons_.add(runner_.host_because());
 }
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {

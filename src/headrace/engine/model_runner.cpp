@@ -133,9 +133,10 @@ CudaGraphConfig ModelRunner::graph_config(const BatchLimits& limits) const {
 
 void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& config) {
   no_graphs_ = "switched off";
-  if (config_.graphs == RunnerConfig::Graphs::kOff) return;
-  if (!limits.blocks && limits.decode_rows == CudaGraphConfig::DecodeRows::kNo) {
-    no_loop_ = "block_step cannot say this strategy";
+  host_because_ = limits.host_because;
+  if (config_.graphs == RunnerConfig::Graphs::kOff) {
+    if (limits.blocks) host_because_ = "graphs are switched off";
+    return;
   }
   no_graphs_ = kUnbounded;
   if (records_nothing(config)) return;
@@ -150,6 +151,7 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
               });
   } catch (const Error& e) {
     loop_.reset();
+    if (limits.blocks) host_because_ = "no graphs could be recorded";
     failed_capture_ = no_graphs_ = e.what();
     runtime_.synchronize();  // throws if it was the device that failed: there is no step without graphs then
   }
@@ -165,7 +167,7 @@ std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, Cud
   const std::vector<int32_t>& largest = config.canvas_len > 0 ? canvas_sizes : sizes;
   const int64_t most = config.least_size();  // of canvases, a flight begins only where they fit
   if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
-    no_loop_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
+    host_because_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
     return nullptr;
   }
   const DeviceBatch::Arrays a = graphs.arrays();
@@ -195,7 +197,7 @@ std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
   std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
   if (loop_) text += "; blocks are denoised on the device";
-  if (!no_loop_.empty()) text += "; every denoise step goes through the host: " + no_loop_;
+  if (!host_because_.empty()) text += "; every denoise step goes through the host: " + host_because_;
   return text;
 }
 

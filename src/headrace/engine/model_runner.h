@@ -44,6 +44,7 @@ struct BatchLimits {
   // Blocks that the device goes on with by itself; both `sizes`, `page_size` and `max_requests` are the runner's to
   // set.
   std::optional<BlockLoopConfig> blocks;
+  std::string host_because;  // where they are absent; empty for strategies that do not denoise
 };
 
 // Rows of logits that somebody keeps: [first, first + count) of a batch's.
@@ -81,6 +82,8 @@ class ModelRunner {
   // Steps that feed each other. Null on a CPU, without graphs, for a strategy that block_step cannot say, and where the
   // graphs are too small for all requests.
   BlockLoop* block_loop() { return loop_.get(); }
+  // Why it is null on a device that denoises; empty otherwise.
+  const std::string& host_because() const { return host_because_; }
   // Whether the loop can start with this batch.
   bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
   // Queues the batch, whose blocks the loop has loaded, or the next step, as the last one reported it.
@@ -139,7 +142,7 @@ class ModelRunner {
   std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
   std::unique_ptr<CudaGraphRunner> graphs_;
   std::unique_ptr<BlockLoop> loop_;         // over memory of graphs_
-  std::string no_loop_;                     // why
+  std::string host_because_;                // every denoise step goes through the host
   std::string no_graphs_ = "not prepared";  // why
   std::optional<std::string> failed_capture_;
   int64_t num_graph_steps_ = 0;

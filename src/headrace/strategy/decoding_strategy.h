@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -142,8 +143,9 @@ class DecodingStrategy {
   virtual std::optional<SegmentShape> segment_shape() const { return std::nullopt; }
   // What the device goes on with by itself, step after step: the blocks of all sequences, and where one of them stands,
   // if block_step can say its rule. commit() must decide as BlockState::advance does, plan() lay out rows as
-  // block_step. Absent: every step goes through the host, and a start report says so.
+  // block_step. Absent: every step goes through the host, and a start report says so and why.
   virtual std::optional<BlockShape> device_blocks() const { return std::nullopt; }
+  virtual std::string host_because() const;  // empty where device_blocks() is there
   virtual std::optional<BlockState> block_state(const Sequence&) const { return std::nullopt; }
   // Positions that may ever be stored; their pages are reserved when the sequence is admitted.
   virtual int32_t max_cached(const Sequence& sequence) const { return sequence.limit; }

@@ -6,6 +6,7 @@
 #include "headrace/sampling/acceptance.h"
 #include "headrace/sampling/sampler.h"
 #include "headrace/strategy/decoding_option.h"
+#include "headrace/strategy/decoding_strategy.h"
 #include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
@@ -33,6 +34,13 @@ BlockRule device_rule(const DecodingParams& params, const DiffusionInfo& info) {
 }
 
 }  // namespace
+
+std::string DecodingStrategy::host_because() const { return str("block_step has no rules of ", name()); }
+
+std::string too_large_a_block(int32_t block_size) {
+  if (block_size <= BlockState::kMaxBlock) return {};
+  return str("block_size is ", block_size, ", expected at most ", BlockState::kMaxBlock);
+}
 
 std::optional<std::string> needs_host(const Sequence& s, const DiffusionInfo& info) {
   const DecodingParams& decoding = s.params.decoding;

@@ -1,5 +1,6 @@
 // Where a request stands, as kernels/block_step goes on from there.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,9 @@ namespace headrace {
 
 // What of a request block_step cannot say, by the parameter's name; nothing where it says all of it.
 std::optional<std::string> needs_host(const Sequence& sequence, const DiffusionInfo& info);
+
+// Why block_step does not take blocks of that size, by name; empty where it does.
+std::string too_large_a_block(int32_t block_size);
 
 // In the middle of denoising `open`, what any strategy says of it. Nothing for a request that needs_host().
 std::optional<BlockState> device_state(const Sequence& sequence, const DecodingBlock& open, const DiffusionInfo& info);

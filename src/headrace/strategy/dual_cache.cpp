@@ -69,9 +69,11 @@ void DualCache::commit(Sequence& s, const StepPlan& plan, std::span<const Sample
 }
 
 std::optional<BlockShape> DualCache::device_blocks() const {
-  if (info_.block_size > BlockState::kMaxBlock) return {};
+  if (!host_because().empty()) return {};
   return BlockShape{info_.block_size, *info_.mask_token_id};
 }
+
+std::string DualCache::host_because() const { return too_large_a_block(info_.block_size); }
 
 std::optional<BlockState> DualCache::block_state(const Sequence& s) const {
   return canvas_state(s, BlockState::Sees::kKeptCanvas, info_);

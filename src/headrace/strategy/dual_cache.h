@@ -25,6 +25,7 @@ class DualCache final : public DecodingStrategy {
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
   // With every rule but entropy_bound and random.
   std::optional<BlockShape> device_blocks() const override;
+  std::string host_because() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
 
  private:

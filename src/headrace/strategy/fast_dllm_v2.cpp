@@ -73,9 +73,11 @@ std::optional<StepShape> FastDLLMv2::step_shape() const {
 }
 
 std::optional<BlockShape> FastDLLMv2::device_blocks() const {
-  if (info_.block_size > BlockState::kMaxBlock) return {};
+  if (!host_because().empty()) return {};
   return BlockShape{info_.block_size, *info_.mask_token_id, info_.block_size};
 }
+
+std::string FastDLLMv2::host_because() const { return too_large_a_block(info_.block_size); }
 
 std::optional<BlockState> FastDLLMv2::block_state(const Sequence& s) const {
   const int32_t begin = s.num_tokens() - info_.block_size;

@@ -28,6 +28,7 @@ class FastDLLMv2 final : public DecodingStrategy {
   std::optional<StepShape> step_shape() const override;
   // As MultiBD's.
   std::optional<BlockShape> device_blocks() const override;
+  std::string host_because() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, or else the best.

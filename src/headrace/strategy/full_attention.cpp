@@ -59,9 +59,11 @@ void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const Sa
 }
 
 std::optional<BlockShape> FullAttention::device_blocks() const {
-  if (info_.block_size > BlockState::kMaxBlock) return {};
+  if (!host_because().empty()) return {};
   return BlockShape{info_.block_size, *info_.mask_token_id};
 }
+
+std::string FullAttention::host_because() const { return too_large_a_block(info_.block_size); }
 
 std::optional<BlockState> FullAttention::block_state(const Sequence& s) const {
   return canvas_state(s, BlockState::Sees::kCanvas, info_);

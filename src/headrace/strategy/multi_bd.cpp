@@ -75,9 +75,17 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
 }
 
 std::optional<BlockShape> MultiBD::device_blocks() const {
-  const bool said = buffer_.num_blocks == 1 && buffer_.pipeline == StrategyConfig::Pipeline::kTight &&
-                    info_.logits_of == DiffusionInfo::LogitsOf::kSame && buffer_.block_size <= BlockState::kMaxBlock;
-  return said ? std::optional(BlockShape{buffer_.block_size, buffer_.mask_token_id}) : std::nullopt;
+  if (!host_because().empty()) return {};
+  return BlockShape{buffer_.block_size, buffer_.mask_token_id};
+}
+
+std::string MultiBD::host_because() const {
+  if (buffer_.num_blocks != 1) return str("num_blocks is ", buffer_.num_blocks, ", expected 1");
+  if (buffer_.pipeline != StrategyConfig::Pipeline::kTight) return "pipeline is parity, expected tight";
+  if (info_.logits_of != DiffusionInfo::LogitsOf::kSame) {
+    return "the model's logits decide the next position, expected their own";
+  }
+  return too_large_a_block(buffer_.block_size);
 }
 
 std::optional<BlockState> MultiBD::block_state(const Sequence& s) const {

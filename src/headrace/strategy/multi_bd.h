@@ -25,6 +25,7 @@ class MultiBD final : public DecodingStrategy {
   // Of one block at a time that reads its own positions' logits, with every rule but entropy_bound and
   // random.
   std::optional<BlockShape> device_blocks() const override;
+  std::string host_because() const override;
   std::optional<BlockState> block_state(const Sequence& sequence) const override;
 
  private:

@@ -65,39 +65,27 @@ struct Scratch {
   }
 };
 
-enum class Kernel : uint8_t { kPlain, kTensorCores, kSm90 };
-
 // Of both products: `in` of one is `out` of the other.
-Kernel kernel_of(const GroupedMatmul& gate_up, const Stream& stream) {
-  if (grouped_sm90_supports(gate_up, stream)) return Kernel::kSm90;
-  return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? Kernel::kTensorCores : Kernel::kPlain;
+ExpertKernel kernel_of(const GroupedMatmul& gate_up, const Stream& stream) {
+  if (grouped_sm90_supports(gate_up, stream)) return ExpertKernel::kSm90;
+  return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? ExpertKernel::kTensorCores : ExpertKernel::kPlain;
 }
 
-// Larger tiles pay from some rows per expert on.
-int32_t tile_rows_of(Kernel kernel, int64_t slots, int64_t experts) {
-  const int64_t rows = slots / experts;
+void multiply(const GroupedMatmul& product, ExpertKernel kernel, const Stream& stream) {
   switch (kernel) {
-    case Kernel::kSm90: return rows < 48 ? kFewRowsSm90 : kManyRowsSm90;
-    case Kernel::kTensorCores: return rows < 32 ? kFewTileRows : kManyTileRows;
-    default: return kFewTileRows;
-  }
-}
-
-void multiply(const GroupedMatmul& product, Kernel kernel, const Stream& stream) {
-  switch (kernel) {
-    case Kernel::kSm90: return grouped_matmul_sm90(product, stream);
-    case Kernel::kTensorCores: return grouped_matmul(product, stream);
+    case ExpertKernel::kSm90: return grouped_matmul_sm90(product, stream);
+    case ExpertKernel::kTensorCores: return grouped_matmul(product, stream);
     default: return plain_grouped_matmul(product, stream);
   }
 }
 
 // Of all slots of `a`, with room in the stream's scratch.
-ExpertGroups groups_of(const ExpertMLPArgs& a, Kernel kernel, Scratch& scratch) {
+ExpertGroups groups_of(const ExpertMLPArgs& a, ExpertKernel kernel, Scratch& scratch) {
   const int64_t tokens = a.x.dim(0), slots = tokens * a.experts.dim(1);
   ExpertGroups groups{.experts = static_cast<const int32_t*>(a.experts.data()),
                       .slots = static_cast<int32_t>(slots),
                       .num_experts = static_cast<int32_t>(a.addresses.dim(0)),
-                      .tile_rows = tile_rows_of(kernel, slots, a.addresses.dim(0))};
+                      .tile_rows = expert_tile_rows(kernel, slots, a.addresses.dim(0))};
   if (tokens <= kUnsortedTokens) {
     groups.of = ExpertGroups::Tiles::kOfSlots;
     return groups;
@@ -109,34 +97,21 @@ ExpertGroups groups_of(const ExpertMLPArgs& a, Kernel kernel, Scratch& scratch) 
   return groups;
 }
 
-constexpr int64_t kKept = int64_t{1} << 20;  // of the scratch: for rounding up, and tiles of rarely chosen experts
-
-int64_t room_of(const Stream& stream) { return static_cast<int64_t>(stream.scratch_bytes) - kKept; }
-
-// Of one token's slots, at most: what gate and up make of it and, of so many channels, down; where they are sorted to.
-int64_t bytes_per_token(const ExpertMLPArgs& a, int64_t channels) {
-  const int64_t slot =
-      (a.intermediate + channels) * size_of(a.x.dtype()) + 4 + static_cast<int64_t>(sizeof(ExpertTile));
-  return a.experts.dim(1) * slot;
-}
-
-// How the work is cut: so many tokens, and of down so many channels, at a time.
-struct Parts {
-  int64_t tokens, channels;
-};
-
-// Halves channels, as long as whole tiles are left of them, before tokens: the latter reads all weights again.
-Parts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
-  const int64_t tokens = a.x.dim(0), room = room_of(stream);
-  int64_t channels = a.x.dim(1);
-  const auto whole = [&] { return sm90 && channels % (2 * kDownColumnsSm90) == 0; };
-  while (tokens * bytes_per_token(a, channels) > room && whole()) channels /= 2;
-  // A grid's second side: of the tokens of a sum, and of the tiles of the other kernels, no more than slots.
-  const int64_t most = std::min<int64_t>(room / bytes_per_token(a, channels), 65535 / (sm90 ? 1 : a.experts.dim(1)));
-  HR_REQUIRE(most >= 1, ErrorCode::kUnsupported, "expert_mlp: one token takes ", bytes_per_token(a, channels),
-             " bytes of the ", room, " that the device's scratch memory has");
-  const int64_t count = std::max<int64_t>(1, (tokens + most - 1) / most);
-  return {.tokens = (tokens + count - 1) / count, .channels = channels};
+ExpertParts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
+  constexpr int64_t kKept = int64_t{1} << 20;  // of the scratch: for rounding up, and tiles of rarely chosen experts
+  const ExpertWork work{.tokens = a.x.dim(0),
+                        .chosen = a.experts.dim(1),
+                        .channels = a.x.dim(1),
+                        .intermediate = a.intermediate,
+                        .element_bytes = size_of(a.x.dtype()),
+                        .sorting_bytes = 4 + static_cast<int64_t>(sizeof(ExpertTile)),
+                        .room = static_cast<int64_t>(stream.scratch_bytes) - kKept,
+                        .sm90 = sm90};
+  const ExpertParts parts = expert_parts(work);
+  HR_REQUIRE(parts.tokens > 0 || work.tokens == 0, ErrorCode::kUnsupported, "expert_mlp: one token takes ",
+             work.bytes_per_token(parts.channels), " bytes of the ", work.room,
+             " that the device's scratch memory has");
+  return parts;
 }
 
 // Of the channels from `first` on.
@@ -161,7 +136,7 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
   const DType type = a.x.dtype();
   Scratch scratch{static_cast<char*>(stream.scratch)};
   GroupedMatmul gate_up = gate_up_of(a);
-  const Kernel kernel = kernel_of(gate_up, stream);
+  const ExpertKernel kernel = kernel_of(gate_up, stream);
   gate_up.groups = groups_of(a, kernel, scratch);
   const TensorView inner(scratch.take(slots * a.intermediate * size_of(type)), type, {slots, a.intermediate});
   const TensorView results(scratch.take(slots * channels * size_of(type)), type, {slots, channels});
@@ -171,7 +146,7 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
   down.in = gate_up.out, down.out = static_cast<int32_t>(channels);
   ExpertSum sum = sum_of(results, a);
   const bool pieces = sums_in_pieces(results, a);
-  if (channels == hidden && pieces && kernel == Kernel::kSm90 && experts_at_once_supports(gate_up, sum)) {
+  if (channels == hidden && pieces && kernel == ExpertKernel::kSm90 && experts_at_once_supports(gate_up, sum)) {
     return experts_at_once(gate_up, down, sum, stream);
   }
   if (gate_up.groups.of == ExpertGroups::Tiles::kSorted) group_slots(gate_up.groups, stream);
@@ -189,7 +164,7 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
 void expert_mlp(const ExpertMLPArgs& a, const OpContext& context) {
   check(a);
   const Stream& stream = stream_of(context);
-  const Parts parts = parts_of(a, grouped_sm90_supports(gate_up_of(a), stream), stream);
+  const ExpertParts parts = parts_of(a, grouped_sm90_supports(gate_up_of(a), stream), stream);
   for (int64_t begin = 0; begin < a.x.dim(0); begin += parts.tokens) {
     const int64_t end = std::min(a.x.dim(0), begin + parts.tokens);
     ExpertMLPArgs part = a;

@@ -2,6 +2,7 @@
 #pragma once
 #include "headrace/kernels/activation.h"
 #include "headrace/kernels/cuda/experts/expert_groups.h"
+#include "headrace/kernels/cuda/experts/expert_plan.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 
 namespace headrace::cuda {
@@ -21,13 +22,6 @@ struct GroupedMatmul {
   int32_t first = 0;  // of down, in the Hopper kernel: the channel that y begins with, of out from there on
   Rows y;
 };
-
-// Tiles that suit the tensor cores are of this many rows, or of 64 when there are many.
-inline constexpr int kFewTileRows = 16, kManyTileRows = 64;
-
-// The same for the Hopper kernel, whose tiles are of up to kFewRowsSm90 or kManyRowsSm90 rows.
-inline constexpr int kFewRowsSm90 = 64, kManyRowsSm90 = 176;
-inline constexpr int kDownColumnsSm90 = 256;  // of a tile of many rows of down
 
 // On sm_90, bfloat16 or float16, `in` and `out` multiples of 64. The order of a sum depends on `in` alone: a chain of
 // k16 products in ascending k, whatever the tile.

@@ -7,6 +7,7 @@
 // a head. Rows are independent of each other, so their number in a block changes no bit.
 #include "headrace/base/error.h"
 #include "headrace/kernels/cuda/gdn/gated_delta_rule.cuh"
+#include "headrace/kernels/cuda/gdn/gdn_plan.h"
 #include "headrace/kernels/cuda/gdn/gdn_rows.cuh"
 #include "headrace/kernels/cuda/limits.h"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -321,23 +322,17 @@ void launch(const Params& params, const Stream& stream) {
   check_launch("gated_delta_rule, token by token");
 }
 
-// One row in a lane is the shortest chain, for which every block wants a multiprocessor; more need fewer instructions.
 template <class T>
 void launch_on(const Params& params, int long_requests, const Stream& stream) {
   const GDNParams& p = params.gdn;
-  const auto fits = [&](int block_rows) {
-    return int64_t{long_requests} * p.v_heads * (kHeadDim / block_rows) <= stream.num_sms;
-  };
   const dim3 grid(static_cast<unsigned>((params.tokens + kFactorWarps - 1) / kFactorWarps),
                   static_cast<unsigned>(p.k_heads));
   find_factors<T><<<grid, kFactorWarps * 32, 0, stream.handle>>>(params);
   check_launch("gated_delta_rule, factors of tokens");
-  if (fits(Tile<T, 1>::kBlockRows)) {
-    launch<T, 1>(params, stream);
-  } else if (fits(Tile<T, 2>::kBlockRows)) {
-    launch<T, 2>(params, stream);
-  } else {
-    launch<T, 4>(params, stream);
+  switch (gdn_recurrence_rows(int64_t{long_requests} * p.v_heads, kHeadDim, Tile<T, 1>::kBlockRows, stream.num_sms)) {
+    case 1: return launch<T, 1>(params, stream);
+    case 2: return launch<T, 2>(params, stream);
+    default: return launch<T, 4>(params, stream);
   }
 }
 

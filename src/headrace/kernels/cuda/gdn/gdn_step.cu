@@ -6,6 +6,7 @@
 // does not depend on how many a block has, so the bits do not either. The blocks of all value heads that share a key
 // head form a cluster: they need the same channels of the convolution's state, which its first block alone moves on
 // after all have read them, and the outputs of a head meet in its first block, which has their norm.
+#include "headrace/kernels/cuda/gdn/gdn_plan.h"
 #include "headrace/kernels/cuda/gdn/gdn_rows.cuh"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/bulk_copy.cuh"
@@ -20,7 +21,6 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kWidth = 4;  // of the convolution
-constexpr int kMaxCluster = 8;
 
 // kBlocks blocks for each head.
 template <int kBlocks>
@@ -29,7 +29,7 @@ struct Split {
   static constexpr int kRows = kHeadDim / kBlocks, kLaneRows = kRows / (kWarps * kWarpRows);
   static constexpr int kChannels = 2 * kHeadDim + kRows;                  // q, k and the block's part of v
   static constexpr int kWindows = (kChannels + kThreads - 1) / kThreads;  // of a thread
-  static_assert(kThreads >= kHeadDim && kBlocks <= kMaxCluster);
+  static_assert(kThreads >= kHeadDim && kBlocks <= kMostGDNCluster);
 };
 
 // The kernel is not launched where there are no clusters, before sm_90.
@@ -269,16 +269,6 @@ __global__ void __launch_bounds__(Split<kBlocks>::kThreads, kBlocks == 1 ? 2 : 7
   });
 }
 
-// So many that every multiprocessor has one block at most, where there are fewer heads than multiprocessors.
-constexpr int blocks_of_head(int heads, int group, int num_sms) {
-  for (const int blocks : {4, 2}) {
-    if (heads * blocks <= num_sms && group * blocks <= kMaxCluster) return blocks;
-  }
-  return 1;
-}
-static_assert(blocks_of_head(16, 1, 132) == 4 && blocks_of_head(64, 1, 132) == 2 && blocks_of_head(128, 1, 132) == 1);
-static_assert(blocks_of_head(32, 2, 132) == 4 && blocks_of_head(32, 4, 132) == 2 && blocks_of_head(8, 8, 132) == 1);
-
 template <class T>
 void launch(const Params& p, int requests, const Stream& stream) {
   const int group = p.v_heads / p.k_heads;
@@ -287,7 +277,7 @@ void launch(const Params& p, int requests, const Stream& stream) {
                  dim3(static_cast<unsigned>(p.v_heads * kBlocks), static_cast<unsigned>(requests)),
                  dim3(Split<kBlocks>::kThreads), 0, p, "launching gdn_step", static_cast<unsigned>(group * kBlocks));
   };
-  switch (blocks_of_head(requests * p.v_heads, group, stream.num_sms)) {
+  switch (gdn_step_blocks(requests * p.v_heads, group, stream.num_sms)) {
     case 4: return with(std::integral_constant<int, 4>());
     case 2: return with(std::integral_constant<int, 2>());
     default: return with(std::integral_constant<int, 1>());
@@ -302,7 +292,7 @@ bool supports(const GDNStepArgs& a, const OpContext& context) {
     return reinterpret_cast<uintptr_t>(t.data()) % bytes == 0;
   };
   return stream_of(context).arch >= 90 && a.state.dim(2) == kHeadDim && a.state.dim(3) == kHeadDim &&
-         group <= kMaxCluster && a.conv_weight.dim(1) == kWidth && a.conv_weight.dtype() == type &&
+         group <= kMostGDNCluster && a.conv_weight.dim(1) == kWidth && a.conv_weight.dtype() == type &&
          a.conv_state.dtype() == type && a.a.dtype() == type && a.conv_weight.stride(0) == kWidth &&
          a.conv_state.stride(1) == kWidth - 1 && a.state.stride(2) == kHeadDim && a.state.stride(1) % 4 == 0 &&
          a.state.stride(0) % 4 == 0 && aligned(a.state, 16) && aligned(a.conv_weight, 16) && in_pieces(a.x) &&
