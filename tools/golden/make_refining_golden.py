@@ -86,7 +86,8 @@ def check(model, folder, family):
 class Text:
     """Prompt and blocks; what may be decided, and how close the decisions were."""
 
-    def __init__(self, prompt, block, blocks, gen, mask_id, eos):
+    def __init__(self, prompt, block, blocks, gen, mask_id, eos, stability=0.0):
+        self.stability, self.unchanged = stability, {}  # of each block, the share of known tokens that its last pass left
         self.ids, self.prompt_len, self.block, self.blocks = list(prompt), len(prompt), block, blocks
         self.mask_id, self.eos, self.limit = mask_id, eos, len(prompt) + gen
         self.masked, self.active, self.passes, self.closest = set(), [], [], math.inf
@@ -101,10 +102,16 @@ class Text:
         self.ids += [self.mask_id] * (begin + self.block - len(self.ids))
         self.active.append(begin)
 
-    def maybe_open(self):  # at most one block in a pass, once a tenth of the last one is decided
+    def maybe_open(self):  # at most one block in a pass, once a tenth of the last one is decided and it is stable
         last = max(self.active, default=None)
-        if len(self.active) < self.blocks and len(self.ids) < self.limit and (last is None or self.progress(last) >= 0.1):
+        if len(self.active) < self.blocks and len(self.ids) < self.limit and (
+                last is None or self.progress(last) >= 0.1 and self.unchanged.get(last, 0.0) >= self.stability):
             self.open()
+
+    def look(self, begin, best):
+        """A pass finds best[p] at the known places of a block."""
+        known = [p for p in self.editable(begin) if p not in self.masked]
+        self.unchanged[begin] = sum(best[p][0] == self.ids[p] for p in known) / len(known) if known else 1.0
 
     def editable(self, begin):
         return range(max(begin, self.prompt_len), min(begin + self.block, self.limit))
@@ -211,10 +218,11 @@ def d2f(model, prompt, *, block, blocks, gen, mask_id, threshold, shift, eos):
     return text
 
 
-def block_causal(model, text, end, soft, copy_penalty=0.0, smooth=None):
+def block_causal(model, text, end, soft, copy_penalty=0.0, smooth=None, as_summed=False):
     """All tokens before `end` in one pass; soft: {position: [(token, probability), ...]} of tokens that are mixed, and the
-    mask makes up what they lack to 1; with smooth, that share of them is added to the position's token instead. The token
-    that stands to the left in the same block loses copy_penalty of its logit."""
+    mask makes up what they lack to 1, at the length of their parts unless as_summed; with smooth, that share of them is
+    added to the position's token instead. The token that stands to the left in the same block loses copy_penalty of its
+    logit."""
     table, at = model.get_input_embeddings().weight, torch.arange(end)
     with torch.no_grad():
         x = table[torch.tensor(text.ids[:end])].clone()
@@ -225,7 +233,7 @@ def block_causal(model, text, end, soft, copy_penalty=0.0, smooth=None):
             rest = max(0.0, 1 - sum(share for _, share in candidates))
             parts = [share * table[token] for token, share in candidates] + [rest * table[text.mask_id]]
             mixed = torch.stack(parts).sum(0)
-            x[p] = mixed * sum(part.norm() for part in parts) / mixed.norm().clamp(min=1e-12)
+            x[p] = mixed if as_summed else mixed * sum(part.norm() for part in parts) / mixed.norm().clamp(min=1e-12)
         visible = at[None] // text.block <= at[:, None] // text.block
         logits = model(inputs_embeds=x[None], attention_mask=additive(visible)).logits[0]
         for p in range(end):
@@ -243,15 +251,16 @@ def settle(text, quiet):
 
 
 def edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edit_threshold, max_edits, eos,
-         copy_penalty=0.0, remask=None):
+         copy_penalty=0.0, remask=None, stability=0.0):
     """LLaDA2.1: each pass fills masks and replaces tokens of the blocks that are not final. With remask, which is
     headrace's own, a place all of whose tokens are less likely than that becomes a mask again."""
-    text, looks, edits = Text(prompt, block, blocks, gen, mask_id, eos), {}, {}
+    text, looks, edits = Text(prompt, block, blocks, gen, mask_id, eos, stability), {}, {}
     while not text.done():
         best = chances(block_causal(model, text, max(text.active) + block, {}, copy_penalty), mask_id)
         writes, doubted, quiet = {}, [], set()
         for b in text.active:
             looks[b], masks = looks.get(b, 0) + 1, text.masks(b)
+            text.look(b, best)
             filled = [p for p in masks if best[p][1] > threshold]
             text.near(*(best[p][1] - threshold for p in masks))
             if masks and not filled:
@@ -319,19 +328,21 @@ def published_edit(model, prompt, *, block, blocks, gen, mask_id, threshold, edi
     return text
 
 
-def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eos, merge=1, smooth=None):
+def dmax(model, prompt, *, block, blocks, gen, mask_id, threshold, max_edits, eos, merge=1, smooth=None, stability=0.0,
+         as_summed=False):
     """DMax: every known token of a block is decided anew in each pass, and is seen mixed with the mask by its probability,
     or the `merge` likeliest tokens of its place by theirs (dmax_topk); or as it is, and `smooth` of the likeliest tokens
     besides (iter_smooth_topk). Masks are filled from the left as far as they are likely."""
-    text, edits, mixture = Text(prompt, block, blocks, gen, mask_id, eos), {}, {}
+    text, edits, mixture = Text(prompt, block, blocks, gen, mask_id, eos, stability), {}, {}
     while not text.done():
         unsettled = {p for b in text.active for p in text.editable(b) if p not in text.masked}
         logits = block_causal(model, text, max(text.active) + block, {p: mixture[p] for p in unsettled},
-                              smooth=smooth)
+                              smooth=smooth, as_summed=as_summed)
         best, several = chances(logits, mask_id), likeliest(logits, mask_id, merge)
         writes, quiet = {}, set()
         for b in text.active:
             masks = text.masks(b)
+            text.look(b, best)
             known = [p for p in text.editable(b) if p not in text.masked]
             count = 1
             while count < len(masks) and best[masks[count]][1] >= threshold:
@@ -387,7 +398,13 @@ CASES = [("d2f", "dream", dict(block=8, blocks=1, shift=1)), ("d2f", "dream", di
          ("dmax", "llada2", dict(block=8, blocks=1, max_edits=3, merge=2, smooth=0.5)),
          ("multi_bd_edit", "llada2",
           dict(block=8, blocks=1, edit_threshold=0.02, max_edits=4, steps=3, schedule="reference", end="replaced")),
-         ("d2f", "diffucoder", dict(block=8, blocks=2, shift=1)), ("d2f", "llada_moe", dict(block=8, blocks=2, shift=0))]
+         ("d2f", "diffucoder", dict(block=8, blocks=2, shift=1)), ("d2f", "llada_moe", dict(block=8, blocks=2, shift=0)),
+         ("multi_bd_edit", "llada2", dict(block=8, blocks=3, edit_threshold=0.02, max_edits=4, stability=0.75)),
+         ("dmax", "llada2", dict(block=8, blocks=3, max_edits=3, stability=1.0)),
+         ("dmax", "llada2", dict(block=8, blocks=1, max_edits=16, merge=2, as_summed=True)),
+         ("d2f", "sdar", dict(block=8, blocks=2, shift=0)),
+         ("multi_bd_edit", "sdar", dict(block=8, blocks=2, edit_threshold=0.02, max_edits=4)),
+         ("dmax", "sdar_moe", dict(block=8, blocks=2, max_edits=3))]
 # prompt's length, threshold, tokens, whether an end token is among them
 PROMPTS = [(6, 0.05, 24, False), (21, 0.12, 17, False), (16, 0.08, 24, True), (3, 0.99, 9, False)]
 
