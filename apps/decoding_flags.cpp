@@ -60,6 +60,10 @@ void add_thresholds(FlagAdder flags, DecodingParams& d) {
            "share of a block that is decided before the next one is opened")
       ->capture_default_str();
   flags
+      .add(DecodingOption::kStability, "--stability", d.stability,
+           "share of a block's decided tokens that its last pass chose again before the next one is opened")
+      ->capture_default_str();
+  flags
       .add(DecodingOption::kSemiComplete, "--semi-complete", d.semi_complete,
            "share of a block that is decided before the next one decides a token in every pass")
       ->capture_default_str();
@@ -80,6 +84,7 @@ void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
                                        {"entropy", Rule::kEntropy},       {"entropy_bound", Rule::kEntropyBound},
                                        {"leftmost", Rule::kLeftmost},     {"random", Rule::kRandom}};
   static const Choices<Merge::Mode> kMerges = {{"dmax_topk", Merge::Mode::kTopK},
+                                               {"dmax_topk_as_summed", Merge::Mode::kTopKAsSummed},
                                                {"iter_smooth_topk", Merge::Mode::kSmooth}};
   flags.add(DecodingOption::kRule, "--accept", d.rule,
             "by what a token passes the threshold; confidence: its probability, the default, but with --schedule "
@@ -97,7 +102,8 @@ void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   flags.add(DecodingOption::kMerge, "--merge", f.merge.mode,
-            "dmax_topk: a blend of the candidates and the mask; iter_smooth_topk: the token, and beside it "
+            "dmax_topk: a blend of the candidates and the mask, as long as they are together; dmax_topk_as_summed: as "
+            "long as it comes out; iter_smooth_topk: the token, and beside it "
             "--merge-weight of the candidates",
             kMerges);
   flags.add(DecodingOption::kMerge, "--merge-weight", f.merge_weight, "of --merge iter_smooth_topk; default: 1")

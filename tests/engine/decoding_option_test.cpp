@@ -63,6 +63,10 @@ const std::vector<Case> kCases = {
     {DecodingOption::kThreshold, with(kMasks, {"diffusion_gemma"}), "threshold is 0.5, expected none",
      [](Asked& a) { a.params.threshold = 0.5f; }},
     {DecodingOption::kAddBlock, kBlocks, "add_block is 0.2, expected 0.1", [](Asked& a) { a.params.add_block = 0.2f; }},
+    {DecodingOption::kStability,
+     {"multi_bd_edit", "dmax"},
+     "stability is 0.5, expected 0",
+     [](Asked& a) { a.params.stability = 0.5f; }},
     {DecodingOption::kSemiComplete,
      {"multi_bd", "d2f"},
      "semi_complete is 0.8, expected 0.9",
@@ -110,7 +114,7 @@ const std::vector<Case> kCases = {
      [](Asked& a) { a.config.block_cache = StrategyConfig::BlockCache::kYes; }},
     {DecodingOption::kMerge,
      {"dmax"},
-     "merge is iter_smooth_topk of weight 2, expected dmax_topk of weight 1",
+     "merge is iter_smooth_topk of weight 2, expected dmax_topk",
      [](Asked& a) {
        a.config.merge = {StrategyConfig::Merge::Mode::kSmooth, 2};
      }},

@@ -94,6 +94,7 @@ DecodingParams draw_published_loop(Random& random, const Pair& pair, DecodingPar
 
 DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d) {
   using Rule = DecodingParams::Rule;
+  if (reads(pair, DecodingOption::kStability)) d.stability = pick(random, {0.0f, 0.5f, 1.0f});
   if (reads(pair, DecodingOption::kAddBlock)) d.add_block = pick(random, {0.1f, 0.0f, 0.5f});
   if (reads(pair, DecodingOption::kSemiComplete)) d.semi_complete = pick(random, {0.9f, 0.0f});
   if (reads(pair, DecodingOption::kMaxPasses) && random.below(3) == 0) d.max_passes = between(random, 1, 4);

@@ -51,6 +51,7 @@ SamplingParams params_of(const JsonValue& entry) {
   }
   if (const JsonValue* steps = entry.find("steps")) params.decoding.steps = static_cast<int32_t>(steps->as_int());
   if (entry.find("schedule")) params.decoding.schedule = DecodingParams::Schedule::kReference;
+  params.decoding.stability = static_cast<float>(entry.float_or("stability", 0));
   params.decoding.copy_penalty = static_cast<float>(entry.float_or("copy_penalty", 0));
   params.decoding.merge_candidates = static_cast<int32_t>(entry.int_or("merge", 1));
   if (const JsonValue* edits = entry.find("max_edits")) {
@@ -61,6 +62,7 @@ SamplingParams params_of(const JsonValue& entry) {
 
 StrategyConfig::Merge merge_of(const JsonValue& entry) {
   const JsonValue* smooth = entry.find("smooth");
+  if (entry.find("as_summed")) return {.mode = StrategyConfig::Merge::Mode::kTopKAsSummed};
   if (smooth == nullptr) return {};
   return {.mode = StrategyConfig::Merge::Mode::kSmooth, .weight = static_cast<float>(smooth->as_float())};
 }
@@ -153,7 +155,7 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
     if (!ids_of(entry.at("eos")).empty()) continue;
     const JsonValue* smooth = entry.find("smooth");
     together[str(checkpoint, " ", entry.at("block").as_int(), " ", entry.at("blocks").as_int(), " ",
-                 smooth == nullptr ? 0 : smooth->as_float())]
+                 smooth == nullptr ? 0 : smooth->as_float(), entry.find("as_summed") ? " as summed" : "")]
         .push_back(&entry);
   }
   EXPECT_EQ(found, count);
@@ -167,11 +169,11 @@ void expect_all_equal(const std::string& strategy, size_t count, GoldenDevice de
   }
 }
 
-TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 24); }
+TEST(RefiningGolden, D2F) { expect_all_equal("d2f", 28); }
 
-TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32); }
+TEST(RefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 40); }
 
-TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 24); }
+TEST(RefiningGolden, DMax) { expect_all_equal("dmax", 36); }
 
 class CudaRefiningGolden : public testing::Test {
  protected:
@@ -180,11 +182,11 @@ class CudaRefiningGolden : public testing::Test {
   }
 };
 
-TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 24, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, D2F) { expect_all_equal("d2f", 28, GoldenDevice::kCuda); }
 
-TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 32, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, MultiBDEdit) { expect_all_equal("multi_bd_edit", 40, GoldenDevice::kCuda); }
 
-TEST_F(CudaRefiningGolden, DMax) { expect_all_equal("dmax", 24, GoldenDevice::kCuda); }
+TEST_F(CudaRefiningGolden, DMax) { expect_all_equal("dmax", 36, GoldenDevice::kCuda); }
 
 }  // namespace
 }  // namespace headrace

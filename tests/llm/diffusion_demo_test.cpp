@@ -104,12 +104,17 @@ TEST(FairyDiffusion, CudaWritesTheSameTokens) {
 
 class StopTexts : public testing::TestWithParam<const char*> {};
 
-// Every strategy that decodes the model, trained for it or not.
-TEST_P(StopTexts, CutABlockInItsMiddle) {
-  LLM llm(kFairy, options(GetParam()));
+// A letter of the text of so many bytes or the first one behind begins here.
+size_t begin_of_letter(const std::string& text, size_t at) {
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
+  return at;
+}
+
+void expect_a_stop_text_to_cut(LLM& llm) {
   SamplingParams params{.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   const Completion all = complete(llm, "Once upon a time", params);
-  params.stop = {"not in it", all.text.substr(23, 7)};
+  const size_t begin = begin_of_letter(all.text, 23), end = begin_of_letter(all.text, begin + 7);
+  params.stop = {"not in it", all.text.substr(begin, end - begin)};
   std::string streamed;
   const Completion cut =
       llm.generate("Once upon a time", params, [&streamed](std::string_view piece, const Completion&) {
@@ -120,6 +125,27 @@ TEST_P(StopTexts, CutABlockInItsMiddle) {
   EXPECT_EQ(streamed, cut.text);
   EXPECT_EQ(cut.finish_reason, FinishReason::kStop);
   EXPECT_LT(cut.ids.size(), all.ids.size());
+}
+
+// Every strategy that decodes the model, trained for it or not.
+TEST_P(StopTexts, CutABlockInItsMiddle) {
+  LLM llm(kFairy, options(GetParam()));
+  expect_a_stop_text_to_cut(llm);
+}
+
+// The others, by networks of random numbers whose tokens are bytes.
+TEST(StopTextsOfOtherModels, CutACanvasOrAPartOfABlock) {
+  const std::pair<const char*, const char*> pairs[] = {{"full_attention", "llada"},
+                                                       {"dual_cache", "llada"},
+                                                       {"fast_dllm_v2", "fast_dllm_v2"},
+                                                       {"diffusion_gemma", "diffusion_gemma"}};
+  for (const auto& [strategy, family] : pairs) {
+    SCOPED_TRACE(strategy);
+    LLMOptions of_bytes = options(strategy);
+    of_bytes.random_weights = 1, of_bytes.max_model_len = 128;
+    LLM llm(testing_support::golden_folder(family), of_bytes);
+    expect_a_stop_text_to_cut(llm);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(FairyDiffusion, StopTexts,

@@ -310,6 +310,10 @@ TEST(LLM, EditsOfAModelThatWasNotTrainedForThemAreWarnedOf) {
   std::filesystem::create_directory(folder / "LLaDA2.0-mini");
   std::filesystem::copy_file(golden / "llada2" / "config.json", folder / "LLaDA2.0-mini" / "config.json");
   EXPECT_EQ(strategy_warnings(folder / "LLaDA2.0-mini", "multi_bd_edit"), std::vector<std::string>{sentence});
+  EXPECT_EQ(strategy_warnings(folder / "LLaDA2.0-mini", "dmax").size(), 1u);
+  EXPECT_EQ(strategy_warnings(golden / "sdar", "dmax").size(), 1u);
+  std::filesystem::rename(folder / "LLaDA2.0-mini", folder / "LLaDA2.0-mini-DMax");
+  EXPECT_TRUE(strategy_warnings(folder / "LLaDA2.0-mini-DMax", "dmax").empty());
 }
 
 TEST(LLM, D2FWithoutAnAdapterWarnsOfAModelThatWasNotTrainedForIt) {

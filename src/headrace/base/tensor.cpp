@@ -115,44 +115,50 @@ Tensor copied_to(DeviceRuntime& runtime, Tensor host) {
 
 namespace {
 
-int64_t element_offset(const TensorView& view, int64_t index) {
+void* element_of(const TensorView& view, int64_t index) {
   int64_t at = 0;
   for (int i = view.rank() - 1; i >= 0; --i) {
     at += index % view.dim(i) * view.stride(i);
     index /= view.dim(i);
   }
-  return at;
+  return static_cast<char*>(view.data()) + at * size_of(view.dtype());
 }
 
 }  // namespace
 
-double element_as_double(const TensorView& view, int64_t index) {
-  const int64_t at = element_offset(view, index);
-  switch (view.dtype()) {
-    case DType::kF32: return static_cast<const float*>(view.data())[at];
-    case DType::kF64: return static_cast<const double*>(view.data())[at];
-    case DType::kBF16: return static_cast<float>(static_cast<const BF16*>(view.data())[at]);
-    case DType::kF16: return static_cast<float>(static_cast<const F16*>(view.data())[at]);
-    case DType::kI32: return static_cast<const int32_t*>(view.data())[at];
-    case DType::kI64: return static_cast<double>(static_cast<const int64_t*>(view.data())[at]);
-    case DType::kU8: return static_cast<const uint8_t*>(view.data())[at];
-    case DType::kE4M3: return static_cast<float>(static_cast<const E4M3*>(view.data())[at]);
+double number_at(const void* element, DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return *static_cast<const float*>(element);
+    case DType::kF64: return *static_cast<const double*>(element);
+    case DType::kBF16: return static_cast<float>(*static_cast<const BF16*>(element));
+    case DType::kF16: return static_cast<float>(*static_cast<const F16*>(element));
+    case DType::kI32: return *static_cast<const int32_t*>(element);
+    case DType::kI64: return static_cast<double>(*static_cast<const int64_t*>(element));
+    case DType::kU8: return *static_cast<const uint8_t*>(element);
+    case DType::kE4M3: return static_cast<float>(*static_cast<const E4M3*>(element));
   }
   return 0;
 }
 
-void set_element(const TensorView& view, int64_t index, double value) {
-  const int64_t at = element_offset(view, index);
-  switch (view.dtype()) {
-    case DType::kF32: static_cast<float*>(view.data())[at] = static_cast<float>(value); return;
-    case DType::kF64: static_cast<double*>(view.data())[at] = value; return;
-    case DType::kBF16: static_cast<BF16*>(view.data())[at] = BF16(static_cast<float>(value)); return;
-    case DType::kF16: static_cast<F16*>(view.data())[at] = F16(static_cast<float>(value)); return;
-    case DType::kI32: static_cast<int32_t*>(view.data())[at] = static_cast<int32_t>(value); return;
-    case DType::kI64: static_cast<int64_t*>(view.data())[at] = static_cast<int64_t>(value); return;
-    case DType::kU8: static_cast<uint8_t*>(view.data())[at] = static_cast<uint8_t>(value); return;
-    case DType::kE4M3: static_cast<E4M3*>(view.data())[at] = E4M3(static_cast<float>(value)); return;
+void set_number(void* element, DType dtype, double value) {
+  switch (dtype) {
+    case DType::kF32: *static_cast<float*>(element) = static_cast<float>(value); return;
+    case DType::kF64: *static_cast<double*>(element) = value; return;
+    case DType::kBF16: *static_cast<BF16*>(element) = BF16(static_cast<float>(value)); return;
+    case DType::kF16: *static_cast<F16*>(element) = F16(static_cast<float>(value)); return;
+    case DType::kI32: *static_cast<int32_t*>(element) = static_cast<int32_t>(value); return;
+    case DType::kI64: *static_cast<int64_t*>(element) = static_cast<int64_t>(value); return;
+    case DType::kU8: *static_cast<uint8_t*>(element) = static_cast<uint8_t>(value); return;
+    case DType::kE4M3: *static_cast<E4M3*>(element) = E4M3(static_cast<float>(value)); return;
   }
+}
+
+double element_as_double(const TensorView& view, int64_t index) {
+  return number_at(element_of(view, index), view.dtype());
+}
+
+void set_element(const TensorView& view, int64_t index, double value) {
+  set_number(element_of(view, index), view.dtype(), value);
 }
 
 }  // namespace headrace

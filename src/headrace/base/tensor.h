@@ -102,6 +102,10 @@ class Tensor {
 // The host tensor itself when `runtime` is the CPU's, else its copy on the device. Error kOutOfMemory.
 Tensor copied_to(DeviceRuntime& runtime, Tensor host);
 
+// The number of that dtype at an address on the host, as a double; conversely, converts and stores.
+double number_at(const void* element, DType dtype);
+void set_number(void* element, DType dtype, double value);
+
 // Element `index` (row-major count over a CPU view, any strides) as a double, whatever the dtype.
 double element_as_double(const TensorView& view, int64_t index);
 // Converts and stores; integers are truncated.

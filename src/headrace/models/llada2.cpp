@@ -64,7 +64,8 @@ ModelConfig llada2_config(const JsonValue& root) {
 }
 
 std::optional<std::string> read_llada2_name(const JsonValue&, std::string_view name, ModelConfig& config) {
-  if (name.find("LLaDA2.0") != name.npos) config.diffusion->edits = DiffusionInfo::Edits::kNone;
+  const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
+  if (has("LLaDA2.0") && !has("DMax")) config.diffusion->edits = DiffusionInfo::Edits::kNone;
   return std::nullopt;
 }
 

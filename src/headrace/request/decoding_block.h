@@ -54,6 +54,8 @@ class DecodingBlock {
   int32_t num_edit_steps() const { return num_edit_steps_; }      // of these, passes that found no masks in it
   int32_t num_stable_steps() const { return num_stable_steps_; }  // in a row that confirmed the one before
   void set_num_stable_steps(int32_t count) { num_stable_steps_ = count; }
+  float stable_share() const { return stable_share_; }  // of its decided tokens, that the last pass chose again
+  void set_stable_share(float share) { stable_share_ = share; }
   // Of a pass that has decided nothing yet.
   void count_step() {
     ++num_steps_;
@@ -68,6 +70,7 @@ class DecodingBlock {
   std::vector<bool> masked_;
   bool open_ = false;
   int32_t num_steps_ = 0, num_edit_steps_ = 0, num_stable_steps_ = 0;
+  float stable_share_ = 0;
 };
 
 }  // namespace headrace

@@ -35,6 +35,9 @@ struct DecodingParams {
   // itself. The entropy rules need one, but for published loops that have no use for it.
   std::optional<float> threshold;
   float add_block = 0.1f;  // share of a block that is decided before the next one is opened behind it
+  // Share of a block's decided tokens that its last pass chose again before the next one is opened behind it; of
+  // strategies that change decided tokens. A block that is final is stable.
+  float stability = 0;
   // Share of a block that is decided before the next one is sure of progress; of families whose blocks are not always.
   float semi_complete = 0.9f;
   // Of strategies that change decided tokens again.

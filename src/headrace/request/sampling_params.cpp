@@ -47,6 +47,7 @@ void validate(const SamplingParams& p) {
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
                  {"add_block", static_cast<double>(p.decoding.add_block), 0, 1},
+                 {"stability", static_cast<double>(p.decoding.stability), 0, 1},
                  {"semi_complete", static_cast<double>(p.decoding.semi_complete), 0, 1},
                  {"edit_threshold", static_cast<double>(p.decoding.edit_threshold.value_or(0)), 0, 1},
                  {"remask_threshold", static_cast<double>(p.decoding.remask_threshold.value_or(0)), 0, 1},

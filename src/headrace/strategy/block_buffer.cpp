@@ -90,7 +90,10 @@ bool BlockBuffer::may_open(const Sequence& s) const {
   const auto in_flight = std::ranges::count_if(
       s.blocks, [parity](const DecodingBlock& block) { return block.is_active() || (parity && !block.is_prompt()); });
   if (in_flight >= (follows_reference(s.params.decoding) ? 1 : num_blocks)) return false;
-  return s.blocks.empty() || s.blocks.back().progress() >= s.params.decoding.add_block;
+  if (s.blocks.empty()) return true;
+  const DecodingBlock& last = s.blocks.back();
+  const bool stable = !last.is_active() || last.stable_share() >= s.params.decoding.stability;
+  return stable && last.progress() >= s.params.decoding.add_block;
 }
 
 void BlockBuffer::open(Sequence& s) const {

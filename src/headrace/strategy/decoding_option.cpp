@@ -16,7 +16,12 @@ using Merge = StrategyConfig::Merge;
 
 std::string_view text_of(Pipeline pipeline) { return pipeline == Pipeline::kTight ? "tight" : "parity"; }
 std::string text_of(const Merge& merge) {
-  return str(merge.mode == Merge::Mode::kTopK ? "dmax_topk" : "iter_smooth_topk", " of weight ", merge.weight);
+  switch (merge.mode) {
+    case Merge::Mode::kTopK: return "dmax_topk";
+    case Merge::Mode::kTopKAsSummed: return "dmax_topk_as_summed";
+    case Merge::Mode::kSmooth: return str("iter_smooth_topk of weight ", merge.weight);
+  }
+  return "unknown";
 }
 std::string text_of(float value) { return str(value); }
 std::string text_of(int32_t value) { return str(value); }
@@ -62,6 +67,7 @@ std::string_view name_of(DecodingOption option) {
     case Option::kMaxPasses: return "max_passes";
     case Option::kThreshold: return "threshold";
     case Option::kAddBlock: return "add_block";
+    case Option::kStability: return "stability";
     case Option::kSemiComplete: return "semi_complete";
     case Option::kEditThreshold: return "edit_threshold";
     case Option::kRemaskThreshold: return "remask_threshold";
@@ -83,8 +89,8 @@ std::string_view name_of(DecodingOption option) {
 // Both name every field, so that a new one does not compile before it is an option.
 std::vector<AskedOption> asked_options(const DecodingParams& params) {
   const DecodingParams none;
-  const auto& [rule, schedule, steps, max_passes, threshold, add_block, semi_complete, edit_threshold, remask_threshold,
-               max_edits, order_temperature, merge_candidates, copy_penalty, cfg_scale] = params;
+  const auto& [rule, schedule, steps, max_passes, threshold, add_block, stability, semi_complete, edit_threshold,
+               remask_threshold, max_edits, order_temperature, merge_candidates, copy_penalty, cfg_scale] = params;
   Asked asked;
   asked.add(Option::kRule, rule);
   asked.add(Option::kSchedule, schedule, none.schedule);
@@ -92,6 +98,7 @@ std::vector<AskedOption> asked_options(const DecodingParams& params) {
   asked.add(Option::kMaxPasses, max_passes);
   asked.add(Option::kThreshold, threshold);
   asked.add(Option::kAddBlock, add_block, none.add_block);
+  asked.add(Option::kStability, stability, none.stability);
   asked.add(Option::kSemiComplete, semi_complete, none.semi_complete);
   asked.add(Option::kEditThreshold, edit_threshold);
   asked.add(Option::kRemaskThreshold, remask_threshold);

@@ -19,6 +19,7 @@ enum class DecodingOption : uint8_t {
   kMaxPasses,
   kThreshold,
   kAddBlock,
+  kStability,
   kSemiComplete,
   kEditThreshold,
   kRemaskThreshold,

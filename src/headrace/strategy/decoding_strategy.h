@@ -114,8 +114,9 @@ struct StrategyConfig {
   // What a token that is not final goes in as (dmax).
   struct Merge {
     enum class Mode : uint8_t {
-      kTopK,    // a blend of the likeliest tokens and the mask (dmax_topk)
-      kSmooth,  // the token, and beside it `weight` of the likeliest by their probability (iter_smooth_topk)
+      kTopK,          // a blend of the likeliest tokens and the mask, as long as its parts together (dmax_topk)
+      kTopKAsSummed,  // the same, as long as it comes out (dmax_topk without renormalize)
+      kSmooth,        // the token, and beside it `weight` of the likeliest by their probability (iter_smooth_topk)
     } mode = Mode::kTopK;
     float weight = 1;
   } merge;

@@ -37,7 +37,7 @@ StepPlan DMax::plan(const Sequence& s, int32_t budget) const {
   const bool smooth = merge_.mode == StrategyConfig::Merge::Mode::kSmooth;
   const auto several = static_cast<size_t>(s.params.decoding.merge_candidates);
   if (several > 1 || smooth) plan.num_candidates = s.params.decoding.merge_candidates;
-  if (smooth) plan.soft_length = TokenMerge::Length::kAsSummed;
+  if (merge_.mode != StrategyConfig::Merge::Mode::kTopK) plan.soft_length = TokenMerge::Length::kAsSummed;
   auto block = s.blocks.begin();
   for (const SampleRow& row : plan.sample) {
     while (block->end() <= row.position) ++block;

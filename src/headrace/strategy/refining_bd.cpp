@@ -4,6 +4,22 @@
 
 namespace headrace {
 
+namespace {
+
+// Of the decided tokens of a block that a pass looks at, those that it chooses again; 1 where none is decided yet.
+float stable_share(const Sequence& s, const DecodingBlock& block, std::span<const SampledToken> candidates) {
+  int32_t decided = 0, same = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const int32_t p = block.editable_begin() + static_cast<int32_t>(i);
+    if (block.masked(p)) continue;
+    ++decided;
+    same += candidates[i].id == s.tokens[static_cast<size_t>(p)] ? 1 : 0;
+  }
+  return decided == 0 ? 1 : static_cast<float>(same) / static_cast<float>(decided);
+}
+
+}  // namespace
+
 RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
   const DiffusionInfo info = diffusion_info(name, config);
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
@@ -33,6 +49,7 @@ void RefiningBD::commit(Sequence& s, const StepPlan& plan, std::span<const Sampl
     sampled = sampled.subspan(candidates.size());
     const BlockVerdict verdict = judge(s, block, candidates);
     block.count_step();
+    block.set_stable_share(stable_share(s, block, candidates));
     for (const size_t i : verdict.kept) buffer_.decide(s, block, first + static_cast<int32_t>(i), candidates[i]);
     for (const size_t i : verdict.remasked) buffer_.doubt(s, block, first + static_cast<int32_t>(i));
     if (verdict.then == BlockVerdict::Then::kSettles && block.complete()) {

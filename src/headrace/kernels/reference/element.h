@@ -5,20 +5,21 @@
 namespace headrace::reference {
 
 template <class... Index>
-double get(const TensorView& view, Index... index) {
-  const TensorView at = view;
+void* address_of(const TensorView& view, Index... index) {
   int64_t offset = 0;
   int i = 0;
-  ((offset += static_cast<int64_t>(index) * at.stride(i++)), ...);
-  return element_as_double({static_cast<char*>(at.data()) + offset * size_of(at.dtype()), at.dtype(), Shape{1}}, 0);
+  ((offset += static_cast<int64_t>(index) * view.stride(i++)), ...);
+  return static_cast<char*>(view.data()) + offset * size_of(view.dtype());
+}
+
+template <class... Index>
+double get(const TensorView& view, Index... index) {
+  return number_at(address_of(view, index...), view.dtype());
 }
 
 template <class... Index>
 void set(const TensorView& view, double value, Index... index) {
-  int64_t offset = 0;
-  int i = 0;
-  ((offset += static_cast<int64_t>(index) * view.stride(i++)), ...);
-  set_element({static_cast<char*>(view.data()) + offset * size_of(view.dtype()), view.dtype(), Shape{1}}, 0, value);
+  set_number(address_of(view, index...), view.dtype(), value);
 }
 
 // `value` as it comes back after being stored as `dtype`.
