@@ -114,8 +114,10 @@ class Contenders {
   std::vector<Contender>& list() { return list_; }
 
  private:
-  LLM& load(const std::string& strategy) {
+  enum class Warns : uint8_t { kYes, kNo };
+  LLM& load(const std::string& strategy, Warns warns = Warns::kYes) {
     LLMOptions options = options_of(flags_.model);
+    if (warns == Warns::kNo) options.log = {};
     options.strategy = strategy;
     options.progress = [](std::string_view, int64_t, int64_t) {
       if (interrupted()) throw Interrupted();
@@ -133,7 +135,10 @@ class Contenders {
   void enter_defaults() {
     const auto diffusion = stated_info(model_, {.random_weights = flags_.model.random_weights}).diffusion;
     if (!diffusion) return enter(load("auto"));
-    for (const std::string_view strategy : compared_strategies(*diffusion)) enter(load(std::string(strategy)));
+    const std::string_view own = default_strategy(*diffusion);
+    for (const std::string_view strategy : compared_strategies(*diffusion)) {  // nobody asked for the others
+      enter(load(std::string(strategy), strategy == own ? Warns::kYes : Warns::kNo));
+    }
   }
 
   const PuzzleFlags& flags_;

@@ -1,6 +1,7 @@
 // The warp of a Hopper attention block that feeds the others: pieces of work, and tiles of K and V by the copy engine.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
+#include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
 
@@ -14,6 +15,7 @@ struct Producer {
   SharedLayout<S> shared;
   RingPlace<S::kFeedStages> place;
   int lane;
+  bool waited = false;  // until then the kernel ahead may still run
 
   // The pages of the tiles from list entry `first` on, a lane a box: tile lane / boxes, box lane % boxes of it. They
   // are read ahead of their tiles, since a copy that waits for its page number comes too late.
@@ -69,6 +71,17 @@ struct Producer {
     copy_box(shared_address(to) + lane % source.boxes * box_bytes, map, 0, pages.slot, kv_head, pages.page, barrier,
              S::kRowGroups == 1 ? kReadOnce : kReadAgain);
   }
+  __device__ void wait_ahead() {
+    if (waited) return;
+    wait_for_previous();
+    let_next_start();
+    waited = true;
+  }
+  // Whether none of a tile's keys is new: cached ones were stored before the batch's first kernel (DeviceMetadata).
+  __device__ bool is_cached(const Work& work, const BlockKeys& keys, int at) const {
+    const int i = list_entry<S>(work, at), from = work.tiles.tile(i) * S::kKeys;
+    return !p.encoder && (p.k_new.data != nullptr || !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
+  }
   // The piece itself lies in shared memory: registers are few here.
   __device__ void feed(const Work& work) {
     Control<S>& control = shared.control();
@@ -83,6 +96,7 @@ struct Producer {
       for (int j = 0; j < each && first + j < end; ++j, place.next()) {
         const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
         const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
+        if (!waited && !is_cached(work, keys, first + j)) wait_ahead();
         if constexpr (S::kCodes) {
           copy_codes(maps.k, shared.k_codes(stage), control.k_codes_full[stage], control.k_codes_empty[stage], pages,
                      kv_head, here, source);
@@ -176,17 +190,21 @@ struct Producer {
     return of_head(words_of(plan, unit), static_cast<int>(kv_head), static_cast<int>(part), plan.max_parts);
   }
   __device__ void run_queue(const WorkPlan& plan, RingPlace<2>& at) {
+    if (!plan.stands) wait_ahead();
     const unsigned units = *plan.units, pieces = units * static_cast<unsigned>(p.kv_heads) * S::kValueParts;
     for (unsigned index = blockIdx.x; index < pieces;) {
       send(queued(plan, units, index), at);
+      wait_ahead();  // the call ahead may have the same queue
       if (lane == 0) index = gridDim.x + atomicAdd(&plan.queue[0], 1u);
       index = __shfl_sync(0xffffffffu, index, 0);
     }
+    wait_ahead();
     if (lane == 0 && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1) plan.queue[0] = 0;  // for the next call
   }
   __device__ void run(const WorkPlan& plan) {
     RingPlace<2> at;
     if (plan.sharing == WorkPlan::Sharing::kShares) {
+      wait_ahead();
       run_share(plan, at);
     } else {
       run_queue(plan, at);

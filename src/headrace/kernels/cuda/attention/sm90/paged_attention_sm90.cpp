@@ -275,7 +275,8 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
     place.memory = scratch.take<char>(memory.bytes());
   }
   memory.set(call.plan, place.memory);
-  if (place.state == DevicePlans::State::kNew) plan_attention_sm90(call, stream);
+  if (place.state == DevicePlans::State::kNew) return plan_attention_sm90(call, stream);
+  call.plan.stands = true;
 }
 
 template <class T, PoolHolds kPool>

@@ -48,8 +48,10 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     fence_barrier_init();
   }
   __syncthreads();
-  wait_for_previous();
-  let_next_start();  // the join's blocks may come as soon as there is room
+  if (threadIdx.x >= 32) {  // the warp that brings keys waits when it has to
+    wait_for_previous();
+    let_next_start();  // the join's blocks may come as soon as there is room
+  }
   const int group = static_cast<int>(uniform(threadIdx.x / 128)), thread = threadIdx.x % 128;
   if (group == 0) {
     if constexpr (S::kSharesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));

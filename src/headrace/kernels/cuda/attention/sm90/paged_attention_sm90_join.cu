@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ 
   const AttentionParams& p = call.p;
   const WorkPlan& plan = call.plan;
   __shared__ RowScratch scratch;
+  let_next_start();
   wait_for_previous();  // the blocks that write the parts
   const JoinEntry entry = plan.entries[blockIdx.x];
   if (entry.parts < 2) return;
