@@ -80,7 +80,8 @@ struct Producer {
   // Whether none of a tile's keys is new: cached ones were stored before the batch's first kernel (DeviceMetadata).
   __device__ bool is_cached(const Work& work, const BlockKeys& keys, int at) const {
     const int i = list_entry<S>(work, at), from = work.tiles.tile(i) * S::kKeys;
-    return !p.encoder && (p.k_new.data != nullptr || !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
+    return !p.encoder &&
+           (p.k_new.data != nullptr || !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
   }
   // The piece itself lies in shared memory: registers are few here.
   __device__ void feed(const Work& work) {
