@@ -45,7 +45,7 @@ struct ExpertParts {
 constexpr ExpertParts expert_parts(const ExpertWork& w) {
   constexpr int64_t kMostOfGrid = 65535;  // a grid's second side: tokens of a sum, or no more tiles than slots
   int64_t channels = w.channels;
-  while (w.tokens * w.bytes_per_token(channels) > w.room && w.sm90 && channels % (2 * kDownColumnsSm90) == 0) {
+  while (w.tokens * w.bytes_per_token(channels) > w.room && w.sm90 && channels % (int64_t{2} * kDownColumnsSm90) == 0) {
     channels /= 2;
   }
   const int64_t most = std::min(w.room / w.bytes_per_token(channels), kMostOfGrid / (w.sm90 ? 1 : w.chosen));
