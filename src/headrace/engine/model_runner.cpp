@@ -139,7 +139,10 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
     return;
   }
   no_graphs_ = kUnbounded;
-  if (records_nothing(config)) return;
+  if (records_nothing(config)) {
+    if (limits.blocks) host_because_ = no_graphs_;
+    return;
+  }
   try {
     // How much that needs shows when it is done.
     with_need({.what = str("recording steps of up to ", most_rows_of(config), " rows"), .advice = kShorterOrNoGraphs},

@@ -2,8 +2,9 @@
 //
 // A kernel launched with launch_early may start while the one before it runs. It must call wait_for_previous() in every
 // thread that reads what earlier kernels wrote or writes anything, before it does so; only constants, the model's
-// weights, and what DeviceMetadata promises may be read earlier. let_next_start() in every block lets the next kernel
-// begin; what that kernel reads before its own wait_for_previous() is up to its author.
+// weights, what DeviceMetadata promises and plans that an earlier layer left (WorkPlan::stands) may be read earlier.
+// let_next_start() in every block lets the next kernel begin; what that kernel reads before its own wait_for_previous()
+// is up to its author.
 #pragma once
 #include <cuda_runtime.h>
 
