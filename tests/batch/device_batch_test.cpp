@@ -62,15 +62,6 @@ TEST(DeviceBatch, CountsTheRowsThatAreNoPadding) {
   EXPECT_EQ(*static_cast<const int32_t*>(place), 1);
 }
 
-class CountedDevice final : public testing_support::HostMemory {
- public:
-  void* allocate(size_t bytes) override {
-    allocated += static_cast<int64_t>(bytes);
-    return HostMemory::allocate(bytes);
-  }
-  int64_t allocated = 0;
-};
-
 TEST(DeviceBatch, ItsBytesAreKnownBeforeItIsMade) {
   for (const int64_t tokens : {1, 16, 500}) {
     const DeviceBatchConfig config{.max_requests = 3,
@@ -80,7 +71,7 @@ TEST(DeviceBatch, ItsBytesAreKnownBeforeItIsMade) {
                                    .page_size = 4,
                                    .max_snapshots = tokens % 7,
                                    .max_encoder_tokens = tokens % 5};
-    CountedDevice device;
+    testing_support::CountedMemory device;
     const DeviceBatch batch(config, device);
     EXPECT_EQ(DeviceBatch::bytes_for(config), device.allocated) << tokens;
   }

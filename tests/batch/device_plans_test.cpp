@@ -1,9 +1,11 @@
 #include "headrace/batch/device_plans.h"
-#include "headrace/base/device_runtime.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
+
+#include "headrace/base/device_runtime.h"
+#include "support/host_memory.h"
 
 namespace headrace {
 namespace {
@@ -23,17 +25,28 @@ TEST(DevicePlans, IsMadeOnceAndAgainWhenTheBatchChanges) {
   EXPECT_EQ(plans.find(key, 100).memory, first.memory);
 }
 
-// A graph that was recorded with the small plan still writes to its place.
 TEST(DevicePlans, APlanThatNeedsMoreGetsAnotherPlace) {
   DevicePlans plans(cpu_runtime());
   const DevicePlans::Key key{128, 64};
-  const DevicePlans::Place small = plans.find(key, 100);
-  plans.forget();
-  const DevicePlans::Place large = plans.find(key, 1000);
+  const DevicePlans::Place small = plans.find(key, 100), large = plans.find(key, 1000);
   EXPECT_EQ(large.state, DevicePlans::State::kNew);
   EXPECT_NE(large.memory, small.memory);
+  EXPECT_EQ(plans.find(key, 1000).memory, large.memory);
+  EXPECT_EQ(plans.find(key, 1000).state, DevicePlans::State::kMade);
+}
+
+// A graph was recorded with the small plan: it makes that plan anew where the large one has been.
+TEST(DevicePlans, ThoseOfTheNextBatchLieInTheSamePlaces) {
+  DevicePlans plans(cpu_runtime());
+  const void* first = plans.find({128}, 100).memory;
+  const void* second = plans.find({64}, 100).memory;
+  for (const int64_t bytes : {int64_t{1000}, DevicePlans::kMostBytes}) {
+    plans.forget();
+    EXPECT_EQ(plans.find({32}, bytes).memory, first);
+  }
   plans.forget();
-  EXPECT_EQ(plans.find(key, 100).memory, small.memory);
+  EXPECT_EQ(plans.find({128}, 100).memory, first);
+  EXPECT_EQ(plans.find({64}, 100).memory, second);
 }
 
 TEST(DevicePlans, KeepsTheKeysThatAKernelWouldBeAnotherOneFor) {
@@ -45,14 +58,20 @@ TEST(DevicePlans, KeepsTheKeysThatAKernelWouldBeAnotherOneFor) {
   EXPECT_TRUE(plans.shorter_keys().empty());
 }
 
-TEST(DevicePlans, OfAGrowingBatchAFewPlacesAreEnough) {
-  DevicePlans plans(cpu_runtime());
-  std::set<void*> places;
-  for (int64_t bytes = 1; bytes <= 1000; ++bytes) {
-    places.insert(plans.find({128}, bytes).memory);
+TEST(DevicePlans, W30_BatchesOfAnySizeTakeNoMoreMemory) {
+  testing_support::CountedMemory runtime;
+  DevicePlans plans(runtime);
+  EXPECT_EQ(runtime.allocated, DevicePlans::kBytes);
+  for (int64_t bytes = 1; bytes <= DevicePlans::kMostBytes; bytes *= 2) {
     plans.forget();
+    for (const int32_t key : {1, 2, 3, 4}) EXPECT_NE(plans.find({key}, bytes).memory, nullptr) << bytes;
   }
-  EXPECT_LE(places.size(), 11u);
+  EXPECT_EQ(plans.find({5}, 1).memory, nullptr) << "all is taken";
+  EXPECT_EQ(plans.find({4}, 1).state, DevicePlans::State::kMade);
+  plans.forget();
+  EXPECT_EQ(plans.find({1}, DevicePlans::kMostBytes + 1).memory, nullptr);
+  EXPECT_NE(plans.find({1}, DevicePlans::kMostBytes).memory, nullptr);
+  EXPECT_EQ(runtime.allocated, DevicePlans::kBytes);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,7 +73,12 @@ class Mirror {
     return recorded_;
   }
   // From now on kernels find what they worked out about the batch in an earlier call. After metadata().
-  void keep_plans() { metadata_.plans = &plans_; }
+  void keep_plans() { metadata_.plans = &plans_.emplace(device()); }
+  // From now on there is no room for what they work out.
+  void fill_plans() {
+    plans_->forget();
+    for (int32_t other = -1; plans_->find({other}, DevicePlans::kMostBytes).memory != nullptr;) --other;
+  }
   // Runs `again` over outputs that hold what the host's still do. Error kInternal unless it leaves the bits that are
   // there.
   void expect_same_bits(std::string_view what, const std::function<void()>& again) {
@@ -135,7 +141,7 @@ class Mirror {
   OpContext context_;
   std::vector<Copy> copies_;
   DeviceMetadata metadata_;
-  DevicePlans plans_{device()};
+  std::optional<DevicePlans> plans_;
   std::vector<KeySpan> recorded_;
 };
 
@@ -163,6 +169,8 @@ void paged_attention(const PagedAttentionArgs& host, const OpContext& context) {
     m.keep_plans();
     m.expect_same_bits("paged_attention with a plan of the batch", attend);
     m.expect_same_bits("paged_attention with the plan of an earlier layer", attend);
+    m.fill_plans();
+    m.expect_same_bits("paged_attention without room for a plan of the batch", attend);
   }
   m.finish();
 }

@@ -21,4 +21,14 @@ class HostMemory : public DeviceRuntime {
   std::unique_ptr<DeviceMark> make_mark() override { return cpu_runtime().make_mark(); }
 };
 
+// Counts what is ever allocated.
+class CountedMemory final : public HostMemory {
+ public:
+  void* allocate(size_t bytes) override {
+    allocated += static_cast<int64_t>(bytes);
+    return HostMemory::allocate(bytes);
+  }
+  int64_t allocated = 0;
+};
+
 }  // namespace headrace::testing_support

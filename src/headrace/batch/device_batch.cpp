@@ -52,7 +52,7 @@ DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
 }
 
 int64_t DeviceBatch::bytes_for(const DeviceBatchConfig& config) {
-  int64_t bytes = bytes_of<int32_t>(config.table_rows * config.table_pages);
+  int64_t bytes = bytes_of<int32_t>(config.table_rows * config.table_pages) + DevicePlans::kBytes;
   for (const int64_t section : section_bytes(config)) bytes += aligned(section);
   return bytes;
 }

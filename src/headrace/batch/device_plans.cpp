@@ -1,25 +1,26 @@
 #include "headrace/batch/device_plans.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace headrace {
 
 DevicePlans::Place DevicePlans::find(const Key& key, int64_t bytes) {
-  const auto fits = [&](const Plan& plan) { return plan.key == key && plan.memory.bytes() >= bytes; };
-  auto plan = std::find_if(plans_.begin(), plans_.end(), fits);
-  if (plan == plans_.end()) {
-    // As a batch grows its plans do: by twice each time, so that those outgrown, which graphs may hold, stay few.
-    const auto room = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
-    plan = plans_.insert(plans_.end(), {key, Tensor(DType::kU8, {room}, runtime_)});
-  }
-  const Place place{plan->memory.data(), plan->made ? State::kMade : State::kNew};
-  plan->made = true;
-  return place;
+  constexpr int64_t kAlign = 256;
+  const auto place = [&](int64_t begin, State state) {
+    return Place{static_cast<char*>(memory_.data()) + begin, state};
+  };
+  const auto serves = [&](const Plan& plan) { return plan.key == key && plan.bytes >= bytes; };
+  if (const auto made = std::find_if(plans_.begin(), plans_.end(), serves); made != plans_.end())
+    return place(made->begin, State::kMade);
+  const int64_t end = plans_.empty() ? 0 : plans_.back().begin + plans_.back().bytes;
+  const int64_t begin = (end + kAlign - 1) / kAlign * kAlign;
+  if (bytes > kMostBytes || begin + bytes > kBytes) return {};
+  plans_.push_back({key, begin, bytes});
+  return place(begin, State::kNew);
 }
 
 void DevicePlans::forget() {
-  for (Plan& plan : plans_) plan.made = false;
+  plans_.clear();
   shorter_keys_.clear();
 }
 

@@ -10,22 +10,25 @@
 namespace headrace {
 
 // Memory on a batch's device for plans that its kernels make: how attention is cut into pieces, for instance. A plan is
-// made by the first layer that asks for it and holds until the batch changes. Not thread-safe.
+// made by the first layer that asks for it and holds until the batch changes; the next batch's plans take its place.
+// The memory has one size, whatever batches come. Not thread-safe.
 class DevicePlans {
  public:
   // What a plan depends on besides the batch: heads, window, the kernel's tiles and so on. Unused numbers are 0.
   using Key = std::array<int32_t, 12>;
   enum class State : uint8_t { kNew, kMade };  // kNew: the caller is to write the plan
   struct Place {
-    void* memory;
-    State state;
+    void* memory = nullptr;
+    State state = State::kNew;
   };
+  // Of all plans of a batch, and of one of them at most.
+  static constexpr int64_t kBytes = int64_t{16} << 20, kMostBytes = kBytes / 4;
 
-  // `runtime` is not owned and outlives the object.
-  explicit DevicePlans(DeviceRuntime& runtime) : runtime_(runtime) {}
+  // Error kOutOfMemory.
+  explicit DevicePlans(DeviceRuntime& runtime) : memory_(DType::kU8, {kBytes}, runtime) {}
 
-  // The plan named `key`, of at least `bytes` bytes. Memory stays where it is for as long as the object lives, since
-  // captured graphs write to it; a plan that needs more gets another place. Error kOutOfMemory.
+  // The plan named `key`, of at least `bytes` bytes. A recorded graph makes the plans that it uses, so it finds them
+  // where they lay when it was recorded. No memory where there is no room for it: the caller plans for itself alone.
   Place find(const Key& key, int64_t bytes);
   // Said by a kernel of the batch: if no row saw more than `keys` keys, another one would be chosen for it. 0: none.
   void note_shorter(int32_t keys) {
@@ -39,12 +42,11 @@ class DevicePlans {
  private:
   struct Plan {
     Key key;
-    Tensor memory;
-    bool made = false;
+    int64_t begin, bytes;
   };
 
-  DeviceRuntime& runtime_;  // not owned
-  std::vector<Plan> plans_;
+  Tensor memory_;
+  std::vector<Plan> plans_;  // of the batch, one behind the other
   std::set<int32_t> shorter_keys_;
 };
 

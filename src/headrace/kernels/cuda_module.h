@@ -26,7 +26,7 @@ struct CudaModule {
   std::vector<std::string> (*devices)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 8;
+inline constexpr int32_t kCudaModuleVersion = 9;
 
 // Loads libheadrace_cuda.so once: the one beside the program, that in lib/ beside its directory, or what the loader
 // finds by that name. Error kNoDevice, one sentence: not built, not found, its libraries are missing, or of another

@@ -163,11 +163,14 @@ void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int6
   plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
 }
 
-// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave.
+// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave, and for a
+// plan that layers share.
 bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
   WorkPlan& plan = call.plan;
-  const int64_t pieces = tiles_at_most(call.p, call.rows) * call.p.kv_heads;
-  if (places * parts * slot_bytes(call.p, plan) + pieces * parts * kWorkBytes + 4096 > scratch.left()) return false;
+  const int64_t tiles = tiles_at_most(call.p, call.rows), pieces = tiles * call.p.kv_heads;
+  const int64_t plan_bytes = tiles * parts * kWorkBytes + pieces * int64_t{sizeof(JoinEntry)} + 4096;
+  if (plan_bytes > DevicePlans::kMostBytes) return false;
+  if (places * parts * slot_bytes(call.p, plan) + plan_bytes > scratch.left()) return false;
   plan.max_parts = static_cast<int>(parts);
   plan.entry_count = static_cast<int>(pieces);
   take_slots(call.p, plan, scratch, places * parts);
@@ -268,12 +271,9 @@ DevicePlans::Key key_of(const AttentionCall& call) {
 // The pieces of work: those that an earlier layer left, or new ones.
 void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, Scratch& scratch) {
   const PlanMemory memory(call);
-  DevicePlans::Place place{nullptr, DevicePlans::State::kNew};
-  if (plans != nullptr) {
-    place = plans->find(key_of(call), memory.bytes());
-  } else {
-    place.memory = scratch.take<char>(memory.bytes());
-  }
+  DevicePlans::Place place;
+  if (plans != nullptr) place = plans->find(key_of(call), memory.bytes());
+  if (place.memory == nullptr) place.memory = scratch.take<char>(memory.bytes());
   memory.set(call.plan, place.memory);
   if (place.state == DevicePlans::State::kNew) return plan_attention_sm90(call, stream);
   call.plan.stands = true;
