@@ -202,6 +202,7 @@ void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpCont
   const Tensor q(DType::kBF16, {tokens, c.heads, c.dim}, device), out(DType::kBF16, {tokens, c.heads, c.dim}, device);
   fill_random(device, q, 3);
   const auto requests = static_cast<int64_t>(c.contexts.size());
+  const int64_t plan_bytes = std::min(DevicePlans::kBytes, (int64_t{8} << 30) / sets);  // there may be thousands
   std::vector<std::unique_ptr<DeviceBatch>> placed;
   std::vector<PagedAttentionArgs> calls;
   std::vector<KeySpan> longest_spans;  // the host's, where they are not the device's
@@ -213,7 +214,8 @@ void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpCont
                                                                      .max_tokens = tokens,
                                                                      .table_rows = requests,
                                                                      .table_pages = longest,
-                                                                     .page_size = c.page_size},
+                                                                     .page_size = c.page_size,
+                                                                     .plan_bytes = plan_bytes},
                                                    device));
     host = time_host_step(batch, pool, *placed.back(), device, context);
     const ForwardBatch& b = placed.back()->upload(batch);

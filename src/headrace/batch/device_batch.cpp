@@ -39,7 +39,7 @@ DeviceMetadata::NewKeys new_keys_of(const AttnMetadata& attn) {
 }
 
 DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
-    : config_(c), runtime_(runtime), plans_(runtime) {
+    : config_(c), runtime_(runtime), plans_(runtime, c.plan_bytes) {
   metadata_.plans = &plans_;
   const std::array sections = {&spans_,    &state_slots_, &ids_,       &positions_,    &logits_rows_,
                                &num_rows_, &write_slots_, &snapshots_, &encoder_slots_};
@@ -52,7 +52,7 @@ DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
 }
 
 int64_t DeviceBatch::bytes_for(const DeviceBatchConfig& config) {
-  int64_t bytes = bytes_of<int32_t>(config.table_rows * config.table_pages) + DevicePlans::kBytes;
+  int64_t bytes = bytes_of<int32_t>(config.table_rows * config.table_pages) + config.plan_bytes;
   for (const int64_t section : section_bytes(config)) bytes += aligned(section);
   return bytes;
 }

@@ -14,7 +14,7 @@ DevicePlans::Place DevicePlans::find(const Key& key, int64_t bytes) {
     return place(made->begin, State::kMade);
   const int64_t end = plans_.empty() ? 0 : plans_.back().begin + plans_.back().bytes;
   const int64_t begin = (end + kAlign - 1) / kAlign * kAlign;
-  if (bytes > kMostBytes || begin + bytes > kBytes) return {};
+  if (bytes > kMostBytes || begin + bytes > memory_.bytes()) return {};
   plans_.push_back({key, begin, bytes});
   return place(begin, State::kNew);
 }

@@ -21,11 +21,11 @@ class DevicePlans {
     void* memory = nullptr;
     State state = State::kNew;
   };
-  // Of all plans of a batch, and of one of them at most.
+  // Enough for all plans of a batch, and what one of them has at most.
   static constexpr int64_t kBytes = int64_t{16} << 20, kMostBytes = kBytes / 4;
 
   // Error kOutOfMemory.
-  explicit DevicePlans(DeviceRuntime& runtime) : memory_(DType::kU8, {kBytes}, runtime) {}
+  explicit DevicePlans(DeviceRuntime& runtime, int64_t bytes = kBytes) : memory_(DType::kU8, {bytes}, runtime) {}
 
   // The plan named `key`, of at least `bytes` bytes. A recorded graph makes the plans that it uses, so it finds them
   // where they lay when it was recorded. No memory where there is no room for it: the caller plans for itself alone.
