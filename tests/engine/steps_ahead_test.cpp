@@ -12,7 +12,9 @@
 #include "engine/with_end_tokens.h"
 #include "headrace/base/device_runtime.h"
 #include "headrace/kernels/cuda_module.h"
+#include "headrace/sampling/sampler.h"
 #include "support/device_mirror.h"
+#include "support/refusal.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -262,6 +264,17 @@ class BrokenLater final : public Model {
   const Model& model_;
   mutable int left_;
 };
+
+TEST(BrokenModels, AScoreThatIsNoNumberIsAnError) {
+  const auto network = golden("qwen3", DType::kF32, {.threads = 1});
+  const BrokenLater model(*network, 1);
+  Engine engine(model, config_with(StepsAhead::kNever, 2));
+  EXPECT_EQ(engine.score({1, 2, 3}).size(), 2u);
+  const Refusal refusal = refusal_of([&] { engine.score({1, 2, 3}); });
+  EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
+  EXPECT_EQ(refusal.sentence, str("engine: the logits behind token 0 are no numbers", kNotNumbers));
+  EXPECT_TRUE(engine.idle());
+}
 
 TEST(StepsAheadOfBrokenModels, RequestsWhoseTokensAreLostEnd) {
   const auto network = golden("qwen3", DType::kF32, {.threads = 1});

@@ -199,7 +199,10 @@ TEST(Sampler, ANaNIsNamed) {
     pick({0, std::numeric_limits<float>::quiet_NaN()}, {});
     FAIL() << "a NaN was sampled";
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "sampler: the logit of token 1 is NaN");
+    EXPECT_EQ(e.code(), ErrorCode::kModelFile);
+    EXPECT_STREQ(e.what(),
+                 "sampler: the logit of token 1 is NaN: the model's weights hold NaN or an infinity, or its "
+                 "values do not fit the activations' dtype");
   }
 }
 

@@ -2,7 +2,11 @@
 #include "headrace/text/tokenizer_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "headrace/text/byte_level.h"
 #include "headrace/text/tokenizer.h"
@@ -157,6 +161,34 @@ TEST(TokenizerFile, WhatIsNoRegularFileIsRefusedBeforeItIsRead) {
             name + "/pipe: is no regular file, expected a file");
   EXPECT_EQ(refusal([&] { Tokenizer::from_directory(folder / "loop"); }),
             name + "/loop/tokenizer.json: cannot be opened: Too many levels of symbolic links");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TokenizerFile, SaysWhyAFileThatIsThereCannotBeOpened) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "tokenizer_file_test.json";
+  std::ofstream(file) << TinyTokenizer{}.json();
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none{0, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const testing_support::Refusal refusal = testing_support::refusal_of([&] { Tokenizer::from_file(file.string()); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(refusal.sentence, file.string() + ": cannot be opened: Too many open files");
+  std::filesystem::remove(file);
+}
+
+TEST(TokenizerFile, ASentencePieceModelAloneIsRefusedByName) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "sentence_piece_test";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "tokenizer.model") << "pieces";
+  const auto refusal = [&] { return testing_support::refusal_of([&] { Tokenizer::from_directory(folder); }); };
+  EXPECT_EQ(refusal().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal().sentence, folder.string() +
+                                    "/tokenizer.model: a SentencePiece model, which is not read; expected "
+                                    "tokenizer.json beside it, as save_pretrained of transformers' fast "
+                                    "tokenizers writes it");
+  std::ofstream(folder / "tokenizer.json") << TinyTokenizer{}.json();
+  EXPECT_EQ(refusal().sentence, "");
   std::filesystem::remove_all(folder);
 }
 

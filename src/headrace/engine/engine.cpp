@@ -271,6 +271,8 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     for (int64_t v = 0; v < config_.vocab; ++v) sum += std::exp(static_cast<double>(row[v]) - largest);
     const auto chosen = static_cast<double>(row[tokens[static_cast<size_t>(i) + 1]]);
     scores.push_back(static_cast<float>(chosen - largest - std::log(sum)));
+    HR_REQUIRE(!std::isnan(scores.back()), ErrorCode::kModelFile, "engine: the logits behind token ", i,
+               " are no numbers", kNotNumbers);
   }
   return scores;
 }

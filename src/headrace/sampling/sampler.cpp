@@ -69,8 +69,8 @@ void check_numbers(std::span<const float> logits, float log_sum) {
   if (!std::isnan(log_sum)) return;
   size_t i = 0;
   while (i < logits.size() && !std::isnan(logits[i])) ++i;
-  HR_REQUIRE(i == logits.size(), ErrorCode::kInternal, "sampler: the logit of token ", i, " is NaN");
-  throw Error(ErrorCode::kInternal, "sampler: the largest logit is infinite");
+  HR_REQUIRE(i == logits.size(), ErrorCode::kModelFile, "sampler: the logit of token ", i, " is NaN", kNotNumbers);
+  throw Error(ErrorCode::kModelFile, str("sampler: the largest logit is infinite", kNotNumbers));
 }
 
 }  // namespace
@@ -149,7 +149,8 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows) {
   std::vector<SampledToken> tokens;
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
-    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kInternal, "sampler: row ", r, " has a logit that is NaN or infinite");
+    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kModelFile, "sampler: row ", r, " has a logit that is NaN or infinite",
+               kNotNumbers);
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
     tokens.push_back(described(row, rows.ids.data_as<int32_t>()[r], rows.logits.data_as<float>()[r]));
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "headrace/kernels/op_set.h"
@@ -31,6 +32,10 @@ struct ChosenRows {
   Tensor ids, logits;  // of sample_tokens: int32 [rows], float32 [rows]
 };
 
+// What errors say of logits that are no numbers.
+inline constexpr std::string_view kNotNumbers =
+    ": the model's weights hold NaN or an infinity, or its values do not fit the activations' dtype";
+
 // Of a diffusion model.
 TopPOf top_p_of(const DiffusionInfo& info);
 // How a request's tokens are drawn, but for the random number.
@@ -47,7 +52,7 @@ class Sampler {
   // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. What is banned, the spot's
   // temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest
   // id. The random number depends on the seed, the position and the step alone, and a row is read without the others,
-  // so a result does not depend on what else runs. Error kInternal for a logit that is NaN.
+  // so a result does not depend on what else runs. Error kModelFile for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}) const;
   // The `count` most likely tokens of a row that sample() has changed and read as `read`, or all that there are, in
@@ -55,7 +60,7 @@ class Sampler {
   std::vector<TokenShare> likeliest(const TensorView& row, const SampledToken& read, int32_t count,
                                     std::optional<int32_t> excluded_id = {}) const;
   // Tokens that were chosen on some device, from what token_confidence and sample_tokens said of their rows. Error
-  // kInternal as above.
+  // kModelFile as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
   // The same without their order numbers, which no rule that block_step can say reads.
   static std::vector<SampledToken> describe(const ChosenRows& rows);

@@ -1,8 +1,10 @@
 #include "headrace/text/tokenizer.h"
 
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <system_error>
 
 #include "headrace/base/error.h"
 #include "headrace/base/file_exists.h"
@@ -196,7 +198,7 @@ std::string read_file(const std::string& path) {
   HR_REQUIRE(is_regular_file(status), ErrorCode::kIo, path, ": is ",
              is_directory(status) ? "a directory" : "no regular file", ", expected a file");
   std::ifstream in(path, std::ios::binary);
-  HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened");
+  HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened: ", std::generic_category().message(errno));
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   HR_REQUIRE(!in.bad(), ErrorCode::kIo, path, ": cannot be read");
   return text;
@@ -210,7 +212,11 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
 }
 
 Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
-  const std::filesystem::path file = directory / "tokenizer.json";
+  const std::filesystem::path file = directory / "tokenizer.json", pieces = directory / "tokenizer.model";
+  const bool only_pieces = file_exists(pieces) && !file_exists(file) && !file_exists(directory / "merges.txt");
+  HR_REQUIRE(!only_pieces, ErrorCode::kUnsupported, pieces.string(),
+             ": a SentencePiece model, which is not read; expected ",
+             "tokenizer.json beside it, as save_pretrained of transformers' fast tokenizers writes it");
   if (file_exists(file) || !file_exists(directory / "merges.txt")) return from_file(file.string());
   const auto text = [&directory](const char* name) { return read_file((directory / name).string()); };
   const std::string vocab = text("vocab.json"), merges = text("merges.txt"), config = text("tokenizer_config.json");
