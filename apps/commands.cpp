@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <memory>
 
+#include "busy_cores.h"
 #include "decoding_flags.h"
+#include "environment.h"
 #include "exit_status.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/kernels/device_registry.h"
@@ -82,12 +84,28 @@ EncodeOptions encoding_of(const GenerateFlags& flags) {
   return {.special_tokens = SpecialTokens::kParse, .add_special_tokens = AddSpecialTokens::kNo};
 }
 
+void warn(const LLMOptions& options, const std::optional<std::string>& sentence) {
+  if (sentence && options.log) options.log(LogLevel::kWarning, *sentence);
+}
+
 // Before a model is loaded for nothing. Some tokenizers put a token in front, behind which an empty prompt is one.
 void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const LLMOptions& options) {
   if (!prompt.empty()) return;
   const Tokenizer tokenizer = tokenizer_of(model_directory(flags.model.model), options);
   HR_REQUIRE(!tokenizer.encode(prompt, encoding_of(flags)).empty(), ErrorCode::kInvalidArgument,
              "the prompt is empty, expected a text: no token is put in front of it");
+}
+
+// What strategy and model refuse, before weights are read. Flags first, as the engine sees fields, and would name a
+// default to go back to where a flag is to be left out.
+void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
+  const std::filesystem::path model = model_directory(flags.model.model);
+  const StrategyConfig unasked;
+  LLMOptions named = options;
+  named.decoding.num_blocks = unasked.num_blocks;
+  named.decoding.merge = unasked.merge;
+  refuse_unread(checked_strategy(model, named, {}), asked_options(flags.decoding));
+  checked_strategy(model, options, params_of(flags.sampling, {}));
 }
 
 // The device's start is no part of load_s; the others are counted from the beginning.
@@ -185,10 +203,25 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
 
 // Where neither the model nor -n nor a stop text ended the text.
 void warn_of_full_context(const Completion& c, const Ran& ran) {
-  if (c.finish_reason != FinishReason::kContext || !ran.options.log) return;
-  ran.options.log(LogLevel::kWarning,
-                  str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
-                      " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
+  if (c.finish_reason != FinishReason::kContext) return;
+  warn(ran.options, str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
+                        " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
+}
+
+void warn_of_busy_cores(const CoreTime& time, const Ran& ran) {
+  if (ran.llm.device().type != DeviceType::kCPU) return;  // its host's threads have little to wait for
+  if (threads_spin(variable("OMP_WAIT_POLICY"), variable("GOMP_SPINCOUNT"))) warn(ran.options, busy_cores(time));
+}
+
+// Behind the text, or with it.
+void finish(const Completion& result, const Ran& ran, const Timings& timings) {
+  if (ran.flags.json) {
+    write_out(report_json(result, ran, timings));
+  } else {
+    write_out("\n");
+    if (isatty(STDERR_FILENO) != 0 || ran.flags.echo_prompt) write_err(summary(result, ran.llm, timings));
+  }
+  warn_of_full_context(result, ran);
 }
 
 }  // namespace
@@ -201,15 +234,17 @@ int generate(const GenerateFlags& flags) {
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
   refuse_empty(prompt, flags, options);
-  refuse_unread(checked_strategy(model_directory(flags.model.model), options, params_of(flags.sampling, {})),
-                asked_options(flags.decoding));
+  refuse_params(flags, options);
+  warn(options, not_utf8("the prompt", prompt));
   catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
+  std::optional<CoreWatch> watch;  // from the end of the first step on: that one may read weights from a disk
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
+    if (!watch) watch.emplace(options.context.threads);
     if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
@@ -218,23 +253,21 @@ int generate(const GenerateFlags& flags) {
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
+  const std::optional<CoreTime> time = watch ? std::optional(watch->time(screen.write_s())) : std::nullopt;
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   const Ran ran{llm, options, params, flags};
-  if (flags.json) {
-    write_out(report_json(result, ran, timings));
-  } else {
-    write_out("\n");
-    if (isatty(STDERR_FILENO) != 0 || flags.echo_prompt) write_err(summary(result, llm, timings));
-  }
-  warn_of_full_context(result, ran);
+  finish(result, ran, timings);
+  if (time) warn_of_busy_cores(*time, ran);
   return interrupted() ? kInterrupted : 0;
 }
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
   const std::string text = read_text(file);
   check_scores(stated_info(model_directory(flags.model), {.random_weights = flags.random_weights}));  // before weights
-  LoadedModel model(flags.model, options_of(flags));
+  const LLMOptions options = options_of(flags);
+  warn(options, not_utf8(file == "-" ? "standard input" : file, text));
+  LoadedModel model(flags.model, options);
   LLM& llm = *model;
   const auto start = Clock::now();
   const LLM::Perplexity p = [&] {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "environment.h"
+#include "headrace/base/error.h"
+#include "headrace/base/file_exists.h"
 
 namespace headrace::app {
 namespace {
@@ -34,7 +36,11 @@ std::optional<fs::path> hub_snapshot(const fs::path& cache, std::string_view rep
   if (!is_word(owner) || !is_word(name)) return std::nullopt;
 
   const fs::path folder = cache / ("models--" + owner + "--" + name);
-  std::ifstream in(folder / "refs" / "main");
+  const fs::path main = folder / "refs" / "main";
+  HR_REQUIRE(file_exists(main) || !file_exists(folder / "snapshots"), ErrorCode::kModelFile, main.string(),
+             ": is missing, as after a download of one revision by its hash; give the directory of a model in ",
+             (folder / "snapshots").string());
+  std::ifstream in(main);
   std::string revision;
   if (!(in >> revision) || !is_word(revision)) return std::nullopt;
   fs::path snapshot = folder / "snapshots" / revision;

@@ -1,13 +1,16 @@
 #include "input.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
 
 #include "headrace/base/error.h"
+#include "headrace/text/utf8.h"
 
 namespace headrace::app {
 namespace {
@@ -34,6 +37,16 @@ std::string read_text(const std::string& file) {
   HR_REQUIRE(error == 0, ErrorCode::kInvalidArgument, standard ? "standard input" : file,
              ": cannot be read: ", std::generic_category().message(error));
   return text;
+}
+
+std::optional<std::string> not_utf8(std::string_view what, std::string_view text) {
+  if (is_valid_utf8(text)) return std::nullopt;
+  const std::string valid = repaired(text);
+  const auto differs = static_cast<size_t>(std::ranges::mismatch(text, valid).in1 - text.begin());
+  std::string ignored;  // U+FFFD may begin as what it replaces does
+  const size_t at = differs - append_repaired(text.substr(0, differs), ignored);
+  return fmt::format("{}: byte {} (0x{:02x}) is not UTF-8; such bytes are read as U+FFFD", what, at + 1,
+                     static_cast<unsigned char>(text[at]));
 }
 
 }  // namespace headrace::app

@@ -5,10 +5,14 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <sstream>
 
+#include "command_line.h"
 #include "commands.h"
 #include "decoding_flags.h"
 #include "exit_status.h"
+#include "flag_names.h"
+#include "headrace/base/error.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "help_formatter.h"
 #include "option_values.h"
@@ -177,6 +181,33 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });
 }
 
+int misused(const std::string& why) {
+  write_err(fmt::format("headrace: {}\n", why));
+  return kUsage;
+}
+
+// Runs the command that `words` name, which CLI11 calls back and which keeps its status: this one is 0, for --help and
+// --version too, unless `words` were misused.
+int parsed(CLI::App& app, const char* program, const std::vector<std::string>& words) {
+  std::vector<const char*> line{program};
+  for (const std::string& word : words) line.push_back(word.c_str());
+  try {
+    app.parse(static_cast<int>(line.size()), line.data());
+  } catch (const CLI::ExtrasError&) {
+    return misused(left_over(app));
+  } catch (const CLI::ArgumentMismatch& e) {
+    return misused(given_again(app).value_or(e.what()));
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) return misused(e.what());
+    std::ostringstream asked;
+    app.exit(e, asked);
+    write_out(asked.str());
+  } catch (const Error& e) {
+    throw Error(e.code(), in_flags(parsed_command(app), e.what()));
+  }
+  return 0;
+}
+
 int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app("headrace: attention runtime and LLM inference engine");
   app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
@@ -194,21 +225,10 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
   check_values(app);
-  const auto misused = [](const std::string& why) {
-    write_err(fmt::format("headrace: {}\n", why));
-    return kUsage;
-  };
-  if (const auto unknown = unknown_argument(app, {argv + 1, argv + argc})) return misused(*unknown);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    return misused(left_over(app));
-  } catch (const CLI::ArgumentMismatch& e) {
-    return misused(given_again(app).value_or(e.what()));
-  } catch (const CLI::ParseError& e) {
-    return e.get_exit_code() == 0 ? app.exit(e) : misused(e.what());  // 0: --help, --version
-  }
-  return commands.status;
+  const std::vector<std::string> words = with_empty_values(app, {argv + 1, argv + argc});
+  if (const auto unknown = unknown_argument(app, words)) return misused(*unknown);
+  const int status = parsed(app, argv[0], words);
+  return status != 0 ? status : commands.status;
 }
 
 }  // namespace

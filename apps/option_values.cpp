@@ -54,9 +54,10 @@ void refuse_standard_output(CLI::Option& option) {
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();  // "INT", or "INT:INT in [1 - 16]"
-    if (type.starts_with("INT")) option->check(integer<int32_t>());
-    if (type.starts_with("UINT")) option->check(integer<uint64_t>());
-    if (type.starts_with("FLOAT")) option->check(real());
+    // In front of the checks of ranges, which would call a word out of range: CLI11 puts what transforms there.
+    if (type.starts_with("INT")) option->transform(integer<int32_t>());
+    if (type.starts_with("UINT")) option->transform(integer<uint64_t>());
+    if (type.starts_with("FLOAT")) option->transform(real());
     if (type == kFile) option->check(not_empty("a file"));
     if (type == kDirectory) option->check(not_empty("a directory"));
     if (type == kName) option->check(not_empty("a name"));

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <clocale>
 #include <string_view>
 
@@ -14,8 +15,11 @@ namespace {
 
 DenoiseView::Size terminal_size() {
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
-  return {.columns = size.ws_col, .rows = size.ws_row};
+  DenoiseView::Size known;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return known;
+  if (size.ws_col != 0) known.columns = size.ws_col;  // 0: nobody said
+  if (size.ws_row != 0) known.rows = size.ws_row;
+  return known;
 }
 
 }  // namespace
@@ -52,6 +56,10 @@ LLM::OnStep Screen::on_step() {
   };
 }
 
-void Screen::write(std::string_view bytes) { reader_gone_ = reader_gone_ || !write_out(bytes); }
+void Screen::write(std::string_view bytes) {
+  const auto start = std::chrono::steady_clock::now();
+  reader_gone_ = reader_gone_ || !write_out(bytes);
+  write_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 }  // namespace headrace::app

@@ -13,7 +13,8 @@ namespace headrace::app {
 
 // The candidate that begins with `word`, if that has four letters or more; else the one that it is most likely a slip
 // of the pen for: at most a third of its letters (two at least) differ, where a letter more, less or other and two
-// letters the wrong way round count as one. Of equals, the first. Words of two letters are near to none.
+// letters the wrong way round count as one. Of equals, the first. Words of two letters are near to none, nor is any
+// word to them.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // One sentence for the first argument that names no command or option of `app` (where another program has it, what to

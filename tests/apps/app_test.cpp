@@ -6,7 +6,11 @@
 #include <new>
 #include <stdexcept>
 
+#include "apps/busy_cores.h"
+#include "apps/command_line.h"
 #include "apps/exit_status.h"
+#include "apps/flag_names.h"
+#include "apps/input.h"
 #include "apps/load_progress.h"
 #include "apps/option_values.h"
 #include "apps/suggest.h"
@@ -59,6 +63,7 @@ TEST(Suggest, TheNearestNameIfItIsNear) {
   EXPECT_EQ(nearest("--temp", names), "--temperature") << "what it is the beginning of, before --help and its like";
   EXPECT_EQ(nearest("--tokens", names), std::nullopt);
   EXPECT_EQ(nearest("-m", names), std::nullopt);
+  EXPECT_EQ(nearest("-nm", names), std::nullopt) << "to which -n is as near as any";
   EXPECT_EQ(nearest("x", {}), std::nullopt);
 }
 
@@ -92,6 +97,44 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
   EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
+}
+
+// -no-cnv was -n with "o-cnv", and -sys x a seed of "ys".
+TEST(Suggest, ShortNamesOfSeveralLettersAreNotCutIntoOthers) {
+  CLI::App app;
+  int number = 0;
+  std::string text;
+  CLI::App* generate = app.add_subcommand("generate");
+  generate->add_option("-n,--max-tokens", number);
+  generate->add_option("-s,--seed", number);
+  generate->add_option("-p,--prompt", text);
+  const auto told = [&app](const std::string& word) { return unknown_argument(app, {"generate", word}).value_or(""); };
+  const std::string listed = "' of headrace generate; 'headrace generate --help' lists what there is";
+  EXPECT_EQ(told("-no-cnv"),
+            "unknown option '-no-cnv' of headrace generate: leave it out: no chat template is applied");
+  EXPECT_EQ(told("-sys"),
+            "unknown option '-sys' of headrace generate: no chat template is applied yet; write the turns "
+            "out, with --special-tokens");
+  EXPECT_EQ(told("-ub"),
+            "unknown option '-ub' of headrace generate: headrace chooses how much of a prompt runs at once");
+  EXPECT_EQ(told("-sm"), "unknown option '-sm" + listed) << "a word that no table has";
+  EXPECT_EQ(told("-hff"), "unknown option '-hff" + listed) << "and not --help";
+  EXPECT_EQ(told("-n3") + told("-n-1") + told("-s7") + told("-pOnce") + told("-h"), "");
+}
+
+TEST(Suggest, WhatOnlyGenerateTakesOfTheDemo) {
+  CLI::App app;
+  std::string text;
+  app.add_subcommand("generate")->add_option("--device", text);
+  app.add_subcommand("demo")->add_option("-p", text);
+  EXPECT_EQ(unknown_argument(app, {"demo", "--device=cuda"}),
+            "unknown option '--device' of headrace demo: headrace generate takes it, with the same model unless told "
+            "otherwise");
+  EXPECT_EQ(unknown_argument(app, {"demo", "--nope"}),
+            "unknown option '--nope' of headrace demo; 'headrace demo --help' lists what there is");
+  EXPECT_THROW(app.parse("demo directory"), CLI::ExtrasError);
+  EXPECT_EQ(left_over(app),
+            "'directory' is more than demo takes; its prompt goes behind -p, and another model to headrace generate");
 }
 
 TEST(Suggest, AnOptionThatIsGivenAgain) {
@@ -130,6 +173,109 @@ TEST(OptionValues, AFileThatIsWrittenIsNotStandardOutput) {
   EXPECT_EQ(refused, "--trace: is -, expected a file: standard output has the result");
   app.parse("--trace ./-");
   EXPECT_EQ(trace, "./-");
+}
+
+// `-t 2.5` was said to be out of the range from 1 to 1024.
+TEST(OptionValues, AFractionIsNoIntegerBeforeItIsOutOfRange) {
+  CLI::App app;
+  int threads = 0;
+  app.add_option("-t,--threads", threads)->check(CLI::Range(1, 1024));
+  check_values(app);
+  const auto refused = [&app](const std::string& line) -> std::string {
+    try {
+      app.parse(line);
+    } catch (const CLI::ValidationError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused("-t 2.5"), "--threads: is '2.5', expected an integer from -2147483648 to 2147483647");
+  EXPECT_EQ(refused("-t 2000"), "--threads: Value 2000 not in range 1 to 1024");
+  EXPECT_EQ(refused("-t 3"), "");
+}
+
+// `generate --prompt= MODEL` ran the default model with the prompt "MODEL".
+TEST(CommandLine, AnEmptyValueIsAWordOfItsOwn) {
+  CLI::App app;
+  CLI::App* generate = app.add_subcommand("generate");
+  std::string prompt, model;
+  bool json = false;
+  generate->add_option("-p,--prompt", prompt);
+  generate->add_option("model", model);
+  generate->add_flag("--json", json);
+  using Words = std::vector<std::string>;
+  const auto read = [&app](const Words& words) { return with_empty_values(app, words); };
+  EXPECT_EQ(read({"generate", "--prompt=", "model"}), (Words{"generate", "--prompt", "", "model"}));
+  for (const Words& same : {Words{"generate", "--prompt=x=", "--json="},
+                            {"generate", "-p", "--prompt="},
+                            {"generate", "--", "--prompt="},
+                            {"generate", "--nope="},
+                            {"--prompt="},
+                            {}}) {
+    EXPECT_EQ(read(same), same);
+  }
+}
+
+TEST(FlagNames, AParameterInFrontIsTheCommandsOption) {
+  CLI::App app;
+  float number = 0;
+  for (const char* name : {"--top-p", "--blocks", "--accept", "--steps"}) app.add_option(name, number);
+  EXPECT_EQ(in_flags(app, "top_p is 2, expected 0 to 1"), "--top-p is 2, expected 0 to 1");
+  EXPECT_EQ(in_flags(app, "strategy 'd2f': num_blocks is 0"), "strategy 'd2f': --blocks is 0");
+  EXPECT_EQ(in_flags(app, "strategy 'dmax': rule is random"), "strategy 'dmax': --accept is random");
+  EXPECT_EQ(in_flags(app, "steps is 3, expected none without the schedule 'reference'"),
+            "--steps is 3, expected none without --schedule reference");
+  EXPECT_EQ(in_flags(app, "request 1: the prompt has 9 tokens, the context (max_model_len) holds 8"),
+            "the prompt has 9 tokens, the context (-c) holds 8");
+  EXPECT_EQ(in_flags(app, "it needs 9 bytes; try a smaller max_model_len"), "it needs 9 bytes; try a smaller -c");
+}
+
+TEST(FlagNames, OthersStay) {
+  CLI::App app;
+  float number = 0;
+  app.add_option("--top-p", number);
+  for (const std::string same : {"min_p is 2", "/model/generation_config.json: top_p is 2", "a top_p is 2", "top_p", "",
+                                 "strategy 'nope' is unknown", "request 12: the prompt is empty",
+                                 "attention backend 'x' is not built for device cpu; built are: cpu"}) {
+    EXPECT_EQ(in_flags(app, same), same);
+  }
+}
+
+TEST(NotUtf8, NamesTheFirstByteThatIsNone) {
+  EXPECT_EQ(not_utf8("the prompt", "caf\xe9"), "the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD");
+  EXPECT_EQ(not_utf8("x", "\xef\xbf\xbd \xef\xbfz"), "x: byte 5 (0xef) is not UTF-8; such bytes are read as U+FFFD")
+      << "of a part that begins as U+FFFD does, behind one that is there";
+  EXPECT_EQ(not_utf8("x", "caf\xc3"), "x: byte 4 (0xc3) is not UTF-8; such bytes are read as U+FFFD");
+  EXPECT_EQ(not_utf8("x", "caf\xc3\xa9"), std::nullopt);
+  EXPECT_EQ(not_utf8("x", ""), std::nullopt);
+}
+
+TEST(BusyCores, ThreadsThatSpinHaveLessThanTheirCoresTime) {
+  EXPECT_EQ(busy_cores({.cpu_s = 6, .wall_s = 10, .cores = 2}),
+            "the threads had 30 % of the time of 2 cores: other work keeps these busy; OMP_WAIT_POLICY=passive or -t 1 "
+            "may be many times faster");
+  EXPECT_TRUE(busy_cores({.cpu_s = 2.9, .wall_s = 2, .cores = 2}));
+  EXPECT_FALSE(busy_cores({.cpu_s = 3, .wall_s = 2, .cores = 2})) << "three quarters";
+  EXPECT_FALSE(busy_cores({.cpu_s = 1, .wall_s = 1.9, .cores = 2})) << "too short to tell";
+  EXPECT_FALSE(busy_cores({.cpu_s = 1, .wall_s = 10, .cores = 1})) << "one thread waits for no other";
+  EXPECT_FALSE(busy_cores({.cpu_s = 0, .wall_s = -1, .cores = 2})) << "nothing but waiting for the reader";
+}
+
+TEST(BusyCores, ThreadsSpinUnlessSomebodyChoseOtherwise) {
+  EXPECT_TRUE(threads_spin("", ""));
+  EXPECT_TRUE(threads_spin("active", ""));
+  EXPECT_FALSE(threads_spin("passive", ""));
+  EXPECT_FALSE(threads_spin("PASSIVE", ""));
+  EXPECT_FALSE(threads_spin("", "1000"));
+}
+
+TEST(BusyCores, AWatchCountsTheCallersTime) {
+  const CoreWatch watch(1);
+  volatile double sum = 0;
+  while (watch.time(0).cpu_s < 0.01) sum = sum + 1;
+  EXPECT_GE(watch.time(0).wall_s, 0.009) << "one thread has no more than one core, but for the clocks' grain";
+  EXPECT_EQ(watch.time(0).cores, 1);
+  EXPECT_LT(watch.time(1e6).wall_s, 0);
 }
 
 constexpr int64_t kGB = 1'000'000'000;

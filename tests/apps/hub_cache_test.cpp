@@ -1,6 +1,7 @@
 #include "apps/hub_cache.h"
 
 #include "support/fake_root.h"
+#include "support/refusal.h"
 
 namespace headrace::app {
 namespace {
@@ -22,6 +23,17 @@ TEST_F(HubCache, WhatIsNotThereIsAbsent) {
   EXPECT_EQ(hub_snapshot(root_ / "nowhere", "org/a.model-1"), std::nullopt);
   write("models--org--gone/refs/main", "ffff");
   EXPECT_EQ(hub_snapshot(root_, "org/gone"), std::nullopt) << "a revision whose files were removed";
+}
+
+// It was said not to be in the cache at all.
+TEST_F(HubCache, ASnapshotIsNotMainBecauseItIsTheOnlyOne) {
+  write("models--org--pinned/snapshots/abc/config.json", "{}");
+  const auto refusal = testing_support::refusal_of([this] { hub_snapshot(root_, "org/pinned"); });
+  const std::string folder = (root_ / "models--org--pinned").string();
+  EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
+  EXPECT_EQ(refusal.sentence, folder +
+                                  "/refs/main: is missing, as after a download of one revision by its hash; give the " +
+                                  "directory of a model in " + folder + "/snapshots");
 }
 
 TEST_F(HubCache, NoNameLeadsOutOfTheCache) {

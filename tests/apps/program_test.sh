@@ -3,6 +3,7 @@
 set -u
 headrace="$1"
 sanitize="${2:-}"  # of the build: sanitizers need more address space than a test may take away
+export OMP_WAIT_POLICY=passive  # or a busy machine makes it slow, and warn of that
 failures=0
 check() {  # check NAME EXPECTED FOUND
   if [[ "$2" != "$3" ]]; then
@@ -69,7 +70,11 @@ printf 'Once upon a time' >"$work/prompt"
 check "a prompt from a file" "$one" "$("$headrace" generate -f "$work/prompt" -n 32 --temperature 0 -t 1)"
 check "and from a pipe" "$one" "$(printf 'Once upon a time' | "$headrace" generate --file - -n 32 --temperature 0 -t 1)"
 yes 'There was a king.' | head -c 200000 >"$work/long"
-check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: request 1: the prompt has [0-9]{5} tokens')"
+check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
+check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
+  "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
+check "and a book" "headrace: warning: standard input: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
+  "$(printf 'caf\xe9 au lait' | message "$headrace" eval perplexity --file -)"
 check "no prompt" "headrace: generate needs a prompt: --prompt TEXT, or --file FILE; status 2" "$("$headrace" generate 2>&1); status $?"
 check "two prompts" 2 "$(status "$headrace" generate -p x -f "$work/prompt")"
 check "a folder as prompt" "headrace: $work: cannot be read: Is a directory" "$(message "$headrace" generate -f "$work")"
@@ -101,6 +106,13 @@ check "unknown command" "headrace: unknown command 'genrate' of headrace; did yo
   "$(message "$headrace" genrate -p x)"
 check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" \
   "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c 'downloads no models')"
+check "words that begin as an option does" "-no-cnv -sys -ub -tb" \
+  "$(for word in -no-cnv -sys -ub -tb; do message "$headrace" generate -p x $word 2 | sed -n "s/^headrace: unknown option '\(.*\)' of headrace generate: .*/\1/p"; done | xargs)"
+check "what the demo does not take" "2 1 1" \
+  "$(status "$headrace" demo --json) $(message "$headrace" demo --device cuda | grep -c 'headrace generate takes it') $(message "$headrace" demo "$0" | grep -c 'to headrace generate$')"
+check "a GPU's kernels without a GPU" \
+  "headrace: attention backend 'cuda' is not built for device cpu; built are: cpu, reference; it needs --device cuda; status 2" \
+  "$("$headrace" generate -p x -n 1 --device cpu --backend cuda 2>&1); status $?"
 check "names that llama.cpp's and vLLM's users know" "$one" \
   "$("$headrace" generate --model "$(dirname "$0")/../../demo_models/fairy-hybrid" -p "Once upon a time" --n-predict 32 --temp 0 --ctx-size 64 -s 7 -t 1)"
 check "a prompt without quotes" "headrace: 'upon a' is more than generate takes; a text of several words goes in quotes; status 2" \
@@ -134,6 +146,9 @@ done
 check "options of generate that take a path" "--file --model --adapter --kernel-set --trace" \
   "$("$headrace" generate --help | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
 check "the sentence about it" "headrace: --trace: is empty, expected a file" "$(message "$headrace" generate -p x -n 1 --trace '')"
+check "an empty value behind = takes no other word" \
+  "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615" \
+  "$(message "$headrace" generate --prompt= "$(dirname "$0")/../../demo_models/puzzle-diffusion" -n 1); $(message "$headrace" generate --file= /nonexistent); $(message "$headrace" generate -p x --seed= 7)"
 check "an adapter that is empty is no wish for the base model" "headrace: --adapter: is empty, expected a directory" \
   "$(message "$headrace" generate -p x -n 1 --adapter '')"
 check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \
@@ -231,6 +246,9 @@ done
 check "a model by its name" "$one" "$(HF_HUB_CACHE="$work/hub" "$headrace" generate org/tale -p "Once upon a time" -n 32 --temperature 0 -t 1)"
 check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
+mkdir -p "$work/hub/models--org--pinned/snapshots/4567"
+check "one whose main revision nobody names" "3 1" \
+  "$(HF_HOME="$work" status "$headrace" generate org/pinned -p x) $(HF_HOME="$work" message "$headrace" generate org/pinned -p x | grep -c '/models--org--pinned/refs/main: is missing, ')"
 mkdir -p "$work/.cache/huggingface" "$work/nothing"
 ln -sfn "$work/hub" "$work/.cache/huggingface/hub"
 check "without HOME there is no cache, not even in the current directory" \
@@ -384,19 +402,22 @@ check "a trace is as the README shows it" "1 1" \
 check "a causal model is no diffusion model" 2 "$(status "$headrace" generate -p x --strategy multi_bd)"
 check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
-check "the sentence about it" "headrace: strategy 'multi_bd': edit_threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
+check "the sentence about it" "headrace: strategy 'multi_bd': --edit-threshold is 0.5, expected none; strategies that read it: multi_bd_edit" \
   "$(diffuse --edit-threshold 0.5)"
 check "be it a default" "2 2 2 2 0" \
   "$(status diffuse --merge dmax_topk) $(status diffuse --strategy autoregressive --blocks 1) $(status diffuse --strategy autoregressive --add-block 0.1) $(status diffuse --strategy dmax --schedule threshold) $(status diffuse --schedule threshold --blocks 1 --add-block 0.1)"
-check "and the sentence about that" "headrace: strategy 'multi_bd': merge is dmax_topk, expected none; strategies that read it: dmax" \
+check "and the sentence about that" "headrace: strategy 'multi_bd': --merge is dmax_topk, expected none; strategies that read it: dmax" \
   "$(diffuse --merge dmax_topk)"
 check "a weight of nothing" "headrace: --merge-weight: is 1, expected none without --merge iter_smooth_topk; status 2" \
   "$(diffuse --strategy dmax --merge-weight 1); status $(status diffuse --strategy dmax --merge-weight 1)"
 check "a block that the context does not hold, before weights are read" \
-  "headrace: strategy 'multi_bd': block_size is 65536, expected at most 4096, what the context holds; status 2" \
+  "headrace: strategy 'multi_bd': --block-size is 65536, expected at most 4096, what the context holds; status 2" \
   "$("$headrace" generate "$work/no_weights" -p "sort: 79285432 =" --block-size 65536 2>&1); status $?"
-check "an option that is not read, before weights are" "headrace: strategy 'multi_bd': merge is dmax_topk, expected none; strategies that read it: dmax" \
+check "an option that is not read, before weights are" "headrace: strategy 'multi_bd': --merge is dmax_topk, expected none; strategies that read it: dmax" \
   "$("$headrace" generate "$work/no_weights" -p x --merge dmax_topk 2>&1)"
+check "of an option with a default, with another value" "multi_bd --stability 1 none autoregressive --blocks 2 none autoregressive --schedule reference none" \
+  "$({ diffuse --stability 1; diffuse --strategy autoregressive --blocks 2; diffuse --strategy autoregressive --schedule reference; } |
+    sed -n "s/^headrace: strategy '\([a-z_]*\)': \([^ ]*\) is \([^ ]*\), expected \([^ ]*\);.*/\1 \2 \3 \4/p" | xargs)"
 check "nats that are not given" "2 0" "$(status diffuse --accept entropy) $(status diffuse --accept entropy --threshold 0.1)"
 check "a strategy that the model was not trained for" \
   "headrace: strategy 'full_attention': the model is trained on causal blocks, which it does not decode; strategies that do: autoregressive, multi_bd, multi_bd_edit, d2f, dmax; status 2" \
@@ -415,10 +436,10 @@ check "and --json states it" '"cfg_scale": 2 "steps": 55' "$(guided --cfg-scale 
 check "a ban where the model names no end token" "headrace: end tokens are banned, but the model names none; status 2" \
   "$("$headrace" generate "$golden/llada" --random-weights 1 -p x -n 2 --ban-end-tokens 2>&1 | tail -n 1); status $(status "$headrace" generate "$golden/llada" --random-weights 1 -p x -n 2 --ban-end-tokens)"
 check "guidance of a model whose loop has none" \
-  "headrace: cfg_scale is 2, expected 0 with this model, whose published loop has no guidance; status 2" \
+  "headrace: --cfg-scale is 2, expected 0 with this model, whose published loop has no guidance; status 2" \
   "$("$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2 2>&1 | tail -n 1); status $(status "$headrace" generate "$work/dream" -p x -n 2 -c 32 --cfg-scale 2)"
 check "of a strategy that does not read it, by nothing too" \
-  "headrace: strategy 'multi_bd': cfg_scale is 1, expected 0; strategies that read it: full_attention; status 2 2" \
+  "headrace: strategy 'multi_bd': --cfg-scale is 1, expected none; strategies that read it: full_attention; status 2 2" \
   "$(diffuse --cfg-scale 1); status $(status diffuse --cfg-scale 1) $(status diffuse --cfg-scale 0)"
 check "below 0, without an end, and no number" "2 2 2" \
   "$(status guided --cfg-scale -1) $(status guided --cfg-scale inf) $(status guided --cfg-scale nan)"
@@ -445,7 +466,7 @@ check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 
 check "a threshold in percent, for one text and for puzzles" "2 2" \
   "$(status diffuse --threshold 90) $(status "$headrace" eval puzzles --limit 1 --strategies auto --thresholds 90)"
 check "one below 0, and the sentence about it" \
-  "headrace: threshold is -1, expected 0 to 1, or inf for a probability that no token passes; status 2" \
+  "headrace: --threshold is -1, expected 0 to 1, or inf for a probability that no token passes; status 2" \
   "$("$headrace" generate "$work/no_weights" -p x --threshold -1 2>&1); status $?"
 check "one that no token passes" "$(diffuse --threshold 1)" "$(diffuse --threshold inf)"
 check "a threshold that is no number" 2 "$(status diffuse --threshold nan)"
@@ -455,6 +476,10 @@ if [[ -c /dev/full ]]; then
   check "a trace that finds the disk full" 3 "$(status diffuse --trace /dev/full)"
   full=$("$headrace" generate -p x -n 1 2>&1 >/dev/full)
   check "text that finds the disk full" "3 headrace: standard output: cannot be written: No space left on device" "$? $full"
+  for asked in --version "generate --help"; do
+    full=$("$headrace" $asked 2>&1 >/dev/full)
+    check "$asked that finds the disk full" "3 headrace: standard output: cannot be written: No space left on device" "$? $full"
+  done
   check "a curve that finds the disk full" 3 "$(status "$headrace" eval puzzles --limit 1 --thresholds 0.9 --strategies auto --svg /dev/full)"
 fi
 check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"
@@ -472,6 +497,9 @@ if [[ -n "$terminal" ]]; then
     /dev/null >"$work/canvas/screen"
   check "a canvas is redrawn while it is denoised" 3 "$(grep -o $'\033\[J' "$work/canvas/screen" | wc -l)"
   check "guesses coloured by how sure they are" yes "$(grep -q $'\033\[31m' "$work/canvas/screen" && echo yes)"
+  check "columns of a terminal that does not say its rows" "" \
+    "$(script -qec "stty cols 12 rows 0; TERM=xterm NO_COLOR=1 $headrace generate $work/diffusion --random-weights 1 -p Once -n 20 --temperature 0 --ignore-eos" \
+      /dev/null </dev/null | grep -oE $'\033\\[(1[3-9]|[2-9][0-9])C')"
   check "nothing moves on a dumb terminal" "" "$(drawn 'TERM=dumb' | grep '░')"
 fi
 

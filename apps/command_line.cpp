@@ -1,0 +1,99 @@
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+#include "known_elsewhere.h"
+
+namespace headrace::app {
+namespace {
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+bool takes_number(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return std::ranges::any_of(std::initializer_list<std::string_view>{"INT", "UINT", "FLOAT"},
+                             [&type](std::string_view name) { return type.starts_with(name); });
+}
+
+// Whether `rest` may stick to the option's short name: nothing does to a flag, and to one of numbers only what begins
+// as one, so that llama.cpp's -sm is not -s with "m".
+bool may_stick(const CLI::Option& option, std::string_view rest) {
+  if (rest.empty()) return true;
+  return takes_value(option) && (!takes_number(option) || rest.find_first_of("0123456789+-.=") == 0);
+}
+
+// The name in a word that begins with '-', without what stands behind '=' or sticks to a short name.
+std::string option_name(const CLI::App& command, const std::string& word) {
+  if (known_elsewhere(word)) return word;
+  if (word.starts_with("--")) return word.substr(0, word.find('='));
+  const std::string name = word.substr(0, 2);
+  const CLI::Option* option = command.get_option_no_throw(name);
+  return option != nullptr && may_stick(*option, std::string_view(word).substr(2)) ? name : word;
+}
+
+}  // namespace
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+const CLI::App& parsed_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+WordReader::Kind WordReader::read(const std::string& word) {
+  only_values_ = only_values_ || (word == "--" && !value_next_);
+  if (only_values_ || value_next_) {
+    value_next_ = false;
+    return Kind::kValue;
+  }
+  if (word.size() > 1 && word.starts_with('-')) return read_option(word);
+  const std::vector<std::string> commands = command_names(*command_);
+  if (commands.empty()) return Kind::kValue;
+  name_ = word;
+  if (std::ranges::find(commands, word) == commands.end()) return Kind::kUnknownCommand;
+  command_ = command_->get_subcommand(word);
+  path_ += " " + word;
+  return Kind::kCommand;
+}
+
+WordReader::Kind WordReader::read_option(const std::string& word) {
+  name_ = option_name(*command_, word);
+  const std::vector<std::string> names = option_names(*command_);
+  if (std::ranges::find(names, name_) == names.end()) return Kind::kUnknownOption;
+  option_ = command_->get_option(name_);
+  value_next_ = takes_value(*option_) && word == name_;
+  return Kind::kOption;
+}
+
+std::vector<std::string> with_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  WordReader reader(app);
+  for (const std::string& argument : arguments) {
+    const bool names_option = reader.read(argument) == WordReader::Kind::kOption;
+    if (names_option && takes_value(*reader.option()) && argument == reader.name() + "=") {
+      words.insert(words.end(), {reader.name(), ""});
+    } else {
+      words.push_back(argument);
+    }
+  }
+  return words;
+}
+
+}  // namespace headrace::app
