@@ -40,8 +40,8 @@ std::optional<std::string> busy_cores(const CoreTime& time) {
   constexpr double kLeast = 2, kShare = 0.75;
   if (time.cores <= 1 || time.wall_s < kLeast || time.share() >= kShare) return std::nullopt;
   return fmt::format(
-      "the threads had {:.0f} % of the time of {:g} cores: other work keeps these busy; OMP_WAIT_POLICY=passive or -t 1 "
-      "may be many times faster",
+      "the threads had {:.0f} % of the time of {:g} cores: other work keeps these busy; OMP_WAIT_POLICY=passive or "
+      "-t 1 may be many times faster",
       100 * time.share(), time.cores);
 }
 
