@@ -231,6 +231,19 @@ TEST_P(StepsAheadOf, RequestsComeGoAndWait) {
   });
 }
 
+// The first and the third have a page in common, which the first runs alone, so that a row each is left of their
+// prompts when the second decodes already, before them: behind that step it stands between them.
+TEST_P(StepsAheadOf, LastRowsOfPromptsRunBesideWhoDecodes) {
+  expect_both_alike(3, [](Engine& engine, int32_t step) {
+    if (step > 0) return;
+    std::vector<int32_t> one = prompt_of(16), other = one;
+    one.push_back(7), other.push_back(8);
+    engine.add(one, likely(20));
+    engine.add(prompt_of(3, 1), drawn(20, 5));
+    engine.add(other, likely(20));
+  });
+}
+
 TEST_P(StepsAheadOf, WhoComesDoesNotWaitUntilSomebodyEnds) {
   int32_t now = 0;
   int64_t newcomer = 0;

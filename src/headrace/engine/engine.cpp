@@ -174,6 +174,17 @@ std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   return steps;
 }
 
+std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before, Scheduler::Admits admits) {
+  std::vector<ScheduledStep> planned = next_steps(admits), steps;
+  for (const ScheduledStep& one : before) {
+    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
+    if (one.sequence != nullptr && same != planned.end()) steps.push_back(std::move(*same));
+  }
+  HR_REQUIRE(steps.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", steps.size(),
+             " requests, the scheduler with ", planned.size());
+  return steps;
+}
+
 std::vector<StepOutput> Engine::run_step() {
   if (!warm_up_.empty()) {
     step_warm_up();

@@ -102,6 +102,9 @@ class Engine {
   void give_up(const std::string& fault);
   void check_device() const;
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
+  // Of a flight, in the order that it took off with, which the device keeps: the scheduler's changes when the last of a
+  // prompt is cached.
+  std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before, Scheduler::Admits admits);
   std::vector<StepOutput> run_step();
   void step_warm_up();
   // Starts a step that the device ends by itself, if all of `steps` are of that kind.
@@ -110,7 +113,6 @@ class Engine {
   void note_host(const std::vector<ScheduledStep>& steps);
   // Waits for the step in flight, starts the next one where nothing stands against it, and commits.
   std::vector<StepOutput> land();
-  void fly_on(const std::vector<ScheduledStep>& landed);
   // The same of single tokens. Starts a step whose tokens a device reads, if all of `steps` decide one each.
   bool take_off_tokens(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   // Queues the next step, where nothing stands against it, then waits for the one in flight, and commits.

@@ -67,17 +67,6 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   return true;
 }
 
-// The scheduler's order changes when the last of a prompt is cached; the device keeps the one that it took off with.
-void Engine::fly_on(const std::vector<ScheduledStep>& landed) {
-  std::vector<ScheduledStep> planned = next_steps();
-  for (const ScheduledStep& before : landed) {
-    const auto same = std::ranges::find(planned, before.sequence, &ScheduledStep::sequence);
-    if (before.sequence != nullptr && same != planned.end()) flight_.push_back(std::move(*same));
-  }
-  HR_REQUIRE(flight_.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", flight_.size(),
-             " requests, the scheduler with ", planned.size());
-}
-
 std::vector<StepOutput> Engine::land() {
   BlockLoop& loop = *runner_.block_loop();
   const BlockLoop::Step step = loop.wait();
@@ -93,7 +82,7 @@ std::vector<StepOutput> Engine::land() {
   for (const ScheduledStep& one : landed) counters_.rows += one.plan.num_rows();
   counters_.tokens += static_cast<int64_t>(outputs.size());
   if (!goes_on) return outputs;
-  fly_on(landed);
+  flight_ = next_in_order(landed, Scheduler::Admits::kWhoFits);
   int32_t rows = 0, samples = 0;
   for (const ScheduledStep& one : flight_) {
     rows += one.plan.num_rows();

@@ -40,10 +40,9 @@ bool Engine::goes_on(const std::vector<ScheduledStep>& steps) const {
 void Engine::queue_next(const std::vector<ScheduledStep>& before) {
   const std::array<SampledToken, 1> to_come{};
   for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, to_come);
-  flight_ = next_steps(Scheduler::Admits::kNobody);
-  HR_REQUIRE(std::ranges::equal(flight_, before, {}, &ScheduledStep::sequence, &ScheduledStep::sequence),
-             ErrorCode::kInternal, "engine: the device goes on with ", before.size(), " requests, the scheduler with ",
-             flight_.size());
+  flight_ = next_in_order(before, Scheduler::Admits::kNobody);
+  HR_REQUIRE(flight_.size() == before.size(), ErrorCode::kInternal, "engine: the device goes on with ", before.size(),
+             " requests, the scheduler with ", flight_.size());
   queue(flight_, spots_of(flight_), builder_.build(flight_, scheduler_.table(), &runner_.backend()),
         ModelRunner::Inputs::kLastTokens);
 }
