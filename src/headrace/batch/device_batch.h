@@ -16,7 +16,7 @@ struct DeviceBatchConfig {
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   int64_t max_snapshots = 0, max_encoder_tokens = 0;
-  int64_t plan_bytes = DevicePlans::kBytes;
+  int64_t plan_bytes = DevicePlans::kBytes;  // for what kernels work out about a batch
 };
 
 // Keeps a device's copy of the arrays that kernels read of a batch, at addresses that never change, so a captured
