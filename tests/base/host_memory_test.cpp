@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/base/device_runtime.h"
 #include "support/fake_root.h"
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -45,6 +47,15 @@ TEST_F(HostMemory, AnOuterGroupMayAllowLessThanTheInnerOne) {
   write("sys/fs/cgroup/user.slice/memory.swap.max", "0\n");
   write("sys/fs/cgroup/user.slice/me.scope/memory.max", "6442450944\n");
   EXPECT_EQ(available_host_memory(root_), 2 * kGiB);
+}
+
+// Weights that do not fit would be filled until Linux ends the program.
+TEST(MemoryOfTheHost, IsRefusedWhereNotSoMuchIsAvailable) {
+  if (!available_host_memory()) GTEST_SKIP() << "this system does not say what is available";
+  const auto refused = testing_support::refusal_of([] { cpu_runtime().allocate(size_t{1} << 50); });  // a pebibyte
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_TRUE(refused.sentence.starts_with("cpu: could not allocate 1125899906842624 bytes; ")) << refused.sentence;
+  EXPECT_TRUE(refused.sentence.ends_with(" are left, and 67108864 stay free")) << refused.sentence;
 }
 
 }  // namespace

@@ -2,17 +2,19 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
 #include "headrace/base/error.h"
+#include "headrace/base/host_memory.h"
 
 namespace headrace {
 namespace {
 
 constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20,
-                 kGiveBackThreshold = size_t{64} << 20;
+                 kGiveBackThreshold = size_t{64} << 20, kAskEvery = size_t{64} << 20;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -40,6 +42,7 @@ class CpuRuntime final : public DeviceRuntime {
   Device device() const override { return {}; }
 
   void* allocate(size_t bytes) override {
+    require_available(bytes);
     const bool huge = bytes >= kHugeThreshold;
     const size_t alignment = huge ? kHugePage : kAlignment;
     void* memory = std::aligned_alloc(alignment, round_up(bytes == 0 ? 1 : bytes, alignment));
@@ -57,6 +60,19 @@ class CpuRuntime final : public DeviceRuntime {
   void copy_on_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
   std::unique_ptr<DeviceMark> make_mark() override { return std::make_unique<CpuMark>(); }
+
+ private:
+  // Linux hands out more memory than there is, and ends a program that uses it without a word. Weights may be many
+  // small tensors, so what is there is asked for once in so many bytes.
+  void require_available(size_t bytes) {
+    if (unasked_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kAskEvery) return;
+    unasked_.store(0, std::memory_order_relaxed);
+    const auto available = available_host_memory();
+    HR_REQUIRE(!available || bytes + kAskEvery <= static_cast<uint64_t>(*available), ErrorCode::kOutOfMemory,
+               "cpu: could not allocate ", bytes, " bytes; ", *available, " are left, and ", kAskEvery, " stay free");
+  }
+
+  std::atomic<size_t> unasked_ = 0;
 };
 
 }  // namespace
