@@ -1,7 +1,6 @@
 // headrace bench: one JSON object per line and case, the machine's limits measured in the same run.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <optional>
 
 #include "batch_bench.h"
@@ -20,6 +19,7 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "seconds_since.h"
 
 namespace headrace::app {
 namespace {
@@ -50,10 +50,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
   LLMOptions options = options_of(flags);
   options.context.threads = threads;
   options.keep_text = SchedulerConfig::KeepText::kNo;  // every prompt is to be computed
-  const auto start = std::chrono::steady_clock::now();
-  const auto seconds_since = [](auto then) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
-  };
+  const auto start = Clock::now();
   const Device device = open_device(options.device).device();
   const double device_start = seconds_since(start);
   LLM llm(model_directory(flags.model), options);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "device_limits.h"
 #include "output.h"
+#include "seconds_since.h"
 
 #include "headrace/base/device_runtime.h"
 
@@ -15,9 +15,6 @@ namespace {
 
 constexpr int32_t kOutput = 256, kSteps = 96;
 constexpr int64_t kWarmUp = 32;  // steps: a card that rested is slower by up to 3 % in the first 20
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 SamplingParams scripted(int32_t block_size) {
   SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -157,13 +154,14 @@ void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLim
   const ModelInfo& info = llm.model_info();
   const double floor = step_floor(info, limits, m.rows);
   write_out(fmt::format(
-      "{{\"name\": \"blocks batch {} {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, \"drawn_step_s\": {:.6f}, "
+      "{{\"name\": \"blocks batch {} behind {} tokens {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, "
+      "\"drawn_step_s\": {:.6f}, "
       "\"rows\": {:.1f}, {}\"looped_step_s\": {:.6f}, "
       "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
       "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
-      requests, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows, floor_of(info),
-      m.looped_s, m.device_s, 1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate, floor,
-      m.step_s / floor, m.tokens_per_forward, m.tokens_per_s));
+      requests, input_len, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows,
+      floor_of(info), m.looped_s, m.device_s, 1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate,
+      floor, m.step_s / floor, m.tokens_per_forward, m.tokens_per_s));
 }
 
 }  // namespace

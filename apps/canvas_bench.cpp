@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <vector>
 
 #include "device_limits.h"
 #include "output.h"
+#include "seconds_since.h"
 
 namespace headrace::app {
 namespace {
@@ -16,9 +16,6 @@ namespace {
 constexpr int32_t kOutput = 64, kContext = 1024;
 constexpr int32_t kSteps = 12;  // at most, of a canvas that is denoised anew in each of them
 constexpr int32_t kPrompts[] = {64, 192, 448};
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 EngineConfig config_for(const LLM& llm, const std::string& strategy, RunnerConfig::Graphs graphs) {
   EngineConfig config = llm.config();

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -30,13 +29,10 @@
 #include "output.h"
 #include "sampling_flags.h"
 #include "screen.h"
+#include "seconds_since.h"
 
 namespace headrace::app {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // A model with its progress on standard error. Throws Interrupted.
 class LoadedModel {

@@ -13,7 +13,8 @@ struct DeviceLimits {
   double copy_rate = 0, matmul_rate = 0;  // bytes/s, both directions counted; flop/s in bf16
 };
 
-// By copies of 1 GiB, and products of 8192 rows and columns.
+// By copies of 1 GiB, and products of 8192 rows and columns, a second each: for as long a device's power limit lets
+// steps of many rows run as well. One that has rested multiplies faster, for some tenths of a second.
 DeviceLimits measured_limits(DeviceRuntime& runtime, const OpContext& context);
 
 // Seconds that a step of `rows` rows takes at least: to read the weights, or for the products of weights of 2 bytes.

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -22,11 +21,10 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "seconds_since.h"
 
 namespace headrace::app {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // No probability passes it: the likeliest token alone is kept.
 constexpr float kNever = std::numeric_limits<float>::infinity();
@@ -56,8 +54,7 @@ PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
   const Completion c = llm.generate(item.prompt, params, [](std::string_view, const Completion&) {
     return interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   });
-  const std::chrono::duration<double> seconds = Clock::now() - start;
-  return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds.count()};
+  return {1, c.text == item.answer ? 1 : 0, c.num_visible, c.num_forwards, seconds_since(start)};
 }
 
 // One way of decoding, under test.
