@@ -606,18 +606,22 @@ TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
     for (int64_t i = 0; i < 8; ++i) logits.data_as<float>()[i * kVocab + kMask] = 20;
     loop.started();
     loop.end_step(logits);
-    const BlockLoop::Step first = loop.wait();
-    EXPECT_EQ(first.next.running, 1);
-    EXPECT_EQ(first.next.rows, 4);
-    EXPECT_EQ(first.next.logits_rows, 1);
-    ASSERT_EQ(first.rows.ids.dim(0), 4);
-    for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(first.rows.ids.data_as<int32_t>()[i], 5 + i);
+    const BlockReport next = loop.wait();
+    EXPECT_EQ(next.running, 1);
+    EXPECT_EQ(next.rows, 4);
+    EXPECT_EQ(next.logits_rows, 1);
     loop.started();
-    loop.end_step(logits);
-    const BlockLoop::Step last = loop.wait();
-    EXPECT_EQ(last.rows.ids.dim(0), 1);
-    EXPECT_EQ(last.next.running, 0);
-    EXPECT_EQ(last.next.size, 0);
+    logits.data_as<float>()[9] = 15;  // of the row that is left
+    loop.end_step(logits);            // is over before anybody asks what the first one decided
+    const ChosenRows first = loop.decided();
+    ASSERT_EQ(first.ids.dim(0), 4);
+    for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(first.ids.data_as<int32_t>()[i], 5 + i);
+    const BlockReport last = loop.wait();
+    EXPECT_EQ(last.running, 0);
+    EXPECT_EQ(last.size, 0);
+    const ChosenRows second = loop.decided();
+    ASSERT_EQ(second.ids.dim(0), 1);
+    EXPECT_EQ(second.ids.data_as<int32_t>()[0], 9);
   }
   EXPECT_THROW(loop.wait(), Error);
 }

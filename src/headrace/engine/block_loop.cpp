@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "headrace/base/device_runtime.h"
 
@@ -126,7 +127,7 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
   in_flight_ = false;
   std::ranges::fill(all_states_, BlockState{});
   std::ranges::copy(states, all_states_.begin());
-  logits_rows_ = 0;
+  logits_rows_ = decided_rows_ = 0;
   for (BlockState& s : all_states_) {
     s.first_logit = logits_rows_;
     logits_rows_ += s.running != 0 ? s.num_samples(config_.block_size) : 0;
@@ -141,7 +142,7 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
   runtime_.copy_to_device(counter_.data(), counter.data(), sizeof counter);
 }
 
-BlockLoop::Step BlockLoop::wait() {
+BlockReport BlockLoop::wait() {
   HR_REQUIRE(in_flight_, ErrorCode::kInternal, "block loop: no step is in flight");
   auto* report = static_cast<BlockReport*>(shared_);
   const std::atomic_ref<int32_t> arrived(report->step);
@@ -154,18 +155,21 @@ BlockLoop::Step BlockLoop::wait() {
   }
   in_flight_ = false;
   steps_ = wanted;
-  Step step{*report,
-            {Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_, 4}),
-             Tensor(DType::kI32, {logits_rows_}), Tensor(DType::kF32, {logits_rows_})}};
-  const int32_t* from = results_of(wanted);
-  for (int64_t i = 0; i < logits_rows_; ++i, from += kResultWords) {
-    step.rows.best.data_as<int32_t>()[i] = from[0];
-    std::memcpy(step.rows.stats.data_as<float>() + 4 * i, from + 1, 4 * sizeof(float));
-    step.rows.ids.data_as<int32_t>()[i] = from[5];
-    std::memcpy(step.rows.logits.data_as<float>() + i, from + 6, sizeof(float));
+  decided_rows_ = std::exchange(logits_rows_, report->logits_rows);
+  return *report;
+}
+
+ChosenRows BlockLoop::decided() const {
+  ChosenRows rows{Tensor(DType::kI32, {decided_rows_}), Tensor(DType::kF32, {decided_rows_, 4}),
+                  Tensor(DType::kI32, {decided_rows_}), Tensor(DType::kF32, {decided_rows_})};
+  const int32_t* from = results_of(steps_);
+  for (int64_t i = 0; i < decided_rows_; ++i, from += kResultWords) {
+    rows.best.data_as<int32_t>()[i] = from[0];
+    std::memcpy(rows.stats.data_as<float>() + 4 * i, from + 1, 4 * sizeof(float));
+    rows.ids.data_as<int32_t>()[i] = from[5];
+    std::memcpy(rows.logits.data_as<float>() + i, from + 6, sizeof(float));
   }
-  logits_rows_ = step.next.logits_rows;
-  return step;
+  return rows;
 }
 
 }  // namespace headrace

@@ -51,13 +51,12 @@ class BlockLoop {
   // A step was queued.
   void started() { in_flight_ = true; }
 
-  struct Step {
-    BlockReport next;
-    ChosenRows rows;
-  };
-  // What the step that is in flight decided, as soon as it is over. Polls memory that the device writes; the device is
-  // asked only when it takes long, so that its errors come out. Error kCuda.
-  Step wait();
+  // What comes behind the step that is in flight, as soon as that is over: it can be started before anything else is
+  // done. Polls memory that the device writes; the device is asked only when it takes long, so that its errors come
+  // out. Error kCuda.
+  BlockReport wait();
+  // What the step decided that was waited for last, also while the next one runs.
+  ChosenRows decided() const;
 
   const BlockLoopConfig& config() const { return config_; }
 
@@ -76,8 +75,9 @@ class BlockLoop {
   std::vector<BlockState> all_states_;  // staging: those that run, then those that do not
   void* shared_ = nullptr;              // report, then results
   size_t shared_bytes_ = 0;
-  int32_t steps_ = 0;        // that were waited for
-  int32_t logits_rows_ = 0;  // of the step in flight
+  int32_t steps_ = 0;         // that were waited for
+  int32_t logits_rows_ = 0;   // of the step in flight
+  int32_t decided_rows_ = 0;  // of the last that was waited for
   bool in_flight_ = false;
 };
 

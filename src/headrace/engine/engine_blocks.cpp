@@ -69,14 +69,13 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
 
 std::vector<StepOutput> Engine::land() {
   BlockLoop& loop = *runner_.block_loop();
-  const BlockLoop::Step step = loop.wait();
+  const BlockReport next = loop.wait();
   const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
-  const BlockReport& next = step.next;
   // Who waits may be admitted when somebody ends.
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
   const bool goes_on = next.running > 0 && !changes;
   if (goes_on) runner_.next_blocks(next, most_keys_of(landed, loop.config().block_size));
-  std::vector<StepOutput> outputs = commit(landed, Sampler::describe(step.rows));
+  std::vector<StepOutput> outputs = commit(landed, Sampler::describe(loop.decided()));
   ++counters_.steps;
   ++counters_.device_steps;
   for (const ScheduledStep& one : landed) counters_.rows += one.plan.num_rows();
