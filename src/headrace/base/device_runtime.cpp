@@ -14,7 +14,8 @@ namespace headrace {
 namespace {
 
 constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20,
-                 kGiveBackThreshold = size_t{64} << 20, kAskEvery = size_t{64} << 20;
+                 kGiveBackThreshold = size_t{64} << 20;
+constexpr int64_t kAskEvery = int64_t{64} << 20;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -48,9 +49,15 @@ class CpuRuntime final : public DeviceRuntime {
     void* memory = std::aligned_alloc(alignment, round_up(bytes == 0 ? 1 : bytes, alignment));
     HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu: could not allocate ", bytes, " bytes");
     if (huge) madvise(memory, round_up(bytes, kHugePage), MADV_HUGEPAGE);  // a hint: failure costs speed alone
+    held_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     return memory;
   }
-  void release(void* memory, size_t) noexcept override { std::free(memory); }
+  void release(void* memory, size_t bytes) noexcept override {
+    std::free(memory);
+    const int64_t held =
+        held_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed) - static_cast<int64_t>(bytes);
+    if (held < asked_.load(std::memory_order_relaxed)) asked_.store(held, std::memory_order_relaxed);
+  }
   void fill_zero(void* memory, size_t bytes) override {
     if (bytes >= kGiveBackThreshold && give_back(static_cast<char*>(memory), bytes)) return;
     std::memset(memory, 0, bytes);
@@ -63,16 +70,17 @@ class CpuRuntime final : public DeviceRuntime {
 
  private:
   // Linux hands out more memory than there is, and ends a program that uses it without a word. Weights may be many
-  // small tensors, so what is there is asked for once in so many bytes.
+  // small tensors, so what is there is asked for each time that so many bytes more are held.
   void require_available(size_t bytes) {
-    if (unasked_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kAskEvery) return;
-    unasked_.store(0, std::memory_order_relaxed);
+    const int64_t held = held_.load(std::memory_order_relaxed) + static_cast<int64_t>(bytes);
+    if (held < asked_.load(std::memory_order_relaxed) + kAskEvery) return;
     const auto available = available_host_memory();
-    HR_REQUIRE(!available || bytes + kAskEvery <= static_cast<uint64_t>(*available), ErrorCode::kOutOfMemory,
+    HR_REQUIRE(!available || static_cast<int64_t>(bytes) + kAskEvery <= *available, ErrorCode::kOutOfMemory,
                "cpu: could not allocate ", bytes, " bytes; ", *available, " are left, and ", kAskEvery, " stay free");
+    asked_.store(held, std::memory_order_relaxed);
   }
 
-  std::atomic<size_t> unasked_ = 0;
+  std::atomic<int64_t> held_ = 0, asked_ = 0;  // bytes; when it was asked last
 };
 
 }  // namespace
