@@ -140,6 +140,7 @@ cuda::Sm90Task task_of(const EqualRequests& of, Determinism determinism) {
                     .tiles128 = tiles(128),
                     .tiles192 = tiles(192),
                     .max_keys = of.keys,
+                    .seen_keys = of.keys,
                     .determinism = determinism},
           .pool = of.pool,
           .kernel_dim = of.kernel_dim,
@@ -228,6 +229,14 @@ TEST(HopperAttentionPlan, PromptsThatFillTheDeviceAreWholeRows) {
   EXPECT_EQ(fast_plan({.rows = 16 * 128}).teams, 1);
   EXPECT_EQ(strict_sm90_plan({.rows = 33 * 128}).groups, 1);  // two pieces for each multiprocessor
   EXPECT_EQ(strict_sm90_plan({.rows = 32 * 128}).groups, 2);
+}
+
+TEST(HopperAttentionPlan, StrictPromptsOverMoreKeysThanAGroupHaveTheirKernel) {
+  EXPECT_FALSE(strict_sm90_plan({.rows = 8192, .keys = 4096}).many_groups);
+  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 4097}).many_groups);
+  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 2049, .pool = PoolHolds::kCodes}).many_groups);
+  EXPECT_FALSE(strict_sm90_plan({.rows = 64, .keys = 4097}).many_groups);
+  EXPECT_FALSE(fast_plan({.rows = 8192, .keys = 4097}).many_groups);
 }
 
 TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {

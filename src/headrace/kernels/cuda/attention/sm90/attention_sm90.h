@@ -72,8 +72,9 @@ struct AttentionCall {
   KVMaps maps;
   AttentionParams p;
   WorkPlan plan;
-  int rows = 0, keys = 0;  // of the attention kernel's tiles
-  int blocks = 0;          // of it
+  int rows = 0, keys = 0;    // of the attention kernel's tiles
+  int blocks = 0;            // of it
+  bool many_groups = false;  // of strict mode's a piece may well hold several: for speed alone
 };
 
 // T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. Tall: for requests with

@@ -64,6 +64,8 @@ struct Sm90Plan {
   bool needs_room = false;  // without that memory another plan is better
   int long_group_keys = 0;  // of groups where there is a block for each of them; 0: group_keys whatever there is
   bool finer_end = false;   // groups of what is taken last are shorter, likewise
+  // Strict mode: whole rows may well hold several groups. A kernel for that is faster there, and either is right.
+  bool many_groups = false;
   bool cuts_long_rows = false;  // of few rows beside prompts, where rows are whole
 };
 
@@ -81,6 +83,7 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   plan.group_keys = few              ? few_rows_group_keys(task.shape.max_keys)
                     : codes && !fast ? kStrictCodesGroupKeys
                                      : kSm90GroupKeys;
+  plan.many_groups = !fast && tall && task.shape.seen_keys > plan.group_keys;
   // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
   // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
   // own products: in long heads.

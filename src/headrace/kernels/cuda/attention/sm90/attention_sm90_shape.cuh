@@ -20,7 +20,8 @@ enum class KeyOrder : uint8_t { kFirstFirst, kLastFirst };
 // kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
 // up one of kValueParts parts of the values' columns. kResident blocks share a multiprocessor.
 template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
-          PoolHolds kPool_ = PoolHolds::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst>
+          PoolHolds kPool_ = PoolHolds::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst,
+          bool kManyGroups_ = false>
 struct Sm90Shape {
   using T = T_;
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
@@ -28,6 +29,8 @@ struct Sm90Shape {
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
   // Weights are found before it is known whether exponents have to follow, and again where they had to.
   static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;
+  // A piece may well hold many of strict mode's groups. Both are right for any number.
+  static constexpr bool kManyGroups = kManyGroups_;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
   static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
@@ -37,8 +40,9 @@ struct Sm90Shape {
   static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1 + kCodes);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
-  static constexpr int kQBytes = 64 * kDim * 2,
-                       kScratchBytes = (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
+  static constexpr int kQBytes = 64 * kDim * 2;
+  // Rows are done again, where they are, in memory of their own, or where the sums of the groups before were.
+  static constexpr int kScratchBytes = kManyGroups ? 0 : (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
   // Small heads leave room for more stages than strict mode's prompts need, whose sums of the groups before take it.
@@ -59,6 +63,8 @@ struct Sm90Shape {
       kRowGroups == 1 ? 0
                       : smaller(kValueDim / 8 + 1,
                                 (227 * 1024 - kOtherBytes - kTilesBytes - kCodeStages * 2 * kCodeBytes) / kStashUnit);
+  // Most of them do not fit there.
+  static constexpr bool kStashesFar = kStashUnits * 2 < kValueDim / 8 + 1;
   static constexpr int kSharedBytes =
       kOtherBytes + kTilesBytes + kCodeStages * 2 * kCodeBytes + kStashUnits * kStashUnit;
   static constexpr int kReleases = kCodes ? 128 : 4;  // of a warpgroup, at a barrier that says that it is done
@@ -74,6 +80,8 @@ struct Sm90Shape {
   static constexpr int kValueProducts = kValueDim / 2 < 64 * 1024 / kThreads ? 1 : 2;
   static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
   static_assert(kValueParts == 1 || kWarpgroups == 1);
+  static_assert(!kManyGroups ||
+                (kGuesses && kStashUnits * kStashUnit / kWarpgroups >= static_cast<int>(sizeof(RowScratch))));
   static_assert(kResident == 1 || (kWarpgroups == 1 && !kCodes));
   static_assert(!kCodes || (kTeams == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
 
@@ -128,14 +136,15 @@ struct SharedLayout {
     static_assert(sizeof(Control<S>) <= S::kControlBytes);
     return *reinterpret_cast<Control<S>*>(base + S::kWarpgroups * S::kQBytes + S::kTilesBytes);
   }
-  __device__ RowScratch& scratch() const {
-    return *reinterpret_cast<RowScratch*>(reinterpret_cast<char*>(&control()) + S::kControlBytes);
+  __device__ RowScratch& scratch(int warpgroup) const {
+    return *reinterpret_cast<RowScratch*>(S::kManyGroups ? stash() + warpgroup * S::kStashUnits * 128 * 16
+                                                         : reinterpret_cast<char*>(&control()) + S::kControlBytes);
   }
   __device__ char* k_codes(int stage) const {
     return reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes + stage * 2 * S::kCodeBytes;
   }
   __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
-  __device__ float* stash() const { return reinterpret_cast<float*>(k_codes(S::kCodeStages)); }
+  __device__ char* stash() const { return k_codes(S::kCodeStages); }
 };
 
 // The place in the list of tiles of keys of the one that a piece takes in place of tile `i`, counted from work.begin.

@@ -1,5 +1,7 @@
 // What becomes of a Hopper attention block's sums: teams are joined, groups of keys put away, rows written.
 #pragma once
+#include <type_traits>
+
 #include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_softmax.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_warpgroup.cuh"
@@ -68,56 +70,74 @@ struct Stash {
   static constexpr int kFar = kUnits - S::kStashUnits, kAhead = kFar <= 6 ? kFar : 0;
   // Where more lie there, so many are loaded before the first of them is added.
   static constexpr int kTogether = kAhead == 0 && kFar > 0 ? 11 : 1;
-  float *near, *far;
+  // An end of a group is code that comes from afar, as it runs once in many tiles: where there are many a unit is one
+  // instruction's. Else its words lie apart, which leaves the compiler's other code as it is fastest.
+  using Word = std::conditional_t<S::kManyGroups, float4, float>;
+  static constexpr int kBlockWords = kStashFloats * 256 / static_cast<int>(sizeof(Word) / sizeof(float));
+  Word *near, *far;
 
+  // Where rows may be done again in its place, a warpgroup's part of shared memory is in one piece.
   __device__ explicit Stash(const Warpgroup<S>& me)
-      : near(me.shared.stash() + me.number * 128 + me.thread),
-        far(me.plan.stash + static_cast<int64_t>(blockIdx.x) * kStashFloats * 256 + me.number * 128 + me.thread) {}
-  __device__ float load(int unit, int j) const {
-    return unit < S::kStashUnits ? near[(unit * 4 + j) * kStep] : far[(unit * 4 + j) * kStep];
-  }
-  __device__ void store(int unit, int j, float x) const {
-    if (unit < S::kStashUnits) {
-      near[(unit * 4 + j) * kStep] = x;
+      : near(reinterpret_cast<Word*>(me.shared.stash()) +
+             (S::kManyGroups ? me.number * S::kStashUnits : me.number) * 128 + me.thread),
+        far(reinterpret_cast<Word*>(me.plan.stash) + static_cast<int64_t>(blockIdx.x) * kBlockWords + me.number * 128 +
+            me.thread) {}
+  __device__ float4 load(int unit) const {
+    if constexpr (S::kManyGroups) {
+      return unit < S::kStashUnits ? near[unit * 128] : far[unit * kStep];
     } else {
-      far[(unit * 4 + j) * kStep] = x;
+      const float* from = (unit < S::kStashUnits ? near : far) + unit * 4 * kStep;
+      return make_float4(from[0], from[kStep], from[2 * kStep], from[3 * kStep]);
+    }
+  }
+  __device__ void store(int unit, float4 x) const {
+    if constexpr (S::kManyGroups) {
+      (unit < S::kStashUnits ? near[unit * 128] : far[unit * kStep]) = x;
+    } else {
+      float* to = (unit < S::kStashUnits ? near : far) + unit * 4 * kStep;
+      to[0] = x.x, to[kStep] = x.y, to[2 * kStep] = x.z, to[3 * kStep] = x.w;
     }
   }
 };
+
+// Adds the values of the groups before, times `a`, to those of this one, times `b`, of a thread's two rows.
+__device__ inline void add_values(float (&now)[4], const float4& before, const float (&a)[2], const float (&b)[2]) {
+  now[0] = PartSum::joined_value(before.x, a[0], now[0], b[0]);
+  now[1] = PartSum::joined_value(before.y, a[0], now[1], b[0]);
+  now[2] = PartSum::joined_value(before.z, a[1], now[2], b[1]);
+  now[3] = PartSum::joined_value(before.w, a[1], now[3], b[1]);
+}
 
 template <class S>
 __device__ void add_stashed(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
                             float (&sum)[2]) {
   using Place = Stash<S>;
   const Place from(me);
-  constexpr int kFirstAhead = Place::kUnits - Place::kAhead;
-  float ahead[Place::kAhead + 1][4], a[2], b[2];
+  constexpr int kFirstAhead = Place::kUnits - Place::kAhead, kTogether = Place::kTogether;
+  float4 ahead[Place::kAhead + 1];
+  float a[2], b[2];
 #pragma unroll
-  for (int unit = kFirstAhead; unit < Place::kUnits; ++unit) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) ahead[unit - kFirstAhead][j] = from.load(unit, j);
-  }
+  for (int unit = kFirstAhead; unit < Place::kUnits; ++unit) ahead[unit - kFirstAhead] = from.load(unit);
+  const float4 states = from.load(0);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const PartSum before{from.load(0, half), from.load(0, 2 + half)}, mine{largest[half], sum[half]};
+    const PartSum before{half == 0 ? states.x : states.y, half == 0 ? states.z : states.w},
+        mine{largest[half], sum[half]};
     const PartSum all = before.joined(mine);
     a[half] = before.factor(all), b[half] = mine.factor(all);
     largest[half] = all.largest, sum[half] = all.sum;
   }
 #pragma unroll
-  for (int first = 1; first < Place::kUnits; first += Place::kTogether) {
-    float before[Place::kTogether][4];
+  for (int first = 1; first < Place::kUnits; first += kTogether) {
+    float4 before[kTogether];
 #pragma unroll
-    for (int i = 0; i < Place::kTogether * 4; ++i) {
-      const int unit = first + i / 4;
-      if (unit >= Place::kUnits) continue;
-      before[i / 4][i % 4] = unit >= kFirstAhead ? ahead[unit - kFirstAhead][i % 4] : from.load(unit, i % 4);
+    for (int i = 0; i < kTogether; ++i) {
+      const int unit = first + i;
+      if (unit < Place::kUnits) before[i] = unit >= kFirstAhead ? ahead[unit - kFirstAhead] : from.load(unit);
     }
 #pragma unroll
-    for (int i = 0; i < Place::kTogether * 4; ++i) {
-      const int unit = first + i / 4, j = i % 4;
-      if (unit >= Place::kUnits) continue;
-      o[unit - 1][j] = PartSum::joined_value(before[i / 4][j], a[j / 2], o[unit - 1][j], b[j / 2]);
+    for (int i = 0; i < kTogether; ++i) {
+      if (first + i < Place::kUnits) add_values(o[first + i - 1], before[i], a, b);
     }
   }
 }
@@ -131,15 +151,12 @@ __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kVal
   for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], me.to_log2);
   if (stashed) add_stashed(me, o, largest, sum);
   const Stash<S> to(me);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    to.store(0, half, largest[half]), to.store(0, 2 + half, sum[half]);
-    largest[half] = -INFINITY, sum[half] = 0;
-  }
+  to.store(0, make_float4(largest[0], largest[1], sum[0], sum[1]));
+  largest[0] = largest[1] = -INFINITY, sum[0] = sum[1] = 0;
 #pragma unroll
   for (int d = 0; d < S::kValueDim / 8; ++d) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) to.store(d + 1, j, o[d][j]), o[d][j] = 0;
+    to.store(d + 1, make_float4(o[d][0], o[d][1], o[d][2], o[d][3]));
+    o[d][0] = o[d][1] = o[d][2] = o[d][3] = 0;
   }
 }
 
@@ -171,7 +188,7 @@ __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
   me.sync();
   for (int row = work.row0 + me.row_group() * 64; row < min(work.row0 + me.row_group() * 64 + 64, work.rows); ++row) {
     attend_row(me.p, work.request, work.span.q_off + me.packed.token(row),
-               work.kv_head * me.packed.group + me.packed.head(row), me.shared.scratch(), RowWrite::kWhereNaN,
+               work.kv_head * me.packed.group + me.packed.head(row), me.shared.scratch(me.number), RowWrite::kWhereNaN,
                RowTeam{1 + me.number, me.thread, first_column<S>(work), S::kValueDim});
   }
   me.sync();

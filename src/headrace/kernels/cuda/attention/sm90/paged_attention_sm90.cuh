@@ -92,9 +92,14 @@ void attend_sm90_tall(const AttentionCall& call, const Stream& stream) {
   constexpr int kGroups = tall_rows(kDim, kPool) / 64;
   if (call.plan.stash == nullptr) {  // fast mode
     launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kLastFirst>>(call, stream);
-  } else {
-    launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool>>(call, stream);
+    return;
   }
+  using Strict = Sm90Shape<T, kDim, kGroups, 1, 1, kPool>;
+  if constexpr (Strict::kStashesFar) {
+    if (call.many_groups)
+      return launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kFirstFirst, true>>(call, stream);
+  }
+  launch_sm90<Strict>(call, stream);
 }
 
 template <class T, int kDim, PoolHolds kPool>
