@@ -273,13 +273,15 @@ int eval_perplexity(const ModelFlags& flags, const std::string& file, Output out
   }();
   const double rate = static_cast<double>(p.tokens) / seconds_since(start);
   if (output == Output::kJson) {
-    write_out(
-        fmt::format("{{\"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, \"window\": {}}}\n",
-                    p.bits_per_byte(), p.tokens, rate, p.window));
+    write_out(fmt::format(
+        "{{\"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, "
+        "\"window\": {}}}\n",
+        p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window));
   } else {
     const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
-    write_out(fmt::format("{:.4f} bits per byte over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
-                          p.bits_per_byte(), p.tokens, p.window, why, rate));
+    write_out(
+        fmt::format("perplexity {:.4f}, {:.4f} bits per byte, over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
+                    p.per_token(), p.bits_per_byte(), p.tokens, p.window, why, rate));
   }
   return 0;
 }

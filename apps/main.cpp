@@ -128,8 +128,9 @@ void add_demo(CLI::App& app, Commands& c) {
 }
 
 void add_perplexity(CLI::App& eval, Commands& c) {
-  CLI::App* perplexity = eval.add_subcommand("perplexity", "bits per byte of a text, windows of 512 tokens");
-  perplexity->add_option("--file", c.perplexity_file, "UTF-8 text; -: standard input")->type_name(kFile)->required();
+  CLI::App* perplexity =
+      eval.add_subcommand("perplexity", "perplexity and bits per byte of a text, windows of 512 tokens");
+  perplexity->add_option("-f,--file", c.perplexity_file, "UTF-8 text; -: standard input")->type_name(kFile)->required();
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "one JSON object");
   perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });

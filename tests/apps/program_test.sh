@@ -319,6 +319,8 @@ check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep
 # Perplexity fits its window to the context.
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
 check "short context" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 | grep -c 'in windows of 63, which is what the context holds')"
+check "perplexity and bits per byte" 1 "$("$headrace" eval perplexity -f "$work/book" -c 64 | grep -cE '^perplexity [0-9.]+, [0-9.]+ bits per byte, over [0-9]+ tokens ')"
+check "perplexity in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -cE '^\{"perplexity": [0-9.]+, "bits_per_byte": ')"
 check "window in json" 1 "$("$headrace" eval perplexity --file "$work/book" -c 64 --json | grep -c '"window": 63}')"
 for family in llada diffusion_gemma; do
   check "no perplexity of $family, which is said before weights are read" 1 \

@@ -9,6 +9,9 @@
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "headrace/llm/start_report.h"
 #include "headrace/weights/config_file.h"
@@ -176,9 +179,15 @@ TEST(FairyHybrid, ASecondTurnGoesOnBehindTheFirstOnesAnswer) {
   }
 }
 
-TEST(FairyHybrid, BitsPerByteOfASentenceIsThatOfItsTokens) {
+TEST(FairyHybrid, PerplexityOfASentenceIsThatOfItsTokens) {
   LLM llm(kDemo, options(1));
-  const LLM::Perplexity p = llm.perplexity("Once upon a time there was a king.");
+  constexpr std::string_view kSentence = "Once upon a time there was a king.";
+  const LLM::Perplexity p = llm.perplexity(kSentence);
+  const std::vector<int32_t> ids = llm.tokenizer().encode(kSentence, {.add_special_tokens = AddSpecialTokens::kNo});
+  double nats = 0, first_bytes = static_cast<double>(llm.tokenizer().bytes_of(ids[0]).size());
+  for (const float logprob : llm.engine().score(ids)) nats -= static_cast<double>(logprob);
+  EXPECT_NEAR(p.per_token(), std::exp(nats / static_cast<double>(ids.size() - 1)), 1e-6);
+  EXPECT_NEAR(p.bits_per_byte() * (static_cast<double>(kSentence.size()) - first_bytes), nats / std::log(2.0), 1e-6);
   EXPECT_GT(p.bits_per_byte(), 0.3);
   EXPECT_LT(p.bits_per_byte(), 2.0);
   EXPECT_THROW(llm.perplexity(""), Error);

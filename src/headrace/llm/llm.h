@@ -1,5 +1,6 @@
 // Text in, text out: what the program, the server and the Python package call.
 #pragma once
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -85,7 +86,8 @@ class LLM {
     double bits = 0;
     int64_t bytes = 0, tokens = 0;
     int32_t window = 0;  // tokens of one
-    double bits_per_byte() const { return bits / static_cast<double>(bytes); }
+    double per_token() const { return std::exp2(bits / static_cast<double>(tokens)); }
+    double bits_per_byte() const { return bits / static_cast<double>(bytes); }  // whatever the vocabulary
   };
   // Windows of `window` tokens without overlap, of fewer where the context holds no more; in each, tokens 1.. are
   // predicted and their bytes counted. Error kInvalidArgument for models of full attention and of canvases. `on_window`
