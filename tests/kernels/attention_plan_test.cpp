@@ -234,6 +234,7 @@ TEST(HopperAttentionPlan, PromptsThatFillTheDeviceAreWholeRows) {
 TEST(HopperAttentionPlan, StrictPromptsOverMoreKeysThanAGroupHaveTheirKernel) {
   EXPECT_FALSE(strict_sm90_plan({.rows = 8192, .keys = 4096}).many_groups);
   EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 4097}).many_groups);
+  EXPECT_FALSE(strict_sm90_plan({.rows = 32 * 128, .keys = 4097}).many_groups) << "pieces of a group each";
   EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 2049, .pool = PoolHolds::kCodes}).many_groups);
   EXPECT_FALSE(strict_sm90_plan({.rows = 64, .keys = 4097}).many_groups);
   EXPECT_FALSE(fast_plan({.rows = 8192, .keys = 4097}).many_groups);

@@ -74,7 +74,7 @@ struct AttentionCall {
   WorkPlan plan;
   int rows = 0, keys = 0;    // of the attention kernel's tiles
   int blocks = 0;            // of it
-  bool many_groups = false;  // of strict mode's a piece may well hold several: for speed alone
+  bool many_groups = false;  // a piece may well hold several of strict mode's groups: for speed alone
 };
 
 // T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. Tall: for requests with

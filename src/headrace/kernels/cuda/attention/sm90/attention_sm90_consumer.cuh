@@ -251,7 +251,8 @@ struct Consumer {
       stashed = true;
       cut = work.tiles.group_end(me.plan.group_tiles, cut);
     };
-    // Of the last tile of a group with the first of the next behind it, seen whole both: a third of step()'s code.
+    // Of the last tile of a group with the first of the next behind it, seen whole both: step() without what that
+    // spares.
     const auto step_to_next_group = [&] {
       const RingPlace<S::kStages> v = start_plain();
       wgmma_wait<0>();

@@ -83,14 +83,16 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   plan.group_keys = few              ? few_rows_group_keys(task.shape.max_keys)
                     : codes && !fast ? kStrictCodesGroupKeys
                                      : kSm90GroupKeys;
-  plan.many_groups = !fast && tall && task.shape.seen_keys > plan.group_keys;
   // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
   // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
   // own products: in long heads.
   if (!fast && !tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
   // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
   const int64_t groups = (int64_t{task.shape.max_keys} + plan.group_keys - 1) / plan.group_keys;
-  if (groups < 2 || (tall && plan.pieces >= int64_t{2} * num_sms)) return;
+  if (groups < 2 || (tall && plan.pieces >= int64_t{2} * num_sms)) {
+    plan.many_groups = !fast && tall && task.shape.seen_keys > plan.group_keys;
+    return;
+  }
   plan.groups = groups;
   plan.finer_end = fast && !codes && !few;
   plan.needs_room = few;

@@ -181,7 +181,7 @@ template <class S>
 __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
   const int found = me.any_of_group(nan);
   if (!found) return;
-  int& taken = me.shared.control().scratch_taken;  // the warpgroups have one place for it
+  int& taken = me.shared.control().scratch_taken;  // the warpgroups have one place for it, but with many groups
   if (me.thread == 0) {
     while (atomicCAS(&taken, 0, 1) != 0) __nanosleep(100);
   }
