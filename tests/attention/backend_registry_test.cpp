@@ -48,6 +48,29 @@ TEST(BackendRegistry, AKernelSetCanBeForcedByName) {
   EXPECT_THROW(make_backend("cpu", {}, {}), Error);
 }
 
+TEST(BackendRegistry, GatedDeltaNetAloneNeedsNoCache) {
+  const GDNPool states({.num_layers = 1,
+                        .num_slots = 1,
+                        .num_k_heads = 1,
+                        .num_v_heads = 1,
+                        .head_k_dim = 16,
+                        .head_v_dim = 16,
+                        .conv_dtype = DType::kF32});
+  const auto backend = make_backend("cpu", {}, {.gdn_pool = &states});
+  ForwardBatch batch{.attn_backend = backend.get()};
+  batch.attn = {.spans = {{.ctx_len = 70, .phys0 = 70}}, .state_slots = {{1, 1}}};  // of tokens that no layer cached
+  EXPECT_NO_THROW(backend->init_forward_metadata(batch));
+  EXPECT_THROW(make_backend("cpu", {}, {.gdn_pool = &states, .full_attn_layer_ids = {3}}), Error);
+}
+
+TEST(BackendRegistry, ThereIsAThread) {
+  const KVPool pool(kPool);
+  const auto refused =
+      testing_support::refusal_of([&] { make_backend("cpu", {}, {.kv_pool = &pool, .context = {.threads = 0}}); });
+  EXPECT_EQ(refused.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.sentence, "attention backend 'cpu': threads is 0, expected 1 or more");
+}
+
 // The sampler on the host took the same name, which no set of a CPU has: what was chosen for a device failed behind the
 // weights.
 TEST(BackendRegistry, ADeviceHasNoKernelSetsAndSaysWhatChoosesItsKernels) {

@@ -77,6 +77,29 @@ TEST(RadixAttention, ReproducesTheVectorsOfTheSpecification) {
   }
 }
 
+TEST(RadixAttention, SaysWhatDoesNotFitTheBatch) {
+  const KVPool pool({.groups = {{{1, 4, 4}, {0}}}, .num_pages = 3, .page_size = 16, .dtype = DType::kF32});
+  for (const std::string_view name : backend_names(Device())) {
+    const auto backend = make_backend(name, {}, {.kv_pool = &pool});
+    const RadixAttention layer({.num_heads = 1, .head_dim = 4, .scaling = 1, .num_kv_heads = 1}, *backend);
+    const Tensor table = Tensor::zeros(DType::kI32, {1, 1}), slots = Tensor::zeros(DType::kI64, {2}),
+                 rows = Tensor::zeros(DType::kF32, {2, 4}), one = Tensor::zeros(DType::kF32, {1, 4}),
+                 out(DType::kF32, {2, 4});
+    table.data_as<int32_t>()[0] = 3, slots.data_as<int64_t>()[0] = 52, slots.data_as<int64_t>()[1] = 53;
+    ForwardBatch batch{.attn_backend = backend.get()};
+    batch.attn = {.spans = {{.q_len = 2, .ctx_len = 4, .phys0 = 4}}, .page_table = table, .write_slots = slots};
+    backend->init_forward_metadata(batch);
+    EXPECT_NO_THROW(layer.forward(rows, rows, rows, batch, out)) << name;
+    EXPECT_EQ(refusal_of([&] { layer.forward(rows, one, rows, batch, out); }).sentence,
+              "attention layer 0: k has 1 rows and v 2, the batch has 2 tokens");
+    EXPECT_EQ(refusal_of([&] { layer.forward(rows, one, one, batch, out); }).sentence,
+              "attention layer 0: k has 1 rows and v 1, the batch has 2 tokens");
+    table.data_as<int32_t>()[0] = 4;
+    EXPECT_EQ(refusal_of([&] { backend->init_forward_metadata(batch); }).sentence,
+              "request 0: page 0 of its cache is page 4 of the pool, expected 0 to 3");
+  }
+}
+
 TEST(RadixAttention, PartialResultsMergeByTheirLogSumExp) {
   for (const std::string_view backend : backend_names(Device())) {
     Spec24 spec;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "support/refusal.h"
+
 namespace headrace {
 namespace {
 
@@ -24,6 +26,17 @@ TEST(TensorView, ReshapeOfADenseTensorMergesAnything) {
   EXPECT_EQ(dense.view().reshape({6, 4}).strides(), (Shape{4, 1}));
   EXPECT_EQ(dense.view().reshape({24}).shape(), (Shape{24}));
   EXPECT_THROW(dense.view().reshape({5, 5}), Error);
+}
+
+TEST(Tensor, RefusesShapesThatNoMemoryHas) {
+  const auto refusal = [](const Shape& shape) {
+    return testing_support::refusal_of([&] { const Tensor tensor(DType::kF32, shape); });
+  };
+  EXPECT_EQ(refusal({-1, 4}).sentence,
+            "tensor: shape is [-1, 4], expected sizes of 0 or more and at most 2^63 - 1 bytes");
+  EXPECT_EQ(refusal({int64_t{1} << 40, int64_t{1} << 40}).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal({-2, -2}).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refusal({0, 4}).sentence, "");
 }
 
 TEST(TensorView, AsNamesTheTensorWhoseTypeIsWrong) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "support/refusal.h"
@@ -23,6 +25,7 @@ TEST(AttnMetadata, RefusesSpansThatContradictThemselves) {
       {{.q_off = 1}, "request 0: rows start at 1, expected 0 (rows are packed without gaps)"},
       {{.q_len = -1}, "request 0: q_len is -1, expected 0 or more"},
       {{.ctx_len = -2}, "request 0: ctx_len is -2, expected 0 or more"},
+      {{.phys0 = -4}, "request 0: phys0 is -4, expected 0 or more"},
       {{.hole_begin = 3, .hole_end = 1}, "request 0: hole_begin is 3, expected at least 0 and at most hole_end"},
       {{.block_size = 0}, "request 0: block_size is 0, expected 1 or more"},
       {{.ctx_len = 4, .kind = KeySpan::Kind::kPrefixFull},
@@ -38,12 +41,31 @@ TEST(AttnMetadata, RefusesTablesThatAreTooSmall) {
   AttnMetadata m{.spans = {{.ctx_len = 48, .page_row = 1}}, .page_table = table};
   EXPECT_EQ(refusal_of(m, 16), "");
   m.spans[0].ctx_len = 49;
-  EXPECT_EQ(refusal_of(m, 16), "request 0: row 1 and 4 pages of cache are outside the page table [2, 3]");
+  EXPECT_EQ(refusal_of(m, 16), "request 0 needs 4 pages of cache in row 1, the page table is [2, 3]");
   const Tensor slots = Tensor::zeros(DType::kI64, {2});
   EXPECT_EQ(refusal_of({.spans = {{}}, .write_slots = slots}),
             "batch: 2 write slots, expected one for each of 1 tokens");
   EXPECT_EQ(refusal_of({.spans = {{}}, .state_slots = {{}, {}}}),
             "batch: 2 state slots, expected one for each of 1 requests");
+}
+
+TEST(AttnMetadata, RefusesAPageTableOfAnotherKindAndPagesThatThePoolDoesNotHave) {
+  const KeySpan span{.ctx_len = 40};
+  for (const auto& [table, what] : {std::pair(Tensor::zeros(DType::kI64, {1, 3}).view(), "int64[1, 3]"),
+                                    std::pair(Tensor::zeros(DType::kI32, {3}).view(), "int32[3]")}) {
+    EXPECT_EQ(refusal_of({.spans = {span}, .page_table = table}, 16),
+              std::string("batch: the page table is ") + what + ", expected int32 [rows, pages]");
+  }
+  const Tensor table = Tensor::zeros(DType::kI32, {1, 4});
+  AttnMetadata m{.spans = {span}, .page_table = table};
+  const auto refusal = [&m] { return testing_support::refusal_of([&m] { m.validate(16, 9); }).sentence; };
+  int32_t* const pages = table.data_as<int32_t>();
+  pages[0] = 8, pages[3] = 1000;  // the last is no cached token's
+  EXPECT_EQ(refusal(), "");
+  pages[2] = 9;
+  EXPECT_EQ(refusal(), "request 0: page 2 of its cache is page 9 of the pool, expected 0 to 8");
+  pages[2] = -1;
+  EXPECT_EQ(refusal(), "request 0: page 2 of its cache is page -1 of the pool, expected 0 to 8");
 }
 
 TEST(AttnMetadata, KeepsNothingWhereNoPoolIsWritten) {

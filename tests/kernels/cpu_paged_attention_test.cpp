@@ -12,6 +12,7 @@
 #include "kernels/kernel_sets.h"
 #include "support/all_close.h"
 #include "support/random.h"
+#include "support/refusal.h"
 #include "support/tolerances.h"
 
 namespace headrace {
@@ -1169,6 +1170,23 @@ TEST_P(CpuPagedAttention, W33_StoringInFP8RoundsAsTheReferenceDoes) {
       EXPECT_TRUE(bit_equal(stored(ops(), scale), stored(reference::ops(), scale))) << name_of(type) << " " << scale;
     }
   }
+}
+
+TEST_P(CpuPagedAttention, RefusesAPageTableOfAnotherType) {
+  if (GetParam().starts_with("cuda")) GTEST_SKIP() << "whose tables lie on a device";
+  const KVPool pool({.groups = {{{1, 16, 16}, {0}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
+  const Tensor q = Tensor::zeros(DType::kF32, {1, 1, 16}), out(DType::kF32, {1, 1, 16});
+  const KeySpan span{.ctx_len = 4, .phys0 = 4, .kind = KeySpan::Kind::kNone};
+  const auto refusal = [&](DType type, const Shape& shape) {
+    const Tensor table = Tensor::zeros(type, shape);
+    return testing_support::refusal_of([&] {
+      ops().paged_attention(
+          {.q = q, .kv = pool.layer(0), .spans = std::span(&span, 1), .page_table = table, .out = out}, {});
+    });
+  };
+  EXPECT_EQ(refusal(DType::kI32, {1, 1}).sentence, "");
+  EXPECT_EQ(refusal(DType::kI64, {1, 1}).sentence, "paged_attention: page_table: dtype is int64, expected int32");
+  EXPECT_EQ(refusal(DType::kI32, {1}).sentence, "paged_attention: page_table: shape [1] has 1 dimensions, expected 2");
 }
 
 TEST_P(CpuPagedAttention, RefusesScalesOfAPoolOfFloats) {

@@ -15,7 +15,7 @@ namespace headrace {
 // from.
 enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
 std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
-// From a name of the above, or the origin's naive, triton, triton_grouped. Error kUnsupported for others.
+// From a name of the above, or Diffulex's naive, triton, triton_grouped. Error kUnsupported for others.
 AttnImpl attn_impl_from(std::string_view name);
 
 struct AttentionConfig {
@@ -23,9 +23,9 @@ struct AttentionConfig {
   float scale = 1;
   int32_t num_kv_heads = 0;
   AttnImpl attn_impl = AttnImpl::kGrouped;
-  std::optional<int32_t> sliding_window;         // keys that a row sees, its own included
+  std::optional<int32_t> sliding_window = {};    // keys that a row sees, its own included
   std::string_view kv_cache_layout = "unified";  // the only one; "distinct" is refused
-  OpContext context;
+  OpContext context = {};
   const OpSet* ops = nullptr;  // not owned, of attn_impl; null: this processor's
   float logit_cap = 0;         // 0: none
   AttentionType attn_type = AttentionType::kDecoder;
@@ -34,9 +34,9 @@ struct AttentionConfig {
 
 struct AttentionOptions {
   SaveKV save_kv_cache = SaveKV::kYes;
-  TensorView lse;                             // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
-  std::optional<NormRotaryArgs> norm_rotary;  // as RadixAttentionOptions
-  TensorView gate;                            // [num_tokens, num_heads, v_head_dim], likewise
+  TensorView lse = {};  // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
+  std::optional<NormRotaryArgs> norm_rotary = {};  // as RadixAttentionOptions
+  TensorView gate = {};                            // [num_tokens, num_heads, v_head_dim], likewise
 };
 
 // Not thread-safe, as its source.

@@ -60,6 +60,9 @@ void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in
   HR_REQUIRE(rows == batch.num_tokens() && out_rows == rows, ErrorCode::kInvalidArgument, "attention layer ",
              layer.layer_id(), ": ", in.q ? "q" : "k", " has ", rows, " rows and out ", out_rows, ", the batch has ",
              batch.num_tokens(), " tokens");
+  HR_REQUIRE(!in.k || (in.k.dim(0) == in.v.dim(0) && (in.k.dim(0) == rows || layer.is_cross_attention())),
+             ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(), ": k has ", in.k.dim(0), " rows and v ",
+             in.v.dim(0), ", the batch has ", batch.num_tokens(), " tokens");
   if (batch.num_tokens() == 0) return;
   if (batch.mode == ForwardMode::kDecode) {
     forward_decode(layer, in, batch, out);

@@ -13,9 +13,9 @@ namespace headrace {
 class CudaGraphSupport;
 
 struct AttnInputs {
-  TensorView q;     // [num_tokens, num_heads, head_dim]; null: k and v are stored, and nobody attends
-  TensorView k, v;  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
-  RadixAttentionOptions options;
+  TensorView q = {};          // [num_tokens, num_heads, head_dim]; null: k and v are stored, and nobody attends
+  TensorView k = {}, v = {};  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
+  RadixAttentionOptions options = {};
 };
 
 // Not thread-safe: one backend serves one engine and one device stream.

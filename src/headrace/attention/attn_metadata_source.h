@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// One per attention backend, and so one per engine (the origin's was a process-wide global): the runner installs the
+// One per attention backend, and so one per engine (Diffulex's was a process-wide global): the runner installs the
 // fetch function with each batch that it plans, and Attention reads through it. Not thread-safe: it belongs to the
 // engine's thread.
 class AttnMetadataSource {

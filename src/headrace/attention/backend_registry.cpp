@@ -37,6 +37,12 @@ const Row& find(std::string_view name, Device device) {
                                            "; built are: ", built));
 }
 
+// Of Gated DeltaNet alone, which no layer has a cache beside.
+const KVPool& pool_without_layers() {
+  static const KVPool pool({.num_pages = 1});
+  return pool;
+}
+
 }  // namespace
 
 std::vector<std::string_view> backend_names(Device device) {
@@ -53,10 +59,14 @@ const OpSet& backend_ops(std::string_view name, Device device, const BackendConf
 
 std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config) {
   const Row& row = find(name, device);
-  HR_REQUIRE(config.kv_pool != nullptr, ErrorCode::kInvalidArgument, "attention backend '", row.name,
-             "': a KV pool is needed");
+  HR_REQUIRE(config.kv_pool != nullptr || (config.gdn_pool != nullptr && config.full_attn_layer_ids.empty()),
+             ErrorCode::kInvalidArgument, "attention backend '", row.name, "': a KV pool is needed");
+  HR_REQUIRE(config.context.threads >= 1, ErrorCode::kInvalidArgument, "attention backend '", row.name,
+             "': threads is ", config.context.threads, ", expected 1 or more");
   const OpSet& ops = row.ops(config);
-  auto full = row.make(ops, config);
+  BackendConfig full_config = config;
+  if (config.kv_pool == nullptr) full_config.kv_pool = &pool_without_layers();
+  auto full = row.make(ops, full_config);
   if (config.gdn_pool == nullptr) return full;
   DeviceRuntime& runtime = config.runtime != nullptr ? *config.runtime : cpu_runtime();
   auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens, runtime);

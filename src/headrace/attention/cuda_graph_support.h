@@ -5,8 +5,8 @@
 namespace headrace {
 
 // Implemented by backends for which graphs mean something; AttentionBackend::cuda_graph_support() is null for the
-// others. Addresses that a graph reads stay fixed from init_cuda_graph_state() on. The methods have the origin's names
-// and take a ForwardBatch: the origin's arguments, rows of the page table and lengths, say neither where tokens are
+// others. Addresses that a graph reads stay fixed from init_cuda_graph_state() on. The methods have pymllm's names
+// and take a ForwardBatch: pymllm's arguments, rows of the page table and lengths, say neither where tokens are
 // stored nor at which addresses a device finds all this.
 class CudaGraphSupport {
  public:

@@ -10,8 +10,8 @@
 namespace headrace {
 
 struct GDNForwardMetadata {
-  std::vector<int64_t> cache_indices;  // [requests]: the state slot that each request writes
-  std::vector<int64_t> cu_seqlens;     // [requests + 1]: first row of each request; empty for a decode batch
+  std::vector<int64_t> cache_indices = {};  // [requests]: the state slot that each request writes
+  std::vector<int64_t> cu_seqlens = {};     // [requests + 1]: first row of each request; empty for a decode batch
 };
 
 // Not thread-safe, as AttentionBackend.

@@ -36,7 +36,7 @@ void OpSetBackend::require(const RadixAttentionConfig& layer) const {
 }
 
 void OpSetBackend::plan(const ForwardBatch& batch) {
-  batch.attn.validate(pool_.page_size());
+  batch.attn.validate(pool_.empty() ? 0 : pool_.page_size(), int64_t{pool_.num_pages()} + 1);
   if (batch.mode == ForwardMode::kIdle) return;  // nothing of it is read
   HR_REQUIRE(runtime_.device().type == DeviceType::kCPU || batch.attn.on_device != nullptr, ErrorCode::kInvalidArgument,
              "attention backend '", name_, "': the batch lies on the host; give it through a DeviceBatch");

@@ -10,16 +10,16 @@
 
 namespace headrace {
 
-// The origin's ten fields in its order.
+// pymllm's ten fields in its order.
 struct RadixAttentionConfig {
   int32_t num_heads = 0;
-  int32_t head_dim = 0;                        // of q and k
-  float scaling = 1;                           // usually 1 / sqrt(head_dim)
-  int32_t num_kv_heads = 0;                    // divides num_heads
-  int32_t layer_id = 0;                        // global: the layer's number in the model
-  float logit_cap = 0;                         // 0: none
-  std::optional<int32_t> v_head_dim;           // absent: head_dim
-  std::optional<int32_t> sliding_window_size;  // keys that a row sees, its own included; absent: all
+  int32_t head_dim = 0;                             // of q and k
+  float scaling = 1;                                // usually 1 / sqrt(head_dim)
+  int32_t num_kv_heads = 0;                         // divides num_heads
+  int32_t layer_id = 0;                             // global: the layer's number in the model
+  float logit_cap = 0;                              // 0: none
+  std::optional<int32_t> v_head_dim = {};           // absent: head_dim
+  std::optional<int32_t> sliding_window_size = {};  // keys that a row sees, its own included; absent: all
   enum class KeySource : uint8_t { kSelf, kCrossAttention } is_cross_attention = KeySource::kSelf;
   AttentionType attn_type = AttentionType::kDecoder;
 };
@@ -29,13 +29,13 @@ enum class SaveKV : uint8_t { kYes, kNo };
 // What a layer is called with besides q, k and v.
 struct RadixAttentionOptions {
   SaveKV save_kv_cache = SaveKV::kYes;  // kNo: the pool stays as it is; the new keys are seen all the same
-  TensorView q_rope, k_rope;  // [num_tokens, heads, r]: an added score term q_rope . k_rope; then q and k have
-                              // head_dim - r elements and the pool holds k | k_rope
-  TensorView lse;             // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
+  TensorView q_rope = {}, k_rope = {};  // [num_tokens, heads, r]: an added score term q_rope . k_rope; then q and k
+                                        // have head_dim - r elements and the pool holds k | k_rope
+  TensorView lse = {};                  // float32 [num_tokens, num_heads]: written with the log-sum-exp; or null
   // Run on q, if there is one, and k first, which are its own; not together with q_rope. What they hold afterwards is
   // open.
-  std::optional<NormRotaryArgs> norm_rotary;
-  TensorView gate;  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate) in the end; or null
+  std::optional<NormRotaryArgs> norm_rotary = {};
+  TensorView gate = {};  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate) in the end; or null
 };
 
 // Immutable; callable from any thread. Error kInvalidArgument from the constructor names the field.

@@ -11,17 +11,17 @@ struct RadixLinearAttentionConfig {
   int32_t gdn_layer_idx = 0;  // 0-based among the GDN layers: indexes the GDN pool
   int32_t num_k_heads = 0, num_v_heads = 0, head_k_dim = 0, head_v_dim = 0;
   // Not owned; alive as long as the layer.
-  TensorView conv_weight;  // [conv_dim, kernel], any float dtype; the last column multiplies the newest token
-  TensorView a_log;        // float32 [num_v_heads]
-  TensorView dt_bias;      // float32 [num_v_heads]
+  TensorView conv_weight = {};  // [conv_dim, kernel], any float dtype; the last column multiplies the newest token
+  TensorView a_log = {};        // float32 [num_v_heads]
+  TensorView dt_bias = {};      // float32 [num_v_heads]
 
   int32_t conv_dim() const { return 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim; }
 };
 
 struct GDNInputs {
-  TensorView mixed_qkv;  // [num_tokens, conv_dim]: q | k | v as projected
-  TensorView a, b;       // [num_tokens, num_v_heads]
-  GatedNorm norm;        // of the output; its gate null: none
+  TensorView mixed_qkv = {};  // [num_tokens, conv_dim]: q | k | v as projected
+  TensorView a = {}, b = {};  // [num_tokens, num_v_heads]
+  GatedNorm norm = {};        // of the output; its gate null: none
 };
 
 // Immutable; callable from any thread. Error kInvalidArgument from the constructor names the field.

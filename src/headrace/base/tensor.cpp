@@ -79,9 +79,21 @@ void TensorView::check_type(DType dtype, int rank_wanted, std::string_view name)
              " dimensions, expected ", rank_wanted);
 }
 
+namespace {
+
+size_t checked_bytes(DType dtype, const Shape& shape) {
+  int64_t bytes = size_of(dtype);
+  bool fits = true;
+  for (int i = 0; i < shape.rank(); ++i) fits &= shape[i] >= 0 && !__builtin_mul_overflow(bytes, shape[i], &bytes);
+  HR_REQUIRE(fits, ErrorCode::kInvalidArgument, "tensor: shape is ", shape,
+             ", expected sizes of 0 or more and at most 2^63 - 1 bytes");
+  return static_cast<size_t>(bytes);
+}
+
+}  // namespace
+
 Tensor::Tensor(DType dtype, const Shape& shape, DeviceRuntime& runtime) : runtime_(&runtime) {
-  const auto bytes = static_cast<size_t>(shape.numel() * size_of(dtype));
-  view_ = TensorView(runtime.allocate(bytes), dtype, shape, runtime.device());
+  view_ = TensorView(runtime.allocate(checked_bytes(dtype, shape)), dtype, shape, runtime.device());
 }
 
 Tensor Tensor::zeros(DType dtype, const Shape& shape, DeviceRuntime& runtime) {

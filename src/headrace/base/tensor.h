@@ -70,7 +70,7 @@ class TensorView {
 class Tensor {
  public:
   Tensor() = default;
-  // Contents unspecified. Error kOutOfMemory.
+  // Contents unspecified. Error kOutOfMemory; kInvalidArgument for a negative size, or more bytes than can be counted.
   Tensor(DType dtype, const Shape& shape, DeviceRuntime& runtime = cpu_runtime());
   static Tensor zeros(DType dtype, const Shape& shape, DeviceRuntime& runtime = cpu_runtime());
 

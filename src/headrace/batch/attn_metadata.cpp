@@ -12,6 +12,7 @@ void check_span(const KeySpan& span, int64_t request) {
   };
   if (span.q_len < 0) refuse("q_len", span.q_len, "0 or more");
   if (span.ctx_len < 0) refuse("ctx_len", span.ctx_len, "0 or more");
+  if (span.phys0 < 0) refuse("phys0", span.phys0, "0 or more");
   if (span.hole_begin < 0 || span.hole_begin > span.hole_end) {
     refuse("hole_begin", span.hole_begin, "at least 0 and at most hole_end");
   }
@@ -24,12 +25,24 @@ void check_span(const KeySpan& span, int64_t request) {
   }
 }
 
-void check_pages(const AttnMetadata& m, const KeySpan& span, int64_t request, int32_t page_size) {
+void check_page_table(const TensorView& table) {
+  HR_REQUIRE(table.dtype() == DType::kI32 && table.rank() == 2, ErrorCode::kInvalidArgument,
+             "batch: the page table is ", name_of(table.dtype()), table.shape(), ", expected int32 [rows, pages]");
+}
+
+void check_pages(const AttnMetadata& m, const KeySpan& span, int64_t request, int32_t page_size, int64_t pool_pages) {
   const int64_t pages = (span.ctx_len + page_size - 1) / page_size;
   if (pages == 0) return;
   HR_REQUIRE(m.page_table && span.page_row >= 0 && span.page_row < m.page_table.dim(0) && pages <= m.page_table.dim(1),
-             ErrorCode::kInvalidArgument, "request ", request, ": row ", span.page_row, " and ", pages,
-             " pages of cache are outside the page table ", m.page_table.shape());
+             ErrorCode::kInvalidArgument, "request ", request, " needs ", pages, " pages of cache in row ",
+             span.page_row, ", the page table is ", m.page_table.shape());
+  if (m.page_table.device().type != DeviceType::kCPU) return;
+  const auto table = m.page_table.as<const int32_t, 2>("page table");
+  for (int64_t i = 0; i < pages; ++i) {
+    const int32_t page = table(span.page_row, i);
+    HR_REQUIRE(page >= 0 && page < pool_pages, ErrorCode::kInvalidArgument, "request ", request, ": page ", i,
+               " of its cache is page ", page, " of the pool, expected 0 to ", pool_pages - 1);
+  }
 }
 
 bool stores_nothing(const TensorView& slots) {
@@ -49,7 +62,8 @@ bool AttnMetadata::keeps_nothing() const {
          std::ranges::all_of(state_slots, [](const StateSlots& slots) { return slots.write == kNoState; });
 }
 
-void AttnMetadata::validate(int32_t page_size) const {
+void AttnMetadata::validate(int32_t page_size, int64_t pool_pages) const {
+  if (page_size > 0 && page_table) check_page_table(page_table);
   int64_t next = 0;
   for (int64_t r = 0; r < num_requests(); ++r) {
     const KeySpan& span = spans[static_cast<size_t>(r)];
@@ -57,7 +71,7 @@ void AttnMetadata::validate(int32_t page_size) const {
                ", expected ", next, " (rows are packed without gaps)");
     next += span.q_len;
     check_span(span, r);
-    if (page_size > 0) check_pages(*this, span, r, page_size);
+    if (page_size > 0) check_pages(*this, span, r, page_size, pool_pages);
   }
   HR_REQUIRE(!write_slots || write_slots.numel() == next, ErrorCode::kInvalidArgument, "batch: ", write_slots.numel(),
              " write slots, expected one for each of ", next, " tokens");

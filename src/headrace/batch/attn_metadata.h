@@ -29,17 +29,17 @@ struct StateSnapshot {
 // One value per batch; owned by ForwardBatch. Views refer to memory of the engine (or of a test) that outlives
 // the forward pass.
 struct AttnMetadata {
-  std::vector<KeySpan> spans;            // one per request; rows are packed in this order without gaps
-  TensorView page_table;                 // int32 [rows, pages]: physical page of each logical page
-  TensorView write_slots;                // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
-  int64_t padding_rows = 0;              // at the end, to fill a captured graph: nobody reads their results
-  TensorView encoder_write_slots;        // int64 [encoder tokens]: where cross-attention stores encoder K and V
-  std::vector<StateSlots> state_slots;   // one per request; empty when the model has no GDN layers
-  std::vector<StateSnapshot> snapshots;  // sorted by request, then num_tokens
+  std::vector<KeySpan> spans = {};           // one per request; rows are packed in this order without gaps
+  TensorView page_table = {};                // int32 [rows, pages]: physical page of each logical page
+  TensorView write_slots = {};               // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
+  int64_t padding_rows = 0;                  // at the end, to fill a captured graph: nobody reads their results
+  TensorView encoder_write_slots = {};       // int64 [encoder tokens]: where cross-attention stores encoder K and V
+  std::vector<StateSlots> state_slots = {};  // one per request; empty when the model has no GDN layers
+  std::vector<StateSnapshot> snapshots = {};  // sorted by request, then num_tokens
   const DeviceMetadata* on_device =
       nullptr;  // not owned: the same arrays on the device that runs the batch; null on a CPU
-  std::optional<SelfConditioning> self_conditioning;  // of canvas rows (DiffusionGemma); other models refuse it
-  std::optional<TokenMerge> token_merge;              // embedding blend of strategies that carry soft tokens
+  std::optional<SelfConditioning> self_conditioning = {};  // of canvas rows (DiffusionGemma); other models refuse it
+  std::optional<TokenMerge> token_merge = {};              // embedding blend of strategies that carry soft tokens
 
   int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }
   int64_t num_tokens() const { return spans.empty() ? 0 : spans.back().q_off + spans.back().q_len; }
@@ -47,9 +47,10 @@ struct AttnMetadata {
   // Whether no pool is written: all slots are kDoNotStore, all states kNoState, and there are no snapshots. Of a batch
   // on a device as its upload has found it.
   bool keeps_nothing() const;
-  // Checks that the rows are packed, every span obeys its kind, and tables are large enough; Error
-  // kInvalidArgument names the request. `page_size` is the pool's; 0 skips the page-table checks.
-  void validate(int32_t page_size) const;
+  // Checks that the rows are packed, every span obeys its kind, tables are large enough, and, where the page table lies
+  // on the host, that pages of cached tokens are pages of the pool; Error kInvalidArgument names the request.
+  // `page_size` is the pool's; 0 skips the page-table checks. `pool_pages`: with the reserved one.
+  void validate(int32_t page_size, int64_t pool_pages = INT64_MAX) const;
 };
 
 }  // namespace headrace

@@ -28,8 +28,8 @@ struct DeviceMetadata {
   enum class Keeps : uint8_t { kNothing, kSomething } keeps = Keeps::kSomething;  // AttnMetadata::keeps_nothing
   DevicePlans* plans = nullptr;  // of the batch; null: kernels keep nothing from one layer to the next
   // Their views on the device; AttnMetadata keeps the host's.
-  std::optional<TokenMerge> token_merge;
-  std::optional<SelfConditioning> self_conditioning;
+  std::optional<TokenMerge> token_merge = {};
+  std::optional<SelfConditioning> self_conditioning = {};
   // Rows of a request at most, in a graph whose replays share out their rows among its requests in other ways than the
   // host's spans: launches are sized for the worst of them. 0: the host's spans stay true.
   int32_t most_rows = 0;

@@ -1,4 +1,4 @@
-// What a batch holds. The values are the origin's.
+// What a batch holds. The values are pymllm's.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -10,10 +10,10 @@ namespace headrace {
 // then, with kOfParts, as long as its summands would be if they pointed the same way.
 // Source: Diffulex, token merge of the DMax strategy.
 struct TokenMerge {
-  TensorView mask;      // uint8 [num_tokens]
-  TensorView ids;       // int64 [num_tokens, k]
-  TensorView probs;     // float32 [num_tokens, k]
-  TensorView residual;  // float32 [num_tokens]
+  TensorView mask = {};      // uint8 [num_tokens]
+  TensorView ids = {};       // int64 [num_tokens, k]
+  TensorView probs = {};     // float32 [num_tokens, k]
+  TensorView residual = {};  // float32 [num_tokens]
   int32_t mask_token_id = 0;
   enum class Length : uint8_t { kAsSummed, kOfParts } length = Length::kAsSummed;
 };

@@ -12,10 +12,10 @@ namespace headrace {
 struct AttentionStepArgs {
   // Of attention.q and store.k, which hold anything afterwards; null q: neither a norm nor a rotation. On a device its
   // positions and the slots below are arrays of the batch, there as early as DeviceMetadata says.
-  NormRotaryArgs norm_rotary;
+  NormRotaryArgs norm_rotary = {};
   StoreKVArgs store;  // slots null: nothing is stored, and kv is not looked at
   PagedAttentionArgs attention;
-  TensorView gate;  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate); or null
+  TensorView gate = {};  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate); or null
 
   bool rotates() const { return static_cast<bool>(norm_rotary.q); }
   bool stores() const { return static_cast<bool>(store.slots); }

@@ -9,13 +9,13 @@ namespace headrace {
 
 // Where a batch's rows lie; a DeviceBatch's memory, each array as long as its largest batch.
 struct BatchRows {
-  TensorView spans;        // uint8 [requests * sizeof(KeySpan)]
-  TensorView ids;          // int32 [rows]
-  TensorView positions;    // int32 [rows]
-  TensorView write_slots;  // int64 [rows]
-  TensorView logits_rows;  // int32 [logits rows]
-  TensorView num_rows;     // int32 [1]: how many of them come before the padding
-  TensorView page_table;   // int32 [table rows, pages]
+  TensorView spans = {};        // uint8 [requests * sizeof(KeySpan)]
+  TensorView ids = {};          // int32 [rows]
+  TensorView positions = {};    // int32 [rows]
+  TensorView write_slots = {};  // int64 [rows]
+  TensorView logits_rows = {};  // int32 [logits rows]
+  TensorView num_rows = {};     // int32 [1]: how many of them come before the padding
+  TensorView page_table = {};   // int32 [table rows, pages]
 
   int64_t num_spans() const { return spans.numel() / static_cast<int64_t>(sizeof(KeySpan)); }
 };
@@ -38,23 +38,23 @@ struct BlockReport {
 // `report` gets the step after `counter`[0] and, at `results`, this step's best, stats, ids and logits: `counter`[1]
 // rows, in the half that step % 2 says. Both may be memory that the host polls. counter becomes the next step's.
 struct BlockStepArgs {
-  TensorView best, stats;  // of token_confidence: int32 [logits rows], float32 [logits rows, 4]
-  TensorView ids, logits;  // of sample_tokens: int32 [logits rows], float32 [logits rows]
-  TensorView draws;        // becomes the next step's: uint8 [logits rows, sizeof(TokenDraw)]
-  TensorView states;       // uint8 [requests * sizeof(BlockState)]
-  TensorView tokens;       // int32 [requests, n]: of each, as BlockState::advance has them, at the front
-  TensorView counter;      // int32 [2]: steps so far, rows of logits of this one
+  TensorView best = {}, stats = {};  // of token_confidence: int32 [logits rows], float32 [logits rows, 4]
+  TensorView ids = {}, logits = {};  // of sample_tokens: int32 [logits rows], float32 [logits rows]
+  TensorView draws = {};             // becomes the next step's: uint8 [logits rows, sizeof(TokenDraw)]
+  TensorView states = {};            // uint8 [requests * sizeof(BlockState)]
+  TensorView tokens = {};            // int32 [requests, n]: of each, as BlockState::advance has them, at the front
+  TensorView counter = {};           // int32 [2]: steps so far, rows of logits of this one
   // int32 [sizes]: rows that a step may have. `block_sizes` of them, ascending, for steps without canvases, then those,
   // ascending, for all steps.
-  TensorView sizes;
+  TensorView sizes = {};
   int32_t block_sizes = 0;
   int32_t most_rows = 0;   // of any step: who sets the states sees to it
   int32_t block_size = 0;  // 1 to BlockState::kMaxBlock
   int32_t mask_token_id = 0;
   int32_t page_size = 1;
-  BatchRows rows;      // one span more than requests, the other arrays for most_rows
-  TensorView report;   // uint8 [sizeof(BlockReport)]
-  TensorView results;  // int32 [2, rows, kResultWords]: best, the bits of stats, id, the bits of its logit
+  BatchRows rows;           // one span more than requests, the other arrays for most_rows
+  TensorView report = {};   // uint8 [sizeof(BlockReport)]
+  TensorView results = {};  // int32 [2, rows, kResultWords]: best, the bits of stats, id, the bits of its logit
 
   int64_t requests() const { return states.numel() / static_cast<int64_t>(sizeof(BlockState)); }
 };

@@ -14,14 +14,14 @@ namespace headrace {
 // written for kNoState. Sums are float32. Requests without tokens keep their state.
 // Source: Yang et al. 2024, Gated Delta Networks (short convolution).
 struct CausalConv1dArgs {
-  TensorView x;       // [num_tokens, channels] float32, bfloat16 or float16
-  TensorView weight;  // [channels, K], any float dtype; column K - 1 multiplies the newest token
-  TensorView state;   // [slots, channels, K - 1], any float dtype; newest last; updated in place
-  std::span<const KeySpan> spans;
-  std::span<const StateSlots> slots;  // one per span
-  std::span<const StateSnapshot> snapshots;
+  TensorView x = {};       // [num_tokens, channels] float32, bfloat16 or float16
+  TensorView weight = {};  // [channels, K], any float dtype; column K - 1 multiplies the newest token
+  TensorView state = {};   // [slots, channels, K - 1], any float dtype; newest last; updated in place
+  std::span<const KeySpan> spans = {};
+  std::span<const StateSlots> slots = {};  // one per span
+  std::span<const StateSnapshot> snapshots = {};
   const DeviceMetadata* on_device = nullptr;  // not owned: the three where a device's kernel reads them; null on a CPU
-  TensorView out;                             // [num_tokens, channels] float32, bfloat16 or float16
+  TensorView out = {};                        // [num_tokens, channels] float32, bfloat16 or float16
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree or a slot is outside the state pool.

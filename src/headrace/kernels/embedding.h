@@ -7,9 +7,9 @@ namespace headrace {
 
 // out[t] = table[ids[t]], converted to out's dtype.
 struct EmbeddingArgs {
-  TensorView ids;    // int32 [tokens]
-  TensorView table;  // [vocab, dim], a float dtype
-  TensorView out;    // [tokens, dim], a float dtype
+  TensorView ids = {};    // int32 [tokens]
+  TensorView table = {};  // [vocab, dim], a float dtype
+  TensorView out = {};    // [tokens, dim], a float dtype
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree or an id is outside the table.

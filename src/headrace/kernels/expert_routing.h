@@ -16,21 +16,21 @@ struct ExpertRoutingArgs {
   };
   enum class Renormalise : uint8_t { kNo, kYes };
 
-  TensorView logits;        // float32 [tokens, experts]
-  TensorView bias;          // [experts], a float dtype, or null: added to the scores that select, never to the weights
-  TensorView expert_scale;  // [experts], a float dtype, or null: multiplies the weights too
+  TensorView logits = {};  // float32 [tokens, experts]
+  TensorView bias = {};    // [experts], a float dtype, or null: added to the scores that select, never to the weights
+  TensorView expert_scale = {};  // [experts], a float dtype, or null: multiplies the weights too
   Scores scores = Scores::kSoftmax;
   Renormalise renormalise = Renormalise::kYes;   // whether a token's weights are divided by their sum
   int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups
   float weight_scale = 1;                        // of every weight, after renormalising
-  TensorView num_rows;                           // int32 [1], or null: rows behind so many are padding, whose experts
+  TensorView num_rows = {};                      // int32 [1], or null: rows behind so many are padding, whose experts
                                                  // are kNoExpert and whose weights are 0
   // A last choice of every token, behind its k: expert `num_experts`, whose weight is 1 or, gated, the sigmoid of
   // shared_gate.
   enum class Shared : uint8_t { kNone, kFull, kGated } shared = Shared::kNone;
-  TensorView shared_gate;  // float32 [tokens, 1], where kGated
-  TensorView experts;      // int32 [tokens, k], with a shared one [tokens, k + 1]
-  TensorView weights;      // float32, likewise
+  TensorView shared_gate = {};  // float32 [tokens, 1], where kGated
+  TensorView experts = {};      // int32 [tokens, k], with a shared one [tokens, k + 1]
+  TensorView weights = {};      // float32, likewise
 
   int64_t k() const { return experts.dim(1) - (shared == Shared::kNone ? 0 : 1); }
 };

@@ -11,12 +11,12 @@ namespace headrace {
 // n = rms_norm(x), or x itself; products[i].y = n W_i^T + bias_i for i < num_products, sums in float32. Under kStrict a
 // row's bits do not depend on the other rows.
 struct FusedLinearArgs {
-  TensorView x;            // [tokens, in], a float dtype; rows may be strided
-  TensorView norm_weight;  // [in], or null: no norm. The normalised row is rounded to x's dtype
+  TensorView x = {};            // [tokens, in], a float dtype; rows may be strided
+  TensorView norm_weight = {};  // [in], or null: no norm. The normalised row is rounded to x's dtype
   float eps = 1e-6f;
   WeightForm norm_form = WeightForm::kPlain;
   struct Product {
-    TensorView weight, bias, y;  // as LinearArgs
+    TensorView weight = {}, bias = {}, y = {};  // as LinearArgs
   };
   static constexpr int kMaxProducts = 4;
   std::array<Product, kMaxProducts> products;
@@ -25,7 +25,7 @@ struct FusedLinearArgs {
     kNone,
     kSiluMul,  // of two products of one shape: products[0].y = silu(first) * second, and products[1].y is null
   } combine = Combine::kNone;
-  TensorView residual;  // [tokens, out] or null: added to the only product; may be its y
+  TensorView residual = {};  // [tokens, out] or null: added to the only product; may be its y
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

@@ -19,18 +19,18 @@ inline constexpr int32_t kGDNChunk = 64;  // tokens of one chunk of the chunked 
 // calls gives the same bits.
 // Source: Yang et al. 2024, Gated Delta Networks, eq. 10; chunked form with ratios of decays, all exponents <= 0.
 struct GatedDeltaRuleArgs {
-  TensorView qkv;      // [num_tokens, 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim]: q | k | v, after the
-                       // convolution; float32, bfloat16 or float16
-  TensorView a, b;     // [num_tokens, num_v_heads], one float dtype
-  TensorView a_log;    // float32 [num_v_heads]
-  TensorView dt_bias;  // float32 [num_v_heads]
-  TensorView state;    // float32 [slots, num_v_heads, head_v_dim, head_k_dim], updated in place
+  TensorView qkv = {};  // [num_tokens, 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim]: q | k | v, after the
+                        // convolution; float32, bfloat16 or float16
+  TensorView a = {}, b = {};  // [num_tokens, num_v_heads], one float dtype
+  TensorView a_log = {};      // float32 [num_v_heads]
+  TensorView dt_bias = {};    // float32 [num_v_heads]
+  TensorView state = {};      // float32 [slots, num_v_heads, head_v_dim, head_k_dim], updated in place
   int32_t num_k_heads = 0;
-  std::span<const KeySpan> spans;
-  std::span<const StateSlots> slots;  // one per span
-  std::span<const StateSnapshot> snapshots;
+  std::span<const KeySpan> spans = {};
+  std::span<const StateSlots> slots = {};  // one per span
+  std::span<const StateSnapshot> snapshots = {};
   const DeviceMetadata* on_device = nullptr;  // not owned: the three where a device's kernel reads them; null on a CPU
-  TensorView out;                             // [num_tokens, num_v_heads, head_v_dim] float32, bfloat16 or float16
+  TensorView out = {};                        // [num_tokens, num_v_heads, head_v_dim] float32, bfloat16 or float16
 
   int64_t num_v_heads() const { return state.dim(1); }
   int64_t head_v_dim() const { return state.dim(2); }

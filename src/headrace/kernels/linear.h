@@ -7,10 +7,10 @@ namespace headrace {
 
 // y = x W^T + bias, sums in float32. Under kStrict the order of each sum does not depend on the number of rows.
 struct LinearArgs {
-  TensorView x;       // [tokens, in], a float dtype; rows may be strided
-  TensorView weight;  // [out, in], a float dtype; rows may be strided
-  TensorView bias;    // [out], a float dtype; or null
-  TensorView y;       // [tokens, out], a float dtype; rows may be strided
+  TensorView x = {};       // [tokens, in], a float dtype; rows may be strided
+  TensorView weight = {};  // [out, in], a float dtype; rows may be strided
+  TensorView bias = {};    // [out], a float dtype; or null
+  TensorView y = {};       // [tokens, out], a float dtype; rows may be strided
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

@@ -10,8 +10,8 @@ namespace headrace {
 // is below vocab: only the host can check that.
 struct MergeTokensArgs {
   TokenMerge merge;
-  TensorView table;  // [vocab, hidden], a float dtype
-  TensorView x;      // [tokens, hidden], a float dtype
+  TensorView table = {};  // [vocab, hidden], a float dtype
+  TensorView x = {};      // [tokens, hidden], a float dtype
 };
 
 // Error kInvalidArgument for shapes and dtypes that do not fit.

@@ -8,13 +8,13 @@ namespace headrace {
 // q and k in place: rms_norm of each head if there are weights, rounded to the dtype, then rotary_embedding. The bits
 // are those of the ops one by one.
 struct NormRotaryArgs {
-  TensorView q;                   // [tokens, heads, dim], a float dtype; rows may be strided
-  TensorView k;                   // [tokens, kv heads, dim], dtype of q
-  TensorView q_weight, k_weight;  // [dim], any float dtype; both null: no norm
+  TensorView q = {};                        // [tokens, heads, dim], a float dtype; rows may be strided
+  TensorView k = {};                        // [tokens, kv heads, dim], dtype of q
+  TensorView q_weight = {}, k_weight = {};  // [dim], any float dtype; both null: no norm
   float eps = 1e-6f;
   WeightForm weight_form = WeightForm::kPlain;
-  TensorView positions;  // int32 [tokens], or [axes, tokens]
-  TensorView inv_freq;   // float32 [R / 2]
+  TensorView positions = {};  // int32 [tokens], or [axes, tokens]
+  TensorView inv_freq = {};   // float32 [R / 2]
   float magnitude = 1;
   std::optional<RotarySections> sections = std::nullopt;  // as rotary_embedding
 

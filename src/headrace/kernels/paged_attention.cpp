@@ -66,6 +66,10 @@ void check(const PagedAttentionArgs& a) {
     check_shape("paged_attention: lse", a.lse, {a.q.dim(0), a.q.dim(1)});
     check_dtype("paged_attention: lse", a.lse, DType::kF32);
   }
+  if (a.page_table) {
+    check_rank("paged_attention: page_table", a.page_table, 2);
+    check_dtype("paged_attention: page_table", a.page_table, DType::kI32);
+  }
   for (size_t r = 0; r < a.spans.size(); ++r) check_span(a, folded(a.spans[r], a.type), r);
 }
 

@@ -23,13 +23,13 @@ enum class HeadGrouping : uint8_t {
 // read from: of an 8-bit pool, divided by the scale, rounded and multiplied again.
 // Source: Vaswani et al. 2017, eq. 1; soft cap as in the Gemma 2 report.
 struct PagedAttentionArgs {
-  TensorView q;      // [num_tokens, num_heads, head_dim] float32, bfloat16 or float16
-  TensorView k_new;  // [num_tokens, num_kv_heads, head_dim], or null: new keys are read from the pool
-  TensorView v_new;  // [num_tokens, num_kv_heads, v_head_dim]; null exactly when k_new is
-  KVLayerView kv;    // null when no span has a context and k_new is given
-  std::span<const KeySpan> spans;
+  TensorView q = {};      // [num_tokens, num_heads, head_dim] float32, bfloat16 or float16
+  TensorView k_new = {};  // [num_tokens, num_kv_heads, head_dim], or null: new keys are read from the pool
+  TensorView v_new = {};  // [num_tokens, num_kv_heads, v_head_dim]; null exactly when k_new is
+  KVLayerView kv = {};    // null when no span has a context and k_new is given
+  std::span<const KeySpan> spans = {};
   const DeviceMetadata* on_device = nullptr;  // not owned: spans where a device's kernel reads them; null on a CPU
-  TensorView page_table;                      // int32 [rows, pages]
+  TensorView page_table = {};                 // int32 [rows, pages]: pages of the pool, which is not checked here
   float scale = 1;
   float logit_cap = 0;         // 0: none
   int32_t window = kNoWindow;  // keys that a row sees at most, its own included
@@ -40,8 +40,8 @@ struct PagedAttentionArgs {
   };
   Keys keys = Keys::kSequence;
   HeadGrouping grouping = HeadGrouping::kGrouped;
-  TensorView out;  // [num_tokens, num_heads, v_head_dim], dtype of q; written in full
-  TensorView lse;  // float32 [num_tokens, num_heads]: natural log of the sum of exp(scores); or null
+  TensorView out = {};  // [num_tokens, num_heads, v_head_dim], dtype of q; written in full
+  TensorView lse = {};  // float32 [num_tokens, num_heads]: natural log of the sum of exp(scores); or null
 
   // The pool's dtype, or without a pool that of the new keys: what keys count as rounded to.
   DType key_dtype() const { return kv ? kv.k.dtype() : k_new.dtype(); }

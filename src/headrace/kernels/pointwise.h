@@ -19,9 +19,9 @@ enum class PointwiseKind : uint8_t {
 // out may be x or y.
 struct PointwiseArgs {
   PointwiseKind kind = PointwiseKind::kAdd;
-  TensorView x;    // [tokens, dim] or [tokens, 1], a float dtype
-  TensorView y;    // [tokens, dim], a float dtype
-  TensorView out;  // [tokens, dim], a float dtype
+  TensorView x = {};    // [tokens, dim] or [tokens, 1], a float dtype
+  TensorView y = {};    // [tokens, dim], a float dtype
+  TensorView out = {};  // [tokens, dim], a float dtype
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

@@ -14,12 +14,12 @@ enum class WeightForm : uint8_t {
 // times silu(gate), applied after the norm. Rows may be strided; out may be x.
 // Source: Zhang & Sennrich 2019, eq. 4; gated: Yang et al. 2024.
 struct RMSNormArgs {
-  TensorView x;       // [tokens, heads, dim] or [tokens, dim], a float dtype
-  TensorView weight;  // [dim], any float dtype
-  TensorView gate;    // shape and dtype of x, or null
+  TensorView x = {};       // [tokens, heads, dim] or [tokens, dim], a float dtype
+  TensorView weight = {};  // [dim], any float dtype
+  TensorView gate = {};    // shape and dtype of x, or null
   float eps = 1e-6f;
   WeightForm weight_form = WeightForm::kPlain;
-  TensorView out;  // shape and dtype of x
+  TensorView out = {};  // shape and dtype of x
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

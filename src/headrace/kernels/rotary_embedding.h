@@ -38,10 +38,10 @@ struct RotarySections {
 // x_{i+R/2} cos + x_i sin) * magnitude. Other elements stay. Angles, sines and products are float32 or wider.
 // Source: Su et al. 2021, eq. 34, in the half-split order of Llama and Qwen checkpoints.
 struct RotaryEmbeddingArgs {
-  TensorView x;          // [tokens, heads, dim], a float dtype; rotated in place; rows may be strided
-  TensorView positions;  // int32 [tokens], or [axes, tokens]
-  TensorView inv_freq;   // float32 [R / 2]
-  float magnitude = 1;   // YaRN's attention factor
+  TensorView x = {};          // [tokens, heads, dim], a float dtype; rotated in place; rows may be strided
+  TensorView positions = {};  // int32 [tokens], or [axes, tokens]
+  TensorView inv_freq = {};   // float32 [R / 2]
+  float magnitude = 1;        // YaRN's attention factor
   std::optional<RotarySections> sections = std::nullopt;  // of the R / 2 pairs; read where positions have axes
 
   bool has_axes() const { return positions.rank() == 2; }

@@ -18,14 +18,14 @@ namespace headrace {
 // The host's sets add in double. A device adds weights rounded to multiples of 2^-44 of the largest, so another token
 // comes out only when `uniform` falls within 1e-8 of a border between two.
 struct SampleTokensArgs {
-  TensorView logits;  // float32 [rows, at least vocab]
+  TensorView logits = {};  // float32 [rows, at least vocab]
   int32_t vocab = 0;
-  std::optional<int32_t> excluded_id;  // below vocab
-  TensorView best, stats;              // as token_confidence wrote them of these logits
-  TensorView draws;                    // uint8 [rows, sizeof(TokenDraw)]: a TokenDraw each
-  std::span<const TokenDraw> on_host;  // the draws too, or none: a device saves a pass that none of them needs
-  TensorView ids;                      // int32 [rows]
-  TensorView chosen;                   // float32 [rows]: the ids' logits
+  std::optional<int32_t> excluded_id = {};  // below vocab
+  TensorView best = {}, stats = {};         // as token_confidence wrote them of these logits
+  TensorView draws = {};                    // uint8 [rows, sizeof(TokenDraw)]: a TokenDraw each
+  std::span<const TokenDraw> on_host = {};  // the draws too, or none: a device saves a pass that none of them needs
+  TensorView ids = {};                      // int32 [rows]
+  TensorView chosen = {};                   // float32 [rows]: the ids' logits
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree.

@@ -11,9 +11,9 @@ namespace headrace {
 // as many rows as there are logits: only the host can check that.
 struct SoftEmbeddingArgs {
   SelfConditioning signal;
-  TensorView table;  // [vocab, hidden], a float dtype
+  TensorView table = {};  // [vocab, hidden], a float dtype
   float scale = 1;
-  TensorView out;  // [tokens, hidden], a float dtype, dense
+  TensorView out = {};  // [tokens, hidden], a float dtype, dense
 };
 
 // Error kInvalidArgument for shapes and dtypes that do not fit.

@@ -10,10 +10,10 @@ namespace headrace {
 // saturated where that is float8_e4m3fn; v likewise. The quotient is rounded to float32 first, on every device.
 // Slots of one call are distinct. Inputs may be strided in their first two dimensions.
 struct StoreKVArgs {
-  TensorView k;      // [num_tokens, num_kv_heads, head_dim] float32, bfloat16 or float16
-  TensorView v;      // [num_tokens, num_kv_heads, v_head_dim], dtype of k
-  TensorView slots;  // int64 [num_tokens]
-  KVLayerView kv;    // written
+  TensorView k = {};      // [num_tokens, num_kv_heads, head_dim] float32, bfloat16 or float16
+  TensorView v = {};      // [num_tokens, num_kv_heads, v_head_dim], dtype of k
+  TensorView slots = {};  // int64 [num_tokens]
+  KVLayerView kv = {};    // written
 };
 
 // Error kInvalidArgument when shapes, dtypes or scales disagree, or a slot is outside the pool.

@@ -13,11 +13,11 @@ namespace headrace {
 // So p(best) = exp(-log_sum), ln p(i) = x[i] - largest - log_sum. Minus infinity is a probability of 0. A row with a
 // logit that is NaN has a log_sum that is NaN. A row's results do not depend on the other rows or on the threads.
 struct TokenConfidenceArgs {
-  TensorView logits;  // float32 [rows, at least vocab]
+  TensorView logits = {};  // float32 [rows, at least vocab]
   int32_t vocab = 0;
-  std::optional<int32_t> excluded_id;  // below vocab; the mask token
-  TensorView best;                     // int32 [rows]
-  TensorView stats;                    // float32 [rows, 4]: largest, log_sum, second, entropy
+  std::optional<int32_t> excluded_id = {};  // below vocab; the mask token
+  TensorView best = {};                     // int32 [rows]
+  TensorView stats = {};                    // float32 [rows, 4]: largest, log_sum, second, entropy
 };
 
 // Error kInvalidArgument when shapes or dtypes disagree, or when no id is left.

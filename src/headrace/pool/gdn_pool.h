@@ -8,8 +8,8 @@ namespace headrace {
 
 // One GDN layer's states. Refers to a pool's memory.
 struct GDNLayerView {
-  TensorView recurrent;  // float32 [slots, num_v_heads, head_v_dim, head_k_dim], k contiguous
-  TensorView conv;       // [slots, conv_dim, kernel - 1]: raw inputs of the convolution, newest last
+  TensorView recurrent = {};  // float32 [slots, num_v_heads, head_v_dim, head_k_dim], k contiguous
+  TensorView conv = {};       // [slots, conv_dim, kernel - 1]: raw inputs of the convolution, newest last
 };
 
 struct GDNPoolConfig {

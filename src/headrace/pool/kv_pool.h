@@ -11,8 +11,8 @@ namespace headrace {
 // One layer's K and V. Refers to a pool's memory, or to another engine's: strides say the order, so token-major
 // pools fit too. The last dimension is contiguous.
 struct KVLayerView {
-  TensorView k;  // [pages, num_kv_heads, page_size, head_dim]
-  TensorView v;  // [pages, num_kv_heads, page_size, v_head_dim]
+  TensorView k = {};  // [pages, num_kv_heads, page_size, head_dim]
+  TensorView v = {};  // [pages, num_kv_heads, page_size, v_head_dim]
   // What a stored number is multiplied by when it is read, and new ones are divided by before they are rounded:
   // positive, and 1 unless the dtype is float8_e4m3fn.
   float k_scale = 1, v_scale = 1;
@@ -34,7 +34,7 @@ struct KVLayerShape {
 // model pays for its full-attention layers only.
 struct KVLayerGroup {
   KVLayerShape shape;
-  std::vector<int32_t> layer_ids;
+  std::vector<int32_t> layer_ids = {};
 };
 
 // The order of a pool's memory; the views that it hands out have the same shape either way.
@@ -50,7 +50,7 @@ struct KVLayerScales {
 };
 
 struct KVPoolConfig {
-  std::vector<KVLayerGroup> groups;
+  std::vector<KVLayerGroup> groups = {};
   int32_t num_pages = 0;       // usable pages; one more is reserved
   int32_t page_size = 64;      // tokens: 1, 16, 32, 64, 128 or 256
   DType dtype = DType::kBF16;  // float32, bfloat16, float16 or float8_e4m3fn
@@ -58,8 +58,8 @@ struct KVPoolConfig {
   struct SharedLayer {
     int32_t layer_id = 0, source_layer_id = 0;
   };
-  std::vector<SharedLayer> shared_layers;  // layers that read another layer's K and V
-  std::vector<KVLayerScales> scales;       // read with an 8-bit dtype alone; 1 for layers that are not listed
+  std::vector<SharedLayer> shared_layers = {};  // layers that read another layer's K and V
+  std::vector<KVLayerScales> scales = {};       // read with an 8-bit dtype alone; 1 for layers that are not listed
 };
 
 // Owns K and V of every attention layer, zeroed. Pages 1..num_pages are usable; page 0 stays reserved as a net
@@ -80,6 +80,7 @@ class KVPool {
   // What mem_bytes() of such a pool is.
   static int64_t bytes_for(const KVPoolConfig& config);
 
+  bool empty() const { return layers_.empty(); }  // no layer has a cache
   bool has_layer(int32_t layer_id) const { return find(layer_id) != nullptr; }
   // The K and V of a global layer id (of its source, when it shares). Error kInvalidArgument when the layer has
   // no cache (a GDN layer, or none of this model).

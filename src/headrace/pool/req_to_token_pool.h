@@ -9,7 +9,7 @@
 namespace headrace {
 
 // Rows 1..max_requests are handed out; row 0 stays reserved for padding and is all zeros. With page size 1 a
-// row is the origin's position -> slot map. A freed row is cleared, so no stale page outlives its request.
+// row is pymllm's position -> slot map. A freed row is cleared, so no stale page outlives its request.
 // Host memory; not thread-safe.
 class ReqToTokenPool {
  public:

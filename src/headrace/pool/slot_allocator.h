@@ -9,7 +9,7 @@
 namespace headrace {
 
 // Slots 1..size; slot 0 is reserved and never handed out. Not thread-safe. The smallest free slots go first, so
-// the same calls give the same slots. The origin's TokenToKVPoolAllocator.
+// the same calls give the same slots. pymllm's TokenToKVPoolAllocator.
 class SlotAllocator {
  public:
   // `name` stands in error messages ("kv page").
