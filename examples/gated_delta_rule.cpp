@@ -8,7 +8,7 @@
 
 int main() {
   using namespace headrace;
-  constexpr int32_t kHeads = 2, kDim = 64, kTokens = 8, kChannels = 3 * kHeads * kDim;  // q | k | v
+  constexpr int32_t kHeads = 2, kDim = 64, kTokens = 8, kWidth = kHeads * kDim, kChannels = 3 * kWidth;  // q | k | v
   const GDNPool pool({.num_layers = 1,
                       .num_slots = 2,
                       .num_k_heads = kHeads,
@@ -42,7 +42,7 @@ int main() {
     const auto rows = [&](const Tensor& x) { return x.view().slice(begin, end); };
     layer.forward(batch, {.mixed_qkv = rows(qkv), .a = rows(a), .b = rows(b)}, rows(out));
   };
-  const Tensor whole(DType::kF32, {kTokens, kHeads * kDim}), pieces(DType::kF32, {kTokens, kHeads * kDim});
+  const Tensor whole(DType::kF32, {kTokens, kWidth}), pieces(DType::kF32, {kTokens, kWidth});
   run(1, 0, kTokens, whole);
   run(2, 0, 5, pieces), run(2, 5, 6, pieces), run(2, 6, 7, pieces), run(2, 7, 8, pieces);
   double apart = 0, largest = 0;
