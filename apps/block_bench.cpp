@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
+#include <vector>
 
 #include "device_limits.h"
 #include "output.h"
@@ -15,7 +16,8 @@ namespace headrace::app {
 namespace {
 
 constexpr int32_t kOutput = 256, kSteps = 96;
-constexpr int64_t kWarmUp = 32;  // steps: a card that rested is slower by up to 3 % in the first 20
+constexpr size_t kGapSteps = 12;  // a block's three passes differ: so many have each as often one way as the other
+constexpr int64_t kWarmUp = 32;   // steps: a card that rested is slower by up to 3 % in the first 20
 
 SamplingParams scripted(int32_t block_size) {
   SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -43,14 +45,21 @@ EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int
 }
 
 struct Measured {
-  double step_s = 0, drawn_step_s = 0, device_s = 0, looped_s = 0, tokens_per_s = 0, rows = 0, tokens_per_forward = 0;
+  double step_s = 0, drawn_step_s = 0, device_s = 0, host_gap_s = 0, tokens_per_s = 0, rows = 0, tokens_per_forward = 0;
+  double key_bytes = 0;  // cached keys and values that a step reads
 };
+
+// Of one token's keys and values in all layers.
+double token_bytes(Engine& engine) {
+  const RunnerConfig& runner = engine.config().runner;
+  return static_cast<double>(engine.runner().pool_bytes()) / static_cast<double>(runner.num_pages * runner.page_size);
+}
 
 // The engine with all requests past their prompts, until the first of them ends.
 void measure_engine(Engine& engine, int32_t requests, int32_t input_len, const SamplingParams& params, Measured& m) {
   for (int32_t r = 0; r < requests; ++r)
     engine.add(std::vector<int32_t>(static_cast<size_t>(input_len), 5 + r), params);
-  const int64_t warm = engine.counters().device_steps + kWarmUp;
+  const int64_t warm = engine.counters().device_steps + kWarmUp, none = engine.counters().tokens;
   while (!engine.idle() && engine.counters().device_steps < warm) engine.step();
   HR_REQUIRE(!engine.idle(), ErrorCode::kUnsupported,
              "bench blocks: steps go through the host: ", engine.runner().describe());
@@ -69,6 +78,8 @@ void measure_engine(Engine& engine, int32_t requests, int32_t input_len, const S
   m.rows = static_cast<double>(after.rows - before.rows) / steps;
   m.tokens_per_s = static_cast<double>(after.tokens - before.tokens) / seconds;
   m.tokens_per_forward = static_cast<double>(after.tokens - before.tokens) / steps / requests;
+  const double written = static_cast<double>(before.tokens + after.tokens - 2 * none) / 2;  // in the middle of it
+  m.key_bytes = (requests * static_cast<double>(input_len) + written) * token_bytes(engine);
 }
 
 // Requests in the middle of their output, a third of them at each pass of their blocks.
@@ -102,8 +113,8 @@ class Rehearsal {
   }
 
   // As the engine does it: each step is started when the one before has reported. Records what they report.
-  double looped() {
-    const auto start = begin();
+  void loop() {
+    begin();
     steps_.clear();
     for (int32_t i = 0; i < kSteps; ++i) {
       steps_.push_back(runner_.block_loop()->wait());
@@ -111,14 +122,36 @@ class Rehearsal {
       runner_.block_loop()->decided();
     }
     runner_.block_loop()->wait();
-    return seconds_since(start) / (kSteps + 1);
   }
-  // The same steps, all queued at once.
+  // Seconds of one of the same steps, all queued at once.
   double queued(DeviceRuntime& runtime) {
     const auto start = begin();
     for (const BlockReport& next : steps_) runner_.next_blocks(next, limit_);
     runtime.synchronize();
     return seconds_since(start) / (kSteps + 1);
+  }
+  // The same steps, two of which are started when those before have reported, of the next two only the first is, and so
+  // on: seconds that one so started is late, one in each kGapSteps. From one second to the next a device's clock
+  // changes by more.
+  void find_gaps(std::vector<double>& gaps) {
+    begin();
+    BlockLoop& loop = *runner_.block_loop();
+    loop.wait();
+    auto last = Clock::now();
+    for (size_t i = 0; i + kGapSteps <= steps_.size(); i += kGapSteps) {
+      double late = 0;
+      for (size_t k = i; k < i + kGapSteps; k += 2) {
+        const bool each = (k - i) % 4 == 0;
+        runner_.next_blocks(steps_[k], limit_);
+        if (each) loop.wait();
+        runner_.next_blocks(steps_[k + 1], limit_);
+        loop.wait();
+        const auto now = Clock::now();
+        late += (each ? 1 : -1) * std::chrono::duration<double>(now - last).count();
+        last = now;
+      }
+      gaps.push_back(late / (kGapSteps / 4));
+    }
   }
 
  private:
@@ -153,27 +186,30 @@ class Rehearsal {
   std::vector<BlockState> states_;
 };
 
-// By turns: a device's clock changes within a second by more than what it waits between steps.
 void measure_idle(Rehearsal& rehearsal, DeviceRuntime& runtime, Measured& m) {
-  constexpr size_t kTurns = 5;
-  std::array<double, kTurns> looped{}, device{};
-  for (size_t i = 0; i < kTurns; ++i) looped[i] = rehearsal.looped(), device[i] = rehearsal.queued(runtime);
-  std::ranges::sort(looped), std::ranges::sort(device);
-  m.looped_s = looped[kTurns / 2], m.device_s = device[kTurns / 2];
+  constexpr int kTurns = 5;
+  std::vector<double> device, gaps;
+  rehearsal.loop();
+  for (int i = 0; i < kTurns; ++i) device.push_back(rehearsal.queued(runtime)), rehearsal.find_gaps(gaps);
+  const auto median = [](std::vector<double>& of) {
+    std::ranges::sort(of);
+    return of[of.size() / 2];
+  };
+  m.device_s = median(device), m.host_gap_s = median(gaps);
 }
 
 void report(const LLM& llm, int32_t requests, int32_t input_len, const DeviceLimits& limits, const Measured& m) {
   const ModelInfo& info = llm.model_info();
-  const double floor = step_floor(info, limits, m.rows);
-  write_out(fmt::format(
-      "{{\"name\": \"blocks batch {} behind {} tokens {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, "
-      "\"drawn_step_s\": {:.6f}, "
-      "\"rows\": {:.1f}, {}\"looped_step_s\": {:.6f}, "
-      "\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, \"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, "
-      "\"floor_s\": {:.6f}, \"over_floor\": {:.3f}, \"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
-      requests, input_len, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s, m.rows,
-      floor_of(info), m.looped_s, m.device_s, 1e6 * (m.looped_s - m.device_s), limits.copy_rate, limits.matmul_rate,
-      floor, m.step_s / floor, m.tokens_per_forward, m.tokens_per_s));
+  const double floor = step_floor(info, limits, m.rows), keys = m.key_bytes / limits.copy_rate;
+  write_out(
+      fmt::format("{{\"name\": \"blocks batch {} behind {} tokens {} {}\", \"input_len\": {}, \"step_s\": {:.6f}, "
+                  "\"drawn_step_s\": {:.6f}, \"rows\": {:.1f}, {}\"device_step_s\": {:.6f}, \"host_gap_us\": {:.1f}, "
+                  "\"copy_rate\": {:.4g}, \"matmul_rate\": {:.4g}, \"floor_s\": {:.6f}, \"over_floor\": {:.3f}, "
+                  "\"keys_s\": {:.6f}, \"over_floor_and_keys\": {:.3f}, "
+                  "\"tokens_per_forward\": {:.3f}, \"tokens_per_s\": {:.1f}}}\n",
+                  requests, input_len, info.architecture, name_of(info.dtype), input_len, m.step_s, m.drawn_step_s,
+                  m.rows, floor_of(info), m.device_s, 1e6 * m.host_gap_s, limits.copy_rate, limits.matmul_rate, floor,
+                  m.step_s / floor, keys, m.step_s / (floor + keys), m.tokens_per_forward, m.tokens_per_s));
 }
 
 }  // namespace

@@ -585,25 +585,41 @@ TEST(BlockLoop, TakesCanvasesThatAlwaysFit) {
 }
 
 // The loop's own bookkeeping, on a device that is the host.
-TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
-  const Memory memory(2, 4);
+class BlockLoopOnTheHost : public ::testing::Test {
+ protected:
+  // A block all of whose tokens are masked.
+  void load() {
+    BlockState state{.running = 1, .begin = 4, .num_cached = 4, .limit = 8, .page_row = 1};
+    state.rule.threshold = 0.5f;
+    for (int32_t p = 0; p < 4; ++p) state.set_masked(p, 1);
+    loop.load(std::array{state}, std::array<int32_t, 8>{0, 0, 0, 0, kMask, kMask, kMask, kMask});
+  }
+  // Of which three are sure.
+  static Tensor first_logits() {
+    Tensor logits = Tensor::zeros(DType::kF32, {8, kVocab});
+    for (int64_t i = 0; i < 3; ++i) logits.data_as<float>()[i * kVocab + 5 + i] = 9;
+    for (int64_t i = 0; i < 8; ++i) logits.data_as<float>()[i * kVocab + kMask] = 20;
+    return logits;
+  }
+
+  const Memory memory{2, 4};
   const Tensor table = Tensor::zeros(DType::kI32, {3, 4});
-  BlockLoop loop(reference::ops(), {}, cpu_runtime(),
+  BlockLoop loop{reference::ops(),
+                 {},
+                 cpu_runtime(),
                  {.max_requests = 2,
                   .block_size = 4,
                   .mask_token_id = kMask,
                   .vocab = kVocab,
                   .page_size = kPage,
                   .sizes = memory.block_sizes},
-                 {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, memory.num_rows, table});
-  BlockState state{.running = 1, .begin = 4, .num_cached = 4, .limit = 8, .page_row = 1};
-  state.rule.threshold = 0.5f;
-  for (int32_t p = 0; p < 4; ++p) state.set_masked(p, 1);
+                 {memory.spans, memory.ids, memory.positions, memory.slots, memory.logits, memory.num_rows, table}};
+};
+
+TEST_F(BlockLoopOnTheHost, ReportsWhatAStepDecidedAndWhatComesNext) {
   for (int round = 0; round < 2; ++round) {
-    loop.load(std::array{state}, std::array<int32_t, 8>{0, 0, 0, 0, kMask, kMask, kMask, kMask});
-    Tensor logits = Tensor::zeros(DType::kF32, {8, kVocab});
-    for (int64_t i = 0; i < 3; ++i) logits.data_as<float>()[i * kVocab + 5 + i] = 9;  // the fourth is not sure
-    for (int64_t i = 0; i < 8; ++i) logits.data_as<float>()[i * kVocab + kMask] = 20;
+    load();
+    Tensor logits = first_logits();
     loop.started();
     loop.end_step(logits);
     const BlockReport next = loop.wait();
@@ -624,6 +640,22 @@ TEST(BlockLoop, ReportsWhatAStepDecidedAndWhatComesNext) {
     EXPECT_EQ(second.ids.data_as<int32_t>()[0], 9);
   }
   EXPECT_THROW(loop.wait(), Error);
+}
+
+TEST_F(BlockLoopOnTheHost, WaitsForTheLastOfTheStepsThatWereQueued) {
+  load();
+  Tensor logits = first_logits();
+  loop.started();
+  loop.end_step(logits);
+  logits.data_as<float>()[9] = 15;
+  loop.started();
+  loop.end_step(logits);
+  EXPECT_EQ(loop.wait().running, 0);
+  EXPECT_THROW(loop.wait(), Error);
+  load();
+  loop.started();
+  loop.end_step(first_logits());
+  EXPECT_EQ(loop.wait().logits_rows, 1);
 }
 
 }  // namespace

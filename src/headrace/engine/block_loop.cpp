@@ -12,7 +12,7 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kPolls = 1 << 22;     // some tens of milliseconds; then the device is asked
+constexpr int32_t kPolls = 1 << 25;     // some tens of milliseconds; then the device is asked
 constexpr size_t kResultsOffset = 256;  // behind the report
 
 }  // namespace
@@ -123,8 +123,8 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
                  tokens.size() == states.size() * static_cast<size_t>(config_.tokens_each()),
              ErrorCode::kInvalidArgument, "block loop: ", states.size(), " requests and ", tokens.size(),
              " tokens, expected at most ", all_states_.size(), " requests and ", config_.most_rows(), " rows");
-  if (in_flight_) runtime_.synchronize();
-  in_flight_ = false;
+  if (in_flight_ > 0) runtime_.synchronize();
+  in_flight_ = 0;
   std::ranges::fill(all_states_, BlockState{});
   std::ranges::copy(states, all_states_.begin());
   logits_rows_ = decided_rows_ = 0;
@@ -143,17 +143,17 @@ void BlockLoop::load(std::span<const BlockState> states, std::span<const int32_t
 }
 
 BlockReport BlockLoop::wait() {
-  HR_REQUIRE(in_flight_, ErrorCode::kInternal, "block loop: no step is in flight");
+  HR_REQUIRE(in_flight_ > 0, ErrorCode::kInternal, "block loop: no step is in flight");
   auto* report = static_cast<BlockReport*>(shared_);
   const std::atomic_ref<int32_t> arrived(report->step);
-  const int32_t wanted = steps_ + 1;
+  const int32_t wanted = steps_ + in_flight_;
   for (int32_t i = 0; arrived.load(std::memory_order_acquire) != wanted; ++i) {
     if (i < kPolls) continue;
     runtime_.synchronize();
     HR_REQUIRE(arrived.load(std::memory_order_acquire) == wanted, ErrorCode::kInternal,
                "block loop: the device is done, but step ", wanted, " did not report");
   }
-  in_flight_ = false;
+  in_flight_ = 0;
   steps_ = wanted;
   decided_rows_ = std::exchange(logits_rows_, report->logits_rows);
   return *report;

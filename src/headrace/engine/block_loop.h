@@ -49,11 +49,11 @@ class BlockLoop {
   // tokens, int32 [states, tokens_each]. A step before that nobody has waited for is over.
   void load(std::span<const BlockState> states, std::span<const int32_t> tokens);
   // A step was queued.
-  void started() { in_flight_ = true; }
+  void started() { ++in_flight_; }
 
-  // What comes behind the step that is in flight, as soon as that is over: it can be started before anything else is
-  // done. Polls memory that the device writes; the device is asked only when it takes long, so that its errors come
-  // out. Error kCuda.
+  // What comes behind the last step that was queued, as soon as that is over: the next can be started before anything
+  // else is done. Polls memory that the device writes; the device is asked only when it takes long, so that its errors
+  // come out. Error kCuda.
   BlockReport wait();
   // What the step decided that was waited for last, also while the next one runs.
   ChosenRows decided() const;
@@ -78,7 +78,7 @@ class BlockLoop {
   int32_t steps_ = 0;         // that were waited for
   int32_t logits_rows_ = 0;   // of the step in flight
   int32_t decided_rows_ = 0;  // of the last that was waited for
-  bool in_flight_ = false;
+  int32_t in_flight_ = 0;     // steps: one, or more where it is known what they will report
 };
 
 }  // namespace headrace
