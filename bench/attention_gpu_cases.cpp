@@ -140,13 +140,23 @@ std::vector<AttentionCase> attention_gpu_cases() {
   for (const int32_t keys : {4096, 6500, 8192, 16384}) {
     for (const int32_t requests : {2, 4, 8}) batch(requests, keys, 32, 8, 128), batch(requests, keys, 8, 2, 256);
   }
-  for (const int32_t page : {16, 64}) {
-    all.push_back(
-        {"fp8 decode b64 8k", std::vector<int32_t>(64, 8191), ones, 32, 8, 128, page, 1, causal, DType::kE4M3});
+  const auto codes = [&](const std::string& name, std::vector<int32_t> contexts, int32_t tokens, int32_t heads,
+                         int32_t kv_heads, int32_t dim, int32_t page) {
+    std::vector<int32_t> new_tokens(contexts.size(), tokens);
+    all.push_back({"fp8 " + name, std::move(contexts), std::move(new_tokens), heads, kv_heads, dim, page, tokens,
+                   tokens == 1 ? causal : KeySpan::Kind::kBlock, DType::kE4M3});
+  };
+  for (const int32_t page : {16, 64}) codes("decode b64 8k", std::vector<int32_t>(64, 8191), 1, 32, 8, 128, page);
+  codes("decode b1 32k", {32767}, 1, 32, 8, 128, 64);
+  codes("decode b1 128k d256", {131071}, 1, 16, 2, 256, 64);
+  codes("decode b64 zipf", zipf, 1, 32, 8, 128, 64);
+  codes("decode b64 8k d256", std::vector<int32_t>(64, 8191), 1, 16, 2, 256, 64);
+  codes("decode b64 8k d64", std::vector<int32_t>(64, 8191), 1, 32, 8, 64, 64);
+  for (const int32_t requests : {16, 128}) {
+    codes("decode b" + std::to_string(requests) + " 330", std::vector<int32_t>(requests, 329), 1, 32, 8, 128, 64);
   }
-  all.push_back({"fp8 decode b1 32k", {32767}, {1}, 32, 8, 128, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 decode b1 128k d256", {131071}, {1}, 16, 2, 256, 64, 1, causal, DType::kE4M3});
-  all.push_back({"fp8 decode b64 zipf", zipf, ones, 32, 8, 128, 64, 1, causal, DType::kE4M3});
+  codes("decode b8 4k", std::vector<int32_t>(8, 4095), 1, 32, 8, 128, 64);
+  codes("diffusion 64 x block 4", std::vector<int32_t>(64, 4096), 4, 32, 8, 128, 32);
   for (const int32_t n : {2048, 8192, 32768}) {
     all.push_back(
         {"fp8 prefill " + std::to_string(n) + " 32/8 d128", {0}, {n}, 32, 8, 128, 64, 1, causal, DType::kE4M3});

@@ -275,6 +275,32 @@ AttentionCase parts_of_blocks(std::string name) {
   return all;
 }
 
+// Few rows over pools of FP8: on Hopper a kernel of its own in fast mode, whose blocks take several pieces each.
+void add_codes(std::vector<AttentionCase>& cases) {
+  const auto add = [&](const AttentionCase& c, int32_t group) -> AttentionCase& {
+    AttentionCase& codes = cases.emplace_back(c);
+    codes.num_heads = codes.num_kv_heads * group;
+    codes.pool_dtype = DType::kE4M3, codes.k_scale = 0.4f, codes.v_scale = 1.7f;
+    return codes;
+  };
+  constexpr DType kBF16 = DType::kBF16;
+  add(many("codes_decode", many_requests(Kind::kCausal, 1, 1), 16, DType::kF16), 1).v_head_dim = 80;
+  add(many("codes_blocks", many_requests(Kind::kBlock, 4, 8), 32, kBF16), 2);
+  add(many("codes_windows_and_holes", many_requests(Kind::kFull, 3, 6, true), 16, kBF16), 1).window = 40;
+  add(many("codes_keys_in_the_pool", many_requests(Kind::kBlock, 4, 8), 128, kBF16), 1).new_keys =
+      AttentionCase::NewKeys::kInPool;
+  cases.back().head_dim = 72;
+  add(many("codes_that_nobody_sees", many_requests(Kind::kCausal, 4, 8), 32, kBF16), 1).type =
+      AttentionType::kEncoderOnly;
+  add(many("codes_of_heads_of_256", many_requests(Kind::kCausal, 1, 2), 64, kBF16), 4).head_dim = 256;
+  add(many("codes_of_16_rows_of_heads_of_256", many_requests(Kind::kBlock, 1, 4), 16, kBF16), 4).head_dim = 192;
+  AttentionCase several = many("codes_of_several_tiles", {}, 64, kBF16);
+  several.num_kv_heads = 3;
+  several.requests = {{.prefix = 1500, .new_tokens = 2}, {.prefix = 290}, {.prefix = 2100, .kind = Kind::kNone}};
+  add(several, 5);
+  add(parts_of_blocks("of_codes"), 1).dtype = kBF16;
+}
+
 // Two tiles of 16 rows for each request, which a GPU's clusters take in strict mode; contexts end anywhere in a tile of
 // keys, some begin with hidden keys.
 AttentionCase blocks_of_32_rows(std::string name, bool holes) {
@@ -484,6 +510,7 @@ std::vector<AttentionCase> named_attention_cases() {
   };
   add_many(cases);
   add_few_rows(cases);
+  add_codes(cases);
   return cases;
 }
 

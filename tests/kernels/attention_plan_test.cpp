@@ -154,7 +154,7 @@ TEST(HopperAttentionPlan, FewRowsOfOneRequestShareTheirKeysAndThoseOfSeveralAreC
   const Sm90Plan shares = fast_plan({.rows = 4});
   EXPECT_EQ(shares.sharing, Sharing::kShares);
   EXPECT_EQ(std::tuple(shares.rows, shares.teams, shares.keys), std::tuple(64, 2, 64));
-  const Sm90Plan codes = fast_plan({.requests = 16, .rows = 4, .pool = PoolHolds::kCodes});
+  const Sm90Plan codes = fast_plan({.requests = 16, .rows = 17, .pool = PoolHolds::kCodes});
   EXPECT_EQ(std::pair(codes.sharing, codes.teams), std::pair(Sharing::kShares, 1));
   const Sm90Plan few = fast_plan({.requests = 16, .rows = 4});
   EXPECT_EQ(few.sharing, Sharing::kGroups);
@@ -187,6 +187,24 @@ TEST(HopperAttentionPlan, ManyShortPiecesAreTwoToAMultiprocessorInFastMode) {
   EXPECT_FALSE(strict_sm90_plan({.requests = 66, .rows = 4}).crowded);
   EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .kernel_dim = 256}).crowded);
   EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}).crowded);
+}
+
+TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernelInFastMode) {
+  const auto plan = [](int requests, int rows, int dim = 128) {
+    return fast_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
+  };
+  EXPECT_TRUE(plan(66, 16).few_codes);
+  EXPECT_FALSE(plan(66, 17).few_codes);
+  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4}).few_codes);
+  EXPECT_FALSE(strict_sm90_plan({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}).few_codes);
+  cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}, Determinism::kFast);
+  capped.capped = true;
+  EXPECT_FALSE(cuda::plan_sm90(capped, 132).few_codes) << "it has no soft cap";
+  EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).group_keys, plan(66, 4).finer_end), std::tuple(128, 4096, true));
+  EXPECT_EQ(plan(66, 4, 64).keys, 128);
+  EXPECT_EQ(plan(66, 4, 256).keys, 64);
+  EXPECT_EQ(plan(1, 4).sharing, Sharing::kShares);
+  EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).group_keys), std::pair(Sharing::kGroups, 1024));
 }
 
 // What strict mode's sums depend on may not change with the number of requests, or of multiprocessors.

@@ -75,6 +75,7 @@ struct AttentionCall {
   int rows = 0, keys = 0;    // of the attention kernel's tiles
   int blocks = 0;            // of it
   bool many_groups = false;  // a piece may well hold several of strict mode's groups: for speed alone
+  bool few_codes = false;    // attend_few_codes
 };
 
 // T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. Tall: for requests with
@@ -83,6 +84,10 @@ template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_tall(const AttentionCall& call, const Stream& stream);
 template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_few(const AttentionCall& call, const Stream& stream);
+
+// Up to kFewCodesRows rows of a request over a pool of FP8; kDim: 128 or 256.
+template <class T, int kDim>
+void attend_few_codes(const AttentionCall& call, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.
 void plan_attention_sm90(const AttentionCall& call, const Stream& stream);

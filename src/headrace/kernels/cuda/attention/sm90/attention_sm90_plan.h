@@ -25,6 +25,11 @@ constexpr int kStrictCodesGroupKeys = 2048;
 // Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
 constexpr int kCutRows = 16, kUncutKeys = 16384;
 
+// Few rows over a pool of FP8, in fast mode (attention_few_codes.cuh): the most of a request; keys of a tile, and the
+// warps that share it.
+constexpr int kFewCodesRows = 16, kFewCodesWarps = 4;
+constexpr int few_codes_keys(int dim) { return dim > 128 ? 64 : 128; }
+
 // Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
 // that the others spend on exponentials; one that unpacks codes takes them instead.
 constexpr int tall_rows(int dim, PoolHolds pool) { return dim <= 64 && pool == PoolHolds::kFloats ? 192 : 128; }
@@ -45,6 +50,7 @@ struct Sm90Task {
   PoolHolds pool = PoolHolds::kFloats;
   int kernel_dim = 128;  // 64, 128 or 256
   int kv_heads = 1;
+  bool capped = false;         // scores have a soft cap
   bool room_for_parts = true;  // false: there is no memory for what groups of few rows leave
 };
 
@@ -58,6 +64,7 @@ struct Sm90Plan {
   int teams = 1;              // warpgroups that take the tiles of keys in turns
   bool both_ends = false;     // long contexts run beside long prompts
   bool crowded = false;       // two blocks to a multiprocessor
+  bool few_codes = false;     // the kernel for that, two blocks to a multiprocessor
   int value_parts = 1;        // of the values' columns, each a block's
   int group_keys = 0;         // kGroups: sums are cut at every multiple of it
   int64_t groups = 1;       // that are pieces of their own where there is memory for what they leave; 1: rows are whole
@@ -94,7 +101,7 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
     return;
   }
   plan.groups = groups;
-  plan.finer_end = fast && !codes && !few;
+  plan.finer_end = fast && (!codes || plan.few_codes) && !few;
   plan.needs_room = few;
   const bool half_idle = plan.pieces * 2 <= num_sms;
   if (few && half_idle && plan.group_keys < kSm90GroupKeys) plan.long_group_keys = kSm90GroupKeys;
@@ -107,15 +114,20 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   plan.pieces = sm90_tiles(shape, plan.rows) * task.kv_heads;
   // Where there are enough rows for the device, or several requests, groups of keys balance better than equal shares:
   // no row's parts are small, and blocks need not begin or end within a head.
-  const bool several = shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys && !codes && task.room_for_parts;
-  if (shape.determinism == Determinism::kStrict || (!tall && (plan.pieces >= num_sms || several))) {
+  const bool fast = shape.determinism == Determinism::kFast;
+  plan.few_codes = fast && codes && shape.max_rows <= kFewCodesRows && !task.capped;
+  const bool several =
+      shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys && (!codes || plan.few_codes) && task.room_for_parts;
+  if (!fast || (!tall && (plan.pieces >= num_sms || several))) {
     plan.sharing = Sm90Plan::Sharing::kGroups;
     plan_sm90_groups(task, num_sms, plan);
   } else if (!tall || plan.pieces < num_sms) {
     plan.sharing = Sm90Plan::Sharing::kShares;
     plan.teams = tall || codes ? 1 : 2;
   }
-  plan.keys = plan.crowded ? kCrowdedKeys : tile_keys(task.kernel_dim, plan.teams);
+  plan.keys = plan.crowded     ? kCrowdedKeys
+              : plan.few_codes ? few_codes_keys(task.kernel_dim)
+                               : tile_keys(task.kernel_dim, plan.teams);
   const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !codes;
   plan.cuts_long_rows = tall && long_rows && plan.sharing != Sm90Plan::Sharing::kShares;
   return plan;

@@ -50,6 +50,7 @@ struct MapShape {
   std::array<cuuint64_t, kRank> sizes;
   std::array<int64_t, kRank - 1> strides;
   std::array<cuuint32_t, kRank> box;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
 template <size_t kRank>
@@ -60,17 +61,14 @@ CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapSh
   std::array<cuuint32_t, kRank> steps;
   steps.fill(1);
   CUtensorMap map{};
-  const auto swizzle = codes                ? CU_TENSOR_MAP_SWIZZLE_NONE
-                       : shape.box[0] == 16 ? CU_TENSOR_MAP_SWIZZLE_32B
-                       : shape.box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                            : CU_TENSOR_MAP_SWIZZLE_128B;
-  const CUresult status = tensor_map_encoder()(&map,
-                                               codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                               : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                                               kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(),
-                                               shape.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      tensor_map_encoder()(&map,
+                           codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                           : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                           kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(), shape.box.data(),
+                           steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
              " pages of ", p.page_size, " slots of ", shape.sizes[0], ": driver error ", static_cast<int>(status));
   return map;
@@ -80,12 +78,27 @@ cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuu
 
 }  // namespace
 
-CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
+namespace {
+
+// Boxes of `columns` elements by as many slots of a page as a tile of `keys` keys takes.
+CUtensorMap box_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys, int columns,
+                       CUtensorMapSwizzle swizzle) {
   return encoded<4>(p, side,
                     {.sizes = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
                                static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
                      .strides = {side.slot_stride, side.head_stride, side.page_stride},
-                     .box = {static_cast<cuuint32_t>(holds_codes(p) ? kernel_dim : columns), box_rows(p, keys), 1, 1}});
+                     .box = {static_cast<cuuint32_t>(columns), box_rows(p, keys), 1, 1},
+                     .swizzle = swizzle});
+}
+
+}  // namespace
+
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
+  if (holds_codes(p)) return box_map_of(p, side, dim, keys, kernel_dim, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return box_map_of(p, side, dim, keys, columns,
+                    columns == 16   ? CU_TENSOR_MAP_SWIZZLE_32B
+                    : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                    : CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
@@ -218,7 +231,8 @@ int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, c
 void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShape& shape, const Stream& stream) {
   WorkPlan& plan = call.plan;
   plan.queue = stream.counters;
-  call.blocks = planned.crowded ? 2 * stream.num_sms : stream.num_sms;
+  call.blocks = planned.crowded || planned.few_codes ? 2 * stream.num_sms : stream.num_sms;
+  call.few_codes = planned.few_codes;
   call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
@@ -233,7 +247,8 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   Sm90Task task{.shape = shape,
                 .pool = holds_codes(p) ? PoolHolds::kCodes : PoolHolds::kFloats,
                 .kernel_dim = kernel_dim,
-                .kv_heads = p.kv_heads};
+                .kv_heads = p.kv_heads,
+                .capped = p.cap > 0};
   Sm90Plan planned = plan_sm90(task, stream.num_sms);
   take_plan(call, planned, shape, stream);
   if (planned.sharing == Sm90Plan::Sharing::kGroups) share_by_groups(call, planned, scratch);
@@ -245,11 +260,20 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
   }
   if (planned.sharing == Sm90Plan::Sharing::kShares) {
     plan.sharing = WorkPlan::Sharing::kShares;
-    plan.entry_count = stream.num_sms;
-    take_slots(p, plan, scratch, int64_t{2} * stream.num_sms);
+    plan.entry_count = call.blocks;
+    take_slots(p, plan, scratch, int64_t{2} * call.blocks);
   }
   plan.heads_together = heads_side_by_side(call, shape, stream);
   if (planned.cuts_long_rows && plan.max_parts == 1) cut_long_rows(call, shape, scratch);
+}
+
+KVMaps maps_of(const AttentionCall& call, int dim) {
+  const AttentionParams& p = call.p;
+  const auto of = [&](const PagedSide& side, int of_head) {
+    if (!call.few_codes) return map_of(p, side, of_head, dim, call.keys);
+    return box_map_of(p, side, of_head, call.keys / kFewCodesWarps, 128, CU_TENSOR_MAP_SWIZZLE_128B);
+  };
+  return {.k = of(p.k, p.head_dim), .v = of(p.v, p.v_head_dim)};
 }
 
 // All that the pieces of work depend on besides the batch's spans.
@@ -282,6 +306,7 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
 
 template <class T, PoolHolds kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
+  if (call.few_codes) return (dim <= 128 ? attend_few_codes<T, 128> : attend_few_codes<T, 256>)(call, stream);
   const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
                     : dim == 128 ? attend_sm90_tall<T, 128, kPool>
                                  : attend_sm90_tall<T, 256, kPool>;
@@ -300,7 +325,7 @@ bool paged_attention_sm90(const AttentionParams& p, const AttentionShape& shape,
   Scratch scratch(stream);
   AttentionCall call{.p = p};
   share_out(call, shape, dim, stream, scratch);
-  call.maps = {.k = map_of(p, p.k, p.head_dim, dim, call.keys), .v = map_of(p, p.v, p.v_head_dim, dim, call.keys)};
+  call.maps = maps_of(call, dim);
   plan_pieces(call, plans, stream, scratch);
   const bool bf16 = p.q_type == DType::kBF16;
   if (holds_codes(p)) {

@@ -1,0 +1,105 @@
+// Which keys a warp of attention of few rows over codes brings, and which of them its rows see.
+#pragma once
+#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_shape.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_masks.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// What the loop over tiles seldom needs is apart from it: all of it together would not stay where instructions are read
+// from, and took twice as long.
+
+// A lane's box of a warp's parts of the tiles from list entry `first` on: where its page's number stands, or -1, and
+// the first slot of it.
+struct FewCodesBox {
+  int entry = -1, slot = 0;
+};
+template <class S>
+__device__ __noinline__ FewCodesBox few_codes_box(const AttentionParams& p, const Work& work, int first, int box,
+                                                  int at) {
+  FewCodesBox found;
+  const int i = first + at;
+  if (work.request < 0 || work.slot == Work::kNothing || i >= work.end) return found;
+  const KeyAxis axis(p, work.span);
+  const BlockKeys keys(p, axis, work.top, work.bottom);
+  const int begin = work.tiles.tile(i) * S::kKeys + box, end = begin + min(p.page_size, S::kWarpKeys);
+  const bool with_cached = work.tiles.holds_cached(i);
+  if (!keys.sees_cached(begin, end, with_cached) &&
+      (p.k_new.data != nullptr || !keys.sees_fresh(begin, end, with_cached)))
+    return found;
+  found.entry = static_cast<int>(axis.page_row * p.table_stride) + (begin >> p.page_shift);
+  found.slot = begin & (p.page_size - 1);
+  return found;
+}
+// Whether none of the keys of a warp's part of a tile is new: cached ones were stored before the batch's first kernel
+// (DeviceMetadata).
+template <class S>
+__device__ __noinline__ bool few_codes_cached(const AttentionParams& p, const Work& work, int i, int warp) {
+  const KeyAxis axis(p, work.span);
+  const BlockKeys keys(p, axis, work.top, work.bottom);
+  const int begin = work.tiles.tile(i) * S::kKeys + warp * S::kWarpKeys;
+  return !p.encoder &&
+         (p.k_new.data != nullptr || !keys.sees_fresh(begin, begin + S::kWarpKeys, work.tiles.holds_cached(i)));
+}
+// In a tile that some row does not see whole: new keys or values that the pool does not hold, as it would; and zeros
+// for values that no row sees, since what lies there may be NaN. `to`: a warp's place, whose first key is `first`.
+template <class S>
+__device__ __noinline__ void fill_few_codes(const AttentionParams& p, const Work& work, int i, int first, char* to,
+                                            bool values) {
+  using T = typename S::T;
+  constexpr uint32_t kLanes = 0xffffffffu >> (32 - S::kWarpKeys);
+  const KeyAxis axis(p, work.span);
+  const BlockKeys keys(p, axis, work.top, work.bottom);
+  const int lane = threadIdx.x % 32, mine = first + lane % S::kWarpKeys;
+  const bool with_cached = work.tiles.holds_cached(i), is_new = keys.sees_fresh(mine, mine + 1, with_cached);
+  const bool hidden = values && !is_new && !keys.sees_cached(mine, mine + 1, with_cached);
+  const unsigned fresh = __ballot_sync(0xffffffffu, is_new && p.k_new.data != nullptr) & kLanes;
+  const PagedSide& side = values ? p.v_new : p.k_new;
+  const int dim = values ? p.v_head_dim : p.head_dim;
+  for (unsigned left = fresh | (__ballot_sync(0xffffffffu, hidden) & kLanes); left != 0; left &= left - 1) {
+    const int r = __ffs(static_cast<int>(left)) - 1;
+    for (int d = lane * 4; d < S::kDim; d += 128) {
+      uint32_t codes = 0;
+      if ((fresh >> r & 1) != 0 && d < dim) {
+        const int64_t from = int64_t{work.span.q_off + first + r - work.span.phys0} * side.page_stride +
+                             work.kv_head * side.head_stride + d;
+        const uint2 x = *reinterpret_cast<const uint2*>(static_cast<const T*>(side.data) + from);
+        const float2 low = unpack2<T>(x.x), high = unpack2<T>(x.y);
+        const float by = values ? p.v_scale : p.k_scale;
+        codes = floats_to_e4m3(low.x, low.y, by) | floats_to_e4m3(high.x, high.y, by) << 16;
+      }
+      *reinterpret_cast<uint32_t*>(to + d / 128 * S::kColumnBytes + r * 128 + ((lane / 4) ^ (r & 7)) * 16 +
+                                   lane % 4 * 4) = codes;
+    }
+  }
+  fence_for_wgmma();  // for the copy engine, which writes there next
+  __syncwarp();
+}
+// Which keys of such a tile, from `first` on, rows 2 t and 2 t + 1 of those from `row0` on see, a bit each.
+template <class S>
+__device__ __noinline__ uint2 few_codes_seen(const AttentionParams& p, const Work& work, int i, int first, int row0) {
+  const KeyAxis axis(p, work.span);
+  const BlockKeys keys(p, axis, work.top, work.bottom);
+  const PackedRows packed(p.heads / p.kv_heads);
+  const int lane = threadIdx.x % 32;
+  const bool with_cached = work.tiles.holds_cached(i);
+  uint2 seen = {};
+#pragma unroll 1
+  for (int row = 0; row < 8; ++row) {
+    const KeyAxis::Row sees = axis.row(p, packed.token(min(row0 + row, work.rows - 1)));
+    const uint32_t bits =
+        __ballot_sync(0xffffffffu, sees_position(p, axis, sees, keys.shift, first + lane, with_cached));
+    if (row == lane % 4 * 2) seen.x = bits;
+    if (row == lane % 4 * 2 + 1) seen.y = bits;
+  }
+  return seen;
+}
+template <class S>
+__device__ __noinline__ PlainRun few_codes_plain(const AttentionParams& p, const Work& work) {
+  return plain_run<S>(p, work);
+}
+
+#endif
+
+}  // namespace headrace::cuda

@@ -1,0 +1,69 @@
+// How the blocks of attention of few rows over codes get their pieces of work.
+#pragma once
+#include "headrace/kernels/cuda/attention/sm90/attention_work.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The pieces of a block, those of its share or of the queue, as a warp brings them to shared memory: number, words and
+// piece are asked for while others are worked on.
+struct FewCodesPieces {
+  const AttentionParams& p;
+  const WorkPlan& plan;
+  int lane;
+  unsigned at, end;           // the next piece; none from `end` on
+  unsigned units = 0;         // of the queue
+  int first = 0, second = 0;  // words of the next
+
+  __device__ FewCodesPieces(const AttentionParams& params, const WorkPlan& work_plan, int of_lane)
+      : p(params), plan(work_plan), lane(of_lane) {
+    if (is_queue()) {
+      units = *plan.units, at = blockIdx.x, end = units * static_cast<unsigned>(p.kv_heads);
+    } else {
+      const uint2 share = plan.shares[blockIdx.x];
+      at = share.x, end = share.y + 1;
+    }
+  }
+  // When the kernel ahead has ended: it may have the same queue. The number is lane 0's until ask_words().
+  __device__ void ask_number() {
+    if (!is_queue()) {
+      ++at;
+    } else if (lane == 0) {
+      at = gridDim.x + atomicAdd(&plan.queue[0], 1u);
+    }
+  }
+  // Long pieces of the queue come first.
+  __device__ void ask_words() {
+    at = __shfl_sync(0xffffffffu, at, 0);
+    if (at >= end) return;
+    const int* from = reinterpret_cast<const int*>(plan.works + (is_queue() ? units - 1 - at / kv_heads() : at));
+    first = from[lane];
+    if (lane + 32 < Work::kWords) second = from[lane + 32];
+  }
+  // What was asked for; its request is -1 where there is none.
+  __device__ void take(Work& to) const {
+    int* words = reinterpret_cast<int*>(&to);
+    words[lane] = first;
+    if (lane + 32 < Work::kWords) words[lane + 32] = second;
+    __syncwarp();
+    if (lane != 0) return;
+    if (at >= end) to.request = -1;
+    if (!is_queue()) return;
+    to.kv_head = static_cast<int>(at % kv_heads());
+    if (to.slot >= 0) to.slot += to.kv_head * plan.max_parts;
+  }
+  // By one thread, when all is done.
+  __device__ void leave() const {
+    if (is_queue() && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1)
+      plan.queue[0] = 0;  // for the next call
+  }
+
+ private:
+  __device__ unsigned kv_heads() const { return static_cast<unsigned>(p.kv_heads); }
+  __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }
+};
+
+#endif
+
+}  // namespace headrace::cuda
