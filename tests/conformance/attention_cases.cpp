@@ -298,6 +298,8 @@ void add_codes(std::vector<AttentionCase>& cases) {
   several.num_kv_heads = 3;
   several.requests = {{.prefix = 1500, .new_tokens = 2}, {.prefix = 290}, {.prefix = 2100, .kind = Kind::kNone}};
   add(several, 5);
+  several.name = "codes_of_one_request", several.requests = {{.prefix = 1300, .new_tokens = 2, .kind = Kind::kBlock}};
+  add(several, 4);
   add(parts_of_blocks("of_codes"), 1).dtype = kBF16;
 }
 

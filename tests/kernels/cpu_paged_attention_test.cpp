@@ -349,27 +349,31 @@ TEST_P(CpuPagedAttention, FewRowsOverCodesMatch) {
 // row.
 TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
   constexpr int64_t kContext = 300, kTokens = 4, kHeads = 4, kDim = 128;
-  Request request({.heads = kHeads,
-                   .kv_heads = 1,
-                   .dim = kDim,
-                   .v_dim = kDim,
-                   .page_size = 64,
-                   .tokens = kTokens,
-                   .context = kContext,
-                   .q_type = DType::kBF16,
-                   .new_type = DType::kBF16,
-                   .pool_type = DType::kE4M3});
-  const std::array<double, kTokens> sizes = {0x1p18, 0x1p-30, 0, 0x1p-133};
-  for (int64_t d = 0; d < kDim; ++d) {
-    for (int64_t i = 0; i < kTokens; ++i)
-      request.set_query(i, 0, d, sizes[static_cast<size_t>(i)] * static_cast<double>(d % 5 - 2));
+  for (const float k_scale : {1.0f, 0x1p-30f}) {
+    SCOPED_TRACE(k_scale);
+    Request request({.heads = kHeads,
+                     .kv_heads = 1,
+                     .dim = kDim,
+                     .v_dim = kDim,
+                     .page_size = 64,
+                     .tokens = kTokens,
+                     .context = kContext,
+                     .q_type = DType::kBF16,
+                     .new_type = DType::kBF16,
+                     .pool_type = DType::kE4M3,
+                     .k_scale = k_scale});
+    const std::array<double, kTokens> sizes = {0x1p18, 0x1p-30, 0, 0x1p-133};
+    for (int64_t d = 0; d < kDim; ++d) {
+      for (int64_t i = 0; i < kTokens; ++i)
+        request.set_query(i, 0, d, sizes[static_cast<size_t>(i)] * static_cast<double>(d % 5 - 2));
+    }
+    for (int64_t i = 0; i < kTokens; ++i) request.set_query(i, 1, 17, 0x1p17);  // beside numbers near 1
+    for (int64_t i = 0; i < kContext; ++i) request.set_cached_key(i, 17, i == 40 ? 0x1p-8 : 0);
+    const auto run = [&](const OpSet& set) { return request.run(set, {.threads = 2}, 0, kTokens); };
+    const Request::Result got = run(ops()), want = run(reference::ops());
+    EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+    EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
   }
-  for (int64_t i = 0; i < kTokens; ++i) request.set_query(i, 1, 17, 0x1p17);  // beside numbers near 1
-  for (int64_t i = 0; i < kContext; ++i) request.set_cached_key(i, 17, i == 40 ? 0x1p-8 : 0);
-  const auto run = [&](const OpSet& set) { return request.run(set, {.threads = 2}, 0, kTokens); };
-  const Request::Result got = run(ops()), want = run(reference::ops());
-  EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
-  EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
 }
 
 // A code that is NaN spoils what sees it, and nothing else of the tile.

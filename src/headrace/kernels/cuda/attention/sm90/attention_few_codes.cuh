@@ -39,8 +39,8 @@ struct FewCodesRow {
       state = all;
     }
   }
-  __device__ void write_part(const AttentionCall& call, const Work& work, int row, int lane) const {
-    const int64_t at = static_cast<int64_t>(work.slot) * call.plan.slot_rows + row;
+  __device__ void write_part(const AttentionCall& call, int slot, int row, int lane) const {
+    const int64_t at = static_cast<int64_t>(slot) * call.plan.slot_rows + row;
     if (lane == 0) call.plan.states[at] = make_float2(state.largest, state.sum);
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c) {
@@ -71,15 +71,16 @@ template <class S>
 __device__ inline void write_few_codes(FewCodesWarp<S>& me, const Work& work, const Work& behind,
                                        FewCodesControl<S>& control, char* sums) {
   const AttentionParams& p = me.p;
-  const int here = min(S::kRows, work.rows - work.row0);
+  // Read before all have met for the last time: who is ahead puts the piece behind the next in this one's place.
+  const int here = min(S::kRows, work.rows - work.row0), slot = work.slot;
   const auto token_of = [&](int row) { return work.span.q_off + me.packed.token(work.row0 + row); };
   const auto head_of = [&](int row) { return work.kv_head * me.packed.group + me.packed.head(work.row0 + row); };
   bool nan = false;
   const auto write_eight = [&](int first) {
     for (int row = first + me.warp; row < min(here, first + 8); row += S::kWarps) {
       const FewCodesRow<S> of(control, sums, row % 8, me.lane);
-      if (work.slot >= 0) {
-        of.write_part(me.call, work, row, me.lane);
+      if (slot >= 0) {
+        of.write_part(me.call, slot, row, me.lane);
       } else {
         nan |= of.write(p, token_of(row), head_of(row), me.lane);
       }
@@ -97,7 +98,7 @@ __device__ inline void write_few_codes(FewCodesWarp<S>& me, const Work& work, co
   if (S::kKeepsOn) me.ask_for_queries(behind, words);
   __syncthreads();
   write_eight(here > 8 ? 8 : 0);
-  if (work.slot < 0 && __syncthreads_or(nan)) {
+  if (slot < 0 && __syncthreads_or(nan)) {
     for (int row = 0; row < here; ++row) {
       attend_row(p, work.request, token_of(row), head_of(row), *reinterpret_cast<RowScratch*>(sums),
                  RowWrite::kWhereNaN, {1, static_cast<int>(threadIdx.x)});

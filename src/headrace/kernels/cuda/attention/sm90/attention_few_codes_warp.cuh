@@ -14,8 +14,11 @@ __device__ inline uint32_t upper_halves(uint32_t codes) {
 }
 
 // The power of two that brings a number of this size to the upper end of half floats, as bits of a float's exponent;
-// 254 less it divides by the same.
-__device__ inline uint32_t exponent_to_half(float largest) { return min(268 - (__float_as_uint(largest) >> 23), 253u); }
+// 254 less it divides by the same. 2^40 at most: rows of less than that asks for have scores of nothing, and what they
+// are multiplied by does not vanish beside a small scale.
+__device__ inline uint32_t exponent_to_half(float largest) {
+  return min(268 - (__float_as_uint(largest) >> 23), 127u + 40);
+}
 
 // A warp's part of a piece: a quarter of the keys of each tile. A lane has, of products with keys, keys g and g + 8 of
 // sixteen and rows 2 t and 2 t + 1 of eight, of those with values elements 2 g and 2 g + 1 of sixteen and the same

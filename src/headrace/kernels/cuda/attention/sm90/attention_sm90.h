@@ -60,8 +60,8 @@ struct WorkPlan {
   Work* works = nullptr;
   uint2* shares = nullptr;    // kShares: the first and last of a block's works
   uint32_t* units = nullptr;  // kQueue: works, each of all kv heads
-  float* stash = nullptr;     // strict mode: of each thread, the sum of the groups before
-  bool stands = false;        // works and units were there before the kernel ahead of this one began
+  float* stash = nullptr;     // of each thread, the sum of the groups before
+  bool stands = false;        // works, units and shares were there before the kernel ahead of this one began
   uint32_t* queue = nullptr;  // pieces taken, blocks that are done; zero between calls
 };
 

@@ -28,6 +28,7 @@ constexpr int kCutRows = 16, kUncutKeys = 16384;
 // Few rows over a pool of FP8, in fast mode (attention_few_codes.cuh): the most of a request; keys of a tile, and the
 // warps that share it.
 constexpr int kFewCodesRows = 16, kFewCodesWarps = 4;
+constexpr int few_codes_rows(int max_rows) { return max_rows <= 8 ? 8 : kFewCodesRows; }  // of a tile
 constexpr int few_codes_keys(int dim) { return dim > 128 ? 64 : 128; }
 
 // Rows of a block where there are many. Small heads leave registers for a third warpgroup, whose products fill the time
@@ -128,6 +129,7 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   plan.keys = plan.crowded     ? kCrowdedKeys
               : plan.few_codes ? few_codes_keys(task.kernel_dim)
                                : tile_keys(task.kernel_dim, plan.teams);
+  if (plan.few_codes) plan.rows = few_codes_rows(shape.max_rows);  // a graph's padding may have more: in several tiles
   const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !codes;
   plan.cuts_long_rows = tall && long_rows && plan.sharing != Sm90Plan::Sharing::kShares;
   return plan;

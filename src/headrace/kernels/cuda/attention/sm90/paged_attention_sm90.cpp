@@ -211,7 +211,7 @@ void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scra
   plan.long_tiles = planned.long_group_keys / planned.keys;
   plan.group_tiles = std::max(plan.piece_tiles, plan.long_tiles);
   call.many_groups = planned.many_groups;
-  plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
+  if (!planned.few_codes) plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
   if (planned.groups < 2) return;
   const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
   plan.finer_end = planned.finer_end && place_parts(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);

@@ -140,7 +140,8 @@ void launch_join(const AttentionCall& call, const Stream& stream) {
 }  // namespace
 
 void join_parts_sm90(const AttentionCall& call, const Stream& stream) {
-  (call.plan.sharing == WorkPlan::Sharing::kShares ? launch_join<1> : launch_join<kJoinWarps>)(call, stream);
+  const bool many_parts = call.plan.sharing == WorkPlan::Sharing::kShares && call.plan.slot_rows <= kCutRows;
+  (many_parts ? launch_join<1> : launch_join<kJoinWarps>)(call, stream);
 }
 
 }  // namespace headrace::cuda
