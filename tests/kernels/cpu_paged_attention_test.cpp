@@ -345,31 +345,37 @@ TEST_P(CpuPagedAttention, FewRowsOverCodesMatch) {
   }
 }
 
+// Four rows of four heads over 300 cached keys.
+constexpr int64_t kCodesTokens = 4, kCodesContext = 300, kCodesDim = 128;
+Problem problem_over_codes() {
+  return {.heads = 4,
+          .kv_heads = 1,
+          .dim = kCodesDim,
+          .v_dim = kCodesDim,
+          .page_size = 64,
+          .tokens = kCodesTokens,
+          .context = kCodesContext,
+          .q_type = DType::kBF16,
+          .new_type = DType::kBF16,
+          .pool_type = DType::kE4M3};
+}
+
 // Where keys are codes a GPU makes half floats of queries: of such as those cannot hold, or hold beside others in a
 // row.
 TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
-  constexpr int64_t kContext = 300, kTokens = 4, kHeads = 4, kDim = 128;
   for (const float k_scale : {1.0f, 0x1p-30f}) {
     SCOPED_TRACE(k_scale);
-    Request request({.heads = kHeads,
-                     .kv_heads = 1,
-                     .dim = kDim,
-                     .v_dim = kDim,
-                     .page_size = 64,
-                     .tokens = kTokens,
-                     .context = kContext,
-                     .q_type = DType::kBF16,
-                     .new_type = DType::kBF16,
-                     .pool_type = DType::kE4M3,
-                     .k_scale = k_scale});
-    const std::array<double, kTokens> sizes = {0x1p18, 0x1p-30, 0, 0x1p-133};
-    for (int64_t d = 0; d < kDim; ++d) {
-      for (int64_t i = 0; i < kTokens; ++i)
+    Problem problem = problem_over_codes();
+    problem.k_scale = k_scale;
+    Request request(problem);
+    const std::array<double, kCodesTokens> sizes = {0x1p18, 0x1p-30, 0, 0x1p-133};
+    for (int64_t d = 0; d < kCodesDim; ++d) {
+      for (int64_t i = 0; i < kCodesTokens; ++i)
         request.set_query(i, 0, d, sizes[static_cast<size_t>(i)] * static_cast<double>(d % 5 - 2));
     }
-    for (int64_t i = 0; i < kTokens; ++i) request.set_query(i, 1, 17, 0x1p17);  // beside numbers near 1
-    for (int64_t i = 0; i < kContext; ++i) request.set_cached_key(i, 17, i == 40 ? 0x1p-8 : 0);
-    const auto run = [&](const OpSet& set) { return request.run(set, {.threads = 2}, 0, kTokens); };
+    for (int64_t i = 0; i < kCodesTokens; ++i) request.set_query(i, 1, 17, 0x1p17);  // beside numbers near 1
+    for (int64_t i = 0; i < kCodesContext; ++i) request.set_cached_key(i, 17, i == 40 ? 0x1p-8 : 0);
+    const auto run = [&](const OpSet& set) { return request.run(set, {.threads = 2}, 0, kCodesTokens); };
     const Request::Result got = run(ops()), want = run(reference::ops());
     EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
     EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
@@ -378,28 +384,20 @@ TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
 
 // A code that is NaN spoils what sees it, and nothing else of the tile.
 TEST_P(CpuPagedAttention, ACodeThatIsNaNSpoilsWhatSeesItAlone) {
-  constexpr int64_t kContext = 300, kTokens = 4, kDim = 128, kColumn = 5;
+  constexpr int64_t kColumn = 5;
   constexpr int32_t kWindow = 100;
-  Request request({.heads = 4,
-                   .kv_heads = 1,
-                   .dim = kDim,
-                   .v_dim = kDim,
-                   .page_size = 64,
-                   .tokens = kTokens,
-                   .context = kContext,
-                   .q_type = DType::kBF16,
-                   .new_type = DType::kBF16,
-                   .pool_type = DType::kE4M3,
-                   .window = kWindow});
+  Problem problem = problem_over_codes();
+  problem.window = kWindow;
+  Request request(problem);
   const OpContext fast = {.threads = 2};
-  const Request::Result clean = request.run(ops(), fast, 0, kTokens);
-  request.set_cached_value(kContext + 1 - kWindow + 1, kColumn, std::numeric_limits<double>::quiet_NaN());
-  const Request::Result spoiled = request.run(ops(), fast, 0, kTokens);
-  for (int64_t row = 0; row < kTokens; ++row) {
-    for (int64_t i = 0; i < 4 * kDim; ++i) {
+  const Request::Result clean = request.run(ops(), fast, 0, kCodesTokens);
+  request.set_cached_value(kCodesContext + 1 - kWindow + 1, kColumn, std::numeric_limits<double>::quiet_NaN());
+  const Request::Result spoiled = request.run(ops(), fast, 0, kCodesTokens);
+  for (int64_t row = 0; row < kCodesTokens; ++row) {
+    for (int64_t i = 0; i < 4 * kCodesDim; ++i) {
       const double before = element_as_double(clean.out.view().select(row), i),
                    now = element_as_double(spoiled.out.view().select(row), i);
-      if (row <= 1 && i % kDim == kColumn) {
+      if (row <= 1 && i % kCodesDim == kColumn) {
         EXPECT_TRUE(std::isnan(now)) << "row " << row << ", element " << i;
       } else {
         ASSERT_NEAR(now, before, 0.02) << "row " << row << ", element " << i;

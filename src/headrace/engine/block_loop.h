@@ -48,7 +48,7 @@ class BlockLoop {
   // Copies the requests' states, which fit, in the order of their rows in the step that is queued next, and their
   // tokens, int32 [states, tokens_each]. A step before that nobody has waited for is over.
   void load(std::span<const BlockState> states, std::span<const int32_t> tokens);
-  // A step was queued.
+  // A step was queued. Behind several that nobody has waited for, decided() says nothing.
   void started() { ++in_flight_; }
 
   // What comes behind the last step that was queued, as soon as that is over: the next can be started before anything

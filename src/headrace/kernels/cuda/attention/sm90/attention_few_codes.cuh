@@ -5,38 +5,30 @@
 // power of two. At a piece's end the warps' sums are joined, while keys of the next are on their way. Source: Dao et
 // al. 2023, Flash-Decoding.
 #pragma once
-#include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_pieces.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_warp.cuh"
+#include "headrace/kernels/cuda/attention/sm90/row_sum.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The warps' sums of one of eight rows, added up by one of them: lane l has elements 4 l + 128 c.
+// The warps' sums of one of eight rows, added up by one of them.
 template <class S>
-struct FewCodesRow {
-  PartSum state;
-  float4 value[S::kColumns] = {};
+struct FewCodesRow : RowSum<S::kColumns> {
+  using RowSum<S::kColumns>::add, RowSum<S::kColumns>::state, RowSum<S::kColumns>::value;
 
   __device__ FewCodesRow(const FewCodesControl<S>& control, const char* sums, int row, int lane) {
 #pragma unroll
     for (int w = 0; w < S::kWarps; ++w) {
       const float2 x = control.states[w][row];
-      const PartSum part{x.x, x.y};
-      if (part.sum == 0) continue;
-      const PartSum all = state.joined(part);
-      const float a = state.factor(all), b = part.factor(all);
+      if (x.y == 0) continue;
+      float4 values[S::kColumns];
 #pragma unroll
-      for (int c = 0; c < S::kColumns; ++c) {
-        const float4 y = *reinterpret_cast<const float4*>(sums + few_codes_sum_at<S>(w, row, c * 512 + lane * 16));
-        value[c].x = PartSum::joined_value(value[c].x, a, y.x, b);
-        value[c].y = PartSum::joined_value(value[c].y, a, y.y, b);
-        value[c].z = PartSum::joined_value(value[c].z, a, y.z, b);
-        value[c].w = PartSum::joined_value(value[c].w, a, y.w, b);
-      }
-      state = all;
+      for (int c = 0; c < S::kColumns; ++c)
+        values[c] = *reinterpret_cast<const float4*>(sums + few_codes_sum_at<S>(w, row, c * 512 + lane * 16));
+      add({x.x, x.y}, values);
     }
   }
   __device__ void write_part(const AttentionCall& call, int slot, int row, int lane) const {

@@ -7,8 +7,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What the loop over tiles seldom needs is apart from it: all of it together would not stay where instructions are read
-// from, and took twice as long.
+// What the loop over tiles seldom needs is apart from it, so that the loop's own code is short.
 
 // A lane's box of a warp's parts of the tiles from list entry `first` on: where its page's number stands, or -1, and
 // the first slot of it.
