@@ -189,14 +189,13 @@ TEST(HopperAttentionPlan, ManyShortPiecesAreTwoToAMultiprocessorInFastMode) {
   EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}).crowded);
 }
 
-TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernelInFastMode) {
+TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernel) {
   const auto plan = [](int requests, int rows, int dim = 128) {
     return fast_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
   };
   EXPECT_TRUE(plan(66, 16).few_codes);
   EXPECT_FALSE(plan(66, 17).few_codes);
   EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4}).few_codes);
-  EXPECT_FALSE(strict_sm90_plan({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}).few_codes);
   cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}, Determinism::kFast);
   capped.capped = true;
   EXPECT_FALSE(cuda::plan_sm90(capped, 132).few_codes) << "it has no soft cap";
@@ -206,6 +205,21 @@ TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernelInFastMode) {
   EXPECT_EQ(plan(66, 4, 256).keys, 64);
   EXPECT_EQ(plan(1, 4).sharing, Sharing::kShares);
   EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).group_keys), std::pair(Sharing::kGroups, 1024));
+}
+
+// Strict mode cuts their keys as it cuts those of many rows, which have another kernel.
+TEST(HopperAttentionPlan, StrictFewRowsOverCodesHaveTilesAndGroupsOfManyRows) {
+  for (const int dim : {64, 128, 256}) {
+    for (const int requests : {1, 16, 66, 500}) {
+      const auto plan = [&](int rows) {
+        return strict_sm90_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
+      };
+      const Sm90Plan few = plan(4), many = plan(700);
+      EXPECT_TRUE(few.few_codes && !many.few_codes);
+      EXPECT_EQ(std::tuple(few.keys, few.group_keys), std::tuple(many.keys, many.group_keys));
+      EXPECT_FALSE(few.finer_end);
+    }
+  }
 }
 
 // What strict mode's sums depend on may not change with the number of requests, or of multiprocessors.

@@ -804,7 +804,7 @@ std::vector<KeySpan> few_row_spans() {
   return spans;
 }
 
-// How one layer's heads look to a test of bits.
+// How one layer's heads look to a test of bits. type: of the pool; of queries, too, but beside FP8.
 struct HeadShape {
   int64_t dim, v_dim;
   DType type;
@@ -825,7 +825,9 @@ void CpuPagedAttention::expect_strict_bits_beside_a_prompt(Problem problem, cons
   all.push_back({.q_off = rows, .q_len = kPrompt, .ctx_len = 100, .phys0 = 100});
   problem.tokens = rows + kPrompt, problem.page_size = shape.dim == 64 || shape.dim == 72 ? 8 : 64;
   problem.dim = shape.dim, problem.v_dim = shape.v_dim, problem.window = shape.window, problem.logit_cap = shape.cap;
-  problem.q_type = problem.new_type = problem.pool_type = shape.type;
+  const bool codes = shape.type == DType::kE4M3;
+  problem.q_type = problem.new_type = codes ? DType::kBF16 : shape.type, problem.pool_type = shape.type;
+  if (codes) problem.k_scale = problem.v_scale = 0.013f;
   const Request request(problem);
   for (size_t i = 0; i < spans.size(); ++i) parts.emplace_back(i, i + 1);
   for (const bool keys_given : {true, false}) {
@@ -851,7 +853,8 @@ TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
         HeadShape{256, 256, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 230, 0.5f},
-        HeadShape{192, 256, DType::kF16, 4100, 0}}) {
+        HeadShape{192, 256, DType::kF16, 4100, 0}, HeadShape{128, 128, DType::kE4M3, kNoWindow, 0},
+        HeadShape{64, 48, DType::kE4M3, 230, 0}, HeadShape{200, 256, DType::kE4M3, 4100, 0}}) {
     expect_strict_bits_beside_a_prompt({.heads = 16, .kv_heads = 4, .context = 8700}, shape, few_row_spans(),
                                        {{0, 6}, {0, 12}, {12, 15}, {12, 14}, {7, 12}});
   }
@@ -872,7 +875,8 @@ TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBeside
   spans[3].hole_begin = 37, spans[3].hole_end = 4500;
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{256, 256, DType::kF16, kNoWindow, 0.5f},
-        HeadShape{128, 128, DType::kBF16, 1024, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f}}) {
+        HeadShape{128, 128, DType::kBF16, 1024, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f},
+        HeadShape{128, 96, DType::kE4M3, 1024, 0}, HeadShape{256, 256, DType::kE4M3, kNoWindow, 0}}) {
     expect_strict_bits_beside_a_prompt({.heads = 4, .kv_heads = 2, .context = 8700}, shape, spans, {{0, 4}, {2, 4}});
   }
 }
@@ -948,7 +952,8 @@ TEST_P(CpuPagedAttention, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBeside
   const bool longer = GetParam() == testing_support::kRecordedShortSet;
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{72, 128, DType::kF16, kNoWindow, 0},
-        HeadShape{128, 88, DType::kF16, 230, 0.5f}}) {
+        HeadShape{128, 88, DType::kF16, 230, 0.5f}, HeadShape{128, 128, DType::kE4M3, 230, 0},
+        HeadShape{256, 192, DType::kE4M3, kNoWindow, 0}}) {
     const int64_t kv_heads = longer ? 16 : 8;  // a recording knows the least number of requests alone
     expect_strict_bits_beside_a_prompt({.heads = 4 * kv_heads, .kv_heads = kv_heads, .context = longer ? 8700 : 700},
                                        shape, many_row_spans(longer ? 8600 : 0), {{0, 40}, {4, 38}, {5, 17}});

@@ -9,9 +9,11 @@ namespace headrace::cuda {
 
 inline constexpr int kRowWarps = 4, kMaxHeadDim = 512;
 
-struct RowScratch {  // shared memory
-  float q[kMaxHeadDim], largest[kRowWarps], sum[kRowWarps], value[kRowWarps][kMaxHeadDim];
+template <int kMostDim>
+struct RowScratchOf {  // shared memory, for heads of up to kMostDim
+  float q[kMostDim], largest[kRowWarps], sum[kRowWarps], value[kRowWarps][kMostDim];
 };
+using RowScratch = RowScratchOf<kMaxHeadDim>;
 
 // Element `i` of a key or value in units of the pool; a new one as it is after being stored.
 __device__ inline float key_element(const AttentionParams& p, const PagedSide& side, bool fresh, float scale,
@@ -60,9 +62,9 @@ struct RowTeam {
 enum class RowWrite : uint8_t { kAll, kWhereNaN };  // what a row replaces
 
 // Writes the row's output and log-sum-exp. Called by all threads of the team.
-template <int kTogether = 1>
-__device__ __noinline__ void attend_row(const AttentionParams& p, int request, int token, int head, RowScratch& shared,
-                                        RowWrite write, RowTeam team) {
+template <int kTogether = 1, int kMostDim = kMaxHeadDim>
+__device__ __noinline__ void attend_row(const AttentionParams& p, int request, int token, int head,
+                                        RowScratchOf<kMostDim>& shared, RowWrite write, RowTeam team) {
   const KeyAxis axis(p, request);
   const int warp = team.thread / 32, lane = team.thread % 32, kv_head = head / (p.heads / p.kv_heads);
 #pragma unroll 1

@@ -37,23 +37,41 @@ __device__ inline uint32_t floats_to_e4m3(float low, float high, float scale) {
 #endif
 }
 
-// Two codes as a pair of 16-bit floats, which hold them exactly.
-template <class T>
-__device__ inline uint32_t e4m3_to_pair(uint16_t codes) {
-  const __half2 halves = static_cast<__half2>(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
-  if constexpr (std::is_same_v<T, __half>) {
+// The codes of a word as two pairs of half floats, which hold them exactly.
+__device__ inline uint2 e4m3_to_halves(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+  // The instruction takes either half of a word: written with shifts it got one for each second pair.
+  uint2 pairs;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high; }"
+      : "=r"(pairs.x), "=r"(pairs.y)
+      : "r"(codes));
+  return pairs;
+#else
+  const auto pair = [](uint32_t two) {
+    const auto halves = static_cast<__half2>(__nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(two), __NV_E4M3));
     return *reinterpret_cast<const uint32_t*>(&halves);
-  } else {
-    const __nv_bfloat162 pair = __float22bfloat162_rn(__half22float2(halves));
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
+  };
+  return {pair(codes), pair(codes >> 16)};
+#endif
+}
+
+// As two pairs of 16-bit floats.
+template <class T>
+__device__ inline uint2 e4m3_to_pairs(uint32_t codes) {
+  const uint2 halves = e4m3_to_halves(codes);
+  if constexpr (std::is_same_v<T, __half>) return halves;
+  const auto pair = [](uint32_t two) {
+    const __nv_bfloat162 x = __float22bfloat162_rn(__half22float2(*reinterpret_cast<const __half2*>(&two)));
+    return *reinterpret_cast<const uint32_t*>(&x);
+  };
+  return {pair(halves.x), pair(halves.y)};
 }
 
 // Eight codes as eight 16-bit floats.
 template <class T>
 __device__ inline uint4 e4m3_to_floats(uint32_t low, uint32_t high) {
-  return {e4m3_to_pair<T>(static_cast<uint16_t>(low)), e4m3_to_pair<T>(static_cast<uint16_t>(low >> 16)),
-          e4m3_to_pair<T>(static_cast<uint16_t>(high)), e4m3_to_pair<T>(static_cast<uint16_t>(high >> 16))};
+  const uint2 x = e4m3_to_pairs<T>(low), y = e4m3_to_pairs<T>(high);
+  return {x.x, x.y, y.x, y.y};
 }
 
 }  // namespace headrace::cuda

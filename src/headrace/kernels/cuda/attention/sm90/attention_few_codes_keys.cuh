@@ -9,7 +9,7 @@ namespace headrace::cuda {
 
 // What the loop over tiles seldom needs is apart from it, so that the loop's own code is short.
 
-// A lane's box of a warp's parts of the tiles from list entry `first` on: where its page's number stands, or -1, and
+// A lane's box of a part of the tiles from list entry `first` on: where its page's number stands, or -1, and
 // the first slot of it.
 struct FewCodesBox {
   int entry = -1, slot = 0;
@@ -22,7 +22,7 @@ __device__ __noinline__ FewCodesBox few_codes_box(const AttentionParams& p, cons
   if (work.request < 0 || work.slot == Work::kNothing || i >= work.end) return found;
   const KeyAxis axis(p, work.span);
   const BlockKeys keys(p, axis, work.top, work.bottom);
-  const int begin = work.tiles.tile(i) * S::kKeys + box, end = begin + min(p.page_size, S::kWarpKeys);
+  const int begin = work.tiles.tile(i) * S::kKeys + box, end = begin + min(p.page_size, S::kPartKeys);
   const bool with_cached = work.tiles.holds_cached(i);
   if (!keys.sees_cached(begin, end, with_cached) &&
       (p.k_new.data != nullptr || !keys.sees_fresh(begin, end, with_cached)))
@@ -31,26 +31,26 @@ __device__ __noinline__ FewCodesBox few_codes_box(const AttentionParams& p, cons
   found.slot = begin & (p.page_size - 1);
   return found;
 }
-// Whether none of the keys of a warp's part of a tile is new: cached ones were stored before the batch's first kernel
+// Whether none of the keys of a part of a tile is new: cached ones were stored before the batch's first kernel
 // (DeviceMetadata).
 template <class S>
-__device__ __noinline__ bool few_codes_cached(const AttentionParams& p, const Work& work, int i, int warp) {
+__device__ __noinline__ bool few_codes_cached(const AttentionParams& p, const Work& work, int i, int part) {
   const KeyAxis axis(p, work.span);
   const BlockKeys keys(p, axis, work.top, work.bottom);
-  const int begin = work.tiles.tile(i) * S::kKeys + warp * S::kWarpKeys;
+  const int begin = work.tiles.tile(i) * S::kKeys + part * S::kPartKeys;
   return !p.encoder &&
-         (p.k_new.data != nullptr || !keys.sees_fresh(begin, begin + S::kWarpKeys, work.tiles.holds_cached(i)));
+         (p.k_new.data != nullptr || !keys.sees_fresh(begin, begin + S::kPartKeys, work.tiles.holds_cached(i)));
 }
 // In a tile that some row does not see whole: new keys or values that the pool does not hold, as it would; and zeros
-// for values that no row sees, since what lies there may be NaN. `to`: a warp's place, whose first key is `first`.
+// for values that no row sees, since what lies there may be NaN. `to`: a part's place, whose first key is `first`.
 template <class S>
 __device__ __noinline__ void fill_few_codes(const AttentionParams& p, const Work& work, int i, int first, char* to,
                                             bool values) {
   using T = typename S::T;
-  constexpr uint32_t kLanes = 0xffffffffu >> (32 - S::kWarpKeys);
+  constexpr uint32_t kLanes = 0xffffffffu >> (32 - S::kPartKeys);
   const KeyAxis axis(p, work.span);
   const BlockKeys keys(p, axis, work.top, work.bottom);
-  const int lane = threadIdx.x % 32, mine = first + lane % S::kWarpKeys;
+  const int lane = threadIdx.x % 32, mine = first + lane % S::kPartKeys;
   const bool with_cached = work.tiles.holds_cached(i), is_new = keys.sees_fresh(mine, mine + 1, with_cached);
   const bool hidden = values && !is_new && !keys.sees_cached(mine, mine + 1, with_cached);
   const unsigned fresh = __ballot_sync(0xffffffffu, is_new && p.k_new.data != nullptr) & kLanes;

@@ -1,6 +1,6 @@
 // How the blocks of attention of few rows over codes get their pieces of work.
 #pragma once
-#include "headrace/kernels/cuda/attention/sm90/attention_work.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_shape.cuh"
 
 namespace headrace::cuda {
 
@@ -8,16 +8,20 @@ namespace headrace::cuda {
 
 // The pieces of a block, those of its share or of the queue, as a warp brings them to shared memory: number, words and
 // piece are asked for while others are worked on.
+template <class S>
 struct FewCodesPieces {
+  FewCodesControl<S>& control;
   const AttentionParams& p;
   const WorkPlan& plan;
   int lane;
   unsigned at, end;           // the next piece; none from `end` on
   unsigned units = 0;         // of the queue
   int first = 0, second = 0;  // words of the next
+  RingPlace<FewCodesControl<S>::kPieces> place{};
 
-  __device__ FewCodesPieces(const AttentionParams& params, const WorkPlan& work_plan, int of_lane)
-      : p(params), plan(work_plan), lane(of_lane) {
+  __device__ FewCodesPieces(FewCodesControl<S>& of_block, const AttentionParams& params, const WorkPlan& work_plan,
+                            int of_lane)
+      : control(of_block), p(params), plan(work_plan), lane(of_lane) {
     if (is_queue()) {
       units = *plan.units, at = blockIdx.x, end = units * static_cast<unsigned>(p.kv_heads);
     } else {
@@ -42,16 +46,16 @@ struct FewCodesPieces {
     if (lane + 32 < Work::kWords) second = from[lane + 32];
   }
   // What was asked for; its request is -1 where there is none.
-  __device__ void take(Work& to) const {
+  __device__ void publish() {
+    barrier_wait(shared_address(&control.work_empty[place.stage]), place.phase ^ 1);
+    Work& to = control.work[place.stage];
     int* words = reinterpret_cast<int*>(&to);
     words[lane] = first;
     if (lane + 32 < Work::kWords) words[lane + 32] = second;
     __syncwarp();
-    if (lane != 0) return;
-    if (at >= end) to.request = -1;
-    if (!is_queue()) return;
-    to.kv_head = static_cast<int>(at % kv_heads());
-    if (to.slot >= 0) to.slot += to.kv_head * plan.max_parts;
+    if (lane == 0) complete(to);
+    barrier_arrive(shared_address(&control.work_full[place.stage]));
+    place.next();
   }
   // By one thread, when all is done.
   __device__ void leave() const {
@@ -60,8 +64,42 @@ struct FewCodesPieces {
   }
 
  private:
+  __device__ void complete(Work& work) const {
+    if (at >= end) work.request = -1;
+    if (!is_queue()) return;
+    work.kv_head = static_cast<int>(at % kv_heads());
+    if (work.slot >= 0) work.slot += work.kv_head * plan.max_parts;
+  }
   __device__ unsigned kv_heads() const { return static_cast<unsigned>(p.kv_heads); }
   __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }
+};
+
+// The same pieces as another warp, or the same, goes through them.
+template <class S>
+struct FewCodesPiece {
+  FewCodesControl<S>& control;
+  RingPlace<FewCodesControl<S>::kPieces> place{};
+
+  // Waits until the piece is known.
+  __device__ const Work& work() const { return known(place); }
+  __device__ const Work& behind() const { return known(place_behind()); }
+  __device__ int stage_behind() const { return place_behind().stage; }
+  // Called by all lanes of all warps, which are done with the piece.
+  __device__ void leave() {
+    barrier_arrive(shared_address(&control.work_empty[place.stage]));
+    place.next();
+  }
+
+ private:
+  __device__ RingPlace<FewCodesControl<S>::kPieces> place_behind() const {
+    RingPlace<FewCodesControl<S>::kPieces> after = place;
+    after.next();
+    return after;
+  }
+  __device__ const Work& known(const RingPlace<FewCodesControl<S>::kPieces>& at) const {
+    barrier_wait(shared_address(&control.work_full[at.stage]), at.phase);
+    return control.work[at.stage];
+  }
 };
 
 #endif

@@ -5,47 +5,53 @@
 namespace headrace::cuda {
 
 // kDim: 128 or 256, of a head's codes in shared memory; what a head lacks of it is zeros. kOctets: of rows.
-template <class T_, int kDim_, int kOctets_>
+template <class T_, int kDim_, int kOctets_, Determinism kMode>
 struct FewCodesShape {
   using T = T_;
+  static constexpr bool kStrict = kMode == Determinism::kStrict;
+  // What products are of. Codes are half floats by one instruction for two; strict mode has the bits of the Hopper
+  // kernel's products.
+  using M = std::conditional_t<kStrict, T, __half>;
   static constexpr int kDim = kDim_, kSteps = kDim / 16, kColumns = kDim / 128, kOctets = kOctets_, kRows = 8 * kOctets;
-  static constexpr int kWarps = kFewCodesWarps, kThreads = 32 * kWarps, kResident = 2;
-  static constexpr int kKeys = few_codes_keys(kDim), kWarpKeys = kKeys / kWarps,
-                       kKeyTiles = kWarpKeys / 16;  // of a tile
-  static constexpr bool kLastFirst = false;         // of plain_run()
-  // A warp's part of a tile: keys and values, each in columns of 128 codes; and the places for it.
-  static constexpr int kColumnBytes = kWarpKeys * 128, kSideBytes = kColumns * kColumnBytes, kStages = 3,
-                       kRingBytes = kStages * 2 * kSideBytes;
+  // Of warps, each with a quarter of a tile: half find scores, and half add values up.
+  static constexpr int kParts = kFewCodesParts, kThreads = 2 * 32 * kParts, kResident = 2;
+  static constexpr int kKeys = few_codes_keys(kDim), kKeySteps = kKeys / 16,  // of a tile
+      kPartKeys = kKeys / kParts, kKeyTiles = kPartKeys / 16;                 // that a warp brings and finds scores of
+  static constexpr int kValueTiles = kDim / 16 / kParts;  // sixteens of elements that a warp adds up
+  static constexpr bool kLastFirst = false;               // of plain_run()
+  // A warp's part of a tile's keys or values, in columns of 128 codes.
+  static constexpr int kColumnBytes = kPartKeys * 128, kPartBytes = kColumns * kColumnBytes,
+                       kSideBytes = kParts * kPartBytes;
+  // Scores of a tile, for two tiles in turns.
+  static constexpr int kScoresBytes = kKeys * kRows * 4;
+  using Scratch = RowScratchOf<kDim>;
+  static constexpr int kControlBytes = 1536;
+  static constexpr int kOtherBytes = 2 * kScoresBytes + static_cast<int>(sizeof(Scratch)) + kControlBytes;
+  static constexpr int kValueStages = 3,
+                       kKeyStages = smaller(3, (113 * 1024 - kOtherBytes) / kSideBytes - kValueStages);
+  static constexpr int kValuesAt = kKeyStages * kSideBytes, kScoresAt = kValuesAt + kValueStages * kSideBytes,
+                       kScratchAt = kScoresAt + 2 * kScoresBytes, kControlAt = kScratchAt + sizeof(Scratch),
+                       kSharedBytes = kControlAt + kControlBytes;
   // Weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the largest,
   // below 2^kSlack, have room for it.
-  static constexpr float kLift = 7;
-  // Where a piece ends, the warps' values of eight rows at a time lie behind the rings, where there is room for that,
-  // so that keys of the next piece can come; else where the rings were.
-  static constexpr int kRowBytes = kDim * 4, kSumsBytes = kWarps * 8 * kRowBytes;
-  static constexpr bool kKeepsOn = kDim == 128;
-  static constexpr int kSumsAt = kKeepsOn ? kWarps * kRingBytes : 0,
-                       kControlAt = larger(kWarps * kRingBytes, kSumsAt + kSumsBytes);
-  static_assert(kSideBytes == 4096 && static_cast<int>(sizeof(RowScratch)) <= kSumsBytes);
+  static constexpr float kLift = kStrict ? 0 : 7;
+  static_assert(kPartBytes == 4096 && kKeyStages >= 2 && sizeof(Scratch) % 16 == 0);
 };
 
 template <class S>
 struct FewCodesControl {
-  uint64_t full[S::kWarps][S::kStages];
-  Work work[2];                 // the piece, and the one behind it
-  float2 states[S::kWarps][8];  // of eight rows of the piece that ends: largest score (base 2), sum
+  static constexpr int kPieces = 4;
+  uint64_t keys_full[S::kParts][S::kKeyStages], values_full[S::kValueStages];
+  uint64_t work_full[kPieces], work_empty[kPieces];
+  Work work[kPieces];
+  float to_log2[kPieces][S::kRows];  // of these: from scores as they are multiplied to powers of two
+  float4 largest[2][S::kRows];       // scores of each part, of two tiles in turns
 };
 
+// All warps of a block: the scores of a tile are there, and what the tile before lay in is free.
 template <class S>
-constexpr int few_codes_shared() {
-  constexpr int kBytes = S::kControlAt + static_cast<int>(sizeof(FewCodesControl<S>));
-  static_assert(kBytes <= 113 * 1024);
-  return kBytes;
-}
-
-// Where byte `at` of what a warp leaves of one of eight rows lies: lanes of four rows meet in no bank.
-template <class S>
-__device__ inline int few_codes_sum_at(int warp, int row, int at) {
-  return (warp * 8 + row) * S::kRowBytes + (at ^ (row / 2 & 3) * 32);
+__device__ inline void meet() {
+  named_barrier<2, S::kThreads>();
 }
 
 }  // namespace headrace::cuda

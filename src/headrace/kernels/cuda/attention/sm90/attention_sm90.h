@@ -76,6 +76,7 @@ struct AttentionCall {
   int blocks = 0;            // of it
   bool many_groups = false;  // a piece may well hold several of strict mode's groups: for speed alone
   bool few_codes = false;    // attend_few_codes
+  Determinism determinism = Determinism::kFast;
 };
 
 // T: of the queries; kDim: 64, 128 or 256. They are slow to compile and lie in several files. Tall: for requests with
@@ -86,7 +87,7 @@ template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_few(const AttentionCall& call, const Stream& stream);
 
 // Up to kFewCodesRows rows of a request over a pool of FP8; kDim: 128 or 256.
-template <class T, int kDim>
+template <class T, int kDim, Determinism kMode>
 void attend_few_codes(const AttentionCall& call, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.

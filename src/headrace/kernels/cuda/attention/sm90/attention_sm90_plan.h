@@ -25,9 +25,9 @@ constexpr int kStrictCodesGroupKeys = 2048;
 // Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
 constexpr int kCutRows = 16, kUncutKeys = 16384;
 
-// Few rows over a pool of FP8, in fast mode (attention_few_codes.cuh): the most of a request; keys of a tile, and the
-// warps that share it.
-constexpr int kFewCodesRows = 16, kFewCodesWarps = 4;
+// Few rows over a pool of FP8 (attention_few_codes.cuh): the most of a request; keys of a tile, and its
+// parts, each a warp's to bring.
+constexpr int kFewCodesRows = 16, kFewCodesParts = 4;
 constexpr int few_codes_rows(int max_rows) { return max_rows <= 8 ? 8 : kFewCodesRows; }  // of a tile
 constexpr int few_codes_keys(int dim) { return dim > 128 ? 64 : 128; }
 
@@ -116,7 +116,7 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   // Where there are enough rows for the device, or several requests, groups of keys balance better than equal shares:
   // no row's parts are small, and blocks need not begin or end within a head.
   const bool fast = shape.determinism == Determinism::kFast;
-  plan.few_codes = fast && codes && shape.max_rows <= kFewCodesRows && !task.capped;
+  plan.few_codes = codes && shape.max_rows <= kFewCodesRows && !task.capped;
   const bool several =
       shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys && (!codes || plan.few_codes) && task.room_for_parts;
   if (!fast || (!tall && (plan.pieces >= num_sms || several))) {

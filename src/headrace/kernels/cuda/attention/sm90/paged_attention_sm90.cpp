@@ -232,7 +232,7 @@ void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShap
   WorkPlan& plan = call.plan;
   plan.queue = stream.counters;
   call.blocks = planned.crowded || planned.few_codes ? 2 * stream.num_sms : stream.num_sms;
-  call.few_codes = planned.few_codes;
+  call.few_codes = planned.few_codes, call.determinism = shape.determinism;
   call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
@@ -271,7 +271,7 @@ KVMaps maps_of(const AttentionCall& call, int dim) {
   const AttentionParams& p = call.p;
   const auto of = [&](const PagedSide& side, int of_head) {
     if (!call.few_codes) return map_of(p, side, of_head, dim, call.keys);
-    return box_map_of(p, side, of_head, call.keys / kFewCodesWarps, 128, CU_TENSOR_MAP_SWIZZLE_128B);
+    return box_map_of(p, side, of_head, call.keys / kFewCodesParts, 128, CU_TENSOR_MAP_SWIZZLE_128B);
   };
   return {.k = of(p.k, p.head_dim), .v = of(p.v, p.v_head_dim)};
 }
@@ -304,9 +304,17 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
   call.plan.stands = true;
 }
 
+template <class T, Determinism kMode>
+void attend_few_codes_in(const AttentionCall& call, int dim, const Stream& stream) {
+  (dim <= 128 ? attend_few_codes<T, 128, kMode> : attend_few_codes<T, 256, kMode>)(call, stream);
+}
+
 template <class T, PoolHolds kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
-  if (call.few_codes) return (dim <= 128 ? attend_few_codes<T, 128> : attend_few_codes<T, 256>)(call, stream);
+  if (call.few_codes) {
+    return (call.determinism == Determinism::kStrict ? attend_few_codes_in<T, Determinism::kStrict>
+                                                     : attend_few_codes_in<T, Determinism::kFast>)(call, dim, stream);
+  }
   const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
                     : dim == 128 ? attend_sm90_tall<T, 128, kPool>
                                  : attend_sm90_tall<T, 256, kPool>;

@@ -1,7 +1,7 @@
 // Adds up the parts of rows whose keys several blocks of threads took.
 #include "headrace/kernels/cuda/attention/attention_row.cuh"
+#include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90.h"
-#include "headrace/kernels/cuda/attention/sm90/row_sum.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/mma.cuh"
 #include "headrace/kernels/cuda/stream.h"
@@ -11,10 +11,25 @@ namespace {
 
 constexpr int kJoinWarps = 4, kAhead = 8;  // parts that are loaded before the first is used
 
-// A row of one warp, or what it has of a row.
+// A row of one warp, or what it has of a row: lane l holds the elements l * 4 + 128 i.
 template <int kVectors>
-struct JoinedRow : RowSum<kVectors> {
-  using RowSum<kVectors>::add, RowSum<kVectors>::state, RowSum<kVectors>::value;
+struct JoinedRow {
+  PartSum state;
+  float4 value[kVectors] = {};
+
+  __device__ void add(PartSum part, const float4 (&values)[kVectors]) {
+    if (part.sum == 0) return;
+    const PartSum all = state.joined(part);
+    const float a = state.factor(all), b = part.factor(all);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      value[i].x = PartSum::joined_value(value[i].x, a, values[i].x, b);
+      value[i].y = PartSum::joined_value(value[i].y, a, values[i].y, b);
+      value[i].z = PartSum::joined_value(value[i].z, a, values[i].z, b);
+      value[i].w = PartSum::joined_value(value[i].w, a, values[i].w, b);
+    }
+    state = all;
+  }
 
   // Every `step`-th part from `first` on.
   __device__ void add(const AttentionParams& p, const WorkPlan& plan, const JoinEntry& entry, int row, int lane,

@@ -1,0 +1,293 @@
+// The warps of attention of few rows over codes that add values up.
+#pragma once
+#include "headrace/kernels/cuda/attention/follow_largest.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_scores.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Elements 2 g and 2 g + 1 of every fourth sixteen and rows 2 t and 2 t + 1 of each eight, not yet divided by their
+// sums.
+template <class S>
+struct FewCodesSums {
+  float value[S::kValueTiles][S::kOctets][4] = {};
+  PartSum state[S::kOctets];  // of row g
+
+  // What lanes have of row g, for rows 2 t and 2 t + 1.
+  __device__ static float2 of_rows(float x) {
+    const int lane = threadIdx.x % 32;
+    return {__shfl_sync(0xffffffffu, x, lane % 4 * 8), __shfl_sync(0xffffffffu, x, lane % 4 * 8 + 4)};
+  }
+  __device__ void add(const FewCodesSums& next) {
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      const PartSum all = state[o].joined(next.state[o]);
+      const float2 a = of_rows(state[o].factor(all)), b = of_rows(next.state[o].factor(all));
+      state[o] = all;
+#pragma unroll
+      for (int d = 0; d < S::kValueTiles; ++d) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float& x = value[d][o][j];
+          x = PartSum::joined_value(x, j % 2 == 0 ? a.x : a.y, next.value[d][o][j], j % 2 == 0 ? b.x : b.y);
+        }
+      }
+    }
+  }
+};
+
+// What such a warp leaves of a piece.
+template <class S>
+struct FewCodesResult {
+  const AttentionCall& call;
+  const FewCodesSums<S>& all;
+  const Work& work;
+  const PackedRows& packed;
+  int part, lane;
+
+  // Calls `use(row, o, half)` for each row of the piece whose elements a lane has.
+  template <class F>
+  __device__ void each_row(const F& use) const {
+    const int here = min(S::kRows, work.rows - work.row0);
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = o * 8 + lane % 4 * 2 + half;
+        if (row < here) use(row, o, half);
+      }
+    }
+  }
+  __device__ int element(int d) const { return (d * S::kParts + part) * 16 + lane / 4 * 2; }
+  // Calls `use(row, state)` for each row, by one lane of all.
+  template <class F>
+  __device__ void each_state(const F& use) const {
+    if (part != 0 || lane % 4 != 0) return;
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      const int row = o * 8 + lane / 4;
+      if (row < work.rows - work.row0) use(row, all.state[o]);
+    }
+  }
+  __device__ void write_part() const {
+    const WorkPlan& plan = call.plan;
+    const int64_t first = static_cast<int64_t>(work.slot) * plan.slot_rows;
+    each_state([&](int row, const PartSum& x) { plan.states[first + row] = make_float2(x.largest, x.sum); });
+    each_row([&](int row, int o, int half) {
+#pragma unroll
+      for (int d = 0; d < S::kValueTiles; ++d) {
+        if (element(d) < call.p.v_head_dim)
+          *reinterpret_cast<float2*>(plan.values + (first + row) * call.p.v_head_dim + element(d)) =
+              make_float2(all.value[d][o][half], all.value[d][o][half + 2]);
+      }
+    });
+  }
+  __device__ int token(int row) const { return work.span.q_off + packed.token(work.row0 + row); }
+  __device__ int head(int row) const { return work.kv_head * packed.group + packed.head(work.row0 + row); }
+  // Returns whether a value is NaN.
+  __device__ bool write_rows() const {
+    using T = typename S::T;
+    const AttentionParams& p = call.p;
+    float2 by[S::kOctets];
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o)
+      by[o] = all.of_rows(all.state[o].sum == 0 ? 0.0f : p.v_scale / all.state[o].sum);
+    float zeros = 0;  // NaN where a value is NaN or infinite
+    each_row([&](int row, int o, int half) {
+      T* const to = static_cast<T*>(p.out) + token(row) * p.out_token_stride + head(row) * p.out_head_stride;
+      const float scale = half == 0 ? by[o].x : by[o].y;
+#pragma unroll
+      for (int d = 0; d < S::kValueTiles; ++d) {
+        const float x = all.value[d][o][half] * scale, y = all.value[d][o][half + 2] * scale;
+        zeros = fmaf(x, 0, fmaf(y, 0, zeros));
+        if (element(d) < p.v_head_dim) *reinterpret_cast<uint32_t*>(to + element(d)) = pack2<T>(x, y);
+      }
+    });
+    if (p.lse != nullptr) {
+      each_state([&](int row, const PartSum& x) { p.lse[token(row) * p.lse_stride + head(row)] = x.log_sum(); });
+    }
+    return isnan(zeros);
+  }
+};
+
+// Weights of all keys of each tile, and one part of the values' elements. A lane has weights of row g and keys 2 t and
+// 2 t + 1 of each eight, as the Hopper kernel's lanes do: sums are added up in its order.
+template <class S>
+struct FewCodesAdder {
+  using M = typename S::M;
+  const AttentionCall& call;
+  const AttentionParams& p;
+  FewCodesControl<S>& control;
+  char* shared;
+  int part, lane;
+  PackedRows packed;
+  FewCodesRing<S, S::kValueStages> ring;
+  float to_log2[S::kOctets];  // of row g
+  FewCodesSums<S> now;        // its states: largest scores as products have them, and sums of this lane's weights
+
+  __device__ FewCodesAdder(const AttentionCall& of, char* memory, int of_part, int of_lane)
+      : call(of),
+        p(of.p),
+        control(*reinterpret_cast<FewCodesControl<S>*>(memory + S::kControlAt)),
+        shared(memory),
+        part(of_part),
+        lane(of_lane),
+        packed(of.p.heads / of.p.kv_heads),
+        ring(of.p, of.maps.v, shared_address(memory) + S::kValuesAt + of_part * S::kPartBytes,
+             shared_address(control.values_full), of_part, of_lane) {}
+
+  // Scores to weights, and what was added up so far follows their largest.
+  using Weights = uint32_t[S::kOctets][S::kKeySteps][2];
+  __device__ void soften(int tile, Weights& w) {
+    float keep[S::kOctets];
+    bool any = false;
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      const float4* const from = reinterpret_cast<const float4*>(FewCodesScores<S>{shared}.at(tile, o, 0)) +
+                                 FewCodesScores<S>::place(lane / 4, lane % 4);
+      const float4 tops = control.largest[tile % 2][o * 8 + lane / 4];
+      float4 s[S::kKeySteps];
+#pragma unroll
+      for (int n = 0; n < S::kKeySteps; ++n) s[n] = from[n * 32];
+      PartSum& state = now.state[o];
+      float base;
+      const float top = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w)), by = to_log2[o];
+      keep[o] = follow_largest(fmaxf(state.largest, top), state.largest, base, by);
+      any |= keep[o] != 1;
+      float added[2];
+#pragma unroll
+      for (int n = 0; n < S::kKeySteps; ++n) {
+        const auto weight = [&](float score) { return exp2_fast(fmaf(score, by, S::kLift - base)); };
+        const float x = weight(s[n].x), y = weight(s[n].y), z = weight(s[n].z), u = weight(s[n].w);
+        added[0] = n == 0 ? x : __fadd_rn(added[0], x), added[1] = n == 0 ? y : __fadd_rn(added[1], y);
+        added[0] = __fadd_rn(added[0], z), added[1] = __fadd_rn(added[1], u);
+        w[o][n][0] = pack2<M>(x, y), w[o][n][1] = pack2<M>(z, u);
+      }
+      state.sum = fmaf(state.sum, keep[o], __fadd_rn(added[0], added[1]));
+    }
+    if (!__any_sync(0xffffffffu, any)) return;
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      const float2 x = now.of_rows(keep[o]);
+#pragma unroll
+      for (int d = 0; d < S::kValueTiles; ++d) {
+        float(&y)[4] = now.value[d][o];
+        y[0] *= x.x, y[1] *= x.y, y[2] *= x.x, y[3] *= x.y;
+      }
+    }
+  }
+  // Elements are the rows of products: a pair of codes is one of what is loaded transposed. Two of a lane's sixteens
+  // are half a column apart: of heads of 64 the second is nothing.
+  template <int kTiles>
+  __device__ void add_values(int stage, const Weights& w) {
+    const uint32_t at = shared_address(shared) + S::kValuesAt + stage * S::kSideBytes + (lane & 15) * 128 +
+                        static_cast<uint32_t>((part + lane / 16 * 4) ^ (lane & 7)) * 16;
+#pragma unroll
+    for (int n = 0; n < S::kKeySteps; ++n) {
+#pragma unroll
+      for (int d = 0; d < kTiles; d += 2) {
+        uint32_t v[4];
+        load_tiles_transposed(
+            v, at + d / 2 * S::kColumnBytes + n / S::kKeyTiles * S::kPartBytes + n % S::kKeyTiles * 16 * 128);
+#pragma unroll
+        for (int j = 0; j < smaller(2, kTiles - d); ++j) {
+          const uint2 x = e4m3_to_pairs<M>(__byte_perm(v[2 * j], 0, 0x3120)),
+                      y = e4m3_to_pairs<M>(__byte_perm(v[2 * j + 1], 0, 0x3120));
+          const uint32_t a[4] = {x.x, x.y, y.x, y.y};
+#pragma unroll
+          for (int o = 0; o < S::kOctets; ++o) mma16816<M>(now.value[d + j][o], a, w[o][n][0], w[o][n][1]);
+        }
+      }
+    }
+  }
+  __device__ void attend_tile(const Work& work, int i, bool plain, int tile, int piece) {
+    int stage = 0;
+    if (!plain) {
+      stage = ring.take();
+      fill_few_codes<S>(p, work, i, work.tiles.tile(i) * S::kKeys + part * S::kPartKeys,
+                        shared + S::kValuesAt + stage * S::kSideBytes + part * S::kPartBytes, true);
+    }
+    meet<S>();
+    ring.fill(plain ? S::kValueStages : S::kValueStages - 1);
+    if (!S::kStrict && i == work.begin) {
+#pragma unroll
+      for (int o = 0; o < S::kOctets; ++o) to_log2[o] = control.to_log2[piece][o * 8 + lane / 4];
+    }
+    Weights w;
+    soften(tile, w);
+    if (plain) stage = ring.take();
+    if (S::kDim == 128 && p.v_head_dim <= 64) {
+      add_values<1>(stage, w);
+    } else {
+      add_values<S::kValueTiles>(stage, w);
+    }
+  }
+
+  // The sums since the last call, to those before.
+  __device__ void end_group(FewCodesSums<S>& all) {
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      PartSum& state = now.state[o];
+      state.largest = __fmul_rn(state.largest, to_log2[o]) - S::kLift;
+      state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
+      state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
+    }
+    all.add(now);
+    now = {};
+  }
+  __device__ void write(const FewCodesSums<S>& all, const Work& work) const {
+    const FewCodesResult<S> result{call, all, work, packed, part, lane};
+    if (work.slot >= 0) return result.write_part();
+    int nan;
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; bar.red.or.pred q, 1, 128, p; selp.b32 %0, 1, 0, q; }"
+                 : "=r"(nan)
+                 : "r"(static_cast<int>(result.write_rows()))
+                 : "memory");
+    if (!nan) return;
+    for (int row = 0; row < min(S::kRows, work.rows - work.row0); ++row) {
+      attend_row(p, work.request, result.token(row), result.head(row),
+                 *reinterpret_cast<typename S::Scratch*>(shared + S::kScratchAt), RowWrite::kWhereNaN,
+                 {1, part * 32 + lane});
+    }
+  }
+
+  __device__ void run() {
+    FewCodesPiece<S> piece{control};
+    ring.turn_to(piece.work());
+    ring.ask_for_cached();
+    wait_for_previous();
+    let_next_start();
+    ring.fill(S::kValueStages);
+    int tile = 0;
+    for (;; piece.leave()) {
+      const Work& work = piece.work();
+      if (work.request < 0) return;
+      FewCodesSums<S> all;
+#pragma unroll
+      for (int o = 0; o < S::kOctets; ++o) to_log2[o] = p.scale * kLog2e;
+      const bool any = work.slot != Work::kNothing;
+      const PlainRun plain = any ? few_codes_plain<S>(p, work) : PlainRun{};
+      const int begin = work.begin, end = any ? work.end : work.begin, group = S::kStrict ? call.plan.group_tiles : 0;
+      int cut = group > 0 ? work.tiles.group_end(group, begin) : end;
+#pragma unroll 1
+      for (int i = begin; i < end; ++i, ++tile) {
+        if (S::kStrict && i == cut) {
+          end_group(all);
+          cut = work.tiles.group_end(group, cut);
+        }
+        attend_tile(work, i, plain.holds(i), tile, piece.place.stage);
+        if (i > begin + 1 && ring.work == &work && !ring.any()) ring.turn_to(piece.behind());
+      }
+      if (ring.work == &work) ring.turn_to(piece.behind());
+      ring.fill(S::kValueStages - 1);
+      if (!any) continue;
+      end_group(all);
+      write(all, work);
+    }
+  }
+};
+
+#endif
+
+}  // namespace headrace::cuda
