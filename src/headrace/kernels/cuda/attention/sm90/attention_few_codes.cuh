@@ -50,17 +50,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident) attend_codes(const 
 #endif
 }
 
-template <class T, int kDim, int kOctets, Determinism kMode>
+template <class T, int kDim, int kOctets>
 void launch_few_codes(const AttentionCall& call, const Stream& stream) {
-  using S = FewCodesShape<T, kDim, kOctets, kMode>;
+  using S = FewCodesShape<T, kDim, kOctets>;
   launch_early(stream, attend_codes<S>, dim3(static_cast<unsigned>(call.blocks)), dim3(S::kThreads), S::kSharedBytes,
                call, "paged_attention");
 }
 
-template <class T, int kDim, Determinism kMode>
+template <class T, int kDim>
 void attend_few_codes(const AttentionCall& call, const Stream& stream) {
   static_assert(kFewCodesRows == 16);
-  (call.plan.slot_rows <= 8 ? launch_few_codes<T, kDim, 1, kMode> : launch_few_codes<T, kDim, 2, kMode>)(call, stream);
+  (call.plan.slot_rows <= 8 ? launch_few_codes<T, kDim, 1> : launch_few_codes<T, kDim, 2>)(call, stream);
 }
 
 }  // namespace headrace::cuda

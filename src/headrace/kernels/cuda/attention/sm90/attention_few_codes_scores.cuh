@@ -2,18 +2,12 @@
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_pieces.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_ring.cuh"
+#include "headrace/kernels/cuda/attention/sm90/queries_as_halves.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// The power of two that brings a number of this size to the upper end of half floats, as bits of a float's exponent;
-// 254 less it divides by the same. 2^40 at most: rows of less than that asks for have scores of nothing, and what they
-// are multiplied by does not vanish beside a small scale.
-__device__ inline uint32_t exponent_to_half(float largest) {
-  return min(268 - (__float_as_uint(largest) >> 23), 127u + 40);
-}
 
 // Where what warps tell each other of a tile's scores lies. Sixteen keys of eight rows are a lane's of those who add
 // values up: of row g and keys 2 t, 2 t + 1 and the two eight further on.
@@ -34,7 +28,6 @@ struct FewCodesScores {
 template <class S>
 struct FewCodesScorer {
   using T = typename S::T;
-  using M = typename S::M;
   const AttentionParams& p;
   FewCodesControl<S>& control;
   char* shared;
@@ -68,35 +61,20 @@ struct FewCodesScorer {
             d * 16 + lane % 4 * 4 < p.head_dim ? *reinterpret_cast<const uint2*>(from + d * 16) : make_uint2(0, 0);
       }
       float to_log2 = p.scale * kLog2e;
-      if constexpr (std::is_same_v<M, T>) {
+      if constexpr (!std::is_same_v<T, __half>) {
+        LargestPair largest;
 #pragma unroll
-        for (int d = 0; d < S::kSteps; ++d) q[o][d][0] = words[d].x, q[o][d][1] = words[d].y;
-      } else {
-        to_log2 *= take_as_halves(words, q[o]);
+        for (int d = 0; d < S::kSteps; ++d) largest.look(words[d].x), largest.look(words[d].y);
+        largest.look_of_lane(1), largest.look_of_lane(2);
+        const HalvesScale scale(largest);
+#pragma unroll
+        for (int d = 0; d < S::kSteps; ++d) words[d] = {scale.halves(words[d].x), scale.halves(words[d].y)};
+        to_log2 *= scale.inverse;
       }
+#pragma unroll
+      for (int d = 0; d < S::kSteps; ++d) q[o][d][0] = words[d].x, q[o][d][1] = words[d].y;
       if (part == 0 && lane % 4 == 0) control.to_log2[piece][o * 8 + lane / 4] = to_log2;
     }
-  }
-  // A row times a power of two. Returns its inverse.
-  __device__ static float take_as_halves(const uint2 (&words)[S::kSteps], uint32_t (&to)[S::kSteps][2]) {
-    float top = 0;  // of what is finite
-    const auto look = [&](float x) { top = fmaxf(top, fabsf(x) < INFINITY ? fabsf(x) : 0.0f); };
-#pragma unroll
-    for (int d = 0; d < S::kSteps; ++d) {
-      const float2 x = unpack2<T>(words[d].x), y = unpack2<T>(words[d].y);
-      look(x.x), look(x.y), look(y.x), look(y.y);
-    }
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const uint32_t exponent = exponent_to_half(top);
-    const float factor = __uint_as_float(exponent << 23);
-#pragma unroll
-    for (int d = 0; d < S::kSteps; ++d) {
-      const float2 x = unpack2<T>(words[d].x), y = unpack2<T>(words[d].y);
-      to[d][0] = pack2<M>(x.x * factor, x.y * factor);
-      to[d][1] = pack2<M>(y.x * factor, y.y * factor);
-    }
-    return __uint_as_float((254 - exponent) << 23);
   }
 
   using Scores = float[S::kKeyTiles][S::kOctets][4];
@@ -113,10 +91,10 @@ struct FewCodesScorer {
         load_tiles(k, (at ^ d % 8 * 16) + d / 8 * S::kColumnBytes + i * 16 * 128);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const uint2 x = e4m3_to_pairs<M>(k[2 * j]), y = e4m3_to_pairs<M>(k[2 * j + 1]);
+          const uint2 x = e4m3_to_pairs<__half>(k[2 * j]), y = e4m3_to_pairs<__half>(k[2 * j + 1]);
           const uint32_t a[4] = {x.x, y.x, x.y, y.y};
 #pragma unroll
-          for (int o = 0; o < S::kOctets; ++o) mma16816<M>(s[i][o], a, q[o][d + j][0], q[o][d + j][1]);
+          for (int o = 0; o < S::kOctets; ++o) mma16816<__half>(s[i][o], a, q[o][d + j][0], q[o][d + j][1]);
         }
       }
     }

@@ -5,13 +5,9 @@
 namespace headrace::cuda {
 
 // kDim: 128 or 256, of a head's codes in shared memory; what a head lacks of it is zeros. kOctets: of rows.
-template <class T_, int kDim_, int kOctets_, Determinism kMode>
+template <class T_, int kDim_, int kOctets_>
 struct FewCodesShape {
   using T = T_;
-  static constexpr bool kStrict = kMode == Determinism::kStrict;
-  // What products are of. Codes are half floats by one instruction for two; strict mode has the bits of the Hopper
-  // kernel's products.
-  using M = std::conditional_t<kStrict, T, __half>;
   static constexpr int kDim = kDim_, kSteps = kDim / 16, kColumns = kDim / 128, kOctets = kOctets_, kRows = 8 * kOctets;
   // Of warps, each with a quarter of a tile: half find scores, and half add values up.
   static constexpr int kParts = kFewCodesParts, kThreads = 2 * 32 * kParts, kResident = 2;
@@ -32,9 +28,6 @@ struct FewCodesShape {
   static constexpr int kValuesAt = kKeyStages * kSideBytes, kScoresAt = kValuesAt + kValueStages * kSideBytes,
                        kScratchAt = kScoresAt + 2 * kScoresBytes, kControlAt = kScratchAt + sizeof(Scratch),
                        kSharedBytes = kControlAt + kControlBytes;
-  // Weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the largest,
-  // below 2^kSlack, have room for it.
-  static constexpr float kLift = kStrict ? 0 : 7;
   static_assert(kPartBytes == 4096 && kKeyStages >= 2 && sizeof(Scratch) % 16 == 0);
 };
 

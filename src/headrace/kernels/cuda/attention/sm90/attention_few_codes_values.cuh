@@ -19,23 +19,27 @@ struct FewCodesSums {
     const int lane = threadIdx.x % 32;
     return {__shfl_sync(0xffffffffu, x, lane % 4 * 8), __shfl_sync(0xffffffffu, x, lane % 4 * 8 + 4)};
   }
-  __device__ void add(const FewCodesSums& next) {
+};
+
+// Adds a group's sums to those of the groups before. Apart, so that the latter need no registers: few pieces hold more
+// than a group.
+template <class S>
+__device__ __noinline__ void add_group(FewCodesSums<S>& all, const FewCodesSums<S>& next) {
 #pragma unroll
-    for (int o = 0; o < S::kOctets; ++o) {
-      const PartSum all = state[o].joined(next.state[o]);
-      const float2 a = of_rows(state[o].factor(all)), b = of_rows(next.state[o].factor(all));
-      state[o] = all;
+  for (int o = 0; o < S::kOctets; ++o) {
+    const PartSum joined = all.state[o].joined(next.state[o]);
+    const float2 a = all.of_rows(all.state[o].factor(joined)), b = all.of_rows(next.state[o].factor(joined));
+    all.state[o] = joined;
 #pragma unroll
-      for (int d = 0; d < S::kValueTiles; ++d) {
+    for (int d = 0; d < S::kValueTiles; ++d) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float& x = value[d][o][j];
-          x = PartSum::joined_value(x, j % 2 == 0 ? a.x : a.y, next.value[d][o][j], j % 2 == 0 ? b.x : b.y);
-        }
+      for (int j = 0; j < 4; ++j) {
+        float& x = all.value[d][o][j];
+        x = PartSum::joined_value(x, j % 2 == 0 ? a.x : a.y, next.value[d][o][j], j % 2 == 0 ? b.x : b.y);
       }
     }
   }
-};
+}
 
 // What such a warp leaves of a piece.
 template <class S>
@@ -115,7 +119,6 @@ struct FewCodesResult {
 // 2 t + 1 of each eight, as the Hopper kernel's lanes do: sums are added up in its order.
 template <class S>
 struct FewCodesAdder {
-  using M = typename S::M;
   const AttentionCall& call;
   const AttentionParams& p;
   FewCodesControl<S>& control;
@@ -158,11 +161,11 @@ struct FewCodesAdder {
       float added[2];
 #pragma unroll
       for (int n = 0; n < S::kKeySteps; ++n) {
-        const auto weight = [&](float score) { return exp2_fast(fmaf(score, by, S::kLift - base)); };
+        const auto weight = [&](float score) { return exp2_fast(fmaf(score, by, kCodesLift - base)); };
         const float x = weight(s[n].x), y = weight(s[n].y), z = weight(s[n].z), u = weight(s[n].w);
         added[0] = n == 0 ? x : __fadd_rn(added[0], x), added[1] = n == 0 ? y : __fadd_rn(added[1], y);
         added[0] = __fadd_rn(added[0], z), added[1] = __fadd_rn(added[1], u);
-        w[o][n][0] = pack2<M>(x, y), w[o][n][1] = pack2<M>(z, u);
+        w[o][n][0] = pack2<__half>(x, y), w[o][n][1] = pack2<__half>(z, u);
       }
       state.sum = fmaf(state.sum, keep[o], __fadd_rn(added[0], added[1]));
     }
@@ -192,11 +195,11 @@ struct FewCodesAdder {
             v, at + d / 2 * S::kColumnBytes + n / S::kKeyTiles * S::kPartBytes + n % S::kKeyTiles * 16 * 128);
 #pragma unroll
         for (int j = 0; j < smaller(2, kTiles - d); ++j) {
-          const uint2 x = e4m3_to_pairs<M>(__byte_perm(v[2 * j], 0, 0x3120)),
-                      y = e4m3_to_pairs<M>(__byte_perm(v[2 * j + 1], 0, 0x3120));
+          const uint2 x = e4m3_to_pairs<__half>(__byte_perm(v[2 * j], 0, 0x3120)),
+                      y = e4m3_to_pairs<__half>(__byte_perm(v[2 * j + 1], 0, 0x3120));
           const uint32_t a[4] = {x.x, x.y, y.x, y.y};
 #pragma unroll
-          for (int o = 0; o < S::kOctets; ++o) mma16816<M>(now.value[d + j][o], a, w[o][n][0], w[o][n][1]);
+          for (int o = 0; o < S::kOctets; ++o) mma16816<__half>(now.value[d + j][o], a, w[o][n][0], w[o][n][1]);
         }
       }
     }
@@ -210,7 +213,7 @@ struct FewCodesAdder {
     }
     meet<S>();
     ring.fill(plain ? S::kValueStages : S::kValueStages - 1);
-    if (!S::kStrict && i == work.begin) {
+    if (i == work.begin) {
 #pragma unroll
       for (int o = 0; o < S::kOctets; ++o) to_log2[o] = control.to_log2[piece][o * 8 + lane / 4];
     }
@@ -224,16 +227,23 @@ struct FewCodesAdder {
     }
   }
 
-  // The sums since the last call, to those before.
-  __device__ void end_group(FewCodesSums<S>& all) {
+  // Sums as others are added to them.
+  __device__ FewCodesSums<S> finished() const {
+    FewCodesSums<S> sums = now;
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
-      PartSum& state = now.state[o];
-      state.largest = __fmul_rn(state.largest, to_log2[o]) - S::kLift;
+      PartSum& state = sums.state[o];
+      state.largest = __fmul_rn(state.largest, to_log2[o]) - kCodesLift;
       state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
       state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
     }
-    all.add(now);
+    return sums;
+  }
+  // Of strict mode, at the end of a group whose piece holds several. `is_first`: of the piece.
+  __device__ void end_group(FewCodesSums<S>& before, bool is_first) {
+    const FewCodesSums<S> group = finished();
+    if (is_first) before = {};
+    add_group<S>(before, group);
     now = {};
   }
   __device__ void write(const FewCodesSums<S>& all, const Work& work) const {
@@ -259,21 +269,24 @@ struct FewCodesAdder {
     wait_for_previous();
     let_next_start();
     ring.fill(S::kValueStages);
+    FewCodesSums<S> before;  // the groups of a piece that holds several
     int tile = 0;
     for (;; piece.leave()) {
       const Work& work = piece.work();
       if (work.request < 0) return;
-      FewCodesSums<S> all;
+      now = {};
 #pragma unroll
       for (int o = 0; o < S::kOctets; ++o) to_log2[o] = p.scale * kLog2e;
       const bool any = work.slot != Work::kNothing;
       const PlainRun plain = any ? few_codes_plain<S>(p, work) : PlainRun{};
-      const int begin = work.begin, end = any ? work.end : work.begin, group = S::kStrict ? call.plan.group_tiles : 0;
-      int cut = group > 0 ? work.tiles.group_end(group, begin) : end;
+      const int begin = work.begin, end = any ? work.end : work.begin,
+                group = call.determinism == Determinism::kStrict ? call.plan.group_tiles : 0;
+      const int first_cut = group > 0 ? work.tiles.group_end(group, begin) : end;
+      int cut = first_cut;
 #pragma unroll 1
       for (int i = begin; i < end; ++i, ++tile) {
-        if (S::kStrict && i == cut) {
-          end_group(all);
+        if (i == cut) {
+          end_group(before, cut == first_cut);
           cut = work.tiles.group_end(group, cut);
         }
         attend_tile(work, i, plain.holds(i), tile, piece.place.stage);
@@ -282,8 +295,12 @@ struct FewCodesAdder {
       if (ring.work == &work) ring.turn_to(piece.behind());
       ring.fill(S::kValueStages - 1);
       if (!any) continue;
-      end_group(all);
-      write(all, work);
+      if (cut > first_cut) {
+        end_group(before, false);
+        write(FewCodesSums<S>(before), work);
+      } else {
+        write(finished(), work);
+      }
     }
   }
 };

@@ -87,7 +87,7 @@ template <class T, int kDim, PoolHolds kPool>
 void attend_sm90_few(const AttentionCall& call, const Stream& stream);
 
 // Up to kFewCodesRows rows of a request over a pool of FP8; kDim: 128 or 256.
-template <class T, int kDim, Determinism kMode>
+template <class T, int kDim>
 void attend_few_codes(const AttentionCall& call, const Stream& stream);
 
 // Writes the plan's works, shares, units and entries.

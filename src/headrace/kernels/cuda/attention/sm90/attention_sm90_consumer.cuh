@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_masks.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_queries.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_softmax.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_sums.cuh"
 
@@ -13,7 +14,7 @@ namespace headrace::cuda {
 // A warpgroup and its 64 rows.
 template <class S>
 struct Consumer {
-  using T = typename S::T;
+  using M = typename S::M;
   static constexpr int kSteps = S::kKeys / 16;
   using Scores = float[S::kKeys / 8][4];
   using Values = float[S::kValueDim / 8][4];
@@ -40,7 +41,7 @@ struct Consumer {
 #pragma unroll
     for (int d = 0; d < S::kDim / 16; ++d) {
       const uint32_t column = d / 4, within = d % 4 * 32;
-      wgmma_shared<T>(s, operand(q + (column * 64 * 128 + within) / 16),
+      wgmma_shared<M>(s, operand(q + (column * 64 * 128 + within) / 16),
                       operand(k + (column * S::kColumnBytes + within) / 16), d == 0 ? Add::kNo : Add::kYes);
     }
     wgmma_commit();
@@ -50,11 +51,11 @@ struct Consumer {
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
       if constexpr (S::kValueProducts == 1) {
-        wgmma_registers<T>(o, w[n], operand(v + n * (2048 / 16)));
+        wgmma_registers<M>(o, w[n], operand(v + n * (2048 / 16)));
       } else {
         using Half = float[S::kValueDim / 16][4];
-        wgmma_registers<T>(reinterpret_cast<Half&>(o[0]), w[n], operand(v + n * (2048 / 16)));
-        wgmma_registers<T>(reinterpret_cast<Half&>(o[S::kValueDim / 16]), w[n],
+        wgmma_registers<M>(reinterpret_cast<Half&>(o[0]), w[n], operand(v + n * (2048 / 16)));
+        wgmma_registers<M>(reinterpret_cast<Half&>(o[S::kValueDim / 16]), w[n],
                            operand(v + (S::kValueColumns / 2 * S::kColumnBytes + n * 2048) / 16));
       }
     }
@@ -99,11 +100,29 @@ struct Consumer {
     if (work.begin < work.end) place.stage = (place.stage + 1) % S::kStages;
   }
 
+  // Of a piece, whose queries are there: as products want them. Returns what undoes the powers of two that they were
+  // multiplied by.
+  __device__ typename Warpgroup<S>::Factors take_queries() {
+    if constexpr (!S::kCodes) {
+      return 1;
+    } else if constexpr (std::is_same_v<typename S::T, __half>) {
+      return {{1, 1}};
+    } else {
+      const float2 unscaled = make_halves<S>(me.shared.q(me.number), me.warp, me.lane);
+      fence_for_wgmma();
+      me.sync();
+      const float all = me.p.cap > 0 ? kLog2e : me.p.scale * kLog2e;
+      me.to_log2 = {{me.p.cap > 0 ? all : all * unscaled.x, me.p.cap > 0 ? all : all * unscaled.y}};
+      return {{unscaled.x, unscaled.y}};
+    }
+  }
+
   __device__ void attend(const Work& work, const Ranges<S>& ranges) {
     Control<S>& control = me.shared.control();
     const PlainRun plain = plain_run<S>(me.p, work);
     barrier_wait(shared_address(&control.q_full[me.number]), q_phase);
     q_phase ^= 1;
+    [[maybe_unused]] const auto unscaled = take_queries();
     bool holds_queries = true;
     const auto release_queries = [&] {
       if (holds_queries) me.release(control.q_empty[me.number]);
@@ -120,7 +139,13 @@ struct Consumer {
     Scores s;
     const uint32_t q = uniform(operand_low(shared_address(me.shared.q(me.number)), 0));
     const auto finish_scores = [&](int i) {
-      if (me.p.cap > 0) cap_scores(me.p, s);
+      if (me.p.cap > 0) {
+        if constexpr (S::kCodes) {
+          cap_scores(me.p, s, unscaled);
+        } else {
+          cap_scores(me.p, s);
+        }
+      }
       if (plain.holds(i)) return;
       if (ranges.say_all) {
         mask_by_ranges(me, s, ranges, work.tiles.tile(list_entry<S>(work, i)));
@@ -154,9 +179,9 @@ struct Consumer {
       hold(s);
       me.release(control.k_empty[S::key_place(place).stage]);
       finish_scores(begin);
-      const Softening x = begin_softening(s, largest, me.to_log2);
+      const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
       soften(s, 0, x, me.to_log2, sum), soften(s, 1, x, me.to_log2, sum);
-      pack<T>(w, s);
+      pack<M>(w, s);
     }
     bool stashed = false;
     int cut = S::kLastFirst || me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
@@ -180,7 +205,7 @@ struct Consumer {
     // Such a tile: the loop of long contexts, without a branch.
     const auto step_plain = [&] {
       const RingPlace<S::kStages> v = start_plain();
-      const Softening x = begin_softening(s, largest, me.to_log2);
+      const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
       if constexpr (S::kDim > 128) {
         // The compiler moves the wait for the values up as far as it can. Long ones leave time for one row's weights
         // before it: held here by a barrier long passed.
@@ -196,7 +221,7 @@ struct Consumer {
       me.release(control.v_empty[v.stage]);
       if constexpr (S::kDim <= 128) soften(s, 0, x, me.to_log2, sum);
       soften(s, 1, x, me.to_log2, sum);
-      pack<T>(w, s);
+      pack<M>(w, s);
       scale(o, x);
     };
     // The same without a look for the largest score, a fifth of the instructions: the weights tell, when they are added
@@ -206,11 +231,11 @@ struct Consumer {
       wgmma_wait<0>();
       hold(o);
       me.release(control.v_empty[v.stage]);
-      float added[2] = {weigh(s, 0, __fmul_rn(largest[0], me.to_log2), me.to_log2),
-                        weigh(s, 1, __fmul_rn(largest[1], me.to_log2), me.to_log2)};
+      float added[2] = {weigh(s, 0, __fmul_rn(largest[0], factor_of(me.to_log2, 0)), factor_of(me.to_log2, 0)),
+                        weigh(s, 1, __fmul_rn(largest[1], factor_of(me.to_log2, 1)), factor_of(me.to_log2, 1))};
       if (__any_sync(0xffffffffu, fmaxf(added[0], added[1]) > kMostAdded)) raise(s, o, largest, sum, added, me.to_log2);
       sum[0] += added[0], sum[1] += added[1];
-      pack<T>(w, s);
+      pack<M>(w, s);
     };
     // The bits of step_plain() without its look at every tile: weights are found as if none of the tile's scores were
     // far above those before, while the scores stay, and are found again with a look where their sums do not say so.
@@ -218,7 +243,8 @@ struct Consumer {
     float base[2];
     bool looks;
     const auto begin_guessing = [&] {
-      base[0] = guess_base(largest[0], me.to_log2), base[1] = guess_base(largest[1], me.to_log2);
+      base[0] = guess_base<S::kLift>(largest[0], factor_of(me.to_log2, 0));
+      base[1] = guess_base<S::kLift>(largest[1], factor_of(me.to_log2, 1));
       looks = false;
     };
     const auto step_guessing = [&] {
@@ -227,22 +253,22 @@ struct Consumer {
       hold(o);
       me.release(control.v_empty[v.stage]);
       if (!looks) {
-        const float added[2] = {weigh_packed<T>(w, s, 0, base[0], me.to_log2),
-                                weigh_packed<T>(w, s, 1, base[1], me.to_log2)};
-        looks = !surely_stay(added);
+        const float added[2] = {weigh_packed<M>(w, s, 0, base[0], factor_of(me.to_log2, 0)),
+                                weigh_packed<M>(w, s, 1, base[1], factor_of(me.to_log2, 1))};
+        looks = !surely_stay<S::kLift>(added);
         if (!looks) {
           sum[0] = __fadd_rn(sum[0], added[0]), sum[1] = __fadd_rn(sum[1], added[1]);
           return;
         }
       }
-      const Softening x = begin_softening(s, largest, me.to_log2);
-      const float added[2] = {weigh_packed<T>(w, s, 0, x.base[0], me.to_log2),
-                              weigh_packed<T>(w, s, 1, x.base[1], me.to_log2)};
-      looks = !surely_stay(added);
+      const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
+      const float added[2] = {weigh_packed<M>(w, s, 0, x.base[0], factor_of(me.to_log2, 0)),
+                              weigh_packed<M>(w, s, 1, x.base[1], factor_of(me.to_log2, 1))};
+      looks = !surely_stay<S::kLift>(added);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         sum[half] = fmaf(sum[half], x.keep[half], added[half]);
-        base[half] = guess_base(largest[half], me.to_log2);
+        base[half] = guess_base<S::kLift>(largest[half], factor_of(me.to_log2, half));
       }
       scale(o, x);
     };
@@ -259,9 +285,9 @@ struct Consumer {
       hold(o);
       me.release(control.v_empty[v.stage]);
       end_group();
-      const Softening x = begin_softening(s, largest, me.to_log2);
-      sum[0] = weigh_packed<T>(w, s, 0, x.base[0], me.to_log2);
-      sum[1] = weigh_packed<T>(w, s, 1, x.base[1], me.to_log2);
+      const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
+      sum[0] = weigh_packed<M>(w, s, 0, x.base[0], factor_of(me.to_log2, 0));
+      sum[1] = weigh_packed<M>(w, s, 1, x.base[1], factor_of(me.to_log2, 1));
     };
     const auto step = [&](int i) {
       const RingPlace<S::kStages> v = place;
@@ -280,9 +306,9 @@ struct Consumer {
       if (S::kTeams == 1 && i + 2 >= end) release_queries();
       if (!S::kLastFirst && i + S::kTeams == cut) end_group();
       finish_scores(i + S::kTeams);
-      const Softening x = begin_softening(s, largest, me.to_log2);
+      const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
       soften(s, 0, x, me.to_log2, sum), soften(s, 1, x, me.to_log2, sum);
-      pack<T>(w, s);
+      pack<M>(w, s);
       scale(o, x);
     };
     // The loop may begin with a tile that was masked: nobody has to clear any of its values, and each row saw a key.
@@ -328,7 +354,8 @@ struct Consumer {
     place.stage = (first_stage + max(end - work.begin, 0)) % S::kStages;
     sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], me.to_log2);
+    for (int half = 0; half < 2; ++half)
+      largest[half] = __fmul_rn(largest[half], factor_of(me.to_log2, half)) - S::kLift;
     if (!S::kLastFirst && stashed) add_stashed(me, o, largest, sum);
     if constexpr (S::kTeams == 2) {
       const bool first = join_teams(me, o, largest, sum);

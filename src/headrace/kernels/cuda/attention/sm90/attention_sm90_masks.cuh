@@ -1,6 +1,7 @@
 // Which keys of a tile the rows of a Hopper attention block see, and what is done about the others.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_warpgroup.cuh"
+#include "headrace/kernels/cuda/attention/sm90/row_factors.cuh"
 #include "headrace/kernels/cuda/attention/soft_cap.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_products.cuh"
 
@@ -36,8 +37,8 @@ struct Sight {
 // kColumns columns of 64 elements, from element `from_dim` of `dim` on.
 enum class Fill : uint8_t { kNewKeys, kClearHidden };
 
-// Eight numbers as a pool of FP8 would hold them.
-template <class T>
+// Eight numbers as a pool of FP8 would hold them, in what products are of.
+template <class T, class M>
 __device__ inline uint4 as_stored(uint4 x, float scale) {
   T number[8];
   memcpy(number, &x, sizeof(x));
@@ -49,7 +50,7 @@ __device__ inline uint4 as_stored(uint4 x, float scale) {
     for (int j = 0; j < 4; ++j) y[j] = static_cast<float>(number[i * 4 + j]);
     words[i] = floats_to_e4m3(y[0], y[1], scale) | floats_to_e4m3(y[2], y[3], scale) << 16;
   }
-  return e4m3_to_floats<T>(words[0], words[1]);
+  return e4m3_to_floats<M>(words[0], words[1]);
 }
 
 // fill_tile where pieces are short and it is a good part of their time: a lane looks at a key, then a warp writes every
@@ -109,7 +110,8 @@ __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int fr
       const int64_t from =
           int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + d;
       if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
-      if constexpr (S::kCodes) x = as_stored<typename S::T>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
+      if constexpr (S::kCodes)
+        x = as_stored<typename S::T, typename S::M>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
     } else if (is_new || fill == Fill::kNewKeys || keys.sees_cached(at, at + 1, with_cached)) {
       continue;
     }
@@ -127,6 +129,19 @@ __device__ inline void cap_scores(const AttentionParams& p, float (&s)[kTiles][4
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) s[n][j] = capped(s[n][j]);
+  }
+}
+// The same where queries were multiplied by a power of two each. `unscaled`: what undoes it.
+template <int kTiles>
+__device__ inline void cap_scores(const AttentionParams& p, float (&s)[kTiles][4], const RowFactors& unscaled) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const SoftCap capped(p.scale * unscaled.of[half], p.cap);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) s[n][half * 2 + j] = capped(s[n][half * 2 + j]);
+    }
   }
 }
 

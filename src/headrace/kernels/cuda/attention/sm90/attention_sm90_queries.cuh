@@ -1,6 +1,7 @@
-// The warps of a Hopper attention block that bring queries.
+// How a Hopper attention block gets its queries.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
+#include "headrace/kernels/cuda/attention/sm90/queries_as_halves.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_products.cuh"
 
 namespace headrace::cuda {
@@ -54,6 +55,28 @@ struct QueryLoader {
     barrier_arrive(shared_address(&control.q_full[consumer]));
   }
 };
+
+// A warp's sixteen rows of queries to half floats, in place. Returns what undoes their powers of two: of a lane's rows
+// lane / 4 and lane / 4 + 8. Apart, since it is code that the loop over tiles need not carry.
+template <class S>
+__device__ __noinline__ float2 make_halves(char* rows, int warp, int lane) {
+  const int r = warp * 16 + lane / 2;
+  const auto at = [&](int i) -> uint4& {  // so that lanes meet in no bank
+    return *reinterpret_cast<uint4*>(rows + column_swizzled(64, r, i / 4 * 8 + lane % 2 * 4 + i % 4));
+  };
+  LargestPair largest;
+#pragma unroll
+  for (int i = 0; i < S::kChunks / 2; ++i) {
+    const uint4 x = at(i);
+    largest.look(x.x), largest.look(x.y), largest.look(x.z), largest.look(x.w);
+  }
+  largest.look_of_lane(1);
+  const HalvesScale scale(largest);
+#pragma unroll
+  for (int i = 0; i < S::kChunks / 2; ++i) at(i) = scale.halves(at(i));
+  return {__shfl_sync(0xffffffffu, scale.inverse, lane / 4 * 2),
+          __shfl_sync(0xffffffffu, scale.inverse, lane / 4 * 2 + 16)};
+}
 
 #endif
 

@@ -9,6 +9,8 @@
 
 namespace headrace::cuda {
 
+constexpr int kCodesLift = 7;
+
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
@@ -24,15 +26,21 @@ template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 
           bool kManyGroups_ = false>
 struct Sm90Shape {
   using T = T_;
+  static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
+  // What products are of. Codes are half floats by one instruction for two, and by four of bfloat16; queries become
+  // half floats, too, a row times a power of two (queries_as_halves.cuh).
+  using M = std::conditional_t<kCodes, __half, T>;
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
-  // Exponents follow a row's largest score only after a tile's weights are found. In half floats those would overflow.
+  // Exponents follow a row's largest score only after a tile's weights are found.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
+  // Weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the largest,
+  // below 2^kSlack, have room for it. Those that lag have none.
+  static constexpr int kLift = kCodes && !kLags ? kCodesLift : 0;
   // Weights are found before it is known whether exponents have to follow, and again where they had to.
   static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;
   // A piece may well hold many of strict mode's groups. Both are right for any number.
   static constexpr bool kManyGroups = kManyGroups_;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
-  static constexpr bool kCodes = kPool_ == PoolHolds::kCodes;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
   static constexpr int kValueParts = kValueParts_, kValueDim = kDim / kValueParts;
   static constexpr int kKeys = kResident == 1 ? tile_keys(kDim, kTeams) : kCrowdedKeys, kColumns = kDim / 64,

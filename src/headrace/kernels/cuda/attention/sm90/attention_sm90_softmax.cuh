@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "headrace/kernels/cuda/attention/follow_largest.cuh"
+#include "headrace/kernels/cuda/attention/sm90/row_factors.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_products.cuh"
 
 namespace headrace::cuda {
@@ -15,8 +16,9 @@ struct Softening {
 };
 
 // Four chains for the largest of both rows: one after the other they would wait for each result.
-template <int kTiles>
-__device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], float to_log2) {
+// Weights are multiplied by 2^kLift.
+template <int kLift = 0, int kTiles, class Factors>
+__device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], const Factors& to_log2) {
   float top[2][2] = {{largest[0], -INFINITY}, {largest[1], -INFINITY}};
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
@@ -37,7 +39,8 @@ __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (
   Softening x;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    x.keep[half] = follow_largest(top[half][0], largest[half], x.base[half], to_log2);
+    x.keep[half] = follow_largest(top[half][0], largest[half], x.base[half], factor_of(to_log2, half));
+    if constexpr (kLift != 0) x.base[half] -= kLift;
   }
   return x;
 }
@@ -59,9 +62,10 @@ __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float
 }
 
 // The same, and their sum added to the row's.
-template <int kTiles>
-__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, float to_log2, float (&sum)[2]) {
-  const float added = weigh(s, half, x.base[half], to_log2);
+template <int kTiles, class Factors>
+__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, const Factors& to_log2,
+                              float (&sum)[2]) {
+  const float added = weigh(s, half, x.base[half], factor_of(to_log2, half));
   sum[half] = fmaf(sum[half], x.keep[half], added);
 }
 
@@ -111,16 +115,19 @@ static_assert(kSlack == 8);
 // Where what exponents are less is larger, they may be rounded by as much as that half.
 constexpr float kMostGuessed = 0x1p20f;
 
-// Whether the sums of all rows of a warp say so.
+// Whether the sums of all rows of a warp say so. Weights are multiplied by 2^kLift.
+template <int kLift>
 __device__ inline bool surely_stay(const float (&added)[2]) {
-  return !__any_sync(0xffffffffu, !(added[0] < kSurelyStays) || !(added[1] < kSurelyStays));
+  constexpr float kLess = kSurelyStays * (1 << kLift);
+  return !__any_sync(0xffffffffu, !(added[0] < kLess) || !(added[1] < kLess));
 }
 
 // What a tile's exponents are less unless it has a score far above those before. With -INFINITY every weight is
 // infinite or NaN, and the sums say nothing: of rows that saw no key yet, and of scores too large.
+template <int kLift>
 __device__ inline float guess_base(float largest, float to_log2) {
   const float base = __fmul_rn(largest, to_log2);
-  return fabsf(base) < kMostGuessed ? base : -INFINITY;
+  return fabsf(base) < kMostGuessed ? base - kLift : -INFINITY;
 }
 
 // Of the four lanes that share a row.
@@ -137,15 +144,15 @@ constexpr float kMostFollowed = 0x1p100f;
 
 // After weigh(): where a row's weights are large, what its exponents are less rises by as much, and all that was added
 // up so far is divided by it. Weights too large for that make the row's sum NaN, and it is done again by itself.
-template <int kTiles, int kValues>
+template <int kTiles, int kValues, class Factors>
 __device__ inline void raise(float (&s)[kTiles][4], float (&o)[kValues][4], float (&largest)[2], float (&sum)[2],
-                             float (&added)[2], float to_log2) {
+                             float (&added)[2], const Factors& to_log2) {
   Softening x;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float total = quad_sum(added[half]), before = largest[half];
-    if (total > kMostAdded) largest[half] = before + __fdividef(__log2f(total), to_log2);
-    x.keep[half] = exp2_fast((before - largest[half]) * to_log2);
+    if (total > kMostAdded) largest[half] = before + __fdividef(__log2f(total), factor_of(to_log2, half));
+    x.keep[half] = exp2_fast((before - largest[half]) * factor_of(to_log2, half));
     added[half] = total > kMostFollowed ? NAN : added[half] * x.keep[half];
     sum[half] *= x.keep[half];
   }

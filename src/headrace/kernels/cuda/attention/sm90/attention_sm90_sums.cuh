@@ -148,7 +148,7 @@ __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kVal
                                       float (&sum)[2], bool stashed) {
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], me.to_log2);
+  for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], factor_of(me.to_log2, half)) - S::kLift;
   if (stashed) add_stashed(me, o, largest, sum);
   const Stash<S> to(me);
   to.store(0, make_float4(largest[0], largest[1], sum[0], sum[1]));

@@ -1,4 +1,4 @@
-// The warpgroup of a Hopper attention block that turns codes of FP8 into tiles of the queries' type.
+// The warpgroup of a Hopper attention block that turns codes of FP8 into tiles of half floats.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_products.cuh"
@@ -57,9 +57,9 @@ struct Unpacker {
     for (int i = 0; i < kSteps; ++i) {
       const uint2 low = {x[i].x, x[i].y}, high = {x[i].z, x[i].w};
       const uint2 to_first = swapped ? high : low, to_second = swapped ? low : high;
-      *reinterpret_cast<uint4*>(first + i * kRowsAtOnce * 128) = e4m3_to_floats<typename S::T>(to_first.x, to_first.y);
+      *reinterpret_cast<uint4*>(first + i * kRowsAtOnce * 128) = e4m3_to_floats<typename S::M>(to_first.x, to_first.y);
       *reinterpret_cast<uint4*>(second + i * kRowsAtOnce * 128) =
-          e4m3_to_floats<typename S::T>(to_second.x, to_second.y);
+          e4m3_to_floats<typename S::M>(to_second.x, to_second.y);
     }
     fence_for_wgmma();
     // Both after the fence. It makes the stores visible to products, and it is what orders the loads before the copy

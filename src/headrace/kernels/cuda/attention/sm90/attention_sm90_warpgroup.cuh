@@ -1,6 +1,8 @@
 // A warpgroup of a Hopper attention block that multiplies, seen by one of its threads.
 #pragma once
+#include "headrace/kernels/cuda/attention/part_sum.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_shape.cuh"
+#include "headrace/kernels/cuda/attention/sm90/row_factors.cuh"
 
 namespace headrace::cuda {
 
@@ -8,11 +10,12 @@ namespace headrace::cuda {
 
 template <class S>
 struct Warpgroup {
+  using Factors = std::conditional_t<S::kCodes, RowFactors, float>;
   const AttentionParams& p;
   const WorkPlan& plan;
   SharedLayout<S> shared;
   int number, thread, lane, warp;  // of the warpgroup; in it
-  float to_log2;                   // from scores as they are multiplied to powers of two
+  Factors to_log2;                 // from scores as they are multiplied to powers of two
   PackedRows packed;
 
   __device__ Warpgroup(const AttentionParams& params, const WorkPlan& work_plan, const SharedLayout<S>& layout,
@@ -24,9 +27,16 @@ struct Warpgroup {
         thread(thread_),
         lane(thread_ % 32),
         warp(thread_ / 32),
-        to_log2(params.cap > 0 ? 1.4426950408889634f : params.scale * 1.4426950408889634f),
+        to_log2(both(params.cap > 0 ? kLog2e : params.scale * kLog2e)),
         packed(params.heads / params.kv_heads) {}
 
+  __device__ static Factors both(float x) {
+    if constexpr (S::kCodes) {
+      return {{x, x}};
+    } else {
+      return x;
+    }
+  }
   __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : number; }
   __device__ int team() const { return S::kTeams == 1 ? 0 : number; }
   // Calls `use` with a constant: the number of this warpgroup, or of another.

@@ -304,17 +304,9 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
   call.plan.stands = true;
 }
 
-template <class T, Determinism kMode>
-void attend_few_codes_in(const AttentionCall& call, int dim, const Stream& stream) {
-  (dim <= 128 ? attend_few_codes<T, 128, kMode> : attend_few_codes<T, 256, kMode>)(call, stream);
-}
-
 template <class T, PoolHolds kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
-  if (call.few_codes) {
-    return (call.determinism == Determinism::kStrict ? attend_few_codes_in<T, Determinism::kStrict>
-                                                     : attend_few_codes_in<T, Determinism::kFast>)(call, dim, stream);
-  }
+  if (call.few_codes) return (dim <= 128 ? attend_few_codes<T, 128> : attend_few_codes<T, 256>)(call, stream);
   const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
                     : dim == 128 ? attend_sm90_tall<T, 128, kPool>
                                  : attend_sm90_tall<T, 256, kPool>;
