@@ -199,9 +199,10 @@ TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernel) {
   cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}, Determinism::kFast);
   capped.capped = true;
   EXPECT_FALSE(cuda::plan_sm90(capped, 132).few_codes) << "it has no soft cap";
-  EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).group_keys, plan(66, 4).finer_end), std::tuple(128, 4096, true));
+  EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).group_keys, plan(66, 4).finer_end), std::tuple(128, 2048, false));
   EXPECT_EQ(std::tuple(plan(66, 4).rows, plan(66, 8).rows, plan(66, 9).rows), std::tuple(8, 8, 16));
-  EXPECT_EQ(plan(66, 4, 64).keys, 128);
+  EXPECT_EQ(std::tuple(plan(66, 4, 64).keys, plan(66, 4, 64).group_keys, plan(66, 4, 64).finer_end),
+            std::tuple(128, 4096, true));
   EXPECT_EQ(plan(66, 4, 256).keys, 64);
   EXPECT_EQ(plan(1, 4).sharing, Sharing::kShares);
   EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).group_keys), std::pair(Sharing::kGroups, 1024));

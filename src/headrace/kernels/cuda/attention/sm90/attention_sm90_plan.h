@@ -19,8 +19,8 @@ constexpr int kCrowdedPieces = 4;  // at least, for each multiprocessor
 
 // Keys of the groups of strict mode: sums are cut at every multiple of it.
 constexpr int kSm90GroupKeys = 4096;
-// A tile of codes takes longer: groups of half as many keys let one request fill the device.
-constexpr int kStrictCodesGroupKeys = 2048;
+// Of codes: groups of half as many keys let one request fill the device, and a batch's blocks end more together.
+constexpr int kCodesGroupKeys = 2048;
 
 // Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
 constexpr int kCutRows = 16, kUncutKeys = 16384;
@@ -88,9 +88,9 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   // Strict mode keeps one size of tiles.
   plan.crowded = fast && task.kernel_dim == 128 && !codes && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
   const bool few = fast && plan.pieces < num_sms;
-  plan.group_keys = few              ? few_rows_group_keys(task.shape.max_keys)
-                    : codes && !fast ? kStrictCodesGroupKeys
-                                     : kSm90GroupKeys;
+  // Few rows of short heads have tiles of so few bytes that a piece's ends tell.
+  const bool short_groups = codes && (!fast || (plan.few_codes && task.kernel_dim > 64));
+  plan.group_keys = few ? few_rows_group_keys(task.shape.max_keys) : short_groups ? kCodesGroupKeys : kSm90GroupKeys;
   // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
   // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
   // own products: in long heads.
@@ -102,7 +102,7 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
     return;
   }
   plan.groups = groups;
-  plan.finer_end = fast && (!codes || plan.few_codes) && !few;
+  plan.finer_end = fast && (!codes || plan.few_codes) && !short_groups && !few;
   plan.needs_room = few;
   const bool half_idle = plan.pieces * 2 <= num_sms;
   if (few && half_idle && plan.group_keys < kSm90GroupKeys) plan.long_group_keys = kSm90GroupKeys;
