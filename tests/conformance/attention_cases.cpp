@@ -275,7 +275,7 @@ AttentionCase parts_of_blocks(std::string name) {
   return all;
 }
 
-// Few rows over pools of FP8: on Hopper a kernel of its own in fast mode, whose blocks take several pieces each.
+// Few rows over pools of FP8: on Hopper a kernel of its own, whose blocks take several pieces each.
 void add_codes(std::vector<AttentionCase>& cases) {
   const auto add = [&](const AttentionCase& c, int32_t group) -> AttentionCase& {
     AttentionCase& codes = cases.emplace_back(c);

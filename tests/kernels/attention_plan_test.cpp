@@ -215,10 +215,13 @@ TEST(HopperAttentionPlan, StrictFewRowsOverCodesHaveTilesAndGroupsOfManyRows) {
       const auto plan = [&](int rows) {
         return strict_sm90_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
       };
-      const Sm90Plan few = plan(4), many = plan(700);
-      EXPECT_TRUE(few.few_codes && !many.few_codes);
-      EXPECT_EQ(std::tuple(few.keys, few.group_keys), std::tuple(many.keys, many.group_keys));
+      const Sm90Plan few = plan(4);
+      EXPECT_TRUE(few.few_codes);
       EXPECT_FALSE(few.finer_end);
+      for (const int rows : {17, 64, 700}) {
+        EXPECT_FALSE(plan(rows).few_codes);
+        EXPECT_EQ(std::tuple(few.keys, few.group_keys), std::tuple(plan(rows).keys, plan(rows).group_keys));
+      }
     }
   }
 }

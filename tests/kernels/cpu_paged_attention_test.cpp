@@ -375,10 +375,36 @@ TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
     }
     for (int64_t i = 0; i < kCodesTokens; ++i) request.set_query(i, 1, 17, 0x1p17);  // beside numbers near 1
     for (int64_t i = 0; i < kCodesContext; ++i) request.set_cached_key(i, 17, i == 40 ? 0x1p-8 : 0);
-    const auto run = [&](const OpSet& set) { return request.run(set, {.threads = 2}, 0, kCodesTokens); };
-    const Request::Result got = run(ops()), want = run(reference::ops());
-    EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
-    EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
+    const auto run = [&](const OpSet& set, Determinism determinism) {
+      return request.run(set, {.threads = 2, .determinism = determinism}, 0, kCodesTokens);
+    };
+    const Request::Result want = run(reference::ops(), Determinism::kFast);
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      const Request::Result got = run(ops(), determinism);
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
+    }
+  }
+}
+
+// Scores so large that float32 holds them to a half or to tens: the largest has all the weight, as half floats do
+// not say by themselves.
+TEST_P(CpuPagedAttention, HugeScoresMatchOverCodes) {
+  for (const double size : {0x1p21, 0x1p25, 0x1p27}) {
+    SCOPED_TRACE(size);
+    Request request(problem_over_codes());
+    for (int64_t d = 0; d < kCodesDim; ++d) {
+      for (int64_t i = 0; i < kCodesTokens; ++i) request.set_query(i, 0, d, d == 17 ? size : 0);
+    }
+    for (int64_t i = 0; i < kCodesContext; ++i) request.set_cached_key(i, 17, i == 40 ? 16 : i % 3 == 0 ? -8 : 2);
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      const auto run = [&](const OpSet& set) {
+        return request.run(set, {.threads = 2, .determinism = determinism}, 0, kCodesTokens);
+      };
+      const Request::Result got = run(ops()), want = run(reference::ops());
+      EXPECT_TRUE(all_close(got.out, want.out, attention_tolerance(DType::kBF16)));
+      EXPECT_TRUE(all_close(got.lse, want.lse, lse_tolerance(DType::kBF16)));
+    }
   }
 }
 
@@ -810,6 +836,7 @@ struct HeadShape {
   DType type;
   int32_t window;
   float cap;
+  DType queries = DType::kBF16;  // beside FP8
 };
 
 // Requests [first, second) of a list that are a batch of their own.
@@ -826,7 +853,7 @@ void CpuPagedAttention::expect_strict_bits_beside_a_prompt(Problem problem, cons
   problem.tokens = rows + kPrompt, problem.page_size = shape.dim == 64 || shape.dim == 72 ? 8 : 64;
   problem.dim = shape.dim, problem.v_dim = shape.v_dim, problem.window = shape.window, problem.logit_cap = shape.cap;
   const bool codes = shape.type == DType::kE4M3;
-  problem.q_type = problem.new_type = codes ? DType::kBF16 : shape.type, problem.pool_type = shape.type;
+  problem.q_type = problem.new_type = codes ? shape.queries : shape.type, problem.pool_type = shape.type;
   if (codes) problem.k_scale = problem.v_scale = 0.013f;
   const Request request(problem);
   for (size_t i = 0; i < spans.size(); ++i) parts.emplace_back(i, i + 1);
@@ -854,7 +881,8 @@ TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
         HeadShape{256, 256, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 230, 0.5f},
         HeadShape{192, 256, DType::kF16, 4100, 0}, HeadShape{128, 128, DType::kE4M3, kNoWindow, 0},
-        HeadShape{64, 48, DType::kE4M3, 230, 0}, HeadShape{200, 256, DType::kE4M3, 4100, 0}}) {
+        HeadShape{64, 48, DType::kE4M3, 230, 0}, HeadShape{200, 256, DType::kE4M3, 4100, 0, DType::kF16},
+        HeadShape{128, 128, DType::kE4M3, kNoWindow, 0.5f}}) {
     expect_strict_bits_beside_a_prompt({.heads = 16, .kv_heads = 4, .context = 8700}, shape, few_row_spans(),
                                        {{0, 6}, {0, 12}, {12, 15}, {12, 14}, {7, 12}});
   }

@@ -51,8 +51,8 @@ struct AttentionShape {
   Determinism determinism = Determinism::kFast;
 };
 
-// What the pool holds: numbers of the queries' type, or codes of FP8, which are copied as they are and unpacked to
-// tiles of the queries' type.
+// What the pool holds: numbers of the queries' type, or codes of FP8, which are copied as they are and unpacked:
+// to half floats on Hopper, else to the queries' type.
 enum class PoolHolds : uint8_t { kFloats, kCodes };
 
 }  // namespace headrace::cuda

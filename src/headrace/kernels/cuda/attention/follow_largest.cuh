@@ -19,4 +19,17 @@ __device__ inline float follow_largest(float top, float& largest, float& base, f
   return exp2_fast(__fadd_rn(__fmul_rn(before, to_log2), -base));
 }
 
+// Half floats hold weights as long as scores are below this (base 2): larger ones are rounded by so much that weights
+// leave [0, 2^kSlack].
+constexpr float kMostForHalves = 0x1p22f;
+
+// The largest score (base 2) that belongs to a sum of weights, which were multiplied by 2^kLift. kHalves: over a pool
+// of codes; then a row with larger scores than that gets a sum of NaN, and is done again by itself.
+template <bool kHalves, int kLift>
+__device__ inline float end_softmax(float largest, float to_log2, float& sum) {
+  const float base = __fmul_rn(largest, to_log2);
+  if (kHalves && largest != -INFINITY && !(fabsf(base) < kMostForHalves)) sum = NAN;
+  return base - kLift;
+}
+
 }  // namespace headrace::cuda

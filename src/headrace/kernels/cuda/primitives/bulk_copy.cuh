@@ -85,6 +85,16 @@ __device__ inline void named_barrier_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
+// Whether any of the 128 threads that meet at a barrier says so.
+__device__ inline bool any_of_group(int id, bool mine) {
+  int any;
+  asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; bar.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }"
+               : "=r"(any)
+               : "r"(static_cast<int>(mine)), "r"(id)
+               : "memory");
+  return any != 0;
+}
+
 // Where a stage of a ring of kStages is, and in which of its two phases.
 template <int kStages>
 struct RingPlace {

@@ -2,9 +2,9 @@
 // take a piece of work, tile of keys after tile. Four find the scores of a quarter of the keys each; the other four
 // find the weights of all keys meanwhile, of the tile before, and add up a quarter of the values' elements each. Codes
 // come by the copy engine and are unpacked in registers; keys, and elements of values, are the rows of `mma.sync` and
-// queries, a few, its columns. Fast mode unpacks to half floats, which hold codes exactly, so that an instruction makes
-// two; queries of bfloat16 become half floats, too, a row times a power of two. Strict mode has the Hopper kernel's
-// bits, sum by sum. Source: Dao et al. 2023, Flash-Decoding.
+// queries, a few, its columns. All are half floats: they hold codes exactly, and an instruction makes two;
+// queries of bfloat16 become such, too, a row times a power of two. Every sum has the Hopper kernel's order, so that
+// strict mode has its bits. Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_values.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"

@@ -7,6 +7,12 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// The first position of a part of tile `i` of the list.
+template <class S>
+__device__ inline int few_codes_position(const Work& work, int i, int part) {
+  return work.tiles.tile(i) * S::kKeys + part * S::kPartKeys;
+}
+
 // What the loop over tiles seldom needs is apart from it, so that the loop's own code is short.
 
 // A lane's box of a part of the tiles from list entry `first` on: where its page's number stands, or -1, and
@@ -37,7 +43,7 @@ template <class S>
 __device__ __noinline__ bool few_codes_cached(const AttentionParams& p, const Work& work, int i, int part) {
   const KeyAxis axis(p, work.span);
   const BlockKeys keys(p, axis, work.top, work.bottom);
-  const int begin = work.tiles.tile(i) * S::kKeys + part * S::kPartKeys;
+  const int begin = few_codes_position<S>(work, i, part);
   return !p.encoder &&
          (p.k_new.data != nullptr || !keys.sees_fresh(begin, begin + S::kPartKeys, work.tiles.holds_cached(i)));
 }

@@ -99,13 +99,10 @@ struct FewCodesScorer {
       }
     }
   }
-  __device__ int position_of(const Work& work, int i) const {
-    return work.tiles.tile(i) * S::kKeys + part * S::kPartKeys;
-  }
   __device__ void hide(const Work& work, int i, Scores& s) const {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
-      const uint2 seen = few_codes_seen<S>(p, work, i, position_of(work, i), work.row0 + o * 8);
+      const uint2 seen = few_codes_seen<S>(p, work, i, few_codes_position<S>(work, i, part), work.row0 + o * 8);
 #pragma unroll
       for (int k = 0; k < S::kKeyTiles * 4; ++k) {
         const int key = k / 4 * 16 + k / 2 % 2 * 8 + lane / 4;
@@ -140,7 +137,8 @@ struct FewCodesScorer {
   __device__ void attend_tile(const Work& work, int i, bool plain, int tile) {
     const int stage = ring.take();
     if (!plain)
-      fill_few_codes<S>(p, work, i, position_of(work, i), shared + stage * S::kSideBytes + part * S::kPartBytes, false);
+      fill_few_codes<S>(p, work, i, few_codes_position<S>(work, i, part),
+                        shared + stage * S::kSideBytes + part * S::kPartBytes, false);
     Scores s = {};
     if (S::kDim == 128 && p.head_dim <= 64) {
       find<64>(stage, s);

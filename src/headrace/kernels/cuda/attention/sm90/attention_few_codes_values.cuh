@@ -2,6 +2,7 @@
 #pragma once
 #include "headrace/kernels/cuda/attention/follow_largest.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_scores.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_sm90_softmax.cuh"
 
 namespace headrace::cuda {
 
@@ -208,10 +209,11 @@ struct FewCodesAdder {
     int stage = 0;
     if (!plain) {
       stage = ring.take();
-      fill_few_codes<S>(p, work, i, work.tiles.tile(i) * S::kKeys + part * S::kPartKeys,
+      fill_few_codes<S>(p, work, i, few_codes_position<S>(work, i, part),
                         shared + S::kValuesAt + stage * S::kSideBytes + part * S::kPartBytes, true);
     }
     meet<S>();
+    // What other warps loaded of the tile before has come: their products, which took it, were issued before they met.
     ring.fill(plain ? S::kValueStages : S::kValueStages - 1);
     if (i == work.begin) {
 #pragma unroll
@@ -233,9 +235,8 @@ struct FewCodesAdder {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
       PartSum& state = sums.state[o];
-      state.largest = __fmul_rn(state.largest, to_log2[o]) - kCodesLift;
-      state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
-      state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
+      state.sum = quad_sum(state.sum);
+      state.largest = end_softmax<true, kCodesLift>(state.largest, to_log2[o], state.sum);
     }
     return sums;
   }
@@ -249,12 +250,7 @@ struct FewCodesAdder {
   __device__ void write(const FewCodesSums<S>& all, const Work& work) const {
     const FewCodesResult<S> result{call, all, work, packed, part, lane};
     if (work.slot >= 0) return result.write_part();
-    int nan;
-    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; bar.red.or.pred q, 1, 128, p; selp.b32 %0, 1, 0, q; }"
-                 : "=r"(nan)
-                 : "r"(static_cast<int>(result.write_rows()))
-                 : "memory");
-    if (!nan) return;
+    if (!any_of_group(1, result.write_rows())) return;
     for (int row = 0; row < min(S::kRows, work.rows - work.row0); ++row) {
       attend_row(p, work.request, result.token(row), result.head(row),
                  *reinterpret_cast<typename S::Scratch*>(shared + S::kScratchAt), RowWrite::kWhereNaN,

@@ -25,8 +25,8 @@ constexpr int kCodesGroupKeys = 2048;
 // Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
 constexpr int kCutRows = 16, kUncutKeys = 16384;
 
-// Few rows over a pool of FP8 (attention_few_codes.cuh): the most of a request; keys of a tile, and its
-// parts, each a warp's to bring.
+// Few rows over a pool of FP8 (attention_few_codes.cuh): the most of a request; keys of a tile, and its parts, each a
+// warp's to bring.
 constexpr int kFewCodesRows = 16, kFewCodesParts = 4;
 constexpr int few_codes_rows(int max_rows) { return max_rows <= 8 ? 8 : kFewCodesRows; }  // of a tile
 constexpr int few_codes_keys(int dim) { return dim > 128 ? 64 : 128; }

@@ -9,6 +9,8 @@
 
 namespace headrace::cuda {
 
+// Over codes weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the
+// largest, below 2^kSlack, have room for it.
 constexpr int kCodesLift = 7;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
@@ -33,8 +35,7 @@ struct Sm90Shape {
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
   // Exponents follow a row's largest score only after a tile's weights are found.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
-  // Weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the largest,
-  // below 2^kSlack, have room for it. Those that lag have none.
+  // Weights that lag may be larger.
   static constexpr int kLift = kCodes && !kLags ? kCodesLift : 0;
   // Weights are found before it is known whether exponents have to follow, and again where they had to.
   static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;

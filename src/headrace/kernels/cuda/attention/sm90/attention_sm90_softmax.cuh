@@ -15,8 +15,8 @@ struct Softening {
   float keep[2], base[2];
 };
 
-// Four chains for the largest of both rows: one after the other they would wait for each result.
-// Weights are multiplied by 2^kLift.
+// What a tile's weights, which are multiplied by 2^kLift, are found with. Four chains for the largest of both rows: one
+// after the other they would wait for each result.
 template <int kLift = 0, int kTiles, class Factors>
 __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], const Factors& to_log2) {
   float top[2][2] = {{largest[0], -INFINITY}, {largest[1], -INFINITY}};

@@ -148,7 +148,8 @@ __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kVal
                                       float (&sum)[2], bool stashed) {
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) largest[half] = __fmul_rn(largest[half], factor_of(me.to_log2, half)) - S::kLift;
+  for (int half = 0; half < 2; ++half)
+    largest[half] = end_softmax<S::kCodes, S::kLift>(largest[half], factor_of(me.to_log2, half), sum[half]);
   if (stashed) add_stashed(me, o, largest, sum);
   const Stash<S> to(me);
   to.store(0, make_float4(largest[0], largest[1], sum[0], sum[1]));
@@ -179,8 +180,7 @@ __device__ inline void transpose(uint32_t (&w)[4], int lane) {
 // models do not have, are done again row by row.
 template <class S>
 __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
-  const int found = me.any_of_group(nan);
-  if (!found) return;
+  if (!me.any_of_group(nan)) return;
   int& taken = me.shared.control().scratch_taken;  // the warpgroups have one place for it, but with many groups
   if (me.thread == 0) {
     while (atomicCAS(&taken, 0, 1) != 0) __nanosleep(100);

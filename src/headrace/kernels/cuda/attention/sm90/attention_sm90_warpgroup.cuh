@@ -65,14 +65,7 @@ struct Warpgroup {
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&empty));
   }
-  __device__ int any_of_group(bool mine) const {
-    int any;
-    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %1, 0; bar.red.or.pred q, %2, 128, p; selp.b32 %0, 1, 0, q; }"
-                 : "=r"(any)
-                 : "r"(static_cast<int>(mine)), "r"(1 + number)
-                 : "memory");
-    return any;
-  }
+  __device__ bool any_of_group(bool mine) const { return cuda::any_of_group(1 + number, mine); }
 
   // The warpgroups take turns, so that one multiplies while the others find their weights. Without a branch: it and
   // what makes lanes meet again behind it stood between a turn and its products.

@@ -1,8 +1,8 @@
 // Attention of 16-bit floats on Hopper: a warp feeds tiles of K and V from the pool's pages through the copy engine,
-// others bring queries, a warpgroup unpacks codes where the pool holds FP8, and one to three warpgroups of 64 rows each
-// multiply. Rows are packed as (token, query head of the group), so that one pass over K and V serves the whole group;
-// keys may be cut into parts, which a kernel of its own adds up. Source: Dao 2023, FlashAttention-2; Shah et al. 2024,
-// FlashAttention-3; Dao et al. 2023, Flash-Decoding.
+// others bring queries, a warpgroup unpacks codes where the pool holds FP8 (all products are of half floats then), and
+// one to three warpgroups of 64 rows each multiply. Rows are packed as (token, query head of the group), so that one
+// pass over K and V serves the whole group; keys may be cut into parts, which a kernel of its own adds up. Source: Dao
+// 2023, FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_consumer.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_producer.cuh"

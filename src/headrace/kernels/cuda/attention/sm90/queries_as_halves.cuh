@@ -1,5 +1,5 @@
 // Queries of bfloat16 as half floats, whose products with codes are exact. A row is multiplied by a power of two first,
-// since half floats do not hold every bfloat16: what is below 2^-29 of a row's largest element loses bits, what is
+// since half floats do not hold every bfloat16: what is below 2^-31 of a row's largest element loses bits, what is
 // below 2^-39 is lost.
 #pragma once
 #include "headrace/kernels/cuda/primitives/pairs.cuh"
@@ -22,7 +22,8 @@ struct HalvesScale {
   // scores of nothing, and what they are multiplied by does not vanish beside a small scale.
   __device__ explicit HalvesScale(LargestPair largest) {
     const uint32_t exponent = min(268 - (max(largest.bits >> 16, largest.bits & 0xffff) >> 7), 127u + 40);
-    factor = __uint_as_float(exponent << 23), inverse = __uint_as_float((254 - exponent) << 23);
+    factor = __uint_as_float(exponent << 23);
+    inverse = __uint_as_float((254 - exponent) << 23);
   }
   __device__ uint32_t halves(uint32_t pair) const {
     const float2 x = unpack2<__nv_bfloat16>(pair);
