@@ -156,6 +156,12 @@ std::vector<AttentionCase> attention_gpu_cases() {
     codes("decode b" + std::to_string(requests) + " 330", std::vector<int32_t>(requests, 329), 1, 32, 8, 128, 64);
   }
   codes("decode b8 4k", std::vector<int32_t>(8, 4095), 1, 32, 8, 128, 64);
+  for (const int32_t keys : {330, 1024, 2048}) {
+    for (const size_t requests : {1, 4, 16}) {
+      codes("few: " + std::to_string(requests) + " x " + std::to_string(keys), std::vector<int32_t>(requests, keys - 1),
+            1, 32, 8, 128, 64);
+    }
+  }
   codes("diffusion 64 x block 4", std::vector<int32_t>(64, 4096), 4, 32, 8, 128, 32);
   for (const int32_t n : {2048, 8192, 32768}) {
     all.push_back(

@@ -136,6 +136,7 @@ cuda::Sm90Task task_of(const EqualRequests& of, Determinism determinism) {
   return {.shape = {.min_rows = of.rows,
                     .max_rows = of.rows,
                     .requests = of.requests,
+                    .tiles16 = tiles(16),
                     .tiles64 = tiles(64),
                     .tiles128 = tiles(128),
                     .tiles192 = tiles(192),
@@ -193,19 +194,60 @@ TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernel) {
   const auto plan = [](int requests, int rows, int dim = 128) {
     return fast_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
   };
-  EXPECT_TRUE(plan(66, 16).few_codes);
-  EXPECT_FALSE(plan(66, 17).few_codes);
-  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4}).few_codes);
+  EXPECT_EQ(plan(66, 16).few_codes_resident, 2);
+  EXPECT_EQ(plan(66, 17).few_codes_resident, 0);
+  EXPECT_EQ(fast_plan({.requests = 66, .rows = 4}).few_codes_resident, 0);
   cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolHolds::kCodes}, Determinism::kFast);
   capped.capped = true;
-  EXPECT_FALSE(cuda::plan_sm90(capped, 132).few_codes) << "it has no soft cap";
+  EXPECT_EQ(cuda::plan_sm90(capped, 132).few_codes_resident, 0) << "it has no soft cap";
   EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).group_keys, plan(66, 4).finer_end), std::tuple(128, 2048, false));
   EXPECT_EQ(std::tuple(plan(66, 4).rows, plan(66, 8).rows, plan(66, 9).rows), std::tuple(8, 8, 16));
   EXPECT_EQ(std::tuple(plan(66, 4, 64).keys, plan(66, 4, 64).group_keys, plan(66, 4, 64).finer_end),
-            std::tuple(128, 4096, true));
+            std::tuple(128, 2048, false));
   EXPECT_EQ(plan(66, 4, 256).keys, 64);
   EXPECT_EQ(plan(1, 4).sharing, Sharing::kShares);
   EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).group_keys), std::pair(Sharing::kGroups, 1024));
+}
+
+TEST(HopperAttentionPlan, FewRowsOverFewCodesAreWhole) {
+  const auto sharing = [](int keys, int dim, PoolHolds pool = PoolHolds::kCodes) {
+    return fast_plan({.rows = 4, .keys = keys, .kernel_dim = dim, .pool = pool}).sharing;
+  };
+  EXPECT_EQ(sharing(512, 128), Sharing::kRows);
+  EXPECT_EQ(sharing(513, 128), Sharing::kShares);
+  EXPECT_EQ(sharing(256, 256), Sharing::kRows);
+  EXPECT_EQ(sharing(257, 256), Sharing::kShares);
+  EXPECT_EQ(sharing(512, 128, PoolHolds::kFloats), Sharing::kShares);
+  // A pool that has room for more does not matter where the host knows better.
+  cuda::Sm90Task task =
+      task_of({.requests = 4, .rows = 4, .keys = 2048, .pool = PoolHolds::kCodes}, Determinism::kStrict);
+  task.shape.max_keys = 1 << 20;
+  EXPECT_EQ(cuda::plan_sm90(task, 132).groups, 1);
+  task.shape.seen_keys = 2049;
+  EXPECT_EQ(cuda::plan_sm90(task, 132).groups, 512);
+}
+
+TEST(HopperAttentionPlan, FewRowsOverCodesHaveAllOfAMultiprocessorWhereThereIsAPieceForEach) {
+  const auto resident = [](Determinism determinism, int requests, int keys, int dim = 128) {
+    return cuda::plan_sm90(
+               task_of({.requests = requests, .rows = 4, .keys = keys, .kernel_dim = dim, .pool = PoolHolds::kCodes},
+                       determinism),
+               132)
+        .few_codes_resident;
+  };
+  EXPECT_EQ(resident(Determinism::kStrict, 8, 4096), 1);  // 128 groups
+  EXPECT_EQ(resident(Determinism::kStrict, 8, 4097), 2);  // 192
+  EXPECT_EQ(resident(Determinism::kStrict, 16, 768), 2);  // six tiles
+  EXPECT_EQ(resident(Determinism::kStrict, 16, 769), 1);
+  EXPECT_EQ(resident(Determinism::kStrict, 4, 1 << 20), 1);
+  EXPECT_EQ(resident(Determinism::kStrict, 5, 1 << 20), 2);
+  EXPECT_EQ(resident(Determinism::kStrict, 4, 1 << 20, 64), 2);
+  EXPECT_EQ(resident(Determinism::kFast, 4, 2048), 1);  // 64 groups of 1024
+  EXPECT_EQ(resident(Determinism::kFast, 8, 4096), 2);  // 256
+  EXPECT_EQ(resident(Determinism::kFast, 1, 32768), 2) << "equal shares";
+  cuda::Sm90Task graph = task_of({.rows = 4, .keys = 4096, .pool = PoolHolds::kCodes}, Determinism::kStrict);
+  graph.shape.tiles64 = 65;  // with room for 64 requests
+  EXPECT_EQ(cuda::plan_sm90(graph, 132).few_codes_resident, 1);
 }
 
 // Strict mode cuts their keys as it cuts those of many rows, which have another kernel.
@@ -216,10 +258,10 @@ TEST(HopperAttentionPlan, StrictFewRowsOverCodesHaveTilesAndGroupsOfManyRows) {
         return strict_sm90_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolHolds::kCodes});
       };
       const Sm90Plan few = plan(4);
-      EXPECT_TRUE(few.few_codes);
+      EXPECT_GT(few.few_codes_resident, 0);
       EXPECT_FALSE(few.finer_end);
       for (const int rows : {17, 64, 700}) {
-        EXPECT_FALSE(plan(rows).few_codes);
+        EXPECT_EQ(plan(rows).few_codes_resident, 0);
         EXPECT_EQ(std::tuple(few.keys, few.group_keys), std::tuple(plan(rows).keys, plan(rows).group_keys));
       }
     }

@@ -1,11 +1,12 @@
 // Attention of few rows over a pool of FP8 on Hopper: memory is all that it should wait for. Eight warps of a block
-// take a piece of work, tile of keys after tile. Four find the scores of a quarter of the keys each; the other four
-// find the weights of all keys meanwhile, of the tile before, and add up a quarter of the values' elements each. Codes
-// come by the copy engine and are unpacked in registers; keys, and elements of values, are the rows of `mma.sync` and
-// queries, a few, its columns. All are half floats: they hold codes exactly, and an instruction makes two;
-// queries of bfloat16 become such, too, a row times a power of two. Every sum has the Hopper kernel's order, so that
-// strict mode has its bits. Source: Dao et al. 2023, Flash-Decoding.
+// take a piece of work, tile of keys after tile. Four find the scores of a quarter of the keys each, and their weights;
+// the other four add up a quarter of the values' elements each, times the weights of all keys, up to two tiles behind
+// them. Codes come by the copy engine, which two more warps ask for them, and are unpacked in registers; keys, and
+// elements of values, are the rows of `mma.sync` and queries, a few, its columns. All are half floats: they hold codes
+// exactly, and an instruction makes two; queries of bfloat16 become such, too, a row times a power of two. Every sum
+// has the Hopper kernel's order, so that strict mode has its bits. Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
+#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_producer.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_values.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 
@@ -16,10 +17,13 @@ namespace headrace::cuda {
 template <class S>
 __device__ inline void init_few_codes(FewCodesControl<S>& control) {
   const auto init = [](uint64_t& barrier, int arrivals) { barrier_init(shared_address(&barrier), arrivals); };
-  for (int i = 0; i < S::kParts * S::kKeyStages; ++i) init(control.keys_full[i / S::kKeyStages][i % S::kKeyStages], 1);
-  for (int i = 0; i < S::kValueStages; ++i) init(control.values_full[i], S::kParts);
+  for (int i = 0; i < S::kKeyStages; ++i) init(control.keys_full[i], 1), init(control.keys_empty[i], S::kWorkers / 2);
+  for (int i = 0; i < S::kValueStages; ++i)
+    init(control.values_full[i], 1), init(control.values_empty[i], S::kWorkers / 2);
+  for (int i = 0; i < 2; ++i)
+    init(control.weights_told[i], S::kWorkers / 2), init(control.weights_taken[i], S::kWorkers / 2);
   for (int i = 0; i < FewCodesControl<S>::kPieces; ++i)
-    init(control.work_full[i], 32), init(control.work_empty[i], S::kThreads);
+    init(control.work_full[i], 32), init(control.work_empty[i], S::kWorkers + 32);
   fence_barrier_init();
 }
 
@@ -31,28 +35,36 @@ __device__ inline void attend_few_codes_block(const AttentionCall& call, char* s
   if (threadIdx.x == 0) init_few_codes(control);
   if (!call.plan.stands) wait_for_previous();
   __syncthreads();
-  if (warp >= S::kParts) {
+  if (warp >= 2 * S::kParts) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
+    if (warp < 2 * S::kParts + 2) produce_few_codes<S>(call, control, shared, warp > 2 * S::kParts, lane);
+  } else if (warp < S::kParts) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kScorerRegisters));
+    wait_for_previous();
+    let_next_start();
+    FewCodesScorer<S>(call, shared, warp, lane).run();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kAdderRegisters));
+    wait_for_previous();
+    let_next_start();
     FewCodesAdder<S>(call, shared, warp - S::kParts, lane).run();
-    return;
   }
-  FewCodesPieces<S> pieces(control, call.p, call.plan, lane);
-  if (warp == 0) pieces.ask_words(), pieces.publish();
-  FewCodesScorer<S>(call, shared, warp, lane).run(pieces);
 }
 
 #endif
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, S::kResident) attend_codes(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfRegisters)
+    attend_codes(const __grid_constant__ AttentionCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   attend_few_codes_block<S>(call, shared);
 #endif
 }
 
-template <class T, int kDim, int kOctets>
+template <class T, int kDim, int kOctets, int kResident>
 void launch_few_codes(const AttentionCall& call, const Stream& stream) {
-  using S = FewCodesShape<T, kDim, kOctets>;
+  using S = FewCodesShape<T, kDim, kOctets, kResident>;
   launch_early(stream, attend_codes<S>, dim3(static_cast<unsigned>(call.blocks)), dim3(S::kThreads), S::kSharedBytes,
                call, "paged_attention");
 }
@@ -60,7 +72,10 @@ void launch_few_codes(const AttentionCall& call, const Stream& stream) {
 template <class T, int kDim>
 void attend_few_codes(const AttentionCall& call, const Stream& stream) {
   static_assert(kFewCodesRows == 16);
-  (call.plan.slot_rows <= 8 ? launch_few_codes<T, kDim, 1> : launch_few_codes<T, kDim, 2>)(call, stream);
+  const bool few = call.plan.slot_rows <= 8;
+  if (call.few_codes_resident == 1)
+    return (few ? launch_few_codes<T, kDim, 1, 1> : launch_few_codes<T, kDim, 2, 1>)(call, stream);
+  (few ? launch_few_codes<T, kDim, 1, 2> : launch_few_codes<T, kDim, 2, 2>)(call, stream);
 }
 
 }  // namespace headrace::cuda

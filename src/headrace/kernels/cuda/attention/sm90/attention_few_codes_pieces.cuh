@@ -6,8 +6,8 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The pieces of a block, those of its share or of the queue, as a warp brings them to shared memory: number, words and
-// piece are asked for while others are worked on.
+// The pieces of a block, those of its share or of the queue, as the producer brings them to shared memory: number,
+// words and piece are asked for while others are worked on.
 template <class S>
 struct FewCodesPieces {
   FewCodesControl<S>& control;
@@ -74,6 +74,23 @@ struct FewCodesPieces {
   __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }
 };
 
+// Where the sums of a piece's tiles are cut: in strict mode, whose groups of keys are added up in order.
+struct FewCodesCuts {
+  const KeyTiles& tiles;
+  int group, next;  // in tiles; the first of the group behind
+
+  __device__ FewCodesCuts(const AttentionCall& call, const Work& work)
+      : tiles(work.tiles),
+        group(call.determinism == Determinism::kStrict ? call.plan.group_tiles : 0),
+        next(group > 0 ? tiles.group_end(group, work.begin) : work.end) {}
+  // Whether tile `i`, of the piece's one after the other, is the first of another group.
+  __device__ bool pass(int i) {
+    if (i != next) return false;
+    next = tiles.group_end(group, i);
+    return true;
+  }
+};
+
 // The same pieces as another warp, or the same, goes through them.
 template <class S>
 struct FewCodesPiece {
@@ -84,11 +101,12 @@ struct FewCodesPiece {
   __device__ const Work& work() const { return known(place); }
   __device__ const Work& behind() const { return known(place_behind()); }
   __device__ int stage_behind() const { return place_behind().stage; }
-  // Called by all lanes of all warps, which are done with the piece.
+  // Called by all lanes of all warps that work on it, which are done with the piece.
   __device__ void leave() {
     barrier_arrive(shared_address(&control.work_empty[place.stage]));
-    place.next();
+    pass();
   }
+  __device__ void pass() { place.next(); }
 
  private:
   __device__ RingPlace<FewCodesControl<S>::kPieces> place_behind() const {

@@ -1,50 +1,52 @@
-// The warps of attention of few rows over codes that find scores.
+// The warps of attention of few rows over codes that find scores, and weights.
 #pragma once
+#include "headrace/kernels/cuda/attention/follow_largest.cuh"
+#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_keys.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_pieces.cuh"
-#include "headrace/kernels/cuda/attention/sm90/attention_few_codes_ring.cuh"
 #include "headrace/kernels/cuda/attention/sm90/queries_as_halves.cuh"
-#include "headrace/kernels/cuda/primitives/launch.cuh"
 
 namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where what warps tell each other of a tile's scores lies. Sixteen keys of eight rows are a lane's of those who add
-// values up: of row g and keys 2 t, 2 t + 1 and the two eight further on.
+// Where a tile's weights lie. Those of sixteen keys and eight rows are 32 lanes', each of row g and keys 2 t, 2 t + 1
+// and the two eight further on.
 template <class S>
-struct FewCodesScores {
+struct FewCodesWeights {
   char* shared;
-  // A row's four lanes, of which two rows lie side by side; every other pair's are swapped, for the banks' sake.
-  __device__ static int place(int row, int t) { return (row * 4 + t) ^ (row / 2 % 2 * 4); }
-  // Of tile `tile`, from sixteen keys `step` and eight rows `o` on, words; of all its lanes.
-  __device__ float* at(int tile, int o, int step) const {
-    return reinterpret_cast<float*>(shared + S::kScoresAt + tile % 2 * S::kScoresBytes) +
-           (o * S::kKeySteps + step) * 128;
+  // Eight lanes that write have one t and all rows, and eight that read two rows and all t: other banks, each of them.
+  __device__ float4& at(int tile, int o, int step, int row, int t) const {
+    return reinterpret_cast<float4*>(
+        shared + S::kWeightsAt + tile % 2 * S::kWeightsBytes)[(o * S::kKeySteps + step) * 32 + t * 8 + (row ^ 2 * t)];
   }
 };
 
-// Scores of one part of the keys of each tile. A lane has keys g and g + 8 of sixteen and rows 2 t and 2 t + 1 of
-// eight: g is the lane's number by four, t what is left. Keys are the rows of products, and queries their columns.
+// Scores and weights of one part of the keys of each tile. A lane has keys g and g + 8 of sixteen and rows 2 t and
+// 2 t + 1 of eight: g is the lane's number by four, t what is left. Keys are the rows of products, and queries their
+// columns. Weights are found when all of these warps have told the largest of their scores.
 template <class S>
 struct FewCodesScorer {
   using T = typename S::T;
+  using Scores = float[S::kKeyTiles][S::kOctets][4];
+  const AttentionCall& call;
   const AttentionParams& p;
   FewCodesControl<S>& control;
   char* shared;
   int part, lane;
   PackedRows packed;
-  FewCodesRing<S, S::kKeyStages> ring;
+  RingPlace<S::kKeyStages> place{};
   uint32_t q[S::kOctets][S::kSteps][2];
+  float2 to_log2[S::kOctets];  // of this lane's rows: from scores as they are multiplied to powers of two
+  float2 largest[S::kOctets];  // of the tiles before, as exponents have it
 
-  __device__ FewCodesScorer(const AttentionCall& call, char* memory, int of_part, int of_lane)
-      : p(call.p),
+  __device__ FewCodesScorer(const AttentionCall& of, char* memory, int of_part, int of_lane)
+      : call(of),
+        p(call.p),
         control(*reinterpret_cast<FewCodesControl<S>*>(memory + S::kControlAt)),
         shared(memory),
         part(of_part),
         lane(of_lane),
-        packed(call.p.heads / call.p.kv_heads),
-        ring(call.p, call.maps.k, shared_address(memory) + of_part * S::kPartBytes,
-             shared_address(control.keys_full[of_part]), of_part, of_lane) {}
+        packed(call.p.heads / call.p.kv_heads) {}
 
   // `piece`: where others look for what scores are multiplied by.
   __device__ void load_queries(const Work& work, int piece) {
@@ -60,7 +62,7 @@ struct FewCodesScorer {
         words[d] =
             d * 16 + lane % 4 * 4 < p.head_dim ? *reinterpret_cast<const uint2*>(from + d * 16) : make_uint2(0, 0);
       }
-      float to_log2 = p.scale * kLog2e;
+      float factor = p.scale * kLog2e;
       if constexpr (!std::is_same_v<T, __half>) {
         LargestPair largest;
 #pragma unroll
@@ -69,20 +71,20 @@ struct FewCodesScorer {
         const HalvesScale scale(largest);
 #pragma unroll
         for (int d = 0; d < S::kSteps; ++d) words[d] = {scale.halves(words[d].x), scale.halves(words[d].y)};
-        to_log2 *= scale.inverse;
+        factor *= scale.inverse;
       }
 #pragma unroll
       for (int d = 0; d < S::kSteps; ++d) q[o][d][0] = words[d].x, q[o][d][1] = words[d].y;
-      if (part == 0 && lane % 4 == 0) control.to_log2[piece][o * 8 + lane / 4] = to_log2;
+      to_log2[o] = of_lane_rows(factor);
+      if (part == 0 && lane % 4 == 0) control.to_log2[piece][o * 8 + lane / 4] = factor;
     }
   }
 
-  using Scores = float[S::kKeyTiles][S::kOctets][4];
   // Of the first kElements elements: of shorter heads the rest are zeros.
   template <int kElements>
   __device__ void find(int stage, Scores& s) const {
-    const uint32_t at =
-        ring.memory + stage * S::kSideBytes + (lane & 15) * 128 + static_cast<uint32_t>((lane & 7) ^ lane >> 4) * 16;
+    const uint32_t at = shared_address(shared) + stage * S::kSideBytes + part * S::kPartBytes + (lane & 15) * 128 +
+                        static_cast<uint32_t>((lane & 7) ^ lane >> 4) * 16;
 #pragma unroll
     for (int d = 0; d < kElements / 16; d += 2) {
 #pragma unroll
@@ -102,27 +104,22 @@ struct FewCodesScorer {
   __device__ void hide(const Work& work, int i, Scores& s) const {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
-      const uint2 seen = few_codes_seen<S>(p, work, i, few_codes_position<S>(work, i, part), work.row0 + o * 8);
+      const uint2 seen =
+          few_codes_seen<S>(p, work, i, few_codes_position<S>(work, i, part) + lane / 4, work.row0 + o * 8);
 #pragma unroll
       for (int k = 0; k < S::kKeyTiles * 4; ++k) {
-        const int key = k / 4 * 16 + k / 2 % 2 * 8 + lane / 4;
-        if (((k % 2 == 0 ? seen.x : seen.y) >> key & 1) == 0) s[k / 4][o][k % 4] = -INFINITY;
+        if (((k % 2 == 0 ? seen.x : seen.y) >> k / 2 * 2 & 1) == 0) s[k / 4][o][k % 4] = -INFINITY;
       }
     }
   }
   // `tile`: how many there were before.
-  __device__ void tell(const Scores& s, int tile) const {
-    const int g = lane / 4, row = lane % 4 * 2;
-    const int first = FewCodesScores<S>::place(row, g / 2) * 4 + g % 2,
-              second = FewCodesScores<S>::place(row + 1, g / 2) * 4 + g % 2;
+  __device__ void tell_largest(const Scores& s, int tile) const {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
       float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int i = 0; i < S::kKeyTiles; ++i) {
         const float(&x)[4] = s[i][o];
-        float* const to = FewCodesScores<S>{shared}.at(tile, o, part * S::kKeyTiles + i);
-        to[first] = x[0], to[second] = x[1], to[first + 2] = x[2], to[second + 2] = x[3];
         top[0] = fmaxf(top[0], fmaxf(x[0], x[2])), top[1] = fmaxf(top[1], fmaxf(x[1], x[3]));
       }
 #pragma unroll
@@ -130,12 +127,46 @@ struct FewCodesScorer {
 #pragma unroll
         for (int step = 4; step < 32; step *= 2)
           top[half] = fmaxf(top[half], __shfl_xor_sync(0xffffffffu, top[half], step));
-        if (g == half) reinterpret_cast<float*>(&control.largest[tile % 2][o * 8 + row + half])[part] = top[half];
+        if (lane / 4 == half)
+          reinterpret_cast<float*>(&control.largest[tile % 2][o * 8 + lane % 4 * 2 + half])[part] = top[half];
       }
     }
   }
-  __device__ void attend_tile(const Work& work, int i, bool plain, int tile) {
-    const int stage = ring.take();
+  // A lane's four weights of sixteen keys and two rows, changed with a neighbour's to four keys of one row.
+  __device__ float4 of_one_row(const float (&x)[4]) const {
+    const bool odd = (lane & 4) != 0;
+    const float low = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 4),
+                high = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 4);
+    return odd ? float4{low, x[1], high, x[3]} : float4{x[0], low, x[2], high};
+  }
+  // `first`: of the tiles that are added up in one.
+  __device__ void tell_weights(const Scores& s, int tile, bool first) {
+    const int row = lane % 4 * 2;
+#pragma unroll
+    for (int o = 0; o < S::kOctets; ++o) {
+      if (first) largest[o] = {-INFINITY, -INFINITY};
+      const auto follow = [&](int half, float& of_row, float by, float& base) {
+        const float4 tops = control.largest[tile % 2][o * 8 + row + half];
+        const float top = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
+        const float keep = follow_largest(fmaxf(of_row, top), of_row, base, by);
+        if (part == 0 && lane < 4) control.follows[tile % 2][o * 8 + row + half] = {keep, of_row};
+      };
+      const float2 by = to_log2[o];
+      float2 base;
+      follow(0, largest[o].x, by.x, base.x), follow(1, largest[o].y, by.y, base.y);
+#pragma unroll
+      for (int i = 0; i < S::kKeyTiles; ++i) {
+        float x[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          x[j] = exp2_fast(fmaf(s[i][o][j], j % 2 == 0 ? by.x : by.y, kCodesLift - (j % 2 == 0 ? base.x : base.y)));
+        FewCodesWeights<S>{shared}.at(tile, o, part * S::kKeyTiles + i, row + lane / 4 % 2, lane / 8) = of_one_row(x);
+      }
+    }
+  }
+  __device__ void attend_tile(const Work& work, int i, bool plain, int tile, bool first) {
+    const int stage = place.stage;
+    barrier_wait(shared_address(&control.keys_full[stage]), place.phase);
     if (!plain)
       fill_few_codes<S>(p, work, i, few_codes_position<S>(work, i, part),
                         shared + stage * S::kSideBytes + part * S::kPartBytes, false);
@@ -146,46 +177,33 @@ struct FewCodesScorer {
       find<S::kDim>(stage, s);
     }
     if (!plain) hide(work, i, s);
-    tell(s, tile);
-    __syncwarp();
+    tell_largest(s, tile);
+    // Keys have all come to this warp: the largest of their scores was told.
+    barrier_arrive(shared_address(&control.keys_empty[stage]));
+    place.next();
+    named_barrier<kScorers, S::kWorkers / 2>();
+    if (tile >= 2) await_tile(control.weights_taken, tile - 2);
+    tell_weights(s, tile, first);
+    barrier_arrive(shared_address(&control.weights_told[tile % 2]));
   }
 
-  // `pieces` are brought by the first of these warps.
-  __device__ void run(FewCodesPieces<S>& pieces) {
-    const bool brings = part == 0;
+  __device__ void run() {
     FewCodesPiece<S> piece{control};
-    ring.turn_to(piece.work());
-    ring.ask_for_cached();
-    wait_for_previous();
-    let_next_start();
-    ring.fill(S::kKeyStages);
     load_queries(piece.work(), piece.place.stage);
     int tile = 0;  // how many there were before
     for (;; piece.leave()) {
       const Work& work = piece.work();
       if (work.request < 0) break;
-      if (brings) pieces.ask_number();
-      const bool any = work.slot != Work::kNothing;
+      const bool any = few_codes_any(work);
       const PlainRun plain = any ? few_codes_plain<S>(p, work) : PlainRun{};
       const int begin = work.begin, end = any ? work.end : work.begin;
+      FewCodesCuts cuts(call, work);
 #pragma unroll 1
       for (int i = begin; i < end; ++i, ++tile) {
-        if (brings && i == begin + 1) pieces.ask_words();
-        if (brings && i == begin + 2) pieces.publish();
-        attend_tile(work, i, plain.holds(i), tile);
-        if (i > begin + 2 && ring.work == &work && !ring.any()) ring.turn_to(piece.behind());
-        ring.fill(S::kKeyStages);
-        if (i + 1 < end) meet<S>();
+        attend_tile(work, i, plain.holds(i), tile, cuts.pass(i) || i == begin);
       }
-      if (brings && end <= begin + 1) pieces.ask_words();
-      if (brings && end <= begin + 2) pieces.publish();
-      const Work& behind = piece.behind();
-      if (ring.work == &work) ring.turn_to(behind);
-      ring.fill(S::kKeyStages);
-      load_queries(behind, piece.stage_behind());
-      if (begin < end) meet<S>();
+      load_queries(piece.behind(), piece.stage_behind());
     }
-    if (brings && lane == 0) pieces.leave();
   }
 };
 

@@ -1,6 +1,5 @@
 // The warps of attention of few rows over codes that add values up.
 #pragma once
-#include "headrace/kernels/cuda/attention/follow_largest.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_few_codes_scores.cuh"
 #include "headrace/kernels/cuda/attention/sm90/attention_sm90_softmax.cuh"
 
@@ -14,12 +13,6 @@ template <class S>
 struct FewCodesSums {
   float value[S::kValueTiles][S::kOctets][4] = {};
   PartSum state[S::kOctets];  // of row g
-
-  // What lanes have of row g, for rows 2 t and 2 t + 1.
-  __device__ static float2 of_rows(float x) {
-    const int lane = threadIdx.x % 32;
-    return {__shfl_sync(0xffffffffu, x, lane % 4 * 8), __shfl_sync(0xffffffffu, x, lane % 4 * 8 + 4)};
-  }
 };
 
 // Adds a group's sums to those of the groups before. Apart, so that the latter need no registers: few pieces hold more
@@ -29,7 +22,7 @@ __device__ __noinline__ void add_group(FewCodesSums<S>& all, const FewCodesSums<
 #pragma unroll
   for (int o = 0; o < S::kOctets; ++o) {
     const PartSum joined = all.state[o].joined(next.state[o]);
-    const float2 a = all.of_rows(all.state[o].factor(joined)), b = all.of_rows(next.state[o].factor(joined));
+    const float2 a = of_lane_rows(all.state[o].factor(joined)), b = of_lane_rows(next.state[o].factor(joined));
     all.state[o] = joined;
 #pragma unroll
     for (int d = 0; d < S::kValueTiles; ++d) {
@@ -97,7 +90,7 @@ struct FewCodesResult {
     float2 by[S::kOctets];
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o)
-      by[o] = all.of_rows(all.state[o].sum == 0 ? 0.0f : p.v_scale / all.state[o].sum);
+      by[o] = of_lane_rows(all.state[o].sum == 0 ? 0.0f : p.v_scale / all.state[o].sum);
     float zeros = 0;  // NaN where a value is NaN or infinite
     each_row([&](int row, int o, int half) {
       T* const to = static_cast<T*>(p.out) + token(row) * p.out_token_stride + head(row) * p.out_head_stride;
@@ -116,8 +109,8 @@ struct FewCodesResult {
   }
 };
 
-// Weights of all keys of each tile, and one part of the values' elements. A lane has weights of row g and keys 2 t and
-// 2 t + 1 of each eight, as the Hopper kernel's lanes do: sums are added up in its order.
+// One part of the values' elements, times the weights of all keys of each tile. A lane has weights of row g and keys 2
+// t and 2 t + 1 of each eight, as the Hopper kernel's lanes do: sums are added up in its order.
 template <class S>
 struct FewCodesAdder {
   const AttentionCall& call;
@@ -126,7 +119,7 @@ struct FewCodesAdder {
   char* shared;
   int part, lane;
   PackedRows packed;
-  FewCodesRing<S, S::kValueStages> ring;
+  RingPlace<S::kValueStages> place{};
   float to_log2[S::kOctets];  // of row g
   FewCodesSums<S> now;        // its states: largest scores as products have them, and sums of this lane's weights
 
@@ -137,43 +130,36 @@ struct FewCodesAdder {
         shared(memory),
         part(of_part),
         lane(of_lane),
-        packed(of.p.heads / of.p.kv_heads),
-        ring(of.p, of.maps.v, shared_address(memory) + S::kValuesAt + of_part * S::kPartBytes,
-             shared_address(control.values_full), of_part, of_lane) {}
+        packed(of.p.heads / of.p.kv_heads) {}
 
-  // Scores to weights, and what was added up so far follows their largest.
+  // A tile's weights, and what was added up so far follows their rows' largest scores.
   using Weights = uint32_t[S::kOctets][S::kKeySteps][2];
-  __device__ void soften(int tile, Weights& w) {
+  __device__ void take_weights(int tile, Weights& w) {
     float keep[S::kOctets];
     bool any = false;
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
-      const float4* const from = reinterpret_cast<const float4*>(FewCodesScores<S>{shared}.at(tile, o, 0)) +
-                                 FewCodesScores<S>::place(lane / 4, lane % 4);
-      const float4 tops = control.largest[tile % 2][o * 8 + lane / 4];
-      float4 s[S::kKeySteps];
+      const float2 follows = control.follows[tile % 2][o * 8 + lane / 4];
+      float4 x[S::kKeySteps];
 #pragma unroll
-      for (int n = 0; n < S::kKeySteps; ++n) s[n] = from[n * 32];
-      PartSum& state = now.state[o];
-      float base;
-      const float top = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w)), by = to_log2[o];
-      keep[o] = follow_largest(fmaxf(state.largest, top), state.largest, base, by);
+      for (int n = 0; n < S::kKeySteps; ++n) x[n] = FewCodesWeights<S>{shared}.at(tile, o, n, lane / 4, lane % 4);
+      keep[o] = follows.x;
       any |= keep[o] != 1;
       float added[2];
 #pragma unroll
       for (int n = 0; n < S::kKeySteps; ++n) {
-        const auto weight = [&](float score) { return exp2_fast(fmaf(score, by, kCodesLift - base)); };
-        const float x = weight(s[n].x), y = weight(s[n].y), z = weight(s[n].z), u = weight(s[n].w);
-        added[0] = n == 0 ? x : __fadd_rn(added[0], x), added[1] = n == 0 ? y : __fadd_rn(added[1], y);
-        added[0] = __fadd_rn(added[0], z), added[1] = __fadd_rn(added[1], u);
-        w[o][n][0] = pack2<__half>(x, y), w[o][n][1] = pack2<__half>(z, u);
+        added[0] = n == 0 ? x[n].x : __fadd_rn(added[0], x[n].x);
+        added[1] = n == 0 ? x[n].y : __fadd_rn(added[1], x[n].y);
+        added[0] = __fadd_rn(added[0], x[n].z), added[1] = __fadd_rn(added[1], x[n].w);
+        w[o][n][0] = pack2<__half>(x[n].x, x[n].y), w[o][n][1] = pack2<__half>(x[n].z, x[n].w);
       }
-      state.sum = fmaf(state.sum, keep[o], __fadd_rn(added[0], added[1]));
+      PartSum& state = now.state[o];
+      state = {follows.y, fmaf(state.sum, keep[o], __fadd_rn(added[0], added[1]))};
     }
     if (!__any_sync(0xffffffffu, any)) return;
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
-      const float2 x = now.of_rows(keep[o]);
+      const float2 x = of_lane_rows(keep[o]);
 #pragma unroll
       for (int d = 0; d < S::kValueTiles; ++d) {
         float(&y)[4] = now.value[d][o];
@@ -192,8 +178,7 @@ struct FewCodesAdder {
 #pragma unroll
       for (int d = 0; d < kTiles; d += 2) {
         uint32_t v[4];
-        load_tiles_transposed(
-            v, at + d / 2 * S::kColumnBytes + n / S::kKeyTiles * S::kPartBytes + n % S::kKeyTiles * 16 * 128);
+        load_tiles_transposed(v, at + d / 2 * S::kColumnBytes + n * 16 * 128);
 #pragma unroll
         for (int j = 0; j < smaller(2, kTiles - d); ++j) {
           const uint2 x = e4m3_to_pairs<__half>(__byte_perm(v[2 * j], 0, 0x3120)),
@@ -205,28 +190,40 @@ struct FewCodesAdder {
       }
     }
   }
+  // Values, and weights, have all come to this warp when their products are there, which are looked at so that it waits
+  // for them: no product is such a NaN.
+  __device__ void free(int stage, int tile) const {
+    constexpr uint32_t kNone = 0x7f800123;
+    bool done = true;
+#pragma unroll
+    for (int d = 0; d < S::kValueTiles; d += 2) done &= __float_as_uint(now.value[d][0][0]) != kNone;
+    if (done) barrier_arrive(shared_address(&control.values_empty[stage]));
+    barrier_arrive(shared_address(&control.weights_taken[tile % 2]));
+  }
+  __device__ void await_values() { barrier_wait(shared_address(&control.values_full[place.stage]), place.phase); }
   __device__ void attend_tile(const Work& work, int i, bool plain, int tile, int piece) {
-    int stage = 0;
+    const int stage = place.stage;
     if (!plain) {
-      stage = ring.take();
+      await_values();
       fill_few_codes<S>(p, work, i, few_codes_position<S>(work, i, part),
                         shared + S::kValuesAt + stage * S::kSideBytes + part * S::kPartBytes, true);
+      named_barrier<kAdders, S::kWorkers / 2>();
     }
-    meet<S>();
-    // What other warps loaded of the tile before has come: their products, which took it, were issued before they met.
-    ring.fill(plain ? S::kValueStages : S::kValueStages - 1);
+    await_tile(control.weights_told, tile);
     if (i == work.begin) {
 #pragma unroll
       for (int o = 0; o < S::kOctets; ++o) to_log2[o] = control.to_log2[piece][o * 8 + lane / 4];
     }
     Weights w;
-    soften(tile, w);
-    if (plain) stage = ring.take();
+    take_weights(tile, w);
+    if (plain) await_values();
     if (S::kDim == 128 && p.v_head_dim <= 64) {
       add_values<1>(stage, w);
     } else {
       add_values<S::kValueTiles>(stage, w);
     }
+    free(stage, tile);
+    place.next();
   }
 
   // Sums as others are added to them.
@@ -250,21 +247,16 @@ struct FewCodesAdder {
   __device__ void write(const FewCodesSums<S>& all, const Work& work) const {
     const FewCodesResult<S> result{call, all, work, packed, part, lane};
     if (work.slot >= 0) return result.write_part();
-    if (!any_of_group(1, result.write_rows())) return;
+    if (!any_of_group(kAdders, result.write_rows())) return;
     for (int row = 0; row < min(S::kRows, work.rows - work.row0); ++row) {
       attend_row(p, work.request, result.token(row), result.head(row),
                  *reinterpret_cast<typename S::Scratch*>(shared + S::kScratchAt), RowWrite::kWhereNaN,
-                 {1, part * 32 + lane});
+                 {kAdders, part * 32 + lane});
     }
   }
 
   __device__ void run() {
     FewCodesPiece<S> piece{control};
-    ring.turn_to(piece.work());
-    ring.ask_for_cached();
-    wait_for_previous();
-    let_next_start();
-    ring.fill(S::kValueStages);
     FewCodesSums<S> before;  // the groups of a piece that holds several
     int tile = 0;
     for (;; piece.leave()) {
@@ -273,25 +265,21 @@ struct FewCodesAdder {
       now = {};
 #pragma unroll
       for (int o = 0; o < S::kOctets; ++o) to_log2[o] = p.scale * kLog2e;
-      const bool any = work.slot != Work::kNothing;
+      const bool any = few_codes_any(work);
       const PlainRun plain = any ? few_codes_plain<S>(p, work) : PlainRun{};
-      const int begin = work.begin, end = any ? work.end : work.begin,
-                group = call.determinism == Determinism::kStrict ? call.plan.group_tiles : 0;
-      const int first_cut = group > 0 ? work.tiles.group_end(group, begin) : end;
-      int cut = first_cut;
+      const int begin = work.begin, end = any ? work.end : work.begin;
+      FewCodesCuts cuts(call, work);
+      bool cut = false;
 #pragma unroll 1
       for (int i = begin; i < end; ++i, ++tile) {
-        if (i == cut) {
-          end_group(before, cut == first_cut);
-          cut = work.tiles.group_end(group, cut);
+        if (cuts.pass(i)) {
+          end_group(before, !cut);
+          cut = true;
         }
         attend_tile(work, i, plain.holds(i), tile, piece.place.stage);
-        if (i > begin + 1 && ring.work == &work && !ring.any()) ring.turn_to(piece.behind());
       }
-      if (ring.work == &work) ring.turn_to(piece.behind());
-      ring.fill(S::kValueStages - 1);
       if (!any) continue;
-      if (cut > first_cut) {
+      if (cut) {
         end_group(before, false);
         write(FewCodesSums<S>(before), work);
       } else {

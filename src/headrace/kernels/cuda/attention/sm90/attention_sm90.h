@@ -75,7 +75,8 @@ struct AttentionCall {
   int rows = 0, keys = 0;    // of the attention kernel's tiles
   int blocks = 0;            // of it
   bool many_groups = false;  // a piece may well hold several of strict mode's groups: for speed alone
-  bool few_codes = false;    // attend_few_codes
+  // attend_few_codes: so many of its blocks share a multiprocessor; 0: another kernel
+  int few_codes_resident = 0;
   Determinism determinism = Determinism::kFast;
 };
 

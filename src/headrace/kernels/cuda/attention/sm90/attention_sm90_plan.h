@@ -25,9 +25,10 @@ constexpr int kCodesGroupKeys = 2048;
 // Beside prompts, requests of no more rows are cut at these groups where they see more keys than so many.
 constexpr int kCutRows = 16, kUncutKeys = 16384;
 
-// Few rows over a pool of FP8 (attention_few_codes.cuh): the most of a request; keys of a tile, and its parts, each a
-// warp's to bring.
-constexpr int kFewCodesRows = 16, kFewCodesParts = 4;
+// Few rows over a pool of FP8 (attention_few_codes.cuh): the most of a request; the parts of a tile's keys, each a
+// warp's. Rows over so many tiles of keys are whole in fast mode: several blocks and a kernel that joins their parts
+// would take longer. Rows over up to so many do not gain by more tiles on their way than two blocks have.
+constexpr int kFewCodesRows = 16, kFewCodesParts = 4, kFewCodesWhole = 4, kFewCodesShallow = 6;
 constexpr int few_codes_rows(int max_rows) { return max_rows <= 8 ? 8 : kFewCodesRows; }  // of a tile
 constexpr int few_codes_keys(int dim) { return dim > 128 ? 64 : 128; }
 
@@ -60,14 +61,14 @@ struct Sm90Plan {
   // of keys, wherever rows begin and end.
   enum class Sharing : uint8_t { kRows, kGroups, kShares };
   Sharing sharing = Sharing::kRows;
-  int rows = 64, keys = 128;  // of a tile
-  int64_t pieces = 0;         // tiles of rows times kv heads
-  int teams = 1;              // warpgroups that take the tiles of keys in turns
-  bool both_ends = false;     // long contexts run beside long prompts
-  bool crowded = false;       // two blocks to a multiprocessor
-  bool few_codes = false;     // the kernel for that, two blocks to a multiprocessor
-  int value_parts = 1;        // of the values' columns, each a block's
-  int group_keys = 0;         // kGroups: sums are cut at every multiple of it
+  int rows = 64, keys = 128;   // of a tile
+  int64_t pieces = 0;          // tiles of rows times kv heads
+  int teams = 1;               // warpgroups that take the tiles of keys in turns
+  bool both_ends = false;      // long contexts run beside long prompts
+  bool crowded = false;        // two blocks to a multiprocessor
+  int few_codes_resident = 0;  // the kernel for that, so many blocks to a multiprocessor; 0: another
+  int value_parts = 1;         // of the values' columns, each a block's
+  int group_keys = 0;          // kGroups: sums are cut at every multiple of it
   int64_t groups = 1;       // that are pieces of their own where there is memory for what they leave; 1: rows are whole
   bool needs_room = false;  // without that memory another plan is better
   int long_group_keys = 0;  // of groups where there is a block for each of them; 0: group_keys whatever there is
@@ -88,8 +89,7 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   // Strict mode keeps one size of tiles.
   plan.crowded = fast && task.kernel_dim == 128 && !codes && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
   const bool few = fast && plan.pieces < num_sms;
-  // Few rows of short heads have tiles of so few bytes that a piece's ends tell.
-  const bool short_groups = codes && (!fast || (plan.few_codes && task.kernel_dim > 64));
+  const bool few_codes = plan.few_codes_resident > 0, short_groups = codes && (!fast || few_codes);
   plan.group_keys = few ? few_rows_group_keys(task.shape.max_keys) : short_groups ? kCodesGroupKeys : kSm90GroupKeys;
   // Groups of few rows leave multiprocessors idle. Two blocks with half of the values' columns each read the keys
   // twice, the second time from the cache, and change no bit. It pays where a piece waits for memory and not for its
@@ -97,15 +97,29 @@ constexpr void plan_sm90_groups(const Sm90Task& task, int num_sms, Sm90Plan& pla
   if (!fast && !tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
   // Long prompts fill the device as they are. Few rows do not when one context is longer than the others.
   const int64_t groups = (int64_t{task.shape.max_keys} + plan.group_keys - 1) / plan.group_keys;
-  if (groups < 2 || (tall && plan.pieces >= int64_t{2} * num_sms)) {
+  const bool one_group = few_codes && task.shape.seen_keys <= plan.group_keys;  // as far as the host knows
+  if (groups < 2 || one_group || (tall && plan.pieces >= int64_t{2} * num_sms)) {
     plan.many_groups = !fast && tall && task.shape.seen_keys > plan.group_keys;
     return;
   }
   plan.groups = groups;
-  plan.finer_end = fast && (!codes || plan.few_codes) && !short_groups && !few;
+  plan.finer_end = fast && !codes && !few;
   plan.needs_room = few;
   const bool half_idle = plan.pieces * 2 <= num_sms;
   if (few && half_idle && plan.group_keys < kSm90GroupKeys) plan.long_group_keys = kSm90GroupKeys;
+}
+
+// Blocks of the kernel for few rows over codes to a multiprocessor: one with all of its memory, and so more keys on
+// their way, where there is a piece for each at most. A graph does not know how many groups of strict mode's there will
+// be: of few requests, then, too, where two blocks would hardly be faster (for heads of 64 they would).
+constexpr int few_codes_resident(const Sm90Task& task, const Sm90Plan& plan, int num_sms) {
+  const int keys = task.shape.seen_keys;
+  if (plan.sharing != Sm90Plan::Sharing::kGroups || keys <= kFewCodesShallow * few_codes_keys(task.kernel_dim))
+    return 2;
+  const int64_t groups = (int64_t{keys} + plan.group_keys - 1) / plan.group_keys;
+  const bool few_strict = task.shape.determinism == Determinism::kStrict && task.kernel_dim > 64;
+  const int64_t pieces = task.shape.tiles16 * task.kv_heads;  // of one group; tiles64 may count what a graph pads
+  return pieces * groups <= num_sms || (few_strict && pieces * 4 <= num_sms) ? 1 : 2;
 }
 
 constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
@@ -116,20 +130,25 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   // Where there are enough rows for the device, or several requests, groups of keys balance better than equal shares:
   // no row's parts are small, and blocks need not begin or end within a head.
   const bool fast = shape.determinism == Determinism::kFast;
-  plan.few_codes = codes && shape.max_rows <= kFewCodesRows && !task.capped;
-  const bool several =
-      shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys && (!codes || plan.few_codes) && task.room_for_parts;
-  if (!fast || (!tall && (plan.pieces >= num_sms || several))) {
+  if (codes && shape.max_rows <= kFewCodesRows && !task.capped) plan.few_codes_resident = 2;
+  const bool several = shape.requests > 1 && shape.max_keys > kFewRowsGroupKeys &&
+                       (!codes || plan.few_codes_resident > 0) && task.room_for_parts;
+  const bool whole =
+      fast && plan.few_codes_resident > 0 && shape.seen_keys <= kFewCodesWhole * few_codes_keys(task.kernel_dim);
+  if (!fast || (!tall && !whole && (plan.pieces >= num_sms || several))) {
     plan.sharing = Sm90Plan::Sharing::kGroups;
     plan_sm90_groups(task, num_sms, plan);
-  } else if (!tall || plan.pieces < num_sms) {
+  } else if (!whole && (!tall || plan.pieces < num_sms)) {
     plan.sharing = Sm90Plan::Sharing::kShares;
     plan.teams = tall || codes ? 1 : 2;
   }
-  plan.keys = plan.crowded     ? kCrowdedKeys
-              : plan.few_codes ? few_codes_keys(task.kernel_dim)
-                               : tile_keys(task.kernel_dim, plan.teams);
-  if (plan.few_codes) plan.rows = few_codes_rows(shape.max_rows);  // a graph's padding may have more: in several tiles
+  plan.keys = plan.crowded                  ? kCrowdedKeys
+              : plan.few_codes_resident > 0 ? few_codes_keys(task.kernel_dim)
+                                            : tile_keys(task.kernel_dim, plan.teams);
+  if (plan.few_codes_resident > 0) {
+    plan.rows = few_codes_rows(shape.max_rows);  // a graph's padding may have more: in several tiles
+    plan.few_codes_resident = few_codes_resident(task, plan, num_sms);
+  }
   const bool long_rows = shape.min_rows <= kCutRows && shape.max_keys > kUncutKeys && !codes;
   plan.cuts_long_rows = tall && long_rows && plan.sharing != Sm90Plan::Sharing::kShares;
   return plan;

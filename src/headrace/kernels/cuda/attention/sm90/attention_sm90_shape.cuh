@@ -58,13 +58,16 @@ struct Sm90Shape {
   static constexpr int kMostStages = kGuesses ? 4 : 6;
   static constexpr int kStages = kCodes ? 2 : smaller(kMostStages, (kMemory - kOtherBytes) / kStageBytes);
   // Keys are free before the weights are found, and can be unpacked meanwhile: where memory is short, one stage serves.
-  static constexpr int kKeyStages = kCodes && kRowGroups * kDim > 256 ? 1 : kStages;
+  // So it does where there are many groups, whose sums are near in what that leaves: it is worth more to them than a
+  // second stage of keys, or of codes, is to the products.
+  static constexpr int kKeyStages = kCodes && (kManyGroups || kRowGroups * kDim > 256) ? 1 : kStages;
   static constexpr int kValueStep = kKeyStages == kStages ? kStageBytes : kStageBytes - kTileBytes;
   static constexpr int kTilesBytes = kStages * kStageBytes - (kStages - kKeyStages) * kTileBytes;
   // Codes of one side of a tile, as they lie in the pool, and how many tiles of them there is room for.
   static constexpr int kCodeBytes = kKeys * kDim;
+  static constexpr int kMostCodeStages = kManyGroups ? 1 : 4;
   static constexpr int kCodeStages =
-      kCodes ? smaller(4, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kCodeBytes)) : 0;
+      kCodes ? smaller(kMostCodeStages, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kCodeBytes)) : 0;
   static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // of what the copy engine brings
   // Strict mode's sums of the groups before: in the shared memory that is left, of as many columns as it holds.
   static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums

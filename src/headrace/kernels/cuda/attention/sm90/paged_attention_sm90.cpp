@@ -211,7 +211,8 @@ void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scra
   plan.long_tiles = planned.long_group_keys / planned.keys;
   plan.group_tiles = std::max(plan.piece_tiles, plan.long_tiles);
   call.many_groups = planned.many_groups;
-  if (!planned.few_codes) plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
+  if (planned.few_codes_resident == 0)
+    plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
   if (planned.groups < 2) return;
   const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
   plan.finer_end = planned.finer_end && place_parts(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);
@@ -231,8 +232,9 @@ int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, c
 void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShape& shape, const Stream& stream) {
   WorkPlan& plan = call.plan;
   plan.queue = stream.counters;
-  call.blocks = planned.crowded || planned.few_codes ? 2 * stream.num_sms : stream.num_sms;
-  call.few_codes = planned.few_codes, call.determinism = shape.determinism;
+  call.few_codes_resident = planned.few_codes_resident, call.determinism = shape.determinism;
+  const int resident = planned.few_codes_resident > 0 ? planned.few_codes_resident : planned.crowded ? 2 : 1;
+  call.blocks = resident * stream.num_sms;
   call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
@@ -270,8 +272,8 @@ void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim,
 KVMaps maps_of(const AttentionCall& call, int dim) {
   const AttentionParams& p = call.p;
   const auto of = [&](const PagedSide& side, int of_head) {
-    if (!call.few_codes) return map_of(p, side, of_head, dim, call.keys);
-    return box_map_of(p, side, of_head, call.keys / kFewCodesParts, 128, CU_TENSOR_MAP_SWIZZLE_128B);
+    if (call.few_codes_resident == 0) return map_of(p, side, of_head, dim, call.keys);
+    return box_map_of(p, side, of_head, call.keys, 128, CU_TENSOR_MAP_SWIZZLE_128B);
   };
   return {.k = of(p.k, p.head_dim), .v = of(p.v, p.v_head_dim)};
 }
@@ -306,7 +308,8 @@ void plan_pieces(AttentionCall& call, DevicePlans* plans, const Stream& stream, 
 
 template <class T, PoolHolds kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
-  if (call.few_codes) return (dim <= 128 ? attend_few_codes<T, 128> : attend_few_codes<T, 256>)(call, stream);
+  if (call.few_codes_resident > 0)
+    return (dim <= 128 ? attend_few_codes<T, 128> : attend_few_codes<T, 256>)(call, stream);
   const auto tall = dim == 64    ? attend_sm90_tall<T, 64, kPool>
                     : dim == 128 ? attend_sm90_tall<T, 128, kPool>
                                  : attend_sm90_tall<T, 256, kPool>;
