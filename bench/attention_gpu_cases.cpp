@@ -161,6 +161,8 @@ std::vector<AttentionCase> attention_gpu_cases() {
       codes("few: " + std::to_string(requests) + " x " + std::to_string(keys), std::vector<int32_t>(requests, keys - 1),
             1, 32, 8, 128, 64);
     }
+    codes("few: 1 x " + std::to_string(keys) + " in a graph for 2048", {keys - 1}, 1, 32, 8, 128, 64);
+    all.back().most_keys = 2048;
   }
   codes("diffusion 64 x block 4", std::vector<int32_t>(64, 4096), 4, 32, 8, 128, 32);
   for (const int32_t n : {2048, 8192, 32768}) {

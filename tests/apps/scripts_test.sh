@@ -120,8 +120,11 @@ case "$1 $2" in
   doctor*) echo "gpu      cuda:0" ;;
 esac
 SH
-program "$work/build/bin/attention_gpu_bench" <<'SH'
+program "$work/build/bin/attention_gpu_bench" <<SH
 #!/bin/bash
+echo "\$*" >>"$work/parts"
+SH
+cat >>"$work/build/bin/attention_gpu_bench" <<'SH'
 echo '{"name": "limits", "copy_tbytes_per_s": 4.2, "read_tbytes_per_s": 4.6}'
 for mode in fast strict; do
   echo '{"name": "decode b64 8k", "mode": "'$mode'", "page_size": 16, "median_s": 5.0e-04, "tbytes_per_s": 4.26, "copy_tbytes_per_s": 4.2}'
@@ -142,6 +145,7 @@ check "tests that passed, long ones in shards" 39 "$(grep -c '^passed: .*: \[ PA
 check "each shard is one of all" "cpu_gdn_test 0/3 1/3 2/3" "cpu_gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "where the tests' files are" "$(cd "$source" && pwd)" "$(sort -u "$work/sources")"
 check "how long it took" 1 "$(grep -c '^took [0-9]* s: building [0-9]* s, tests [0-9]* s, benches [0-9]* s$' <<<"$ran")"
+check "cases of attention that are measured" "decode prefill diffusion mixed fp8" "$(xargs <"$work/parts")"
 check "random cases that passed" 6 "$(grep -c '^passed: .*_fuzz.[12]: .*_fuzz: 3 cases in 1.0 s, all right$' <<<"$ran")"
 check "random cases of the baseline" "attention_fuzz gdn_fuzz" "$(sort -u "$work/fuzzes" | grep -oP '.*(?= --backend cuda_baseline )' | xargs)"
 program "$work/tools/compute-sanitizer" <<<$'#!/bin/bash\nshift 4\nexec "$@"'

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 
 #include "headrace/kernels/cuda/matmul/narrow_plan.h"
 #include "headrace/kernels/reference/reference_ops.h"
@@ -63,22 +64,45 @@ TEST(NarrowPlan, FitsIntoAMultiprocessorWithTwoStages) {
   }
 }
 
-// As measured.
+// As measured. {tiles of so many boxes, clusters, blocks of each}
+using Cut = std::tuple<int, int, int>;
+Cut cut_of(const NarrowShape& shape, int num_sms = kSms) {
+  const NarrowPlan plan = plan_narrow(shape, num_sms);
+  return {plan.boxes, plan.clusters, plan.blocks};
+}
+
 TEST(NarrowPlan, IsBoundByMemoryAndNotByABlocksShare) {
-  const auto plan = [](int64_t out, int64_t in, bool combined = false) {
-    return plan_narrow({.rows = 16, .out = out, .in = in, .combined = combined, .strict = false}, kSms);
+  const auto cut = [](int64_t rows, int64_t out, int64_t in, bool combined = false) {
+    return cut_of({.rows = rows, .out = out, .in = in, .combined = combined, .strict = false});
   };
-  EXPECT_EQ(plan(6144, 2560).blocks, 1);
-  EXPECT_EQ(plan(6144, 2560).clusters, 96);
-  EXPECT_EQ(plan(2560, 4096).blocks, 2);
-  EXPECT_EQ(plan(2560, 4096).clusters, 40);
-  EXPECT_EQ(plan(9728, 2560, true).blocks, 1);
-  EXPECT_EQ(plan(9728, 2560, true).clusters, 76);  // two tiles each
-  EXPECT_EQ(plan(2560, 9728).blocks, 2);
-  EXPECT_EQ(plan(3584, 1024, true).blocks, 2);
-  EXPECT_EQ(plan(3584, 1024, true).clusters, 56);
-  EXPECT_EQ(plan(1024, 2048).blocks, 4);
-  EXPECT_EQ(plan(151936, 2560).clusters, 132);
+  for (const int64_t rows : {16, 32}) {
+    EXPECT_EQ(cut(rows, 6144, 2560), Cut(2, 48, 2));
+    EXPECT_EQ(cut(rows, 2560, 4096), Cut(2, 20, 4));
+    EXPECT_EQ(cut(rows, 9728, 2560, true), Cut(2, 51, 2));  // three tiles each
+    EXPECT_EQ(cut(rows, 2560, 9728), Cut(2, 20, 4));
+    EXPECT_EQ(cut(rows, 8224, 1024), Cut(1, 129, 1));
+    EXPECT_EQ(cut(rows, 3584, 1024, true), Cut(2, 56, 2));
+    EXPECT_EQ(cut(rows, 1024, 2048), Cut(1, 16, 4));
+  }
+  EXPECT_EQ(cut(16, 151936, 2560), Cut(1, 132, 1));
+  EXPECT_EQ(cut(32, 151936, 2560), Cut(2, 132, 1));  // half as many rows of x to read
+}
+
+TEST(NarrowPlan, StrictBlocksHandOnMoreAndSoAreFewer) {
+  const auto cut = [](int64_t rows, int64_t out, int64_t in, bool combined = false) {
+    return cut_of({.rows = rows, .out = out, .in = in, .combined = combined, .strict = true});
+  };
+  EXPECT_EQ(cut(32, 6144, 2560), Cut(1, 96, 1));
+  EXPECT_EQ(cut(32, 9728, 2560, true), Cut(2, 76, 1));
+  EXPECT_EQ(cut(32, 2560, 9728), Cut(1, 40, 2));
+  EXPECT_EQ(cut(32, 248320, 1024), Cut(2, 130, 1));
+}
+
+TEST(NarrowPlan, ClustersFindRoomAtOnce) {
+  EXPECT_EQ(cuda::clusters_at_once(132, 1), 132);
+  EXPECT_EQ(cuda::clusters_at_once(132, 2), 66);
+  EXPECT_EQ(cuda::clusters_at_once(132, 4), 30);
+  EXPECT_EQ(cuda::clusters_at_once(2, 4), 1);
 }
 
 TEST(NarrowPlan, LeavesOtherRowsLargeWeightsAndEmptyPartsToOthers) {
@@ -90,7 +114,8 @@ TEST(NarrowPlan, LeavesOtherRowsLargeWeightsAndEmptyPartsToOthers) {
   EXPECT_TRUE(takes(32, 6144, 2560, false));
   EXPECT_FALSE(takes(33, 6144, 2560, false));
   EXPECT_TRUE(takes(16, 151936, 2560, false));
-  EXPECT_FALSE(takes(17, 151936, 2560, false));
+  EXPECT_TRUE(takes(32, 151936, 2560, false));
+  EXPECT_FALSE(takes(33, 151936, 2560, false));
   EXPECT_TRUE(takes(64, 1024, 3584, false));
   EXPECT_FALSE(takes(65, 1024, 3584, false));
   EXPECT_TRUE(takes(16, 6144, 2560, true));
@@ -202,7 +227,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{kF16, kF16, 1032, 520, Also::kNothing, kSiluMul},
                     Case{kF16, kF16, 1024, 3584, Also::kResidual}, Case{kBF16, kBF16, 1030, 136, Also::kBias, {}, true},
                     Case{kF16, kF32, 1024, 72}, Case{kF16, kF16, 3144, 1096, Also::kBoth},
-                    Case{kBF16, kBF16, 1160, 968, Also::kNothing, kSiluMul}, Case{kBF16, kF32, 4104, 2184}),
+                    Case{kBF16, kBF16, 1160, 968, Also::kNothing, kSiluMul}, Case{kBF16, kF32, 4104, 2184},
+                    // Tiles of 128 rows of a weight: of clusters, of blocks that are alone, of such with several tiles.
+                    Case{kBF16, kBF16, 2104, 4104, Also::kBoth}, Case{kF16, kF16, 12360, 1032, Also::kBias},
+                    Case{kBF16, kF32, 34008, 1032}),
     [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
 
 }  // namespace

@@ -44,14 +44,12 @@ struct NarrowPlan {
 };
 
 // Where it is faster than other kernels: docs/performance/products.md, "3 to 64 rows". Large weights are as fast by the
-// library from 33 rows on, heads from 17 on. Fewer than 1024 were not measured. Strict mode has no library: it takes
-// this kernel for all, though with 64 rows of small weights the ordered one is 5 % faster.
+// library from 33 rows on. Fewer outputs than 1024 were not measured. Strict mode has no library: it takes this kernel
+// for all, though with 64 rows of small weights the ordered one is 5 % faster.
 constexpr bool narrow_pays(const NarrowShape& s) {
-  constexpr int64_t kFewestRows = 16, kFewRows = 32, kSmall = int64_t{20} << 20;
-  constexpr int64_t kFewestOutputs = 1024, kHead = 65536;
+  constexpr int64_t kFewRows = 32, kSmall = int64_t{20} << 20, kFewestOutputs = 1024;
   if (s.rows < NarrowPlan::kFewest || s.rows > NarrowPlan::kMost || s.out < kFewestOutputs) return false;
   if (s.strict) return s.in > int64_t{NarrowPlan::kPartLen} * (NarrowPlan::kParts - 1);  // no part may be empty
-  if (s.out >= kHead) return s.rows <= kFewestRows;
   return s.rows <= kFewRows || s.weight_bytes() < kSmall;
 }
 
@@ -79,25 +77,40 @@ constexpr int64_t stages_of_work(const NarrowShape& s, const NarrowPlan& plan) {
   return (of_block * plan.boxes + 1) / NarrowPlan::kStageBoxes * rounds;
 }
 
-// The least time: memory's at 4.28 TB/s, or that of a block's share of the weights at 55 bytes a ns, and 0.7 us where
-// blocks hand their sums on, in strict mode 1.4.
+// Clusters that run at once with a block to a multiprocessor. Multiprocessors come in groups, whose sizes leave some of
+// them out of clusters of four: cudaOccupancyMaxActiveClusters says 30 for an H200's 132.
+constexpr int64_t clusters_at_once(int num_sms, int blocks) {
+  return std::max<int64_t>(blocks > 2 ? num_sms * 10 / (11 * blocks) : num_sms / blocks, 1);
+}
+
+// What a plan takes, in ns: memory's time at 4.28 TB/s, or that of a block's weights and rows of x at 48 bytes a ns,
+// and 0.7 us where blocks hand their sums on. In strict mode, where every part's sums are handed on and rings are
+// shorter for it, a block's weights alone, at 55, 1.4 us, and 0.2 for the end of a tile.
+constexpr int64_t narrow_ns(const NarrowShape& s, const NarrowPlan& plan) {
+  constexpr int64_t kMemoryRate = 4280;
+  const int64_t block_rate = s.strict ? 55 : 48, hand_over = s.strict ? 1400 : 700, end = s.strict ? 200 : 0;
+  const int64_t pieces = (s.in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen,
+                rounds = (narrow_tiles(s, plan.boxes) + plan.clusters - 1) / plan.clusters;
+  const int64_t rows = int64_t{NarrowPlan::kBoxRows} * plan.boxes + (s.strict ? 0 : plan.width);
+  const int64_t of_block = rows * NarrowPlan::kPieceLen * 2 * ((pieces + plan.blocks - 1) / plan.blocks) * rounds;
+  return std::max(s.weight_bytes() / kMemoryRate, of_block / block_rate) + (plan.blocks > 1 ? hand_over : 0) +
+         end * rounds;
+}
+
+// The fastest that there is room for.
 constexpr void cut(const NarrowShape& s, int num_sms, NarrowPlan& plan) {
-  constexpr int64_t kMemoryRate = 4280, kBlockRate = 55;  // bytes a ns
   constexpr int kMostBlocks = 4, kFewestStages = 3;
-  const int64_t tiles = narrow_tiles(s, plan.boxes),
-                pieces = (s.in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen;
-  const int64_t piece_bytes = int64_t{NarrowPlan::kBoxRows} * plan.boxes * NarrowPlan::kPieceLen * 2;
-  const int64_t hand_over = s.strict ? 1400 : 700;  // ns
-  int64_t least = 0;
+  const int64_t pieces = (s.in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen;
   NarrowPlan next = plan;
-  for (int blocks = 1; blocks <= kMostBlocks && blocks <= pieces && blocks <= num_sms;
-       blocks += s.strict ? blocks : 1) {
-    const int64_t at_once = num_sms / blocks, rounds = (tiles + at_once - 1) / at_once;
-    const int64_t of_block = piece_bytes * ((pieces + blocks - 1) / blocks) * rounds;
-    const int64_t ns = std::max(s.weight_bytes() / kMemoryRate, of_block / kBlockRate) + (blocks > 1 ? hand_over : 0);
-    next.blocks = blocks, next.clusters = narrow_clusters(tiles, at_once);
-    if (blocks > 1 && (ns >= least || stages_with_room(next) < kFewestStages)) continue;
-    least = ns, plan = next;
+  int64_t least = 0;
+  for (next.boxes = s.combined ? 2 : 1; next.boxes <= 2; ++next.boxes) {
+    for (next.blocks = 1; next.blocks <= kMostBlocks && next.blocks <= std::min<int64_t>(pieces, num_sms);
+         next.blocks *= 2) {
+      next.clusters = narrow_clusters(narrow_tiles(s, next.boxes), clusters_at_once(num_sms, next.blocks));
+      const int64_t ns = narrow_ns(s, next);
+      if (least > 0 && (ns >= least || stages_with_room(next) < kFewestStages)) continue;
+      least = ns, plan = next;
+    }
   }
   // No more than are used: the next kernel's blocks find room beside those of small weights.
   plan.stages = static_cast<int>(std::min(stages_with_room(plan), stages_of_work(s, plan)));
@@ -108,7 +121,6 @@ constexpr NarrowPlan plan_narrow(const NarrowShape& s, int num_sms) {
   if (!narrow_pays(s)) return plan;
   plan.order = s.strict ? NarrowPlan::Order::kParts : NarrowPlan::Order::kRanges;
   plan.width = s.rows <= 16 ? 16 : s.rows <= 32 ? 32 : 64;
-  plan.boxes = s.combined ? 2 : 1;
   cut(s, num_sms, plan);
   return plan;
 }
