@@ -40,26 +40,31 @@ constexpr std::array<std::array<int64_t, 2>, 12> kShapes = {{{6144, 2560},
                                                              {1096, 1160}}};
 
 TEST(NarrowPlan, FitsIntoAMultiprocessorWithTwoStages) {
-  for (const auto& [out, in] : kShapes) {
-    for (int64_t rows = 1; rows < 200; ++rows) {
-      for (const int kind : {0, 1, 2, 3}) {
-        const NarrowShape shape{.rows = rows, .out = out, .in = in, .combined = kind % 2 == 1, .strict = kind > 1};
-        const NarrowPlan plan = plan_narrow(shape, kSms);
-        if (plan.width == 0) continue;
-        SCOPED_TRACE(testing::Message() << rows << " rows, " << out << " x " << in << ", kind " << kind);
-        EXPECT_GE(rows, NarrowPlan::kFewest);
-        EXPECT_LE(rows, plan.width);
-        EXPECT_LE(plan.shared_bytes(), kMostShared);
-        EXPECT_GE(plan.stages, 2);
-        EXPECT_LE(plan.clusters * plan.blocks, kSms);
-        EXPECT_GE(plan.clusters, 1);
-        EXPECT_LE(plan.clusters, cuda::narrow_tiles(shape, plan.boxes));                   // every cluster has work
-        EXPECT_LE(plan.blocks, (in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);  // and every block of it
-        EXPECT_EQ(plan.order == NarrowPlan::Order::kParts, shape.strict);
-        if (shape.strict) {
-          EXPECT_EQ(plan.parts() * plan.blocks, NarrowPlan::kParts);
-        }
+  const auto check = [](int64_t rows, int64_t out, int64_t in, int num_sms) {
+    for (const int kind : {0, 1, 2, 3}) {
+      const NarrowShape shape{.rows = rows, .out = out, .in = in, .combined = kind % 2 == 1, .strict = kind > 1};
+      const NarrowPlan plan = plan_narrow(shape, num_sms);
+      if (plan.width == 0) continue;
+      SCOPED_TRACE(testing::Message() << rows << " rows, " << out << " x " << in << ", kind " << kind << ", "
+                                      << num_sms);
+      EXPECT_GE(rows, NarrowPlan::kFewest);
+      EXPECT_LE(rows, plan.width);
+      EXPECT_LE(plan.shared_bytes(), kMostShared);
+      EXPECT_GE(plan.stages, 2);
+      EXPECT_LE(plan.clusters * plan.blocks, num_sms);
+      EXPECT_GE(plan.clusters, 1);
+      EXPECT_LE(plan.clusters, cuda::narrow_tiles(shape, plan.boxes));                   // every cluster has work
+      EXPECT_LE(plan.blocks, (in + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);  // and every block of it
+      EXPECT_EQ(plan.order == NarrowPlan::Order::kParts, shape.strict);
+      if (shape.strict) {
+        EXPECT_EQ(plan.parts() * plan.blocks, NarrowPlan::kParts);
       }
+    }
+  };
+  for (const auto& [out, in] : kShapes) {
+    for (int64_t rows = 1; rows < 200; ++rows) check(rows, out, in, kSms);
+    for (const int num_sms : {1, 2, 3, 4, 7, 78, 114, 144}) {
+      for (const int64_t rows : {3, 16, 17, 64}) check(rows, out, in, num_sms);
     }
   }
 }
