@@ -27,7 +27,7 @@ class Run:
         if "timings" in record:
             self.generate = record["timings"]
         self.copy_rate = record.get("copy_tbytes_per_s", self.copy_rate)
-        self.read_rate = record.get("read_tbytes_per_s", self.read_rate)
+        self.read_rate = self.read_rate or record.get("read_tbytes_per_s")  # of the first run, which is decode's
         self.records.append(record)
 
     def value(self, field, name, mode="fast", page_size=None):

@@ -91,6 +91,10 @@ TEST(NarrowPlan, IsBoundByMemoryAndNotByABlocksShare) {
   }
   EXPECT_EQ(cut(16, 151936, 2560), Cut(1, 132, 1));
   EXPECT_EQ(cut(32, 151936, 2560), Cut(2, 132, 1));  // half as many rows of x to read
+  // What the cases below stand for.
+  EXPECT_EQ(cut(16, 2104, 4104), Cut(2, 17, 4));
+  EXPECT_EQ(cut(32, 34008, 1032), Cut(2, 54, 2));
+  EXPECT_EQ(cut(32, 52232, 264), Cut(2, 103, 1));  // several tiles each
 }
 
 TEST(NarrowPlan, StrictBlocksHandOnMoreAndSoAreFewer) {
@@ -235,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{kBF16, kBF16, 1160, 968, Also::kNothing, kSiluMul}, Case{kBF16, kF32, 4104, 2184},
                     // Tiles of 128 rows of a weight: of clusters, of blocks that are alone, of such with several tiles.
                     Case{kBF16, kBF16, 2104, 4104, Also::kBoth}, Case{kF16, kF16, 12360, 1032, Also::kBias},
-                    Case{kBF16, kF32, 34008, 1032}),
+                    Case{kBF16, kF32, 34008, 1032}, Case{kBF16, kF32, 52232, 264}),
     [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
 
 }  // namespace

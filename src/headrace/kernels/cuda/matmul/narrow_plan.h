@@ -68,7 +68,7 @@ constexpr int narrow_clusters(int64_t tiles, int64_t at_once) {
 constexpr int64_t stages_with_room(const NarrowPlan& plan) {
   return (NarrowPlan::kRing - plan.join_bytes() - 16) / (plan.stage_bytes() + 16);
 }
-// Stages that a block ever fills, at most.
+// Stages that a block ever fills, or one more.
 constexpr int64_t stages_of_work(const NarrowShape& s, const NarrowPlan& plan) {
   const int64_t chunks = (s.in + NarrowPlan::kChunk - 1) / NarrowPlan::kChunk,
                 of_block = s.strict ? (chunks + NarrowPlan::kParts - 1) / NarrowPlan::kParts * plan.parts()
@@ -83,9 +83,9 @@ constexpr int64_t clusters_at_once(int num_sms, int blocks) {
   return std::max<int64_t>(blocks > 2 ? num_sms * 10 / (11 * blocks) : num_sms / blocks, 1);
 }
 
-// What a plan takes, in ns: memory's time at 4.28 TB/s, or that of a block's weights and rows of x at 48 bytes a ns,
-// and 0.7 us where blocks hand their sums on. In strict mode, where every part's sums are handed on and rings are
-// shorter for it, a block's weights alone, at 55, 1.4 us, and 0.2 for the end of a tile.
+// What a plan takes, in ns: the longer of memory's time at 4.28 TB/s and a block's for its weights and rows of x at 48
+// bytes a ns, and 0.7 us where blocks hand their sums on. In strict mode, where every part's sums are handed on and
+// rings are shorter for it, a block's weights alone, at 55, 1.4 us, and 0.2 for the end of a tile.
 constexpr int64_t narrow_ns(const NarrowShape& s, const NarrowPlan& plan) {
   constexpr int64_t kMemoryRate = 4280;
   const int64_t block_rate = s.strict ? 55 : 48, hand_over = s.strict ? 1400 : 700, end = s.strict ? 200 : 0;
@@ -112,7 +112,7 @@ constexpr void cut(const NarrowShape& s, int num_sms, NarrowPlan& plan) {
       least = ns, plan = next;
     }
   }
-  // No more than are used: the next kernel's blocks find room beside those of small weights.
+  // Hardly more than are used: the next kernel's blocks find room beside those of small weights.
   plan.stages = static_cast<int>(std::min(stages_with_room(plan), stages_of_work(s, plan)));
 }
 
