@@ -1,4 +1,5 @@
 // The conformance vectors of Gated DeltaNet, computed by hand in float64, on the oracle and on every kernel set.
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -29,6 +30,18 @@ TEST_P(GDNVectors, Convolution) {
   ops().causal_conv1d({.x = x, .weight = weight, .state = state, .spans = spans, .slots = slots, .out = out}, {});
   EXPECT_TRUE(all_close(out, tensor({5, 1}, {0.239475, 0.825286, 0.239475, 0.239475, 1.072075}), kSixDigits));
   EXPECT_TRUE(all_close(state, tensor({1, 1, 3}, {-1, 0.5, 3}), {}));
+}
+
+// Also as lanes behind the last channel, where what an earlier call left may be such a NaN.
+TEST_P(GDNVectors, ConvolutionOfANaNOfAnyBits) {
+  const Tensor x = tensor({5, 1}, {1, 2, -1, 0.5, 3}), weight = tensor({1, 4}, {0.1, 0.2, 0.3, 0.4});
+  x.data_as<float>()[4] = std::bit_cast<float>(0xffff8003u);
+  const Tensor state = tensor({1, 1, 3}, {0, 0, 0}), out(DType::kF32, {5, 1});
+  const std::vector<KeySpan> spans = {{.q_len = 5}};
+  const std::vector<StateSlots> slots = {{.read = kNoState, .write = 0}};
+  ops().causal_conv1d({.x = x, .weight = weight, .state = state, .spans = spans, .slots = slots, .out = out}, {});
+  EXPECT_TRUE(all_close(out.view().slice(0, 4), tensor({4, 1}, {0.239475, 0.825286, 0.239475, 0.239475}), kSixDigits));
+  EXPECT_TRUE(std::isnan(out.data_as<float>()[4]));
 }
 
 TEST_P(GDNVectors, GatedDeltaRule) {

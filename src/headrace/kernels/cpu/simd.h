@@ -67,8 +67,10 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const IntVec exponent = reinterpret_cast<IntVec>(shifted) << 23;  // the low bits of `shifted` are n
-  const Vec result = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent);
+  // The low bits of `shifted` are n. Lanes of NaN, those that nobody wants among them, may add up to anything: without
+  // a sign, where that is defined.
+  const BitsVec exponent = reinterpret_cast<BitsVec>(shifted) << 23;
+  const Vec result = reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(p) + exponent);
   return x != x ? x : too_low ? Vec{} : result;
 }
 
