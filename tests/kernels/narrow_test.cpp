@@ -71,8 +71,8 @@ TEST(NarrowPlan, FitsIntoAMultiprocessorWithTwoStages) {
 
 // As measured. {tiles of so many boxes, clusters, blocks of each}
 using Cut = std::tuple<int, int, int>;
-Cut cut_of(const NarrowShape& shape, int num_sms = kSms) {
-  const NarrowPlan plan = plan_narrow(shape, num_sms);
+Cut cut_of(const NarrowShape& shape) {
+  const NarrowPlan plan = plan_narrow(shape, kSms);
   return {plan.boxes, plan.clusters, plan.blocks};
 }
 
