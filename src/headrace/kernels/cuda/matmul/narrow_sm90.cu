@@ -8,10 +8,20 @@
 namespace headrace::cuda {
 namespace narrow {
 
-extern template void launch_of<__nv_bfloat16>(const Params& p, const NarrowPlan& plan, const Stream& stream);
-extern template void launch_of<__half>(const Params& p, const NarrowPlan& plan, const Stream& stream);
+using Order = NarrowPlan::Order;
+using Launch = void(const Params& p, const NarrowPlan& plan, const Stream& stream);
+extern template Launch launch_of<__nv_bfloat16, Order::kRanges>;
+extern template Launch launch_of<__nv_bfloat16, Order::kParts>;
+extern template Launch launch_of<__half, Order::kRanges>;
+extern template Launch launch_of<__half, Order::kParts>;
 
 namespace {
+
+template <class T>
+void launch_in_order(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  plan.order == Order::kParts ? launch_of<T, Order::kParts>(p, plan, stream)
+                              : launch_of<T, Order::kRanges>(p, plan, stream);
+}
 
 bool is_combined(const FusedLinearArgs& a) { return a.combine == FusedLinearArgs::Combine::kSiluMul; }
 
@@ -40,30 +50,38 @@ bool can_write(const FusedLinearArgs& a) {
 Params params_of(const FusedLinearArgs& a, const NarrowPlan& plan) {
   constexpr const char* kOp = "linear";
   const FusedLinearArgs::Product& product = a.products[0];
-  const int64_t tile_rows = NarrowPlan::kBoxRows * (is_combined(a) ? 1 : plan.boxes), out = product.weight.dim(0);
-  const auto pieces = static_cast<int>((a.x.dim(1) + NarrowPlan::kPieceLen - 1) / NarrowPlan::kPieceLen);
-  const auto chunks = static_cast<int>((a.x.dim(1) + kPartLen - 1) / kPartLen);
-  Params p{.x = map_of_rows(a.x, static_cast<cuuint32_t>(plan.width), kOp),
-           .weights = {map_of_rows(product.weight, NarrowPlan::kBoxRows, kOp), {}},
+  const int64_t out = product.weight.dim(0), columns = plan.weight_columns();
+  const auto chunks = static_cast<int>((a.x.dim(1) + NarrowPlan::kChunk - 1) / NarrowPlan::kChunk);
+  const int steps = (chunks + NarrowPlan::kStageChunks - 1) / NarrowPlan::kStageChunks;
+  const bool whole_chunks = a.x.dim(1) % NarrowPlan::kChunk == 0;
+  const auto map = [&](const TensorView& of, int64_t rows, cuuint32_t box_chunks) {
+    const auto box_rows = static_cast<cuuint32_t>(rows);
+    return whole_chunks ? map_of_chunks(of, box_rows, box_chunks, kOp) : map_of_rows(of, box_rows, kOp);
+  };
+  const cuuint32_t weight_chunks = is_combined(a) ? 1 : NarrowPlan::kStageChunks;
+  Params p{.x = map(a.x, plan.box_rows, NarrowPlan::kStageChunks),
+           .weights = {map(product.weight, columns, weight_chunks), {}},
            .result = {.y = Rows(product.y),
                       .residual = Rows(a.residual),
                       .bias = product.bias.data(),
                       .bias_type = product.bias.dtype()},
            .rows = static_cast<int>(a.x.dim(0)),
            .out = static_cast<int>(out),
-           .tiles = static_cast<int>((out + tile_rows - 1) / tile_rows),
+           .tiles = static_cast<int>((out + columns - 1) / columns),
+           .chunks = chunks,
+           .whole_chunks = whole_chunks,
            .stages = plan.stages,
+           .stage_bytes = plan.stage_bytes(),
+           .x_bytes = plan.box_rows * kRowBytes,
            .blocks = plan.blocks,
            .join_bytes = plan.join_bytes(),
-           .pieces = pieces / plan.blocks,
-           .pieces_more = pieces % plan.blocks,
-           .part_chunks = chunks / kSegments,
-           .parts_more = chunks % kSegments,
+           .steps = steps / plan.blocks,
+           .steps_more = steps % plan.blocks,
            .parts = plan.parts(),
+           .warps = plan.box_rows / 16,
            .share = plan.share(),
-           .whole_shares = plan.units() - (plan.units() - 1) / plan.blocks * plan.blocks,
-           .combined = is_combined(a)};
-  if (is_combined(a)) p.weights[1] = map_of_rows(a.products[1].weight, NarrowPlan::kBoxRows, kOp);
+           .whole_shares = plan.units() - (plan.units() - 1) / plan.blocks * plan.blocks};
+  if (is_combined(a)) p.weights[1] = map(a.products[1].weight, columns, weight_chunks);
   return p;
 }
 
@@ -79,14 +97,14 @@ bool narrow_supports(const FusedLinearArgs& a, Determinism determinism, const St
     if (!narrow::in_boxes(a.products[static_cast<size_t>(i)].weight, type)) return false;
   }
   if (combined && (a.residual || a.products[0].bias || a.products[1].bias)) return false;
-  return narrow::can_write(a) && narrow::plan_of(a, determinism, stream).width != 0;
+  return narrow::can_write(a) && narrow::plan_of(a, determinism, stream).box_rows != 0;
 }
 
 void narrow_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   const NarrowPlan plan = narrow::plan_of(a, determinism, stream);
   const narrow::Params p = narrow::params_of(a, plan);
-  a.x.dtype() == DType::kBF16 ? narrow::launch_of<__nv_bfloat16>(p, plan, stream)
-                              : narrow::launch_of<__half>(p, plan, stream);
+  a.x.dtype() == DType::kBF16 ? narrow::launch_in_order<__nv_bfloat16>(p, plan, stream)
+                              : narrow::launch_in_order<__half>(p, plan, stream);
 }
 
 }  // namespace headrace::cuda

@@ -1,12 +1,14 @@
 // Products of 3 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
 //
-// The rows of the weights are the 64 rows of a product, and the rows of x its columns. A cluster takes tiles in turn:
-// 64 rows of one weight, 128 of it, or 64 of each of two that are combined; each of its blocks takes a part of `in` of
-// every tile. One thread fills a ring of stages of 16 KB of weights and the slices of x that they meet, with weights
-// before it waits for the kernel that makes x: they are constants. One warpgroup multiplies. A block's sums go to the
-// blocks of its cluster, each of which adds up its share of the tile in the order of the blocks and writes it: the same
-// bits in every run. In strict mode a block has some of the parts of matmul_parts.cuh, one after the other, whose sums
-// are handed on by themselves; a block alone adds them up as they come.
+// The rows of x are the 64 rows of a product, and rows of the weights its columns, since a product may have any
+// multiple of 8 columns: so a tile can be what gives each multiprocessor the same share of the weights. Clusters take
+// tiles in turn: so many rows of a weight, or half of them of each of two that are combined. Each block of a cluster
+// takes a part of `in` of every tile. Two threads fill a ring of stages, one of them with weights, before the kernel
+// that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block that is
+// alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile in the
+// order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
+// matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone adds
+// them up as they come.
 #pragma once
 #include "headrace/kernels/cuda/matmul/narrow_work.cuh"
 #include "headrace/kernels/cuda/matmul/shared_piece.cuh"
@@ -17,156 +19,163 @@
 
 namespace headrace::cuda::narrow {
 
+// Fills stages with the x or the weights of their chunks, with zeros past the ends. A thread for each: neither waits
+// until the other's copies are asked for.
 template <class S>
 struct Producer {
   const Params& p;
-  Shared<S> shared;
+  Shared shared;
 
-  __device__ void run() const {
-    int early = 0;
-    for (Work<S> ahead(p); early < p.stages && ahead.inside(); ++early, ahead.next()) fill_weights(ahead, early);
+  __device__ void fill_with_x() const {
     wait_for_previous();
-    Place at{p.stages};
-    for (Work<S> work(p); work.inside(); work.next(), at.next()) {
-      if (early > 0) {
-        --early;
-      } else {
-        barrier_wait(shared.empty(at.stage), at.phase ^ 1);
-        fill_weights(work, at.stage);
-      }
-#pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) {
-        copy_box(shared.x(at.stage) + c * S::kXBytes, p.x, work.element(c), 0, 0, 0, shared.full(at.stage));
-      }
-    }
+    for_stages([&](const Work<S>& work, int stage) {
+      barrier_expect(shared.full(stage), S::kChunks * p.x_bytes);
+      copy<S::kChunks>(shared.x(stage), p.x, work.chunk, 0, p.x_bytes, shared.full(stage), kReadAgain);
+    });
   }
-
- private:
-  // What lies past the ends comes as zeros.
-  __device__ void fill_weights(const Work<S>& work, int stage) const {
-    const uint32_t full = shared.full(stage);
-    barrier_expect(full, S::kStageBytes);
+  // Weights are constants: they come while the kernel before this one still makes x.
+  __device__ void fill_with_weights() const {
+    constexpr int kBytes = S::kWeightColumns * kRowBytes;
+    for_stages([&](const Work<S>& work, int stage) {
+      const uint32_t to = shared.weights<S>(stage), full = shared.full(stage);
+      const int row = work.tile * S::kWeightColumns;
+      barrier_expect(full, S::kChunks * S::kChunkBytes);
+      if constexpr (S::kWeights == 1) {
+        copy<S::kChunks>(to, p.weights[0], work.chunk, row, kBytes, full, kReadOnce);
+      } else {  // both of a chunk side by side: the rows of one operand
 #pragma unroll
-    for (int c = 0; c < S::kChunks; ++c) {
-#pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b) {
-        const int row = p.combined ? work.tile : work.tile * S::kBoxes + b;
-        copy_box(shared.stage(stage) + (c * S::kBoxes + b) * kBoxBytes, p.weights[p.combined ? b : 0], work.element(c),
-                 row * NarrowPlan::kBoxRows, 0, 0, full, kReadOnce);
-      }
-    }
-  }
-};
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// A unit of a tile's sums: a warp's 16 rows of each box, and 8 columns. Unit u, of warp u % 4 and columns u / 4, is
-// added up by block u % blocks, as the u / blocks-th of its share.
-template <class S>
-struct Unit {
-  using Sums = float[S::kBoxes][4];
-  using T = typename S::Element;
-  const Params& p;
-  int first_row, first_token, lane;
-  uint32_t residual[S::kBoxes][2] = {};
-  float bias[S::kBoxes][2] = {};
-
-  __device__ Unit(const Params& params, int tile, int unit)
-      : p(params),
-        first_row(tile * (p.combined ? 1 : S::kBoxes) * NarrowPlan::kBoxRows + unit % kWarps * 16),
-        first_token(unit / kWarps * 8),
-        lane(static_cast<int>(threadIdx.x) % 32) {}
-
-  // What is added to the results: asked for before they are there.
-  __device__ void ask() {
-    if (p.result.residual.data != nullptr) {
-      for_halves([&](int b, int h) {
-        if (inside(b, h)) residual[b][h] = __ldcg(word(p.result.residual, b, h));
-      });
-    }
-    if (p.result.bias != nullptr) {
-      for_halves([&](int b, int h) {
-        const int row = first_row + b * NarrowPlan::kBoxRows + h * 8 + lane / 4;
-        if (row < p.out) bias[b][h] = load(p.result.bias, p.result.bias_type, row);
-      });
-    }
-  }
-  // A lane has rows lane / 4 and 8 behind it, of columns 2 (lane % 4) and the next.
-  __device__ void write(Sums& sums) const {
-    if (p.combined) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sums[0][j] = quick_silu(sums[0][j]) * sums[S::kBoxes - 1][j];
-    }
-    for_halves([&](int b, int h) {
-      const float2 also = unpack2<T>(movmatrix(residual[b][h]));
-      float low = sums[b][h * 2], high = sums[b][h * 2 + 1];
-      if (!p.combined) low = low + bias[b][h] + also.x, high = high + bias[b][h] + also.y;  // -0 of two stays -0
-      if (b > 0 && p.combined) return;
-      if (p.result.y.type == DType::kF32) {
-        store(b, h, 0, low), store(b, h, 1, high);
-      } else {
-        const uint32_t both = movmatrix(pack2<T>(low, high));
-        if (inside(b, h)) *word(p.result.y, b, h) = both;
+        for (int i = 0; i < S::kChunks * S::kWeights; ++i) {
+          copy<1>(to + i * kBytes, p.weights[i % S::kWeights], work.chunk + i / S::kWeights, row, kBytes, full,
+                  kReadOnce);
+        }
       }
     });
   }
 
  private:
   template <class F>
-  __device__ static void for_halves(const F& f) {
+  __device__ void for_stages(const F& fill) const {
+    Place at{p.stages};
+    for (Work<S> work(p); work.inside(); work.next(), at.next()) {
+      barrier_wait(shared.empty(at.stage), at.phase ^ 1);
+      fill(work, at.stage);
+    }
+  }
+  // Chunks that are neighbours, of `bytes` each.
+  template <int kCount>
+  __device__ void copy(uint32_t to, const CUtensorMap& map, int chunk, int row, int bytes, uint32_t full,
+                       uint64_t policy) const {
+    if (p.whole_chunks) return copy_box(to, map, 0, row, chunk, 0, full, policy);
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) f(b, 0), f(b, 1);
+    for (int c = 0; c < kCount; ++c) {
+      copy_box(to + c * bytes, map, (chunk + c) * NarrowPlan::kChunk, row, 0, 0, full, policy);
+    }
   }
-  // Two neighbouring rows of the weights for one row of x, as a fragment turned round has them.
-  __device__ int row(int b, int h) const { return first_row + b * NarrowPlan::kBoxRows + h * 8 + lane % 4 * 2; }
-  __device__ bool inside(int b, int h) const { return row(b, h) < p.out && first_token + lane / 4 < p.rows; }
-  __device__ uint32_t* word(const Rows& rows, int b, int h) const {
-    return reinterpret_cast<uint32_t*>(static_cast<T*>(rows.data) + rows.at(first_token + lane / 4) + row(b, h));
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// A unit of a tile's sums: a warp's 16 rows of x and 8 columns of each weight. Unit u, of warp u % warps and columns
+// u / warps, is added up by block u % blocks, as the u / blocks-th of its share.
+template <class S>
+struct Unit {
+  using Sums = float[S::kWeights][4];
+  using T = typename S::Element;
+  const Params& p;
+  int row, column;  // a lane has this column and the next, of this row and 8 behind it
+  uint32_t residual[2] = {};
+  float bias[2] = {};
+
+  __device__ Unit(const Params& params, int tile, int warp, int columns)
+      : p(params),
+        row(warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4),
+        column(tile * S::kWeightColumns + columns * 8 + static_cast<int>(threadIdx.x) % 4 * 2) {}
+
+  // What is added to the results: asked for before they are there.
+  __device__ void ask() {
+    if (p.result.residual.data != nullptr) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (inside(h)) residual[h] = __ldcg(word(p.result.residual, h));
+      }
+    }
+    if (p.result.bias != nullptr) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (column + c < p.out) bias[c] = load(p.result.bias, p.result.bias_type, column + c);
+      }
+    }
   }
-  __device__ void store(int b, int h, int next, float x) const {
-    const int row = first_row + b * NarrowPlan::kBoxRows + h * 8 + lane / 4, token = first_token + lane % 4 * 2 + next;
-    if (row < p.out && token < p.rows) static_cast<float*>(p.result.y.data)[p.result.y.at(token) + row] = x;
+  __device__ void write(Sums& sums) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float low = sums[0][h * 2], high = sums[0][h * 2 + 1];
+      if constexpr (S::kWeights == 2) {
+        low = quick_silu(low) * sums[1][h * 2], high = quick_silu(high) * sums[1][h * 2 + 1];
+      } else {  // two that are combined have neither; -0 is to stay what it is
+        const float2 also = unpack2<T>(residual[h]);
+        low = low + bias[0] + also.x, high = high + bias[1] + also.y;
+      }
+      if (p.result.y.type == DType::kF32) {
+        store(h, 0, low), store(h, 1, high);
+      } else if (inside(h)) {
+        *word(p.result.y, h) = pack2<T>(low, high);
+      }
+    }
+  }
+
+ private:
+  __device__ bool inside(int h) const { return column < p.out && row + h * 8 < p.rows; }
+  __device__ uint32_t* word(const Rows& rows, int h) const {
+    return reinterpret_cast<uint32_t*>(static_cast<T*>(rows.data) + rows.at(row + h * 8) + column);
+  }
+  __device__ void store(int h, int next, float x) const {
+    if (column + next >= p.out || row + h * 8 >= p.rows) return;
+    static_cast<float*>(p.result.y.data)[p.result.y.at(row + h * 8) + column + next] = x;
   }
 };
 
 template <class S>
 struct Consumer {
   using T = typename S::Element;
-  using Sums = float[S::kBoxes][S::kTiles][4];
+  using Sums = float[S::kTiles][4];
   const Params& p;
-  Shared<S> shared;
+  Shared shared;
   int warp, lane;
 
   __device__ void run() const {
-    Place at{p.stages};
+    Stages stages{{p.stages}};
     uint32_t phase = 0;
     for (Work<S> work(p); work.inside(); phase ^= 1) {
       if (!alone() && threadIdx.x == 0) {
-        barrier_expect(shared.sent(), share(work.rank) * summands() * S::kBoxes * NarrowPlan::kUnitBytes);
+        barrier_expect(shared.sent(), share(work.rank) * summands() * S::kWeights * NarrowPlan::kUnitBytes);
       }
       Sums sums;
       if constexpr (S::kParts) {
-        multiply_parts(work, at, phase, sums);
+        multiply_parts(work, stages, phase, sums);
       } else {
-        multiply(work, at, sums);
+        multiply(work, stages, sums);
       }
-      if (!S::kParts || alone()) {
-        wait_for_room(work, phase);
-        send_all(work.rank, sums);
+      if (alone()) {
+        write_all(work.tile, sums);
+      } else {
+        if (!S::kParts) {
+          wait_for_room(work, phase);
+          send_all(work.rank, sums);
+        }
+        join(work, phase);
       }
-      join(work, phase);
       work.next_tile();
-      if (work.inside()) give_room();
+      if (!alone() && work.inside()) give_room();
     }
   }
 
  private:
   __device__ bool alone() const { return p.blocks == 1; }
   __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
-  // Sums that are added up to a result's.
-  __device__ int summands() const { return alone() ? 1 : p.blocks * p.parts; }
+  // Sums that are added up to a result's, of a block that is not alone.
+  __device__ int summands() const { return p.blocks * p.parts; }
   // Until the others' memory is free.
   __device__ void wait_for_room(const Work<S>& work, uint32_t phase) const {
-    if (alone()) return;
     if (work.first) {
       cluster_wait_acquire();  // the others have begun
     } else {
@@ -174,123 +183,145 @@ struct Consumer {
     }
   }
 
-  static __device__ void hold_all(Sums& sums) {
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) hold(sums[b]);
-  }
   // One chunk of a stage.
   __device__ void multiply_chunk(int stage, int chunk, Sums& sums, Add first) const {
-    const uint32_t w = uniform(operand_low(shared.stage(stage) + chunk * S::kBoxes * kBoxBytes, 0));
-    const uint32_t x = uniform(operand_low(shared.x(stage) + chunk * S::kXBytes, 0));
+    const uint32_t x = uniform(operand_low(shared.x(stage) + chunk * p.x_bytes, 0));
+    const uint32_t weights = uniform(operand_low(shared.weights<S>(stage) + chunk * S::kChunkBytes, 0));
 #pragma unroll
     for (int k = 0; k < NarrowPlan::kChunk / 16; ++k) {
-#pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b) {
-        wgmma_shared<T>(sums[b], operand(w + (b * kBoxBytes >> 4) + k * 2), operand(x + k * 2),
-                        k == 0 ? first : Add::kYes);
-      }
+      wgmma_shared<T>(sums, operand(x + k * 2), operand(weights + k * 2), k == 0 ? first : Add::kYes);
     }
   }
-  __device__ void multiply(const Work<S>& work, Place& at, Sums& sums) const {
-    int before = 0;
-    for (int step = 0; step < work.steps; ++step) {
-      barrier_wait(shared.full(at.stage), at.phase);
-      wgmma_fence();
-#pragma unroll
-      for (int c = 0; c < S::kChunks; ++c) {
-        multiply_chunk(at.stage, c, sums, c + step == 0 ? Add::kNo : Add::kYes);
-      }
-      wgmma_commit();
-      if (step > 0) {
-        wgmma_wait<1>();
-        release(before);
-      }
-      before = at.stage;
-      at.next();
+  // The stage that comes, and the one before it, while its products go on.
+  struct Stages {
+    Place at;
+    int before = -1;
+  };
+  __device__ void wait_for_stage(const Stages& stages) const {
+    barrier_wait(shared.full(stages.at.stage), stages.at.phase);
+    wgmma_fence();
+  }
+  __device__ void next_stage(Stages& stages) const {
+    wgmma_commit();
+    if (stages.before >= 0) {
+      wgmma_wait<1>();
+      release(stages.before);
     }
+    stages.before = stages.at.stage;
+    stages.at.next();
+  }
+  __device__ void finish(Stages& stages) const {
     wgmma_wait<0>();
-    hold_all(sums);
-    release(before);
+    release(stages.before);
+    stages.before = -1;
   }
 
-  // A chunk of a stage that is next, and the stage before it, which is released when all of it is multiplied.
-  struct Chunk {
-    Place& at;
-    int chunk = 0, before = -1;
-    __device__ void next() {
-      if (++chunk < S::kChunks) return;
-      chunk = 0, before = at.stage;
-      at.next();
-    }
-  };
-  __device__ void multiply_part(Chunk& next, int count, Sums& sums) const {
-    for (int pass = 0; pass < count; ++pass) {
-      if (next.chunk == 0) barrier_wait(shared.full(next.at.stage), next.at.phase);
-      wgmma_fence();
-      multiply_chunk(next.at.stage, next.chunk, sums, pass == 0 ? Add::kNo : Add::kYes);
-      wgmma_commit();
-      if (next.chunk == 0 && next.before >= 0) {
-        wgmma_wait<1>();
-        release(next.before);
+  __device__ void multiply(const Work<S>& work, Stages& stages, Sums& sums) const {
+    for (int step = 0; step < work.steps(); ++step) {
+      wait_for_stage(stages);
+#pragma unroll
+      for (int c = 0; c < S::kChunks; ++c) {
+        multiply_chunk(stages.at.stage, c, sums, c + step == 0 ? Add::kNo : Add::kYes);
       }
-      next.next();
+      next_stage(stages);
     }
+    finish(stages);
+    hold(sums);
   }
-  // All of the block's parts: of one that is alone the totals, else each is sent. A few at a time, since the products
-  // of one do not wait for those of another.
-  __device__ void multiply_parts(const Work<S>& work, Place& at, uint32_t phase, Sums& totals) const {
-    constexpr int kTogether = 2;
-    Chunk next{at};
-    for_all([&](int b, int i, int j) { totals[b][i][j] = 0; });
-    for (PartWalk walk(p, work.rank); walk.part < walk.end; walk.part += kTogether) {
-      Sums sums[kTogether];
+  // All of the block's parts, a group of them at a time: of a block that is alone the totals, else each is sent.
+  __device__ void multiply_parts(const Work<S>& work, Stages& stages, uint32_t phase, Sums& totals) const {
+    for_all([&](int i, int j) { totals[i][j] = 0; });
+    const int begin = work.rank * p.parts;
+    for (int group = begin; group < begin + p.parts; group += S::kGroup) {
+      Sums sums[S::kGroup];
+      for (int chunk = group; chunk < p.chunks; chunk += kSegments) {  // what a part has no more is zeros
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) multiply_part(next, walk.count_of(walk.part + i), sums[i]);
-      wgmma_wait<0>();
+        for (int i = 0; i < S::kGroup; i += S::kChunks) {
+          wait_for_stage(stages);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) hold_all(sums[i]);
-      if (!alone() && walk.part == work.rank * p.parts) wait_for_room(work, phase);
+          for (int c = 0; c < S::kChunks; ++c) {
+            multiply_chunk(stages.at.stage, c, sums[i + c], chunk == group ? Add::kNo : Add::kYes);
+          }
+          next_stage(stages);
+        }
+      }
+      finish(stages);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < S::kGroup; ++i) hold(sums[i]);
+      if (!alone() && group == begin) wait_for_room(work, phase);
+#pragma unroll
+      for (int i = 0; i < S::kGroup; ++i) {
         if (alone()) {
-          for_all([&](int b, int t, int j) { totals[b][t][j] += sums[i][b][t][j]; });
+          for_all([&](int t, int j) { totals[t][j] += sums[i][t][j]; });
         } else {
-          send_all(walk.part + i, sums[i]);
+          send_all(group + i, sums[i]);
         }
       }
     }
-    if (next.chunk > 0) next.before = at.stage, at.next();  // the rest of it is zeros
-    release(next.before);
   }
   template <class F>
   static __device__ void for_all(const F& f) {
 #pragma unroll
-    for (int i = 0; i < S::kBoxes * S::kTiles * 4; ++i) f(i / (S::kTiles * 4), i / 4 % S::kTiles, i % 4);
+    for (int i = 0; i < S::kTiles * 4; ++i) f(i / 4, i % 4);
   }
   __device__ static uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
   __device__ void release(int stage) const {
     if (lane == 0) barrier_arrive(shared.empty(stage));
   }
 
-  // Where one of the summands of a unit of a share lies, box by box.
+  // The sums of one unit of a warp.
+  static __device__ void copy_unit(const Sums& sums, int columns, typename Unit<S>::Sums& of_unit) {
+#pragma unroll
+    for (int w = 0; w < S::kWeights; ++w) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) of_unit[w][j] = sums[columns + w * S::kUnitTiles][j];
+    }
+  }
+  // A few units at a time, since one's residual shall not wait until another's is there.
+  __device__ void write_all(int tile, const Sums& sums) const {
+    constexpr int kTogether = 4;
+    if (warp >= p.warps) return;
+#pragma unroll
+    for (int first = 0; first < S::kUnitTiles; first += kTogether) {
+      uint32_t residual[kTogether][2];
+      float bias[kTogether][2];
+#pragma unroll
+      for (int i = 0; i < kTogether && first + i < S::kUnitTiles; ++i) {
+        Unit<S> unit(p, tile, warp, first + i);
+        unit.ask();
+#pragma unroll
+        for (int j = 0; j < 2; ++j) residual[i][j] = unit.residual[j], bias[i][j] = unit.bias[j];
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether && first + i < S::kUnitTiles; ++i) {
+        Unit<S> unit(p, tile, warp, first + i);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) unit.residual[j] = residual[i][j], unit.bias[j] = bias[i][j];
+        typename Unit<S>::Sums of_unit;
+        copy_unit(sums, first + i, of_unit);
+        unit.write(of_unit);
+      }
+    }
+  }
+
+  // Where one of the summands of a unit of a share lies, weight by weight.
   __device__ uint32_t slot(int from, int of_share) const {
-    return shared.join() + ((from * p.share + of_share) * S::kBoxes * 32 + lane) * 16;
+    return shared.join() + ((from * p.share + of_share) * S::kWeights * 32 + lane) * 16;
   }
   __device__ void send_all(int from, const Sums& sums) const {
+    if (warp >= p.warps) return;
     int of_share = 0, to = warp;
 #pragma unroll
-    for (int i = 0; i < S::kTiles; ++i, to += kWarps) {
+    for (int i = 0; i < S::kUnitTiles; ++i, to += p.warps) {
       for (; to >= p.blocks; to -= p.blocks) ++of_share;
       const uint32_t here = slot(from, of_share);
+      typename Unit<S>::Sums of_unit;
+      copy_unit(sums, i, of_unit);
 #pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b) {
-        const float(&v)[4] = sums[b][i];
-        const float4 four = make_float4(v[0], v[1], v[2], v[3]);
-        if (alone()) {
-          store_piece(here + b * NarrowPlan::kUnitBytes, reinterpret_cast<const uint4&>(four));
-        } else {
-          send(address_in(here + b * NarrowPlan::kUnitBytes, to), address_in(shared.sent(), to), four);
-        }
+      for (int w = 0; w < S::kWeights; ++w) {
+        const float(&v)[4] = of_unit[w];
+        send(address_in(here + w * NarrowPlan::kUnitBytes, to), address_in(shared.sent(), to),
+             make_float4(v[0], v[1], v[2], v[3]));
       }
     }
   }
@@ -299,30 +330,28 @@ struct Consumer {
     const int count = share(work.rank);
     bool waited = false;
     for (int i = warp; i < count || !waited; i += kWarps) {
-      Unit<S> unit(p, work.tile, i * p.blocks + work.rank);
+      const int number = i * p.blocks + work.rank;
+      Unit<S> unit(p, work.tile, number % p.warps, number / p.warps);
       if (i < count) unit.ask();
-      if (!waited) wait_for_sums(phase);
+      if (!waited) barrier_wait_sent(shared.sent(), phase);
       waited = true;
       if (i >= count) break;
       typename Unit<S>::Sums sums = {};
       for (int from = 0; from < summands(); ++from) {
 #pragma unroll
-        for (int b = 0; b < S::kBoxes; ++b) {
-          const uint4 v = load_piece(slot(from, i) + b * NarrowPlan::kUnitBytes);
-          sums[b][0] += __uint_as_float(v.x), sums[b][1] += __uint_as_float(v.y);
-          sums[b][2] += __uint_as_float(v.z), sums[b][3] += __uint_as_float(v.w);
+        for (int w = 0; w < S::kWeights; ++w) {
+          const uint4 v = load_piece(slot(from, i) + w * NarrowPlan::kUnitBytes);
+          sums[w][0] += __uint_as_float(v.x), sums[w][1] += __uint_as_float(v.y);
+          sums[w][2] += __uint_as_float(v.z), sums[w][3] += __uint_as_float(v.w);
         }
       }
       unit.write(sums);
     }
   }
-  __device__ void wait_for_sums(uint32_t phase) const {
-    alone() ? named_barrier<1, kMultipliers>() : barrier_wait_sent(shared.sent(), phase);
-  }
   // The sums of this tile are read: the next ones may come.
   __device__ void give_room() const {
     named_barrier<1, kMultipliers>();
-    if (!alone() && threadIdx.x < static_cast<unsigned>(p.blocks))
+    if (threadIdx.x < static_cast<unsigned>(p.blocks))
       barrier_arrive_having_read_in(address_in(shared.taken(), threadIdx.x));
   }
 };
@@ -332,11 +361,11 @@ template <class S>
 __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
-  const Shared<S> shared{shared_address(memory), p.stages, p.join_bytes};
+  const Shared shared{shared_address(memory), p.stages, p.stage_bytes, p.x_bytes, p.join_bytes};
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int stage = 0; stage < p.stages; ++stage) {
-      barrier_init(shared.full(stage), 1);
+      barrier_init(shared.full(stage), kProducers);
       barrier_init(shared.empty(stage), kWarps);
     }
     barrier_init(shared.sent(), 1);
@@ -347,7 +376,9 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
   let_next_start();
   if (p.blocks > 1) cluster_arrive_release();
   if (threadIdx.x >= kMultipliers) {
-    if (threadIdx.x == kMultipliers) Producer<S>{p, shared}.run();
+    const Producer<S> producer{p, shared};
+    if (threadIdx.x == kMultipliers) producer.fill_with_weights();
+    if (threadIdx.x == kMultipliers + 32) producer.fill_with_x();
     return;
   }
   wait_for_previous();
@@ -361,25 +392,24 @@ void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
                static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
 }
 
-template <class T, int kBoxes, NarrowPlan::Order kOrder>
-void launch_widths(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  switch (plan.width) {
-    case 16: return launch<Shape<T, 16, kBoxes, kOrder>>(p, plan, stream);
-    case 32: return launch<Shape<T, 32, kBoxes, kOrder>>(p, plan, stream);
-    default: return launch<Shape<T, 64, kBoxes, kOrder>>(p, plan, stream);
+// With the columns that the plan has.
+template <class T, int kWeights, NarrowPlan::Order kOrder>
+void launch_columns(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  const auto launch_if = [&]<size_t kIndex>(std::integral_constant<size_t, kIndex>) {
+    constexpr int kColumns = NarrowPlan::kColumns[kIndex];
+    if constexpr (kColumns % (kWeights * 8) == 0) {
+      if (plan.columns == kColumns) launch<Shape<T, kColumns, kWeights, kOrder>>(p, plan, stream);
+    }
+  };
+  [&]<size_t... kIndices>(std::index_sequence<kIndices...>) {
+    (launch_if(std::integral_constant<size_t, kIndices>()), ...);
   }
+  (std::make_index_sequence<NarrowPlan::kColumns.size()>());
 }
 
 template <class T, NarrowPlan::Order kOrder>
-void launch_boxes(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  plan.boxes == 2 ? launch_widths<T, 2, kOrder>(p, plan, stream) : launch_widths<T, 1, kOrder>(p, plan, stream);
-}
-
-template <class T>
 void launch_of(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  using Order = NarrowPlan::Order;
-  plan.order == Order::kParts ? launch_boxes<T, Order::kParts>(p, plan, stream)
-                              : launch_boxes<T, Order::kRanges>(p, plan, stream);
+  plan.weights == 2 ? launch_columns<T, 2, kOrder>(p, plan, stream) : launch_columns<T, 1, kOrder>(p, plan, stream);
 }
 
 }  // namespace headrace::cuda::narrow

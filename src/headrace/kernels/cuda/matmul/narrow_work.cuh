@@ -7,31 +7,33 @@ namespace headrace::cuda::narrow {
 
 static_assert(NarrowPlan::kParts == kSegments && NarrowPlan::kPartLen == cuda::kPartLen);
 
-inline constexpr int kMultipliers = 128, kThreads = kMultipliers + 32, kWarps = 4;
-inline constexpr int kPieceChunks = NarrowPlan::kPieceChunks;
-inline constexpr int kBoxBytes = NarrowPlan::kBoxBytes, kRowBytes = NarrowPlan::kChunk * 2;
+inline constexpr int kMultipliers = 128, kProducers = 2, kThreads = kMultipliers + kProducers * 32, kWarps = 4;
+inline constexpr int kRowBytes = NarrowPlan::kChunk * 2;  // of a chunk
 
 struct Params {
-  CUtensorMap x, weights[2];  // [in, rows] and [in, out]
+  CUtensorMap x, weights[2];  // [64, rows, in / 64] and [64, out, in / 64] where `in` has whole chunks, else [in, rows]
   Result result;
   int rows, out, tiles;
-  int stages, blocks, join_bytes;
-  int pieces, pieces_more;  // of 128 elements of `in` that each block of a cluster takes; the first ones take one more
-  int part_chunks, parts_more;  // of 64 elements that a part of matmul_parts.cuh has; the first ones have one more
-  int parts;                    // of them, that a block has; sums that it hands on are one for each of these, or one
-  int share, whole_shares;      // units of a tile's sums that a block adds up; the last blocks have one less
-  bool combined;
+  int chunks;  // of `in`
+  bool whole_chunks;
+  int stages, stage_bytes, x_bytes;  // of a ring, of a stage, and of the x of one of its chunks
+  int blocks, join_bytes;
+  int steps, steps_more;    // stages of `in` that each block of a cluster takes; the first ones take one more
+  int parts;                // that a block has; sums that it hands on are one for each of these, or one
+  int warps;                // that have rows of x
+  int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
 };
 
-template <class T, int kColumns, int kTileBoxes, NarrowPlan::Order kOrder>
+template <class T, int kTileColumns, int kTileWeights, NarrowPlan::Order kOrder>
 struct Shape {
   using Element = T;
   static constexpr bool kParts = kOrder == NarrowPlan::Order::kParts;
-  static constexpr int kWidth = kColumns, kBoxes = kTileBoxes, kTiles = kWidth / 8;
-  static constexpr int kChunks = NarrowPlan::kStageBoxes / kBoxes;  // of a stage
-  static constexpr int kWeightBytes = NarrowPlan::kStageBoxes * kBoxBytes, kXBytes = kWidth * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kChunks * kXBytes;
-  static constexpr int kUnits = kTiles * kWarps;  // of a tile's sums: what a warp has of 8 columns
+  static constexpr int kColumns = kTileColumns, kWeights = kTileWeights, kTiles = kColumns / 8;
+  static constexpr int kWeightColumns = kColumns / kWeights;
+  static constexpr int kUnitTiles = kTiles / kWeights;  // units of a warp
+  static constexpr int kChunks = NarrowPlan::kStageChunks, kGroup = NarrowPlan::group_of(kColumns);
+  static_assert(kGroup % kChunks == 0 && NarrowPlan::kBoxRows[0] + kChunks * kColumns >= 64);  // rows of x to read
+  static constexpr int kChunkBytes = kColumns * kRowBytes;                                     // of weights
 };
 
 // Of the launch. Blocks that are alone are not launched as clusters.
@@ -51,59 +53,38 @@ __device__ inline int num_clusters(const Params& p) {
   return value;
 }
 
-// Walks over the chunks of a block's parts of matmul_parts.cuh, one part after the other.
-struct PartWalk {
-  const Params* p;
-  int part, end, pass = 0;
-  __device__ PartWalk(const Params& params, int rank) : p(&params), part(rank * p->parts), end(part + p->parts) {}
-  __device__ int count_of(int number) const { return p->part_chunks + (number < p->parts_more ? 1 : 0); }
-  __device__ int count() const { return count_of(part); }
-  __device__ int chunks() const {
-    return (end - part) * p->part_chunks + max(0, min(end, p->parts_more) - min(part, p->parts_more));
-  }
-  __device__ void next() {
-    if (++pass == count()) pass = 0, ++part;
-  }
-  // Before the chunk; behind the last one what comes is zeros.
-  __device__ int element() const {
-    return part < end ? part * kPartLen + pass * kPassLen : (p->part_chunks + 1) * kPassLen;
-  }
-};
-
-// Where a block is in its work: a tile, and a stage of the block's part of `in`.
+// Where a block is in its work: a tile, and a stage of the block's part of `in`. In strict mode the chunks of stages
+// are of as many parts of matmul_parts.cuh, neighbours; stages of a group of parts follow one another, pass by pass.
 template <class S>
 struct Work {
   const Params& p;
-  int rank, steps, first_chunk, tile, step = 0;
+  int rank, tile, chunk, group, of_group = 0, step = 0;
   bool first = true;
-  PartWalk walk;
   __device__ explicit Work(const Params& params)
-      : p(params),
-        rank(block_of_cluster(p)),
-        steps((p.pieces + (rank < p.pieces_more ? 1 : 0)) * (kPieceChunks / S::kChunks)),
-        first_chunk((p.pieces * rank + min(rank, p.pieces_more)) * kPieceChunks),
-        tile(cluster_of_block(p)),
-        walk(p, rank) {
-    if constexpr (S::kParts) steps = (walk.chunks() + S::kChunks - 1) / S::kChunks;
-  }
+      : p(params), rank(block_of_cluster(p)), tile(cluster_of_block(p)), chunk(first_chunk()), group(chunk) {}
   __device__ bool inside() const { return tile < p.tiles; }
   __device__ void next_tile() { tile += num_clusters(p), first = false; }
+  // Of fast mode.
+  __device__ int steps() const { return p.steps + (rank < p.steps_more ? 1 : 0); }
   __device__ void next() {
     if constexpr (S::kParts) {
-      for (int c = 0; c < S::kChunks; ++c) walk.next();
+      chunk += S::kChunks, of_group += S::kChunks;
+      if (of_group < S::kGroup) return;
+      chunk += kSegments - S::kGroup, of_group = 0;
+      if (chunk < p.chunks) return;
+      group += S::kGroup, chunk = group;
+      if (group < (rank + 1) * p.parts) return;
+    } else {
+      chunk += S::kChunks;
+      if (++step < steps()) return;
     }
-    if (++step < steps) return;
-    step = 0, walk = PartWalk(p, rank);
+    step = 0, chunk = group = first_chunk();
     next_tile();
   }
-  // Elements of `in` before one of the chunks of this stage.
-  __device__ int element(int chunk) const {
-    if constexpr (S::kParts) {
-      PartWalk at = walk;
-      if (chunk > 0) at.next();
-      return at.element();
-    }
-    return (first_chunk + step * S::kChunks + chunk) * NarrowPlan::kChunk;
+
+ private:
+  __device__ int first_chunk() const {
+    return S::kParts ? rank * p.parts : (p.steps * rank + min(rank, p.steps_more)) * S::kChunks;
   }
 };
 
@@ -115,13 +96,17 @@ struct Place {
   }
 };
 
-template <class S>
+// A stage has the x of its chunks, and behind it their weights. A product reads 64 rows of x: where there are fewer,
+// what comes behind them gives rows that nobody uses.
 struct Shared {
   uint32_t memory;
-  int num_stages, join_bytes;
-  __device__ uint32_t stage(int i) const { return memory + i * S::kStageBytes; }
-  __device__ uint32_t x(int i) const { return stage(i) + S::kWeightBytes; }
-  __device__ uint32_t join() const { return stage(num_stages); }
+  int num_stages, stage_bytes, x_bytes, join_bytes;
+  template <class S>
+  __device__ uint32_t weights(int i) const {
+    return x(i) + S::kChunks * x_bytes;
+  }
+  __device__ uint32_t x(int i) const { return memory + i * stage_bytes; }
+  __device__ uint32_t join() const { return memory + num_stages * stage_bytes; }
   __device__ uint32_t full(int i) const { return join() + join_bytes + i * 16; }
   __device__ uint32_t empty(int i) const { return full(i) + 8; }
   __device__ uint32_t sent() const { return full(num_stages); }
