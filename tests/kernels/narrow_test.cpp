@@ -100,7 +100,7 @@ TEST(NarrowPlan, GivesEachMultiprocessorItsShare) {
   for (const int64_t rows : {16, 32}) EXPECT_EQ(cut(rows, 151936, 2560), Cut(96, 132, 1));
 }
 
-// But with 64 rows, where clusters of four have no room for the sums of all parts.
+// But with 64 rows, where clusters of four have no room for the sums of all parts beside tiles of 96 columns.
 TEST(NarrowPlan, StrictModeHasThePlanOfFastMode) {
   for (const int64_t rows : {16, 32}) {
     for (const auto& [out, in] : kShapes) {
@@ -129,6 +129,8 @@ TEST(NarrowPlan, CasesStandForAllOfIt) {
   EXPECT_EQ(cut(16, 6296, 968, true, true), Cut(96, 132, 1));
   EXPECT_EQ(cut(16, 2000, 1160, true, true), Cut(64, 63, 2));
   EXPECT_EQ(cut(16, 1160, 968, true, true), Cut(80, 29, 4));
+  for (const bool strict : {false, true}) EXPECT_EQ(cut(16, 12680, 1088, false, strict), Cut(40, 64, 2));  // five tiles
+  EXPECT_EQ(cut(64, 12680, 1088, false), Cut(80, 53, 2));                                                  // three
 }
 
 TEST(NarrowPlan, ClustersFindRoomAtOnce) {
@@ -229,9 +231,9 @@ class Narrow : public testing::TestWithParam<Case> {
   }
 };
 
-// Ends within a tile, within 64 elements of `in` and behind whole ones, and within 8 columns; parts of one length and
-// of several. The judge of all rows is strict mode's kernel for many, which the oracle judges elsewhere, and here with
-// a few.
+// Ends within a tile, within 64 elements of `in`, behind whole ones within a stage, and within 8 columns; parts of one
+// length and of several; clusters that take one tile, and several. The judge of all rows is strict mode's kernel for
+// many, which the oracle judges elsewhere, and here with a few.
 TEST_P(Narrow, MatchesTheOracleAndRepeatsItsBits) {
   const Problem problem(GetParam());
   const OpSet& ops = *mirrored_cuda_ops();
@@ -267,7 +269,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kBF16, kF32, 34008, 1032}, Case{kBF16, kF32, 52232, 264}, Case{kF16, kF16, 6144, 2560, Also::kBoth},
         Case{kBF16, kBF16, 8224, 1024, Also::kResidual}, Case{kBF16, kBF16, 3584, 1024, Also::kNothing, kSiluMul},
         Case{kF16, kF16, 3000, 968, Also::kNothing, kSiluMul}, Case{kBF16, kBF16, 6296, 968, Also::kNothing, kSiluMul},
-        Case{kBF16, kBF16, 2000, 1160, Also::kNothing, kSiluMul}),
+        Case{kBF16, kBF16, 2000, 1160, Also::kNothing, kSiluMul}, Case{kBF16, kBF16, 12680, 1088, Also::kBoth},
+        Case{kF16, kF32, 2000, 1088}, Case{kBF16, kBF16, 1024, 64}, Case{kF16, kF16, 8456, 1024},
+        Case{kBF16, kBF16, 2120, 1032, Also::kNothing, kSiluMul}),
     [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace headrace::cuda {
@@ -16,7 +17,7 @@ struct NarrowShape {
 
 struct NarrowPlan {
   static constexpr int kFewest = 3, kMost = 64;  // rows
-  static constexpr std::array kBoxRows = {16, 32, 64};
+  static constexpr int kFewestBoxRows = 16;
   static constexpr std::array kColumns = {40, 48, 64, 80, 96};
   static constexpr int kChunk = 64, kStageChunks = 2;   // elements of `in`, and neighbours of a stage
   static constexpr int kUnitBytes = 16 * 8 * 4;         // sums that a warp has of 8 columns
@@ -27,7 +28,7 @@ struct NarrowPlan {
     kRanges,  // a block's part of `in` is one range
     kParts,   // some of the parts of matmul_parts.cuh
   } order = Order::kRanges;
-  int box_rows = 0;  // of x, and zeros; 0: another kernel is to do it
+  int box_rows = 0;  // of x, and zeros: 16, 32 or 64; 0: another kernel is to do it
   int columns = 0;   // of a tile: rows of the weight, or of two that are combined, half of them each
   int weights = 1;
   int blocks = 1;    // of a cluster, each with a part of `in`
@@ -135,7 +136,7 @@ constexpr NarrowPlan plan_narrow(const NarrowShape& s, int num_sms) {
   NarrowPlan plan;
   if (!narrow_pays(s)) return plan;
   plan.order = s.strict ? NarrowPlan::Order::kParts : NarrowPlan::Order::kRanges;
-  plan.box_rows = s.rows <= 16 ? 16 : s.rows <= 32 ? 32 : 64;
+  plan.box_rows = std::max(NarrowPlan::kFewestBoxRows, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(s.rows))));
   plan.weights = s.combined ? 2 : 1;
   return cut(s, num_sms, plan);
 }

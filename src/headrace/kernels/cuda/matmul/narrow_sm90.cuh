@@ -14,7 +14,6 @@
 #include "headrace/kernels/cuda/matmul/shared_piece.cuh"
 #include "headrace/kernels/cuda/primitives/cluster.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
-#include "headrace/kernels/cuda/primitives/wgmma.cuh"
 #include "headrace/kernels/cuda/primitives/wgmma_widths.cuh"
 
 namespace headrace::cuda::narrow {

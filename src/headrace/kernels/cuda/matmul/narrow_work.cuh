@@ -32,8 +32,8 @@ struct Shape {
   static constexpr int kWeightColumns = kColumns / kWeights;
   static constexpr int kUnitTiles = kTiles / kWeights;  // units of a warp
   static constexpr int kChunks = NarrowPlan::kStageChunks, kGroup = NarrowPlan::group_of(kColumns);
-  static_assert(kGroup % kChunks == 0 && NarrowPlan::kBoxRows[0] + kChunks * kColumns >= 64);  // rows of x to read
-  static constexpr int kChunkBytes = kColumns * kRowBytes;                                     // of weights
+  static_assert(kGroup % kChunks == 0 && NarrowPlan::kFewestBoxRows + kChunks * kColumns >= 64);  // rows of x to read
+  static constexpr int kChunkBytes = kColumns * kRowBytes;                                        // of weights
 };
 
 // Of the launch. Blocks that are alone are not launched as clusters.

@@ -14,12 +14,6 @@ __device__ inline void stmatrix_x4_trans(uint32_t address, uint32_t a, uint32_t 
                "r"(c), "r"(d)
                : "memory");
 }
-// The 8 x 8 fragment's transpose, as a fragment.
-__device__ inline uint32_t movmatrix(uint32_t x) {
-  uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-}
 
 // Operands in shared memory with the 128-byte swizzle, 64 bfloat16 in a row. `next_rows` bytes lead to the next 8 rows,
 // `next_columns` to the next 64 columns of an operand whose rows are the summed dimension (else it is not used).
