@@ -187,12 +187,6 @@ struct Problem {
     if (c.also == Also::kBias || c.also == Also::kBoth) bias = random_tensor(random, c.type, {c.out}, 1);
   }
   bool with_residual() const { return of.also == Also::kResidual || of.also == Also::kBoth; }
-  // Whether the kernel for few dozen rows takes so many in fast mode; where it does not, parts may round what they hand
-  // on, and fused_linear_test judges them.
-  bool is_narrow(int64_t rows) const {
-    const bool combined = of.combine == FusedLinearArgs::Combine::kSiluMul;
-    return plan_narrow({.rows = rows, .out = of.out, .in = of.in, .combined = combined}, kSms).box_rows != 0;
-  }
   // Rows [begin, end).
   Tensor run(const OpSet& ops, int64_t begin, int64_t end, Determinism determinism = Determinism::kFast) const {
     Tensor y(of.result, {end - begin, of.out});
@@ -241,12 +235,9 @@ TEST_P(Narrow, MatchesTheOracleAndRepeatsItsBits) {
       GetParam().type == DType::kBF16 ? Tolerance{.abs = 8e-3, .rel = 8e-3} : Tolerance{.abs = 1e-3, .rel = 1e-3};
   const Tensor want = problem.run(ops, 0, kMost, Determinism::kStrict);
   EXPECT_TRUE(all_close(want.view().slice(61, 64), problem.oracle(61, 64), rounded));
-  EXPECT_TRUE(problem.is_narrow(16));
   for (const int64_t rows : kRows) {
     const Tensor got = problem.run(ops, 0, rows);
-    if (problem.is_narrow(rows)) {
-      EXPECT_TRUE(all_close(got, want.view().slice(0, rows), rounded)) << rows << " rows";
-    }
+    EXPECT_TRUE(all_close(got, want.view().slice(0, rows), rounded)) << rows << " rows";
     EXPECT_TRUE(bit_equal(problem.run(ops, 0, rows), got)) << rows << " rows";
     const Tensor strict = problem.run(ops, 0, rows, Determinism::kStrict);
     EXPECT_TRUE(bit_equal(strict, want.view().slice(0, rows))) << rows << " rows, strict";
