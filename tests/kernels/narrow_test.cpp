@@ -88,7 +88,7 @@ TEST(NarrowPlan, GivesEachMultiprocessorItsShare) {
     return cut_of({.rows = rows, .out = out, .in = in, .combined = combined, .strict = false});
   };
   for (const int64_t rows : {16, 32, 64}) {
-    EXPECT_EQ(cut(rows, 6144, 2560), Cut(48, 128, 1));
+    EXPECT_EQ(cut(rows, 6144, 2560), rows == 16 ? Cut(64, 96, 1) : Cut(48, 128, 1));
     EXPECT_EQ(cut(rows, 2560, 4096), Cut(96, 27, 4));
     EXPECT_EQ(cut(rows, 9728, 2560, true), Cut(80, 122, 1));  // two tiles each
     EXPECT_EQ(cut(rows, 2560, 9728), Cut(96, 27, 4));
@@ -97,7 +97,7 @@ TEST(NarrowPlan, GivesEachMultiprocessorItsShare) {
     EXPECT_EQ(cut(rows, 1024, 2048), Cut(64, 16, 4));
     EXPECT_EQ(cut(rows, 4096, 12288), Cut(64, 64, 2));
   }
-  for (const int64_t rows : {16, 32}) EXPECT_EQ(cut(rows, 151936, 2560), Cut(96, 132, 1));
+  for (const int64_t rows : {16, 32}) EXPECT_EQ(cut(rows, 151936, 2560), Cut(64, 132, 1));
 }
 
 // But with 64 rows, where clusters of four have no room for the sums of all parts beside tiles of 96 columns.
@@ -124,13 +124,37 @@ TEST(NarrowPlan, CasesStandForAllOfIt) {
   EXPECT_EQ(cut(16, 1024, 72, false), Cut(40, 26, 1));
   EXPECT_EQ(cut(16, 1030, 136, false), Cut(40, 26, 2));
   EXPECT_EQ(cut(64, 4104, 2184, false, true), Cut(40, 52, 2));  // two tiles each
-  EXPECT_EQ(cut(16, 52232, 264, false), Cut(80, 131, 1));
+  EXPECT_EQ(cut(16, 52232, 264, false), Cut(64, 117, 1));       // seven tiles
+  EXPECT_EQ(cut(64, 52232, 264, false), Cut(80, 131, 1));
   EXPECT_EQ(cut(16, 3000, 968, true, true), Cut(48, 125, 1));
   EXPECT_EQ(cut(16, 6296, 968, true, true), Cut(96, 132, 1));
   EXPECT_EQ(cut(16, 2000, 1160, true, true), Cut(64, 63, 2));
   EXPECT_EQ(cut(16, 1160, 968, true, true), Cut(80, 29, 4));
-  for (const bool strict : {false, true}) EXPECT_EQ(cut(16, 12680, 1088, false, strict), Cut(40, 64, 2));  // five tiles
-  EXPECT_EQ(cut(64, 12680, 1088, false), Cut(80, 53, 2));                                                  // three
+  EXPECT_EQ(cut(64, 12680, 1088, false, true), Cut(40, 64, 2));  // five
+  EXPECT_EQ(cut(64, 12680, 1088, false), Cut(80, 53, 2));        // three
+  for (const bool strict : {false, true}) {
+    EXPECT_EQ(cut(16, 12680, 1088, false, strict), Cut(64, 100, 1));  // two
+    EXPECT_EQ(cut(16, 6728, 1032, true, strict), Cut(64, 106, 1));
+    EXPECT_EQ(cut(32, 3184, 1032, true, strict), Cut(64, 50, 2));
+  }
+}
+
+TEST(NarrowPlan, FewRowsAreTheColumnsOfTilesOf64) {
+  const auto plan = [](int64_t rows, int64_t out, int64_t in, bool combined) {
+    return plan_narrow({.rows = rows, .out = out, .in = in, .combined = combined, .strict = true}, kSms);
+  };
+  EXPECT_EQ(plan(3, 8224, 1024, false).turned_rows(), 16);
+  EXPECT_EQ(plan(32, 8224, 1024, false).turned_rows(), 32);
+  EXPECT_EQ(plan(33, 8224, 1024, false).turned_rows(), 0);
+  EXPECT_EQ(plan(16, 1024, 2048, false).turned_rows(), 16);
+  EXPECT_EQ(plan(16, 2560, 4096, false).turned_rows(), 0);  // tiles of 96
+  EXPECT_EQ(plan(16, 3584, 1024, true).turned_rows(), 16);
+  EXPECT_EQ(plan(17, 3584, 1024, true).turned_rows(), 0);
+  // Of a block that is alone, warps that have rows of one of two weights hand their sums on.
+  EXPECT_EQ(plan(16, 3584, 1024, true).blocks, 1);
+  EXPECT_EQ(plan(16, 3584, 1024, true).join_bytes(), 4 * 2 * NarrowPlan::kUnitBytes);
+  EXPECT_EQ(plan(17, 3584, 1024, true).join_bytes(), 0);
+  EXPECT_EQ(plan(16, 8224, 1024, false).join_bytes(), 0);
 }
 
 TEST(NarrowPlan, ClustersFindRoomAtOnce) {
@@ -262,7 +286,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kF16, kF16, 3000, 968, Also::kNothing, kSiluMul}, Case{kBF16, kBF16, 6296, 968, Also::kNothing, kSiluMul},
         Case{kBF16, kBF16, 2000, 1160, Also::kNothing, kSiluMul}, Case{kBF16, kBF16, 12680, 1088, Also::kBoth},
         Case{kF16, kF32, 2000, 1088}, Case{kBF16, kBF16, 1024, 64}, Case{kF16, kF16, 8456, 1024},
-        Case{kBF16, kBF16, 2120, 1032, Also::kNothing, kSiluMul}),
+        Case{kBF16, kBF16, 2120, 1032, Also::kNothing, kSiluMul},
+        Case{kF16, kF16, 6728, 1032, Also::kNothing, kSiluMul},
+        Case{kBF16, kBF16, 3184, 1032, Also::kNothing, kSiluMul}),
     [](const auto& of) { return std::to_string(of.param.out) + "x" + std::to_string(of.param.in); });
 
 }  // namespace

@@ -37,6 +37,19 @@ struct NarrowPlan {
 
   // Parts whose sums a block has side by side, neighbours: as many as there are registers for.
   static constexpr int group_of(int columns) { return columns <= 64 ? 4 : 2; }
+  // Rows of x are the 64 rows of a product, which leaves its columns to a tile's width. Few of them are its columns
+  // instead, and a weight's rows its rows: the sooner done, the fewer. Of two weights, each has half of those rows then
+  // and half of the warps: their sums meet in shared memory, which pays for the fewest rows of x only.
+  static constexpr int kTurnedColumns = 64;
+  static constexpr int most_turned_rows(int weights) { return 32 / weights; }
+  // Of x, that are the columns; 0: they are the rows.
+  constexpr int turned_rows() const {
+    return columns == kTurnedColumns && box_rows <= most_turned_rows(weights) ? box_rows : 0;
+  }
+  // Of a tile, to compare plans: weights from memory, x from the L2 cache at half of that, and a product's columns.
+  constexpr int cost() const {
+    return turned_rows() > 0 && weights == 1 ? 2 * (columns + box_rows) : 3 * columns + box_rows;
+  }
   constexpr int weight_columns() const { return columns / weights; }
   constexpr int stage_bytes() const { return kStageChunks * (columns + box_rows) * kChunk * 2; }
   constexpr int units() const { return box_rows / 16 * (weight_columns() / 8); }
@@ -44,7 +57,12 @@ struct NarrowPlan {
   constexpr int share() const { return (units() + blocks - 1) / blocks; }
   // Of a block: whose sums are summands of their own, where it is not alone.
   constexpr int parts() const { return order == Order::kParts ? kParts / blocks : 1; }
-  constexpr int join_bytes() const { return blocks > 1 ? blocks * parts() * share() * weights * kUnitBytes : 0; }
+  // Of sums that warps or blocks hand on: a block alone has some only where a warp has one weight's half of a unit.
+  constexpr int join_bytes() const {
+    const int unit = share() * weights * kUnitBytes;
+    if (blocks > 1) return blocks * parts() * unit;
+    return weights == 2 && turned_rows() > 0 ? unit : 0;
+  }
   constexpr int shared_bytes() const { return stages * (stage_bytes() + 16) + join_bytes() + 16; }
 };
 
@@ -95,8 +113,8 @@ constexpr int64_t clusters_at_once(int num_sms, int blocks) {
   return std::max<int64_t>(blocks > 2 ? num_sms * 10 / (11 * blocks) : num_sms / blocks, 1);
 }
 
-// The columns, of those that are allowed, with which a cluster of so many blocks takes the least of weights and of x
-// (from the L2 cache, which costs half as much). None: no columns.
+// The columns, of those that are allowed, with which a cluster of so many blocks costs least, of equals the most. None:
+// no columns.
 template <class Allowed>
 constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, int blocks, NarrowPlan next, const Allowed& allowed) {
   constexpr int kFewestStages = 3;
@@ -109,18 +127,20 @@ constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, int blocks, NarrowPl
         (narrow_chunks(s) + NarrowPlan::kStageChunks - 1) / NarrowPlan::kStageChunks;  // one or more for each block
     if (columns % (next.weights * 8) != 0 || blocks > stages || blocks > num_sms) continue;
     next.clusters = narrow_clusters(narrow_tiles(s, next), clusters_at_once(num_sms, blocks));
-    const int64_t cost = narrow_rounds(s, next) * (2 * columns + next.box_rows);
-    if (stages_with_room(next) < kFewestStages || !allowed(next) || (least > 0 && cost >= least)) continue;
+    const int64_t cost = narrow_rounds(s, next) * next.cost();
+    if (stages_with_room(next) < kFewestStages || !allowed(next) || (least > 0 && cost > least)) continue;
     least = cost, best = next;
   }
   return best;
 }
 
-// Blocks that are alone where they keep four fifths of the multiprocessors busy. Else clusters of four where all of
-// them run at once: they leave some multiprocessors to the next kernel, which begins there. Else of two.
+// Blocks that are alone where they keep four fifths of the multiprocessors busy, or seven tenths with few rows of x.
+// Else clusters of four where all of them run at once: they leave some multiprocessors to the next kernel, which begins
+// there. Else of two.
 constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, const NarrowPlan& whole) {
-  NarrowPlan plan =
-      cut(s, num_sms, 1, whole, [&](const NarrowPlan& p) { return p.columns >= 48 && p.clusters * 5 >= num_sms * 4; });
+  NarrowPlan plan = cut(s, num_sms, 1, whole, [&](const NarrowPlan& p) {
+    return p.columns >= 48 && p.clusters * 10 >= num_sms * (p.turned_rows() > 0 ? 7 : 8);
+  });
   if (plan.columns == 0) {
     plan = cut(s, num_sms, 4, whole, [&](const NarrowPlan& p) { return p.columns >= 64 && narrow_rounds(s, p) == 1; });
   }

@@ -10,7 +10,7 @@
 // matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone adds
 // them up as they come.
 #pragma once
-#include "headrace/kernels/cuda/matmul/narrow_work.cuh"
+#include "headrace/kernels/cuda/matmul/narrow_unit.cuh"
 #include "headrace/kernels/cuda/matmul/shared_piece.cuh"
 #include "headrace/kernels/cuda/primitives/cluster.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
@@ -73,66 +73,6 @@ struct Producer {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// A unit of a tile's sums: a warp's 16 rows of x and 8 columns of each weight. Unit u, of warp u % warps and columns
-// u / warps, is added up by block u % blocks, as the u / blocks-th of its share.
-template <class S>
-struct Unit {
-  using Sums = float[S::kWeights][4];
-  using T = typename S::Element;
-  const Params& p;
-  int row, column;  // a lane has this column and the next, of this row and 8 behind it
-  uint32_t residual[2] = {};
-  float bias[2] = {};
-
-  __device__ Unit(const Params& params, int tile, int warp, int columns)
-      : p(params),
-        row(warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4),
-        column(tile * S::kWeightColumns + columns * 8 + static_cast<int>(threadIdx.x) % 4 * 2) {}
-
-  // What is added to the results: asked for before they are there.
-  __device__ void ask() {
-    if (p.result.residual.data != nullptr) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (inside(h)) residual[h] = __ldcg(word(p.result.residual, h));
-      }
-    }
-    if (p.result.bias != nullptr) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        if (column + c < p.out) bias[c] = load(p.result.bias, p.result.bias_type, column + c);
-      }
-    }
-  }
-  __device__ void write(Sums& sums) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float low = sums[0][h * 2], high = sums[0][h * 2 + 1];
-      if constexpr (S::kWeights == 2) {
-        low = quick_silu(low) * sums[1][h * 2], high = quick_silu(high) * sums[1][h * 2 + 1];
-      } else {  // two that are combined have neither; -0 is to stay what it is
-        const float2 also = unpack2<T>(residual[h]);
-        low = low + bias[0] + also.x, high = high + bias[1] + also.y;
-      }
-      if (p.result.y.type == DType::kF32) {
-        store(h, 0, low), store(h, 1, high);
-      } else if (inside(h)) {
-        *word(p.result.y, h) = pack2<T>(low, high);
-      }
-    }
-  }
-
- private:
-  __device__ bool inside(int h) const { return column < p.out && row + h * 8 < p.rows; }
-  __device__ uint32_t* word(const Rows& rows, int h) const {
-    return reinterpret_cast<uint32_t*>(static_cast<T*>(rows.data) + rows.at(row + h * 8) + column);
-  }
-  __device__ void store(int h, int next, float x) const {
-    if (column + next >= p.out || row + h * 8 >= p.rows) return;
-    static_cast<float*>(p.result.y.data)[p.result.y.at(row + h * 8) + column + next] = x;
-  }
-};
-
 template <class S>
 struct Consumer {
   using T = typename S::Element;
@@ -145,7 +85,7 @@ struct Consumer {
     Stages stages{{p.stages}};
     uint32_t phase = 0;
     for (Work<S> work(p); work.inside(); phase ^= 1) {
-      if (!alone() && threadIdx.x == 0) {
+      if (!S::kAlone && threadIdx.x == 0) {
         barrier_expect(shared.sent(), share(work.rank) * summands() * S::kWeights * NarrowPlan::kUnitBytes);
       }
       Sums sums;
@@ -154,27 +94,28 @@ struct Consumer {
       } else {
         multiply(work, stages, sums);
       }
-      if (alone()) {
+      if constexpr (S::kAlone && !S::kHalves) {
         write_all(work.tile, sums);
+        work.next_tile();
       } else {
-        if (!S::kParts) {
+        if (!S::kParts || S::kAlone) {
           wait_for_room(work, phase);
           send_all(work.rank, sums);
         }
         join(work, phase);
+        work.next_tile();
+        if (work.inside()) give_room();
       }
-      work.next_tile();
-      if (!alone() && work.inside()) give_room();
     }
   }
 
  private:
-  __device__ bool alone() const { return p.blocks == 1; }
   __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
-  // Sums that are added up to a result's, of a block that is not alone.
-  __device__ int summands() const { return p.blocks * p.parts; }
+  // Sums that are added up to a result's.
+  __device__ int summands() const { return S::kAlone ? 1 : p.blocks * p.parts; }
   // Until the others' memory is free.
   __device__ void wait_for_room(const Work<S>& work, uint32_t phase) const {
+    if (S::kAlone) return;
     if (work.first) {
       cluster_wait_acquire();  // the others have begun
     } else {
@@ -188,7 +129,9 @@ struct Consumer {
     const uint32_t weights = uniform(operand_low(shared.weights<S>(stage) + chunk * S::kChunkBytes, 0));
 #pragma unroll
     for (int k = 0; k < NarrowPlan::kChunk / 16; ++k) {
-      wgmma_shared<T>(sums, operand(x + k * 2), operand(weights + k * 2), k == 0 ? first : Add::kYes);
+      const uint64_t rows = operand((S::kTurned ? weights : x) + k * 2),
+                     columns = operand((S::kTurned ? x : weights) + k * 2);
+      wgmma_shared<T>(sums, rows, columns, k == 0 ? first : Add::kYes);
     }
   }
   // The stage that comes, and the one before it, while its products go on.
@@ -247,10 +190,10 @@ struct Consumer {
       finish(stages);
 #pragma unroll
       for (int i = 0; i < S::kGroup; ++i) hold(sums[i]);
-      if (!alone() && group == begin) wait_for_room(work, phase);
+      if (!S::kAlone && group == begin) wait_for_room(work, phase);
 #pragma unroll
       for (int i = 0; i < S::kGroup; ++i) {
-        if (alone()) {
+        if constexpr (S::kAlone) {
           for_all([&](int t, int j) { totals[t][j] += sums[i][t][j]; });
         } else {
           send_all(group + i, sums[i]);
@@ -279,26 +222,19 @@ struct Consumer {
   // A few units at a time, since one's residual shall not wait until another's is there.
   __device__ void write_all(int tile, const Sums& sums) const {
     constexpr int kTogether = 4;
-    if (warp >= p.warps) return;
+    if (!has_units()) return;
 #pragma unroll
     for (int first = 0; first < S::kUnitTiles; first += kTogether) {
-      uint32_t residual[kTogether][2];
-      float bias[kTogether][2];
+      Addends addends[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether && first + i < S::kUnitTiles; ++i) {
-        Unit<S> unit(p, tile, warp, first + i);
-        unit.ask();
-#pragma unroll
-        for (int j = 0; j < 2; ++j) residual[i][j] = unit.residual[j], bias[i][j] = unit.bias[j];
+        Unit<S>(p, tile, warp, first + i).ask(addends[i]);
       }
 #pragma unroll
       for (int i = 0; i < kTogether && first + i < S::kUnitTiles; ++i) {
-        Unit<S> unit(p, tile, warp, first + i);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) unit.residual[j] = residual[i][j], unit.bias[j] = bias[i][j];
         typename Unit<S>::Sums of_unit;
         copy_unit(sums, first + i, of_unit);
-        unit.write(of_unit);
+        Unit<S>(p, tile, warp, first + i).write(of_unit, addends[i]);
       }
     }
   }
@@ -307,21 +243,32 @@ struct Consumer {
   __device__ uint32_t slot(int from, int of_share) const {
     return shared.join() + ((from * p.share + of_share) * S::kWeights * 32 + lane) * 16;
   }
+  __device__ bool has_units() const { return S::kTurned || warp < p.warps; }
+  // Warps that have the units of one weight: all of them, or half of them each; else those with rows of x.
+  __device__ int unit_warps() const { return S::kTurned ? kWarps / S::kWeights : p.warps; }
   __device__ void send_all(int from, const Sums& sums) const {
-    if (warp >= p.warps) return;
-    int of_share = 0, to = warp;
+    if (!has_units()) return;
+    int of_share = 0, to = S::kTurned ? warp % unit_warps() : warp;  // no division by what is known late
 #pragma unroll
-    for (int i = 0; i < S::kUnitTiles; ++i, to += p.warps) {
+    for (int i = 0; i < S::kUnitTiles; ++i, to += unit_warps()) {
       for (; to >= p.blocks; to -= p.blocks) ++of_share;
       const uint32_t here = slot(from, of_share);
-      typename Unit<S>::Sums of_unit;
-      copy_unit(sums, i, of_unit);
+      if constexpr (S::kTurned) {
+        send_to(to, here + warp / unit_warps() * NarrowPlan::kUnitBytes, sums[i]);
+      } else {
 #pragma unroll
-      for (int w = 0; w < S::kWeights; ++w) {
-        const float(&v)[4] = of_unit[w];
-        send(address_in(here + w * NarrowPlan::kUnitBytes, to), address_in(shared.sent(), to),
-             make_float4(v[0], v[1], v[2], v[3]));
+        for (int w = 0; w < S::kWeights; ++w) {
+          send_to(to, here + w * NarrowPlan::kUnitBytes, sums[i + w * S::kUnitTiles]);
+        }
       }
+    }
+  }
+  __device__ void send_to(int block, uint32_t here, const float (&v)[4]) const {
+    const float4 four = make_float4(v[0], v[1], v[2], v[3]);
+    if constexpr (S::kAlone) {
+      store_piece(here, reinterpret_cast<const uint4&>(four));
+    } else {
+      send(address_in(here, block), address_in(shared.sent(), block), four);
     }
   }
   // Adds up this block's share, in the order of the blocks and of their parts.
@@ -330,9 +277,10 @@ struct Consumer {
     bool waited = false;
     for (int i = warp; i < count || !waited; i += kWarps) {
       const int number = i * p.blocks + work.rank;
-      Unit<S> unit(p, work.tile, number % p.warps, number / p.warps);
-      if (i < count) unit.ask();
-      if (!waited) barrier_wait_sent(shared.sent(), phase);
+      Unit<S> unit(p, work.tile, number % unit_warps(), number / unit_warps());
+      Addends addends;
+      if (i < count) unit.ask(addends);
+      if (!waited) wait_for_sums(phase);
       waited = true;
       if (i >= count) break;
       typename Unit<S>::Sums sums = {};
@@ -344,13 +292,16 @@ struct Consumer {
           sums[w][2] += __uint_as_float(v.z), sums[w][3] += __uint_as_float(v.w);
         }
       }
-      unit.write(sums);
+      unit.write(sums, addends);
     }
+  }
+  __device__ void wait_for_sums(uint32_t phase) const {
+    S::kAlone ? named_barrier<1, kMultipliers>() : barrier_wait_sent(shared.sent(), phase);
   }
   // The sums of this tile are read: the next ones may come.
   __device__ void give_room() const {
     named_barrier<1, kMultipliers>();
-    if (threadIdx.x < static_cast<unsigned>(p.blocks))
+    if (!S::kAlone && threadIdx.x < static_cast<unsigned>(p.blocks))
       barrier_arrive_having_read_in(address_in(shared.taken(), threadIdx.x));
   }
 };
@@ -373,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
   }
   __syncthreads();
   let_next_start();
-  if (p.blocks > 1) cluster_arrive_release();
+  if constexpr (!S::kAlone) cluster_arrive_release();
   if (threadIdx.x >= kMultipliers) {
     const Producer<S> producer{p, shared};
     if (threadIdx.x == kMultipliers) producer.fill_with_weights();
@@ -391,24 +342,33 @@ void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
                static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
 }
 
-// With the columns that the plan has.
-template <class T, int kWeights, NarrowPlan::Order kOrder>
+// With the columns and the turned rows that the plan has.
+template <class T, int kWeights, NarrowPlan::Order kOrder, bool kAlone>
 void launch_columns(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  const auto launch_if = [&]<size_t kIndex>(std::integral_constant<size_t, kIndex>) {
-    constexpr int kColumns = NarrowPlan::kColumns[kIndex];
-    if constexpr (kColumns % (kWeights * 8) == 0) {
-      if (plan.columns == kColumns) launch<Shape<T, kColumns, kWeights, kOrder>>(p, plan, stream);
+  const auto launch_if = [&]<int kColumns, int kTurnedRows>(std::integer_sequence<int, kColumns, kTurnedRows>) {
+    if constexpr (kColumns % (kWeights * 8) == 0 && kTurnedRows <= NarrowPlan::most_turned_rows(kWeights)) {
+      if (plan.columns == kColumns && plan.turned_rows() == kTurnedRows) {
+        launch<Shape<T, kColumns, kWeights, kOrder, kTurnedRows, kAlone>>(p, plan, stream);
+      }
     }
   };
   [&]<size_t... kIndices>(std::index_sequence<kIndices...>) {
-    (launch_if(std::integral_constant<size_t, kIndices>()), ...);
+    (launch_if(std::integer_sequence<int, NarrowPlan::kColumns[kIndices], 0>()), ...);
   }
   (std::make_index_sequence<NarrowPlan::kColumns.size()>());
+  launch_if(std::integer_sequence<int, NarrowPlan::kTurnedColumns, 16>());
+  launch_if(std::integer_sequence<int, NarrowPlan::kTurnedColumns, 32>());
+}
+
+template <class T, int kWeights, NarrowPlan::Order kOrder>
+void launch_blocks(const Params& p, const NarrowPlan& plan, const Stream& stream) {
+  plan.blocks == 1 ? launch_columns<T, kWeights, kOrder, true>(p, plan, stream)
+                   : launch_columns<T, kWeights, kOrder, false>(p, plan, stream);
 }
 
 template <class T, NarrowPlan::Order kOrder>
 void launch_of(const Params& p, const NarrowPlan& plan, const Stream& stream) {
-  plan.weights == 2 ? launch_columns<T, 2, kOrder>(p, plan, stream) : launch_columns<T, 1, kOrder>(p, plan, stream);
+  plan.weights == 2 ? launch_blocks<T, 2, kOrder>(p, plan, stream) : launch_blocks<T, 1, kOrder>(p, plan, stream);
 }
 
 }  // namespace headrace::cuda::narrow

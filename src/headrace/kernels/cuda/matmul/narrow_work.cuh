@@ -24,32 +24,40 @@ struct Params {
   int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
 };
 
-template <class T, int kTileColumns, int kTileWeights, NarrowPlan::Order kOrder>
+// `kTurnedRows` of x, and zeros, are the columns of a product where a weight's rows are its rows; else 0.
+template <class T, int kTileColumns, int kTileWeights, NarrowPlan::Order kOrder, int kTurnedRows, bool kOneBlock>
 struct Shape {
   using Element = T;
   static constexpr bool kParts = kOrder == NarrowPlan::Order::kParts;
-  static constexpr int kColumns = kTileColumns, kWeights = kTileWeights, kTiles = kColumns / 8;
+  static constexpr bool kTurned = kTurnedRows > 0;
+  static constexpr bool kAlone = kOneBlock;                      // no clusters
+  static constexpr bool kHalves = kTurned && kTileWeights == 2;  // of a unit: each is in another warp
+  static constexpr int kColumns = kTileColumns, kWeights = kTileWeights;
+  static constexpr int kTiles = (kTurned ? kTurnedRows : kColumns) / 8;  // of a warp's sums
   static constexpr int kWeightColumns = kColumns / kWeights;
-  static constexpr int kUnitTiles = kTiles / kWeights;  // units of a warp
+  static constexpr int kUnitTiles = kTurned ? kTiles : kTiles / kWeights;  // units of a warp, or halves of units
   static constexpr int kChunks = NarrowPlan::kStageChunks, kGroup = NarrowPlan::group_of(kColumns);
   static_assert(kGroup % kChunks == 0 && NarrowPlan::kFewestBoxRows + kChunks * kColumns >= 64);  // rows of x to read
   static constexpr int kChunkBytes = kColumns * kRowBytes;                                        // of weights
 };
 
 // Of the launch. Blocks that are alone are not launched as clusters.
-__device__ inline int block_of_cluster(const Params& p) {
+template <class S>
+__device__ int block_of_cluster() {
   int value = 0;
-  if (p.blocks > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(value));
+  if constexpr (!S::kAlone) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(value));
   return value;
 }
-__device__ inline int cluster_of_block(const Params& p) {
+template <class S>
+__device__ int cluster_of_block() {
   int value = static_cast<int>(blockIdx.x);
-  if (p.blocks > 1) asm("mov.u32 %0, %%clusterid.x;" : "=r"(value));
+  if constexpr (!S::kAlone) asm("mov.u32 %0, %%clusterid.x;" : "=r"(value));
   return value;
 }
-__device__ inline int num_clusters(const Params& p) {
+template <class S>
+__device__ int num_clusters() {
   int value = static_cast<int>(gridDim.x);
-  if (p.blocks > 1) asm("mov.u32 %0, %%nclusterid.x;" : "=r"(value));
+  if constexpr (!S::kAlone) asm("mov.u32 %0, %%nclusterid.x;" : "=r"(value));
   return value;
 }
 
@@ -61,9 +69,9 @@ struct Work {
   int rank, tile, chunk, group, of_group = 0, step = 0;
   bool first = true;
   __device__ explicit Work(const Params& params)
-      : p(params), rank(block_of_cluster(p)), tile(cluster_of_block(p)), chunk(first_chunk()), group(chunk) {}
+      : p(params), rank(block_of_cluster<S>()), tile(cluster_of_block<S>()), chunk(first_chunk()), group(chunk) {}
   __device__ bool inside() const { return tile < p.tiles; }
-  __device__ void next_tile() { tile += num_clusters(p), first = false; }
+  __device__ void next_tile() { tile += num_clusters<S>(), first = false; }
   // Of fast mode.
   __device__ int steps() const { return p.steps + (rank < p.steps_more ? 1 : 0); }
   __device__ void next() {
