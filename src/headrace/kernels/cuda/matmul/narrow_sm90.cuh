@@ -1,12 +1,13 @@
 // Products of 3 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
 //
 // The rows of x are the 64 rows of a product, and rows of the weights its columns, since a product may have any
-// multiple of 8 columns: so a tile can be what gives each multiprocessor the same share of the weights. Clusters take
-// tiles in turn: so many rows of a weight, or half of them of each of two that are combined. Each block of a cluster
-// takes a part of `in` of every tile. Two threads fill a ring of stages, one of them with weights, before the kernel
-// that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block that is
-// alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile in the
-// order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
+// multiple of 8 columns: so a tile can be what gives each multiprocessor the same share of the weights. Tiles of 64
+// rows are turned round where there are few rows of x: those of the weights are the 64 rows, and x the columns.
+// Clusters take tiles in turn: so many rows of a weight, or half of them of each of two that are combined. Each block
+// of a cluster takes a part of `in` of every tile. Two threads fill a ring of stages, one of them with weights, before
+// the kernel that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block
+// that is alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile
+// in the order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
 // matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone adds
 // them up as they come.
 #pragma once

@@ -19,10 +19,26 @@ struct Addends {
   float bias[2] = {};
 };
 
+template <class S>
+using UnitSums = float[S::kWeights][4];
+
+// A lane's two neighbours of `half` of a unit's sums, with what is added to them: of one weight, or silu(first) *
+// second of two, which have neither residual nor bias.
+template <class S>
+__device__ float2 results_of(const UnitSums<S>& sums, int half, uint32_t residual, float2 bias) {
+  const float low = sums[0][half * 2], high = sums[0][half * 2 + 1];
+  if constexpr (S::kWeights == 2) {
+    return make_float2(quick_silu(low) * sums[1][half * 2], quick_silu(high) * sums[1][half * 2 + 1]);
+  } else {  // -0 is to stay what it is
+    const float2 also = unpack2<typename S::Element>(residual);
+    return make_float2(low + bias.x + also.x, high + bias.y + also.y);
+  }
+}
+
 // A warp's 16 rows of x, and 8 columns of each weight.
 template <class S>
 struct RowsUnit {
-  using Sums = float[S::kWeights][4];
+  using Sums = UnitSums<S>;
   using T = typename S::Element;
   const Params& p;
   int row, column;  // a lane has this column and the next, of this row and 8 behind it
@@ -50,13 +66,8 @@ struct RowsUnit {
   __device__ void write(const Sums& sums, const Addends& addends) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float low = sums[0][h * 2], high = sums[0][h * 2 + 1];
-      if constexpr (S::kWeights == 2) {
-        low = quick_silu(low) * sums[1][h * 2], high = quick_silu(high) * sums[1][h * 2 + 1];
-      } else {  // two that are combined have neither; -0 is to stay what it is
-        const float2 also = unpack2<T>(addends.residual[h]);
-        low = low + addends.bias[0] + also.x, high = high + addends.bias[1] + also.y;
-      }
+      const auto [low, high] =
+          results_of<S>(sums, h, addends.residual[h], make_float2(addends.bias[0], addends.bias[1]));
       if (p.result.y.type == DType::kF32) {
         store(h, 0, low), store(h, 1, high);
       } else if (inside(h)) {
@@ -79,7 +90,7 @@ struct RowsUnit {
 // Turned round: a warp's 16 rows of a weight, and of the other where two are combined, and 8 rows of x.
 template <class S>
 struct TurnedUnit {
-  using Sums = float[S::kWeights][4];
+  using Sums = UnitSums<S>;
   using T = typename S::Element;
   const Params& p;
   int first_row, first_token, lane;  // rows of the weight, and of x
@@ -102,13 +113,8 @@ struct TurnedUnit {
   __device__ void write(const Sums& sums, const Addends& addends) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float low = sums[0][h * 2], high = sums[0][h * 2 + 1];
-      if constexpr (S::kWeights == 2) {
-        low = quick_silu(low) * sums[1][h * 2], high = quick_silu(high) * sums[1][h * 2 + 1];
-      } else {  // two that are combined have neither; -0 is to stay what it is
-        const float2 also = unpack2<T>(movmatrix(addends.residual[h]));
-        low = low + addends.bias[h] + also.x, high = high + addends.bias[h] + also.y;
-      }
+      const uint32_t residual = S::kWeights == 1 ? movmatrix(addends.residual[h]) : 0;
+      const auto [low, high] = results_of<S>(sums, h, residual, make_float2(addends.bias[h], addends.bias[h]));
       if (p.result.y.type == DType::kF32) {
         store(h, 0, low), store(h, 1, high);
       } else {
