@@ -48,7 +48,7 @@ struct RowsUnit {
         row(warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4),
         column(tile * S::kWeightColumns + columns * 8 + static_cast<int>(threadIdx.x) % 4 * 2) {}
 
-  // Asked for before the results are there. By reference: a copy would wait for what was asked for.
+  // Asked for before the results are there.
   __device__ void ask(Addends& addends) const {
     if (p.result.residual.data != nullptr) {
 #pragma unroll
