@@ -46,7 +46,8 @@ struct NarrowPlan {
   constexpr int turned_rows() const {
     return columns == kTurnedColumns && box_rows <= most_turned_rows(weights) ? box_rows : 0;
   }
-  // Of a tile, to compare plans: weights from memory, x from the L2 cache at half of that, and a product's columns.
+  // Of a tile, to compare plans: weights from memory, x from the L2 cache at half of that, and a product's columns. Two
+  // weights gain less by turning round, as their sums meet: measured, not to be preferred.
   constexpr int cost() const {
     return turned_rows() > 0 && weights == 1 ? 2 * (columns + box_rows) : 3 * columns + box_rows;
   }

@@ -357,6 +357,7 @@ void launch_columns(const Params& p, const NarrowPlan& plan, const Stream& strea
     (launch_if(std::integer_sequence<int, NarrowPlan::kColumns[kIndices], 0>()), ...);
   }
   (std::make_index_sequence<NarrowPlan::kColumns.size()>());
+  static_assert(NarrowPlan::kFewestBoxRows == 16 && NarrowPlan::most_turned_rows(1) == 32);  // all that there are
   launch_if(std::integer_sequence<int, NarrowPlan::kTurnedColumns, 16>());
   launch_if(std::integer_sequence<int, NarrowPlan::kTurnedColumns, 32>());
 }

@@ -1,5 +1,6 @@
 // What a block of narrow_sm90.cuh adds up and writes at a time: a unit of a tile's sums is what a warp has of 8 columns
-// of a product.
+// of a product. Unit u of a tile, of warp u % warps and 8 columns u / warps, is added up by block u % blocks, as the
+// u / blocks-th of its share.
 #pragma once
 #include "headrace/kernels/cuda/matmul/narrow_work.cuh"
 #include "headrace/kernels/cuda/primitives/pairs.cuh"
