@@ -1,6 +1,7 @@
 // The two ops that multiply by weights: which kernel does it, and the parts of a fused one that has none of its own.
 #include "headrace/kernels/cuda/matmul/matmul.h"
 #include "headrace/kernels/cuda/matmul/product_chain.h"
+#include "headrace/kernels/cuda/matmul/product_chain_plan.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/primitives/element.cuh"
 #include "headrace/kernels/cuda/stream.h"
@@ -9,18 +10,6 @@ namespace headrace::cuda {
 namespace {
 
 enum class Chained : uint8_t { kWhereFaster, kAlways };
-
-// Products of few rows wait for those that follow them, in both modes: a chain adds in strict mode's order, but for the
-// squares of rows that are too long for rms_norm's.
-bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
-  const Stream& stream = stream_with_waiting(context);
-  if (!ProductChain::supports(a, stream)) return false;
-  const bool strict = context.determinism == Determinism::kStrict;
-  if (strict && a.norm_weight && a.x.dim(1) > kLongestOrderedNorm) return false;
-  if (chained == Chained::kWhereFaster && !ProductChain::pays(a)) return false;
-  stream.chain->add(a, stream);
-  return true;
-}
 
 // One product without a norm.
 void multiply(const FusedLinearArgs& a, const OpContext& context) {
@@ -104,11 +93,29 @@ void join_products(FusedLinearArgs& a) {
   a.num_products = kept + 1;
 }
 
-// Whether all of it goes to the kernel for 3 to 64 rows, behind a norm of its own.
+// Whether all of it goes to the kernel for 2 to 64 rows, behind a norm of its own.
 bool becomes_narrow(FusedLinearArgs a, const OpContext& context) {
   if (a.combine == FusedLinearArgs::Combine::kNone) join_products(a);
   a.norm_weight = {};
-  return narrow_supports(a, context.determinism, stream_of(context));
+  return narrow_supports(a, context.determinism, stream_with_waiting(context));
+}
+
+// Whether products of few rows are to wait for those that follow them.
+bool pays_chained(const FusedLinearArgs& a, const OpContext& context) {
+  if (!ProductChain::pays(a)) return false;
+  const bool few = a.x.dim(0) <= ChainPlan::kMostFastRows;
+  return few || context.determinism == Determinism::kStrict || !becomes_narrow(a, context);
+}
+
+// In both modes: a chain adds in strict mode's order, but for the squares of rows that are too long for rms_norm's.
+bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
+  const Stream& stream = stream_with_waiting(context);
+  if (!ProductChain::supports(a, stream)) return false;
+  const bool strict = context.determinism == Determinism::kStrict;
+  if (strict && a.norm_weight && a.x.dim(1) > kLongestOrderedNorm) return false;
+  if (chained == Chained::kWhereFaster && !pays_chained(a, context)) return false;
+  stream.chain->add(a, stream);
+  return true;
 }
 
 // The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of

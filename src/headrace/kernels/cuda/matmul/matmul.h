@@ -30,7 +30,7 @@ void ordered_matmul_sm90(const FusedLinearArgs& args, const Stream& stream);
 bool gate_up_sm90_supports(const FusedLinearArgs& args, const Stream& stream);
 void gate_up_sm90(const FusedLinearArgs& args, const Stream& stream);
 
-// 3 to 64 rows of 16-bit floats, one product or two that are combined, without a norm, where that is faster than other
+// 2 to 64 rows of 16-bit floats, one product or two that are combined, without a norm, where that is faster than other
 // kernels (narrow_plan.h). Under kStrict the bits of the other ordered products, else the sum's order depends on the
 // number of rows.
 bool narrow_supports(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);

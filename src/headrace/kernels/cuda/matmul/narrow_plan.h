@@ -1,4 +1,4 @@
-// Which products of 3 to 64 rows go to the kernel of narrow_sm90.cuh, and how they are cut. Pure: shapes in, choice
+// Which products of 2 to 64 rows go to the kernel of narrow_sm90.cuh, and how they are cut. Pure: shapes in, choice
 // out.
 #pragma once
 #include <algorithm>
@@ -16,9 +16,9 @@ struct NarrowShape {
 };
 
 struct NarrowPlan {
-  static constexpr int kFewest = 3, kMost = 64;  // rows
+  static constexpr int kFewest = 2, kMost = 64;  // rows
   static constexpr int kFewestBoxRows = 16;
-  static constexpr std::array kColumns = {40, 48, 64, 80, 96};
+  static constexpr std::array kColumns = {48, 64, 80, 96};
   static constexpr int kChunk = 64, kStageChunks = 2;   // elements of `in`, and neighbours of a stage
   static constexpr int kUnitBytes = 16 * 8 * 4;         // sums that a warp has of 8 columns
   static constexpr int kParts = 16, kPartLen = kChunk;  // of matmul_parts.cuh; a block has four or more
@@ -56,18 +56,19 @@ struct NarrowPlan {
   constexpr int units() const { return box_rows / 16 * (weight_columns() / 8); }
   // Of a tile's units, that each block adds up, at most.
   constexpr int share() const { return (units() + blocks - 1) / blocks; }
-  // Of a block: whose sums are summands of their own, where it is not alone.
+  // Of a block: whose sums are summands of their own, but for the first block's.
   constexpr int parts() const { return order == Order::kParts ? kParts / blocks : 1; }
+  // Sums that are added up to a result's. The first block adds up its parts itself, as they are the first ones.
+  constexpr int summands() const { return (blocks - 1) * parts() + 1; }
   // Of sums that warps or blocks hand on: a block alone has some only where a warp has one weight's half of a unit.
   constexpr int join_bytes() const {
-    const int unit = share() * weights * kUnitBytes;
-    if (blocks > 1) return blocks * parts() * unit;
-    return weights == 2 && turned_rows() > 0 ? unit : 0;
+    const bool handed_on = blocks > 1 || (weights == 2 && turned_rows() > 0);
+    return handed_on ? summands() * share() * weights * kUnitBytes : 0;
   }
   constexpr int shared_bytes() const { return stages * (stage_bytes() + 16) + join_bytes() + 16; }
 };
 
-// Where it is faster than other kernels: docs/performance/products.md, "3 to 64 rows". Heads of more than 32 rows are
+// Where it is faster than other kernels: docs/performance/products.md, "2 to 64 rows". Heads of more than 32 rows are
 // faster by the library; strict mode has none. Fewer outputs than 1024 were not measured.
 constexpr bool narrow_pays(const NarrowShape& s) {
   constexpr int64_t kFewRows = 32, kHead = int64_t{256} << 20, kFewestOutputs = 1024;
@@ -140,7 +141,7 @@ constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, int blocks, NarrowPl
 // there. Else of two.
 constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, const NarrowPlan& whole) {
   NarrowPlan plan = cut(s, num_sms, 1, whole, [&](const NarrowPlan& p) {
-    return p.columns >= 48 && p.clusters * 10 >= num_sms * (p.turned_rows() > 0 ? 7 : 8);
+    return p.clusters * 10 >= num_sms * (p.turned_rows() > 0 ? 7 : 8);
   });
   if (plan.columns == 0) {
     plan = cut(s, num_sms, 4, whole, [&](const NarrowPlan& p) { return p.columns >= 64 && narrow_rounds(s, p) == 1; });

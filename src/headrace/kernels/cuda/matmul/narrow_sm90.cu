@@ -78,6 +78,7 @@ Params params_of(const FusedLinearArgs& a, const NarrowPlan& plan) {
            .steps = steps / plan.blocks,
            .steps_more = steps % plan.blocks,
            .parts = plan.parts(),
+           .summands = plan.summands(),
            .warps = plan.box_rows / 16,
            .share = plan.share(),
            .whole_shares = plan.units() - (plan.units() - 1) / plan.blocks * plan.blocks};

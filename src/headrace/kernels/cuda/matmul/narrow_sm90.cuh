@@ -1,4 +1,4 @@
-// Products of 3 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
+// Products of 2 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
 //
 // The rows of x are the 64 rows of a product, and rows of the weights its columns, since a product may have any
 // multiple of 8 columns: so a tile can be what gives each multiprocessor the same share of the weights. Tiles of 64
@@ -8,8 +8,8 @@
 // the kernel that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block
 // that is alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile
 // in the order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
-// matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone adds
-// them up as they come.
+// matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone, and the
+// first one of a cluster, which has the first parts, adds them up as they come.
 #pragma once
 #include "headrace/kernels/cuda/matmul/narrow_unit.cuh"
 #include "headrace/kernels/cuda/matmul/shared_piece.cuh"
@@ -19,6 +19,7 @@
 
 namespace headrace::cuda::narrow {
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Fills stages with the x or the weights of their chunks, with zeros past the ends. A thread for each: neither waits
 // until the other's copies are asked for.
 template <class S>
@@ -56,7 +57,14 @@ struct Producer {
   template <class F>
   __device__ void for_stages(const F& fill) const {
     Place at{p.stages};
+    bool waited = S::kAlone;
     for (Work<S> work(p); work.inside(); work.next(), at.next()) {
+      // For the cluster's other blocks, which copies do not need: but racecheck lets nobody pass that barrier before all
+      // of its threads wait there. Before this one waits for others, that is.
+      if (!waited && at.phase == 1) {
+        cluster_wait_acquire_apart();
+        waited = true;
+      }
       barrier_wait(shared.empty(at.stage), at.phase ^ 1);
       fill(work, at.stage);
     }
@@ -73,7 +81,6 @@ struct Producer {
   }
 };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 template <class S>
 struct Consumer {
   using T = typename S::Element;
@@ -99,7 +106,7 @@ struct Consumer {
         write_all(work.tile, sums);
         work.next_tile();
       } else {
-        if (!S::kParts || S::kAlone) {
+        if (!S::kParts || work.rank == 0) {
           wait_for_room(work, phase);
           send_all(work.rank, sums);
         }
@@ -112,16 +119,10 @@ struct Consumer {
 
  private:
   __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
-  // Sums that are added up to a result's.
-  __device__ int summands() const { return S::kAlone ? 1 : p.blocks * p.parts; }
+  __device__ int summands() const { return S::kAlone ? 1 : p.summands; }
   // Until the others' memory is free.
   __device__ void wait_for_room(const Work<S>& work, uint32_t phase) const {
-    if (S::kAlone) return;
-    if (work.first) {
-      cluster_wait_acquire();  // the others have begun
-    } else {
-      barrier_wait_sent(shared.taken(), phase ^ 1);
-    }
+    if (!S::kAlone && !work.first) barrier_wait_sent(shared.taken(), phase ^ 1);
   }
 
   // One chunk of a stage.
@@ -171,7 +172,7 @@ struct Consumer {
     finish(stages);
     hold(sums);
   }
-  // All of the block's parts, a group of them at a time: of a block that is alone the totals, else each is sent.
+  // All of the block's parts, a group of them at a time: of a first block the totals, else each is sent.
   __device__ void multiply_parts(const Work<S>& work, Stages& stages, uint32_t phase, Sums& totals) const {
     for_all([&](int i, int j) { totals[i][j] = 0; });
     const int begin = work.rank * p.parts;
@@ -191,13 +192,13 @@ struct Consumer {
       finish(stages);
 #pragma unroll
       for (int i = 0; i < S::kGroup; ++i) hold(sums[i]);
-      if (!S::kAlone && group == begin) wait_for_room(work, phase);
+      if (work.rank > 0 && group == begin) wait_for_room(work, phase);
 #pragma unroll
       for (int i = 0; i < S::kGroup; ++i) {
-        if constexpr (S::kAlone) {
+        if (S::kAlone || work.rank == 0) {
           for_all([&](int t, int j) { totals[t][j] += sums[i][t][j]; });
         } else {
-          send_all(group + i, sums[i]);
+          send_all(group + i - p.parts + 1, sums[i]);
         }
       }
     }
@@ -333,6 +334,7 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
     return;
   }
   wait_for_previous();
+  if constexpr (!S::kAlone) cluster_wait_acquire();  // the others have begun
   Consumer<S>{p, shared, static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32}.run();
 #endif
 }

@@ -19,7 +19,8 @@ struct Params {
   int stages, stage_bytes, x_bytes;  // of a ring, of a stage, and of the x of one of its chunks
   int blocks, join_bytes;
   int steps, steps_more;    // stages of `in` that each block of a cluster takes; the first ones take one more
-  int parts;                // that a block has; sums that it hands on are one for each of these, or one
+  int parts;                // that a block has
+  int summands;             // of a result
   int warps;                // that have rows of x
   int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
 };

@@ -14,6 +14,8 @@ struct ChainStep {
 
 struct ChainPlan {
   static constexpr int kMostRows = 8;  // of x
+  // Above them narrow_sm90.cuh is faster in fast mode, where it takes a product; not in strict mode, measured.
+  static constexpr int kMostFastRows = 4;
   static constexpr int kChunkLen = 64, kSliceChunks = 8, kSliceLen = kSliceChunks * kChunkLen;
   // Neighbouring rows of a weight that come in one box; a slot of the ring has room for two boxes of a slice.
   static constexpr int kUnitRows = 4, kBoxBytes = kUnitRows * kSliceLen * 2, kSlotBytes = 2 * kBoxBytes;

@@ -15,6 +15,8 @@ __device__ inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ inline void cluster_wait_acquire() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// By some of a warp's threads.
+__device__ inline void cluster_wait_acquire_apart() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // The address of another block's shared memory.
 __device__ inline uint32_t address_in(uint32_t shared, unsigned block) {
