@@ -8,8 +8,8 @@
 // the kernel that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block
 // that is alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile
 // in the order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
-// matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone, and the
-// first one of a cluster, which has the first parts, adds them up as they come.
+// matmul_parts.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone, and
+// the first one of a cluster, which has the first parts, adds them up as they come.
 #pragma once
 #include "headrace/kernels/cuda/matmul/narrow_unit.cuh"
 #include "headrace/kernels/cuda/matmul/shared_piece.cuh"
@@ -59,8 +59,8 @@ struct Producer {
     Place at{p.stages};
     bool waited = S::kAlone;
     for (Work<S> work(p); work.inside(); work.next(), at.next()) {
-      // For the cluster's other blocks, which copies do not need: but racecheck lets nobody pass that barrier before all
-      // of its threads wait there. Before this one waits for others, that is.
+      // For the cluster's other blocks, which copies do not need: but racecheck lets nobody pass that barrier before
+      // all of its threads wait there. Before this one waits for others, that is.
       if (!waited && at.phase == 1) {
         cluster_wait_acquire_apart();
         waited = true;
