@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "kernels/kernel_sets.h"
 #include "support/all_close.h"
@@ -31,7 +32,7 @@ Tensor normed(const TensorView& x, const TensorView& weight) {
 }
 
 // rows: of the fused kernel with 8 and 16 rows, and of the parts; in: with a part that ends early.
-constexpr std::array kRows = {1, 3, 8, 9, 16, 17, 150};
+constexpr std::array kRows = {1, 2, 3, 8, 9, 16, 17, 150};
 constexpr Determinism kBoth[] = {Determinism::kFast, Determinism::kStrict};
 
 TEST_P(FusedLinear, SeveralProductsOfOneNormMatchTheOracle) {
@@ -92,15 +93,18 @@ TEST_P(FusedLinear, TheResidualMayBeTheResult) {
   }
 }
 
-// One row has a kernel of its own; inner sizes for each number of passes, with a part that ends early.
-TEST_P(FusedLinear, OneRowOfAnyLengthMatchesTheOracle) {
+// One row and two have a kernel of their own; inner sizes for each number of passes, with a part that ends early.
+TEST_P(FusedLinear, FewRowsOfAnyLengthMatchTheOracle) {
   for (const int64_t in : {72, 1024, 1160, 2048, 2120, 3584, 4096, 4104}) {
-    for (const DType type : {DType::kBF16, DType::kF16}) {
-      SCOPED_TRACE(testing::Message() << in << " " << name_of(type));
+    for (const auto& [rows, type] :
+         {std::pair{1, DType::kBF16}, {1, DType::kF16}, {2, DType::kF16}, {7, DType::kBF16}}) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << in << " " << name_of(type));
       const double size = 1 / std::sqrt(static_cast<double>(in));
-      const Tensor x = values(type, {1, in}), norm = values(DType::kF32, {in}, 0.1), n = normed(x, norm);
+      const Tensor x = values(type, {rows, in}), norm = values(DType::kF32, {in}, 0.1), n = normed(x, norm);
       const Tensor w0 = values(type, {76, in}, size), w1 = values(type, {76, in}, size), bias = values(type, {76});
-      const Tensor y(type, {1, 76}), want(type, {1, 76}), p0(DType::kF32, {1, 76}), p1(DType::kF32, {1, 76});
+      const Shape shape{rows, 76};
+      const Tensor y(type, shape), want(type, shape), p0(DType::kF32, shape), p1(DType::kF32, shape);
+      const Tensor residual = values(type, shape);
       const auto run = [&](FusedLinearArgs args) {
         poison(y);
         ops().fused_linear(args, {});
@@ -112,8 +116,8 @@ TEST_P(FusedLinear, OneRowOfAnyLengthMatchesTheOracle) {
       reference::linear({.x = n, .weight = w1, .y = p1}, {});
       const FusedLinearArgs of_norm{.x = x, .norm_weight = norm, .norm_form = WeightForm::kPlusOne};
       FusedLinearArgs added = of_norm;
-      added.products[0] = {w0, {}, y}, added.residual = bias.view().reshape({1, 76});
-      reference::pointwise({.kind = PointwiseKind::kAdd, .x = added.residual, .y = p0, .out = want}, {});
+      added.products[0] = {w0, {}, y}, added.residual = residual;
+      reference::pointwise({.kind = PointwiseKind::kAdd, .x = residual, .y = p0, .out = want}, {});
       run(added);
       FusedLinearArgs combined = of_norm;
       combined.products[0] = {w0, {}, y}, combined.products[1] = {w1, {}, {}}, combined.num_products = 2;
@@ -127,7 +131,7 @@ TEST_P(FusedLinear, OneRowOfAnyLengthMatchesTheOracle) {
 // The kernels of few and of many rows add in one order; sizes as models have them, more than one pass and part.
 TEST_P(FusedLinear, UnderStrictARowsBitsDoNotDependOnTheOtherRows) {
   const OpContext strict{.determinism = Determinism::kStrict};
-  for (const int64_t in : {1024, 2120, 3584}) {
+  for (const int64_t in : {1024, 2048, 2120, 3584}) {
     const Tensor x = values(DType::kBF16, {200, in}), w = values(DType::kBF16, {264, in}, 0.02);
     const Tensor norm = values(DType::kBF16, {in}, 0.1), all(DType::kBF16, {200, 264});
     const Tensor up = copy_of(w);
@@ -143,7 +147,8 @@ TEST_P(FusedLinear, UnderStrictARowsBitsDoNotDependOnTheOtherRows) {
     };
     for (const auto combine : {FusedLinearArgs::Combine::kNone, FusedLinearArgs::Combine::kSiluMul}) {
       run(x, all, combine);
-      for (const auto& [begin, end] : {std::array{0, 1}, {77, 78}, {5, 12}, {130, 146}, {100, 200}}) {
+      for (const auto& [begin, end] :
+           {std::array{0, 1}, {77, 78}, {31, 33}, {5, 12}, {60, 68}, {130, 146}, {100, 200}}) {
         const Tensor part(DType::kBF16, {end - begin, 264});
         run(x.view().slice(begin, end), part, combine);
         EXPECT_TRUE(bit_equal(part, all.view().slice(begin, end))) << in << ": " << begin << " to " << end;

@@ -1,5 +1,6 @@
 // What one device has been told and asked about kernels. Names no CUDA, so that its rules are tested without a device.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <unordered_map>
@@ -28,7 +29,15 @@ class KernelNotes {
     return found != resident_blocks_.end() ? found->second : resident_blocks_[kernel] = ask();
   }
 
+  // Whether the last products were of so few rows that they are chains, or held in registers. In such steps kernels
+  // without dynamic shared memory agree about a multiprocessor's memory (SharedShare); elsewhere the driver decides,
+  // which is faster there. Steps that alternate on a device are a little slower, no more. Measured:
+  // docs/performance/models.md, "How a multiprocessor's memory is divided".
+  void note_few_rows(bool few) { has_few_rows_ = few; }
+  bool has_few_rows() const { return has_few_rows_; }
+
  private:
+  std::atomic<bool> has_few_rows_ = false;
   std::mutex mutex_;
   std::unordered_map<const void*, size_t> shared_bytes_;
   std::unordered_map<const void*, int> resident_blocks_;

@@ -198,16 +198,6 @@ __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Param
   stats[0] = largest, stats[1] = log_sum, stats[2] = second, stats[3] = log_sum - s.weighted / s.sum * kLn2;
 }
 
-// Beside them a kernel can come that needs more shared memory than they do: a multiprocessor divides it anew only when
-// it is idle.
-void leave_shared_memory() {
-  for (const auto kernel : {read_slices, merge_slices}) {
-    check_cuda(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "token_confidence");
-  }
-}
-
 }  // namespace
 
 void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
@@ -231,9 +221,13 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
                  .best = static_cast<int32_t*>(a.best.data()),
                  .stats = static_cast<float*>(a.stats.data()),
                  .stats_stride = a.stats.stride(0)};
-  leave_shared_memory();
-  launch_early(stream, read_slices, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p, "token_confidence");
-  launch_early(stream, merge_slices, dim3(static_cast<unsigned>(rows)), dim3(32), 0, p, "token_confidence");
+  // Beside them a kernel can come that needs more shared memory than they do.
+  const auto launch = [&](void (*kernel)(Params), int64_t grid, int threads) {
+    launch_early(stream, kernel, dim3(static_cast<unsigned>(grid)), dim3(static_cast<unsigned>(threads)), 0, p,
+                 "token_confidence", 1, GridRuns::kInAnyOrder, SharedShare::kAll);
+  };
+  launch(read_slices, blocks, kThreads);
+  launch(merge_slices, rows, 32);
 }
 
 }  // namespace headrace::cuda

@@ -33,9 +33,9 @@ bool few_rows_supports(const FusedLinearArgs& a, Determinism determinism, const 
   return has_few_rows(a) && shape.fits(static_cast<int64_t>(stream.shared_bytes_of_block));
 }
 
-bool one_row_supports(const FusedLinearArgs& a, const Stream& stream) {
+bool held_supports(const FusedLinearArgs& a, const Stream& stream) {
   using namespace few_rows_products;
-  if (a.x.dim(0) != 1 || !has_few_rows(a)) return false;
+  if (a.x.dim(0) > kMostHeldRows || !has_few_rows(a)) return false;
   const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
   int64_t tiles = 0;
   for (int i = 0; i < (combined ? 1 : a.num_products); ++i) {
@@ -51,7 +51,7 @@ bool one_row_supports(const FusedLinearArgs& a, const Stream& stream) {
 
 void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   using namespace few_rows_products;
-  HR_REQUIRE(determinism == Determinism::kFast || !a.norm_weight || one_row_supports(a, stream), ErrorCode::kInternal,
+  HR_REQUIRE(determinism == Determinism::kFast || !a.norm_weight || held_supports(a, stream), ErrorCode::kInternal,
              "few_rows_matmul: a norm of several rows has sums of its own; expected rms_norm's under strict mode");
   Params p{.x = Rows(a.x),
            .norm_weight = a.norm_weight.data(),

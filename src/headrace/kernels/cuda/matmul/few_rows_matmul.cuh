@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "headrace/kernels/cuda/matmul/few_rows_params.cuh"
-#include "headrace/kernels/cuda/matmul/one_row_matmul.cuh"
+#include "headrace/kernels/cuda/matmul/held_matmul.cuh"
 #include "headrace/kernels/cuda/primitives/launch.cuh"
 #include "headrace/kernels/cuda/primitives/pairs.cuh"
 
@@ -245,10 +245,12 @@ void launch(const Params& p, const Stream& stream) {
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     static_assert(kTiles <= FewRowsShape::kBuffers);
     const int held = blocks_at_once(kCombined, kPasses, kTiles);
-    const int resident = p.rows == 1 ? held : std::min(fit(kTiles), held);  // one row's kernel takes little
+    const int resident = p.rows <= kMostHeldRows ? held : std::min(fit(kTiles), held);  // those rows take little
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
     if constexpr (!kMany) {
-      if (p.rows == 1) return launch_one_row<T, kCombined, kPasses, kOrder>(p, stream), true;
+      if (p.rows == 1) return launch_held<T, kCombined, kPasses, 1, kOrder>(p, stream), true;
+      static_assert(kMostHeldRows == 2);
+      if (p.rows == 2) return launch_held<T, kCombined, kPasses, 2, kOrder>(p, stream), true;
     }
     launch_with(few_rows_at_once<T, kCombined, kMany, kOrder, kPasses, kTiles>, blocks, shared_bytes, p, stream);
     return true;

@@ -1,4 +1,4 @@
-// What the kernels of few_rows_matmul.cuh and one_row_matmul.cuh are told, and how their warps read weights.
+// What the kernels of few_rows_matmul.cuh and held_matmul.cuh are told, and how their warps read weights.
 #pragma once
 #include "headrace/kernels/cuda/matmul/few_rows_plan.h"
 #include "headrace/kernels/cuda/matmul/matmul.h"
@@ -56,6 +56,8 @@ __device__ inline void load_pieces(const Params& p, const Weight& weight, int ro
   }
 }
 
+// Of the kernels of held_matmul.cuh; with three and more those of narrow_sm90.cuh are as fast, or faster.
+constexpr int kMostHeldRows = 2;
 // Passes of the kernels that ask for all weights of a block at once.
 constexpr int kPassesAtOnce[] = {1, 2, 4};
 // Tiles that share one copy of x where their weights fit: blocks are few, and all run at once.

@@ -1,4 +1,5 @@
 // The two ops that multiply by weights: which kernel does it, and the parts of a fused one that has none of its own.
+#include "headrace/kernels/cuda/kernel_notes.h"
 #include "headrace/kernels/cuda/matmul/matmul.h"
 #include "headrace/kernels/cuda/matmul/product_chain.h"
 #include "headrace/kernels/cuda/matmul/product_chain_plan.h"
@@ -108,14 +109,19 @@ bool pays_chained(const FusedLinearArgs& a, const OpContext& context) {
 }
 
 // In both modes: a chain adds in strict mode's order, but for the squares of rows that are too long for rms_norm's.
-bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
-  const Stream& stream = stream_with_waiting(context);
-  if (!ProductChain::supports(a, stream)) return false;
+bool may_join_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
+  if (!ProductChain::supports(a, stream_with_waiting(context))) return false;
   const bool strict = context.determinism == Determinism::kStrict;
   if (strict && a.norm_weight && a.x.dim(1) > kLongestOrderedNorm) return false;
-  if (chained == Chained::kWhereFaster && !pays_chained(a, context)) return false;
-  stream.chain->add(a, stream);
-  return true;
+  return chained == Chained::kAlways || pays_chained(a, context);
+}
+
+bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
+  const Stream& stream = stream_with_waiting(context);
+  const bool joins = may_join_chain(a, context, chained);
+  stream.notes->note_few_rows(joins || held_supports(a, stream));
+  if (joins) stream.chain->add(a, stream);
+  return joins;
 }
 
 // The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of
@@ -183,7 +189,7 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   if (rows == 0 || joins_chain(a, context, chained)) return;
   const Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
-  const bool parts = strict && a.norm_weight && !one_row_supports(a, stream);
+  const bool parts = strict && a.norm_weight && !held_supports(a, stream);
   if (!parts && few_rows_supports(a, context.determinism, stream) && !becomes_narrow(a, context)) {
     return few_rows_matmul(a, context.determinism, stream);
   }

@@ -8,14 +8,15 @@ namespace headrace::cuda {
 inline constexpr int64_t kFewRows = 16;  // up to here the weights' bytes bound a product
 
 // Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows,
-// but for one row alone under kFast; under kStrict it has the order of the other ordered products. A norm of several
-// rows does not have the bits of rms_norm.
+// but for those below under kFast; under kStrict it has the order of the other ordered products. A norm of other rows
+// does not have the bits of rms_norm.
 bool few_rows_supports(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 // Whether dtypes, alignment and sizes are those of such a product; the device's memory may be too small for it.
 bool has_few_rows(const FusedLinearArgs& args);
 void few_rows_matmul(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
-// Whether that is a kernel for one row alone, whose norm has the bits of rms_norm under kStrict.
-bool one_row_supports(const FusedLinearArgs& args, const Stream& stream);
+// Whether that is a kernel for one row or two, whose blocks hold their weights in registers, and whose norm has the
+// bits of rms_norm under kStrict.
+bool held_supports(const FusedLinearArgs& args, const Stream& stream);
 
 // Any number of rows, bfloat16 or float16, the bits of few_rows_matmul under kStrict. Takes one product without a norm.
 bool ordered_supports(const FusedLinearArgs& args);

@@ -92,7 +92,7 @@ Params params_of(const FusedLinearArgs& a, const NarrowPlan& plan) {
 bool narrow_supports(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   const DType type = a.x.dtype();
   const bool combined = narrow::is_combined(a);
-  if (stream.arch != 90 || type == DType::kF32 || a.norm_weight) return false;
+  if (stream.arch != 90 || type == DType::kF32 || a.norm_weight || held_supports(a, stream)) return false;
   if (a.num_products != (combined ? 2 : 1) || !narrow::in_boxes(a.x, type)) return false;
   for (int i = 0; i < a.num_products; ++i) {
     if (!narrow::in_boxes(a.products[static_cast<size_t>(i)].weight, type)) return false;

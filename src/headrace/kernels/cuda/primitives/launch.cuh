@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "headrace/kernels/cuda/kernel_notes.h"
 #include "headrace/kernels/cuda/stream.h"
 
 namespace headrace::cuda {
@@ -30,6 +31,11 @@ __device__ inline void let_next_start() {
 // device has no room for them.
 enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
+// How much of a multiprocessor's memory is shared memory, and not L1, while a kernel runs that asks for none as it is
+// launched. It is divided anew only where no block runs, so kernels that follow one another closely had better agree.
+// kOfStep: what KernelNotes::has_few_rows says. kAll: what comes next needs it.
+enum class SharedShare : uint8_t { kOfStep, kAll };
+
 template <class... Params>
 void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes, const char* name) {
   allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
@@ -39,16 +45,22 @@ void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes,
 // read one another's shared memory; more than 1 needs sm_90.
 template <class Params>
 void launch_early(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Params& params, const char* name, unsigned cluster = 1, GridRuns runs = GridRuns::kInAnyOrder) {
+                  const Params& params, const char* name, unsigned cluster = 1, GridRuns runs = GridRuns::kInAnyOrder,
+                  SharedShare share = SharedShare::kOfStep) {
   if (shared_bytes > 0) allow_shared(stream, kernel, shared_bytes, name);
-  cudaLaunchAttribute attributes[3]{};
+  cudaLaunchAttribute attributes[4]{};
   cudaLaunchConfig_t config{};
   const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
     attributes[config.numAttrs].id = id;
     return attributes[config.numAttrs++].val;
   };
-  if (stream.arch >= 90)
+  if (stream.arch >= 90) {
     add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+    constexpr unsigned kPercent[] = {58, 100};  // the first leaves L1 room for what loads have under way
+    if (shared_bytes == 0 && (share == SharedShare::kAll || stream.notes->has_few_rows())) {
+      add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout = kPercent[static_cast<int>(share)];
+    }
+  }
   if (cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {cluster, 1, 1};
   if (runs == GridRuns::kAtOnce) add(cudaLaunchAttributeCooperative).cooperative = 1;
   config.gridDim = grid;
