@@ -168,7 +168,8 @@ TEST(NarrowPlan, StrictModeHasThePlanOfFastMode) {
   }
 }
 
-// A kernel, or what it does with several tiles. {strict, combined, columns of a tile, blocks, turned rows, several}
+// A kernel of one type or the other, or what it does with several tiles. {strict, combined, columns of a tile, blocks,
+// turned rows, several}
 using Kind = std::tuple<bool, bool, int, int, int, bool>;
 void add_kinds(int64_t out, int64_t in, bool combined, std::set<Kind>& kinds) {
   for (const int64_t rows : {16, 32, 64}) {

@@ -124,18 +124,22 @@ TEST_P(StrictProducts, HaveTheBitsOfTheRowAloneAmongAnyNumberOfRows) {
 // Rows of a wider tensor: neither copies nor results may touch what lies between them.
 TEST_P(StrictProducts, OfStridedRowsLeaveTheRestAlone) {
   Random random(23);
-  const Tensor wide = random_tensor(random, DType::kBF16, {150, 256}),
-               w = random_tensor(random, DType::kBF16, {64, 136});
-  const Tensor to = random_tensor(random, DType::kBF16, {150, 192}), before = copy_of(to),
-               dense(DType::kBF16, {150, 64});
-  FusedLinearArgs args{.x = wide.view().narrow(1, 16, 152)};
-  args.products[0] = {.weight = w, .bias = {}, .y = dense};
-  ops().fused_linear(args, kStrict);
-  args.products[0].y = to.view().narrow(1, 72, 136);
-  ops().fused_linear(args, kStrict);
-  EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 72, 136)), dense));
-  EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 0, 72)), copy_of(before.view().narrow(1, 0, 72))));
-  EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 136, 192)), copy_of(before.view().narrow(1, 136, 192))));
+  for (const int64_t rows : {1, 2, 3, 150}) {
+    SCOPED_TRACE(testing::Message() << rows << " rows");
+    const Tensor wide = random_tensor(random, DType::kBF16, {rows, 256}),
+                 w = random_tensor(random, DType::kBF16, {64, 136});
+    const Tensor added = random_tensor(random, DType::kBF16, {rows, 128});
+    const Tensor to = random_tensor(random, DType::kBF16, {rows, 192}), before = copy_of(to),
+                 dense(DType::kBF16, {rows, 64});
+    FusedLinearArgs args{.x = wide.view().narrow(1, 16, 152), .residual = added.view().narrow(1, 32, 96)};
+    args.products[0] = {.weight = w, .bias = {}, .y = dense};
+    ops().fused_linear(args, kStrict);
+    args.products[0].y = to.view().narrow(1, 72, 136);
+    ops().fused_linear(args, kStrict);
+    EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 72, 136)), dense));
+    EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 0, 72)), copy_of(before.view().narrow(1, 0, 72))));
+    EXPECT_TRUE(bit_equal(copy_of(to.view().narrow(1, 136, 192)), copy_of(before.view().narrow(1, 136, 192))));
+  }
 }
 
 HR_INSTANTIATE_KERNEL_SETS(StrictProducts);

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <unordered_map>
 
@@ -29,15 +30,17 @@ class KernelNotes {
     return found != resident_blocks_.end() ? found->second : resident_blocks_[kernel] = ask();
   }
 
-  // Whether the last products were of so few rows that they are chains, or held in registers. In such steps kernels
-  // without dynamic shared memory agree about a multiprocessor's memory (SharedShare); elsewhere the driver decides,
-  // which is faster there. Steps that alternate on a device are a little slower, no more. Measured:
-  // docs/performance/models.md, "How a multiprocessor's memory is divided".
-  void note_few_rows(bool few) { has_few_rows_ = few; }
-  bool has_few_rows() const { return has_few_rows_; }
+  // The last products that were asked for. Behind chains and those that are held in registers kernels without dynamic
+  // shared memory agree about a multiprocessor's memory (SharedShare); elsewhere the driver decides, which is faster
+  // there. What stands before the first products of a step, and steps that alternate on a device, follow others'
+  // products: that is a matter of microseconds alone. Measured: docs/performance/models.md, "How a multiprocessor's
+  // memory is divided".
+  enum class Products : uint8_t { kOthers, kChainedOrHeld };
+  void note_products(Products last) { products_ = last; }
+  Products products() const { return products_; }
 
  private:
-  std::atomic<bool> has_few_rows_ = false;
+  std::atomic<Products> products_ = Products::kOthers;
   std::mutex mutex_;
   std::unordered_map<const void*, size_t> shared_bytes_;
   std::unordered_map<const void*, int> resident_blocks_;

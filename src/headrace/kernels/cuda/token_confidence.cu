@@ -224,7 +224,7 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
   // Beside them a kernel can come that needs more shared memory than they do.
   const auto launch = [&](void (*kernel)(Params), int64_t grid, int threads) {
     launch_early(stream, kernel, dim3(static_cast<unsigned>(grid)), dim3(static_cast<unsigned>(threads)), 0, p,
-                 "token_confidence", 1, GridRuns::kInAnyOrder, SharedShare::kAll);
+                 "token_confidence", {.share = SharedShare::kAll});
   };
   launch(read_slices, blocks, kThreads);
   launch(merge_slices, rows, 32);

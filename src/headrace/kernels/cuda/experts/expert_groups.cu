@@ -122,7 +122,7 @@ void group_slots(const ExpertGroups& groups, const Stream& stream) {
   const size_t shared_bytes = static_cast<size_t>((cluster ? 5 : 3) * groups.num_experts + 1) * sizeof(int);
   const unsigned blocks = cluster ? kClusterBlocks : 1;
   launch_early(stream, cluster ? sort_slots<kClusterBlocks> : sort_slots<1>, dim3(blocks), dim3(kThreads), shared_bytes,
-               groups, "expert_mlp: sorting", blocks);
+               groups, "expert_mlp: sorting", {.cluster = blocks});
 }
 
 }  // namespace headrace::cuda

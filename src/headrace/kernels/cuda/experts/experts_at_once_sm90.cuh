@@ -173,7 +173,7 @@ void experts_at_once_of(const GroupedMatmul& gate_up, const GroupedMatmul& down,
   p.inner_made = stream.counters, p.results_made = p.inner_made + gate_up.groups.slots;
   p.ended = p.results_made + sum.tokens * p.down.column_tiles;
   launch_early(stream, run_experts<S>, dim3(static_cast<unsigned>(stream.num_sms)), dim3(S::kThreads), S::kSharedBytes,
-               p, "expert_mlp", 1, runs);
+               p, "expert_mlp", {.runs = runs});
 }
 
 }  // namespace headrace::cuda::grouped

@@ -275,7 +275,8 @@ void launch(const Params& p, int requests, const Stream& stream) {
   const auto with = [&]<int kBlocks>(std::integral_constant<int, kBlocks>) {
     launch_early(stream, step_heads<T, kBlocks>,
                  dim3(static_cast<unsigned>(p.v_heads * kBlocks), static_cast<unsigned>(requests)),
-                 dim3(Split<kBlocks>::kThreads), 0, p, "launching gdn_step", static_cast<unsigned>(group * kBlocks));
+                 dim3(Split<kBlocks>::kThreads), 0, p, "launching gdn_step",
+                 {.cluster = static_cast<unsigned>(group * kBlocks)});
   };
   switch (gdn_step_blocks(requests * p.v_heads, group, stream.num_sms)) {
     case 4: return with(std::integral_constant<int, 4>());

@@ -14,7 +14,8 @@ bool aligned(const TensorView& x) {
 bool has_few_rows(const FusedLinearArgs& a) {
   const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // of 16 rows; others are not measured
   const DType type = a.x.dtype();
-  if (type == DType::kF32 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x)) return false;
+  if (type == DType::kF32 || a.x.dim(0) == 0 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x))
+    return false;
   if (a.x.dim(1) > largest_in * kFewRows / a.x.dim(0)) return false;
   for (int i = 0; i < a.num_products; ++i) {
     const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
@@ -51,8 +52,9 @@ bool held_supports(const FusedLinearArgs& a, const Stream& stream) {
 
 void few_rows_matmul(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   using namespace few_rows_products;
-  HR_REQUIRE(determinism == Determinism::kFast || !a.norm_weight || held_supports(a, stream), ErrorCode::kInternal,
-             "few_rows_matmul: a norm of several rows has sums of its own; expected rms_norm's under strict mode");
+  HR_REQUIRE(
+      determinism == Determinism::kFast || !a.norm_weight || held_supports(a, stream), ErrorCode::kInternal,
+      "few_rows_matmul: a norm of rows that are not held has sums of its own; expected rms_norm's under strict mode");
   Params p{.x = Rows(a.x),
            .norm_weight = a.norm_weight.data(),
            .norm_type = a.norm_weight.dtype(),

@@ -244,8 +244,8 @@ void launch(const Params& p, const Stream& stream) {
     constexpr int kTiles = tiles_at_once(kCombined, kPasses);
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     static_assert(kTiles <= FewRowsShape::kBuffers);
-    const int held = blocks_at_once(kCombined, kPasses, kTiles);
-    const int resident = p.rows <= kMostHeldRows ? held : std::min(fit(kTiles), held);  // those rows take little
+    const int fitting = blocks_at_once(kCombined, kPasses, kTiles);
+    const int resident = p.rows <= kMostHeldRows ? fitting : std::min(fit(kTiles), fitting);  // those rows take little
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
     if constexpr (!kMany) {
       if (p.rows == 1) return launch_held<T, kCombined, kPasses, 1, kOrder>(p, stream), true;

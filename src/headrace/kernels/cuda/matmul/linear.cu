@@ -116,10 +116,12 @@ bool may_join_chain(const FusedLinearArgs& a, const OpContext& context, Chained 
   return chained == Chained::kAlways || pays_chained(a, context);
 }
 
+// Notes as well which kernel products have from here on.
 bool joins_chain(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
+  using Products = KernelNotes::Products;
   const Stream& stream = stream_with_waiting(context);
   const bool joins = may_join_chain(a, context, chained);
-  stream.notes->note_few_rows(joins || held_supports(a, stream));
+  stream.notes->note_products(joins || held_supports(a, stream) ? Products::kChainedOrHeld : Products::kOthers);
   if (joins) stream.chain->add(a, stream);
   return joins;
 }

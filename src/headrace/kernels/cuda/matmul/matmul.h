@@ -8,8 +8,8 @@ namespace headrace::cuda {
 inline constexpr int64_t kFewRows = 16;  // up to here the weights' bytes bound a product
 
 // Up to kFewRows rows, bfloat16 or float16: reads each weight once. The sum over `in` does not depend on the rows,
-// but for those below under kFast; under kStrict it has the order of the other ordered products. A norm of other rows
-// does not have the bits of rms_norm.
+// but for one or two held ones under kFast; under kStrict it has the order of the other ordered products. Where rows
+// are not held, a norm does not have the bits of rms_norm.
 bool few_rows_supports(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 // Whether dtypes, alignment and sizes are those of such a product; the device's memory may be too small for it.
 bool has_few_rows(const FusedLinearArgs& args);

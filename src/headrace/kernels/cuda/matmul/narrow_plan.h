@@ -35,6 +35,8 @@ struct NarrowPlan {
   int clusters = 0;  // of the grid
   int stages = 0;    // of a block's ring
 
+  static_assert(std::ranges::all_of(kColumns, [](int c) { return c % 16 == 0; }));  // a unit of each of two weights
+
   // Parts whose sums a block has side by side, neighbours: as many as there are registers for.
   static constexpr int group_of(int columns) { return columns <= 64 ? 4 : 2; }
   // Rows of x are the 64 rows of a product, which leaves its columns to a tile's width. Few of them are its columns
@@ -127,7 +129,7 @@ constexpr NarrowPlan cut(const NarrowShape& s, int num_sms, int blocks, NarrowPl
     next.columns = columns;
     const int64_t stages =
         (narrow_chunks(s) + NarrowPlan::kStageChunks - 1) / NarrowPlan::kStageChunks;  // one or more for each block
-    if (columns % (next.weights * 8) != 0 || blocks > stages || blocks > num_sms) continue;
+    if (blocks > stages || blocks > num_sms) continue;
     next.clusters = narrow_clusters(narrow_tiles(s, next), clusters_at_once(num_sms, blocks));
     const int64_t cost = narrow_rounds(s, next) * next.cost();
     if (stages_with_room(next) < kFewestStages || !allowed(next) || (least > 0 && cost > least)) continue;

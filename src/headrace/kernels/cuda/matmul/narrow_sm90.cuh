@@ -342,14 +342,15 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
 template <class S>
 void launch(const Params& p, const NarrowPlan& plan, const Stream& stream) {
   launch_early(stream, multiply<S>, dim3(static_cast<unsigned>(plan.clusters * plan.blocks)), dim3(kThreads),
-               static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul", static_cast<unsigned>(plan.blocks));
+               static_cast<size_t>(plan.shared_bytes()), p, "narrow_matmul",
+               {.cluster = static_cast<unsigned>(plan.blocks)});
 }
 
 // With the columns and the turned rows that the plan has.
 template <class T, int kWeights, NarrowPlan::Order kOrder, bool kAlone>
 void launch_columns(const Params& p, const NarrowPlan& plan, const Stream& stream) {
   const auto launch_if = [&]<int kColumns, int kTurnedRows>(std::integer_sequence<int, kColumns, kTurnedRows>) {
-    if constexpr (kColumns % (kWeights * 8) == 0 && kTurnedRows <= NarrowPlan::most_turned_rows(kWeights)) {
+    if constexpr (kTurnedRows <= NarrowPlan::most_turned_rows(kWeights)) {
       if (plan.columns == kColumns && plan.turned_rows() == kTurnedRows) {
         launch<Shape<T, kColumns, kWeights, kOrder, kTurnedRows, kAlone>>(p, plan, stream);
       }

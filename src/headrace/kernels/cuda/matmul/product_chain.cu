@@ -381,8 +381,8 @@ void ProductChain::launch_waiting(const Stream& stream) {
   // multiprocessors free.
   const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
   launch_early(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
-               static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "product_chain", 1,
-               as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder);
+               static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "product_chain",
+               {.runs = as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder});
 }
 
 }  // namespace headrace::cuda

@@ -22,7 +22,7 @@ class ProductChain {
 
   // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
   static bool supports(const FusedLinearArgs& args, const Stream& stream);
-  // Whether it is faster there.
+  // Whether it is faster there than by kernels of few rows, one after another; linear.cu knows of others.
   static bool pays(const FusedLinearArgs& args);
   // Puts `args`, which it supports, behind what waits already.
   void add(const FusedLinearArgs& args, const Stream& stream);

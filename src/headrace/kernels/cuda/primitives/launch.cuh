@@ -33,20 +33,24 @@ enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
 // How much of a multiprocessor's memory is shared memory, and not L1, while a kernel runs that asks for none as it is
 // launched. It is divided anew only where no block runs, so kernels that follow one another closely had better agree.
-// kOfStep: what KernelNotes::has_few_rows says. kAll: what comes next needs it.
+// kOfStep: what was measured beside the step's products (KernelNotes::Products). kAll: what comes next needs it.
 enum class SharedShare : uint8_t { kOfStep, kAll };
+
+struct LaunchOptions {
+  unsigned cluster = 1;  // blocks along x that can read one another's shared memory; more than 1 needs sm_90
+  GridRuns runs = GridRuns::kInAnyOrder;
+  SharedShare share = SharedShare::kOfStep;
+};
 
 template <class... Params>
 void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes, const char* name) {
   allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error. `cluster`: blocks along x that can
-// read one another's shared memory; more than 1 needs sm_90.
+// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error.
 template <class Params>
 void launch_early(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
-                  const Params& params, const char* name, unsigned cluster = 1, GridRuns runs = GridRuns::kInAnyOrder,
-                  SharedShare share = SharedShare::kOfStep) {
+                  const Params& params, const char* name, const LaunchOptions& options = {}) {
   if (shared_bytes > 0) allow_shared(stream, kernel, shared_bytes, name);
   cudaLaunchAttribute attributes[4]{};
   cudaLaunchConfig_t config{};
@@ -56,13 +60,15 @@ void launch_early(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 
   };
   if (stream.arch >= 90) {
     add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
-    constexpr unsigned kPercent[] = {58, 100};  // the first leaves L1 room for what loads have under way
-    if (shared_bytes == 0 && (share == SharedShare::kAll || stream.notes->has_few_rows())) {
-      add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout = kPercent[static_cast<int>(share)];
+    constexpr unsigned kBesideFewRows = 58, kAll = 100;  // percent
+    const bool few = stream.notes->products() == KernelNotes::Products::kChainedOrHeld;
+    if (shared_bytes == 0 && (few || options.share == SharedShare::kAll)) {
+      add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
+          options.share == SharedShare::kAll ? kAll : kBesideFewRows;
     }
   }
-  if (cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {cluster, 1, 1};
-  if (runs == GridRuns::kAtOnce) add(cudaLaunchAttributeCooperative).cooperative = 1;
+  if (options.cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {options.cluster, 1, 1};
+  if (options.runs == GridRuns::kAtOnce) add(cudaLaunchAttributeCooperative).cooperative = 1;
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;

@@ -251,7 +251,7 @@ void launch_cluster(const AttentionParams& p, int64_t tiles, int blocks, const S
   // Tiles that no request has come last.
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(tiles));
   launch_early(stream, attend_cluster<S>, grid, dim3(S::kThreads), S::kSharedBytes, p, "paged_attention",
-               static_cast<unsigned>(blocks));
+               {.cluster = static_cast<unsigned>(blocks)});
 }
 
 template <class T>
