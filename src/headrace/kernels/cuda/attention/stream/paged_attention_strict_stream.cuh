@@ -290,7 +290,7 @@ template <class S>
 void launch_strict_stream(const StrictStreamCall& call, int64_t tiles, const Stream& stream) {
   const dim3 grid(S::kBlocks, static_cast<unsigned>(tiles), static_cast<unsigned>(call.p.kv_heads * call.parts));
   launch_early(stream, attend_strict_stream<S>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention",
-               S::kBlocks);
+               {.cluster = S::kBlocks});
 }
 
 // Stages and rounds that shared memory has room for.
