@@ -51,7 +51,8 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
   options.context.threads = threads;
   options.keep_text = SchedulerConfig::KeepText::kNo;  // every prompt is to be computed
   const auto start = Clock::now();
-  const Device device = open_device(options.device).device();
+  const Device device = open_device(options.device, options.log).device();
+  options.device = to_string(device);
   const double device_start = seconds_since(start);
   LLM llm(model_directory(flags.model), options);
   const bool on_cpu = device.type == DeviceType::kCPU;

@@ -40,7 +40,8 @@ class LoadedModel {
   LoadedModel(const std::string& model, LLMOptions options)
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
     const auto start = Clock::now();
-    const Device device = open_device(options.device).device();  // driver, context, kernels: apart from the model
+    const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
+    options.device = to_string(device);
     device_start_s_ = seconds_since(start);
     if (options.log && device.type != DeviceType::kCPU) {
       options.log(LogLevel::kInfo,

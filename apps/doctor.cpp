@@ -8,11 +8,10 @@
 
 #include "bench/measured_limits.h"
 #include "commands.h"
+#include "gpu_report.h"
 #include "headrace/attention/backend_registry.h"
-#include "headrace/base/device_runtime.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/device_registry.h"
 #include "json.h"
 #include "output.h"
 
@@ -40,18 +39,6 @@ std::vector<std::string> cpu_features() {
   return found;
 }
 
-// The GPU that can be used, or why there is none.
-struct Gpu {
-  std::string name, why_not;
-};
-Gpu gpu() {
-  try {
-    return {to_string(open_device("cuda").device()), ""};
-  } catch (const Error& e) {
-    return {"", e.what()};
-  }
-}
-
 }  // namespace
 
 int doctor(Output output) {
@@ -68,30 +55,29 @@ int doctor(Output output) {
       sets += fmt::format("  {:<12} {}\n", set.ops->name, set.runs_here() ? "runs here" : "this machine lacks it");
     }
   }
-  const Gpu found = gpu();
+  const GpuReport gpus = report_gpus();
   const std::string model = cpu_line("model name");
   const std::vector<std::string> features = cpu_features();
   const std::string_view best = cpu::select_kernel_set().name;
   if (output == Output::kJson) {
     std::string json_features;
     for (const std::string& f : features) json_features += (json_features.empty() ? "" : ", ") + json_string(f);
-    write_out(fmt::format(
-        "{{\"cpu\": {}, \"cores\": {}, \"features\": [{}], \"kernel_sets\": [{}], \"selected\": \"{}\", "
-        "\"read_gb_s\": {:.1f}, "
-        "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, \"gpus\": [{}], \"why_no_gpu\": {}}}\n",
-        json_string(model), threads, json_features, sets, best, read / 1e9, both / 1e9,
-        matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null", found.name.empty() ? "" : json_string(found.name),
-        found.name.empty() ? json_string(found.why_not) : "null"));
+    write_out(
+        fmt::format("{{\"cpu\": {}, \"cores\": {}, \"features\": [{}], \"kernel_sets\": [{}], \"selected\": \"{}\", "
+                    "\"read_gb_s\": {:.1f}, "
+                    "\"read_write_gb_s\": {:.1f}, \"matmul_bf16_tflop_s\": {}, {}}}\n",
+                    json_string(model), threads, json_features, sets, best, read / 1e9, both / 1e9,
+                    matmul ? fmt::format("{:.3f}", *matmul / 1e12) : "null", json_of(gpus)));
     return 0;
   }
   write_out(
       fmt::format("cpu      {} ({} cores)\nhas      {}\nkernels  {} is selected\n{}memory   {:.1f} GB/s read, {:.1f} "
                   "GB/s read and write\n"
-                  "matmul   {}\ngpu      {}\n",
+                  "matmul   {}\n{}",
                   model, threads, fmt::join(features, " "), best, sets, read / 1e9, both / 1e9,
                   matmul ? fmt::format("{:.2f} TFLOP/s (oneDNN, bf16, 512 x 4096 x 4096)", *matmul / 1e12)
                          : fmt::format("not measured: {}", bench::why_no_matrix_rate()),
-                  found.name.empty() ? "none: " + found.why_not : found.name));
+                  lines_of(gpus)));
   return 0;
 }
 

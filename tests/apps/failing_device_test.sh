@@ -25,5 +25,17 @@ check "the text made until then, and no more" "beginning" \
 json=$(generate --device cuda --no-graphs --json)
 check "no report of a text that is not whole" "6 " "$? $json"
 
+export FULL_DEVICE=1
+check "a full device that is asked for by name" "4 headrace: cuda: cudaSetDevice failed: out of memory" \
+  "$(generate --device cuda >"$work/text"; echo "$? $(cat "$work/said")")"
+full=$(generate --device auto)
+check "the text of the CPU in place of a full device" "$whole" "$full"
+check "a warning says so" \
+  "headrace: warning: device auto: cuda:0 cannot be used, the CPU runs the model: cuda: cudaSetDevice failed: out of memory" \
+  "$(cat "$work/said")"
+check "doctor names a full device and why it cannot be used" \
+  "gpu      cuda:0 a device that fails, 1.1 GB, compute capability 9.0: cannot be used: cuda: cudaSetDevice failed: out of memory" \
+  "$("$work/headrace" doctor | grep '^gpu ')"
+
 [[ $failures -eq 0 ]] && echo "all good"
 exit "$failures"

@@ -1,5 +1,8 @@
 // A side library whose one device is the CPU under another name and fails for good in the midst of a text, as a GPU
-// does whose kernel faulted: failing_device_test.sh puts it beside the program.
+// does whose kernel faulted, or, with FULL_DEVICE in the environment, as a GPU that others fill. failing_device_test.sh
+// puts it beside the program.
+#include <cstdlib>
+
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/cuda_module.h"
 #include "support/host_memory.h"
@@ -41,15 +44,26 @@ class FailingRuntime final : public testing_support::HostMemory {
 };
 
 DeviceRuntime& runtime(int32_t) {
+  HR_REQUIRE(std::getenv("FULL_DEVICE") == nullptr, ErrorCode::kOutOfMemory,
+             "cuda: cudaSetDevice failed: out of memory");
   static FailingRuntime one;
   return one;
 }
 
 const OpSet& ops(std::string_view) { return cpu::select_kernel_set(); }
 
-std::vector<std::string> devices() { return {"cuda:0 a device that fails"}; }
+std::vector<CudaDevice> devices() {
+  return {{.name = "a device that fails", .total_bytes = 1 << 30, .capability = 90}};
+}
+int64_t free_bytes(int32_t) { return 1 << 29; }
+int32_t driver_cuda() { return 13000; }
 
-constexpr CudaModule kModule = {.version = kCudaModuleVersion, .runtime = runtime, .ops = ops, .devices = devices};
+constexpr CudaModule kModule = {.version = kCudaModuleVersion,
+                                .runtime = runtime,
+                                .ops = ops,
+                                .devices = devices,
+                                .free_bytes = free_bytes,
+                                .driver_cuda = driver_cuda};
 
 }  // namespace
 }  // namespace headrace

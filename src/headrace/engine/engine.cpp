@@ -270,20 +270,14 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   const int64_t id = add(tokens, {.max_tokens = 1});
   const ScopeEnd stop_running([this, id] { abort(id); });
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
-  const Tensor logits = guarded([&] {
+  const std::span next(tokens.begin() + 1, tokens.end());
+  std::vector<float> scores = guarded([&] {
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    return runner_.run(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
+    return runner_.score(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), next, config_.vocab);
   });
-  std::vector<float> scores;
-  for (int32_t i = 0; i + 1 < all.end; ++i) {
-    const float* row = logits.data_as<float>() + i * logits.dim(1);
-    const double largest = static_cast<double>(*std::max_element(row, row + config_.vocab));
-    double sum = 0;
-    for (int64_t v = 0; v < config_.vocab; ++v) sum += std::exp(static_cast<double>(row[v]) - largest);
-    const auto chosen = static_cast<double>(row[tokens[static_cast<size_t>(i) + 1]]);
-    scores.push_back(static_cast<float>(chosen - largest - std::log(sum)));
-    HR_REQUIRE(!std::isnan(scores.back()), ErrorCode::kModelFile, "engine: the logits behind token ", i,
-               " are no numbers", kNotNumbers);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",
+               kNotNumbers);
   }
   return scores;
 }

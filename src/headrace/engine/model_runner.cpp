@@ -223,6 +223,28 @@ Tensor ModelRunner::run(const ForwardBatch& batch) {
   return on_cpu() ? std::move(logits.owned) : on_host(runtime_, logits.view);
 }
 
+std::vector<float> ModelRunner::score(const ForwardBatch& batch, std::span<const int32_t> next, int32_t vocab) {
+  const Logits logits = with_need(need_of_step(batch), [&] { return forward(batch); });
+  const int64_t rows = logits.view.dim(0), width = logits.view.dim(1);
+  HR_REQUIRE(rows == std::ssize(next) && rows * width <= INT32_MAX, ErrorCode::kInvalidArgument, "model runner: ", rows,
+             " rows of ", width, " logits cannot be scored by ", next.size(), " tokens");
+  const Tensor best(DType::kI32, {rows}, runtime_), stats(DType::kF32, {rows, 4}, runtime_);
+  ops_->token_confidence({.logits = logits.view, .vocab = vocab, .best = best, .stats = stats}, config_.context);
+  std::vector<int32_t> places(next.begin(), next.end());  // in all rows together
+  for (int64_t row = 0; row < rows; ++row) places[static_cast<size_t>(row)] += static_cast<int32_t>(row * width);
+  const Tensor ids(DType::kI32, {rows}, runtime_), chosen(DType::kF32, {rows, 1}, runtime_);
+  runtime_.copy_to_device(ids.data(), places.data(), places.size() * sizeof(int32_t));
+  const TensorView all(logits.view.data(), DType::kF32, {rows * width, 1}, logits.view.device());
+  ops_->embedding({.ids = ids, .table = all, .out = chosen}, config_.context);
+  const Tensor x = on_host(runtime_, chosen), row_stats = on_host(runtime_, stats);
+  std::vector<float> scores(next.size());
+  for (size_t row = 0; row < scores.size(); ++row) {
+    const float* of_row = row_stats.data_as<float>() + row * 4;  // largest, log_sum
+    scores[row] = x.data_as<float>()[row] - of_row[0] - of_row[1];
+  }
+  return scores;
+}
+
 void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const {
   const std::span<const TokenDraw> draws = choice.draws;
   runtime_.copy_to_device(rows.draws.data(), draws.data(), draws.size_bytes());

@@ -24,20 +24,37 @@ int32_t index_of(std::string_view name) {
   return index;
 }
 
-DeviceRuntime& best_device() {
+bool is_unusable(const Error& e) { return e.code() == ErrorCode::kNoDevice || e.code() == ErrorCode::kOutOfMemory; }
+
+// 0 where the CUDA part is not built or not found.
+int32_t num_cuda_devices() {
   try {
-    if (!cuda_module().devices().empty()) return cuda_module().runtime(0);
+    return static_cast<int32_t>(cuda_module().devices().size());
   } catch (const Error& e) {
-    if (e.code() != ErrorCode::kNoDevice) throw;  // without a device the CPU is the best
+    if (!is_unusable(e)) throw;
+    return 0;
+  }
+}
+
+DeviceRuntime& best_device(const LogCallback& log) {
+  const int32_t count = num_cuda_devices();
+  for (int32_t index = 0; index < count; ++index) {
+    try {
+      return cuda_module().runtime(index);
+    } catch (const Error& e) {
+      if (!is_unusable(e)) throw;
+      const std::string next = index + 1 < count ? str("cuda:", index + 1, " is tried next") : "the CPU runs the model";
+      if (log) log(LogLevel::kWarning, str("device auto: cuda:", index, " cannot be used, ", next, ": ", e.what()));
+    }
   }
   return cpu_runtime();
 }
 
 }  // namespace
 
-DeviceRuntime& open_device(std::string_view name) {
+DeviceRuntime& open_device(std::string_view name, const LogCallback& log) {
   if (name == "cpu") return cpu_runtime();
-  if (name == "auto") return best_device();
+  if (name == "auto") return best_device(log);
   const int32_t index = index_of(name);
   return cuda_module().runtime(index);
 }

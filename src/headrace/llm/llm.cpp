@@ -198,7 +198,7 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : LLM(model, options, std::async([&] { return tokenizer_of(model, options); })) {}
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
-    : runtime_(open_device(checked(options).device)),
+    : runtime_(open_device(checked(options).device, options.log)),
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model)),
       model_(load_checked(model, runtime_, options)),

@@ -5,8 +5,10 @@
 #include "headrace/base/device_runtime.h"
 #include "headrace/base/error.h"
 #include "headrace/kernels/cuda/block_step.h"
+#include "headrace/kernels/cuda/device_check.h"
 #include "headrace/kernels/cuda/entry.h"
 #include "headrace/kernels/cuda/limits.h"
+#include "headrace/kernels/cuda/memory_left.h"
 #include "headrace/kernels/cuda/ops.h"
 #include "headrace/kernels/cuda/runtime.h"
 #include "headrace/kernels/cuda_module.h"
@@ -90,19 +92,35 @@ const OpSet& ops(std::string_view name) {
       str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_reference, cuda_chained"));
 }
 
-std::vector<std::string> devices() {
+std::vector<CudaDevice> devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) return {};
-  std::vector<std::string> lines;
+  std::vector<CudaDevice> found;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p{};
     check_cuda(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
-    lines.push_back(str("cuda:", i, " ", p.name, ", ", p.totalGlobalMem >> 20, " MiB, sm_", p.major, p.minor));
+    found.push_back(
+        {.name = p.name, .total_bytes = static_cast<int64_t>(p.totalGlobalMem), .capability = p.major * 10 + p.minor});
   }
-  return lines;
+  return found;
 }
 
-constexpr CudaModule kModule = {.version = kCudaModuleVersion, .runtime = runtime, .ops = ops, .devices = devices};
+int64_t free_bytes(int32_t index) {
+  checked_device(index);
+  return static_cast<int64_t>(memory_left().available);
+}
+
+int32_t driver_cuda() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+constexpr CudaModule kModule = {.version = kCudaModuleVersion,
+                                .runtime = runtime,
+                                .ops = ops,
+                                .devices = devices,
+                                .free_bytes = free_bytes,
+                                .driver_cuda = driver_cuda};
 
 }  // namespace
 }  // namespace headrace::cuda

@@ -96,7 +96,7 @@ void Runtime::start() {
   check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
   int mps = 0;
   check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
-  blas_ = std::make_unique<BlasPlans>();
+  blas_ = std::make_unique<BlasPlans>(index_);
   chain_ = std::make_unique<ProductChain>(exchange_,
                                           mps != 0 ? ProductChain::Device::kShared : ProductChain::Device::kAlone);
   stream_.blas = blas_.get(), stream_.chain = chain_.get(), stream_.notes = &notes_;

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <array>
+#include <future>
 #include <map>
 #include <memory>
 
@@ -17,7 +18,8 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Of one stream, and not thread-safe, as it is. The library starts with the first product: loading it takes a while.
+// Of one stream, and not thread-safe, as it is. The library chooses its first kernel in a thread of its own, which takes
+// some 90 ms that the loading of weights hides.
 class BlasPlans {
  public:
   struct Plan {
@@ -28,16 +30,17 @@ class BlasPlans {
   };
   using Key = std::array<int64_t, 12>;  // all that the choice depends on
 
-  BlasPlans() = default;
+  explicit BlasPlans(int32_t device);
   BlasPlans(const BlasPlans&) = delete;
   BlasPlans& operator=(const BlasPlans&) = delete;
   ~BlasPlans();
 
-  cublasLtHandle_t handle();
+  cublasLtHandle_t handle();  // waits until the library has started; error kOutOfMemory, kUnsupported
   // For one product; valid as long as this object.
   const Plan& plan(const FusedLinearArgs& args);
 
  private:
+  std::future<cublasLtHandle_t> starting_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
 };

@@ -116,18 +116,36 @@ BlasPlans::Plan plan_of(const FusedLinearArgs& a, cublasLtHandle_t handle) {
   return plan;
 }
 
+cublasLtHandle_t started(int32_t device) {
+  check_cuda(cudaSetDevice(device), "cudaSetDevice");
+  cublasLtHandle_t handle = nullptr;
+  check_blas(cublasLtCreate(&handle), "starting it");
+  constexpr int64_t kRows = 2048, kIn = 1024, kOut = 4096;  // any shape does: what takes long is done once
+  const auto matrix = [](int64_t rows, int64_t columns) { return TensorView(nullptr, DType::kBF16, {rows, columns}); };
+  FusedLinearArgs product{.x = matrix(kRows, kIn)};
+  product.products[0] = {.weight = matrix(kOut, kIn), .y = matrix(kRows, kOut)};
+  plan_of(product, handle);
+  return handle;
+}
+
 }  // namespace
 
 void Destroy::operator()(cublasLtMatrixLayout_t layout) const noexcept { cublasLtMatrixLayoutDestroy(layout); }
 void Destroy::operator()(cublasLtMatmulDesc_t descriptor) const noexcept { cublasLtMatmulDescDestroy(descriptor); }
 
+BlasPlans::BlasPlans(int32_t device) : starting_(std::async(std::launch::async, started, device)) {}
+
 BlasPlans::~BlasPlans() {
   plans_.clear();
-  if (handle_ != nullptr) cublasLtDestroy(handle_);
+  try {
+    cublasLtDestroy(handle());
+  } catch (const Error&) {  // it never started
+  }
 }
 
 cublasLtHandle_t BlasPlans::handle() {
-  if (handle_ == nullptr) check_blas(cublasLtCreate(&handle_), "starting it");
+  if (starting_.valid()) handle_ = starting_.get();
+  HR_REQUIRE(handle_ != nullptr, ErrorCode::kInternal, "cublaslt: did not start");
   return handle_;
 }
 
