@@ -7,10 +7,10 @@
 
 namespace headrace {
 
-// "cpu"; "cuda" (its first device) or "cuda:1"; "auto": the first CUDA device that can be used, else the CPU. `log` gets
-// a warning for each CUDA device that "auto" passes over, because this build has no code for it or because it is full.
-// The runtime lives until the program ends. Error kInvalidArgument for another name; kNoDevice or kOutOfMemory, one
-// sentence, when a device that is asked for by name cannot be used.
+// "cpu"; "cuda" (its first device) or "cuda:1"; "auto": the first CUDA device that can be used, else the CPU. `log`
+// gets a warning for each CUDA device that "auto" passes over, because this build has no code for it or because it is
+// full. The runtime lives until the program ends. Error kInvalidArgument for another name; kNoDevice or kOutOfMemory,
+// one sentence, when a device that is asked for by name cannot be used.
 DeviceRuntime& open_device(std::string_view name, const LogCallback& log = {});
 
 }  // namespace headrace

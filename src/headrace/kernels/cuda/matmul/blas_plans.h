@@ -18,8 +18,8 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Of one stream, and not thread-safe, as it is. The library chooses its first kernel in a thread of its own, which takes
-// some 90 ms that the loading of weights hides.
+// Of one stream, and not thread-safe, as it is. The library chooses its first kernel in a thread of its own, which
+// takes some 90 ms that the loading of weights hides.
 class BlasPlans {
  public:
   struct Plan {
