@@ -26,6 +26,25 @@ TEST(SlowTokenizerFiles, AreReadAsTheCodeReadsThem) {
   EXPECT_TRUE(file.added_tokens[0].special);
 }
 
+// transformers writes int(1e30) where there is no limit.
+TEST(SlowTokenizerFiles, NumbersThatPythonWritesStandInKeysThatNobodyReads) {
+  for (const char* odd : {"1000000000000000019884624838656", "NaN", "-Infinity", "18446744073709551616"}) {
+    std::string config = kConfig;
+    config.insert(1, str(R"("model_max_length":)", odd, ","));
+    EXPECT_EQ(parse_slow_tokenizer_files(vocab(), "", config).added_tokens.size(), 1u) << odd;
+    config = kConfig;
+    config.replace(config.find("\"DreamTokenizer\""), 16, odd);
+    EXPECT_EQ(testing_support::refusal_of([&] { parse_slow_tokenizer_files(vocab(), "", config); }).sentence,
+              "tokenizer_config.json.tokenizer_class is not a string");
+  }
+}
+
+TEST(SlowTokenizerFiles, OfAKeyThatStandsTwiceTheLastValueCountsAsInPython) {
+  std::string config = kConfig;
+  config.insert(1, R"("tokenizer_class":"LlamaTokenizer",)");
+  EXPECT_EQ(parse_slow_tokenizer_files(vocab(), "", config).added_tokens.size(), 1u);
+}
+
 TEST(SlowTokenizerFiles, OtherClassesAndBrokenLinesAreRefusedByName) {
   const auto refusal = [](const std::string& merges, const std::string& config) {
     return testing_support::refusal_of([&] { parse_slow_tokenizer_files(vocab(), merges, config); }).sentence;

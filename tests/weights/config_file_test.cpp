@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
@@ -53,11 +54,41 @@ TEST(ConfigFile, ErrorsNameFileAndKey) {
 
 TEST(ConfigFile, RefusesBadJson) {
   const std::string deep = str(std::string(65, '['), 1, std::string(65, ']'));
-  for (const std::string text : {"", "{", "{} x", "{\"a\":NaN}", "\xff", "{\"a\":18446744073709551616}", deep.c_str()})
+  for (const std::string text :
+       {"", "{", "{} x", "\xff", "{\"a\":NaN", "{\"a\":nan}", "{\"a\":Infinityx}", "{\"a\":01}", "{NaN:1}",
+        "{\"a\":1000000000000000000000 1}", "{\"a\":00000000000000000000001}", deep.c_str()})
     EXPECT_NE(error_of([&] { JsonValue::parse(text, "c"); }).find("c: not valid JSON"), std::string::npos) << text;
-  EXPECT_EQ(error_of([] { JsonValue::parse(R"({"a":{"b":1,"b":2}})", "c"); }), "c: a has the key 'b' twice");
-  EXPECT_EQ(error_of([] { JsonValue::parse(R"({"a":9223372036854775808})", "c"); }),
-            "c: a is 9223372036854775808, beyond 2^63 - 1");
+}
+
+// transformers' files hold int(1e30) for no limit, Mamba's Infinity; none of them is a key that is read here.
+TEST(ConfigFile, NumbersThatPythonWritesStandInKeysThatNobodyReads) {
+  const JsonValue c = JsonValue::parse(
+      R"({"big":1000000000000000019884624838656,"wide":18446744073709551616,"just":9223372036854775808,
+          "list":[0.0,Infinity,-Infinity],"none":NaN,"far":1e999,"text":"NaN, 1000000000000000000000 \" Infinity",
+          "long":1000000000000000001,"least":-9223372036854775808,"hidden":96})",
+      "c");
+  EXPECT_EQ(c.at("hidden").as_int(), 96);
+  EXPECT_EQ(c.at("long").as_int(), 1000000000000000001);
+  EXPECT_EQ(c.at("least").as_int(std::numeric_limits<int64_t>::min()), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(c.at("text").as_string(), "NaN, 1000000000000000000000 \" Infinity");
+  EXPECT_EQ(c.at("big").as_float(), 1e30);
+  EXPECT_EQ(c.at("just").as_float(), 9223372036854775808.0);
+  EXPECT_EQ(error_of([&] { c.at("big").as_int(1, 64); }),
+            "c: big is 1000000000000000019884624838656, expected 1 to 64");
+  EXPECT_EQ(error_of([&] { c.at("just").as_int(); }),
+            "c: just is 9223372036854775808, expected 0 to 9223372036854775807");
+  EXPECT_EQ(error_of([&] { c.at("none").as_float(); }), "c: none is NaN, expected a finite number");
+  EXPECT_EQ(error_of([&] { c.at("far").as_float(); }), "c: far is 1e999, expected a finite number");
+  EXPECT_EQ(error_of([&] { c.at("list").as_array()[2].as_float(); }),
+            "c: list[2] is -Infinity, expected a finite number");
+  EXPECT_EQ(error_of([&] { c.at("wide").as_string(); }), "c: wide is a number beyond 64 bits, expected a string");
+}
+
+TEST(ConfigFile, OfAKeyThatStandsTwiceTheLastValueCountsAsInPython) {
+  const JsonValue c = JsonValue::parse(R"({"a":{"b":1,"c":3,"b":2},"a2":1,"a2":null})", "c");
+  EXPECT_EQ(c.at("a").at("b").as_int(), 2);
+  EXPECT_EQ(c.at("a").as_object().size(), 2u);
+  EXPECT_EQ(c.find("a2"), nullptr);
 }
 
 TEST(ConfigFile, ReadsAFile) {

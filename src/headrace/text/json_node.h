@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "headrace/base/error.h"
+#include "headrace/base/python_json.h"
 #include "headrace/text/added_tokens.h"
 
 namespace headrace::json {
@@ -31,7 +32,11 @@ T get(const Node& node, std::string_view expected) {
   return value;
 }
 
-inline std::string string_of(const Node& node) { return std::string(get<std::string_view>(node, "a string")); }
+inline std::string string_of(const Node& node) {
+  const auto text = get<std::string_view>(node, "a string");
+  HR_REQUIRE(!marked_number(text), ErrorCode::kModelFile, node.where, " is not a string");
+  return std::string(text);
+}
 inline bool flag_of(const Node& node) { return get<bool>(node, "true or false"); }
 
 inline int32_t id_of(const Node& node) {
@@ -48,12 +53,13 @@ inline std::vector<Node> items_of(const Node& node) {
   return items;
 }
 
-// The member `key`; nullopt if it is absent or null.
+// The member `key`, the last one of several; nullopt if it is absent or null.
 inline std::optional<Node> find(const Node& node, std::string_view key) {
-  dom::element value;
-  if (get<dom::object>(node, "an object").at_key(key).get(value) != simdjson::SUCCESS || value.is_null())
-    return std::nullopt;
-  return Node{value, node.where.empty() ? std::string(key) : str(node.where, ".", key)};
+  std::optional<dom::element> found;
+  for (const auto& [name, value] : get<dom::object>(node, "an object"))
+    if (name == key) found = value;
+  if (!found || found->is_null()) return std::nullopt;
+  return Node{*found, node.where.empty() ? std::string(key) : str(node.where, ".", key)};
 }
 
 inline Node member(const Node& node, std::string_view key) {
@@ -125,7 +131,11 @@ inline AddedToken added_token_of(const Node& item, int32_t id) {
 inline Node parse_object(dom::parser& parser, std::string_view text, std::string_view name = "the file") {
   Node root;
   const simdjson::padded_string padded(text);
-  const simdjson::error_code error = parser.parse(padded).get(root.value);
+  simdjson::error_code error = parser.parse(padded).get(root.value);
+  if (error != simdjson::SUCCESS) {
+    if (const auto marked = with_marked_numbers(text))
+      error = parser.parse(simdjson::padded_string(*marked)).get(root.value);
+  }
   HR_REQUIRE(error == simdjson::SUCCESS, ErrorCode::kModelFile, name, " is no JSON: ", simdjson::error_message(error));
   HR_REQUIRE(root.value.is_object(), ErrorCode::kModelFile, name, " is not a JSON object");
   return root;

@@ -2,9 +2,12 @@
 
 #include <simdjson.h>
 
+#include <charconv>
 #include <cmath>
-#include <set>
+#include <cstdlib>
+#include <map>
 
+#include "headrace/base/python_json.h"
 #include "headrace/weights/mapped_file.h"
 
 namespace headrace {
@@ -20,6 +23,7 @@ std::string_view name_of(JsonValue::Kind kind) {
     case JsonValue::Kind::kBool: return "a boolean";
     case JsonValue::Kind::kInt: return "an integer";
     case JsonValue::Kind::kFloat: return "a number with a fraction";
+    case JsonValue::Kind::kBeyond: return "a number beyond 64 bits";
     case JsonValue::Kind::kString: return "a string";
     case JsonValue::Kind::kArray: return "an array";
     case JsonValue::Kind::kObject: return "an object";
@@ -40,16 +44,22 @@ struct JsonBuilder {
       case dom::element_type::NULL_VALUE: break;
       case dom::element_type::BOOL: out.kind_ = JsonValue::Kind::kBool, out.bool_ = bool(in); break;
       case dom::element_type::INT64: out.kind_ = JsonValue::Kind::kInt, out.int_ = int64_t(in); break;
-      case dom::element_type::UINT64:
-        throw Error(ErrorCode::kModelFile, str(out.where_, " is ", uint64_t(in), ", beyond 2^63 - 1"));
+      case dom::element_type::UINT64: out.kind_ = JsonValue::Kind::kBeyond, out.string_ = str(uint64_t(in)); break;
       case dom::element_type::DOUBLE: out.kind_ = JsonValue::Kind::kFloat, out.float_ = double(in); break;
-      case dom::element_type::STRING:
-        out.kind_ = JsonValue::Kind::kString, out.string_ = std::string(std::string_view(in));
-        break;
+      case dom::element_type::STRING: build_string(in, out); break;
       case dom::element_type::ARRAY: build_array(in, path, out); break;
       case dom::element_type::OBJECT: build_object(in, path, out); break;
     }
     return out;
+  }
+
+  static void build_string(std::string_view in, JsonValue& out) {
+    const auto number = marked_number(in);
+    out.kind_ = number ? JsonValue::Kind::kBeyond : JsonValue::Kind::kString;
+    out.string_ = std::string(number.value_or(in));
+    if (!number) return;
+    const auto [end, error] = std::from_chars(number->data(), number->data() + number->size(), out.int_);
+    if (error == std::errc() && end == number->data() + number->size()) out.kind_ = JsonValue::Kind::kInt;
   }
 
   void build_array(dom::element in, const std::string& path, JsonValue& out) const {
@@ -60,11 +70,15 @@ struct JsonBuilder {
 
   void build_object(dom::element in, const std::string& path, JsonValue& out) const {
     out.kind_ = JsonValue::Kind::kObject;
-    std::set<std::string_view> seen;
+    std::map<std::string_view, size_t> places;
     for (const auto [key, value] : dom::object(in)) {
-      HR_REQUIRE(seen.insert(key).second, ErrorCode::kModelFile, out.where_, " has the key '", printable(key),
-                 "' twice");
-      out.members_.emplace_back(std::string(key), build(value, str(path, path.empty() ? "" : ".", printable(key))));
+      JsonValue member = build(value, str(path, path.empty() ? "" : ".", printable(key)));
+      const auto [place, is_new] = places.emplace(key, out.members_.size());
+      if (is_new) {
+        out.members_.emplace_back(std::string(key), std::move(member));
+      } else {
+        out.members_[place->second].second = std::move(member);
+      }
     }
   }
 };
@@ -75,7 +89,10 @@ JsonValue JsonValue::parse(std::string_view text, std::string_view file) {
   HR_REQUIRE(parser.allocate(text.size() + 1, kMaxDepth + 1) == simdjson::SUCCESS, ErrorCode::kOutOfMemory, file,
              ": no memory to parse ", text.size(), " bytes");
   dom::element root;
-  const simdjson::error_code error = parser.parse(padded).get(root);
+  simdjson::error_code error = parser.parse(padded).get(root);
+  if (error != simdjson::SUCCESS) {
+    if (const auto marked = with_marked_numbers(text)) error = parser.parse(simdjson::padded_string(*marked)).get(root);
+  }
   HR_REQUIRE(error == simdjson::SUCCESS, ErrorCode::kModelFile, file,
              ": not valid JSON: ", simdjson::error_message(error));
   return JsonBuilder{std::string(file)}.build(root, "");
@@ -91,6 +108,7 @@ const std::vector<JsonValue>& JsonValue::as_array() const { return require(Kind:
 const std::vector<JsonValue::Member>& JsonValue::as_object() const { return require(Kind::kObject), members_; }
 
 int64_t JsonValue::as_int(int64_t min, int64_t max) const {
+  HR_REQUIRE(kind_ != Kind::kBeyond, ErrorCode::kModelFile, where_, " is ", string_, ", expected ", min, " to ", max);
   require(Kind::kInt);
   HR_REQUIRE(int_ >= min && int_ <= max, ErrorCode::kModelFile, where_, " is ", int_, ", expected ", min, " to ", max);
   return int_;
@@ -98,6 +116,11 @@ int64_t JsonValue::as_int(int64_t min, int64_t max) const {
 
 double JsonValue::as_float() const {
   if (kind_ == Kind::kInt) return static_cast<double>(int_);
+  if (kind_ == Kind::kBeyond) {
+    const double value = std::strtod(string_.c_str(), nullptr);
+    HR_REQUIRE(std::isfinite(value), ErrorCode::kModelFile, where_, " is ", string_, ", expected a finite number");
+    return value;
+  }
   HR_REQUIRE(kind_ == Kind::kFloat, ErrorCode::kModelFile, where_, " is ", name_of(kind_), ", expected a number");
   return float_;
 }

@@ -17,12 +17,22 @@ namespace headrace {
 // the key, as in "config.json: text_config.hidden_size is a string, expected an integer". Immutable: threads may share.
 class JsonValue {
  public:
-  enum class Kind : uint8_t { kNull, kBool, kInt, kFloat, kString, kArray, kObject };
+  enum class Kind : uint8_t {
+    kNull,
+    kBool,
+    kInt,
+    kFloat,
+    kBeyond,  // a number that neither of these holds: 10^30, 2^64, Infinity, NaN
+    kString,
+    kArray,
+    kObject
+  };
   using Member = std::pair<std::string, JsonValue>;
   static constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
-  // `file` stands in errors. Refused: what is not UTF-8 or not JSON, a key twice in one object, more than 64 levels,
-  // an integer beyond int64.
+  // `file` stands in errors. What Python's json module writes is read, as it reads it: of a key that stands twice in an
+  // object the last value counts, and numbers may be any. Refused: what is not UTF-8, otherwise not JSON, or has more
+  // than 64 levels.
   static JsonValue parse(std::string_view text, std::string_view file);
 
   Kind kind() const { return kind_; }
@@ -36,7 +46,7 @@ class JsonValue {
   // The value as one type; Error when it has another, or lies outside [min, max].
   bool as_bool() const;
   int64_t as_int(int64_t min = 0, int64_t max = kMaxInt) const;
-  double as_float() const;  // an integer counts; always finite
+  double as_float() const;  // an integer of any size counts; always finite
   const std::string& as_string() const;
   const std::vector<JsonValue>& as_array() const;
   const std::vector<Member>& as_object() const;  // in the file's order
@@ -61,7 +71,7 @@ class JsonValue {
   bool bool_ = false;
   int64_t int_ = 0;
   double float_ = 0;
-  std::string string_, where_;
+  std::string string_, where_;  // string_: of kBeyond, the number's characters
   std::vector<JsonValue> items_;
   std::vector<Member> members_;
 };
