@@ -192,7 +192,8 @@ TEST_P(TokenizerHashes, MatchesThePackage) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerHashes,
                          testing::Values(Family{"llada", "llada"}, Family{"llada2", "llada2"},
-                                         Family{"stable_diffcoder", "stable_diffcoder"}, Family{"gemma", "gemma"}),
+                                         Family{"stable_diffcoder", "stable_diffcoder"}, Family{"gemma", "gemma"},
+                                         Family{"deepseek_coder", "deepseek_coder"}),
                          [](const auto& family) { return family.param.name; });
 
 }  // namespace

@@ -12,6 +12,7 @@ models: byte-level, but for Gemma's, which is over characters with bytes to fall
                   the ids with special tokens read as text, where they differ]; u32 FNV-1a of the decoded text;
                   u32 FNV-1a of it without special tokens
                   then kRandomLists times: u16 count, u16 ids..., u32, u32: ids at random, which need not be UTF-8
+  deepseek_coder  the vocabulary of llada.json behind DeepSeek-Coder's steps, and an unk_token
   dream/          vocab.json, merges.txt and tokenizer_config.json of the tokenizer in qwen2.json
 Families of COMPACT keep hashes alone. <family>.bin has per string u32 FNV-1a of both lists as bytes (u16 count,
 u16 ids..., each), u32 of both texts, one behind the other; then the random lists with one u32 each.
@@ -291,6 +292,30 @@ def make_string(rng, book):
     return out
 
 
+def deepseek_coder(file):
+    """The tokenizer of `file`, a tokenizer.json, with other steps."""
+    split = lambda regex: pre_tokenizers.Split(Regex(regex), behavior="isolated", invert=False)
+    patterns = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
+    file["model"]["unk_token"] = "<|endoftext|>"
+    tok = Tokenizer.from_str(json.dumps(file))
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [split(p) for p in patterns]
+        + [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tok.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tok
+
+
+def write(out, name, tok, **options):
+    file = json.loads(tok.to_str())
+    if name == "gpt2":  # the older spelling of merges
+        file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
+    text = json.dumps(file, ensure_ascii=False, separators=(",", ":"))
+    (out / f"{name}.json").write_text(text, encoding="utf-8")
+    (out / f"{name}.bin").write_bytes(golden(tok, **options))
+    print(name, tok.get_vocab_size())
+
+
 def fnv1a(text):
     h = 0x811C9DC5
     for byte in text if isinstance(text, bytes) else text.encode("utf-8"):
@@ -371,14 +396,9 @@ def main():
         tok = build(family, lines)
         if family == "qwen2":
             save_slow(tok, args.out / "dream")
-        file = json.loads(tok.to_str())
-        if family == "gpt2":  # the older spelling of merges
-            file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
-        (args.out / f"{family}.json").write_text(
-            json.dumps(file, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
-        )
-        (args.out / f"{family}.bin").write_bytes(golden(tok, strings, rng, family in COMPACT))
-        print(family, tok.get_vocab_size())
+        write(args.out, family, tok, strings=strings, rng=rng, compact=family in COMPACT)
+    tok = deepseek_coder(json.loads((args.out / "llada.json").read_text(encoding="utf-8")))
+    write(args.out, "deepseek_coder", tok, strings=strings, rng=random.Random(2), compact=True)
 
 
 if __name__ == "__main__":

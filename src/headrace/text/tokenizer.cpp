@@ -15,6 +15,7 @@
 #include "headrace/text/pattern.h"
 #include "headrace/text/slow_tokenizer_files.h"
 #include "headrace/text/tokenizer_file.h"
+#include "headrace/text/tokenizer_side_files.h"
 #include "headrace/text/utf8.h"
 #include "headrace/text/vocabulary.h"
 
@@ -212,17 +213,29 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
 }
 
 Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
-  const std::filesystem::path file = directory / "tokenizer.json", pieces = directory / "tokenizer.model";
-  const bool only_pieces = file_exists(pieces) && !file_exists(file) && !file_exists(directory / "merges.txt");
-  HR_REQUIRE(!only_pieces, ErrorCode::kUnsupported, pieces.string(),
+  const std::filesystem::path path = directory / "tokenizer.json", pieces = directory / "tokenizer.model";
+  const bool fast = file_exists(path) || !file_exists(directory / "merges.txt");
+  HR_REQUIRE(!file_exists(pieces) || file_exists(path) || !fast, ErrorCode::kUnsupported, pieces.string(),
              ": a SentencePiece model, which is not read; expected ",
              "tokenizer.json beside it, as save_pretrained of transformers' fast tokenizers writes it");
-  if (file_exists(file) || !file_exists(directory / "merges.txt")) return from_file(file.string());
   const auto text = [&directory](const char* name) { return read_file((directory / name).string()); };
-  const std::string vocab = text("vocab.json"), merges = text("merges.txt"), config = text("tokenizer_config.json");
-  return named(directory.string(), [&] {
-    return Tokenizer(std::make_unique<const Parts>(parse_slow_tokenizer_files(vocab, merges, config)));
-  });
+  const auto text_if_any = [&](const char* name) {
+    return file_exists(directory / name) ? std::optional(text(name)) : std::nullopt;
+  };
+  TokenizerFile file;
+  if (fast) {
+    const std::string json = read_file(path.string());
+    file = named(path.string(), [&] { return parse_tokenizer_file(json); });
+  } else {
+    const std::string vocab = text("vocab.json"), merges = text("merges.txt"), config = text("tokenizer_config.json");
+    file = named(directory.string(), [&] { return parse_slow_tokenizer_files(vocab, merges, config); });
+  }
+  const TokenizerSideFiles beside{.tokenizer_config = text_if_any("tokenizer_config.json"),
+                                  .special_tokens_map = text_if_any("special_tokens_map.json"),
+                                  .added_tokens = text_if_any("added_tokens.json")};
+  named(directory.string(), [&] { add_side_files(beside, file); });
+  return named(fast ? path.string() : directory.string(),
+               [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json) {
@@ -265,6 +278,8 @@ std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   if (token.empty()) return std::nullopt;
   return std::string(token);
 }
+
+std::span<const int32_t> Tokenizer::prefix_ids() const { return parts_->prefix_ids; }
 
 int32_t Tokenizer::vocab_size() const { return parts_->vocabulary.size(); }
 

@@ -32,8 +32,9 @@ class Tokenizer {
   // Throws Error: kIo (the file cannot be read), kModelFile (not a tokenizer.json, or one that contradicts itself),
   // kUnsupported (a part that is not built, by name). Messages start with `path`.
   static Tokenizer from_file(const std::string& path);
-  // The tokenizer of a model's directory: tokenizer.json, or else vocab.json, merges.txt and tokenizer_config.json.
-  // Errors as from_file, naming the directory.
+  // The tokenizer of a model's directory: tokenizer.json, or else vocab.json, merges.txt
+  // and tokenizer_config.json, with what the files beside them add (add_side_files). Errors as from_file, naming the
+  // file or the directory.
   static Tokenizer from_directory(const std::filesystem::path& directory);
   // The same for the text of a tokenizer.json; messages start with "tokenizer.json".
   static Tokenizer from_json(std::string_view json);
@@ -56,6 +57,9 @@ class Tokenizer {
   // Tokens are named as tokenizer.json spells them: "<|im_end|>", "Ġthe".
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::optional<std::string> id_to_token(int32_t id) const;
+
+  // What encode() puts before a text, such as <|begin_of_text|>. Owned by this tokenizer.
+  std::span<const int32_t> prefix_ids() const;
 
   int32_t vocab_size() const;  // one past the largest id, added tokens included
   // What `id` adds to decoded bytes; empty for an id without a token. Owned by this tokenizer, and stays where it is

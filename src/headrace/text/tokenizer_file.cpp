@@ -31,9 +31,8 @@ void read_model(const Node& node, TokenizerFile& file) {
     refuse(*type, string_of(*type), "BPE");
   allow_only(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                     "byte_fallback", "ignore_merges", "vocab", "merges"});
+  // unk_token and fuse_unk say what becomes of text without tokens; here every byte has one (Bpe).
   require_unset(node, {"dropout", "continuing_subword_prefix", "end_of_word_suffix"});
-  // With a token for every byte nothing is unknown. Without one, only byte-level files have tokens for everything.
-  if (file.alphabet == Alphabet::kBytes) require_unset(node, {"unk_token", "byte_fallback"});
   file.whole_words = flag_or(node, "ignore_merges", false) ? WholeWords::kTakeFirst : WholeWords::kMerge;
   for (auto& [token, id] : ids_by_token(member(node, "vocab"))) file.vocab.push_back({std::move(token), id});
   const Node merges = member(node, "merges");
@@ -110,7 +109,12 @@ bool read_pre_tokenizer(const Node& node, TokenizerFile& file) {
     return ended;
   }
   if (type == "Split") return read_split(node, file), false;
-  if (type != "ByteLevel") refuse(node, type, "Split, ByteLevel, Sequence");
+  if (type == "Digits") {
+    allow_only(node, {"type", "individual_digits"});
+    file.patterns.emplace_back(flag_or(node, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
+    return false;
+  }
+  if (type != "ByteLevel") refuse(node, type, "Split, Digits, ByteLevel, Sequence");
   allow_only(node, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   file.add_prefix_space = flag_or(node, "add_prefix_space", true);
   file.byte_level_regex = flag_or(node, "use_regex", true);
