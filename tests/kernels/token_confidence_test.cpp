@@ -82,11 +82,35 @@ TEST_P(TokenConfidence, ARisingRowIsSummedFromItsLargestValue) {  // every chunk
   EXPECT_FLOAT_EQ(rows.stat(0, 2), values[3998]);
 }
 
-TEST_P(TokenConfidence, TheExcludedIdAndPaddingCountForNothing) {
+TEST_P(TokenConfidence, TheExcludedIdCountsForNothing) {
   const Rows rows = of({0, 50, 0, 0}, 1);
   EXPECT_EQ(rows.id(0), 0);
   EXPECT_NEAR(rows.stat(0, 1), std::log(3.0), 1e-6);
   EXPECT_NEAR(rows.stat(0, 3), std::log(3.0), 1e-6);
+}
+
+// Few behind it, and more than a device reads at a time; at an address that no vector of four begins at, and at one.
+TEST_P(TokenConfidence, IdsBehindTheVocabularyAreNeverBestAndHaveTheirShare) {
+  Random random(8);
+  for (const auto& [vocab, width] : {std::pair(5, 6), {256, 20000}, {4097, 4100}, {4099, 13000}, {300, 301}}) {
+    const Tensor logits = random_tensor(random, DType::kF32, {3, width}, 4);
+    logits.data_as<float>()[width - 1] = 30;
+    for (const std::optional<int32_t> excluded : {std::optional<int32_t>(), std::optional(width - 1)}) {
+      Rows want(3);
+      reference::token_confidence({logits, vocab, excluded, want.best, want.stats}, {});
+      const Rows got = read(logits, vocab, excluded, 2);
+      EXPECT_TRUE(bit_equal(got.best, want.best)) << width;
+      EXPECT_TRUE(all_close(got.stats, want.stats, {.abs = 2e-6, .rel = 2e-6})) << width;
+      EXPECT_LT(got.id(0), vocab);
+    }
+  }
+  const Tensor row(DType::kF32, {1, 4});
+  for (int64_t i = 0; i < 4; ++i) set_element(row, i, i < 2 ? 0 : std::log(3.0));
+  const Rows rows = read(row, 2);
+  EXPECT_EQ(rows.stat(0, 0), 0);
+  EXPECT_NEAR(rows.stat(0, 1), std::log(8.0), 1e-6);
+  EXPECT_EQ(rows.stat(0, 2), 0);
+  EXPECT_NEAR(rows.stat(0, 3), 2 / 8.0 * std::log(8.0) + 6 / 8.0 * std::log(8 / 3.0), 1e-6);
 }
 
 TEST_P(TokenConfidence, MinusInfinityIsAProbabilityOfZero) {

@@ -111,12 +111,84 @@ TEST(Sampler, PaddingRowsOfTheHeadAreNeverChosen) {
   EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}).front().id, 1);
 }
 
+// transformers' log_softmax is over all of them: a tokenizer has 151669 tokens where its model has 151936.
+TEST(Sampler, PaddingRowsOfTheHeadHaveTheirShareOfTheProbability) {
+  const Tensor logits(DType::kF32, {1, 5});
+  for (int64_t i = 0; i < 5; ++i) set_element(logits, i, std::log(static_cast<double>(1 + i)));  // 1 to 5 of 15
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy};
+  const SampledToken t = Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}).front();
+  EXPECT_EQ(t.id, 1);
+  EXPECT_NEAR(t.logprob, std::log(2 / 15.0), 1e-6);
+  EXPECT_NEAR(t.confidence, 2 / 15.0, 1e-6);
+  EXPECT_NEAR(t.margin, 1 / 15.0, 1e-6);
+  set_element(logits, 4, std::nan(""));
+  const auto refusal = testing_support::refusal_of([&] {
+    Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1});
+  });
+  EXPECT_TRUE(refusal.sentence.starts_with("sampler: the logit of token 4 is NaN")) << refusal.sentence;
+}
+
 TEST(Sampler, AMaskBehindTheTokenizersVocabularyIsExcludedAsItIs) {
   const Tensor logits(DType::kF32, {1, 3});
   for (int64_t i = 0; i < 3; ++i) set_element(logits, i, static_cast<double>(i));
   const SamplingParams greedy{.temperature = 0};
   const SampleSpot spot{.params = &greedy};
-  EXPECT_EQ(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}, 2).front().id, 1);
+  const SampledToken t = Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}, 2).front();
+  EXPECT_EQ(t.id, 1);
+  EXPECT_NEAR(t.logprob, -std::log(1 + std::exp(-1.0)), 1e-6) << "it has no share";
+}
+
+// The shares are 6 to 1 of 21, whatever changes the logits before the token is chosen.
+TEST(Sampler, LogProbabilitiesAreTheModelsWhateverChangesTheLogits) {
+  std::vector<float> row;
+  for (int i = 6; i > 0; --i) row.push_back(std::log(static_cast<float>(i)) - 1);  // some below 0
+  const auto share = [](int i) { return std::log((6 - i) / 21.0); };
+  const std::vector<int32_t> history = {0, 0, 5}, banned = {0, 1};
+  const SamplingParams penalty{.temperature = 0, .repetition_penalty = 4}, greedy{.temperature = 0};
+  const struct {
+    const char* what;
+    const SamplingParams& params;
+    SampleSpot spot;
+    int32_t id;
+  } cases[] = {{"a penalty", penalty, {.history = history}, 1},
+               {"a ban", greedy, {.banned_ids = banned}, 2},
+               {"a temperature", greedy, {.temperature = 0.25f}, 0},
+               {"all of them", penalty, {.history = history, .temperature = 0.25f, .banned_ids = banned}, 2}};
+  for (const auto& c : cases) {
+    const SampledToken t = pick(row, c.params, c.spot);
+    EXPECT_EQ(t.id, c.id) << c.what;
+    EXPECT_NEAR(t.logprob, share(t.id), 1e-6) << c.what;
+    EXPECT_NEAR(t.best_model_logprob, share(t.best_id), 1e-6) << c.what;
+    EXPECT_GT(t.confidence, std::exp(t.logprob) + 0.01f) << c.what << " decides by the changed logits";
+  }
+}
+
+TEST(Sampler, LogProbabilitiesOfTokensThatArePenalisedAndDrawnAllTheSameAreTheModels) {
+  const std::vector<int32_t> history = {0};
+  const SamplingParams drawn{.repetition_penalty = 2, .decoding = {.copy_penalty = 0.5f}};
+  std::map<int32_t, int> counts;
+  for (int64_t position = 0; position < 50; ++position) {
+    const SampledToken t = pick({2, 2}, drawn, {.history = history, .position = position, .discouraged_id = 0});
+    ++counts[t.id];
+    EXPECT_NEAR(t.logprob, std::log(0.5), 1e-6) << t.id;
+  }
+  EXPECT_EQ(counts.size(), 2u);
+}
+
+TEST(Sampler, LogProbabilitiesAreTheModelsBehindGuidanceToo) {
+  const Tensor guided(DType::kF32, {1, 2}), own(DType::kF32, {1, 2});
+  for (int64_t i = 0; i < 2; ++i) {
+    set_element(guided, i, i == 0 ? 0 : 9);
+    set_element(own, i, std::log(i == 0 ? 3.0 : 1.0));
+  }
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy};
+  const SampledToken t = Sampler(cpu::select_kernel_set(), {}, 2).sample(guided, {&spot, 1}, {}, own).front();
+  EXPECT_EQ(t.id, 1);
+  EXPECT_NEAR(t.logprob, std::log(0.25), 1e-6);
+  EXPECT_NEAR(t.best_model_logprob, std::log(0.25), 1e-6);
+  EXPECT_GT(t.confidence, 0.99f);
 }
 
 TEST(Sampler, B31_TheExcludedIdIsNeitherChosenNorCounted) {

@@ -58,8 +58,7 @@ int32_t* BlockLoop::results_of(int32_t step) const {
 
 void BlockLoop::end_step(const TensorView& logits) {
   const int64_t count = std::min(logits.dim(0), best_.dim(0));
-  const std::optional<int32_t> excluded =
-      config_.mask_token_id < config_.vocab ? std::optional(config_.mask_token_id) : std::nullopt;
+  const int32_t excluded = config_.mask_token_id;
   ops_.token_confidence({.logits = logits.slice(0, count),
                          .vocab = config_.vocab,
                          .excluded_id = excluded,

@@ -23,18 +23,25 @@ std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, const std::ve
   return kept;
 }
 
-// A row for each that decides something: as it is, or moved away from what guides it. In float32.
+// A float32 row for each that decides something.
+struct GuidedRows {
+  Tensor logits;    // as the model made it, or moved away from what guides it
+  Tensor unguided;  // as the model made it; null where no row is moved
+};
+
 // Source: Nie et al. 2025 (LLaDA), unsupervised classifier-free guidance.
-Tensor guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
-  if (std::ranges::all_of(steps, [](const ScheduledStep& step) { return step.plan.guides.empty(); })) return logits;
+GuidedRows guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
+  if (std::ranges::all_of(steps, [](const ScheduledStep& step) { return step.plan.guides.empty(); }))
+    return {std::move(logits), {}};
   int64_t samples = 0;
   for (const ScheduledStep& step : steps) samples += std::ssize(step.plan.sample);
   const int64_t width = logits.view().dim(1);
-  Tensor result(DType::kF32, {samples, width});
+  GuidedRows rows{Tensor(DType::kF32, {samples, width}), Tensor(DType::kF32, {samples, width})};
   const float* from = logits.data_as<float>();
-  float* to = result.data_as<float>();
+  float *to = rows.logits.data_as<float>(), *unguided = rows.unguided.data_as<float>();
   for (const ScheduledStep& step : steps) {
     const int64_t count = std::ssize(step.plan.sample) * width;
+    unguided = std::copy_n(from, count, unguided);
     if (step.plan.guides.empty()) {
       std::copy_n(from, count, to);
     } else {
@@ -45,7 +52,7 @@ Tensor guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
     from += count + std::ssize(step.plan.guides) * width;
     to += count;
   }
-  return result;
+  return rows;
 }
 
 // That a device reads.
@@ -72,15 +79,14 @@ std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& step
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
   const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
-  if (runner_.on_cpu() || std::ranges::none_of(steps, reads))
-    return read(steps, guided(steps, runner_.run(batch)), any_reads);
+  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, runner_.run(batch), any_reads);
   const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
   const std::vector<SampleSpot> spots = spots_of(steps);
   Tensor logits;
   queue(steps, spots, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
   std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(runner_.take_tokens(), spots));
   if (all) return tokens;
-  const std::vector<SampledToken> by_host = read(steps, guided(steps, std::move(logits)), host_reads);
+  const std::vector<SampledToken> by_host = read(steps, std::move(logits), host_reads);
   std::ptrdiff_t first = 0;
   for (const ScheduledStep& step : steps) {
     const std::ptrdiff_t count = std::ssize(step.plan.sample);
@@ -110,9 +116,9 @@ void Engine::queue(const std::vector<ScheduledStep>& steps, std::span<const Samp
                        inputs);
 }
 
-std::vector<SampledToken> Engine::read(const std::vector<ScheduledStep>& steps, const Tensor& logits,
-                                       StepFilter keeps) {
-  std::vector<SampledToken> sampled = sample(steps, logits);
+std::vector<SampledToken> Engine::read(const std::vector<ScheduledStep>& steps, Tensor model_logits, StepFilter keeps) {
+  const auto [logits, unguided] = guided(steps, std::move(model_logits));
+  std::vector<SampledToken> sampled = sample(steps, logits, unguided);
   keep_logits(kept_rows(steps, keeps), logits, model_.info().dtype);
   keep_candidates(steps, logits, sampled);
   return sampled;
@@ -143,11 +149,12 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
     const Sequence& s = *step.sequence;
     // Undecided positions hold the mask, which is never sampled; without one, as in a canvas, noise that never
     // occurred.
-    const auto count = step.plan.excluded_id ? s.num_tokens() : s.num_final;
-    const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
     const bool bans = s.params.end_of_text == SamplingParams::EndOfText::kBanned;
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
+      // Behind the place that is decided, a step ahead may have put a token that is not known yet.
+      const auto count = step.plan.excluded_id ? s.num_tokens() : std::min(s.num_final, row.position);
+      const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
       // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
       spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p,
                        banned, s.scores_of});
@@ -157,10 +164,11 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   return spots;
 }
 
-std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const {
+std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits,
+                                         const TensorView& unguided) const {
   const std::vector<SampleSpot> spots = of_samples(steps, spots_of(steps));
   if (spots.empty()) return {};
-  return sampler_.sample(logits, spots, steps.front().plan.excluded_id);
+  return sampler_.sample(logits, spots, steps.front().plan.excluded_id, unguided);
 }
 
 // For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.

@@ -296,17 +296,19 @@ void ModelRunner::queue_tokens(const ForwardBatch& batch, const TokenChoice& wan
   ++num_queued_;
 }
 
-void ModelRunner::choose_tokens(const ForwardBatch& batch, const TokenChoice& wanted, Inputs inputs) {
-  TokenChoice choice = wanted;
-  if (choice.excluded_id && *choice.excluded_id >= choice.vocab) choice.excluded_id.reset();  // excluded as it is
+void ModelRunner::choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs) {
   RowsInFlight& rows = in_flight_[(first_queued_ + num_queued_) % in_flight_.size()];
   const TensorView ids = inputs == Inputs::kLastTokens ? in_flight_[first_queued_].tokens() : TensorView();
   const Logits logits = forward(batch, ids);
   if (choice.logits != nullptr) *choice.logits = on_host(runtime_, logits.view);
+  const bool changes = !choice.temperatures.empty() || !choice.penalized.empty();
+  rows.begin(logits.view.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo);
+  if (changes)
+    ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.model_stats},
+                           config_.context);
   if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
-  if (!choice.penalized.empty()) penalize(logits.view, wanted, ids);
+  if (!choice.penalized.empty()) penalize(logits.view, choice, ids);
   for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
-  rows.begin(logits.view.dim(0));
   ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
   const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
   if (!greedy) draw_tokens(rows, logits.view, choice);

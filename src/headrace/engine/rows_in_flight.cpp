@@ -6,9 +6,10 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kWords = 7;  // of a row: best, stats, id, logit
+constexpr int64_t kWords = 11;          // of a row: best, stats, id, logit, then model_stats
+constexpr int64_t kUnchangedWords = 7;  // without these
 
-size_t host_bytes(int64_t rows) { return static_cast<size_t>(rows * kWords) * sizeof(int32_t); }
+size_t bytes_of(int64_t words) { return static_cast<size_t>(words) * sizeof(int32_t); }
 
 }  // namespace
 
@@ -21,7 +22,7 @@ RowsInFlight::~RowsInFlight() {
 }
 
 void RowsInFlight::give_back() noexcept {
-  if (host_ != nullptr) runtime_.release_shared(host_, host_bytes(capacity_));
+  if (host_ != nullptr) runtime_.release_shared(host_, bytes_of(capacity_ * kWords));
   host_ = nullptr;
   capacity_ = 0;
 }
@@ -32,25 +33,27 @@ void RowsInFlight::make_room(int64_t rows) {
   give_back();
   memory_ = Tensor(DType::kI32, {rows * kWords}, runtime_);
   draws_ = Tensor(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))}, runtime_);
-  host_ = runtime_.allocate_shared(host_bytes(rows));
+  host_ = runtime_.allocate_shared(bytes_of(rows * kWords));
   capacity_ = rows;
 }
 
-void RowsInFlight::begin(int64_t rows) {
+void RowsInFlight::begin(int64_t rows, Changed changed) {
   make_room(rows);
-  rows_ = rows;
+  rows_ = rows, changed_ = changed;
   auto* at = static_cast<int32_t*>(memory_.data());
   const Device device = runtime_.device();
   best = TensorView(at, DType::kI32, {rows}, device);
   stats = TensorView(at + rows, DType::kF32, {rows, 4}, device);
   ids = TensorView(at + 5 * rows, DType::kI32, {rows}, device);
   chosen = TensorView(at + 6 * rows, DType::kF32, {rows}, device);
+  model_stats = TensorView(at + kUnchangedWords * rows, DType::kF32, {rows, 4}, device);
   draws = draws_.view().slice(0, rows);
 }
 
 void RowsInFlight::send(const TensorView& tokens) {
   tokens_ = tokens;
-  runtime_.copy_on_device(host_, memory_.data(), host_bytes(rows_));
+  const int64_t words = changed_ == Changed::kYes ? kWords : kUnchangedWords;
+  runtime_.copy_on_device(host_, memory_.data(), bytes_of(rows_ * words));
   arrived_->set();
 }
 
@@ -62,6 +65,10 @@ ChosenRows RowsInFlight::receive() {
   for (const Tensor* part : {&rows.best, &rows.stats, &rows.ids, &rows.logits}) {
     std::memcpy(part->data(), from, static_cast<size_t>(part->bytes()));
     from += part->bytes();
+  }
+  if (changed_ == Changed::kYes) {
+    rows.model_stats = Tensor(DType::kF32, {rows_, 4});
+    std::memcpy(rows.model_stats.data(), from, static_cast<size_t>(rows.model_stats.bytes()));
   }
   if (tokens_.data() != best.data()) return rows;
   std::copy_n(rows.best.data_as<int32_t>(), rows_, rows.ids.data_as<int32_t>());

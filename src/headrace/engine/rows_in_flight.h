@@ -17,11 +17,12 @@ class RowsInFlight {
   RowsInFlight& operator=(const RowsInFlight&) = delete;
   ~RowsInFlight();
 
+  enum class Changed : uint8_t { kNo, kYes };  // whether the model's rows are, before they are read
   // Where the device writes `rows` of them; valid until the next begin(). What was sent before has been received.
   // Error kOutOfMemory.
-  void begin(int64_t rows);
-  // As TokenConfidenceArgs and SampleTokensArgs have them.
-  TensorView best, stats, ids, chosen, draws;
+  void begin(int64_t rows, Changed changed);
+  // As TokenConfidenceArgs and SampleTokensArgs have them; model_stats: of rows that are changed, before they were.
+  TensorView best, stats, ids, chosen, model_stats, draws;
 
   // `tokens`, ids or best, are what the rows are read as. Queues the way to the host.
   void send(const TensorView& tokens);
@@ -39,6 +40,7 @@ class RowsInFlight {
   Tensor memory_, draws_;
   TensorView tokens_;
   int64_t capacity_ = 0, rows_ = 0;
+  Changed changed_ = Changed::kNo;
   void* host_ = nullptr;  // as memory_
 };
 

@@ -9,4 +9,7 @@ HR_HOST_DEVICE inline float penalized(float logit, float penalty) {
   return logit > 0 ? logit / penalty : logit * penalty;
 }
 
+// What penalized() was given.
+inline float unpenalized(float logit, float penalty) { return logit > 0 ? logit * penalty : logit / penalty; }
+
 }  // namespace headrace

@@ -20,7 +20,7 @@ namespace headrace {
 struct SampleTokensArgs {
   TensorView logits = {};  // float32 [rows, at least vocab]
   int32_t vocab = 0;
-  std::optional<int32_t> excluded_id = {};  // below vocab
+  std::optional<int32_t> excluded_id = {};
   TensorView best = {}, stats = {};         // as token_confidence wrote them of these logits
   TensorView draws = {};                    // uint8 [rows, sizeof(TokenDraw)]: a TokenDraw each
   std::span<const TokenDraw> on_host = {};  // the draws too, or none: a device saves a pass that none of them needs

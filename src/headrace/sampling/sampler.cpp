@@ -48,6 +48,19 @@ void change(std::span<float> row, const SampleSpot& spot) {
   penalise(row, spot.params->repetition_penalty, spot.history);
 }
 
+bool changes(const SampleSpot& spot) {
+  return spot.temperature != 1 || !spot.banned_ids.empty() || spot.discouraged_id ||
+         spot.params->repetition_penalty != 1;
+}
+
+// What the model said of a token that may be chosen, where change() and the temperature made `logit` of it.
+float model_logit(const SampleSpot& spot, int32_t id, float logit) {
+  const float penalty = spot.params->repetition_penalty;
+  if (penalty != 1 && std::ranges::find(spot.history, id) != spot.history.end()) logit = unpenalized(logit, penalty);
+  if (id == spot.discouraged_id) logit += spot.params->decoding.copy_penalty;
+  return logit * spot.temperature;
+}
+
 // What token_confidence says of a row.
 struct RowStats {
   int32_t best;
@@ -62,15 +75,31 @@ SampledToken described(const RowStats& row, int32_t id, float logit) {
           .margin = TokenScores::margin(row.largest, row.log_sum, row.second),
           .entropy = row.entropy,
           .best_id = row.best,
-          .best_logprob = -row.log_sum};
+          .best_logprob = -row.log_sum,
+          .best_model_logprob = -row.log_sum};
 }
 
-void check_numbers(std::span<const float> logits, float log_sum) {
-  if (!std::isnan(log_sum)) return;
-  size_t i = 0;
-  while (i < logits.size() && !std::isnan(logits[i])) ++i;
-  HR_REQUIRE(i == logits.size(), ErrorCode::kModelFile, "sampler: the logit of token ", i, " is NaN", kNotNumbers);
-  throw Error(ErrorCode::kModelFile, str("sampler: the largest logit is infinite", kNotNumbers));
+// The log-probabilities that the model's own rows say, whose `stats` these are.
+void describe_unguided(std::vector<SampledToken>& tokens, const TensorView& rows, const Tensor& stats) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto* row = static_cast<const float*>(rows.select(static_cast<int64_t>(i)).data());
+    const float* s = stats.data_as<float>() + 4 * i;
+    tokens[i].logprob = row[tokens[i].id] - s[0] - s[1];
+    tokens[i].best_model_logprob = row[tokens[i].best_id] - s[0] - s[1];
+  }
+}
+
+// `stats` are those of the rows.
+void check_numbers(const TensorView& rows, const Tensor& stats) {
+  for (int64_t r = 0; r < rows.dim(0); ++r) {
+    if (!std::isnan(stats.data_as<float>()[4 * r + 1])) continue;
+    const TensorView row = rows.select(r);
+    const auto* logits = static_cast<const float*>(row.data());
+    const auto* nan = std::find_if(logits, logits + row.numel(), [](float logit) { return std::isnan(logit); });
+    HR_REQUIRE(nan == logits + row.numel(), ErrorCode::kModelFile, "sampler: the logit of token ", nan - logits,
+               " is NaN", kNotNumbers);
+    throw Error(ErrorCode::kModelFile, str("sampler: the largest logit is infinite", kNotNumbers));
+  }
 }
 
 }  // namespace
@@ -90,22 +119,25 @@ TokenDraw draw_of(const SampleSpot& spot) {
 }
 
 std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<const SampleSpot> spots,
-                                          std::optional<int32_t> excluded_id) const {
+                                          std::optional<int32_t> excluded_id, const TensorView& unguided) const {
   const auto count = static_cast<int64_t>(spots.size());
-  if (excluded_id && *excluded_id >= vocab_) excluded_id.reset();  // excluded as it is
   HR_REQUIRE(logits.dim(0) == count, ErrorCode::kInvalidArgument, "sampler: ", logits.dim(0),
              " rows of logits, expected ", count);
   const auto row_of = [&logits, this](int64_t r) {
     return std::span<float>(static_cast<float*>(logits.select(r).data()), static_cast<size_t>(vocab_));
   };
+  ChosenRows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4}), Tensor(DType::kI32, {count}),
+                  Tensor(DType::kF32, {count})};
+  if (unguided || std::ranges::any_of(spots, changes)) {
+    rows.model_stats = Tensor(DType::kF32, {count, 4});
+    ops_.token_confidence({unguided ? unguided : logits, vocab_, excluded_id, rows.best, rows.model_stats}, context_);
+  }
   for (int64_t r = 0; r < count; ++r) {
     divide(logits.select(r), spots[static_cast<size_t>(r)].temperature);
     change(row_of(r), spots[static_cast<size_t>(r)]);
   }
-  ChosenRows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4}), Tensor(DType::kI32, {count}),
-                  Tensor(DType::kF32, {count})};
   ops_.token_confidence({logits, vocab_, excluded_id, rows.best, rows.stats}, context_);
-  for (int64_t r = 0; r < count; ++r) check_numbers(row_of(r), rows.stats.data_as<float>()[4 * r + 1]);
+  check_numbers(logits, rows.stats);
   const Tensor draws(DType::kU8, {count, static_cast<int64_t>(sizeof(TokenDraw))});
   std::ranges::transform(spots, reinterpret_cast<TokenDraw*>(draws.data_as<uint8_t>()), draw_of);
   ops_.sample_tokens({.logits = logits,
@@ -118,6 +150,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
                       .chosen = rows.logits},
                      context_);
   std::vector<SampledToken> tokens = describe(rows, spots);
+  if (unguided) describe_unguided(tokens, unguided, rows.model_stats);
   parallel_for(context_.threads, count, [&](int64_t r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
     SampledToken& token = tokens[static_cast<size_t>(r)];
@@ -160,7 +193,13 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows) {
 std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
   std::vector<SampledToken> tokens = describe(rows);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i].order = order_number(spots[i].params->seed, spots[i].position, spots[i].step);
+    SampledToken& token = tokens[i];
+    token.order = order_number(spots[i].params->seed, spots[i].position, spots[i].step);
+    if (!rows.model_stats) continue;
+    const float* model = rows.model_stats.data_as<float>() + 4 * i;
+    const float logit = rows.logits.data_as<float>()[i], largest = rows.stats.data_as<float>()[4 * i];
+    token.logprob = model_logit(spots[i], token.id, logit) - model[0] - model[1];
+    token.best_model_logprob = model_logit(spots[i], token.best_id, largest) - model[0] - model[1];
   }
   return tokens;
 }

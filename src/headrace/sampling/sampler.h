@@ -28,8 +28,9 @@ struct SampleSpot {
 
 // What ops said of rows of logits: tensors on the host.
 struct ChosenRows {
-  Tensor best, stats;  // of token_confidence: int32 [rows], float32 [rows, 4]
-  Tensor ids, logits;  // of sample_tokens: int32 [rows], float32 [rows]
+  Tensor best, stats;       // of token_confidence: int32 [rows], float32 [rows, 4]
+  Tensor ids, logits;       // of sample_tokens: int32 [rows], float32 [rows]
+  Tensor model_stats = {};  // `stats` of the rows as the model made them, where they were changed then; or null
 };
 
 // What errors say of logits that are no numbers.
@@ -46,15 +47,17 @@ TokenDraw draw_of(const SampleSpot& spot);
 // Owned by an engine. Not thread-safe.
 class Sampler {
  public:
-  // Ids from `vocab` on (padding rows of the model's head) and excluded_id are excluded before the softmax.
+  // Ids from `vocab` on (padding rows of the model's head) are never chosen, but have their share of the softmax;
+  // excluded_id has none.
   Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
 
-  // One token for each row of `logits`, float32 [spots, at least vocab], which is changed. What is banned, the spot's
-  // temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the lowest
-  // id. The random number depends on the seed, the position and the step alone, and a row is read without the others,
-  // so a result does not depend on what else runs. Error kModelFile for a logit that is NaN.
+  // One token for each row of `logits`, float32 [spots, the model's vocabulary], which is changed. What is banned, the
+  // spot's temperature, the penalties, then temperature, top-k, top-p, min-p (top-p first by top_p_of); ties go to the
+  // lowest id. The random number depends on the seed, the position and the step alone, and a row is read without the
+  // others, so a result does not depend on what else runs. `unguided`: rows as the model made them, where guidance has
+  // changed `logits` already; null: it has not. Error kModelFile for a logit that is NaN.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
-                                   std::optional<int32_t> excluded_id = {}) const;
+                                   std::optional<int32_t> excluded_id = {}, const TensorView& unguided = {}) const;
   // The `count` most likely tokens of a row that sample() has changed and read as `read`, or all that there are, in
   // descending order of probability; ties go to the lowest id.
   std::vector<TokenShare> likeliest(const TensorView& row, const SampledToken& read, int32_t count,
@@ -62,7 +65,8 @@ class Sampler {
   // Tokens that were chosen on some device, from what token_confidence and sample_tokens said of their rows. Error
   // kModelFile as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
-  // The same without their order numbers, which no rule that block_step can say reads.
+  // The same of rows that nothing has changed, without their order numbers, which no rule that block_step can say
+  // reads.
   static std::vector<SampledToken> describe(const ChosenRows& rows);
 
  private:

@@ -30,7 +30,7 @@ float mean_entropy(std::span<const SampledToken> sampled) {
 SampledToken likeliest(const SampledToken& t) {
   SampledToken best = t;
   best.id = t.best_id;
-  best.logprob = t.best_logprob;
+  best.logprob = t.best_model_logprob;
   best.confidence = std::exp(t.best_logprob);
   return best;
 }

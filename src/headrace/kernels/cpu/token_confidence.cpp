@@ -79,12 +79,12 @@ struct RowState {
   s.weighted += static_cast<double>(sum(weighted));
 }
 
-void read_row(void* context, long row, float* scratch) {
-  const auto& p = *static_cast<const TokenConfidenceParams*>(context);
-  const float* logits = p.logits + row * p.row_stride;
+// The ids [begin, end).
+[[gnu::always_inline]] inline RowState read_ids(const TokenConfidenceParams& p, const float* logits, long begin,
+                                                long end, float* scratch) {
   RowState s;
-  for (long from = 0; from < p.vocab; from += kChunk) {
-    const long n = from + kChunk < p.vocab ? kChunk : p.vocab - from;
+  for (long from = begin; from < end; from += kChunk) {
+    const long n = from + kChunk < end ? kChunk : end - from;
     const bool holds_excluded = p.excluded >= from && p.excluded < from + n;
     const float* x = logits + from;
     if (holds_excluded || n % kLanes != 0) {
@@ -95,6 +95,17 @@ void read_row(void* context, long row, float* scratch) {
     }
     add_chunk(s, x, round_up_to_lanes(n), from);
   }
+  return s;
+}
+
+void read_row(void* context, long row, float* scratch) {
+  const auto& p = *static_cast<const TokenConfidenceParams*>(context);
+  const float* logits = p.logits + row * p.row_stride;
+  RowState s = read_ids(p, logits, 0, p.vocab, scratch);
+  RowState behind = read_ids(p, logits, p.vocab, p.width, scratch);
+  rebase(behind, s.largest);
+  s.sum += behind.sum;
+  s.weighted += behind.weighted;
   const double log_sum = ::log(s.sum);
   float* stats = p.stats + row * p.stats_stride;
   p.best[row * p.best_stride] = static_cast<int>(s.best < 0 ? 0 : s.best);

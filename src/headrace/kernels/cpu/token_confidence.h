@@ -8,7 +8,8 @@ namespace headrace::cpu {
 struct TokenConfidenceParams {
   const float* logits = nullptr;
   long rows = 0, row_stride = 0;
-  long vocab = 0, excluded = -1;  // -1: none
+  long vocab = 0, width = 0;  // ids from vocab on have a probability alone
+  long excluded = -1;         // -1: none
   int* best = nullptr;
   float* stats = nullptr;
   long best_stride = 1, stats_stride = 4;

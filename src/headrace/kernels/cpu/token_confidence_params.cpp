@@ -7,6 +7,7 @@ TokenConfidenceParams params_of(const TokenConfidenceArgs& a, const OpContext& c
           .rows = a.logits.dim(0),
           .row_stride = a.logits.stride(0),
           .vocab = a.vocab,
+          .width = a.logits.dim(1),
           .excluded = a.excluded_id ? *a.excluded_id : -1,
           .best = static_cast<int*>(a.best.data()),
           .stats = static_cast<float*>(a.stats.data()),

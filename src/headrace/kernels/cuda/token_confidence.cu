@@ -1,5 +1,5 @@
 // Rows of logits read once: blocks take slices of rows one after the other, then one warp for each row merges its
-// slices. Slices and the order of merging depend on the vocabulary alone.
+// slices. Slices and the order of merging depend on the vocabulary and the row's width alone.
 #include <algorithm>
 #include <cfloat>
 
@@ -68,9 +68,11 @@ __device__ inline void add_lanes(Summary& s) {
 struct Params {
   const float* logits;
   int64_t stride;
-  int rows, vocab, excluded, slices;  // excluded: kNone for no id
-  int next_rows, next_slices;         // from what a block reads to what it reads next
-  Summary* summaries;                 // [rows, slices]
+  int rows, vocab, width, excluded;  // excluded: kNone for no id
+  // Of ids below `vocab`, of which one is the best; then of those behind it, which have a probability alone.
+  int slices, all_slices;
+  int next_rows, next_slices;  // from what a block reads to what it reads next
+  Summary* summaries;          // [rows, all_slices]
   int32_t* best;
   float* stats;
   int64_t stats_stride;
@@ -79,11 +81,12 @@ struct Params {
 // What a warp has of a slice, four ids side by side for each lane, four times.
 __device__ inline int id_of(int first, int i) { return first + i / 4 * 128 + i % 4; }
 
-__device__ inline void load(const Params& p, int row, int begin, float (&x)[kPerThread]) {
+// The ids from `begin` on, and below `end`.
+__device__ inline void load(const Params& p, int row, int begin, int end, float (&x)[kPerThread]) {
   const float* from = p.logits + row * p.stride;
   const int first = begin + threadIdx.x % 32 * 4;
   const bool excluded = p.excluded >= begin && p.excluded < begin + kPerWarp;
-  if (begin + kPerWarp <= p.vocab && !excluded && reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0) {
+  if (begin + kPerWarp <= end && !excluded && reinterpret_cast<uintptr_t>(from + begin) % sizeof(float4) == 0) {
 #pragma unroll
     for (int i = 0; i < kPerThread; i += 4) {
       const float4 four = __ldcg(reinterpret_cast<const float4*>(from + id_of(first, i)));
@@ -94,7 +97,7 @@ __device__ inline void load(const Params& p, int row, int begin, float (&x)[kPer
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int id = id_of(first, i);
-    x[i] = id < p.vocab && id != p.excluded ? __ldcg(from + id) : -INFINITY;
+    x[i] = id < end && id != p.excluded ? __ldcg(from + id) : -INFINITY;
   }
 }
 
@@ -152,6 +155,11 @@ struct Place {
     row += p.next_rows, slice += p.next_slices;
     if (row >= p.rows) row -= p.rows, ++slice;
   }
+  __device__ bool is_behind(const Params& p) const { return slice >= p.slices; }
+  __device__ int begin(const Params& p) const {
+    return is_behind(p) ? p.vocab + (slice - p.slices) * kSlice : slice * kSlice;
+  }
+  __device__ int end(const Params& p) const { return is_behind(p) ? p.width : p.vocab; }
 };
 
 // Each warp sums from its own largest logit. The first of those that have the slice's adds up.
@@ -161,10 +169,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSM + 1) read_slices(const 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Place at(p);
   wait_for_previous();
-  for (int turn = 0; at.slice < p.slices; turn ^= 1, at.advance(p)) {
-    const int begin = at.slice * kSlice + warp * kPerWarp;
+  for (int turn = 0; at.slice < p.all_slices; turn ^= 1, at.advance(p)) {
+    const int begin = at.begin(p) + warp * kPerWarp;
     float x[kPerThread];
-    load(p, at.row, begin, x);
+    load(p, at.row, begin, at.end(p), x);
     const Summary mine = sums_of(x);
     if (lane == 0) of_warps[turn][warp] = mine;
     __syncthreads();
@@ -173,23 +181,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSM + 1) read_slices(const 
     const float largest = warp_max(other.largest);
     if (__ffs(__ballot_sync(kAllLanes, lane < kWarps && other.largest == largest)) - 1 != warp) continue;
     const Summary s = summary_of(other, largest, begin + lane * 4, x);
-    if (lane == 0) p.summaries[at.row * p.slices + at.slice] = s;
+    if (lane == 0) p.summaries[at.row * p.all_slices + at.slice] = s;
   }
+}
+
+// A lane's part of the slices [begin, end).
+__device__ inline Summary merged_slices(const Summary* summaries, int begin, int end) {
+  Summary s;
+  const int first = begin + static_cast<int>(threadIdx.x);
+  if (first < end) s = summaries[first];
+#pragma unroll 1
+  for (int i = first + 32; i < end; i += 32) s = merged(s, summaries[i]);
+  return s;
 }
 
 // A warp for each row.
 __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Params p) {
   let_next_start();
   wait_for_previous();
-  const Summary* summaries = p.summaries + static_cast<int64_t>(blockIdx.x) * p.slices;
-  Summary s;
-  if (threadIdx.x < p.slices) s = summaries[threadIdx.x];
-#pragma unroll 1
-  for (int i = threadIdx.x + 32; i < p.slices; i += 32) s = merged(s, summaries[i]);
+  const Summary* summaries = p.summaries + static_cast<int64_t>(blockIdx.x) * p.all_slices;
+  Summary s = merged_slices(summaries, 0, p.slices), behind = merged_slices(summaries, p.slices, p.all_slices);
   const float largest = warp_max(s.largest);
   const int best = __reduce_min_sync(kAllLanes, s.largest == largest ? s.best : kNone);
   const float second = warp_max(s.best == best ? s.second : s.largest);
   rebase(s, largest);
+  rebase(behind, largest);
+  s.sum += behind.sum, s.weighted += behind.weighted;
   add_lanes<32>(s);
   if (threadIdx.x != 0) return;
   const float log_sum = logf(s.sum);
@@ -205,16 +222,21 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
   const int64_t rows = a.logits.dim(0);
   if (rows == 0) return;
   const Stream& stream = stream_of(context);
-  const int slices = (a.vocab + kSlice - 1) / kSlice;
-  HR_REQUIRE(static_cast<size_t>(rows * slices) * sizeof(Summary) <= stream.scratch_bytes, ErrorCode::kInvalidArgument,
-             "token_confidence: ", rows, " rows of ", a.vocab, " logits, more than the device's scratch memory holds");
-  const int64_t blocks = std::min(rows * slices, int64_t{kBlocksPerSM} * stream.num_sms);
+  const auto width = static_cast<int>(a.logits.dim(1));
+  const auto slices_of = [](int ids) { return (ids + kSlice - 1) / kSlice; };
+  const int slices = slices_of(a.vocab), all_slices = slices + slices_of(width - a.vocab);
+  HR_REQUIRE(static_cast<size_t>(rows * all_slices) * sizeof(Summary) <= stream.scratch_bytes,
+             ErrorCode::kInvalidArgument, "token_confidence: ", rows, " rows of ", width,
+             " logits, more than the device's scratch memory holds");
+  const int64_t blocks = std::min(rows * all_slices, int64_t{kBlocksPerSM} * stream.num_sms);
   const Params p{.logits = static_cast<const float*>(a.logits.data()),
                  .stride = a.logits.stride(0),
                  .rows = static_cast<int>(rows),
                  .vocab = a.vocab,
+                 .width = width,
                  .excluded = a.excluded_id.value_or(kNone),
                  .slices = slices,
+                 .all_slices = all_slices,
                  .next_rows = static_cast<int>(blocks % rows),
                  .next_slices = static_cast<int>(blocks / rows),
                  .summaries = static_cast<Summary*>(stream.scratch),

@@ -18,12 +18,13 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext&) {
       if (counts(i) && (first < 0 || logits(r, i) > logits(r, first))) first = i;
     }
     const auto largest = static_cast<double>(logits(r, first));
-    for (int32_t i = 0; i < a.vocab; ++i) {
+    for (int32_t i = 0; i < logits.dim(1); ++i) {
       if (!counts(i)) continue;
       const double shifted = static_cast<double>(logits(r, i)) - largest, weight = std::exp(shifted);
       sum += weight;
       weighted += weight == 0 ? 0 : weight * shifted;
-      if (i != first && static_cast<double>(logits(r, i)) > second) second = static_cast<double>(logits(r, i));
+      if (i < a.vocab && i != first && static_cast<double>(logits(r, i)) > second)
+        second = static_cast<double>(logits(r, i));
     }
     best(r) = first;
     stats(r, 0) = logits(r, first);
