@@ -170,7 +170,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "truncated": {}, "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
-      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}, "end_tokens": "{}"}}, "decoding": {}, )"
+      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}, "end_tokens": "{}", "stop_token_ids": [{}]}}, "decoding": {}, )"
       R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
@@ -178,9 +178,9 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       t.device_start_s, t.load_s, t.first_token_s, t.total_s,
       decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
       c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
-      text_of(p.end_of_text), decoding_json(llm, p.decoding), llm.model_info().architecture,
-      o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
-      json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
+      text_of(p.end_of_text), fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding),
+      llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
+      to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
       steps_json(llm.engine()));
 }

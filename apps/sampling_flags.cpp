@@ -14,6 +14,9 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens")->capture_default_str();
   app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one
+  app.add_option("--stop-token-ids", f.params.stop_token_ids, "token ids that end the output, as in 1,2")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   using EndOfText = SamplingParams::EndOfText;
   CLI::Option* ignored = app.add_flag_callback(
       "--ignore-eos", [&f] { f.params.end_of_text = EndOfText::kIgnored; }, "go on after an end token");

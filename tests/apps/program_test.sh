@@ -97,6 +97,10 @@ check "a model behind a stop text" 3 "$(status "$headrace" generate --stop x /no
 check "a model behind a strategy" 3 "$(status "$headrace" eval puzzles --limit 1 --strategies auto /nonexistent)"
 check "a model behind a threshold" 3 "$(status "$headrace" eval puzzles --limit 1 --thresholds 0.9 /nonexistent)"
 check "a stop text in brackets" " upon" "$("$headrace" generate -p Once -n 1 --temperature 0 --stop "[ upon]")"
+end_id=$("$headrace" generate -p Once -n 1 --temperature 0 --json | grep -o '"ids": \[[0-9]*' | grep -o '[0-9]*$')
+check "a stop token" '"finish_reason": "stop"' \
+  "$("$headrace" generate -p Once -n 32 --temperature 0 --stop-token-ids 3,"$end_id" --json | grep '"text": ""' |
+    grep '"stop_token_ids": \[3, '"$end_id"'\]' | grep -o '"finish_reason": "[a-z]*"')"
 check "two stop texts" "stop" "$("$headrace" generate -p Once -n 32 --temperature 0 --stop never --stop " upon" --json | grep -o '"finish_reason": "[a-z]*"' | cut -d'"' -f4)"
 
 # Names that are nearly right.

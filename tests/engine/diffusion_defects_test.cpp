@@ -9,6 +9,7 @@
 // Before the toy model, whose namespace would hide ::testing from them.
 #include "support/device_mirror.h"
 #include "support/random.h"
+#include "support/refusal.h"
 #include "support/tolerances.h"
 
 #include "engine/golden_device.h"
@@ -282,9 +283,9 @@ class ShowingLogits final : public Model {
   const Model& model_;
 };
 
-// Of `id` in a row of logits that the plan reads.
-double logprob_of(std::span<const float> row, int32_t id, const StepPlan& plan) {
-  const auto logit = [&](size_t v) { return static_cast<double>(row[v]) / static_cast<double>(plan.temperature); };
+// Of `id` in a row of logits that the plan reads, at a temperature: of 1, the model's.
+double logprob_of(std::span<const float> row, int32_t id, const StepPlan& plan, float temperature) {
+  const auto logit = [&](size_t v) { return static_cast<double>(row[v]) / static_cast<double>(temperature); };
   double sum = 0;
   for (size_t v = 0; v < row.size(); ++v) {
     if (static_cast<int32_t>(v) != plan.excluded_id) sum += std::exp(logit(v));
@@ -297,7 +298,7 @@ TEST_P(DiffusionDefects, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereCho
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   const ShowingLogits showing(*model);
   Engine engine(showing, config_of(GetParam().strategy, 1));
-  std::map<int32_t, double> chosen;  // by position
+  std::map<int32_t, double> chosen, by;  // by position: the model's, and the ones that chose it
   std::map<int32_t, int32_t> ids;
   engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
     if (moment == StepMoment::kPlanned) return;
@@ -307,9 +308,12 @@ TEST_P(DiffusionDefects, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereCho
       if (masked(s, p)) continue;
       const int32_t id = s.tokens[static_cast<size_t>(p)];
       const float now = s.chosen[static_cast<size_t>(p - s.prompt_len)].logprob;
-      const double own = logprob_of(std::span(showing.logits).subspan(i * vocab, vocab), id, plan);
+      const std::span row = std::span(showing.logits).subspan(i * vocab, vocab);
+      const double own = logprob_of(row, id, plan, 1);
       const bool kept = ids.contains(p) && ids[p] == id && std::abs(static_cast<double>(now) - own) > 1e-4;
-      if (!kept) ids[p] = id, chosen[p] = own;  // a token that stays keeps what it was chosen with
+      if (kept) continue;
+      ids[p] = id, chosen[p] = own,
+      by[p] = logprob_of(row, id, plan, plan.temperature);  // a token that stays keeps what it was chosen with
     }
   });
   SamplingParams params = greedy(24, 0.02f);
@@ -327,7 +331,7 @@ TEST_P(DiffusionDefects, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereCho
     ASSERT_TRUE(ids.contains(p)) << i;
     EXPECT_EQ(tokens[i].id, ids[p]) << i;
     EXPECT_NEAR(static_cast<double>(tokens[i].logprob), chosen[p], 1e-4) << i;
-    EXPECT_NEAR(static_cast<double>(tokens[i].confidence), std::exp(chosen[p]), 1e-4) << i;
+    EXPECT_NEAR(static_cast<double>(tokens[i].confidence), std::exp(by[p]), 1e-4) << i;
     unlikely += tokens[i].logprob < tokens[i].best_logprob ? 1 : 0;
   }
   EXPECT_EQ(unlikely > 0, GetParam().strategy != "diffusion_gemma") << "which ends with the likeliest";
@@ -421,6 +425,24 @@ TEST_P(DiffusionDefects, B18_TheHeadRunsOnWhatCanChangeAlone) {
   while (!engine.idle() && wasted == 0) engine.step();
   EXPECT_EQ(wasted, 0u);
   EXPECT_EQ(counting.rows, planned);
+}
+
+// LLaDA's loop decides them as it does its own masks, of which there are then too few passes: here a prompt stays.
+TEST_P(DiffusionDefects, AMaskInAPromptIsRefusedWhereThePublishedLoopWouldDecideIt) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const std::optional<int32_t> mask = model->info().diffusion->mask_token_id;
+  if (!mask) GTEST_SKIP() << "it has no mask token";
+  Engine engine(*model, config_of(GetParam().strategy, 1));
+  std::vector<int32_t> prompt = prompt_of(20);
+  prompt[7] = *mask;
+  SamplingParams params = greedy(8, 0.5f);
+  params.decoding = {.schedule = DecodingParams::Schedule::kReference};
+  const auto refusal = testing_support::refusal_of([&] { engine.add(prompt, params); });
+  EXPECT_EQ(refusal.code, ErrorCode::kInvalidArgument);
+  if (!refusal.sentence.starts_with("prompt: ")) GTEST_SKIP() << refusal.sentence;  // it has no published loop
+  EXPECT_EQ(refusal.sentence,
+            "prompt: token 7 is the mask, expected none with the schedule 'reference': the published loop would decide "
+            "it, and a prompt is never changed here");
 }
 
 // What spells the mask is text, in the middle of a prompt and at its end, where a block goes on behind it.

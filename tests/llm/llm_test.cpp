@@ -19,6 +19,7 @@
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
 #include "support/source_tree.h"
+#include "text/tiny_tokenizer.h"
 
 namespace headrace {
 namespace {
@@ -269,6 +270,121 @@ TEST(LLM, TokensOfUnfinishedCharactersCountWithTheirCharacter) {
   const Completion c = complete(llm, "a tale", {.max_tokens = 64, .temperature = 1, .seed = 5});
   EXPECT_EQ(c.ids.size(), 64u);
   EXPECT_EQ(c.num_visible, 64) << "bytes, each of them spelt or U+FFFD";
+}
+
+// Tokens 0 to 255 are bytes, `added` the ones behind them; a text begins with the first of these.
+void write_byte_tokenizer(const std::filesystem::path& folder, const std::vector<std::string>& added) {
+  TinyTokenizer tiny;
+  tiny.words.clear(), tiny.merges = "[]", tiny.added_tokens.clear();
+  for (size_t i = 0; i < added.size(); ++i) {
+    tiny.added_tokens.push_back({256 + static_cast<int>(i), added[i], "special"});
+  }
+  tiny.post_processor =
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"B"}},{"Sequence":{"id":"A"}}],)"
+      R"("special_tokens":{"B":{"ids":[256]}}})";
+  test::write_file(folder / "tokenizer.json", tiny.json());
+}
+
+LLMOptions random_options() {
+  LLMOptions o = options(1);
+  o.random_weights = 1, o.max_model_len = 64;
+  return o;
+}
+
+std::filesystem::path random_model(const test::TempDir& folder, const std::vector<std::string>& added) {
+  std::filesystem::copy_file(kRoot / "tests" / "golden" / "llama" / "config.json", folder / "config.json");
+  write_byte_tokenizer(folder.path(), added);
+  return folder.path();
+}
+
+// llama.cpp's perplexity does so, too: a model that was trained behind this token is lost without it.
+TEST(LLM, WindowsOfPerplexityBeginWithWhatTheTokenizerPutsBeforeAText) {
+  const test::TempDir folder;
+  LLM llm(random_model(folder, {"<begin>"}), random_options());
+  const LLM::Perplexity p = llm.perplexity("abcdefg", 5);
+  EXPECT_EQ(p.tokens, 7);
+  EXPECT_EQ(p.bytes, 7);
+  double nats = 0;
+  for (const std::vector<int32_t>& window : {std::vector<int32_t>{256, 'a', 'b', 'c', 'd'}, {256, 'e', 'f', 'g'}}) {
+    for (const float logprob : llm.engine().score(window)) nats -= static_cast<double>(logprob);
+  }
+  EXPECT_NEAR(p.bits, nats / std::log(2.0), 1e-6);
+  EXPECT_THROW(llm.perplexity("abc", 1), Error);
+  EXPECT_THROW(llm.perplexity(""), Error);
+}
+
+TEST(LLM, ScoresAreLogProbabilitiesOverTheModelsWholeVocabulary) {
+  const test::TempDir folder;
+  LLM llm(random_model(folder, {"<begin>"}), random_options());
+  const int32_t vocab = llm.model_info().vocab_size;
+  ASSERT_GT(vocab, llm.tokenizer().vocab_size());
+  double sum = 0;
+  for (int32_t id = 0; id < vocab; ++id) {
+    sum += std::exp(static_cast<double>(llm.engine().score({'a', id}).front()));
+  }
+  EXPECT_NEAR(sum, 1, 1e-4);
+  const Completion c = complete(llm, "a", {.max_tokens = 1, .temperature = 0});
+  EXPECT_NEAR(c.logprobs.front(), llm.engine().score({256, 'a', c.ids.front()}).back(), 1e-5);
+}
+
+TEST(LLM, AStopTextMayBeASpecialTokenWhichNoTextShows) {
+  const test::TempDir folder;
+  std::vector<std::string> added = {"<begin>"};
+  const int32_t vocab = 512;
+  while (std::ssize(added) < vocab - 256) added.push_back(str("<", added.size(), ">"));
+  LLM llm(random_model(folder, added), random_options());
+  ASSERT_EQ(llm.model_info().vocab_size, vocab);
+  const SamplingParams params{.max_tokens = 30, .temperature = 1, .seed = 3};
+  const Completion whole = complete(llm, "a", params);
+  const auto special = std::ranges::find_if(whole.ids, [&](int32_t id) { return llm.tokenizer().is_special(id); });
+  ASSERT_NE(special, whole.ids.end()) << "half of the tokens are";
+  const std::vector<int32_t> until(whole.ids.begin(), special + 1);
+  const std::string before = llm.tokenizer().decode(std::span(until).first(until.size() - 1));
+  SamplingParams stopped = params;
+  stopped.stop = {*llm.tokenizer().id_to_token(*special)};
+  const Completion by_text = complete(llm, "a", stopped);
+  EXPECT_EQ(by_text.ids, until);
+  EXPECT_EQ(by_text.text, before);
+  EXPECT_EQ(by_text.finish_reason, FinishReason::kStop);
+  stopped.stop.clear(), stopped.stop_token_ids = {*special};
+  const Completion by_id = complete(llm, "a", stopped);  // which ignores the model's own end tokens
+  EXPECT_EQ(by_id.ids, until);
+  EXPECT_EQ(by_id.text, before);
+  EXPECT_EQ(by_id.finish_reason, FinishReason::kStop);
+}
+
+TEST(LLM, AnEndTokenThatTheTokenizerLacksIsWarnedOf) {
+  const test::TempDir folder;
+  std::filesystem::create_symlink(kRoot / "tests" / "golden" / "llama" / "model.safetensors",
+                                  folder / "model.safetensors");
+  random_model(folder, {"<begin>"});
+  test::write_file(folder / "generation_config.json", R"({"eos_token_id": [3, 300, 9999], "top_k": -5})");
+  std::vector<std::string> warnings;
+  LLMOptions o = options(1);
+  o.max_model_len = 64;
+  o.log = [&warnings](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(text);
+  };
+  const LLM llm(folder.path(), o);
+  EXPECT_EQ(llm.model_info().eos_ids, (std::vector<int32_t>{2, 3, 300}));
+  EXPECT_EQ(llm.default_params().top_k, 0);
+  const auto warned = [&warnings](std::string_view what) {
+    return std::ranges::count_if(warnings, [what](const std::string& w) { return w.find(what) != w.npos; });
+  };
+  EXPECT_EQ(warned("the end token 300 is never chosen: the tokenizer has ids below 257"), 1);
+  EXPECT_EQ(warned("generation_config.json: eos_token_id[2] is 9999, expected 0 to 511"), 1);
+  EXPECT_EQ(warned("generation_config.json: top_k is -5"), 1);
+}
+
+TEST(LLM, StopTokensThatAreNeverChosenAreRefused) {
+  const test::TempDir folder;
+  LLM llm(random_model(folder, {"<begin>"}), random_options());
+  const auto refusal = [&llm](int32_t id) {
+    return testing_support::refusal_of([&] { complete(llm, "a", {.stop_token_ids = {id}}); }).sentence;
+  };
+  EXPECT_EQ(refusal(-1), "stop_token_ids: -1, expected 0 or more");
+  EXPECT_EQ(refusal(300), "stop_token_ids: 300 is never chosen: the tokenizer has ids below 257");
+  EXPECT_EQ(refusal(512), "stop_token_ids: 512 is outside the model's vocabulary of 512");
 }
 
 // It was found after gigabytes of weights.

@@ -26,6 +26,35 @@ TEST(StopFilter, HeldBackTextComesOutWhenItWasNoStopText) {
   EXPECT_EQ(filter.flush(), "aa");
 }
 
+// A special token is no part of what is shown, and may be what a reader stops at.
+TEST(StopFilter, FindsStopTextsInWhatIsHiddenAndInWhatIsShown) {
+  using Shown = StopFilter::Shown;
+  const auto text_of = [](const std::vector<std::string>& stops, bool& stopped) {
+    StopFilter filter(stops);
+    std::string out = filter.push("hi");
+    out += filter.push("<|end|>", Shown::kNo);
+    out += filter.push("\nyou");
+    stopped = filter.stopped();
+    return out + filter.flush();
+  };
+  bool stopped = false;
+  EXPECT_EQ(text_of({"<|end|>"}, stopped), "hi");
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(text_of({"i<|end|>\ny"}, stopped), "h");
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(text_of({"i\ny"}, stopped), "h") << "as the text looks";
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(text_of({"<|end|>x", "\nyouth"}, stopped), "hi\nyou") << "what is hidden stays hidden";
+  EXPECT_FALSE(stopped);
+}
+
+TEST(StopFilter, HiddenTextHoldsBackNoMoreThanItMust) {
+  StopFilter filter({"a<e>b"});
+  EXPECT_EQ(filter.push("xa"), "x");
+  EXPECT_EQ(filter.push("<e>", StopFilter::Shown::kNo), "");
+  EXPECT_EQ(filter.push("c"), "ac");
+}
+
 TEST(StopFilter, TheEarliestStopTextWins) {
   StopFilter filter({"b c", "a b"});
   EXPECT_EQ(filter.push("x a b c"), "x ");

@@ -1,5 +1,7 @@
 #include "headrace/engine/decoding_checks.h"
 
+#include <algorithm>
+
 #include "headrace/base/error.h"
 #include "headrace/sampling/acceptance.h"
 #include "headrace/strategy/decoding_option.h"
@@ -39,12 +41,30 @@ void check_params(const SamplingParams& params, std::string_view strategy, const
   validate(params);
   HR_REQUIRE(params.end_of_text != SamplingParams::EndOfText::kBanned || !model.eos_ids.empty(),
              ErrorCode::kInvalidArgument, "end tokens are banned, but the model names none");
+  for (const int32_t id : params.stop_token_ids) {
+    HR_REQUIRE(id < model.vocab_size, ErrorCode::kInvalidArgument, "stop_token_ids: ", id,
+               " is outside the model's vocabulary of ", model.vocab_size);
+  }
   refuse_unread(strategy, asked_options(params.decoding));
   if (!model.diffusion) return;
   check_reference(params.decoding, *model.diffusion);
   check_threshold(params.decoding, *model.diffusion);
   check_semi_complete(params.decoding, *model.diffusion);
   check_guidance(params.decoding, *model.diffusion);
+}
+
+void check_prompt(std::span<const int32_t> prompt, const SamplingParams& params, const ModelInfo& model,
+                  std::optional<int32_t> mask_token_id) {
+  for (const int32_t id : prompt) {
+    HR_REQUIRE(id >= 0 && id < model.vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
+               " is outside the vocabulary of ", model.vocab_size);
+  }
+  if (!model.diffusion || params.decoding.schedule != DecodingParams::Schedule::kReference) return;
+  if (!mask_token_id) mask_token_id = model.diffusion->mask_token_id;
+  const auto mask = mask_token_id ? std::ranges::find(prompt, *mask_token_id) : prompt.end();
+  HR_REQUIRE(mask == prompt.end(), ErrorCode::kInvalidArgument, "prompt: token ", mask - prompt.begin(),
+             " is the mask, expected none with the schedule 'reference': the published loop would decide it, and a "
+             "prompt is never changed here");
 }
 
 void check_graphs(const SamplingParams& params, RunnerConfig::Graphs graphs) {

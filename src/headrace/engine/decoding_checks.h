@@ -19,6 +19,12 @@ void check_scores(const ModelInfo& model);
 // Error kInvalidArgument for what a request of this strategy and model cannot ask.
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model);
 
+// Error kInvalidArgument for ids outside the vocabulary, and for a mask token in the prompt of a request of the
+// schedule 'reference': the published loops decide it as they do their own, and a prompt is never changed here.
+// `mask_token_id` is the strategy's; absent: the model's.
+void check_prompt(std::span<const int32_t> prompt, const SamplingParams& params, const ModelInfo& model,
+                  std::optional<int32_t> mask_token_id);
+
 // Error kOutOfMemory, as ModelRunner's, for a request whose steps have no graphs where these are required.
 void check_graphs(const SamplingParams& params, RunnerConfig::Graphs graphs);
 

@@ -80,9 +80,10 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   check_device();
   check_params(params, config_.strategy, model_.info());
   check_graphs(params, config_.runner.graphs);
-  for (const int32_t id : prompt) {
-    HR_REQUIRE(id >= 0 && id < model_.info().vocab_size, ErrorCode::kInvalidArgument, "prompt: token id ", id,
-               " is outside the vocabulary of ", model_.info().vocab_size);
+  check_prompt(prompt, params, model_.info(), config_.decoding.mask_token_id);
+  for (const int32_t id : params.stop_token_ids) {
+    HR_REQUIRE(id < config_.vocab, ErrorCode::kInvalidArgument, "stop_token_ids: ", id,
+               " is never chosen: the tokenizer has ids below ", config_.vocab);
   }
   const bool warming_up = runner_.metadata_source().is_warming_up();
   HR_REQUIRE(warming_up ? scheduler_.idle() : warm_up_.empty(), ErrorCode::kInvalidArgument, "request ", next_id_, ": ",
@@ -99,7 +100,9 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   sequence->prompt_len = static_cast<int32_t>(prompt.size());
   sequence->num_published = sequence->prompt_len;
   sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);
-  if (params.end_of_text == SamplingParams::EndOfText::kStops) sequence->eos_ids = model_.info().eos_ids;
+  sequence->eos_ids = params.stop_token_ids;
+  if (params.end_of_text == SamplingParams::EndOfText::kStops)
+    sequence->eos_ids.insert(sequence->eos_ids.end(), model_.info().eos_ids.begin(), model_.info().eos_ids.end());
   sequence->tokens = std::move(prompt);
   strategy_->start(*sequence);
   scheduler_.add(*sequence);
@@ -273,7 +276,7 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   const std::span next(tokens.begin() + 1, tokens.end());
   std::vector<float> scores = guarded([&] {
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    return runner_.score(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), next, config_.vocab);
+    return runner_.score(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), next);
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",

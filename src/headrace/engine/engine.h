@@ -126,11 +126,14 @@ class Engine {
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
   using StepFilter = bool (*)(const ScheduledStep&);
-  // The tokens of all rows of logits on the host; the sequences of steps for which `keeps` holds keep what they need.
-  std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, const Tensor& logits, StepFilter keeps);
+  // The tokens of all rows of logits on the host, the model's; the sequences of steps for which `keeps` holds keep what
+  // they need.
+  std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, Tensor logits, StepFilter keeps);
   // One for each row of logits; what is drawn of guides is nobody's.
   std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
-  std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits) const;
+  // `unguided`: as Sampler::sample has it.
+  std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits,
+                                   const TensorView& unguided) const;
   // kAssumed: the strategy has committed some token of each step already, whose place is known.
   enum class Committed : uint8_t { kNothing, kAssumed };
   std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,

@@ -223,13 +223,14 @@ Tensor ModelRunner::run(const ForwardBatch& batch) {
   return on_cpu() ? std::move(logits.owned) : on_host(runtime_, logits.view);
 }
 
-std::vector<float> ModelRunner::score(const ForwardBatch& batch, std::span<const int32_t> next, int32_t vocab) {
+std::vector<float> ModelRunner::score(const ForwardBatch& batch, std::span<const int32_t> next) {
   const Logits logits = with_need(need_of_step(batch), [&] { return forward(batch); });
   const int64_t rows = logits.view.dim(0), width = logits.view.dim(1);
   HR_REQUIRE(rows == std::ssize(next) && rows * width <= INT32_MAX, ErrorCode::kInvalidArgument, "model runner: ", rows,
              " rows of ", width, " logits cannot be scored by ", next.size(), " tokens");
   const Tensor best(DType::kI32, {rows}, runtime_), stats(DType::kF32, {rows, 4}, runtime_);
-  ops_->token_confidence({.logits = logits.view, .vocab = vocab, .best = best, .stats = stats}, config_.context);
+  ops_->token_confidence({.logits = logits.view, .vocab = static_cast<int32_t>(width), .best = best, .stats = stats},
+                         config_.context);
   std::vector<int32_t> places(next.begin(), next.end());  // in all rows together
   for (int64_t row = 0; row < rows; ++row) places[static_cast<size_t>(row)] += static_cast<int32_t>(row * width);
   const Tensor ids(DType::kI32, {rows}, runtime_), chosen(DType::kF32, {rows, 1}, runtime_);

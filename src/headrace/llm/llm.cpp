@@ -108,6 +108,16 @@ std::unique_ptr<Model> load_checked(const std::filesystem::path& model, DeviceRu
   return load_model(model, model_options(runtime, o));
 }
 
+// An end token that the tokenizer does not know is never chosen, and ends nothing.
+void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const ModelInfo& model) {
+  if (!o.log || o.random_weights) return;
+  for (const int32_t id : model.eos_ids) {
+    if (id < tokenizer.vocab_size()) continue;
+    o.log(LogLevel::kWarning, str("the end token ", id, " is never chosen: the tokenizer has ids below ",
+                                  tokenizer.vocab_size(), "; --stop or -n ends the text"));
+  }
+}
+
 // Before anything is loaded.
 const LLMOptions& checked(const LLMOptions& o) {
   KVPool::check_page_size(o.page_size);
@@ -132,6 +142,8 @@ class TextStream {
     if (out.finish_reason != FinishReason::kStop) {  // an end token is no text, however it is spelt
       if (spells(out.token.id)) hidden_.push_back({num_bytes_, out.num_forwards});
       piece += filtered(detokenizer_.push(out.token.id));
+      if (tokenizer_.is_special(out.token.id))  // which no text shows, and a stop text may be
+        piece += stops_.push(tokenizer_.bytes_of(out.token.id), StopFilter::Shown::kNo);
     }
     if (out.finish_reason) {
       result.finish_reason = *out.finish_reason;
@@ -200,9 +212,10 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
     : runtime_(open_device(checked(options).device, options.log)),
       tokenizer_(tokenizer.get()),
-      default_params_(sampling_defaults(model)),
+      default_params_(sampling_defaults(model, options.log)),
       model_(load_checked(model, runtime_, options)),
       engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
+  warn_of_end_tokens(options, tokenizer_, model_info());
   if (options.log) report_start(options, *this);
 }
 
@@ -250,18 +263,26 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
 LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnWindow& on_window) {
   check_scores(model_info());
   const std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
+  const std::span<const int32_t> prefix = tokenizer_.prefix_ids();
+  const auto num_prefix = static_cast<int32_t>(prefix.size()), least = std::max(3, num_prefix + 2);
   const int32_t context = engine_->scheduler().table().max_context_len();
-  HR_REQUIRE(context > 2, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
-             " tokens, expected 3 or more");
+  HR_REQUIRE(context >= least, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
+             " tokens, expected ", least, " or more");
   Perplexity total{.window = std::min(window, context - 1)};  // a request leaves room for one token more
-  window = total.window;
-  for (size_t at = 0; at + 1 < ids.size(); at += static_cast<size_t>(window)) {
-    const size_t end = std::min(ids.size(), at + static_cast<size_t>(window));
-    if (end - at < 2) break;
-    const std::vector<int32_t> part(ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
-    for (const float logprob : engine_->score(part)) total.bits -= static_cast<double>(logprob) / std::log(2.0);
-    for (size_t i = 1; i < part.size(); ++i) total.bytes += static_cast<int64_t>(tokenizer_.bytes_of(part[i]).size());
-    total.tokens += static_cast<int64_t>(part.size()) - 1;
+  HR_REQUIRE(total.window > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", total.window,
+             " tokens, expected more than the ", num_prefix, " that the tokenizer puts before a text");
+  const size_t first = std::max<size_t>(1, prefix.size()), each = static_cast<size_t>(total.window) - prefix.size();
+  for (size_t at = 0; at < ids.size(); at += each) {
+    const size_t end = std::min(ids.size(), at + each);
+    std::vector<int32_t> part(prefix.begin(), prefix.end());
+    part.insert(part.end(), ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
+    if (part.size() < 2) break;
+    const std::vector<float> logprobs = engine_->score(part);
+    for (size_t i = first; i < part.size(); ++i) {
+      total.bits -= static_cast<double>(logprobs[i - 1]) / std::log(2.0);
+      total.bytes += static_cast<int64_t>(tokenizer_.bytes_of(part[i]).size());
+    }
+    total.tokens += static_cast<int64_t>(part.size() - first);
     if (on_window) on_window(static_cast<int64_t>(end), static_cast<int64_t>(ids.size()));
   }
   HR_REQUIRE(total.bytes > 0, ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");

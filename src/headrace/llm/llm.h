@@ -90,7 +90,8 @@ class LLM {
     double bits_per_byte() const { return bits / static_cast<double>(bytes); }  // whatever the vocabulary
   };
   // Windows of `window` tokens without overlap, of fewer where the context holds no more; in each, tokens 1.. are
-  // predicted and their bytes counted. Error kInvalidArgument for models of full attention and of canvases. `on_window`
+  // predicted and their bytes counted. Where the tokenizer puts tokens before a text, each window begins with them, and
+  // all tokens of the text are predicted. Error kInvalidArgument for models of full attention and of canvases. `on_window`
   // is told after each how many tokens of the text are done, and of how many.
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});

@@ -1,28 +1,56 @@
 #include "headrace/llm/sampling_defaults.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "headrace/base/file_exists.h"
 #include "headrace/weights/config_file.h"
 
 namespace headrace {
+namespace {
 
-SamplingParams sampling_defaults(const std::filesystem::path& model) {
+constexpr float kLeastTopP = 1e-6f;  // of which no row has a token less
+
+using Read = void (*)(const JsonValue&, SamplingParams&);
+
+float number_of(const JsonValue& value) { return static_cast<float>(value.as_float()); }
+
+// JSON writers have -1 where vLLM's users mean all tokens.
+int32_t top_k_of(const JsonValue& value) { return std::max(0, static_cast<int32_t>(value.as_int(-1, 1 << 30))); }
+
+float top_p_of(const JsonValue& value) {
+  const float share = number_of(value);
+  return share == 0 ? kLeastTopP : share;
+}
+
+constexpr std::pair<const char*, Read> kFields[] = {
+    {"temperature", [](const JsonValue& v, SamplingParams& p) { p.temperature = number_of(v); }},
+    {"top_k", [](const JsonValue& v, SamplingParams& p) { p.top_k = top_k_of(v); }},
+    {"top_p", [](const JsonValue& v, SamplingParams& p) { p.top_p = top_p_of(v); }},
+    {"min_p", [](const JsonValue& v, SamplingParams& p) { p.min_p = number_of(v); }},
+    {"repetition_penalty", [](const JsonValue& v, SamplingParams& p) { p.repetition_penalty = number_of(v); }},
+    {"do_sample", [](const JsonValue& v, SamplingParams& p) { p.temperature = v.as_bool() ? p.temperature : 0; }}};
+
+}  // namespace
+
+SamplingParams sampling_defaults(const std::filesystem::path& model, const LogCallback& log) {
   SamplingParams params;
   const std::filesystem::path path = model / "generation_config.json";
   if (!file_exists(path)) return params;
   const JsonValue file = read_json_file(path);
-  const auto number = [&file](const char* key, float& value) {
-    value = static_cast<float>(file.float_or(key, static_cast<double>(value)));
-  };
-  number("temperature", params.temperature);
-  number("top_p", params.top_p);
-  number("min_p", params.min_p);
-  number("repetition_penalty", params.repetition_penalty);
-  params.top_k = static_cast<int32_t>(file.int_or("top_k", params.top_k, 0, 1 << 30));
-  if (!file.bool_or("do_sample", true)) params.temperature = 0;
-  try {
-    validate(params);
-  } catch (const Error& e) {
-    throw Error(ErrorCode::kModelFile, str(path.string(), ": ", e.what()));
+  for (const auto& [key, read] : kFields) {
+    const JsonValue* value = file.find(key);
+    if (value == nullptr) continue;
+    SamplingParams with = params;
+    try {
+      read(*value, with);
+      validate(with);
+      params = with;
+    } catch (const Error& e) {
+      const std::string_view what = e.what();
+      const std::string named = what.starts_with(path.string()) ? std::string(what) : str(path.string(), ": ", what);
+      if (log) log(LogLevel::kWarning, str(named, "; this default is ignored"));
+    }
   }
   return params;
 }

@@ -1,32 +1,62 @@
 #include "headrace/llm/stop_filter.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace headrace {
 
-size_t StopFilter::held_back() const {
+size_t StopFilter::held_back(std::string_view text) const {
   size_t longest = 0;
   for (const std::string& stop : stops_) {
-    for (size_t n = std::min(stop.size() - 1, pending_.size()); n > longest; --n) {
-      if (pending_.compare(pending_.size() - n, n, stop, 0, n) == 0) longest = n;
+    for (size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
+      if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
     }
   }
   return longest;
 }
 
-std::string StopFilter::push(std::string_view piece) {
+size_t StopFilter::first_stop(std::string_view text) const {
+  size_t first = text.size();
+  for (const std::string& stop : stops_) first = std::min(first, text.find(stop));
+  return first;
+}
+
+std::string StopFilter::shown(size_t count) const {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    if (marks_[i] == Shown::kYes) text += pending_[i];
+  }
+  return text;
+}
+
+size_t StopFilter::place_of(size_t at) const {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    if (marks_[i] == Shown::kYes && at-- == 0) return i;
+  }
+  return pending_.size();
+}
+
+std::string StopFilter::push(std::string_view piece, Shown is_shown) {
   if (stopped_) return "";
   pending_ += piece;
-  size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, pending_.find(stop));
-  stopped_ = first != std::string::npos;
-  const size_t certain = stopped_ ? first : pending_.size() - held_back();
-  std::string out = pending_.substr(0, certain);
-  pending_.erase(0, stopped_ ? pending_.size() : certain);
+  marks_.resize(pending_.size(), is_shown);
+  const std::string visible = shown(pending_.size());
+  size_t certain = std::min(first_stop(pending_), place_of(first_stop(visible)));
+  stopped_ = certain < pending_.size();
+  if (!stopped_) {
+    const size_t held = pending_.size() - held_back(pending_);
+    certain = std::min(held, place_of(visible.size() - held_back(visible)));
+  }
+  std::string out = shown(certain);
+  const size_t done = stopped_ ? pending_.size() : certain;
+  pending_.erase(0, done);
+  marks_.erase(marks_.begin(), marks_.begin() + static_cast<std::ptrdiff_t>(done));
   return out;
 }
 
-std::string StopFilter::flush() { return std::exchange(pending_, ""); }
+std::string StopFilter::flush() {
+  std::string out = shown(pending_.size());
+  pending_.clear(), marks_.clear();
+  return out;
+}
 
 }  // namespace headrace

@@ -42,11 +42,18 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
   return types;
 }
 
-void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids) {
+void append_eos(const JsonValue& owner, int64_t vocab, const LogCallback& log, std::vector<int32_t>& ids) {
   const JsonValue* eos = owner.find("eos_token_id");
   if (eos == nullptr) return;
-  const auto found = eos->is_array() ? eos->as_ints(0, vocab - 1) : std::vector<int64_t>{eos->as_int(0, vocab - 1)};
-  for (const int64_t id : found) ids.push_back(static_cast<int32_t>(id));
+  const auto append = [&](const JsonValue& id) {
+    try {
+      ids.push_back(static_cast<int32_t>(id.as_int(0, vocab - 1)));
+    } catch (const Error& e) {
+      if (log) log(LogLevel::kWarning, str(e.what(), "; this end token is ignored"));
+    }
+  };
+  if (!eos->is_array()) return append(*eos);
+  for (const JsonValue& id : eos->as_array()) append(id);
 }
 
 void read_sections(const JsonValue& rope, RotaryConfig& c) {
@@ -143,11 +150,11 @@ void check(const ModelConfig& c) {
 }
 
 std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
-                                std::vector<int32_t> ids) {
-  append_eos(root, vocab, ids);
-  if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, ids);
+                                std::vector<int32_t> ids, const LogCallback& log) {
+  append_eos(root, vocab, log, ids);
+  if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, log, ids);
   const std::filesystem::path generation = directory / "generation_config.json";
-  if (file_exists(generation)) append_eos(read_json_file(generation), vocab, ids);
+  if (file_exists(generation)) append_eos(read_json_file(generation), vocab, log, ids);
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
   return ids;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "headrace/base/log.h"
 #include "headrace/layers/gated_delta_net.h"
 #include "headrace/layers/moe_layer.h"
 #include "headrace/layers/rotary_embedding.h"
@@ -48,9 +49,9 @@ void read_rope(const JsonValue& rope, RotaryConfig& config);
 // Of the weights, as stated: bfloat16 when it is not. Error kModelFile for another name than the three float dtypes.
 DType stored_dtype_of(const JsonValue& root);
 
-// eos ids of config.json and generation_config.json together with the family's own, `ids`. Error kModelFile for ids
-// outside the vocabulary.
+// eos ids of config.json and generation_config.json together with the family's own, `ids`. What is no id below `vocab`
+// could end nothing: it is left out with a warning to `log`.
 std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
-                                std::vector<int32_t> ids = {});
+                                std::vector<int32_t> ids = {}, const LogCallback& log = {});
 
 }  // namespace headrace

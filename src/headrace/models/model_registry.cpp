@@ -114,7 +114,7 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
   if (row.generation != nullptr && file_exists(generation)) {
     row.generation(read_json_file(generation), config);
   }
-  config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids));
+  config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids), options.log);
   return {std::move(root), row, std::move(config), surprise};
 }
 

@@ -65,6 +65,9 @@ void validate(const SamplingParams& p) {
   for (const std::string& stop : p.stop) {
     HR_REQUIRE(!stop.empty(), ErrorCode::kInvalidArgument, "stop: a stop text is empty");
   }
+  for (const int32_t id : p.stop_token_ids) {
+    HR_REQUIRE(id >= 0, ErrorCode::kInvalidArgument, "stop_token_ids: ", id, ", expected 0 or more");
+  }
 }
 
 }  // namespace headrace

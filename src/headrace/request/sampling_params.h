@@ -15,8 +15,9 @@ struct SamplingParams {
   float top_p = 1, min_p = 0;    // shares of probability
   float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
   uint64_t seed = 0;
-  std::vector<std::string> stop;  // texts that end the output; they are not part of it
-  DecodingParams decoding;        // of diffusion strategies
+  std::vector<std::string> stop;        // texts that end the output; they are not part of it
+  std::vector<int32_t> stop_token_ids;  // tokens that do so beside the model's end tokens, whatever becomes of these
+  DecodingParams decoding;              // of diffusion strategies
   // What becomes of the model's end tokens.
   enum class EndOfText : uint8_t {
     kStops,    // the first one ends the request

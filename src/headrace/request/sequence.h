@@ -45,7 +45,7 @@ struct Sequence {
   std::vector<SampledToken> chosen;  // of tokens[prompt_len..]: what a decided token was when it was chosen
   int32_t prompt_len = 0;
   int32_t limit = 0;                  // positions from here on are never decided: max_tokens, the context, an end token
-  std::vector<int32_t> eos_ids;       // that end this request; empty when none does
+  std::vector<int32_t> eos_ids;       // tokens that end this request; empty when none does
   int32_t num_cached = 0;             // tokens whose K, V and state are in the pools
   int32_t num_reused = 0;             // of the prompt's, those that were not computed for it
   int32_t num_final = 0;              // leading tokens that will not change
