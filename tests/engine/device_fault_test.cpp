@@ -138,7 +138,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
   const auto refused = testing_support::refusal_of([&] { runner.queue_tokens(batch, {.vocab = 8, .draws = draws}); });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "a step of 200 rows: cuda:0: could not allocate 5600 bytes; 7 of 9 are free; try a smaller max_model_len");
+            "a step of 200 rows: cuda:0: could not allocate 8800 bytes; 7 of 9 are free; try a smaller max_model_len");
   EXPECT_EQ(runner.num_queued(), 0u);
 }
 

@@ -332,7 +332,7 @@ TEST_P(DiffusionDefects, LogProbabilitiesAreThoseOfTheFinalTokensWhenTheyWereCho
     EXPECT_EQ(tokens[i].id, ids[p]) << i;
     EXPECT_NEAR(static_cast<double>(tokens[i].logprob), chosen[p], 1e-4) << i;
     EXPECT_NEAR(static_cast<double>(tokens[i].confidence), std::exp(by[p]), 1e-4) << i;
-    unlikely += tokens[i].logprob < tokens[i].best_logprob ? 1 : 0;
+    unlikely += tokens[i].logprob < tokens[i].best_model_logprob ? 1 : 0;
   }
   EXPECT_EQ(unlikely > 0, GetParam().strategy != "diffusion_gemma") << "which ends with the likeliest";
 }
