@@ -101,8 +101,8 @@ class ModelRunner {
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
   // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
-  // Runs the batch and returns, for each of its rows of logits, the natural log-probability of next[row]. Computed where
-  // the model runs. A row with a logit that is NaN has a NaN.
+  // Runs the batch and returns, for each of its rows of logits, the natural log-probability of next[row]. Computed
+  // where the model runs. A row with a logit that is NaN has a NaN.
   std::vector<float> score(const ForwardBatch& batch, std::span<const int32_t> next);
   // The same where the model runs, which a token drawn for each row leaves, and what token_confidence says of the row.
   // `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
