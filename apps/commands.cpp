@@ -9,9 +9,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "busy_cores.h"
 #include "decoding_flags.h"
-#include "environment.h"
 #include "exit_status.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/kernels/device_registry.h"
@@ -205,11 +203,6 @@ void warn_of_full_context(const Completion& c, const Ran& ran) {
                         " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
 }
 
-void warn_of_busy_cores(const CoreTime& time, const Ran& ran) {
-  if (ran.llm.device().type != DeviceType::kCPU) return;  // its host's threads have little to wait for
-  if (threads_spin(variable("OMP_WAIT_POLICY"), variable("GOMP_SPINCOUNT"))) warn(ran.options, busy_cores(time));
-}
-
 // Behind the text, or with it.
 void finish(const Completion& result, const Ran& ran, const Timings& timings) {
   if (ran.flags.json) {
@@ -239,9 +232,7 @@ int generate(const GenerateFlags& flags) {
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
-  std::optional<CoreWatch> watch;  // from the end of the first step on: that one may read weights from a disk
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
-    if (!watch) watch.emplace(options.context.threads);
     if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
@@ -250,12 +241,10 @@ int generate(const GenerateFlags& flags) {
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
-  const std::optional<CoreTime> time = watch ? std::optional(watch->time(screen.write_s())) : std::nullopt;
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   const Ran ran{llm, options, params, flags};
   finish(result, ran, timings);
-  if (time) warn_of_busy_cores(*time, ran);
   return interrupted() ? kInterrupted : 0;
 }
 

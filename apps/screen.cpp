@@ -3,7 +3,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <clocale>
 #include <string_view>
 
@@ -57,9 +56,7 @@ LLM::OnStep Screen::on_step() {
 }
 
 void Screen::write(std::string_view bytes) {
-  const auto start = std::chrono::steady_clock::now();
   reader_gone_ = reader_gone_ || !write_out(bytes);
-  write_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace headrace::app

@@ -3,7 +3,6 @@
 set -u
 headrace="$1"
 sanitize="${2:-}"  # of the build: sanitizers need more address space than a test may take away
-export OMP_WAIT_POLICY=passive  # or a busy machine makes it slow, and warn of that
 failures=0
 check() {  # check NAME EXPECTED FOUND
   if [[ "$2" != "$3" ]]; then
