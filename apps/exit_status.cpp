@@ -30,8 +30,6 @@ int status_of(ErrorCode code) {
 int guarded(const std::function<int()>& body) {
   try {
     return body();
-  } catch (const Interrupted&) {
-    return kInterrupted;
   } catch (const Error& e) {
     const std::string bug = e.code() == ErrorCode::kInternal ? "bug: " : "";
     write_err(fmt::format("headrace: {}{}\n", bug, without_controls(e.what())));

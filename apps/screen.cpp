@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "environment.h"
+#include "interrupt.h"
 #include "trace_file.h"
 
 namespace headrace::app {
@@ -56,6 +57,7 @@ LLM::OnStep Screen::on_step() {
 }
 
 void Screen::write(std::string_view bytes) {
+  if (view_) finish_when_interrupted();  // a block that is being denoised is on the screen, and must be ended
   reader_gone_ = reader_gone_ || !write_out(bytes);
 }
 

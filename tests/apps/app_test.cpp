@@ -11,7 +11,9 @@
 #include "apps/flag_names.h"
 #include "apps/input.h"
 #include "apps/load_progress.h"
+#include "apps/log_sink.h"
 #include "apps/option_values.h"
+#include "apps/output.h"
 #include "apps/suggest.h"
 #include "headrace/base/error.h"
 
@@ -48,10 +50,16 @@ TEST(ExitStatus, ABugSaysSo) {
   }
 }
 
-TEST(ExitStatus, MemoryAndInterruptsHaveTheirOwn) {
-  EXPECT_EQ(ended_by(std::bad_alloc()).status, 4);
-  EXPECT_EQ(ended_by(Interrupted()).status, 130);
-  EXPECT_EQ(ended_by(Interrupted()).message, "");
+TEST(ExitStatus, MemoryHasItsOwn) { EXPECT_EQ(ended_by(std::bad_alloc()).status, 4); }
+
+TEST(ExitStatus, WhatAFileSaysDoesNotSteerTheTerminal) {
+  const Ended ended =
+      ended_by(Error(ErrorCode::kModelFile, "is '\x1b]0;pwned\x07\x1b[31m\r\n\xc2\x9b\x7f' caf\u00e9 \u00a0"));
+  EXPECT_EQ(ended.message, "headrace: is '\\x1b]0;pwned\\x07\\x1b[31m\\x0d\\x0a\\x9b\\x7f' caf\u00e9 \u00a0\n");
+  EXPECT_EQ(without_controls("\xc2"), "\xc2") << "the first half of a character";
+  testing::internal::CaptureStderr();
+  log_to_stderr("warning")(LogLevel::kWarning, "a \x1b[2J");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "headrace: warning: a \\x1b[2J\n");
 }
 
 TEST(Suggest, TheNearestNameIfItIsNear) {
