@@ -9,10 +9,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "busy_cores.h"
 #include "decoding_flags.h"
-#include "environment.h"
 #include "exit_status.h"
+#include "headrace/base/scope_end.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/kernels/device_registry.h"
 #include "headrace/llm/llm.h"
@@ -34,7 +33,7 @@
 namespace headrace::app {
 namespace {
 
-// A model with its progress on standard error. Throws Interrupted.
+// A model with its progress on standard error.
 class LoadedModel {
  public:
   LoadedModel(const std::string& model, LLMOptions options)
@@ -50,8 +49,9 @@ class LoadedModel {
     options.keep_text = SchedulerConfig::KeepText::kNo;  // these commands' requests go on behind nothing
     options.progress = [this](std::string_view, int64_t done, int64_t total) {
       write_err(progress_.update(done, total));
-      if (interrupted()) throw Interrupted();
     };
+    const ScopeEnd loaded([] { say_when_interrupted(nullptr); });
+    if (isatty(STDERR_FILENO) != 0) say_when_interrupted(LoadProgress::kWipe);
     try {
       llm_ = std::make_unique<LLM>(model_directory(model), options);
     } catch (...) {
@@ -205,9 +205,12 @@ void warn_of_full_context(const Completion& c, const Ran& ran) {
                         " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
 }
 
-void warn_of_busy_cores(const CoreTime& time, const Ran& ran) {
-  if (ran.llm.device().type != DeviceType::kCPU) return;  // its host's threads have little to wait for
-  if (threads_spin(variable("OMP_WAIT_POLICY"), variable("GOMP_SPINCOUNT"))) warn(ran.options, busy_cores(time));
+// A block is computed as a whole, as models are trained, however little of it is asked for.
+void warn_of_large_block(const LLMOptions& options, const SamplingParams& params) {
+  const std::optional<int32_t> size = options.decoding.block_size;
+  if (!size || *size <= params.max_tokens) return;
+  warn(options, str("--block-size is ", *size, " and -n ", params.max_tokens,
+                    ": each forward pass computes a whole block; a smaller --block-size is faster"));
 }
 
 // Behind the text, or with it.
@@ -233,15 +236,14 @@ int generate(const GenerateFlags& flags) {
   refuse_empty(prompt, flags, options);
   refuse_params(flags, options);
   warn(options, not_utf8("the prompt", prompt));
-  catch_interrupts();
   LoadedModel model(flags.model.model, options);
   LLM& llm = *model;
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
+  warn_of_large_block(options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   Screen screen(flags, llm);
-  std::optional<CoreWatch> watch;  // from the end of the first step on: that one may read weights from a disk
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
-    if (!watch) watch.emplace(options.context.threads);
+    if (!so_far.ids.empty()) finish_when_interrupted();
     if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
@@ -250,12 +252,10 @@ int generate(const GenerateFlags& flags) {
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
-  const std::optional<CoreTime> time = watch ? std::optional(watch->time(screen.write_s())) : std::nullopt;
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
   const Ran ran{llm, options, params, flags};
   finish(result, ran, timings);
-  if (time) warn_of_busy_cores(*time, ran);
   return interrupted() ? kInterrupted : 0;
 }
 

@@ -30,16 +30,15 @@ int status_of(ErrorCode code) {
 int guarded(const std::function<int()>& body) {
   try {
     return body();
-  } catch (const Interrupted&) {
-    return kInterrupted;
   } catch (const Error& e) {
-    write_err(fmt::format("headrace: {}{}\n", e.code() == ErrorCode::kInternal ? "bug: " : "", e.what()));
+    const std::string bug = e.code() == ErrorCode::kInternal ? "bug: " : "";
+    write_err(fmt::format("headrace: {}{}\n", bug, without_controls(e.what())));
     return status_of(e.code());
   } catch (const std::bad_alloc&) {
     write_err("headrace: out of memory\n");
     return kMemory;
   } catch (const std::exception& e) {
-    write_err(fmt::format("headrace: bug: {}\n", e.what()));
+    write_err(fmt::format("headrace: bug: {}\n", without_controls(e.what())));
     return kBug;
   }
 }

@@ -8,10 +8,7 @@ namespace headrace::app {
 constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
 constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells count it
 
-// Thrown where the user's Ctrl-C ends a command before it has anything to print.
-struct Interrupted {};
-
-// What `body` returns; of an exception its status, after one sentence on standard error (none for Interrupted).
+// What `body` returns; of an exception its status, after one sentence on standard error.
 int guarded(const std::function<int()>& body);
 
 }  // namespace headrace::app

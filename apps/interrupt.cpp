@@ -1,23 +1,40 @@
 #include "interrupt.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstring>
+
+#include "exit_status.h"
 
 namespace headrace::app {
 namespace {
 
-std::atomic<bool> seen{false};
-extern "C" void on_interrupt(int) { seen = true; }
+// A handler reads nothing but these.
+std::atomic<bool> seen{false}, finishes{false};
+std::atomic<const char*> last_words{nullptr};
+
+extern "C" void on_interrupt(int) {
+  if (finishes && !seen.exchange(true)) return;
+  const char* const bytes = last_words;
+  if (bytes != nullptr && write(STDERR_FILENO, bytes, std::strlen(bytes)) < 0) _exit(kInterrupted);
+  _exit(kInterrupted);
+}
 
 }  // namespace
 
 void catch_interrupts() {
-  struct sigaction action = {};
+  struct sigaction action = {}, before = {};
   action.sa_handler = on_interrupt;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);
+  }
 }
 
+void finish_when_interrupted() { finishes = true; }
 bool interrupted() { return seen; }
+void say_when_interrupted(const char* bytes) { last_words = bytes; }
 
 }  // namespace headrace::app

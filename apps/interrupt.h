@@ -1,10 +1,18 @@
-// Ctrl-C, or a polite end by whoever started the program (SIGTERM): what runs ends soon, what was made is printed, and
-// the status says so. A second one kills.
+// Ctrl-C, or a polite end by whoever started the program (SIGTERM). A second one ends the program at once.
 #pragma once
 
 namespace headrace::app {
 
+// From here on either ends the program at once, with status kInterrupted: there is nothing to print yet. One that the
+// program's parent ignores stays ignored.
 void catch_interrupts();
+
+// From here on there is something to print, and after the first of them the program goes on to where it asks
+// interrupted().
+void finish_when_interrupted();
 bool interrupted();  // since then
+
+// Written to standard error before the program ends at once: null or a literal, such as what wipes a line of progress.
+void say_when_interrupted(const char* bytes);
 
 }  // namespace headrace::app

@@ -26,6 +26,6 @@ std::string LoadProgress::update(int64_t done, int64_t total) {
   return fmt::format("\rloading [{:<{}}] {:.1f} of {:.1f} GB", bar, kWidth, gigabytes(done), gigabytes(total));
 }
 
-std::string LoadProgress::finish() { return style_ == Style::kBar && shown_ >= 0 ? "\r\033[K" : ""; }
+std::string LoadProgress::finish() { return style_ == Style::kBar && shown_ >= 0 ? kWipe : ""; }
 
 }  // namespace headrace::app

@@ -10,6 +10,7 @@ namespace headrace::app {
 class LoadProgress {
  public:
   static constexpr int64_t kLarge = int64_t{1} << 30;  // bytes
+  static constexpr const char* kWipe = "\r\033[K";     // of a terminal's line
 
   enum class Style : uint8_t {
     kBar,    // of a terminal: one line that is written over, and wiped at the end

@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "output.h"
+
 namespace headrace::app {
 namespace {
 
@@ -27,7 +29,7 @@ LogCallback log_to_stderr(const std::string& level) {
   logger->set_pattern("%n: %l: %v");
   logger->set_level(lowest);
   return [logger](LogLevel message_level, std::string_view message) {
-    logger->log(level_of(message_level), spdlog::string_view_t(message.data(), message.size()));
+    logger->log(level_of(message_level), without_controls(message));
   };
 }
 

@@ -15,6 +15,7 @@
 #include "headrace/base/error.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "help_formatter.h"
+#include "interrupt.h"
 #include "option_values.h"
 #include "output.h"
 #include "puzzles.h"
@@ -235,7 +236,9 @@ int run(int argc, char** argv, SigbusGuard& guard) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
+  // A closed pipe, or a file as large as may be, shows as a failed write.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+  catch_interrupts();
   return guarded([&] {
     headrace::SigbusGuard guard;
     return run(argc, argv, guard);

@@ -8,10 +8,14 @@ namespace headrace::app {
 // Writes all of it; false when the reader has gone, which is the reader's choice and no error. Error kIo: a full disk,
 // say.
 bool write_out(std::string_view text);
+// `text` with the control characters of ASCII and Unicode (C1) as \xNN: what a file says must not steer a terminal.
+std::string without_controls(std::string_view text);
+
 // As much of it as somebody reads.
 void write_err(std::string_view text);
 
-// A file that is made, or emptied, when it is opened.
+// A file that is made, or emptied, when it is opened; but what standard output or standard error goes to is written
+// behind what is there, whatever its name.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);  // Error kInvalidArgument

@@ -73,6 +73,7 @@ struct Contender {
     for (const Item& item : items) {
       const PuzzleScore answer = score(llm, item, params);
       if (interrupted()) return;  // it may be cut short
+      finish_when_interrupted();
       result.tasks[item.task].add(answer);
     }
   }
@@ -94,7 +95,7 @@ void solve_in_rounds(std::vector<Contender>& contenders, std::span<const Item> i
   }
 }
 
-// Runs without an answer, which only an interruption leaves, are not among them.
+// Runs without an answer, which an interruption leaves, are not among them.
 struct Outcome {
   std::vector<PuzzleRun> runs;
   size_t num_answers = 0, num_asked = 0;
@@ -116,9 +117,6 @@ class Contenders {
     LLMOptions options = options_of(flags_.model);
     if (warns == Warns::kNo) options.log = {};
     options.strategy = strategy;
-    options.progress = [](std::string_view, int64_t, int64_t) {
-      if (interrupted()) throw Interrupted();
-    };
     return *models_.emplace_back(std::make_unique<LLM>(model_, options));
   }
   void enter(LLM& llm) {
@@ -144,7 +142,6 @@ class Contenders {
   std::vector<Contender> list_;
 };
 
-// Throws Interrupted when that came before the first answer.
 Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
   const std::vector<Item> items =
       read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
@@ -157,7 +154,6 @@ Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
     if (answers > 0) outcome.runs.push_back(std::move(contender.result));
     outcome.num_answers += static_cast<size_t>(answers);
   }
-  if (outcome.runs.empty()) throw Interrupted();
   return outcome;
 }
 
@@ -252,7 +248,6 @@ PuzzleScore PuzzleRun::all() const {
 int eval_puzzles(const PuzzleFlags& flags, Output output) {
   std::optional<OutputFile> svg;
   if (!flags.svg.empty()) svg.emplace(flags.svg);
-  catch_interrupts();
   const Outcome outcome = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
   write_out(output == Output::kJson ? json_of(outcome) : table(outcome));
   if (svg) svg->write(curve(outcome.runs));

@@ -3,11 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <clocale>
 #include <string_view>
 
 #include "environment.h"
+#include "interrupt.h"
 #include "trace_file.h"
 
 namespace headrace::app {
@@ -57,9 +57,8 @@ LLM::OnStep Screen::on_step() {
 }
 
 void Screen::write(std::string_view bytes) {
-  const auto start = std::chrono::steady_clock::now();
+  if (view_) finish_when_interrupted();  // a block that is being denoised is on the screen, and must be ended
   reader_gone_ = reader_gone_ || !write_out(bytes);
-  write_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace headrace::app

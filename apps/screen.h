@@ -18,7 +18,6 @@ class Screen {
   void text(std::string_view piece);
   void finish();
   bool reader_gone() const { return reader_gone_; }  // a closed pipe
-  double write_s() const { return write_s_; }        // that writing took: a reader may be slow
   LLM::OnStep on_step();                             // empty when nothing watches steps
 
  private:
@@ -28,7 +27,6 @@ class Screen {
   std::optional<DenoiseView> view_;
   std::optional<OutputFile> trace_;
   bool reader_gone_ = false;
-  double write_s_ = 0;
 };
 
 }  // namespace headrace::app

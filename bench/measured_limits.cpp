@@ -68,29 +68,56 @@ double read_write_bandwidth(int threads, int64_t bytes) {
 }
 
 #ifdef HEADRACE_ONEDNN
-std::optional<double> matrix_rate(int threads) try {
-  using dnnl::memory;
-  constexpr int64_t kM = 512, kN = 4096, kK = 4096;
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream stream(engine);
-  const memory::desc x({kM, kK}, memory::data_type::bf16, memory::format_tag::ab);
-  const memory::desc packed({kK, kN}, memory::data_type::bf16, memory::format_tag::any);
-  const memory::desc y({kM, kN}, memory::data_type::bf16, memory::format_tag::ab);
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(threads);  // a primitive is planned for the threads of this moment
-  const dnnl::matmul::primitive_desc description({x, packed, y}, engine);
-  const dnnl::matmul matmul(description);
-  memory weights(description.weights_desc(), engine), input(x, engine), output(y, engine);
-  std::fill_n(static_cast<uint16_t*>(input.get_data_handle()), kM * kK, uint16_t{0x3c00});
-  std::fill_n(static_cast<uint16_t*>(weights.get_data_handle()), kK * kN, uint16_t{0x3c00});
-  const std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, input}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, output}};
-  const double seconds = median_seconds(11, [&] {
-    matmul.execute(stream, arguments);
+// A bf16 GEMM in slices of columns. parallel_for starts the threads, and oneDNN none.
+class SlicedMatmul {
+ public:
+  static constexpr int64_t kM = 512, kN = 4096, kK = 4096, kColumns = 128, kSlices = kN / kColumns;
+
+  SlicedMatmul() : engine_(dnnl::engine::kind::cpu, 0) {
+    const auto bf16 = Memory::data_type::bf16;
+    const Memory::desc x({kM, kK}, bf16, Memory::format_tag::ab), packed({kK, kColumns}, bf16, Memory::format_tag::any);
+    const Memory::desc y({kM, kColumns}, bf16, Memory::format_tag::ab);
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // or all threads would share one
+    omp_set_num_threads(1);  // a primitive is planned for the threads of this moment
+    const dnnl::matmul::primitive_desc description({x, packed, y}, attributes, engine_);
+    matmul_ = dnnl::matmul(description);
+    const Memory input = filled(x, kM * kK);
+    for (int64_t slice = 0; slice < kSlices; ++slice) {
+      slices_.push_back({{DNNL_ARG_SRC, input},
+                         {DNNL_ARG_WEIGHTS, filled(description.weights_desc(), kK * kColumns)},
+                         {DNNL_ARG_DST, Memory(y, engine_)},
+                         {DNNL_ARG_SCRATCHPAD, Memory(description.scratchpad_desc(), engine_)}});
+    }
+  }
+
+  void run(int64_t slice) const {
+    omp_set_num_threads(1);
+    dnnl::stream stream(engine_);
+    matmul_.execute(stream, slices_[static_cast<size_t>(slice)]);
     stream.wait();
-  });
-  omp_set_num_threads(before);
-  return 2.0 * kM * kN * kK / seconds;
+  }
+
+ private:
+  using Memory = dnnl::memory;
+
+  Memory filled(const Memory::desc& desc, int64_t numbers) const {
+    Memory memory(desc, engine_);
+    std::fill_n(static_cast<uint16_t*>(memory.get_data_handle()), numbers, uint16_t{0x3c00});
+    return memory;
+  }
+
+  dnnl::engine engine_;
+  dnnl::matmul matmul_;
+  std::vector<std::unordered_map<int, Memory>> slices_;
+};
+
+std::optional<double> matrix_rate(int threads) try {
+  using M = SlicedMatmul;
+  const M matmul;
+  const double seconds =
+      median_seconds(11, [&] { parallel_for(threads, M::kSlices, [&](int64_t slice) { matmul.run(slice); }); });
+  return 2.0 * M::kM * M::kN * M::kK / seconds;
 } catch (const dnnl::error&) {
   return std::nullopt;  // a processor without bf16 products
 }

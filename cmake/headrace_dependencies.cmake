@@ -1,7 +1,4 @@
-# Libraries from the system's packages. The attention library needs OpenMP alone.
-if(NOT HEADRACE_JTHREAD_PARALLEL)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
-endif()
+# Libraries from the system's packages. The attention library needs the system's threads alone.
 find_package(Threads REQUIRED)
 
 if(HEADRACE_ENGINE)
@@ -14,6 +11,7 @@ if(HEADRACE_ENGINE)
   find_package(spdlog REQUIRED)
   if(HEADRACE_ONEDNN)
     find_package(dnnl REQUIRED)
+    find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads, of which it is told to start none
   endif()
 endif()
 if(HEADRACE_TESTS)

@@ -6,13 +6,14 @@
 #include <new>
 #include <stdexcept>
 
-#include "apps/busy_cores.h"
 #include "apps/command_line.h"
 #include "apps/exit_status.h"
 #include "apps/flag_names.h"
 #include "apps/input.h"
 #include "apps/load_progress.h"
+#include "apps/log_sink.h"
 #include "apps/option_values.h"
+#include "apps/output.h"
 #include "apps/suggest.h"
 #include "headrace/base/error.h"
 
@@ -49,10 +50,16 @@ TEST(ExitStatus, ABugSaysSo) {
   }
 }
 
-TEST(ExitStatus, MemoryAndInterruptsHaveTheirOwn) {
-  EXPECT_EQ(ended_by(std::bad_alloc()).status, 4);
-  EXPECT_EQ(ended_by(Interrupted()).status, 130);
-  EXPECT_EQ(ended_by(Interrupted()).message, "");
+TEST(ExitStatus, MemoryHasItsOwn) { EXPECT_EQ(ended_by(std::bad_alloc()).status, 4); }
+
+TEST(ExitStatus, WhatAFileSaysDoesNotSteerTheTerminal) {
+  const Ended ended =
+      ended_by(Error(ErrorCode::kModelFile, "is '\x1b]0;pwned\x07\x1b[31m\r\n\xc2\x9b\x7f' caf\u00e9 \u00a0"));
+  EXPECT_EQ(ended.message, "headrace: is '\\x1b]0;pwned\\x07\\x1b[31m\\x0d\\x0a\\x9b\\x7f' caf\u00e9 \u00a0\n");
+  EXPECT_EQ(without_controls("\xc2"), "\xc2") << "the first half of a character";
+  testing::internal::CaptureStderr();
+  log_to_stderr("warning")(LogLevel::kWarning, "a \x1b[2J");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "headrace: warning: a \\x1b[2J\n");
 }
 
 TEST(Suggest, TheNearestNameIfItIsNear) {
@@ -248,34 +255,6 @@ TEST(NotUtf8, NamesTheFirstByteThatIsNone) {
   EXPECT_EQ(not_utf8("x", "caf\xc3"), "x: byte 4 (0xc3) is not UTF-8; such bytes are read as U+FFFD");
   EXPECT_EQ(not_utf8("x", "caf\xc3\xa9"), std::nullopt);
   EXPECT_EQ(not_utf8("x", ""), std::nullopt);
-}
-
-TEST(BusyCores, ThreadsThatSpinHaveLessThanTheirCoresTime) {
-  EXPECT_EQ(busy_cores({.cpu_s = 6, .wall_s = 10, .cores = 2}),
-            "the threads had 30 % of the time of 2 cores: other work keeps these busy; OMP_WAIT_POLICY=passive or -t 1 "
-            "may be many times faster");
-  EXPECT_TRUE(busy_cores({.cpu_s = 2.9, .wall_s = 2, .cores = 2}));
-  EXPECT_FALSE(busy_cores({.cpu_s = 3, .wall_s = 2, .cores = 2})) << "three quarters";
-  EXPECT_FALSE(busy_cores({.cpu_s = 1, .wall_s = 1.9, .cores = 2})) << "too short to tell";
-  EXPECT_FALSE(busy_cores({.cpu_s = 1, .wall_s = 10, .cores = 1})) << "one thread waits for no other";
-  EXPECT_FALSE(busy_cores({.cpu_s = 0, .wall_s = -1, .cores = 2})) << "nothing but waiting for the reader";
-}
-
-TEST(BusyCores, ThreadsSpinUnlessSomebodyChoseOtherwise) {
-  EXPECT_TRUE(threads_spin("", ""));
-  EXPECT_TRUE(threads_spin("active", ""));
-  EXPECT_FALSE(threads_spin("passive", ""));
-  EXPECT_FALSE(threads_spin("PASSIVE", ""));
-  EXPECT_FALSE(threads_spin("", "1000"));
-}
-
-TEST(BusyCores, AWatchCountsTheCallersTime) {
-  const CoreWatch watch(1);
-  volatile double sum = 0;
-  while (watch.time(0).cpu_s < 0.01) sum = sum + 1;
-  EXPECT_GE(watch.time(0).wall_s, 0.009) << "one thread has no more than one core, but for the clocks' grain";
-  EXPECT_EQ(watch.time(0).cores, 1);
-  EXPECT_LT(watch.time(1e6).wall_s, 0);
 }
 
 constexpr int64_t kGB = 1'000'000'000;

@@ -3,7 +3,6 @@
 set -u
 headrace="$1"
 sanitize="${2:-}"  # of the build: sanitizers need more address space than a test may take away
-export OMP_WAIT_POLICY=passive  # or a busy machine makes it slow, and warn of that
 failures=0
 check() {  # check NAME EXPECTED FOUND
   if [[ "$2" != "$3" ]]; then
@@ -163,7 +162,8 @@ check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense |
 interrupt() {  # interrupt FILE ARGS...: starts, waits for the first bytes (or a second), interrupts
   local out="$1" program waited
   shift
-  "$@" >"$out" 2>"$work/interrupted" &
+  rm -f "$out"
+  env "--${parent:-default}-signal=INT" "$@" >"$out" 2>"$work/interrupted" &  # a script's background job ignores it
   program=$!
   for waited in {1..100}; do
     [[ -s "$out" || $waited -ge ${wait_tenths:-100} ]] && break
@@ -182,6 +182,18 @@ check "interrupted text ends its line" "" "$(tail -c 1 "$work/text")"
 check "interrupted json" "130 " \
   "$(wait_tenths=10 interrupt "$work/json" "$headrace" generate -p "Once" -n 8000 --temperature 0 --ignore-eos --json)"
 check "interrupted json is whole" 1 "$(grep -c '^{"text": ".*"finish_reason": "abort".*}$' "$work/json")"
+
+# Before there is anything to print it ends at once: here a prompt of 300 MB is being read into tokens.
+head -c 300000000 /dev/zero | tr '\0' a >"$work/long"
+for name in INT TERM; do
+  check "$name beside a long prompt" "130 " \
+    "$(signal=$name wait_tenths=5 interrupt "$work/none" "$headrace" generate -f "$work/long" -n 1)"
+done
+rm "$work/long"
+check "an interrupt that the parent ignores" "0 " \
+  "$(parent=ignore interrupt "$work/whole" "$headrace" generate -p "Once" -n 400 --temperature 0 --ignore-eos)"
+check "a file as large as may be" 3 \
+  "$(ulimit -f 1; status "$headrace" generate -p "Once" -n 40 --seed 1 --trace "$work/limited.jsonl")"
 
 # Puzzles: what was answered so far, in a table and a curve that are whole.
 check "interrupted puzzles" "130 " \
@@ -468,6 +480,11 @@ check "the help is grouped" "Positionals Options Prompt Sampling Model Attention
 check "an unknown strategy" 1 \
   "$(message "$headrace" generate -p x --strategy nope | grep -c "^headrace: strategy 'nope' is unknown, expected one of autoregressive, .*, diffusion_gemma$")"
 check "is usage" 2 "$(status "$headrace" generate -p x --strategy nope)"
+echo "before" >"$work/log"
+"$headrace" generate -p "Once" -n 2 --temperature 0 --trace /dev/stderr >"$work/ignored" 2>>"$work/log"
+check "a trace on standard error, which is a file" "before 2" "$(head -n 1 "$work/log") $(grep -c '"step"' "$work/log")"
+"$headrace" generate -p "Once" -n 2 --temperature 0 --trace "$work/log" >"$work/ignored"
+check "a trace in a file that was there" 2 "$(wc -l <"$work/log")"
 check "a trace that cannot be written" 2 "$(status "$headrace" generate -p x -n 1 --trace /nonexistent/trace)"
 check "a threshold in percent, for one text and for puzzles" "2 2" \
   "$(status diffuse --threshold 90) $(status "$headrace" eval puzzles --limit 1 --strategies auto --thresholds 90)"

@@ -49,6 +49,22 @@ TEST_F(HostMemory, AnOuterGroupMayAllowLessThanTheInnerOne) {
   EXPECT_EQ(available_host_memory(root_), 2 * kGiB);
 }
 
+TEST_F(HostMemory, AContainerOfVersionOneMayAllowLess) {
+  machine();
+  write("proc/self/cgroup", "4:memory:/box\n");
+  const std::string box = "sys/fs/cgroup/memory/box/";
+  write(box + "memory.limit_in_bytes", "4294967296\n");
+  write(box + "memory.usage_in_bytes", "3221225472\n");
+  write(box + "memory.stat", "cache 5\ninactive_file 7\ntotal_inactive_file 1073741824\ntotal_active_file 536870912\n");
+  EXPECT_EQ(available_host_memory(root_), 3 * kGiB + kGiB / 2);
+  write(box + "memory.memsw.limit_in_bytes", "4294967296\n");
+  write(box + "memory.memsw.usage_in_bytes", "3221225472\n");
+  EXPECT_EQ(available_host_memory(root_), 2 * kGiB + kGiB / 2) << "no swap";
+  write(box + "memory.limit_in_bytes", "9223372036854771712\n");
+  write(box + "memory.memsw.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(available_host_memory(root_), 9 * kGiB) << "no limit";
+}
+
 // Weights that do not fit would be filled until Linux ends the program.
 TEST(MemoryOfTheHost, IsRefusedWhereNotSoMuchIsAvailable) {
   if (!available_host_memory()) GTEST_SKIP() << "this system does not say what is available";

@@ -33,6 +33,29 @@ TEST(Linear, AgreesWithTheOracleForFewAndManyRowsWithAndWithoutBias) {
   }
 }
 
+// Shapes of one tile and of several, with last ones that are smaller, and rows of y that lie apart.
+TEST(Linear, TheMatrixLibraryHasTheSameBitsWithAnyNumberOfThreads) {
+  Random random(13);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [rows, columns] : {std::pair{16, 33}, {77, 600}, {130, 1040}, {520, 40}, {515, 1100}}) {
+      const Tensor x = random_tensor(random, dtype, {rows, 1100}),
+                   w = random_tensor(random, dtype, {columns, 1100}, 0.2);
+      const Tensor bias = random_tensor(random, dtype, {columns}), alone(dtype, {rows, columns + 8});
+      const LinearArgs args{.x = x, .weight = w, .bias = bias, .y = alone.view().narrow(1, 3, 3 + columns)};
+      if (!onednn_supports(args)) continue;
+      const Tensor want(dtype, {rows, columns}), many(dtype, {rows, columns});
+      onednn_matmul(args, {.threads = 1});
+      reference::linear({.x = x, .weight = w, .bias = bias, .y = want}, {});
+      EXPECT_TRUE(all_close(args.y, want, dense_tolerance(dtype))) << name_of(dtype) << " " << rows << " " << columns;
+      for (const int threads : {2, 5}) {
+        onednn_matmul({.x = x, .weight = w, .bias = bias, .y = many}, {.threads = threads});
+        onednn_matmul({.x = x, .weight = w, .bias = bias, .y = want}, {.threads = 1});
+        EXPECT_TRUE(bit_equal(many, want)) << name_of(dtype) << " " << rows << " " << columns << " " << threads;
+      }
+    }
+  }
+}
+
 TEST(Linear, StrictRowsHaveTheSameBitsInAnyCompany) {
   Random random(12);
   const LayerContext context = context_of(DType::kBF16, Determinism::kStrict);

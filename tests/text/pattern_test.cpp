@@ -85,7 +85,7 @@ TEST(Pattern, StopsAHostilePattern) {
     pattern.split(std::string(200, 'a') + "d", pieces);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code(), ErrorCode::kModelFile);
     EXPECT_NE(std::string(error.what()).find("match limit"), std::string::npos) << error.what();
   }
 }

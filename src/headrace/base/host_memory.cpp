@@ -33,7 +33,19 @@ int64_t limit(const fs::path& file) {
 
 int64_t count(const fs::path& file) { return field(file, "").value_or(0); }
 
-// What `group` allows besides what it holds. Its page cache gives way.
+// What `group`, of version 1, allows besides what it holds.
+int64_t left_in_version_1(const fs::path& group, int64_t swap_free) {
+  constexpr int64_t kNone = int64_t{1} << 62;  // a limit above it is none
+  const fs::path stat = group / "memory.stat";
+  const int64_t cache = field(stat, "total_inactive_file ").value_or(0) + field(stat, "total_active_file ").value_or(0);
+  const int64_t most = limit(group / "memory.limit_in_bytes"), both = limit(group / "memory.memsw.limit_in_bytes");
+  int64_t left = kNone;
+  if (most < kNone) left = most - count(group / "memory.usage_in_bytes") + cache + swap_free;
+  if (both < kNone) left = std::min(left, both - count(group / "memory.memsw.usage_in_bytes") + cache);
+  return left;
+}
+
+// What `group`, of version 2, allows besides what it holds. Its page cache gives way.
 int64_t left_in(const fs::path& group, int64_t swap_free) {
   const int64_t most = limit(group / "memory.max");
   if (most == std::numeric_limits<int64_t>::max()) return most;
@@ -53,6 +65,7 @@ std::optional<int64_t> available_host_memory(const fs::path& root) {
   const int64_t swap = field(meminfo, "SwapFree:").value_or(0) * kKilo;
   int64_t left = *available * kKilo + swap;
   for (const fs::path& group : own_cgroups(root)) left = std::min(left, left_in(group, swap));
+  for (const fs::path& group : own_cgroups(root, "memory")) left = std::min(left, left_in_version_1(group, swap));
   return std::max<int64_t>(0, left);
 }
 

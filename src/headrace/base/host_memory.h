@@ -6,8 +6,8 @@
 
 namespace headrace {
 
-// Bytes: what /proc/meminfo calls available and free swap, or less where a cgroup (version 2) of this process allows
-// less. Absent where the system does not say. `root` is another "/" for tests.
+// Bytes: what /proc/meminfo calls available and free swap, or less where a cgroup of this process allows less. Absent
+// where the system does not say. `root` is another "/" for tests.
 std::optional<int64_t> available_host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace headrace

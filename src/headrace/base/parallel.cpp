@@ -3,21 +3,21 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <exception>
-#include <mutex>
 
 #include "headrace/base/cgroup.h"
-
-#ifdef HEADRACE_JTHREAD_PARALLEL
-#include <thread>
-#include <vector>
-#else
-#include <omp.h>
-#endif
+#include "headrace/base/thread_team.h"
 
 namespace headrace {
+namespace {
+
+std::exception_ptr run_on_team(int threads, int64_t count, void (*fn)(void*, int64_t), void* context) {
+  const ThreadTeams::Lease team(ThreadTeams::of_process());
+  return team->run(threads, count, fn, context);
+}
+
+}  // namespace
 
 int available_cores() {
   cpu_set_t set;
@@ -28,35 +28,12 @@ int available_cores() {
 }
 
 void parallel_for(int threads, int64_t count, void (*fn)(void*, int64_t), void* context) {
-  if (count <= 0) return;
   const int team = static_cast<int>(std::min<int64_t>(threads, count));
-  if (team <= 1) {
+  if (team <= 1 || ThreadTeam::in_region()) {
     for (int64_t i = 0; i < count; ++i) fn(context, i);
-    return;
+  } else if (const std::exception_ptr failure = run_on_team(team, count, fn, context)) {
+    std::rethrow_exception(failure);
   }
-  std::atomic<int64_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
-  const auto work = [&] {
-    try {
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) fn(context, i);
-    } catch (...) {
-      const std::lock_guard lock(failure_mutex);
-      failure = std::current_exception();
-      next.store(count, std::memory_order_relaxed);
-    }
-  };
-#ifdef HEADRACE_JTHREAD_PARALLEL
-  {
-    std::vector<std::jthread> others;
-    for (int t = 1; t < team; ++t) others.emplace_back(work);
-    work();
-  }
-#else
-#pragma omp parallel num_threads(team)
-  work();
-#endif
-  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace headrace

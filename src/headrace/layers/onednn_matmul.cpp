@@ -3,8 +3,8 @@
 #ifndef HEADRACE_ONEDNN
 namespace headrace {
 
-// Built without oneDNN, so that Linear runs the kernel set's product: ThreadSanitizer reports races of OpenMP's threads
-// that are none, and script/bundle has no room for the library.
+// Built without oneDNN, so that Linear runs the kernel set's GEMM: ThreadSanitizer does not see into that library, and
+// script/bundle has no room for it.
 bool onednn_supports(const LinearArgs&) { return false; }
 void onednn_matmul(const LinearArgs&, const OpContext&) {
   throw Error(ErrorCode::kUnsupported, "linear: oneDNN is not built");
@@ -14,7 +14,11 @@ void onednn_matmul(const LinearArgs&, const OpContext&) {
 #else
 #include <omp.h>
 
+#include <algorithm>
+#include <cstring>
 #include <dnnl.hpp>
+
+#include "headrace/base/parallel.h"
 
 namespace headrace {
 namespace {
@@ -30,13 +34,13 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
-// oneDNN runs on as many OpenMP threads as the calling thread would start.
-class ThreadCount {
+// While it lives, oneDNN runs in the calling thread alone: threads of its own would spin beside those of parallel_for.
+class OneThread {
  public:
-  explicit ThreadCount(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-  ~ThreadCount() { omp_set_num_threads(before_); }
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() { omp_set_num_threads(before_); }
 
  private:
   int before_;
@@ -56,20 +60,9 @@ bool multiplies_bf16() {
   return does;
 }
 
-}  // namespace
-
-bool onednn_supports(const LinearArgs& a) {
-  const DType type = a.x.dtype();
-  if (type == DType::kBF16 && !multiplies_bf16()) return false;
-  const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
-  return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
-         (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
-}
-
-void onednn_matmul(const LinearArgs& a, const OpContext& context) {
-  check(a);
-  if (a.y.numel() == 0) return;
-  const ThreadCount threads(context.threads);
+// In the calling thread.
+void multiply(const LinearArgs& a) {
+  const OneThread alone;
   const int64_t m = a.x.dim(0), k = a.x.dim(1), n = a.weight.dim(0);
   try {
     const Memory::desc x({m, k}, type_of(a.x), Memory::dims{a.x.stride(0), 1});
@@ -87,6 +80,61 @@ void onednn_matmul(const LinearArgs& a, const OpContext& context) {
   } catch (const dnnl::error& e) {
     throw Error(ErrorCode::kInternal, str("linear: oneDNN refused ", m, "x", k, "x", n, ": ", e.what()));
   }
+}
+
+// As multiply. oneDNN is slower into rows that lie apart: it writes them side by side, and they are copied.
+void multiply_tile(const LinearArgs& tile) {
+  if (tile.y.is_contiguous()) return multiply(tile);
+  const Tensor dense(tile.y.dtype(), tile.y.shape());
+  multiply({.x = tile.x, .weight = tile.weight, .bias = tile.bias, .y = dense});
+  const auto row_bytes = static_cast<size_t>(dense.bytes() / dense.dim(0));
+  for (int64_t row = 0; row < dense.dim(0); ++row)
+    std::memcpy(tile.y.select(row).data(), dense.view().select(row).data(), row_bytes);
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How a result is divided: by its shape alone, as the order of sums depends on a tile's. Many rows of few columns stay
+// whole; else there is an even number of tiles, for two threads to share.
+struct Tiles {
+  static constexpr int64_t kRows = 128, kWholeColumns = 1024, kLanes = 16;
+
+  Tiles(int64_t all_rows, int64_t all_columns)
+      : rows(ceil_div(all_rows, ceil_div(all_rows, kRows))), columns(all_columns), down(ceil_div(all_rows, rows)) {
+    if (down >= 4 && all_columns <= kWholeColumns) return;
+    columns = ceil_div(ceil_div(all_columns, 2 * ceil_div(all_columns, kWholeColumns)), kLanes) * kLanes;
+    across = ceil_div(all_columns, columns);
+  }
+
+  int64_t rows, columns;         // of a tile; the last ones may have fewer
+  int64_t down = 1, across = 1;  // tiles
+};
+
+}  // namespace
+
+bool onednn_supports(const LinearArgs& a) {
+  const DType type = a.x.dtype();
+  if (type == DType::kBF16 && !multiplies_bf16()) return false;
+  const bool bias = !a.bias || ((a.bias.dtype() == type || a.bias.dtype() == DType::kF32) && a.bias.stride(0) == 1);
+  return bias && (type == DType::kF32 || type == DType::kBF16) && a.weight.dtype() == type &&
+         (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
+}
+
+// Every tile packs its part of the weights anew, so that they are divided first and rows of x only where there are
+// many.
+void onednn_matmul(const LinearArgs& a, const OpContext& context) {
+  check(a);
+  if (a.y.numel() == 0) return;
+  const int64_t rows = a.x.dim(0), columns = a.weight.dim(0);
+  const Tiles tiles(rows, columns);
+  parallel_for(context.threads, tiles.down * tiles.across, [&](int64_t tile) {
+    const int64_t row = tile % tiles.down * tiles.rows, row_end = std::min(row + tiles.rows, rows);
+    const int64_t column = tile / tiles.down * tiles.columns, column_end = std::min(column + tiles.columns, columns);
+    multiply_tile({.x = a.x.slice(row, row_end),
+                   .weight = a.weight.slice(column, column_end),
+                   .bias = a.bias ? a.bias.slice(column, column_end) : TensorView(),
+                   .y = a.y.slice(row, row_end).narrow(1, column, column_end)});
+  });
 }
 
 }  // namespace headrace

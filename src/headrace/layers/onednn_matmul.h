@@ -9,7 +9,7 @@ namespace headrace {
 bool onednn_supports(const LinearArgs& args);
 
 // As linear. Weights are read as stored: packing them would keep a second copy of the model. Sums are float32 in an
-// order that depends on the number of rows. Error kInternal when oneDNN refuses.
+// order that depends on the number of rows and not on the threads. Error kInternal when oneDNN refuses.
 void onednn_matmul(const LinearArgs& args, const OpContext& context);
 
 }  // namespace headrace

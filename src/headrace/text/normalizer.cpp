@@ -97,13 +97,38 @@ std::string nfc(std::string_view text) {
 
 namespace {
 
-std::string replaced(std::string_view text, const NormalizerStep& step) {
+// What the steps of a normalizer may make of one text. Known ones make three bytes of one, in two or three steps.
+class Budget {
+ public:
+  explicit Budget(size_t bytes) : bytes_(bytes), most_bytes_(8 * bytes + kExtra), work_left_(128 * (bytes + kExtra)) {}
+
+  void require_bytes(size_t bytes) const {
+    HR_REQUIRE(bytes <= most_bytes_, ErrorCode::kModelFile, "the normalizer of tokenizer.json makes more than ",
+               most_bytes_, " bytes of a text of ", bytes_, ", more than a tokenizer needs");
+  }
+  // About the time that so many comparisons of bytes take.
+  void spend(size_t work) {
+    HR_REQUIRE(work <= work_left_, ErrorCode::kModelFile, "the normalizer of tokenizer.json reads a text of ", bytes_,
+               " bytes too often, more than a tokenizer needs");
+    work_left_ -= work;
+  }
+
+ private:
+  static constexpr size_t kExtra = 64;  // for short texts
+
+  size_t bytes_, most_bytes_, work_left_;
+};
+
+std::string replaced(std::string_view text, const NormalizerStep& step, Budget& budget) {
+  constexpr size_t kCompared = 32;  // bytes at once
+  budget.spend(text.size() * (1 + step.from.size() / kCompared));
   std::string out;
   out.reserve(text.size());
   size_t done = 0;
   for (size_t at = text.find(step.from); at != text.npos; at = text.find(step.from, done)) {
     out.append(text.substr(done, at - done)).append(step.to);
     done = at + step.from.size();
+    budget.require_bytes(out.size());
   }
   return out.append(text.substr(done));
 }
@@ -111,9 +136,17 @@ std::string replaced(std::string_view text, const NormalizerStep& step) {
 }  // namespace
 
 std::string normalized(std::span<const NormalizerStep> steps, std::string_view text) {
+  constexpr size_t kNfcWork = 8;  // to each byte
+  Budget budget(text.size());
   std::string out(text);
   for (const NormalizerStep& step : steps) {
-    out = step.kind == NormalizerStep::Kind::kNfc ? nfc(out) : replaced(out, step);
+    if (step.kind == NormalizerStep::Kind::kNfc) {
+      budget.spend(kNfcWork * out.size());
+      out = nfc(out);
+    } else {
+      out = replaced(out, step, budget);
+    }
+    budget.require_bytes(out.size());
   }
   return out;
 }

@@ -18,7 +18,8 @@ struct NormalizerStep {
   std::string from, to;  // kReplace: every `from`, left to right without overlap; not empty
 };
 
-// `text` (valid UTF-8) after every step, in order.
+// `text` (valid UTF-8) after every step, in order. Error kModelFile when it grows, or takes work, beyond what a model's
+// normalizer may: steps come from a file, and a few of them can make gigabytes of a byte.
 std::string normalized(std::span<const NormalizerStep> steps, std::string_view text);
 
 }  // namespace headrace

@@ -68,7 +68,7 @@ void Pattern::split(std::string_view text, std::vector<std::string_view>& pieces
     const int rc = pcre2_match(code_->compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
-    HR_REQUIRE(rc >= 0, ErrorCode::kInvalidArgument, "text: pattern '", code_->regex, "' stops at byte ", from, " of ",
+    HR_REQUIRE(rc >= 0, ErrorCode::kModelFile, "text: pattern '", code_->regex, "' stops at byte ", from, " of ",
                text.size(), ": ", message_of(rc));
     const size_t begin = pcre2_get_ovector_pointer(data.get())[0], end = pcre2_get_ovector_pointer(data.get())[1];
     if (begin > done) pieces.push_back(text.substr(done, begin - done));

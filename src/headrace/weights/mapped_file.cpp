@@ -75,8 +75,9 @@ void OpenFile::read(uint64_t offset, void* out, uint64_t count) const {
 MappedFile::MappedFile(const OpenFile& file, SigbusGuard* guard) : bytes_(file.bytes()), guard_(guard) {
   if (bytes_ == 0) return;
   void* mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  HR_REQUIRE(mapped != MAP_FAILED, ErrorCode::kModelFile, file.name(), ": mapping ", bytes_,
-             " bytes failed: ", reason(errno));
+  const int error = errno;
+  HR_REQUIRE(mapped != MAP_FAILED, error == ENOMEM ? ErrorCode::kOutOfMemory : ErrorCode::kModelFile, file.name(),
+             ": mapping ", bytes_, " bytes failed: ", reason(error));
   data_ = static_cast<unsigned char*>(mapped);
   if (guard_ && !guard_->add(data_, bytes_, file.name())) {
     ::munmap(data_, bytes_);

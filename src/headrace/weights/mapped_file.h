@@ -37,7 +37,7 @@ class OpenFile {
 
 // All bytes of `file`, mapped read-only and privately: writing to them is a fault. The mapping outlives the OpenFile.
 // A file that shrinks afterwards makes a read of the lost pages a SIGBUS; `guard`, if given, turns that into a clean
-// exit (sigbus_guard.h), and outlives this object.
+// exit (sigbus_guard.h), and outlives this object. Error kOutOfMemory where the system has no room for the mapping.
 class MappedFile {
  public:
   MappedFile(const OpenFile& file, SigbusGuard* guard);
