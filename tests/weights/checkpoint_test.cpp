@@ -215,17 +215,49 @@ TEST_F(Shards, ShardNamesStayInTheDirectory) {
 
 TEST_F(Shards, ContradictionsAreErrors) {
   expect_refused(R"({"a":"one.safetensors","b":"absent.safetensors"})", "absent.safetensors: cannot be opened");
-  expect_refused(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})",
-                 "two.safetensors: tensor 'c' is listed in model.safetensors.index.json and not in the file");
-  expect_refused(R"({"a":"one.safetensors","x":"two.safetensors"})",
-                 "two.safetensors: tensor 'b' is not in the weight_map");
   expect_refused(R"({"a":"one.safetensors","a":"two.safetensors"})", "has the key 'a' twice");
   expect_refused("{}", "weight_map is empty");
   expect_refused("[]", "weight_map is an array, expected an object");
   expect_refused(R"({"a":1})", "weight_map.a is an integer, expected a string");
   write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"a", a_}});
   expect_refused(R"({"a":"one.safetensors","b":"two.safetensors"})",
-                 "two.safetensors: tensor 'a' is mapped to another shard, one.safetensors");
+                 str("two.safetensors: tensor 'a' is in another shard, too: ", (dir_ / "one.safetensors").string()));
+}
+
+// What the files hold counts; the index says which they are. A tensor that it promises is missed when it is asked for,
+// and one that it does not list is as unknown as any other.
+TEST_F(Shards, AnIndexThatDisagreesWithItsShardsIsRefusedForTensorsThatAreRead) {
+  index(R"({"a":"one.safetensors","x":"two.safetensors","mtp.fc.weight":"one.safetensors"})");
+  Checkpoint checkpoint = Checkpoint::open(dir_.path());
+  checkpoint.tensor("a", {2});
+  expect_error(ErrorCode::kModelFile, "two.safetensors: tensor 'x' is listed in the index and not in the file",
+               [&] { checkpoint.tensor("x", {2}); });
+  expect_error(ErrorCode::kModelFile, "two.safetensors: tensor 'b' is unknown to this model",
+               [&] { checkpoint.require_all_used(); });
+  checkpoint.tensor("b", {2});
+  checkpoint.require_all_used();
+}
+
+TEST_F(Shards, PartsThatNoTextModelReadsMayBeMissingFromIndexAndFiles) {
+  write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"mtp.fc.weight", a_}, {"model.visual.patch", a_}});
+  write_safetensors(dir_ / "one.safetensors", {{"a", a_}, {"mtp.fc.weight", a_}});
+  index(R"({"a":"one.safetensors","b":"two.safetensors","model.visual.x":"two.safetensors","mtp.y":"absent.safetensors"})");
+  Checkpoint checkpoint = Checkpoint::open(dir_.path());
+  checkpoint.tensor("a", {2}), checkpoint.tensor("b", {2});
+  checkpoint.require_all_used();
+  index(R"({"a":"one.safetensors","b":"two.safetensors","x":"absent.safetensors","mtp.y":"absent.safetensors"})");
+  expect_error(ErrorCode::kModelFile, "absent.safetensors: cannot be opened", [&] { Checkpoint::open(dir_.path()); });
+}
+
+// transformers' "auto" without a dtype in config.json: safetensors lists names in their order.
+TEST_F(Shards, TheDTypeOfTheFilesIsThatOfTheFirstFloatTensorByName) {
+  write_safetensors(dir_ / "one.safetensors", {{"c", a_}, {"b", counted(DType::kF16, {2})}, {"a", counted(DType::kI64, {2})}});
+  write_safetensors(dir_ / "two.safetensors", {{"0", counted(DType::kBF16, {2})}});
+  index(R"({"0":"two.safetensors","a":"one.safetensors","b":"one.safetensors","c":"one.safetensors"})");
+  EXPECT_EQ(Checkpoint::open(dir_.path()).float_dtype(), DType::kF16);
+  write_safetensors(dir_ / "one.safetensors", {{"a", counted(DType::kI64, {2})}});
+  EXPECT_EQ(Checkpoint::open(dir_.path()).float_dtype(), std::nullopt);
+  EXPECT_EQ(Checkpoint::random(1, 1).float_dtype(), std::nullopt);
 }
 
 TEST(Checkpoint, RulesTurnCommonNamesIntoStoredOnes) {

@@ -24,6 +24,7 @@ struct Checkpoint::State {
   };
 
   std::vector<SafetensorsFile> files;
+  AbsentTensors absent;
   std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
   std::optional<RandomSource> random;
   std::span<const NameRule> rules;  // not owned
@@ -50,6 +51,9 @@ struct Checkpoint::State {
 
   const Stored& at(std::string_view name) const {
     const auto found = stored.find(name);
+    const auto listed = absent.find(name);
+    HR_REQUIRE(listed == absent.end(), ErrorCode::kModelFile, listed->second, ": tensor '", printable(name),
+               "' is listed in the index and not in the file");
     HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? "checkpoint" : files.front().name(),
                ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
     return found->second;
@@ -68,12 +72,6 @@ Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry)
   return Shape(std::span<const int64_t>(dims));
 }
 
-bool is_skipped(std::string_view name, const std::vector<std::string>& prefixes) {
-  return name.ends_with("rotary_emb.inv_freq") ||
-         std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -83,10 +81,11 @@ Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const CheckpointOptions& options) {
   auto state = std::make_unique<State>();
-  state->files = open_checkpoint_files(directory, options);
+  CheckpointFiles opened = open_checkpoint_files(directory, options);
+  state->files = std::move(opened.files);
+  state->absent = std::move(opened.absent);
   for (const SafetensorsFile& file : state->files)
-    for (const SafetensorsEntry& entry : file.entries())
-      HR_ASSERT(state->stored.emplace(entry.name, State::Stored{&file, &entry}).second);
+    for (const SafetensorsEntry& entry : file.entries()) state->stored.emplace(entry.name, State::Stored{&file, &entry});
   state->progress = options.progress;
   state->log = options.log;
   Checkpoint checkpoint(std::move(state));
@@ -133,6 +132,17 @@ int64_t Checkpoint::stored_bytes() const {
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
+}
+
+std::optional<DType> Checkpoint::float_dtype() const {
+  const SafetensorsEntry* first = nullptr;
+  if (state_->files.empty()) return std::nullopt;
+  for (const SafetensorsEntry& entry : state_->files.front().entries()) {
+    const std::optional<DType> dtype = entry.dtype->dtype;
+    const bool floats = dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+    if (floats && (first == nullptr || entry.name < first->name)) first = &entry;
+  }
+  return first != nullptr ? first->dtype->dtype : std::nullopt;
 }
 
 Shape Checkpoint::shape_of(std::string_view name) const {
@@ -209,12 +219,12 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
   return state_->owned.emplace(name, std::move(copy)).first->second;
 }
 
-void Checkpoint::require_all_used(const std::vector<std::string>& skipped_prefixes) const {
+void Checkpoint::require_all_used(std::span<const std::string_view> skipped_prefixes) const {
   const State::Stored *first = nullptr, *first_skipped = nullptr;
   int64_t count = 0, num_skipped = 0;
   for (const auto& [name, stored] : state_->stored) {
     if (state_->used.contains(name)) continue;
-    const bool skipped = is_skipped(name, skipped_prefixes);
+    const bool skipped = is_of_other_part(name, skipped_prefixes);
     const State::Stored*& one = skipped ? first_skipped : first;
     if (one == nullptr) one = &stored;
     ++(skipped ? num_skipped : count);

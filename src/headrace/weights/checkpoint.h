@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "headrace/base/tensor.h"
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
+#include "headrace/weights/other_parts.h"
 #include "headrace/weights/random_tensor.h"
 
 namespace headrace {
@@ -69,6 +71,10 @@ class Checkpoint {
   std::vector<std::string> names() const;  // sorted
   int64_t stored_bytes() const;            // of all tensors in the files; of random weights, those made so far
 
+  // The dtype of the first float tensor by name in the first file, as transformers' "auto" reads it. Absent where that
+  // file has none, and for random weights. float64 and 8-bit floats are none that headrace computes with.
+  std::optional<DType> float_dtype() const;
+
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;
 
@@ -84,7 +90,7 @@ class Checkpoint {
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
   // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest. What was
   // skipped is logged.
-  void require_all_used(const std::vector<std::string>& skipped_prefixes = {"model.visual.", "visual.", "mtp."}) const;
+  void require_all_used(std::span<const std::string_view> skipped_prefixes = kOtherParts) const;
 
  private:
   struct State;
