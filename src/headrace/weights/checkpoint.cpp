@@ -58,6 +58,43 @@ struct Checkpoint::State {
                ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
     return found->second;
   }
+
+  // The layout under which the text model is stored; null for a family with names of its own.
+  const TextLayout* layout() const {
+    const auto is_used = [this](const TextLayout& l) { return stored.contains(str(l.body, "embed_tokens.weight")); };
+    const auto found = std::ranges::find_if(kTextLayouts, is_used);
+    return found != kTextLayouts.end() ? &*found : nullptr;
+  }
+
+  // An adapter of the text class says "model.layers" where a wrapped checkpoint stores "model.language_model.layers".
+  void move_to_layout(LoraAdapter& lora) const {
+    const TextLayout* own = layout();
+    if (own == nullptr) return;
+    const std::vector<std::string> weights = lora.weights();
+    const auto fits = [&](const TextLayout& from) {
+      return std::ranges::all_of(weights, [&](const std::string& weight) {
+        const std::string name = moved_name(weight, from, *own).value_or(weight);
+        return is_of_other_part(weight) || stored.contains(name) || name == str(own->head, "lm_head.weight");
+      });
+    };
+    const auto from = std::ranges::find_if(kTextLayouts, fits);
+    if (!fits(*own) && from != kTextLayouts.end()) lora.move(*from, *own);
+  }
+
+  // True when the checkpoint has the tensor. What changes nothing that the model reads is dropped: other parts, and a
+  // copy of a tied head that equals the embedding.
+  bool require_stored(LoraAdapter& lora, const std::string& weight) const {
+    if (stored.contains(weight)) return true;
+    if (is_of_other_part(weight)) return lora.drop(weight), false;
+    const TextLayout* own = layout();
+    HR_REQUIRE(own != nullptr && weight == str(own->head, "lm_head.weight"), ErrorCode::kModelFile, lora.name(),
+               ": '", printable(weight), "' is not in the checkpoint that it is to adapt");
+    const auto& [file, entry] = stored.find(str(own->body, "embed_tokens.weight"))->second;
+    lora.forget_equal_copy(weight, *file, *entry);
+    HR_REQUIRE(!lora.adapts(weight), ErrorCode::kUnsupported, lora.name(), ": changes '", weight,
+               "', which the checkpoint ties to its embedding: adapters of tied weights are not supported");
+    return false;
+  }
 };
 
 namespace {
@@ -106,18 +143,25 @@ void Checkpoint::rename(std::span<const NameRule> rules) { state_->rules = rules
 
 void Checkpoint::attach(LoraAdapter adapter, int threads) {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, adapter.name(), ": random weights take no adapter");
+  state_->move_to_layout(adapter);
   for (const std::string& weight : adapter.weights()) {
-    const auto found = state_->stored.find(weight);
-    HR_REQUIRE(found != state_->stored.end(), ErrorCode::kModelFile, adapter.name(), ": '", printable(weight),
-               "' is not in the checkpoint that it is to adapt");
-    adapter.require_fits(weight, shape_of_entry(*found->second.file, *found->second.entry));
+    if (!state_->require_stored(adapter, weight)) continue;
+    const auto& [file, entry] = state_->stored.find(weight)->second;
+    adapter.require_fits(weight, shape_of_entry(*file, *entry));
+    adapter.forget_equal_copy(weight, *file, *entry);
   }
+  HR_REQUIRE(!adapter.weights().empty(), ErrorCode::kModelFile, adapter.name(),
+             ": changes no tensor that the model reads");
   if (state_->log) {
-    state_->log(LogLevel::kInfo,
-                str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.rank()));
+    state_->log(LogLevel::kInfo, str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ",
+                                     adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
   state_->adapter_threads = threads;
+}
+
+bool Checkpoint::is_adapted(std::string_view name) const {
+  return state_->adapter && state_->adapter->adapts(stored_name(state_->rules, name));
 }
 
 std::vector<std::string> Checkpoint::names() const {

@@ -46,10 +46,12 @@ class Checkpoint {
   // family's table). Errors and names() keep to what is stored.
   void rename(std::span<const NameRule> rules);
 
-  // From here on tensor() gives the adapted weights, merged once each. Error kModelFile, naming the adapter's file and
-  // the weight, when it changes one that is not stored or has another shape, and from tensor() when it lacks one that
-  // it says it changes; kInvalidArgument on random weights.
+  // From here on tensor() gives the adapted weights, merged once each. The adapter may have been trained on another
+  // wrapper of the text model (text_layout.h). Error kModelFile, naming the adapter's file and the weight, when it
+  // changes one that is not stored or has another shape, and from tensor() when it lacks one that it says it changes;
+  // kUnsupported for a head that is not stored; kInvalidArgument on random weights.
   void attach(LoraAdapter adapter, int threads);
+  bool is_adapted(std::string_view name) const;
 
   // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`
   // is not owned and outlives the checkpoint. The CPU's changes nothing.
