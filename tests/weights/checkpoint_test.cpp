@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "headrace/weights/checkpoint_files.h"
 #include "support/host_memory.h"
 #include "support/safetensors_writer.h"
 
@@ -297,6 +298,47 @@ TEST(Checkpoint, OtherFormatsAreRefusedByName) {
   const TempDir dir;
   expect_error(ErrorCode::kModelFile, "has neither model.safetensors nor", [&] { Checkpoint::open(dir.path()); });
   expect_error(ErrorCode::kModelFile, "is no directory", [&] { Checkpoint::open(dir / "absent"); });
+}
+
+// Ollama's blobs are named by their hash; a directory of downloads may hold nothing but a pickle.
+TEST(Checkpoint, OtherFormatsWithoutTheirEndingAreRefusedByTheirFirstBytes) {
+  const TempDir dir;
+  for (const auto& [begin, expected] :
+       {std::pair("GGUF\x03", "GGUF weights are not supported"), std::pair("PK\x03\x04", "convert them to safetensors")}) {
+    write_file(dir / "sha256-0a1b", begin);
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    expect_error(ErrorCode::kUnsupported, expected, [&] { refuse_other_formats(dir / "sha256-0a1b"); });
+    write_file(dir / "model.safetensors", begin);
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    std::filesystem::remove(dir / "model.safetensors");
+  }
+  write_file(dir / "sha256-0a1b", "text");
+  expect_error(ErrorCode::kModelFile, "is a file, expected the directory", [&] { refuse_other_formats(dir / "sha256-0a1b"); });
+}
+
+TEST(Checkpoint, ABrokenDownloadIsToldApart) {
+  const TempDir dir;
+  const auto expect = [&](std::string_view content, std::string_view expected) {
+    write_file(dir / "model.safetensors", content);
+    expect_error(ErrorCode::kModelFile, expected, [&] { Checkpoint::open(dir.path()); });
+  };
+  expect("<!DOCTYPE html><html>", "model.safetensors: begins with '<!DOCTYPE': a web page was saved");
+  expect(R"({"error":"Entry not found"})", R"(begins with '{"error":"Entry not found"}': a server's error was saved)");
+  expect("version https://git-lfs.github.com/spec/v1\noid sha256:0", "is a pointer of Git LFS");
+  expect("", "is empty: the download did not begin");
+  const std::string whole = test::safetensors_bytes(
+      R"({"v":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]},"w":{"dtype":"U8","shape":[4000],"data_offsets":[1000,5000]}})",
+      std::string(5000, 'x'));
+  expect(whole.substr(0, whole.size() - 2000), "the download is not complete: the file has 3.1 kB of 5.1 kB");
+  expect(whole.substr(0, 40), "the file has 40: the download is not complete");
+  write_file(dir / "model.safetensors", whole);
+  EXPECT_NO_THROW(Checkpoint::open(dir.path()));
+  write_file(dir / "config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab)");
+  expect_error(ErrorCode::kModelFile, "config.json: ends within its JSON text, after 46 bytes: the download is not complete",
+               [&] { Checkpoint::open(dir.path()); });
+  write_file(dir / "config.json", "Entry not found");
+  expect_error(ErrorCode::kModelFile, "config.json: begins with 'Entry not found': a server's error was saved",
+               [&] { Checkpoint::open(dir.path()); });
 }
 
 TEST(Checkpoint, QuantisedWeightsAreRefusedByName) {

@@ -1,10 +1,11 @@
 #include "headrace/weights/checkpoint_files.h"
 
-#include <algorithm>
+#include <fstream>
 #include <set>
 #include <unordered_map>
 
 #include "headrace/base/error.h"
+#include "headrace/base/foreign_content.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/other_parts.h"
 
@@ -22,12 +23,26 @@ bool is_present(const fs::path& path) {
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
-void refuse_other_format(const fs::path& file) {
+// What the ending says, or where there is none that is known, the first bytes: Ollama's blobs have no ending.
+ForeignContent format_of(const fs::path& file) {
   const std::string extension = file.extension().string();
-  const bool gguf = extension == ".gguf";
-  const bool pickle = extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
-  HR_REQUIRE(!gguf && !pickle, ErrorCode::kUnsupported, file.string(), ": ", gguf ? "GGUF" : "pickle",
-             " weights are not supported", kSupported);
+  if (extension == ".gguf") return ForeignContent::kGguf;
+  for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt"}) {
+    if (extension == pickle) return ForeignContent::kPickle;
+  }
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return ForeignContent::kNone;
+  std::string begin(512, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(in.gcount()));
+  return foreign_content(begin);
+}
+
+void refuse_other_format(const fs::path& file) {
+  const ForeignContent kind = format_of(file);
+  const bool is_model = kind == ForeignContent::kGguf || kind == ForeignContent::kPickle;
+  if (is_model) refuse_foreign(file.string(), kind, {});
 }
 
 // Whether the weights are as they were, and only a cache is to be quantised: its scales are tensors like others.

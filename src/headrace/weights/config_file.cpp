@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "headrace/base/foreign_content.h"
 #include "headrace/weights/mapped_file.h"
 
 namespace headrace {
@@ -152,6 +153,7 @@ JsonValue read_json_file(const std::filesystem::path& path) {
              " bytes, at most ", kMaxFileBytes, " are read");
   std::string text(file.bytes(), '\0');
   file.read(0, text.data(), text.size());
+  refuse_foreign_content(path.string(), text);
   return JsonValue::parse(text, path.string());
 }
 
