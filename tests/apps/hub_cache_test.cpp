@@ -30,8 +30,9 @@ TEST_F(HubCache, AReferenceThatLeadsNowhereSaysWhatItIs) {
   const auto expect = [&](const std::string& fault) {
     const auto refusal = testing_support::refusal_of([this] { hub_snapshot(root_, "org/bad"); });
     EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
-    EXPECT_EQ(refusal.sentence, main + ": " + fault + "; download the model again, or give the directory of a model in " +
-                                    folder + "/snapshots");
+    EXPECT_EQ(refusal.sentence, main + ": " + fault +
+                                    "; download the model again, or give the directory of a model in " + folder +
+                                    "/snapshots");
   };
   write("models--org--bad/refs/main", "");
   expect("is empty, expected the hash of a snapshot");
@@ -62,7 +63,9 @@ TEST_F(HubCache, NoNameLeadsOutOfTheCache) {
   write("outside/config.json", "{}");
   write("models--org--evil/snapshots/x", "");
   write("models--org--evil/refs/main", "../../outside");
-  EXPECT_NE(testing_support::refusal_of([this] { hub_snapshot(root_, "org/evil"); }).sentence.find("holds no name of a folder"),
+  EXPECT_NE(testing_support::refusal_of([this] {
+              hub_snapshot(root_, "org/evil");
+            }).sentence.find("holds no name of a folder"),
             std::string::npos);
   for (const char* name : {"org", "/etc", "org/..", "../a.model-1", "org/a/b", "org/", "org/.hidden"}) {
     EXPECT_EQ(hub_snapshot(root_, name), std::nullopt) << name;

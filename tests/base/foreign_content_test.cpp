@@ -27,10 +27,12 @@ TEST(ForeignContent, IsKnownByItsFirstBytes) {
            Row{"\xEF\xBB\xBF\r\n  <HTML lang=en>", Kind::kWebPage, "begins with '<HTML'" + page},
            Row{"<?xml version='1.0'?><Error>", Kind::kWebPage, "begins with '<?xml'" + page},
            Row{"Entry not found", Kind::kServerError, "begins with 'Entry not found'" + server},
-           Row{"Invalid username or password.\n", Kind::kServerError, "begins with 'Invalid username or password.'" + server},
+           Row{"Invalid username or password.\n", Kind::kServerError,
+               "begins with 'Invalid username or password.'" + server},
            Row{"{ \"error\" : \"Repository\x1b[31m not found\"}", Kind::kServerError,
                "begins with '{ \"error\" : \"Repository [31m not found\"}'" + server},
-           Row{"Access to model a/b is restricted. You must have access to it and be authenticated.", Kind::kServerError,
+           Row{"Access to model a/b is restricted. You must have access to it and be authenticated.",
+               Kind::kServerError,
                "begins with 'Access to model a/b is restricted. You must have access to i...'" + server},
            Row{"version https://git-lfs.github.com/spec/v1\noid", Kind::kLfsPointer,
                "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches"},
@@ -52,9 +54,8 @@ TEST(ForeignContent, IsKnownByItsFirstBytes) {
 }
 
 TEST(ForeignContent, WhatReadersExpectIsNone) {
-  for (const std::string& content :
-       {"{}"s, "{\"a\": \"[\"}\n"s, "{\"errors\": 1}"s, "#version: 0.2\na b\n"s, " \n"s, "[1, 2"s, "{} x"s, "null"s,
-        "\x40\x00\x00\x00\x00\x00\x00\x00{\"w\":"s}) {
+  for (const std::string& content : {"{}"s, "{\"a\": \"[\"}\n"s, "{\"errors\": 1}"s, "#version: 0.2\na b\n"s, " \n"s,
+                                     "[1, 2"s, "{} x"s, "null"s, "\x40\x00\x00\x00\x00\x00\x00\x00{\"w\":"s}) {
     EXPECT_EQ(foreign_content(content), Kind::kNone) << content;
     EXPECT_NO_THROW(refuse_foreign_content("f", content));
   }

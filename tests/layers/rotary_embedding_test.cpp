@@ -76,11 +76,8 @@ TEST(RotaryEmbedding, YarnRampsAndMultiplies) {
 
 // Values of transformers 5.17 for heads of 16, theta 1e4, factor 4 and an original context of 128.
 TEST(RotaryEmbedding, YarnWithoutTruncationRampsBetweenFractionsOfPairs) {
-  const RotaryConfig config{.type = "yarn",
-                            .theta = 10000,
-                            .factor = 4,
-                            .original_max_position = 128,
-                            .ramp = RotaryConfig::Ramp::kExact};
+  const RotaryConfig config{
+      .type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 128, .ramp = RotaryConfig::Ramp::kExact};
   const RotaryEmbedding rotary(config, 16);
   const double expected[] = {1.0, 0.2256374806, 0.0427056700, 0.0079056947, 0.0025, 7.9056947e-4, 2.5e-4, 7.9056947e-5};
   for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(frequency(rotary, i), expected[i], 1e-6 * expected[i]) << i;

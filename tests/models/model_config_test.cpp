@@ -52,9 +52,7 @@ TEST(ModelConfig, B26_BothSpellingsOfRotaryAreReadWhenTheyAgreeAndRefusedWhenNot
 
 TEST(ModelConfig, TheOriginalContextBesideRopeScalingGoesBeforeTheOneInside) {
   const std::string yarn = R"("rope_theta":1e6,"rope_scaling":{"type":"yarn","factor":4)";
-  const auto original = [](const std::string& more) {
-    return common(more).rotary.original_max_position;
-  };
+  const auto original = [](const std::string& more) { return common(more).rotary.original_max_position; };
   EXPECT_EQ(original(yarn + R"(,"original_max_position_embeddings":64})"), 64);
   EXPECT_EQ(original(yarn + R"(,"original_max_position_embeddings":64},"original_max_position_embeddings":32)"), 32);
 }
@@ -201,8 +199,8 @@ TEST(ModelConfig, KeyValueHeadsThatAreNullAreAsManyAsHeads) {
 
 TEST(ModelConfig, ScaledRotaryTakesTheContextWhereItStatesNoOriginal) {
   for (const char* type : {"yarn", "llama3"}) {
-    const ModelConfig c = common(str(R"("max_position_embeddings":128,"rope_scaling":{"type":")", type,
-                                     R"(","factor":4,"truncate":true})"));
+    const ModelConfig c = common(
+        str(R"("max_position_embeddings":128,"rope_scaling":{"type":")", type, R"(","factor":4,"truncate":true})"));
     EXPECT_EQ(c.rotary.original_max_position, 128);
     EXPECT_EQ(c.rotary.ramp, RotaryConfig::Ramp::kWhole);
   }
@@ -239,7 +237,8 @@ TEST(ModelConfig, TheDTypeIsTheTextPartsThenTheTops) {
   const auto dtype = [](const std::string& text) { return stored_dtype_of(JsonValue::parse(text, "config.json")); };
   EXPECT_EQ(dtype("{}"), std::nullopt);
   EXPECT_EQ(dtype(R"({"torch_dtype":"float16"})"), DType::kF16);
-  EXPECT_EQ(dtype(R"({"dtype":"float32","torch_dtype":"float16"})"), DType::kF32);  // as transformers, which wrote dtype
+  EXPECT_EQ(dtype(R"({"dtype":"float32","torch_dtype":"float16"})"),
+            DType::kF32);  // as transformers, which wrote dtype
   EXPECT_EQ(dtype(R"({"dtype":null,"torch_dtype":"float16"})"), DType::kF16);
   EXPECT_EQ(dtype(R"({"dtype":"float16","text_config":{"dtype":"bfloat16"}})"), DType::kBF16);
   EXPECT_EQ(dtype(R"({"dtype":"float16","text_config":{}})"), DType::kF16);

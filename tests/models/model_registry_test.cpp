@@ -330,10 +330,11 @@ TEST(ModelRegistry, WeightsThatNoKernelReadsAreRefusedByNameWhenTheyAreLoaded) {
 TEST(ModelRegistry, AModelThatSaysItIsNotCausalIsRefusedUnlessItIsADiffusionModel) {
   const test::TempDir directory;
   const auto refusal = [&](const std::string& architecture) {
-    test::write_file(directory / "config.json",
-                     R"({"architectures":[")" + architecture +
-                         R"("],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":4,)"
-                         R"("intermediate_size":96,"rope_theta":1e6,"mask_token_id":5,"is_causal":false})");
+    test::write_file(
+        directory / "config.json",
+        R"({"architectures":[")" + architecture +
+            R"("],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":4,)"
+            R"("intermediate_size":96,"rope_theta":1e6,"mask_token_id":5,"is_causal":false})");
     return testing_support::refusal_of([&] { load_model(directory.path(), {.random_weights = 1}); }).sentence;
   };
   EXPECT_NE(refusal("Qwen3ForCausalLM").find("is_causal"), std::string::npos);

@@ -205,11 +205,13 @@ TEST(TokenizerFile, ABrokenDownloadIsToldApart) {
   EXPECT_EQ(refusal().sentence,
             folder.string() + "/vocab.json: begins with '<!DOCTYPE': a web page was saved in place of the file");
   std::ofstream(folder / "tokenizer.json") << "version https://git-lfs.github.com/spec/v1\n";
-  EXPECT_EQ(refusal().sentence, folder.string() + "/tokenizer.json: is a pointer of Git LFS and not the file itself, "
-                                                  "which `git lfs pull` fetches");
+  EXPECT_EQ(refusal().sentence, folder.string() +
+                                    "/tokenizer.json: is a pointer of Git LFS and not the file itself, "
+                                    "which `git lfs pull` fetches");
   std::ofstream(folder / "tokenizer.json") << TinyTokenizer{}.json().substr(0, 300);
-  EXPECT_EQ(refusal().sentence, folder.string() + "/tokenizer.json: ends within its JSON text, after 300 bytes: the "
-                                                  "download is not complete, or a bracket is missing");
+  EXPECT_EQ(refusal().sentence, folder.string() +
+                                    "/tokenizer.json: ends within its JSON text, after 300 bytes: the "
+                                    "download is not complete, or a bracket is missing");
   EXPECT_EQ(refusal().code, ErrorCode::kModelFile);
   std::filesystem::remove_all(folder);
 }

@@ -242,7 +242,8 @@ TEST_F(Shards, AnIndexThatDisagreesWithItsShardsIsRefusedForTensorsThatAreRead) 
 TEST_F(Shards, PartsThatNoTextModelReadsMayBeMissingFromIndexAndFiles) {
   write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"mtp.fc.weight", a_}, {"model.visual.patch", a_}});
   write_safetensors(dir_ / "one.safetensors", {{"a", a_}, {"mtp.fc.weight", a_}});
-  index(R"({"a":"one.safetensors","b":"two.safetensors","model.visual.x":"two.safetensors","mtp.y":"absent.safetensors"})");
+  index(
+      R"({"a":"one.safetensors","b":"two.safetensors","model.visual.x":"two.safetensors","mtp.y":"absent.safetensors"})");
   Checkpoint checkpoint = Checkpoint::open(dir_.path());
   checkpoint.tensor("a", {2}), checkpoint.tensor("b", {2});
   checkpoint.require_all_used();
@@ -252,7 +253,8 @@ TEST_F(Shards, PartsThatNoTextModelReadsMayBeMissingFromIndexAndFiles) {
 
 // transformers' "auto" without a dtype in config.json: safetensors lists names in their order.
 TEST_F(Shards, TheDTypeOfTheFilesIsThatOfTheFirstFloatTensorByName) {
-  write_safetensors(dir_ / "one.safetensors", {{"c", a_}, {"b", counted(DType::kF16, {2})}, {"a", counted(DType::kI64, {2})}});
+  write_safetensors(dir_ / "one.safetensors",
+                    {{"c", a_}, {"b", counted(DType::kF16, {2})}, {"a", counted(DType::kI64, {2})}});
   write_safetensors(dir_ / "two.safetensors", {{"0", counted(DType::kBF16, {2})}});
   index(R"({"0":"two.safetensors","a":"one.safetensors","b":"one.safetensors","c":"one.safetensors"})");
   EXPECT_EQ(Checkpoint::open(dir_.path()).float_dtype(), DType::kF16);
@@ -303,8 +305,8 @@ TEST(Checkpoint, OtherFormatsAreRefusedByName) {
 // Ollama's blobs are named by their hash; a directory of downloads may hold nothing but a pickle.
 TEST(Checkpoint, OtherFormatsWithoutTheirEndingAreRefusedByTheirFirstBytes) {
   const TempDir dir;
-  for (const auto& [begin, expected] :
-       {std::pair("GGUF\x03", "GGUF weights are not supported"), std::pair("PK\x03\x04", "convert them to safetensors")}) {
+  for (const auto& [begin, expected] : {std::pair("GGUF\x03", "GGUF weights are not supported"),
+                                        std::pair("PK\x03\x04", "convert them to safetensors")}) {
     write_file(dir / "sha256-0a1b", begin);
     expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
     expect_error(ErrorCode::kUnsupported, expected, [&] { refuse_other_formats(dir / "sha256-0a1b"); });
@@ -313,7 +315,8 @@ TEST(Checkpoint, OtherFormatsWithoutTheirEndingAreRefusedByTheirFirstBytes) {
     std::filesystem::remove(dir / "model.safetensors");
   }
   write_file(dir / "sha256-0a1b", "text");
-  expect_error(ErrorCode::kModelFile, "is a file, expected the directory", [&] { refuse_other_formats(dir / "sha256-0a1b"); });
+  expect_error(ErrorCode::kModelFile, "is a file, expected the directory",
+               [&] { refuse_other_formats(dir / "sha256-0a1b"); });
 }
 
 TEST(Checkpoint, ABrokenDownloadIsToldApart) {
@@ -334,7 +337,8 @@ TEST(Checkpoint, ABrokenDownloadIsToldApart) {
   write_file(dir / "model.safetensors", whole);
   EXPECT_NO_THROW(Checkpoint::open(dir.path()));
   write_file(dir / "config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab)");
-  expect_error(ErrorCode::kModelFile, "config.json: ends within its JSON text, after 46 bytes: the download is not complete",
+  expect_error(ErrorCode::kModelFile,
+               "config.json: ends within its JSON text, after 46 bytes: the download is not complete",
                [&] { Checkpoint::open(dir.path()); });
   write_file(dir / "config.json", "Entry not found");
   expect_error(ErrorCode::kModelFile, "config.json: begins with 'Entry not found': a server's error was saved",

@@ -39,9 +39,7 @@ struct Files {
   Tensor weight = filled(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
   std::deque<Tensor> kept;  // behind views among the factors
 
-  void add(const std::string& name, Tensor tensor) {
-    factors.push_back({name, kept.emplace_back(std::move(tensor))});
-  }
+  void add(const std::string& name, Tensor tensor) { factors.push_back({name, kept.emplace_back(std::move(tensor))}); }
   Files() { factors = {{str(kModule, ".lora_A.weight"), a}, {str(kModule, ".lora_B.weight"), b}}; }
   Checkpoint load() { return load({{"model.layers.0.self_attn.q_proj.weight", weight}}); }
   Checkpoint load(const std::vector<test::NamedTensor>& weights) {
@@ -147,8 +145,10 @@ TEST(LoraAdapter, ACopyOfTheBaseLayerTakesItsPlace) {
   Checkpoint other = files.load({{kQProj, bases}});
   EXPECT_TRUE(testing_support::all_close(other.tensor(kQProj, {2, 3}), merged, {.abs = 0}));
   EXPECT_EQ(other.tensor(kQProj, {2, 3}).dtype(), DType::kBF16);
-  expect_refused(ErrorCode::kModelFile, "the copy of 'model.layers.0.self_attn.q_proj.weight' is [2, 2], expected [2, 3]",
-                 [](Files& f) { f.factors.push_back({str(kModule, ".base_layer.weight"), f.b}); });
+  expect_refused(ErrorCode::kModelFile,
+                 "the copy of 'model.layers.0.self_attn.q_proj.weight' is [2, 2], expected [2, 3]", [](Files& f) {
+                   f.factors.push_back({str(kModule, ".base_layer.weight"), f.b});
+                 });
   expect_refused(ErrorCode::kModelFile, "the copy and factors of", [](Files& f) {
     f.add(str(kModule, ".base_layer.weight"),
           filled(DType::kF32, {2, 3}, {0, 0, 0, 0, std::numeric_limits<double>::quiet_NaN(), 0}));
@@ -215,8 +215,8 @@ TEST(LoraAdapter, MagnitudesAreTheLengthsOfRows) {
                  [](Files& f) {
                    f.add(str(kModule, ".lora_magnitude_vector"), filled(DType::kF32, {2}, {1, 20}));
                  });
-  expect_refused(ErrorCode::kModelFile, "the magnitudes of 'model.layers.0.self_attn.q_proj.weight' are [3], expected [2]",
-                 [](Files& f) {
+  expect_refused(ErrorCode::kModelFile,
+                 "the magnitudes of 'model.layers.0.self_attn.q_proj.weight' are [3], expected [2]", [](Files& f) {
                    f.config = R"({"r":2,"lora_alpha":6,"use_dora":true})";
                    f.add(str(kModule, ".lora_magnitude_vector"), filled(DType::kF32, {3}, {1, 2, 3}));
                  });
@@ -264,12 +264,14 @@ TEST(LoraAdapter, AnAdapterOfAnotherWrapperOfTheModelFits) {
                                                    {stored.head + "lm_head.weight", files.weight}};
       Checkpoint checkpoint = files.load(base);
       const Tensor merged = filled(DType::kF32, {2, 3}, {4, 2, 9, 5.5, 2, 9});
-      for (const size_t i : {1, 2}) EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor(base[i].name, {2, 3}), merged));
+      for (const size_t i : {1, 2})
+        EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor(base[i].name, {2, 3}), merged));
       EXPECT_FALSE(checkpoint.is_adapted(base[0].name));
       files.factors.erase(files.factors.begin() + 2, files.factors.begin() + 4);
       Checkpoint lacking = files.load(base);
-      EXPECT_NE(testing_support::refusal_of([&] { lacking.tensor(base[2].name, {2, 3}); })
-                    .sentence.find("has no factors of '" + base[2].name),
+      EXPECT_NE(testing_support::refusal_of([&] {
+                  lacking.tensor(base[2].name, {2, 3});
+                }).sentence.find("has no factors of '" + base[2].name),
                 std::string::npos);
     }
 }

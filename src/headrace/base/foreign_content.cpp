@@ -16,8 +16,8 @@ constexpr std::string_view kSpaces = " \t\r\n";
 
 bool begins_like(std::string_view text, std::string_view lower) {
   const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
-  return text.size() >= lower.size() && std::equal(lower.begin(), lower.end(), text.begin(),
-                                                   [&same](char b, char a) { return same(a, b); });
+  return text.size() >= lower.size() &&
+         std::equal(lower.begin(), lower.end(), text.begin(), [&same](char b, char a) { return same(a, b); });
 }
 
 template <size_t N>
@@ -33,9 +33,15 @@ std::string_view text_of(std::string_view content) {
 }
 
 bool is_server_error(std::string_view text) {
-  constexpr std::array kTexts = {"entry not found"sv,   "repository not found"sv, "invalid username or password"sv,
-                                 "access to model "sv,  "invalid credentials"sv,  "unauthorized"sv,
-                                 "404: not found"sv,    "not found"sv,            "forbidden"sv,
+  constexpr std::array kTexts = {"entry not found"sv,
+                                 "repository not found"sv,
+                                 "invalid username or password"sv,
+                                 "access to model "sv,
+                                 "invalid credentials"sv,
+                                 "unauthorized"sv,
+                                 "404: not found"sv,
+                                 "not found"sv,
+                                 "forbidden"sv,
                                  "internal server error"sv};
   if (begins_like_one(text, kTexts)) return true;
   if (!text.starts_with('{')) return false;
@@ -66,7 +72,8 @@ bool is_half_json(std::string_view text) {
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 60;
   std::string out(text.substr(0, kMost));
-  std::ranges::replace_if(out, [](unsigned char c) { return c < ' ' || c > '~'; }, ' ');
+  std::ranges::replace_if(
+      out, [](unsigned char c) { return c < ' ' || c > '~'; }, ' ');
   out.erase(std::min(out.find_last_not_of(' ') + 1, out.size()));
   return text.size() > kMost ? out + "..." : out;
 }
@@ -81,7 +88,10 @@ ForeignContent foreign_content(std::string_view content) {
   if (content.starts_with("version http"sv)) return Kind::kLfsPointer;
   const bool is_pickle = content.size() > 2 && content[0] == '\x80' && content[1] >= 2 && content[1] <= 5;
   if (is_pickle || content.starts_with("PK\x03\x04"sv)) return Kind::kPickle;
-  for (const std::string_view magic : {"\x1F\x8B"sv, "\x28\xB5\x2F\xFD"sv, "\xFD" "7zXZ"sv, "BZh"sv}) {
+  for (const std::string_view magic : {"\x1F\x8B"sv, "\x28\xB5\x2F\xFD"sv,
+                                       "\xFD"
+                                       "7zXZ"sv,
+                                       "BZh"sv}) {
     if (content.starts_with(magic)) return Kind::kCompressed;
   }
   const std::string_view text = text_of(content);

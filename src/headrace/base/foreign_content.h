@@ -20,8 +20,8 @@ enum class ForeignContent : uint8_t {
 // `content` begins where the file does: the whole of it, or 512 bytes and more.
 ForeignContent foreign_content(std::string_view content);
 
-// Throws an Error that names `file` and says what it is; returns for kNone. kUnsupported for kPickle and kGguf, which are
-// models of other programs, kModelFile for the others, which are broken downloads.
+// Throws an Error that names `file` and says what it is; returns for kNone. kUnsupported for kPickle and kGguf, which
+// are models of other programs, kModelFile for the others, which are broken downloads.
 void refuse_foreign(std::string_view file, ForeignContent kind, std::string_view content);
 inline void refuse_foreign_content(std::string_view file, std::string_view content) {
   refuse_foreign(file, foreign_content(content), content);

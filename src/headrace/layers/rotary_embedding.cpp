@@ -57,8 +57,8 @@ double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
 
 // The number, which the type needs.
 double required(const RotaryConfig& c, std::optional<double> stated, const char* key) {
-  HR_REQUIRE(stated && *stated > 0 && std::isfinite(*stated), ErrorCode::kModelFile, "config.json: rope type ", c.type, " has no ", key,
-             " above 0");
+  HR_REQUIRE(stated && *stated > 0 && std::isfinite(*stated), ErrorCode::kModelFile, "config.json: rope type ", c.type,
+             " has no ", key, " above 0");
   return *stated;
 }
 

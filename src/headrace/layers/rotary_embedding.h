@@ -18,9 +18,13 @@ struct RotaryConfig {
   std::optional<double> low_freq_factor, high_freq_factor;  // llama3
   std::optional<double> original_max_position;              // llama3, yarn
   double beta_fast = 32, beta_slow = 1;                     // yarn
-  // yarn; absent: 0.1 ln(factor) + 1, at least 1, or where both of mscale are stated, the ratio of what they make of it.
+  // yarn; absent: 0.1 ln(factor) + 1, at least 1, or where both of mscale are stated, the ratio of what they make of
+  // it.
   std::optional<double> attention_factor, mscale, mscale_all_dim;
-  enum class Ramp : uint8_t { kWhole, kExact } ramp = Ramp::kWhole;  // yarn: ends at whole pairs, unless truncate is false
+  enum class Ramp : uint8_t {
+    kWhole,
+    kExact
+  } ramp = Ramp::kWhole;  // yarn: ends at whole pairs, unless truncate is false
   // Checked and no more: models take text, whose tokens have one position on all axes, so that the rotation is the
   // plain one.
   std::optional<RotarySections> sections;

@@ -4,11 +4,11 @@
 
 namespace headrace {
 
-ModelConfig llama_config(const JsonValue& root);       // llama.cpp
-ModelConfig qwen2_config(const JsonValue& root);       // qwen2.cpp
-ModelConfig qwen3_config(const JsonValue& root);       // qwen3.cpp
-ModelConfig qwen3_moe_config(const JsonValue& root);   // qwen3_moe.cpp
-ModelConfig qwen3_next_config(const JsonValue& root);  // qwen3_next.cpp
+ModelConfig llama_config(const JsonValue& root);        // llama.cpp
+ModelConfig qwen2_config(const JsonValue& root);        // qwen2.cpp
+ModelConfig qwen3_config(const JsonValue& root);        // qwen3.cpp
+ModelConfig qwen3_moe_config(const JsonValue& root);    // qwen3_moe.cpp
+ModelConfig qwen3_next_config(const JsonValue& root);   // qwen3_next.cpp
 ModelConfig qwen3_5_config(const JsonValue& root);      // qwen3_5.cpp
 ModelConfig qwen3_5_moe_config(const JsonValue& root);  // qwen3_5.cpp
 

@@ -31,8 +31,8 @@ RotaryConfig stated_rotary(const JsonValue& text, double theta) {
 // A class that rotates whole heads ignores partial_rotary_factor; with scaled frequencies it would fail.
 void require_whole_heads(const JsonValue& text, RotaryConfig& c) {
   HR_REQUIRE(c.type == "default" || c.partial_rotary_factor.value_or(1) == 1, ErrorCode::kUnsupported, text.where(),
-             " has partial_rotary_factor ", c.partial_rotary_factor.value_or(1), " with rope type '",
-             printable(c.type), "', which is not built for this family");
+             " has partial_rotary_factor ", c.partial_rotary_factor.value_or(1), " with rope type '", printable(c.type),
+             "', which is not built for this family");
   c.partial_rotary_factor.reset();
 }
 
@@ -71,7 +71,9 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
 
 // An explicit null is "as many as there are heads"; a field that is left out is the class's.
 std::optional<int32_t> default_kv_heads(const JsonValue& text, const ClassDefaults& defaults) {
-  const auto is_null = [](const JsonValue::Member& m) { return m.first == "num_key_value_heads" && m.second.is_null(); };
+  const auto is_null = [](const JsonValue::Member& m) {
+    return m.first == "num_key_value_heads" && m.second.is_null();
+  };
   return std::ranges::any_of(text.as_object(), is_null) ? std::nullopt : defaults.num_kv_heads;
 }
 
@@ -79,8 +81,8 @@ SelfAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, co
   const auto heads = static_cast<int32_t>(text.int_or("num_attention_heads", defaults.num_heads, 1, 1 << 16));
   const int64_t fallback = default_kv_heads(text, defaults).value_or(heads);
   const auto kv_heads = static_cast<int32_t>(text.int_or("num_key_value_heads", fallback, 1, 1 << 16));
-  HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, text.where(),
-             " has num_attention_heads ", heads, ", expected a multiple of num_key_value_heads ", kv_heads);
+  HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, text.where(), " has num_attention_heads ", heads,
+             ", expected a multiple of num_key_value_heads ", kv_heads);
   const bool states_size = defaults.head_dim || text.find("head_dim") != nullptr;
   HR_REQUIRE(states_size || c.hidden % heads == 0, ErrorCode::kModelFile, text.where(), " has hidden_size ", c.hidden,
              ", expected a multiple of ", heads, " heads");
@@ -139,8 +141,8 @@ const JsonValue& text_config_of(const JsonValue& root) {
 
 std::optional<DType> stored_dtype_of(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
-  const std::string name =
-      text.string_or("dtype", text.string_or("torch_dtype", root.string_or("dtype", root.string_or("torch_dtype", ""))));
+  const std::string name = text.string_or(
+      "dtype", text.string_or("torch_dtype", root.string_or("dtype", root.string_or("torch_dtype", ""))));
   if (name.empty()) return std::nullopt;
   if (name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
@@ -179,7 +181,8 @@ void check(const ModelConfig& c) {
     HR_REQUIRE(c.layer_types[i] == LayerType::kFullAttention || c.gdn.num_k_heads > 0, ErrorCode::kUnsupported,
                "config.json: layer_types[", i, "] is linear_attention, which ", c.architecture, " does not have");
     const bool moe = !c.moe_layers.empty() && c.moe_layers[i];
-    HR_REQUIRE(moe || c.intermediate > 0, ErrorCode::kModelFile, "config.json: intermediate_size is 0, expected 1 or more for layer ", i);
+    HR_REQUIRE(moe || c.intermediate > 0, ErrorCode::kModelFile,
+               "config.json: intermediate_size is 0, expected 1 or more for layer ", i);
   }
 }
 

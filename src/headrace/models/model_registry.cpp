@@ -152,10 +152,11 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
           ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
           : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
-  const LayerContext context{.ops = ops,
-                             .op = options.context,
-                             .dtype = options.dtype ? *options.dtype : computed_dtype(root, config, checkpoint, options),
-                             .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
+  const LayerContext context{
+      .ops = ops,
+      .op = options.context,
+      .dtype = options.dtype ? *options.dtype : computed_dtype(root, config, checkpoint, options),
+      .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);

@@ -26,13 +26,12 @@ void check_router(const JsonValue& text, const ExpertRouterConfig& c) {
 }
 
 void read_moe(const JsonValue& text, const ExpertDefaults& defaults, ModelConfig& c) {
-  c.moe = {.intermediate = text.int_or("moe_intermediate_size", defaults.intermediate, 1, 1 << 24),
-           .shared_intermediate =
-               text.int_or("shared_expert_intermediate_size", defaults.shared_intermediate, 0, 1 << 24),
-           .router = {.hidden = c.hidden,
-                      .num_experts = num_experts_of(text, defaults.num_experts),
-                      .experts_per_token =
-                          text.int_or("num_experts_per_tok", defaults.experts_per_token, 1, 1 << 16)}};
+  c.moe = {
+      .intermediate = text.int_or("moe_intermediate_size", defaults.intermediate, 1, 1 << 24),
+      .shared_intermediate = text.int_or("shared_expert_intermediate_size", defaults.shared_intermediate, 0, 1 << 24),
+      .router = {.hidden = c.hidden,
+                 .num_experts = num_experts_of(text, defaults.num_experts),
+                 .experts_per_token = text.int_or("num_experts_per_tok", defaults.experts_per_token, 1, 1 << 16)}};
   check_router(text, c.moe.router);
   const int64_t step = text.int_or("decoder_sparse_step", 1, 1);
   const JsonValue* dense = text.find("mlp_only_layers");
@@ -43,8 +42,7 @@ void read_moe(const JsonValue& text, const ExpertDefaults& defaults, ModelConfig
 }
 
 ModelConfig qwen3_moe_config(const JsonValue& root) {
-  ModelConfig c = qwen3_config_with(
-      root, {.hidden = 2048, .intermediate = 6144, .num_layers = 24, .num_kv_heads = 4});
+  ModelConfig c = qwen3_config_with(root, {.hidden = 2048, .intermediate = 6144, .num_layers = 24, .num_kv_heads = 4});
   read_moe(text_config_of(root), {.intermediate = 768, .num_experts = 128, .experts_per_token = 8}, c);
   const bool renormalise = text_config_of(root).bool_or("norm_topk_prob", false);
   c.moe.router.norm_topk_prob =

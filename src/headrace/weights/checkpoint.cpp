@@ -87,8 +87,8 @@ struct Checkpoint::State {
     if (stored.contains(weight)) return true;
     if (is_of_other_part(weight)) return lora.drop(weight), false;
     const TextLayout* own = layout();
-    HR_REQUIRE(own != nullptr && weight == str(own->head, "lm_head.weight"), ErrorCode::kModelFile, lora.name(),
-               ": '", printable(weight), "' is not in the checkpoint that it is to adapt");
+    HR_REQUIRE(own != nullptr && weight == str(own->head, "lm_head.weight"), ErrorCode::kModelFile, lora.name(), ": '",
+               printable(weight), "' is not in the checkpoint that it is to adapt");
     const auto& [file, entry] = stored.find(str(own->body, "embed_tokens.weight"))->second;
     lora.forget_equal_copy(weight, *file, *entry);
     HR_REQUIRE(!lora.adapts(weight), ErrorCode::kUnsupported, lora.name(), ": changes '", weight,
@@ -122,7 +122,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const Checkp
   state->files = std::move(opened.files);
   state->absent = std::move(opened.absent);
   for (const SafetensorsFile& file : state->files)
-    for (const SafetensorsEntry& entry : file.entries()) state->stored.emplace(entry.name, State::Stored{&file, &entry});
+    for (const SafetensorsEntry& entry : file.entries())
+      state->stored.emplace(entry.name, State::Stored{&file, &entry});
   state->progress = options.progress;
   state->log = options.log;
   Checkpoint checkpoint(std::move(state));
@@ -153,8 +154,8 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
   HR_REQUIRE(!adapter.weights().empty(), ErrorCode::kModelFile, adapter.name(),
              ": changes no tensor that the model reads");
   if (state_->log) {
-    state_->log(LogLevel::kInfo, str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ",
-                                     adapter.max_rank()));
+    state_->log(LogLevel::kInfo,
+                str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
   state_->adapter_threads = threads;

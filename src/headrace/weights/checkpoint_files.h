@@ -27,7 +27,6 @@ struct CheckpointFiles {
 // Opens and validates the files of `directory`. An index says which files count, and what they hold is what they say;
 // a shard may be missing when the index maps nothing to it but other parts (other_parts.h). Together the files hold no
 // tensor twice. Errors as of Checkpoint::open.
-CheckpointFiles open_checkpoint_files(const std::filesystem::path& directory,
-                                                   const CheckpointOptions& options);
+CheckpointFiles open_checkpoint_files(const std::filesystem::path& directory, const CheckpointOptions& options);
 
 }  // namespace headrace

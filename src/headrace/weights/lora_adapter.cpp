@@ -141,8 +141,8 @@ void LoraAdapter::add(const SafetensorsEntry& entry) {
 
 void LoraAdapter::check(const std::string& weight, Change& c) const {
   if (c.a == nullptr && c.b == nullptr && c.magnitude == nullptr) return;
-  HR_REQUIRE(c.a != nullptr && c.b != nullptr, ErrorCode::kModelFile, name(), ": '", printable(weight), "' has no lora_",
-             c.a == nullptr ? "A" : "B");
+  HR_REQUIRE(c.a != nullptr && c.b != nullptr, ErrorCode::kModelFile, name(), ": '", printable(weight),
+             "' has no lora_", c.a == nullptr ? "A" : "B");
   const LoraConfig::Factors stated = config_.factors_of(module_of(weight));
   const auto rank_a = static_cast<int64_t>(c.a->shape[0]), rank_b = static_cast<int64_t>(c.b->shape[1]);
   HR_REQUIRE(rank_a == stated.rank && rank_b == stated.rank, ErrorCode::kModelFile, name(), ": '", printable(weight),
@@ -268,8 +268,8 @@ Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int 
       if (finite && !std::isfinite(element_as_double(result, at))) overflows = true;
     }
   });
-  HR_REQUIRE(!overflows, ErrorCode::kModelFile, name(), ": the ", c.copy != nullptr ? "copy and " : "",
-             "factors of '", printable(weight), "' add more than ", name_of(base.dtype()), " holds");
+  HR_REQUIRE(!overflows, ErrorCode::kModelFile, name(), ": the ", c.copy != nullptr ? "copy and " : "", "factors of '",
+             printable(weight), "' add more than ", name_of(base.dtype()), " holds");
   return result;
 }
 

@@ -33,7 +33,8 @@ void refuse_other_methods(const JsonValue& config) {
              " has bias '", printable(bias), "'; built are: none, lora_only, all");
   const JsonValue* init = config.find("init_lora_weights");  // some ways to begin change the base weights too
   HR_REQUIRE(init == nullptr || !init->is_string() || init->as_string() == "gaussian", ErrorCode::kUnsupported,
-             config.where(), " has init_lora_weights '", init != nullptr && init->is_string() ? printable(init->as_string()) : "",
+             config.where(), " has init_lora_weights '",
+             init != nullptr && init->is_string() ? printable(init->as_string()) : "",
              "'; built are: true, false, gaussian");
   for (const char* key :
        {"use_qalora", "use_bdlora", "fan_in_fan_out", "lora_bias", "megatron_config", "trainable_token_indices",
@@ -55,8 +56,7 @@ std::vector<std::string> names_of(const JsonValue* list) {
 }
 
 void require_adds(const JsonValue& alpha) {
-  HR_REQUIRE(alpha.as_float() != 0, ErrorCode::kModelFile, alpha.where(),
-             " is 0, with which the adapter adds nothing");
+  HR_REQUIRE(alpha.as_float() != 0, ErrorCode::kModelFile, alpha.where(), " is 0, with which the adapter adds nothing");
 }
 
 }  // namespace
