@@ -19,6 +19,25 @@ bool is_word(std::string_view text) {
          text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == text.npos;
 }
 
+// The hash in a file of refs/. Error kModelFile where it holds none, or `snapshots` has none of that name: there is a
+// model then, and the user can name its directory.
+std::string hash_in(const fs::path& reference, const fs::path& snapshots) {
+  const std::string advice = "; download the model again, or give the directory of a model in " + snapshots.string();
+  std::error_code error;
+  const fs::file_status status = fs::status(reference, error);
+  HR_REQUIRE(!error, ErrorCode::kModelFile, reference.string(), ": cannot be read: ", error.message(), advice);
+  HR_REQUIRE(fs::is_regular_file(status), ErrorCode::kModelFile, reference.string(), ": is ",
+             fs::is_directory(status) ? "a directory" : "no regular file",
+             ", expected a file with the hash of a snapshot", advice);
+  std::string hash;
+  std::ifstream(reference) >> hash;
+  HR_REQUIRE(is_word(hash), ErrorCode::kModelFile, reference.string(),
+             hash.empty() ? ": is empty" : ": holds no name of a folder", ", expected the hash of a snapshot", advice);
+  HR_REQUIRE(fs::is_directory(snapshots / hash, error), ErrorCode::kModelFile, reference.string(),
+             ": names the snapshot ", hash, ", which is not there", advice);
+  return hash;
+}
+
 }  // namespace
 
 fs::path hub_cache() {
@@ -40,13 +59,8 @@ std::optional<fs::path> hub_snapshot(const fs::path& cache, std::string_view rep
   HR_REQUIRE(file_exists(main) || !file_exists(folder / "snapshots"), ErrorCode::kModelFile, main.string(),
              ": is missing, as after a download of one revision by its hash; give the directory of a model in ",
              (folder / "snapshots").string());
-  std::ifstream in(main);
-  std::string revision;
-  if (!(in >> revision) || !is_word(revision)) return std::nullopt;
-  fs::path snapshot = folder / "snapshots" / revision;
-  std::error_code ignored;
-  if (!fs::is_directory(snapshot, ignored)) return std::nullopt;
-  return snapshot;
+  if (!file_exists(main)) return std::nullopt;
+  return folder / "snapshots" / hash_in(main, folder / "snapshots");
 }
 
 }  // namespace headrace::app

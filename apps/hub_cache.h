@@ -11,8 +11,8 @@ namespace headrace::app {
 std::filesystem::path hub_cache();
 
 // The files of `repository` ("Qwen/Qwen3-0.6B") at its main revision; absent where `cache` does not hold it or the name
-// is none of a repository. Error kModelFile where there are snapshots, but nothing says which of them is main: as
-// huggingface_hub, headrace takes none in its place.
+// is none of a repository. Error kModelFile where it holds the repository and nothing good says which snapshot is main:
+// as huggingface_hub, headrace takes none in its place.
 std::optional<std::filesystem::path> hub_snapshot(const std::filesystem::path& cache, std::string_view repository);
 
 }  // namespace headrace::app

@@ -74,6 +74,32 @@ TEST(RotaryEmbedding, YarnRampsAndMultiplies) {
   EXPECT_NEAR(rotary.magnitude(), 0.1 * std::log(4.0) + 1, 1e-6);
 }
 
+// Values of transformers 5.17 for heads of 16, theta 1e4, factor 4 and an original context of 128.
+TEST(RotaryEmbedding, YarnWithoutTruncationRampsBetweenFractionsOfPairs) {
+  const RotaryConfig config{
+      .type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 128, .ramp = RotaryConfig::Ramp::kExact};
+  const RotaryEmbedding rotary(config, 16);
+  const double expected[] = {1.0, 0.2256374806, 0.0427056700, 0.0079056947, 0.0025, 7.9056947e-4, 2.5e-4, 7.9056947e-5};
+  for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(frequency(rotary, i), expected[i], 1e-6 * expected[i]) << i;
+}
+
+TEST(RotaryEmbedding, YarnTakesTheRatioOfTwoScalesWhereBothAreStated) {
+  RotaryConfig config{.type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 128, .mscale = 1};
+  EXPECT_NEAR(RotaryEmbedding(config, 16).magnitude(), 1.138629436, 1e-6);  // one alone says nothing
+  config.mscale_all_dim = 0.5;
+  EXPECT_NEAR(RotaryEmbedding(config, 16).magnitude(), 1.064821625, 1e-6);
+  config.mscale = -100;
+  EXPECT_EQ(code_of(config), ErrorCode::kModelFile);
+  config.attention_factor = 2;
+  EXPECT_EQ(RotaryEmbedding(config, 16).magnitude(), 2);
+}
+
+// The ramp's ends change sides when the context is shorter than a turn: then no frequency changes.
+TEST(RotaryEmbedding, YarnOfAContextOfOneTokenChangesNothing) {
+  const RotaryEmbedding rotary({.type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 1}, 32);
+  for (int64_t i = 0; i < 16; ++i) EXPECT_NEAR(frequency(rotary, i), std::pow(1e4, -static_cast<double>(i) / 16), 1e-7);
+}
+
 TEST(RotaryEmbedding, YarnThatShortensIsNotMadeSmaller) {
   const RotaryEmbedding rotary({.type = "yarn", .theta = 10000, .factor = 0.5, .original_max_position = 1000}, 8);
   EXPECT_EQ(rotary.magnitude(), 1.0f);
@@ -129,7 +155,7 @@ TEST(RotaryEmbedding, SectionsAreThePairsThatTurnOrRefused) {
 }
 
 TEST(RotaryEmbedding, RefusesWhatItCannotRotate) {
-  EXPECT_EQ(code_of({}), ErrorCode::kModelFile);  // no theta: 10000 would be wrong silently
+  EXPECT_EQ(code_of({}), ErrorCode::kModelFile);  // no theta
   EXPECT_EQ(code_of({.type = "longrope", .theta = 1e4}), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of({.theta = 1e4, .partial_rotary_factor = 1.5}), ErrorCode::kModelFile);
   EXPECT_EQ(code_of({.theta = 1e4, .partial_rotary_factor = 1e300}), ErrorCode::kModelFile);

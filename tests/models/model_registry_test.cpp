@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 
+#include "headrace/base/human_bytes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/weights/checkpoint.h"
 #include "headrace/weights/config_file.h"
@@ -94,6 +95,51 @@ TEST(ModelRegistry, ABlockSizeInTheNameOfADirectoryOrOfACachedRepositoryIsTaken)
   test::write_file(directory / "config.json", text);
   load_model(directory.path(), {.random_weights = 1, .log = [&told](LogLevel, std::string_view line) { told = line; }});
   EXPECT_NE(told.find("states no block_size"), std::string::npos) << told;
+  told.clear();
+  load_model(directory.path(),
+             {.block_size = 8, .random_weights = 1, .log = [&told](LogLevel, std::string_view line) { told = line; }});
+  EXPECT_EQ(told.find("states no block_size"), std::string::npos) << told;  // the caller states it
+}
+
+TEST(ModelRegistry, AMaskThatTheCallerStatesIsTakenBeforeTheFamilysIsHeldAgainstTheVocabulary) {
+  const test::TempDir directory;
+  test::write_file(directory / "config.json",
+                   R"({"architectures":["SDARForCausalLM"],"hidden_size":16,"vocab_size":259,"num_hidden_layers":1,)"
+                   R"("num_attention_heads":4,"num_key_value_heads":4,"head_dim":4,"intermediate_size":16})");
+  const auto mask = [&](std::optional<int32_t> stated) {
+    return stated_info(directory.path(), {.mask_token_id = stated, .random_weights = 1}).diffusion->mask_token_id;
+  };
+  EXPECT_EQ(mask(258), 258);
+  const auto refused = testing_support::refusal_of([&] { mask({}); });
+  EXPECT_EQ(refused.code, ErrorCode::kModelFile);
+  EXPECT_NE(refused.sentence.find("has no mask_token_id, and the family's, 151669, is outside a vocabulary of 259; "
+                                  "--mask-token-id states another"),
+            std::string::npos)
+      << refused.sentence;
+}
+
+TEST(ModelRegistry, WithoutAStatedDTypeActivationsHaveTheFiles) {
+  const test::TempDir directory;
+  const SafetensorsFile file(golden_folder("qwen3") / "model.safetensors");
+  std::ifstream config(golden_folder("qwen3") / "config.json");
+  std::string text(std::istreambuf_iterator<char>(config), {});
+  text.replace(text.find("dtype\""), 6, "not_said\"");
+  test::write_file(directory / "config.json", text);
+  for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<Tensor> owned;
+    std::vector<test::NamedTensor> tensors = tensors_of(file, owned);
+    for (test::NamedTensor& each : tensors) {
+      Tensor as_stored(stored, each.tensor.shape());
+      for (int64_t i = 0; i < as_stored.numel(); ++i) set_element(as_stored, i, element_as_double(each.tensor, i));
+      each.tensor = as_stored;
+      owned.push_back(std::move(as_stored));
+    }
+    test::write_safetensors(directory / "model.safetensors", tensors);
+    const DType computed = stored == DType::kF16 ? DType::kF32 : stored;
+    EXPECT_EQ(load_model(directory.path(), {})->info().dtype, computed);
+    EXPECT_EQ(load_model(directory.path(), {.dtype = DType::kBF16})->info().dtype, DType::kBF16);
+  }
+  EXPECT_EQ(load_model(directory.path(), {.random_weights = 1})->info().dtype, DType::kBF16);
 }
 
 TEST(ModelRegistry, ScalesOfAnEightBitCacheComeWithTheCheckpoint) {
@@ -174,7 +220,7 @@ TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWe
     const std::filesystem::path folder = golden_folder("qwen3");
     const int64_t stored = Checkpoint::open(folder, {}).stored_bytes();
     const std::string needed = random ? str("loading random weights for ", folder.string())
-                                      : str("loading the weights in ", folder.string(), " needs ", stored, " bytes");
+                                      : str("loading the weights in ", folder.string(), " needs ", human_bytes(stored));
     EXPECT_TRUE(said.starts_with(needed + ": cuda:0: could not allocate ")) << said;
     EXPECT_TRUE(said.ends_with(" bytes; 7 of 9 are free; try another device (--device)")) << said;
   }
@@ -228,7 +274,7 @@ TEST(ModelRegistry, TheFamilysOwnEndTokensJoinThoseOfTheFiles) {
   const test::TempDir directory;
   test::write_file(directory / "config.json",
                    R"({"architectures":["DreamModel"],"hidden_size":16,"vocab_size":152064,"num_hidden_layers":1,)"
-                   R"("num_attention_heads":4,"intermediate_size":16,"rope_theta":1e6,"eos_token_id":151643})");
+                   R"("num_attention_heads":4,"num_key_value_heads":4,"intermediate_size":16,"eos_token_id":151643})");
   const auto model = load_model(directory.path(), {.random_weights = 1});
   EXPECT_EQ(model->info().eos_ids, (std::vector<int32_t>{151643, 151645, 151667}));
 }
@@ -284,10 +330,11 @@ TEST(ModelRegistry, WeightsThatNoKernelReadsAreRefusedByNameWhenTheyAreLoaded) {
 TEST(ModelRegistry, AModelThatSaysItIsNotCausalIsRefusedUnlessItIsADiffusionModel) {
   const test::TempDir directory;
   const auto refusal = [&](const std::string& architecture) {
-    test::write_file(directory / "config.json",
-                     R"({"architectures":[")" + architecture +
-                         R"("],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,"num_attention_heads":4,)"
-                         R"("intermediate_size":96,"rope_theta":1e6,"mask_token_id":5,"is_causal":false})");
+    test::write_file(
+        directory / "config.json",
+        R"({"architectures":[")" + architecture +
+            R"("],"hidden_size":64,"vocab_size":256,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":4,)"
+            R"("intermediate_size":96,"rope_theta":1e6,"mask_token_id":5,"is_causal":false})");
     return testing_support::refusal_of([&] { load_model(directory.path(), {.random_weights = 1}); }).sentence;
   };
   EXPECT_NE(refusal("Qwen3ForCausalLM").find("is_causal"), std::string::npos);

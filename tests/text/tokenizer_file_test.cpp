@@ -231,6 +231,27 @@ TEST(TokenizerFile, ASentencePieceModelAloneIsRefusedByName) {
   std::filesystem::remove_all(folder);
 }
 
+// As a download leaves it: tokenizer.json, or one of the files that are there in its place.
+TEST(TokenizerFile, ABrokenDownloadIsToldApart) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "broken_download_test";
+  std::filesystem::create_directories(folder);
+  const auto refusal = [&] { return testing_support::refusal_of([&] { Tokenizer::from_directory(folder); }); };
+  std::ofstream(folder / "merges.txt") << "#version: 0.2\n";
+  std::ofstream(folder / "vocab.json") << "<!DOCTYPE html>";
+  EXPECT_EQ(refusal().sentence,
+            folder.string() + "/vocab.json: begins with '<!DOCTYPE': a web page was saved in place of the file");
+  std::ofstream(folder / "tokenizer.json") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_EQ(refusal().sentence, folder.string() +
+                                    "/tokenizer.json: is a pointer of Git LFS and not the file itself, "
+                                    "which `git lfs pull` fetches");
+  std::ofstream(folder / "tokenizer.json") << TinyTokenizer{}.json().substr(0, 300);
+  EXPECT_EQ(refusal().sentence, folder.string() +
+                                    "/tokenizer.json: ends within its JSON text, after 300 bytes: the "
+                                    "download is not complete, or a bracket is missing");
+  EXPECT_EQ(refusal().code, ErrorCode::kModelFile);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TokenizerFile, CutAnywhereIsRefused) {
   const std::string json = TinyTokenizer{}.json();
   for (size_t size = 0; size < json.size(); size += 37)

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "headrace/weights/checkpoint_files.h"
 #include "support/host_memory.h"
 #include "support/safetensors_writer.h"
 
@@ -215,17 +216,51 @@ TEST_F(Shards, ShardNamesStayInTheDirectory) {
 
 TEST_F(Shards, ContradictionsAreErrors) {
   expect_refused(R"({"a":"one.safetensors","b":"absent.safetensors"})", "absent.safetensors: cannot be opened");
-  expect_refused(R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})",
-                 "two.safetensors: tensor 'c' is listed in model.safetensors.index.json and not in the file");
-  expect_refused(R"({"a":"one.safetensors","x":"two.safetensors"})",
-                 "two.safetensors: tensor 'b' is not in the weight_map");
   expect_refused(R"({"a":1,"a":"absent.safetensors"})", "absent.safetensors: cannot be opened");  // the last one counts
   expect_refused("{}", "weight_map is empty");
   expect_refused("[]", "weight_map is an array, expected an object");
   expect_refused(R"({"a":1})", "weight_map.a is an integer, expected a string");
   write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"a", a_}});
   expect_refused(R"({"a":"one.safetensors","b":"two.safetensors"})",
-                 "two.safetensors: tensor 'a' is mapped to another shard, one.safetensors");
+                 str("two.safetensors: tensor 'a' is in another shard, too: ", (dir_ / "one.safetensors").string()));
+}
+
+// What the files hold counts; the index says which they are. A tensor that it promises is missed when it is asked for,
+// and one that it does not list is as unknown as any other.
+TEST_F(Shards, AnIndexThatDisagreesWithItsShardsIsRefusedForTensorsThatAreRead) {
+  index(R"({"a":"one.safetensors","x":"two.safetensors","mtp.fc.weight":"one.safetensors"})");
+  Checkpoint checkpoint = Checkpoint::open(dir_.path());
+  checkpoint.tensor("a", {2});
+  expect_error(ErrorCode::kModelFile, "two.safetensors: tensor 'x' is listed in the index and not in the file",
+               [&] { checkpoint.tensor("x", {2}); });
+  expect_error(ErrorCode::kModelFile, "two.safetensors: tensor 'b' is unknown to this model",
+               [&] { checkpoint.require_all_used(); });
+  checkpoint.tensor("b", {2});
+  checkpoint.require_all_used();
+}
+
+TEST_F(Shards, PartsThatNoTextModelReadsMayBeMissingFromIndexAndFiles) {
+  write_safetensors(dir_ / "two.safetensors", {{"b", a_}, {"mtp.fc.weight", a_}, {"model.visual.patch", a_}});
+  write_safetensors(dir_ / "one.safetensors", {{"a", a_}, {"mtp.fc.weight", a_}});
+  index(
+      R"({"a":"one.safetensors","b":"two.safetensors","model.visual.x":"two.safetensors","mtp.y":"absent.safetensors"})");
+  Checkpoint checkpoint = Checkpoint::open(dir_.path());
+  checkpoint.tensor("a", {2}), checkpoint.tensor("b", {2});
+  checkpoint.require_all_used();
+  index(R"({"a":"one.safetensors","b":"two.safetensors","x":"absent.safetensors","mtp.y":"absent.safetensors"})");
+  expect_error(ErrorCode::kModelFile, "absent.safetensors: cannot be opened", [&] { Checkpoint::open(dir_.path()); });
+}
+
+// transformers' "auto" without a dtype in config.json: safetensors lists names in their order.
+TEST_F(Shards, TheDTypeOfTheFilesIsThatOfTheFirstFloatTensorByName) {
+  write_safetensors(dir_ / "one.safetensors",
+                    {{"c", a_}, {"b", counted(DType::kF16, {2})}, {"a", counted(DType::kI64, {2})}});
+  write_safetensors(dir_ / "two.safetensors", {{"0", counted(DType::kBF16, {2})}});
+  index(R"({"0":"two.safetensors","a":"one.safetensors","b":"one.safetensors","c":"one.safetensors"})");
+  EXPECT_EQ(Checkpoint::open(dir_.path()).float_dtype(), DType::kF16);
+  write_safetensors(dir_ / "one.safetensors", {{"a", counted(DType::kI64, {2})}});
+  EXPECT_EQ(Checkpoint::open(dir_.path()).float_dtype(), std::nullopt);
+  EXPECT_EQ(Checkpoint::random(1, 1).float_dtype(), std::nullopt);
 }
 
 TEST(Checkpoint, RulesTurnCommonNamesIntoStoredOnes) {
@@ -265,6 +300,49 @@ TEST(Checkpoint, OtherFormatsAreRefusedByName) {
   const TempDir dir;
   expect_error(ErrorCode::kModelFile, "has neither model.safetensors nor", [&] { Checkpoint::open(dir.path()); });
   expect_error(ErrorCode::kModelFile, "is no directory", [&] { Checkpoint::open(dir / "absent"); });
+}
+
+// Ollama's blobs are named by their hash; a directory of downloads may hold nothing but a pickle.
+TEST(Checkpoint, OtherFormatsWithoutTheirEndingAreRefusedByTheirFirstBytes) {
+  const TempDir dir;
+  for (const auto& [begin, expected] : {std::pair("GGUF\x03", "GGUF weights are not supported"),
+                                        std::pair("PK\x03\x04", "convert them to safetensors")}) {
+    write_file(dir / "sha256-0a1b", begin);
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    expect_error(ErrorCode::kUnsupported, expected, [&] { refuse_other_formats(dir / "sha256-0a1b"); });
+    write_file(dir / "model.safetensors", begin);
+    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    std::filesystem::remove(dir / "model.safetensors");
+  }
+  write_file(dir / "sha256-0a1b", "text");
+  expect_error(ErrorCode::kModelFile, "is a file, expected the directory",
+               [&] { refuse_other_formats(dir / "sha256-0a1b"); });
+}
+
+TEST(Checkpoint, ABrokenDownloadIsToldApart) {
+  const TempDir dir;
+  const auto expect = [&](std::string_view content, std::string_view expected) {
+    write_file(dir / "model.safetensors", content);
+    expect_error(ErrorCode::kModelFile, expected, [&] { Checkpoint::open(dir.path()); });
+  };
+  expect("<!DOCTYPE html><html>", "model.safetensors: begins with '<!DOCTYPE': a web page was saved");
+  expect(R"({"error":"Entry not found"})", R"(begins with '{"error":"Entry not found"}': a server's error was saved)");
+  expect("version https://git-lfs.github.com/spec/v1\noid sha256:0", "is a pointer of Git LFS");
+  expect("", "is empty: the download did not begin");
+  const std::string whole = test::safetensors_bytes(
+      R"({"v":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]},"w":{"dtype":"U8","shape":[4000],"data_offsets":[1000,5000]}})",
+      std::string(5000, 'x'));
+  expect(whole.substr(0, whole.size() - 2000), "the download is not complete: the file has 3.1 kB of 5.1 kB");
+  expect(whole.substr(0, 40), "the file has 40: the download is not complete");
+  write_file(dir / "model.safetensors", whole);
+  EXPECT_NO_THROW(Checkpoint::open(dir.path()));
+  write_file(dir / "config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab)");
+  expect_error(ErrorCode::kModelFile,
+               "config.json: ends within its JSON text, after 46 bytes: the download is not complete",
+               [&] { Checkpoint::open(dir.path()); });
+  write_file(dir / "config.json", "Entry not found");
+  expect_error(ErrorCode::kModelFile, "config.json: begins with 'Entry not found': a server's error was saved",
+               [&] { Checkpoint::open(dir.path()); });
 }
 
 TEST(Checkpoint, QuantisedWeightsAreRefusedByName) {

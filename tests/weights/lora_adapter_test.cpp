@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
 
 #include "headrace/weights/checkpoint.h"
+#include "headrace/weights/weight_scope.h"
 #include "support/all_close.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
@@ -35,7 +37,9 @@ struct Files {
   std::vector<test::NamedTensor> factors;
   Tensor a = filled(DType::kF32, {2, 3}, {1, 0, 2, 0, 1, 0}), b = filled(DType::kF32, {2, 2}, {1, 0, 0.5, -1});
   Tensor weight = filled(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
+  std::deque<Tensor> kept;  // behind views among the factors
 
+  void add(const std::string& name, Tensor tensor) { factors.push_back({name, kept.emplace_back(std::move(tensor))}); }
   Files() { factors = {{str(kModule, ".lora_A.weight"), a}, {str(kModule, ".lora_B.weight"), b}}; }
   Checkpoint load() { return load({{"model.layers.0.self_attn.q_proj.weight", weight}}); }
   Checkpoint load(const std::vector<test::NamedTensor>& weights) {
@@ -99,7 +103,7 @@ TEST(LoraAdapter, B28_FactorsThatDoNotFitTheBaseAreRefused) {
 // It was accepted, and the base model's tokens came without a word.
 TEST(LoraAdapter, B28_OneThatAddsNothingIsRefused) {
   for (const char* more : {"", R"(,"use_rslora":true)"}) {
-    expect_refused(ErrorCode::kModelFile, "has lora_alpha 0, with which the adapter adds nothing",
+    expect_refused(ErrorCode::kModelFile, "lora_alpha is 0, with which the adapter adds nothing",
                    [more](Files& f) { f.config = str(R"({"r":2,"lora_alpha":0)", more, "}"); });
   }
 }
@@ -116,15 +120,193 @@ TEST(LoraAdapter, FactorsThatDoNotFitEachOtherAreRefused) {
 
 TEST(LoraAdapter, B28_WhatIsNotBuiltIsRefusedByName) {
   for (const char* more :
-       {R"("use_dora":true)", R"("modules_to_save":["lm_head"])", R"("rank_pattern":{"q":4})", R"("bias":"all")",
+       {R"("lora_bias":true)", R"("trainable_token_indices":[1])", R"("target_parameters":["x"])", R"("bias":"some")",
         R"("peft_type":"IA3")", R"("init_lora_weights":"pissa")", R"("task_type":"SEQ_CLS")"}) {
     const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
     expect_refused(ErrorCode::kUnsupported, key,
                    [more](Files& f) { f.config = str(R"({"r":2,"lora_alpha":6,)", more, "}"); });
   }
-  expect_refused(ErrorCode::kUnsupported, "lora_embedding_A", [](Files& f) {
-    f.factors.push_back({"base_model.model.model.embed_tokens.lora_embedding_A", f.a});
+  for (const char* name : {"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+                           "base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "model.norm.weight"}) {
+    expect_refused(ErrorCode::kUnsupported, name, [name](Files& f) { f.factors.push_back({name, f.a}); });
+  }
+}
+
+constexpr const char* kQProj = "model.layers.0.self_attn.q_proj.weight";
+
+// PEFT saves the base layer of a head or an embedding that is a target, trained or not.
+TEST(LoraAdapter, ACopyOfTheBaseLayerTakesItsPlace) {
+  Files files;
+  files.factors.push_back({str(kModule, ".base_layer.weight"), files.weight});
+  const Tensor merged = filled(DType::kF32, {2, 3}, {4, 2, 9, 5.5, 2, 9});
+  Checkpoint equal = files.load();
+  EXPECT_TRUE(testing_support::bit_equal(equal.tensor(kQProj, {2, 3}), merged));
+  const Tensor bases = filled(DType::kBF16, {2, 3}, {0, 0, 0, 0, 0, 0});
+  Checkpoint other = files.load({{kQProj, bases}});
+  EXPECT_TRUE(testing_support::all_close(other.tensor(kQProj, {2, 3}), merged, {.abs = 0}));
+  EXPECT_EQ(other.tensor(kQProj, {2, 3}).dtype(), DType::kBF16);
+  expect_refused(ErrorCode::kModelFile,
+                 "the copy of 'model.layers.0.self_attn.q_proj.weight' is [2, 2], expected [2, 3]", [](Files& f) {
+                   f.factors.push_back({str(kModule, ".base_layer.weight"), f.b});
+                 });
+  expect_refused(ErrorCode::kModelFile, "the copy and factors of", [](Files& f) {
+    f.add(str(kModule, ".base_layer.weight"),
+          filled(DType::kF32, {2, 3}, {0, 0, 0, 0, std::numeric_limits<double>::quiet_NaN(), 0}));
   });
+}
+
+TEST(LoraAdapter, ModulesAndBiasesThatWereSavedTakeTheirPlace) {
+  Files files;
+  files.config = R"({"r":2,"lora_alpha":6,"bias":"all","modules_to_save":["norm","lm_head"]})";
+  const Tensor norm = filled(DType::kF32, {3}, {7, 8, 9}), bias = filled(DType::kF32, {2}, {5, 6}),
+               head = filled(DType::kF16, {2, 3}, {6, 5, 4, 3, 2, 1}), ones = filled(DType::kF32, {3}, {1, 1, 1}),
+               zeros = Tensor::zeros(DType::kF32, {2});
+  files.factors.push_back({"base_model.model.model.norm.weight", norm});
+  files.factors.push_back({"base_model.model.lm_head.modules_to_save.weight", head});
+  files.factors.push_back({str(kModule, ".base_layer.bias"), bias});
+  files.factors.push_back({"base_model.model.model.input_layernorm.weight", ones});  // "norm" names it, too
+  Checkpoint checkpoint = files.load({{kQProj, files.weight},
+                                      {"model.layers.0.self_attn.q_proj.bias", zeros},
+                                      {"model.norm.weight", ones},
+                                      {"model.input_layernorm.weight", ones},
+                                      {"lm_head.weight", files.weight}});
+  EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor("model.norm.weight", {3}), norm));
+  EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor("model.layers.0.self_attn.q_proj.bias", {2}), bias));
+  EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor("lm_head.weight", {2, 3}),
+                                         filled(DType::kF32, {2, 3}, {6, 5, 4, 3, 2, 1})));
+  EXPECT_TRUE(checkpoint.is_adapted("lm_head.weight"));
+  EXPECT_FALSE(checkpoint.is_adapted("model.input_layernorm.weight"));  // its copy is equal
+  expect_refused(ErrorCode::kModelFile, "has no copy of 'score', which modules_to_save in adapter_config.json names",
+                 [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"modules_to_save":["score"]})"; });
+}
+
+TEST(LoraAdapter, RanksAndAlphasByPatternGoBeforeTheCommonOnes) {
+  for (const char* config : {R"({"r":8,"lora_alpha":1,"rank_pattern":{"x":3,"q_proj":2},"alpha_pattern":{"q_.*":6}})",
+                             R"({"r":8,"lora_alpha":1,"rank_pattern":{"^model.layers.0.*":2},)"
+                             R"("alpha_pattern":{"layers.0.self_attn.q_proj":6,"q_proj":99}})",
+                             R"({"r":2,"lora_alpha":6,"rank_pattern":{"proj":5},"alpha_pattern":{"q":99}})"}) {
+    Files files;
+    files.config = config;
+    Checkpoint checkpoint = files.load();
+    EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor(kQProj, {2, 3}),
+                                           filled(DType::kF32, {2, 3}, {4, 2, 9, 5.5, 2, 9})))
+        << config;
+  }
+  expect_refused(ErrorCode::kModelFile, "ranks 2 and 2, expected 3",
+                 [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"rank_pattern":{"q_proj":3}})"; });
+  expect_refused(ErrorCode::kModelFile, "alpha_pattern.q_proj is 0",
+                 [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"alpha_pattern":{"q_proj":0}})"; });
+  expect_refused(ErrorCode::kModelFile, "does not compile",
+                 [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"rank_pattern":{"(":3}})"; });
+}
+
+// The rows (4, 2, 9) and (5.5, 2, 9) of W + s B A are stretched to lengths of 1 and 20.
+TEST(LoraAdapter, MagnitudesAreTheLengthsOfRows) {
+  Files files;
+  files.config = R"({"r":2,"lora_alpha":6,"use_dora":true})";
+  files.add(str(kModule, ".lora_magnitude_vector"), filled(DType::kF32, {2}, {1, 20}));
+  Checkpoint checkpoint = files.load();
+  const double one = 1 / std::sqrt(101.0), two = 20 / std::sqrt(115.25);
+  const Tensor want = filled(DType::kF32, {2, 3}, {4 * one, 2 * one, 9 * one, 5.5 * two, 2 * two, 9 * two});
+  EXPECT_TRUE(testing_support::all_close(checkpoint.tensor(kQProj, {2, 3}), want, {.abs = 1e-6}));
+  expect_refused(ErrorCode::kModelFile, "has no lora_magnitude_vector, use_dora in adapter_config.json is true",
+                 [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"use_dora":true})"; });
+  expect_refused(ErrorCode::kModelFile, "has a lora_magnitude_vector, use_dora in adapter_config.json is false",
+                 [](Files& f) {
+                   f.add(str(kModule, ".lora_magnitude_vector"), filled(DType::kF32, {2}, {1, 20}));
+                 });
+  expect_refused(ErrorCode::kModelFile,
+                 "the magnitudes of 'model.layers.0.self_attn.q_proj.weight' are [3], expected [2]", [](Files& f) {
+                   f.config = R"({"r":2,"lora_alpha":6,"use_dora":true})";
+                   f.add(str(kModule, ".lora_magnitude_vector"), filled(DType::kF32, {3}, {1, 2, 3}));
+                 });
+}
+
+// A table [rows, columns] of 2 by 3: PEFT stores A [rank, rows] and B [columns, rank].
+TEST(LoraAdapter, FactorsOfAnEmbeddingAreTransposed) {
+  Files files;
+  const Tensor a = filled(DType::kF32, {2, 2}, {1, 0.5, 0, -1}), b = filled(DType::kF32, {3, 2}, {1, 0, 0, 1, 2, 0});
+  files.factors = {{"base_model.model.model.embed_tokens.lora_embedding_A", a},
+                   {"base_model.model.model.embed_tokens.lora_embedding_B", b},
+                   {"base_model.model.model.embed_tokens.base_layer.weight", files.weight}};
+  files.config = R"({"r":2,"lora_alpha":6,"target_modules":["embed_tokens"]})";
+  Checkpoint checkpoint = files.load({{"model.embed_tokens.weight", files.weight}});
+  EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor("model.embed_tokens.weight", {2, 3}),
+                                         filled(DType::kF32, {2, 3}, {4, 2, 9, 5.5, 2, 9})));
+  files.config = R"({"r":2,"lora_alpha":6,"use_dora":true})";
+  files.add("base_model.model.model.embed_tokens.lora_magnitude_vector", filled(DType::kF32, {3}, {1, 1, 1}));
+  const auto refused = testing_support::refusal_of([&] { files.load({{"model.embed_tokens.weight", files.weight}}); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.sentence.find("is an embedding under use_dora"), std::string::npos) << refused.sentence;
+}
+
+// Every wrapper's adapter on every wrapper's checkpoint. The targets are in the adapter's own names.
+TEST(LoraAdapter, AnAdapterOfAnotherWrapperOfTheModelFits) {
+  struct Layout {
+    std::string body, head;
+  };
+  const Layout layouts[] = {
+      {"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+  for (const Layout& own : layouts)
+    for (const Layout& stored : layouts) {
+      SCOPED_TRACE(own.body + " on " + stored.body);
+      Files files;
+      const std::string module = own.body + "layers.0.self_attn.q_proj", head = own.head + "lm_head";
+      files.config = str(R"({"r":2,"lora_alpha":6,"target_modules":")", module, "|", head, "\"}");
+      files.factors = {{str("base_model.model.", module, ".lora_A.weight"), files.a},
+                       {str("base_model.model.", module, ".lora_B.weight"), files.b},
+                       {str("base_model.model.", head, ".lora_A.weight"), files.a},
+                       {str("base_model.model.", head, ".lora_B.weight"), files.b},
+                       {"base_model.model.model.visual.blocks.0.qkv.lora_A.weight", files.a},
+                       {"base_model.model.model.visual.blocks.0.qkv.lora_B.weight", files.b}};
+      const std::vector<test::NamedTensor> base = {{stored.body + "embed_tokens.weight", files.weight},
+                                                   {stored.body + "layers.0.self_attn.q_proj.weight", files.weight},
+                                                   {stored.head + "lm_head.weight", files.weight}};
+      Checkpoint checkpoint = files.load(base);
+      const Tensor merged = filled(DType::kF32, {2, 3}, {4, 2, 9, 5.5, 2, 9});
+      for (const size_t i : {1, 2})
+        EXPECT_TRUE(testing_support::bit_equal(checkpoint.tensor(base[i].name, {2, 3}), merged));
+      EXPECT_FALSE(checkpoint.is_adapted(base[0].name));
+      files.factors.erase(files.factors.begin() + 2, files.factors.begin() + 4);
+      Checkpoint lacking = files.load(base);
+      EXPECT_NE(testing_support::refusal_of([&] {
+                  lacking.tensor(base[2].name, {2, 3});
+                }).sentence.find("has no factors of '" + base[2].name),
+                std::string::npos);
+    }
+}
+
+TEST(LoraAdapter, OneThatChangesAnotherPartAloneIsRefused) {
+  expect_refused(ErrorCode::kModelFile, "changes no tensor that the model reads", [](Files& f) {
+    f.factors = {{"base_model.model.visual.merger.lora_A.weight", f.a},
+                 {"base_model.model.visual.merger.lora_B.weight", f.b}};
+  });
+}
+
+// A tied head is stored once; PEFT saves both copies when it is asked to.
+TEST(LoraAdapter, ATiedHeadIsRefusedUnlessItsCopyEqualsTheEmbedding) {
+  Files files;
+  const std::vector<test::NamedTensor> base = {{kQProj, files.weight}, {"model.embed_tokens.weight", files.weight}};
+  files.factors.push_back({"base_model.model.lm_head.weight", files.weight});
+  files.factors.push_back({"base_model.model.model.embed_tokens.weight", files.weight});
+  Checkpoint checkpoint = files.load(base);
+  EXPECT_FALSE(checkpoint.is_adapted("model.embed_tokens.weight"));
+  EXPECT_TRUE(checkpoint.is_adapted(kQProj));
+  const Tensor other = Tensor::zeros(DType::kF32, {2, 3});
+  files.factors[2].tensor = other;
+  const auto refused = testing_support::refusal_of([&] { files.load(base); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.sentence.find("changes 'lm_head.weight', which the checkpoint ties to its embedding"),
+            std::string::npos)
+      << refused.sentence;
+  files.factors.erase(files.factors.begin() + 2);
+  files.factors.back().tensor = other;
+  Checkpoint changed = files.load(base);
+  const auto tied = testing_support::refusal_of([&] { check_tied_head(find_text_weights(changed), {2, 3}); });
+  EXPECT_EQ(tied.code, ErrorCode::kUnsupported);
+  EXPECT_NE(tied.sentence.find("the adapter changes 'model.embed_tokens.weight', which tie_word_embeddings ties"),
+            std::string::npos)
+      << tied.sentence;
 }
 
 // Loads a base of these weights, all [2, 3], under an adapter of the first one alone whose config says `more`.

@@ -44,7 +44,7 @@ std::string many_dims(int rank) {
 }
 
 const std::vector<Case> kCases = {
-    {"r01_empty_file", "", "has 0 bytes"},
+    {"r01_empty_file", "", "is empty: the download did not begin"},
     {"r01_seven_bytes", "1234567", "has 7 bytes"},
     {"r02_header_above_100_mb", length_prefix(100'000'001) + data(64), "declared 100000001 bytes long, at most"},
     {"r02_header_2_63", length_prefix(uint64_t{1} << 63) + data(64), "at most 100000000"},
@@ -105,8 +105,9 @@ const std::vector<Case> kCases = {
     {"r13_dtype_lower_case", one("f32", "[1]", "[0,4]", 4), "dtype 'f32' is unknown"},
     {"r13_dtype_empty", one("", "[1]", "[0,4]", 4), "dtype '' is unknown"},
     {"r14_begin_above_end", one("U8", "[4]", "[4,0]", 4), "begin 4 is above end 0"},
-    {"r15_end_past_data", one("U8", "[5]", "[0,5]", 4), "end 5 is past the end of the data, 4 bytes"},
-    {"r15_end_2_64_minus_1", one("U8", "[4]", "[0,18446744073709551615]", 4), "is past the end of the data"},
+    {"r15_end_past_data", one("U8", "[5]", "[0,5]", 4), "the download is not complete: the file has "},
+    {"r15_end_2_64_minus_1", one("U8", "[4]", "[0,18446744073709551615]", 4),
+     "data_offsets span 18446744073709551615 bytes"},
     {"r16_first_not_at_zero", one("U8", "[4]", "[4,8]", 8), "data bytes 0 to 4 before it belong to no tensor"},
     {"r16_gap", two("[0,4]", "[6,10]", 10), "'b': data bytes 4 to 6 before it belong to no tensor"},
     {"r17_overlap", two("[0,4]", "[2,6]", 6), "'b': its data overlap"},
@@ -122,7 +123,7 @@ const std::vector<Case> kCases = {
     {"r20_six_bits", one("F6_E2M3", "[1]", "[0,1]", 1), "its 6 bits are no whole number of bytes"},
     {"r21_tail", one("U8", "[4]", "[0,4]", 5), "1 bytes follow the last tensor's data"},
     {"r21_tail_without_tensors", safetensors_bytes("{}", "x"), "1 bytes follow the last tensor's data"},
-    {"r22_file_cut_short", one("F32", "[2]", "[0,8]", 7), "end 8 is past the end of the data, 7 bytes"},
+    {"r22_file_cut_short", one("F32", "[2]", "[0,8]", 7), "the download is not complete: the file has "},
     {"cap_rank_9", one("U8", many_dims(9), "[0,1]", 1), "shape has more than 8 elements"},
     {"cap_name_4097",
      safetensors_bytes(str("{\"", std::string(4097, 'n'), "\":", entry("U8", "[1]", "[0,1]"), "}"), data(1)),

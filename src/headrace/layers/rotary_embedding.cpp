@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "headrace/base/device_runtime.h"
+#include "headrace/weights/mapped_file.h"
 
 namespace headrace {
 namespace {
@@ -26,10 +27,21 @@ double yarn(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
     return static_cast<double>(rotary_dim) *
            std::log(c.original_max_position.value() / (turns * 2 * std::numbers::pi)) / (2 * std::log(c.theta));
   };
-  const double low = std::max(std::floor(corrected(c.beta_fast)), 0.0);
-  const double high = std::min(std::ceil(corrected(c.beta_slow)), static_cast<double>(rotary_dim - 1));
-  const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(high - low, 0.001), 0.0, 1.0);
+  const bool whole = c.ramp == RotaryConfig::Ramp::kWhole;
+  const double first = corrected(c.beta_fast), last = corrected(c.beta_slow);
+  const double low = std::max(whole ? std::floor(first) : first, 0.0);
+  const double high = std::min(whole ? std::ceil(last) : last, static_cast<double>(rotary_dim - 1));
+  const double length = high == low ? 0.001 : high - low;  // below 0 where the trained context is a few tokens
+  const double ramp = std::clamp((static_cast<double>(i) - low) / length, 0.0, 1.0);
   return w / c.factor.value() * ramp + w * (1 - ramp);
+}
+
+// Source: transformers' yarn, for the ratio of two scales.
+double yarn_magnitude(const RotaryConfig& c) {
+  const auto magnitude = [&c](double scale) { return 0.1 * scale * std::log(std::max(c.factor.value(), 1.0)) + 1; };
+  if (c.attention_factor) return *c.attention_factor;
+  const double over = c.mscale.value_or(0), under = c.mscale_all_dim.value_or(0);
+  return over != 0 && under != 0 ? magnitude(over) / magnitude(under) : magnitude(1);
 }
 
 // Pair i of `turning` ones; the others of a proportional head stand still.
@@ -39,14 +51,14 @@ double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
   if (c.type == "llama3") return llama3(w, c);
   if (c.type == "yarn") return yarn(w, i, 2 * turning, c);
   if (c.type == "proportional") return i < turning ? w / c.factor.value_or(1) : 0;
-  throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", c.type,
+  throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", printable(c.type),
                                            "' is not built; built are: default, linear, llama3, yarn, proportional"));
 }
 
 // The number, which the type needs.
 double required(const RotaryConfig& c, std::optional<double> stated, const char* key) {
-  HR_REQUIRE(stated && *stated > 0, ErrorCode::kModelFile, "config.json: rope type ", c.type, " has no ", key,
-             " above 0");
+  HR_REQUIRE(stated && *stated > 0 && std::isfinite(*stated), ErrorCode::kModelFile, "config.json: rope type ", c.type,
+             " has no ", key, " above 0");
   return *stated;
 }
 
@@ -63,7 +75,7 @@ void check_scaling(const RotaryConfig& c) {
   if (!yarn) return;
   HR_REQUIRE(c.beta_slow > 0 && c.beta_fast > c.beta_slow, ErrorCode::kModelFile, "config.json: rope beta_slow is ",
              c.beta_slow, " and beta_fast ", c.beta_fast, ", expected 0 < slow < fast");
-  if (c.attention_factor) required(c, c.attention_factor, "attention_factor");
+  required(c, yarn_magnitude(c), "attention_factor, nor ratio of mscale and mscale_all_dim,");
 }
 
 void check_sections(const RotarySections& s, int64_t pairs) {
@@ -95,9 +107,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
     set_element(frequencies, i, scaled(w, i, share / 2, c));
   }
   inv_freq_ = copied_to(runtime, std::move(frequencies));
-  if (c.type == "yarn") {
-    magnitude_ = static_cast<float>(c.attention_factor.value_or(0.1 * std::log(std::max(c.factor.value(), 1.0)) + 1));
-  }
+  if (c.type == "yarn") magnitude_ = static_cast<float>(yarn_magnitude(c));
 }
 
 }  // namespace headrace

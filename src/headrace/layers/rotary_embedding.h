@@ -11,14 +11,20 @@ namespace headrace {
 // As config.json states it. Types: "default", "linear", "llama3", "yarn", "proportional".
 struct RotaryConfig {
   std::string type = "default";
-  double theta = 0;  // 0: not stated, which is refused: the reference's silent 10000 is right for no released model
-  std::optional<double> partial_rotary_factor;  // in (0, 1]; absent: the family's default, 1 unless it has another
+  double theta = 0;                             // 0: neither stated nor the class's default, which is refused
+  std::optional<double> partial_rotary_factor;  // in (0, 1]; absent: 1
   // Absent: not stated, which is refused where the type needs the number.
   std::optional<double> factor;                             // all but default; absent: 1 for proportional alone
   std::optional<double> low_freq_factor, high_freq_factor;  // llama3
   std::optional<double> original_max_position;              // llama3, yarn
   double beta_fast = 32, beta_slow = 1;                     // yarn
-  std::optional<double> attention_factor;                   // yarn; absent: 0.1 ln(factor) + 1, at least 1
+  // yarn; absent: 0.1 ln(factor) + 1, at least 1, or where both of mscale are stated, the ratio of what they make of
+  // it.
+  std::optional<double> attention_factor, mscale, mscale_all_dim;
+  enum class Ramp : uint8_t {
+    kWhole,
+    kExact
+  } ramp = Ramp::kWhole;  // yarn: ends at whole pairs, unless truncate is false
   // Checked and no more: models take text, whose tokens have one position on all axes, so that the rotation is the
   // plain one.
   std::optional<RotarySections> sections;

@@ -30,8 +30,17 @@ OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
   return context;
 }
 
+// What config.json is read with, before a device is opened.
+ModelOptions stated_options(const LLMOptions& o) {
+  return {.mask_token_id = o.decoding.mask_token_id,
+          .block_size = o.decoding.block_size,
+          .random_weights = o.random_weights};
+}
+
 ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
   return {.dtype = o.dtype,
+          .mask_token_id = o.decoding.mask_token_id,
+          .block_size = o.decoding.block_size,
           .ops = &backend_ops(o.backend, runtime.device(), {.kernel_set = o.kernel_set}),
           .context = context_on(runtime, o),
           .runtime = &runtime,
@@ -196,7 +205,7 @@ Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) 
 
 std::string checked_strategy(const std::filesystem::path& model, const LLMOptions& o, const SamplingParams& params) {
   require_model_directory(model, o);
-  const ModelInfo stated = stated_info(model, {.random_weights = o.random_weights});
+  const ModelInfo stated = stated_info(model, stated_options(o));
   const EngineConfig engine{
       .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
   strategy_of(stated, engine);

@@ -1,7 +1,9 @@
 #include "headrace/models/diffusion_gemma.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "headrace/base/device_runtime.h"
@@ -13,6 +15,8 @@ namespace {
 
 constexpr const char* kDecoder = "model.decoder.";
 constexpr const char* kEncoder = "model.encoder.language_model.";
+constexpr std::array<std::string_view, 3> kOtherTowers = {"model.encoder.vision_tower.", "model.encoder.embed_vision.",
+                                                          "model.encoder.audio"};
 
 ModelInfo info_of(const ModelConfig& c, const DiffusionGemmaConfig& gemma, const LayerContext& context) {
   ModelInfo info{.architecture = c.architecture,
@@ -87,7 +91,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
   conditioning_ = GatedMLP(conditioning, c.hidden, c.intermediate, Activation::kGelu);
   check_tied_head({.body = decoder, .head = WeightScope(checkpoint_)}, {c.vocab, c.hidden});
   if (!checkpoint_.is_random()) {
-    checkpoint_.require_all_used({"model.encoder.vision_tower.", "model.encoder.embed_vision.", "model.encoder.audio"});
+    checkpoint_.require_all_used(kOtherTowers);
   }
   info_.weight_bytes = checkpoint_.stored_bytes();
   const auto& router = gemma.moe.router;

@@ -24,6 +24,7 @@ std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
                listed->where(), " names '", names[i], "'; built are: full_attention, sliding_attention");
     full[i] = names[i] == "full_attention";
   }
+  full.back() = true;  // whatever is listed
   return full;
 }
 
@@ -34,7 +35,7 @@ RotaryConfig rotary_of(const JsonValue& text, bool full) {
   if (own == nullptr) {  // the spelling of Gemma 3's files
     HR_REQUIRE(text.find("rope_scaling") == nullptr, ErrorCode::kUnsupported, text.where(),
                " has rope_scaling, which is not built for this family");
-    c.theta = text.float_or(full ? "rope_theta" : "rope_local_base_freq", 0);
+    c.theta = text.float_or(full ? "rope_theta" : "rope_local_base_freq", full ? 1e6 : 1e4);
     if (full) c.partial_rotary_factor = text.float_or("partial_rotary_factor", 0.25);
     return c;
   }
@@ -47,19 +48,18 @@ GemmaAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, i
     return static_cast<int32_t>(from.int_or(key, fallback, 1, 1 << 16));
   };
   GemmaAttentionConfig a{.hidden = c.hidden,
-                         .num_heads = static_cast<int32_t>(text.at("num_attention_heads").as_int(1, 1 << 16)),
-                         .num_kv_heads = size(text, "num_key_value_heads", 1),
+                         .num_heads = size(text, "num_attention_heads", 8),
+                         .num_kv_heads = size(text, "num_key_value_heads", 4),
                          .head_dim = size(text, "head_dim", 256),
                          .layer_id = layer,
                          .eps = c.eps};
-  if (full) {
-    a.values = GemmaAttentionConfig::Values::kFromKeys;
-    a.num_kv_heads = size(text, "num_global_key_value_heads", a.num_kv_heads);
-    a.head_dim = size(text, "global_head_dim", a.head_dim);
-  } else {
-    a.sliding_window = static_cast<int32_t>(text.at("sliding_window").as_int(1, int64_t{1} << 30));
-  }
   const JsonValue* layers = text.find("per_layer_config");
+  if (full) a.values = GemmaAttentionConfig::Values::kFromKeys;
+  if (!full) a.sliding_window = static_cast<int32_t>(text.int_or("sliding_window", 512, 1, int64_t{1} << 30));
+  if (full && layers == nullptr) {  // which goes before them
+    a.num_kv_heads = size(text, "num_global_key_value_heads", a.num_kv_heads);
+    a.head_dim = size(text, "global_head_dim", 512);
+  }
   if (const JsonValue* own = layers != nullptr ? layers->find(std::to_string(layer)) : nullptr; own != nullptr) {
     a.num_kv_heads = size(*own, "num_key_value_heads", a.num_kv_heads);
     a.head_dim = size(*own, "head_dim", a.head_dim);
@@ -112,11 +112,11 @@ ModelConfig diffusion_gemma_config(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
   refuse_other_graphs(text);
   ModelConfig c;
-  c.hidden = text.at("hidden_size").as_int(1, kMaxDim);
-  c.intermediate = text.at("intermediate_size").as_int(1, kMaxDim);
-  c.vocab = text.at("vocab_size").as_int(1, kMaxDim);
-  c.num_layers = static_cast<int32_t>(text.at("num_hidden_layers").as_int(1, 4096));
-  c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 4096, 1, int64_t{1} << 30));
+  c.hidden = text.int_or("hidden_size", 2304, 1, kMaxDim);
+  c.intermediate = text.int_or("intermediate_size", 9216, 1, kMaxDim);
+  c.vocab = text.int_or("vocab_size", 262144, 1, kMaxDim);
+  c.num_layers = static_cast<int32_t>(text.int_or("num_hidden_layers", 30, 1, 4096));
+  c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 131072, 1, int64_t{1} << 30));
   c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
   c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", true));
   HR_REQUIRE(c.tied_head, ErrorCode::kUnsupported, root.where(), " has tie_word_embeddings false, which is not built");

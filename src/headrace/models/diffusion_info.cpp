@@ -6,10 +6,7 @@ namespace headrace {
 
 int32_t read_mask_token_id(const JsonValue& root, int32_t fallback, int64_t vocab) {
   const JsonValue* stated = text_config_of(root).find("mask_token_id");
-  if (stated != nullptr) return static_cast<int32_t>(stated->as_int(0, vocab - 1));
-  HR_REQUIRE(fallback < vocab, ErrorCode::kModelFile, root.where(), " has no mask_token_id, and the family's, ",
-             fallback, ", is outside a vocabulary of ", vocab);
-  return fallback;
+  return stated != nullptr ? static_cast<int32_t>(stated->as_int(0, vocab - 1)) : fallback;
 }
 
 int32_t read_block_size(const JsonValue& root, const char* key, int32_t fallback) {

@@ -75,7 +75,7 @@ ModelConfig llada_config(const JsonValue& root) {
   c.tied_head = root.bool_or("weight_tying", false);
   c.layer_types.assign(static_cast<size_t>(c.num_layers), LayerType::kFullAttention);
   c.attention = attention_of(root, c);
-  c.rotary.theta = root.float_or("rope_theta", 0);
+  c.rotary.theta = root.float_or("rope_theta", 10000);
   c.stored_dtype = stored_dtype_of(root);
   c.names = kNames;
   if (c.vocab == kReleasedVocab) c.eos_ids.push_back(kTurnEnd);

@@ -1,10 +1,15 @@
 // LLaDA2.0 and LLaDA2.1: whole blocks of 32 are visible; half of each head rotates; a sigmoid router whose bias selects
 // and does not weigh, limited to the best groups of experts; a shared expert that counts in full.
 // Source: LLaDA2.0 (inclusionAI), on the Ling 2.0 architecture.
+#include <algorithm>
+
 #include "headrace/models/families.h"
 
 namespace headrace {
 namespace {
+
+constexpr int64_t kHidden = 1024;  // the class's defaults
+constexpr int32_t kHeads = 16;
 
 constexpr NameRule kNames[] = {
     {"model.embed_tokens.", "model.word_embeddings."},   {".self_attn.qkv_proj.", ".attention.query_key_value."},
@@ -18,31 +23,42 @@ ExpertRouterConfig router_of(const JsonValue& root, int64_t hidden) {
   const bool bias = root.bool_or("moe_router_enable_expert_bias", true), norm = root.bool_or("norm_topk_prob", true);
   using Router = ExpertRouterConfig;
   const Router router{.hidden = hidden,
-                      .num_experts = root.at("num_experts").as_int(1, 1 << 16),
-                      .experts_per_token = root.at("num_experts_per_tok").as_int(1, 1 << 16),
+                      .num_experts = root.int_or("num_experts", 16, 1, 1 << 16),
+                      .experts_per_token = root.int_or("num_experts_per_tok", 2, 1, 1 << 16),
                       .scores = Router::Scores::kSigmoid,
                       .norm_topk_prob = norm ? Router::Renormalise::kYes : Router::Renormalise::kNo,
                       .selection_bias = bias ? Router::SelectionBias::kYes : Router::SelectionBias::kNo,
-                      .num_groups = root.int_or("n_group", 1, 1, 1 << 16),
-                      .groups_per_token = root.int_or("topk_group", 1, 1, 1 << 16),
-                      .weight_scale = static_cast<float>(root.float_or("routed_scaling_factor", 1))};
+                      .num_groups = root.int_or("n_group", 8, 1, 1 << 16),
+                      .groups_per_token = root.int_or("topk_group", 4, 1, 1 << 16),
+                      .weight_scale = static_cast<float>(root.float_or("routed_scaling_factor", 2.5))};
   check_router(root, router);
   return router;
 }
 
-// A factor, or a number of elements; half of the head when neither is stated.
-double partial_rotary_of(const JsonValue& root, const ModelConfig& c) {
-  if (c.rotary.partial_rotary_factor) return *c.rotary.partial_rotary_factor;
-  const int64_t dim = root.int_or("rotary_dim", c.attention.head_dim / 2, 1, c.attention.head_dim);
-  return static_cast<double>(dim) / c.attention.head_dim;
+// What rotates of each head where no factor is stated: a number of elements, or half of it.
+double rotary_share(const JsonValue& root) {
+  const JsonValue* stated = root.find("rotary_dim");
+  if (stated == nullptr) return 0.5;
+  constexpr int64_t kMaxDim = int64_t{1} << 24;
+  const int64_t heads = root.int_or("num_attention_heads", kHeads, 1, 1 << 16);
+  const int64_t width = std::max<int64_t>(root.int_or("hidden_size", kHidden, 1, kMaxDim) / heads, 1);
+  const int64_t head_dim = root.int_or("head_dim", width, 1, 1 << 16);
+  return static_cast<double>(stated->as_int(1, head_dim)) / static_cast<double>(head_dim);
 }
 
 }  // namespace
 
 ModelConfig llada2_config(const JsonValue& root) {
-  ModelConfig c = common_config(root);
+  ModelConfig c = common_config(root, {.hidden = kHidden,
+                                       .intermediate = 0,
+                                       .vocab = 30592,
+                                       .num_layers = 24,
+                                       .num_heads = kHeads,
+                                       .num_kv_heads = std::nullopt,
+                                       .context_length = 16384,
+                                       .eps = 1e-5,
+                                       .partial_rotary = rotary_share(root)});
   c.names = kNames;
-  c.rotary.partial_rotary_factor = partial_rotary_of(root, c);
   c.attention.projections = SelfAttentionConfig::Projections::kFused;
   c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;  // the reference applies it whatever use_qk_norm says
   c.attention.qkv_bias = root.bool_or("use_qkv_bias", false) ? HasBias::kYes : HasBias::kNo;

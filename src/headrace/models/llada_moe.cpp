@@ -36,9 +36,11 @@ void refuse_other_graphs(const JsonValue& root) {
 
 ModelConfig llada_moe_config(const JsonValue& root) {
   refuse_other_graphs(root);
-  ModelConfig c = common_config(root);
+  // Copies of the class differ in their defaults. What every released file states must be there.
+  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads"}) root.at(key);
+  ModelConfig c = common_config(
+      root, {.intermediate = 0, .num_kv_heads = std::nullopt, .context_length = 8192, .eps = 1e-5, .rope_theta = 0});
   c.intermediate = root.int_or("dense_intermediate_size", c.intermediate, 0, int64_t{1} << 24);
-  c.eps = c.attention.eps = static_cast<float>(root.float_or("rms_norm_eps", 1e-5));
   if (root.bool_or("qk_layernorm", true)) c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;
   c.moe_layers = moe_layers_of(root, c.num_layers);
   c.moe = {.intermediate = root.at("expert_intermediate_size").as_int(1, int64_t{1} << 24),

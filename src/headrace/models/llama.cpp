@@ -5,7 +5,8 @@
 namespace headrace {
 
 ModelConfig llama_config(const JsonValue& root) {
-  ModelConfig c = common_config(root);
+  ModelConfig c = common_config(
+      root, {.intermediate = 11008, .vocab = 32000, .num_kv_heads = std::nullopt, .context_length = 2048});
   if (text_config_of(root).bool_or("attention_bias", false)) c.attention.qkv_bias = c.attention.o_bias = HasBias::kYes;
   HR_REQUIRE(!text_config_of(root).bool_or("mlp_bias", false), ErrorCode::kUnsupported, root.where(),
              " has mlp_bias, which is not built");

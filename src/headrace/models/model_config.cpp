@@ -3,19 +3,20 @@
 #include <algorithm>
 
 #include "headrace/base/file_exists.h"
+#include "headrace/weights/mapped_file.h"
 
 namespace headrace {
 namespace {
 
-constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096;
+constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096, kMaxContext = int64_t{1} << 30;
 
 void read_number(const JsonValue& owner, const char* key, std::optional<double>& number) {
   if (const JsonValue* stated = owner.find(key)) number = stated->as_float();
 }
 
-RotaryConfig rotary_of(const JsonValue& text) {
+RotaryConfig stated_rotary(const JsonValue& text, double theta) {
   // v5 files keep everything in rope_parameters; v4 files have rope_theta beside a rope_scaling that may be null.
-  RotaryConfig c{.theta = text.float_or("rope_theta", 0)};
+  RotaryConfig c{.theta = text.float_or("rope_theta", theta)};
   read_number(text, "partial_rotary_factor", c.partial_rotary_factor);
   const JsonValue *v5 = text.find("rope_parameters"), *v4 = text.find("rope_scaling");
   if (v5 != nullptr) read_rope(*v5, c);
@@ -27,6 +28,32 @@ RotaryConfig rotary_of(const JsonValue& text) {
   return c;
 }
 
+// A class that rotates whole heads ignores partial_rotary_factor; with scaled frequencies it would fail.
+void require_whole_heads(const JsonValue& text, RotaryConfig& c) {
+  HR_REQUIRE(c.type == "default" || c.partial_rotary_factor.value_or(1) == 1, ErrorCode::kUnsupported, text.where(),
+             " has partial_rotary_factor ", c.partial_rotary_factor.value_or(1), " with rope type '", printable(c.type),
+             "', which is not built for this family");
+  c.partial_rotary_factor.reset();
+}
+
+RotaryConfig rotary_of(const JsonValue& text, const ClassDefaults& defaults, int32_t context) {
+  RotaryConfig c = stated_rotary(text, defaults.rope_theta);
+  if (!defaults.partial_rotary) {
+    require_whole_heads(text, c);
+  } else if (!c.partial_rotary_factor) {
+    c.partial_rotary_factor = defaults.partial_rotary;
+  }
+  if (!c.original_max_position && (c.type == "yarn" || c.type == "llama3")) c.original_max_position = context;
+  return c;
+}
+
+// yarn extends the context that it was trained with, whether or not max_position_embeddings says so.
+int32_t extended_context(int32_t context, const RotaryConfig& c) {
+  if (c.type != "yarn") return context;
+  const double extended = c.original_max_position.value_or(0) * c.factor.value_or(1);
+  return std::max(context, static_cast<int32_t>(std::clamp(extended, 1.0, static_cast<double>(kMaxContext))));
+}
+
 std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
   std::vector<LayerType> types(static_cast<size_t>(layers), LayerType::kFullAttention);
   const JsonValue* listed = text.find("layer_types");
@@ -36,10 +63,35 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
              " entries, expected one for each of ", layers, " layers");
   for (size_t i = 0; i < names.size(); ++i) {
     HR_REQUIRE(names[i] == "full_attention" || names[i] == "linear_attention", ErrorCode::kUnsupported, listed->where(),
-               " names '", names[i], "'; built are: full_attention, linear_attention");
+               " names '", printable(names[i]), "'; built are: full_attention, linear_attention");
     if (names[i] == "linear_attention") types[i] = LayerType::kLinearAttention;
   }
   return types;
+}
+
+// An explicit null is "as many as there are heads"; a field that is left out is the class's.
+std::optional<int32_t> default_kv_heads(const JsonValue& text, const ClassDefaults& defaults) {
+  const auto is_null = [](const JsonValue::Member& m) {
+    return m.first == "num_key_value_heads" && m.second.is_null();
+  };
+  return std::ranges::any_of(text.as_object(), is_null) ? std::nullopt : defaults.num_kv_heads;
+}
+
+SelfAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, const ClassDefaults& defaults) {
+  const auto heads = static_cast<int32_t>(text.int_or("num_attention_heads", defaults.num_heads, 1, 1 << 16));
+  const int64_t fallback = default_kv_heads(text, defaults).value_or(heads);
+  const auto kv_heads = static_cast<int32_t>(text.int_or("num_key_value_heads", fallback, 1, 1 << 16));
+  HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, text.where(), " has num_attention_heads ", heads,
+             ", expected a multiple of num_key_value_heads ", kv_heads);
+  const bool states_size = defaults.head_dim || text.find("head_dim") != nullptr;
+  HR_REQUIRE(states_size || c.hidden % heads == 0, ErrorCode::kModelFile, text.where(), " has hidden_size ", c.hidden,
+             ", expected a multiple of ", heads, " heads");
+  const int64_t head_dim = text.int_or("head_dim", defaults.head_dim.value_or(c.hidden / heads), 1, 1 << 16);
+  return {.hidden = c.hidden,
+          .num_heads = heads,
+          .num_kv_heads = kv_heads,
+          .head_dim = static_cast<int32_t>(head_dim),
+          .eps = c.eps};
 }
 
 void append_eos(const JsonValue& owner, int64_t vocab, const LogCallback& log, std::vector<int32_t>& ids) {
@@ -83,11 +135,10 @@ void read_rope(const JsonValue& rope, RotaryConfig& c) {
   c.beta_fast = rope.float_or("beta_fast", c.beta_fast);
   c.beta_slow = rope.float_or("beta_slow", c.beta_slow);
   read_number(rope, "attention_factor", c.attention_factor);
+  read_number(rope, "mscale", c.mscale);
+  read_number(rope, "mscale_all_dim", c.mscale_all_dim);
+  if (!rope.bool_or("truncate", true)) c.ramp = RotaryConfig::Ramp::kExact;
   read_sections(rope, c);
-  for (const char* key : {"mscale", "mscale_all_dim", "truncate"}) {
-    HR_REQUIRE(c.type != "yarn" || rope.find(key) == nullptr, ErrorCode::kUnsupported, rope.where(), " has ", key,
-               ", which is not built");
-  }
 }
 
 const JsonValue& text_config_of(const JsonValue& root) {
@@ -95,45 +146,38 @@ const JsonValue& text_config_of(const JsonValue& root) {
   return text != nullptr ? *text : root;
 }
 
-DType stored_dtype_of(const JsonValue& root) {
+std::optional<DType> stored_dtype_of(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
   const std::string name = text.string_or(
-      "dtype", text.string_or("torch_dtype", root.string_or("dtype", root.string_or("torch_dtype", "bfloat16"))));
+      "dtype", text.string_or("torch_dtype", root.string_or("dtype", root.string_or("torch_dtype", ""))));
+  if (name.empty()) return std::nullopt;
   if (name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   throw Error(ErrorCode::kModelFile,
-              str(root.where(), " has dtype '", name, "', expected float32, bfloat16 or float16"));
+              str(root.where(), " has dtype '", printable(name), "', expected float32, bfloat16 or float16"));
 }
 
-ModelConfig common_config(const JsonValue& root) {
+ModelConfig common_config(const JsonValue& root, const ClassDefaults& defaults) {
   const JsonValue& text = text_config_of(root);
   ModelConfig c;
-  c.hidden = text.at("hidden_size").as_int(1, kMaxDim);
-  c.vocab = text.at("vocab_size").as_int(1, kMaxDim);
-  c.num_layers = static_cast<int32_t>(text.at("num_hidden_layers").as_int(1, kMaxLayers));
-  c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 4096, 1, int64_t{1} << 30));
-  c.intermediate = text.int_or("intermediate_size", 0, 0, kMaxDim);
-  c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
+  c.hidden = text.int_or("hidden_size", defaults.hidden, 1, kMaxDim);
+  c.vocab = text.int_or("vocab_size", defaults.vocab, 1, kMaxDim);
+  c.num_layers = static_cast<int32_t>(text.int_or("num_hidden_layers", defaults.num_layers, 1, kMaxLayers));
+  c.context_length =
+      static_cast<int32_t>(text.int_or("max_position_embeddings", defaults.context_length, 1, kMaxContext));
+  c.intermediate = text.int_or("intermediate_size", defaults.intermediate, 0, kMaxDim);
+  c.eps = static_cast<float>(text.float_or("rms_norm_eps", defaults.eps));
   c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", false));
-  const auto heads = static_cast<int32_t>(text.at("num_attention_heads").as_int(1, 1 << 16));
-  const auto kv_heads = static_cast<int32_t>(text.int_or("num_key_value_heads", heads, 1, 1 << 16));
-  HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, text.at("num_attention_heads").where(), " is ", heads,
-             ", expected a multiple of num_key_value_heads ", kv_heads);
-  HR_REQUIRE(text.find("head_dim") != nullptr || c.hidden % heads == 0, ErrorCode::kModelFile,
-             text.at("hidden_size").where(), " is ", c.hidden, ", expected a multiple of ", heads, " heads");
-  c.attention = {.hidden = c.hidden,
-                 .num_heads = heads,
-                 .num_kv_heads = kv_heads,
-                 .head_dim = static_cast<int32_t>(text.int_or("head_dim", c.hidden / heads, 1, 1 << 16)),
-                 .eps = c.eps};
+  c.attention = attention_of(text, c, defaults);
   const std::string activation = text.string_or("hidden_act", "silu");
   HR_REQUIRE(activation == "silu" || activation == "swish", ErrorCode::kUnsupported, text.where(), " has hidden_act '",
-             activation, "'; built are: silu, swish");
-  HR_REQUIRE(!text.bool_or("use_sliding_window", false), ErrorCode::kUnsupported, text.at("use_sliding_window").where(),
-             " is true; sliding-window layers of this family are not built");
+             printable(activation), "'; built are: silu, swish");
+  HR_REQUIRE(!text.bool_or("use_sliding_window", false), ErrorCode::kUnsupported, text.where(),
+             " has use_sliding_window true; sliding-window layers of this family are not built");
   c.layer_types = layer_types_of(text, c.num_layers);
-  c.rotary = rotary_of(text);
+  c.rotary = rotary_of(text, defaults, c.context_length);
+  c.context_length = extended_context(c.context_length, c.rotary);
   c.stored_dtype = stored_dtype_of(root);
   return c;
 }
@@ -144,8 +188,8 @@ void check(const ModelConfig& c) {
     HR_REQUIRE(c.layer_types[i] == LayerType::kFullAttention || c.gdn.num_k_heads > 0, ErrorCode::kUnsupported,
                "config.json: layer_types[", i, "] is linear_attention, which ", c.architecture, " does not have");
     const bool moe = !c.moe_layers.empty() && c.moe_layers[i];
-    HR_REQUIRE(moe || c.intermediate > 0, ErrorCode::kModelFile, "config.json has no intermediate_size, which layer ",
-               i, " needs");
+    HR_REQUIRE(moe || c.intermediate > 0, ErrorCode::kModelFile,
+               "config.json: intermediate_size is 0, expected 1 or more for layer ", i);
   }
 }
 

@@ -35,19 +35,37 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;            // of the family, beside those that the files state
   std::span<const NameRule> names;         // not owned: the family's table; empty: the common names
   std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
-  DType stored_dtype = DType::kBF16;       // what config.json states
+  std::optional<DType> stored_dtype;       // what config.json states
+};
+
+// What a family's configuration class takes for a field that config.json leaves out. transformers leaves such fields
+// out of a text_config that it saves.
+struct ClassDefaults {
+  int64_t hidden = 4096, intermediate = 22016, vocab = 151936;
+  int32_t num_layers = 32, num_heads = 32;
+  std::optional<int32_t> num_kv_heads = 32;  // absent: num_attention_heads
+  std::optional<int32_t> head_dim;           // absent: hidden_size / num_attention_heads
+  int32_t context_length = 32768;
+  double eps = 1e-6, rope_theta = 10000;  // rope_theta 0: config.json must state it
+  // The share of each head that rotates. Absent: the class rotates whole heads and reads no partial_rotary_factor.
+  std::optional<double> partial_rotary;
+};
+
+// As ClassDefaults, of the fields of experts.
+struct ExpertDefaults {
+  int64_t intermediate = 512, shared_intermediate = 512, num_experts = 512, experts_per_token = 10;
 };
 
 // The fields that all families share, from the text part of `root` (text_config, or root itself). Every number is
 // range-checked. Error kModelFile names the key.
-ModelConfig common_config(const JsonValue& root);
+ModelConfig common_config(const JsonValue& root, const ClassDefaults& defaults);
 // Whether the parts fit together, once the family has filled them in. Error kModelFile or kUnsupported.
 void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
 // What rope_parameters or rope_scaling states goes over what `config` has; a type that it does not state is "default".
 void read_rope(const JsonValue& rope, RotaryConfig& config);
-// Of the weights, as stated: bfloat16 when it is not. Error kModelFile for another name than the three float dtypes.
-DType stored_dtype_of(const JsonValue& root);
+// The dtype of the weights where it is stated. Error kModelFile for another name than the three float dtypes.
+std::optional<DType> stored_dtype_of(const JsonValue& root);
 
 // eos ids of config.json and generation_config.json together with the family's own, `ids`. What is no id below `vocab`
 // could end nothing: it is left out with a warning to `log`.

@@ -14,6 +14,7 @@
 #include "headrace/models/families.h"
 #include "headrace/models/reference_defaults.h"
 #include "headrace/weights/checkpoint_files.h"
+#include "headrace/weights/mapped_file.h"
 
 namespace headrace {
 namespace {
@@ -41,9 +42,9 @@ constexpr std::array kModels = {
     Row{"Qwen3MoeForCausalLM", qwen3_moe_config},
     Row{"Qwen3NextForCausalLM", qwen3_next_config},
     Row{"Qwen3_5ForCausalLM", qwen3_5_config},
-    Row{"Qwen3_5MoeForCausalLM", qwen3_5_config},
+    Row{"Qwen3_5MoeForCausalLM", qwen3_5_moe_config},
     Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
-    Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_config},
+    Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_moe_config},
     Row{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule},
     Row{"DreamModel", dream_config},
     Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
@@ -77,7 +78,7 @@ const Row& find(const JsonValue& root) {
     for (const Row& row : kModels) {
       if (row.architecture == name) return row;
     }
-    asked += (asked.empty() ? "" : ", ") + name;
+    asked += (asked.empty() ? "" : ", ") + printable(name);
   }
   for (const Row& row : kModels) built += (built.empty() ? "" : ", ") + std::string(row.architecture);
   throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
@@ -98,15 +99,29 @@ std::string repository_name(const std::filesystem::path& directory) {
   return full.filename().string();
 }
 
+// The family's default is an id of its released vocabulary. One that the caller states is held against the vocabulary
+// with the other options of decoding (decoding_checks.h).
+void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated, ModelConfig& config) {
+  std::optional<int32_t>& mask = config.diffusion->mask_token_id;
+  if (mask && stated) mask = stated;
+  HR_REQUIRE(!mask || stated || *mask < config.vocab, ErrorCode::kModelFile, root.where(),
+             " has no mask_token_id, and the family's, ", mask.value_or(0), ", is outside a vocabulary of ",
+             config.vocab, "; --mask-token-id states another");
+}
+
 Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
   if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
   JsonValue root = read_json_file(directory / "config.json");
   const Row& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
-  const auto surprise =
+  auto surprise =
       row.named != nullptr ? row.named(root, repository_name(directory), config) : std::optional<std::string>();
-  if (config.diffusion) config.diffusion->reference = reference_defaults(row.architecture);
+  if (options.block_size) surprise.reset();
+  if (config.diffusion) {
+    config.diffusion->reference = reference_defaults(row.architecture);
+    set_mask_token(root, options.mask_token_id, config);
+  }
   check(config);
   HR_REQUIRE(config.diffusion || text_config_of(root).bool_or("is_causal", true), ErrorCode::kUnsupported, root.where(),
              " has is_causal false, which is not built for ", config.architecture);
@@ -118,22 +133,30 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
   return {std::move(root), row, std::move(config), surprise};
 }
 
+// What config.json states, else what the files hold, else bfloat16; float16 is computed with in float32.
+DType computed_dtype(const JsonValue& root, const ModelConfig& config, const Checkpoint& checkpoint,
+                     const ModelOptions& options) {
+  const auto stored = config.stored_dtype ? config.stored_dtype : checkpoint.float_dtype();
+  if (stored != DType::kF16) return stored.value_or(DType::kBF16);
+  if (options.log) {
+    options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));
+  }
+  return DType::kF32;
+}
+
 std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
   const auto [root, row, config, surprise] = read_stated(directory, options);
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
-  const DType stored = config.stored_dtype == DType::kF16 ? DType::kF32 : config.stored_dtype;
-  if (config.stored_dtype == DType::kF16 && !options.dtype && options.log) {
-    options.log(LogLevel::kWarning, str(root.where(), ": weights of float16 are computed with in float32"));
-  }
-  const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
-  const LayerContext context{.ops = ops,
-                             .op = options.context,
-                             .dtype = options.dtype.value_or(stored),
-                             .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   Checkpoint checkpoint =
       options.random_weights
           ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
           : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
+  const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
+  const LayerContext context{
+      .ops = ops,
+      .op = options.context,
+      .dtype = options.dtype ? *options.dtype : computed_dtype(root, config, checkpoint, options),
+      .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);

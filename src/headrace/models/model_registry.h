@@ -15,7 +15,9 @@ namespace headrace {
 class SigbusGuard;
 
 struct ModelOptions {
-  std::optional<DType> dtype;  // of activations; absent: the checkpoint's, float32 for float16
+  std::optional<DType> dtype;  // of activations; absent: what config.json states, else the files'; float32 for float16
+  // What the caller states where config.json does not, or states another.
+  std::optional<int32_t> mask_token_id, block_size;
   const OpSet* ops = nullptr;  // not owned; null: those of the best backend on the CPU
   OpContext context;
   DeviceRuntime* runtime = nullptr;        // where the model runs, whose ops are given; not owned; null: the CPU's

@@ -5,7 +5,7 @@
 namespace headrace {
 
 ModelConfig qwen2_config(const JsonValue& root) {
-  ModelConfig c = common_config(root);
+  ModelConfig c = common_config(root, {});
   c.attention.qkv_bias = HasBias::kYes;
   return c;
 }

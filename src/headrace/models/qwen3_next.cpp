@@ -24,7 +24,6 @@ void read_gdn(const JsonValue& text, ModelConfig& c) {
       c.layer_types[static_cast<size_t>(i)] = full ? LayerType::kFullAttention : LayerType::kLinearAttention;
     }
   }
-  if (!c.rotary.partial_rotary_factor) c.rotary.partial_rotary_factor = 0.25;  // the default of the family's files
   c.norm_form = c.attention.norm_form = WeightForm::kPlusOne;
   c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;
   c.attention.output_gate = SelfAttentionConfig::OutputGate::kYes;
@@ -33,10 +32,16 @@ void read_gdn(const JsonValue& text, ModelConfig& c) {
 }
 
 ModelConfig qwen3_next_config(const JsonValue& root) {
-  ModelConfig c = common_config(root);
+  ModelConfig c = common_config(root, {.hidden = 2048,
+                                       .intermediate = 5632,
+                                       .num_layers = 48,
+                                       .num_heads = 16,
+                                       .num_kv_heads = 2,
+                                       .head_dim = 256,
+                                       .partial_rotary = 0.25});
   const JsonValue& text = text_config_of(root);
   read_gdn(text, c);
-  read_moe(text, c);
+  read_moe(text, {}, c);
   c.gdn.layout = GatedDeltaNetConfig::Layout::kGrouped;
   const bool renormalise = text.bool_or("norm_topk_prob", true);
   c.moe.router.norm_topk_prob =

@@ -8,6 +8,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/file_exists.h"
+#include "headrace/base/foreign_content.h"
 #include "headrace/text/bpe.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/detokenizer.h"
@@ -202,6 +203,7 @@ std::string read_file(const std::string& path) {
   HR_REQUIRE(in, ErrorCode::kIo, path, ": cannot be opened: ", std::generic_category().message(errno));
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   HR_REQUIRE(!in.bad(), ErrorCode::kIo, path, ": cannot be read");
+  refuse_foreign_content(path, text);
   return text;
 }
 

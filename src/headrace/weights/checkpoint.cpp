@@ -24,6 +24,7 @@ struct Checkpoint::State {
   };
 
   std::vector<SafetensorsFile> files;
+  AbsentTensors absent;
   std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
   std::optional<RandomSource> random;
   std::span<const NameRule> rules;  // not owned
@@ -50,9 +51,49 @@ struct Checkpoint::State {
 
   const Stored& at(std::string_view name) const {
     const auto found = stored.find(name);
+    const auto listed = absent.find(name);
+    HR_REQUIRE(listed == absent.end(), ErrorCode::kModelFile, listed->second, ": tensor '", printable(name),
+               "' is listed in the index and not in the file");
     HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? "checkpoint" : files.front().name(),
                ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
     return found->second;
+  }
+
+  // The layout under which the text model is stored; null for a family with names of its own.
+  const TextLayout* layout() const {
+    const auto is_used = [this](const TextLayout& l) { return stored.contains(str(l.body, "embed_tokens.weight")); };
+    const auto found = std::ranges::find_if(kTextLayouts, is_used);
+    return found != kTextLayouts.end() ? &*found : nullptr;
+  }
+
+  // An adapter of the text class says "model.layers" where a wrapped checkpoint stores "model.language_model.layers".
+  void move_to_layout(LoraAdapter& lora) const {
+    const TextLayout* own = layout();
+    if (own == nullptr) return;
+    const std::vector<std::string> weights = lora.weights();
+    const auto fits = [&](const TextLayout& from) {
+      return std::ranges::all_of(weights, [&](const std::string& weight) {
+        const std::string name = moved_name(weight, from, *own).value_or(weight);
+        return is_of_other_part(weight) || stored.contains(name) || name == str(own->head, "lm_head.weight");
+      });
+    };
+    const auto from = std::ranges::find_if(kTextLayouts, fits);
+    if (!fits(*own) && from != kTextLayouts.end()) lora.move(*from, *own);
+  }
+
+  // True when the checkpoint has the tensor. What changes nothing that the model reads is dropped: other parts, and a
+  // copy of a tied head that equals the embedding.
+  bool require_stored(LoraAdapter& lora, const std::string& weight) const {
+    if (stored.contains(weight)) return true;
+    if (is_of_other_part(weight)) return lora.drop(weight), false;
+    const TextLayout* own = layout();
+    HR_REQUIRE(own != nullptr && weight == str(own->head, "lm_head.weight"), ErrorCode::kModelFile, lora.name(), ": '",
+               printable(weight), "' is not in the checkpoint that it is to adapt");
+    const auto& [file, entry] = stored.find(str(own->body, "embed_tokens.weight"))->second;
+    lora.forget_equal_copy(weight, *file, *entry);
+    HR_REQUIRE(!lora.adapts(weight), ErrorCode::kUnsupported, lora.name(), ": changes '", weight,
+               "', which the checkpoint ties to its embedding: adapters of tied weights are not supported");
+    return false;
   }
 };
 
@@ -68,12 +109,6 @@ Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry)
   return Shape(std::span<const int64_t>(dims));
 }
 
-bool is_skipped(std::string_view name, const std::vector<std::string>& prefixes) {
-  return name.ends_with("rotary_emb.inv_freq") ||
-         std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -83,10 +118,12 @@ Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const CheckpointOptions& options) {
   auto state = std::make_unique<State>();
-  state->files = open_checkpoint_files(directory, options);
+  CheckpointFiles opened = open_checkpoint_files(directory, options);
+  state->files = std::move(opened.files);
+  state->absent = std::move(opened.absent);
   for (const SafetensorsFile& file : state->files)
     for (const SafetensorsEntry& entry : file.entries())
-      HR_ASSERT(state->stored.emplace(entry.name, State::Stored{&file, &entry}).second);
+      state->stored.emplace(entry.name, State::Stored{&file, &entry});
   state->progress = options.progress;
   state->log = options.log;
   Checkpoint checkpoint(std::move(state));
@@ -107,18 +144,25 @@ void Checkpoint::rename(std::span<const NameRule> rules) { state_->rules = rules
 
 void Checkpoint::attach(LoraAdapter adapter, int threads) {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, adapter.name(), ": random weights take no adapter");
+  state_->move_to_layout(adapter);
   for (const std::string& weight : adapter.weights()) {
-    const auto found = state_->stored.find(weight);
-    HR_REQUIRE(found != state_->stored.end(), ErrorCode::kModelFile, adapter.name(), ": '", printable(weight),
-               "' is not in the checkpoint that it is to adapt");
-    adapter.require_fits(weight, shape_of_entry(*found->second.file, *found->second.entry));
+    if (!state_->require_stored(adapter, weight)) continue;
+    const auto& [file, entry] = state_->stored.find(weight)->second;
+    adapter.require_fits(weight, shape_of_entry(*file, *entry));
+    adapter.forget_equal_copy(weight, *file, *entry);
   }
+  HR_REQUIRE(!adapter.weights().empty(), ErrorCode::kModelFile, adapter.name(),
+             ": changes no tensor that the model reads");
   if (state_->log) {
     state_->log(LogLevel::kInfo,
-                str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.rank()));
+                str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
   state_->adapter_threads = threads;
+}
+
+bool Checkpoint::is_adapted(std::string_view name) const {
+  return state_->adapter && state_->adapter->adapts(stored_name(state_->rules, name));
 }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -133,6 +177,17 @@ int64_t Checkpoint::stored_bytes() const {
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
+}
+
+std::optional<DType> Checkpoint::float_dtype() const {
+  const SafetensorsEntry* first = nullptr;
+  if (state_->files.empty()) return std::nullopt;
+  for (const SafetensorsEntry& entry : state_->files.front().entries()) {
+    const std::optional<DType> dtype = entry.dtype->dtype;
+    const bool floats = dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+    if (floats && (first == nullptr || entry.name < first->name)) first = &entry;
+  }
+  return first != nullptr ? first->dtype->dtype : std::nullopt;
 }
 
 Shape Checkpoint::shape_of(std::string_view name) const {
@@ -209,12 +264,12 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
   return state_->owned.emplace(name, std::move(copy)).first->second;
 }
 
-void Checkpoint::require_all_used(const std::vector<std::string>& skipped_prefixes) const {
+void Checkpoint::require_all_used(std::span<const std::string_view> skipped_prefixes) const {
   const State::Stored *first = nullptr, *first_skipped = nullptr;
   int64_t count = 0, num_skipped = 0;
   for (const auto& [name, stored] : state_->stored) {
     if (state_->used.contains(name)) continue;
-    const bool skipped = is_skipped(name, skipped_prefixes);
+    const bool skipped = is_of_other_part(name, skipped_prefixes);
     const State::Stored*& one = skipped ? first_skipped : first;
     if (one == nullptr) one = &stored;
     ++(skipped ? num_skipped : count);

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "headrace/base/tensor.h"
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
+#include "headrace/weights/other_parts.h"
 #include "headrace/weights/random_tensor.h"
 
 namespace headrace {
@@ -44,10 +46,12 @@ class Checkpoint {
   // family's table). Errors and names() keep to what is stored.
   void rename(std::span<const NameRule> rules);
 
-  // From here on tensor() gives the adapted weights, merged once each. Error kModelFile, naming the adapter's file and
-  // the weight, when it changes one that is not stored or has another shape, and from tensor() when it lacks one that
-  // it says it changes; kInvalidArgument on random weights.
+  // From here on tensor() gives the adapted weights, merged once each. The adapter may have been trained on another
+  // wrapper of the text model (text_layout.h). Error kModelFile, naming the adapter's file and the weight, when it
+  // changes one that is not stored or has another shape, and from tensor() when it lacks one that it says it changes;
+  // kUnsupported for a head that is not stored; kInvalidArgument on random weights.
   void attach(LoraAdapter adapter, int threads);
+  bool is_adapted(std::string_view name) const;
 
   // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`
   // is not owned and outlives the checkpoint. The CPU's changes nothing.
@@ -69,6 +73,10 @@ class Checkpoint {
   std::vector<std::string> names() const;  // sorted
   int64_t stored_bytes() const;            // of all tensors in the files; of random weights, those made so far
 
+  // The dtype of the first float tensor by name in the first file, as transformers' "auto" reads it. Absent where that
+  // file has none, and for random weights. float64 and 8-bit floats are none that headrace computes with.
+  std::optional<DType> float_dtype() const;
+
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;
 
@@ -84,7 +92,7 @@ class Checkpoint {
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary
   // frequency table (*.rotary_emb.inv_freq). Names the first unused tensor and its file, and counts the rest. What was
   // skipped is logged.
-  void require_all_used(const std::vector<std::string>& skipped_prefixes = {"model.visual.", "visual.", "mtp."}) const;
+  void require_all_used(std::span<const std::string_view> skipped_prefixes = kOtherParts) const;
 
  private:
   struct State;

@@ -1,11 +1,13 @@
 #include "headrace/weights/checkpoint_files.h"
 
-#include <algorithm>
+#include <fstream>
 #include <set>
 #include <unordered_map>
 
 #include "headrace/base/error.h"
+#include "headrace/base/foreign_content.h"
 #include "headrace/weights/config_file.h"
+#include "headrace/weights/other_parts.h"
 
 namespace headrace {
 namespace {
@@ -21,12 +23,26 @@ bool is_present(const fs::path& path) {
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
-void refuse_other_format(const fs::path& file) {
+// What the ending says, or where there is none that is known, the first bytes: Ollama's blobs have no ending.
+ForeignContent format_of(const fs::path& file) {
   const std::string extension = file.extension().string();
-  const bool gguf = extension == ".gguf";
-  const bool pickle = extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
-  HR_REQUIRE(!gguf && !pickle, ErrorCode::kUnsupported, file.string(), ": ", gguf ? "GGUF" : "pickle",
-             " weights are not supported", kSupported);
+  if (extension == ".gguf") return ForeignContent::kGguf;
+  for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt"}) {
+    if (extension == pickle) return ForeignContent::kPickle;
+  }
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return ForeignContent::kNone;
+  std::string begin(512, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(in.gcount()));
+  return foreign_content(begin);
+}
+
+void refuse_other_format(const fs::path& file) {
+  const ForeignContent kind = format_of(file);
+  const bool is_model = kind == ForeignContent::kGguf || kind == ForeignContent::kPickle;
+  if (is_model) refuse_foreign(file.string(), kind, {});
 }
 
 // Whether the weights are as they were, and only a cache is to be quantised: its scales are tensors like others.
@@ -76,34 +92,35 @@ WeightMap read_weight_map(const fs::path& index_path) {
   return map;
 }
 
-// Every tensor of the shard is mapped to it. What is left in `missing` was listed and not found.
-void check_shard(const fs::path& index, const WeightMap& map, const std::string& shard, const SafetensorsFile& file,
-                 std::set<std::string_view>& missing) {
+// Where each tensor was found. Error for one that two files hold: which of them counts is anyone's guess.
+void note_tensors(const SafetensorsFile& file, std::map<std::string_view, const SafetensorsFile*>& found) {
   for (const SafetensorsEntry& entry : file.entries()) {
-    const auto found = map.find(entry.name);
-    HR_REQUIRE(found != map.end(), ErrorCode::kModelFile, file.name(), ": tensor '", printable(entry.name),
-               "' is not in the weight_map of ", index.filename().string());
-    HR_REQUIRE(found->second == shard, ErrorCode::kModelFile, file.name(), ": tensor '", printable(entry.name),
-               "' is mapped to another shard, ", printable(found->second));
-    missing.erase(found->first);
+    const auto [at, is_new] = found.emplace(entry.name, &file);
+    HR_REQUIRE(is_new || is_of_other_part(entry.name), ErrorCode::kModelFile, file.name(), ": tensor '",
+               printable(entry.name), "' is in another shard, too: ", at->second->name());
   }
 }
 
-std::vector<SafetensorsFile> open_shards(const fs::path& directory, const CheckpointOptions& options) {
-  const fs::path index = directory / kIndexFile;
-  const WeightMap map = read_weight_map(index);
+// Shards by name; one that is missing and would hold nothing but other parts is left out.
+std::set<std::string> needed_shards(const fs::path& directory, const WeightMap& map) {
   std::set<std::string> shards;
-  std::set<std::string_view> missing;
-  for (const auto& [tensor, shard] : map) shards.insert(shard), missing.insert(tensor);
-  std::vector<SafetensorsFile> files;
-  for (const std::string& shard : shards) {
-    files.emplace_back(directory / shard, options.guard);
-    check_shard(index, map, shard, files.back(), missing);
+  for (const auto& [tensor, shard] : map) {
+    if (!is_of_other_part(tensor) || is_present(directory / shard)) shards.insert(shard);
   }
-  if (missing.empty()) return files;
-  const std::string tensor(*missing.begin());
-  throw Error(ErrorCode::kModelFile, str((directory / map.at(tensor)).string(), ": tensor '", printable(tensor),
-                                         "' is listed in ", kIndexFile, " and not in the file"));
+  return shards;
+}
+
+CheckpointFiles open_shards(const fs::path& directory, const CheckpointOptions& options) {
+  const WeightMap map = read_weight_map(directory / kIndexFile);
+  CheckpointFiles opened;
+  for (const std::string& shard : needed_shards(directory, map))
+    opened.files.emplace_back(directory / shard, options.guard);
+  std::map<std::string_view, const SafetensorsFile*> found;
+  for (const SafetensorsFile& file : opened.files) note_tensors(file, found);
+  for (const auto& [tensor, shard] : map) {
+    if (!found.contains(tensor)) opened.absent.emplace(tensor, (directory / shard).string());
+  }
+  return opened;
 }
 
 }  // namespace
@@ -118,22 +135,22 @@ void refuse_other_formats(const fs::path& model) {
   for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored)) refuse_other_format(entry.path());
 }
 
-std::vector<SafetensorsFile> open_checkpoint_files(const fs::path& directory, const CheckpointOptions& options) {
+CheckpointFiles open_checkpoint_files(const fs::path& directory, const CheckpointOptions& options) {
   std::error_code error;
   refuse_other_formats(directory);
   HR_REQUIRE(fs::is_directory(directory, error), ErrorCode::kModelFile, directory.string(),
              ": is no directory that can be read");
   refuse_quantised_config(directory);
-  std::vector<SafetensorsFile> files;
+  CheckpointFiles opened;
   if (is_present(directory / kSingleFile)) {
-    files.emplace_back(directory / kSingleFile, options.guard);
+    opened.files.emplace_back(directory / kSingleFile, options.guard);
   } else {
     HR_REQUIRE(is_present(directory / kIndexFile), ErrorCode::kModelFile, directory.string(), ": has neither ",
                kSingleFile, " nor ", kIndexFile);
-    files = open_shards(directory, options);
+    opened = open_shards(directory, options);
   }
-  for (const SafetensorsFile& file : files) refuse_quantised_tensors(file);
-  return files;
+  for (const SafetensorsFile& file : opened.files) refuse_quantised_tensors(file);
+  return opened;
 }
 
 }  // namespace headrace

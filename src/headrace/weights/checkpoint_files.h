@@ -1,6 +1,9 @@
 // Which files of a model directory hold its weights.
 #pragma once
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "headrace/weights/checkpoint.h"
@@ -13,9 +16,17 @@ namespace headrace {
 // Error kModelFile when it is another file.
 void refuse_other_formats(const std::filesystem::path& model);
 
-// The files of `directory`, opened and validated, and checked against the index if there is one; together they hold no
+// Tensors that an index lists and no shard holds, each with the path of the shard that it names.
+using AbsentTensors = std::map<std::string, std::string, std::less<>>;
+
+struct CheckpointFiles {
+  std::vector<SafetensorsFile> files;  // by name
+  AbsentTensors absent;
+};
+
+// Opens and validates the files of `directory`. An index says which files count, and what they hold is what they say;
+// a shard may be missing when the index maps nothing to it but other parts (other_parts.h). Together the files hold no
 // tensor twice. Errors as of Checkpoint::open.
-std::vector<SafetensorsFile> open_checkpoint_files(const std::filesystem::path& directory,
-                                                   const CheckpointOptions& options);
+CheckpointFiles open_checkpoint_files(const std::filesystem::path& directory, const CheckpointOptions& options);
 
 }  // namespace headrace

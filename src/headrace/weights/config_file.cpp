@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "headrace/base/foreign_content.h"
 #include "headrace/base/python_json.h"
 #include "headrace/weights/mapped_file.h"
 
@@ -175,6 +176,7 @@ JsonValue read_json_file(const std::filesystem::path& path) {
              " bytes, at most ", kMaxFileBytes, " are read");
   std::string text(file.bytes(), '\0');
   file.read(0, text.data(), text.size());
+  refuse_foreign_content(path.string(), text);
   return JsonValue::parse(text, path.string());
 }
 

@@ -8,7 +8,7 @@
 
 #include "headrace/base/file_exists.h"
 #include "headrace/base/parallel.h"
-#include "headrace/weights/config_file.h"
+#include "headrace/weights/other_parts.h"
 
 namespace headrace {
 namespace {
@@ -21,134 +21,211 @@ constexpr std::string_view kWeight = ".weight";            // of the tensor of a
 // One of several networks of a layer.
 bool is_expert(std::string_view weight) { return weight.find(".experts.") != weight.npos; }
 
-// Set when it is neither absent, null, false nor empty.
-bool is_set(const JsonValue* value) {
-  if (value == nullptr) return false;
-  if (value->kind() == JsonValue::Kind::kBool) return value->as_bool();
-  if (value->is_array()) return !value->as_array().empty();
-  if (value->is_object()) return !value->as_object().empty();
+// What PEFT stores of a module. "lora_A.weight" was "lora_A.<adapter's name>.weight" before it was saved.
+struct StoredName {
+  enum class Kind : uint8_t { kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude, kCopy, kOther } kind = Kind::kOther;
+  std::string weight;  // of the checkpoint
+};
+
+StoredName read_name(std::string_view stored) {
+  using Kind = StoredName::Kind;
+  if (!stored.starts_with(kPrefix)) return {};
+  stored.remove_prefix(kPrefix.size());
+  const size_t at = stored.rfind(".lora_");
+  if (at == stored.npos) {
+    std::string weight(stored);
+    for (const std::string_view wrapper : {".base_layer", ".modules_to_save"}) {
+      if (const size_t found = weight.rfind(wrapper); found != weight.npos) weight.erase(found, wrapper.size());
+    }
+    const bool plain = weight.ends_with(kWeight) || weight.ends_with(".bias");
+    return plain ? StoredName{Kind::kCopy, weight} : StoredName{};
+  }
+  constexpr std::pair<std::string_view, Kind> kKinds[] = {{".lora_embedding_A", Kind::kEmbeddingA},
+                                                          {".lora_embedding_B", Kind::kEmbeddingB},
+                                                          {".lora_magnitude_vector", Kind::kMagnitude},
+                                                          {".lora_A.", Kind::kA},
+                                                          {".lora_B.", Kind::kB}};
+  const std::string_view rest = stored.substr(at);
+  for (const auto& [begin, kind] : kKinds) {
+    const bool is_linear = kind == Kind::kA || kind == Kind::kB;
+    if (at > 0 && rest.starts_with(begin) && (!is_linear || rest.ends_with(kWeight)))
+      return {kind, str(stored.substr(0, at), kWeight)};
+  }
+  return {};
+}
+
+Shape shape_of(const SafetensorsEntry& entry) {
+  return Shape(std::vector<int64_t>(entry.shape.begin(), entry.shape.end()));
+}
+
+std::vector<double> transposed(const std::vector<double>& matrix, size_t columns) {
+  std::vector<double> out(matrix.size());
+  const size_t rows = matrix.size() / columns;
+  for (size_t i = 0; i < matrix.size(); ++i) out[i % columns * rows + i / columns] = matrix[i];
+  return out;
+}
+
+// A copy, since it does not always lie aligned in the file.
+Tensor tensor_of(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  Tensor copy(*entry.dtype->dtype, shape_of(entry));
+  std::memcpy(copy.data(), file.data(entry), entry.end - entry.begin);
+  return copy;
+}
+
+bool are_equal(const SafetensorsFile& file, const SafetensorsEntry& entry, const SafetensorsFile& other_file,
+               const SafetensorsEntry& other) {
+  if (entry.dtype == other.dtype)
+    return std::memcmp(file.data(entry), other_file.data(other), entry.end - entry.begin) == 0;
+  const Tensor one = tensor_of(file, entry), two = tensor_of(other_file, other);
+  for (int64_t i = 0; i < one.numel(); ++i) {
+    if (element_as_double(one, i) != element_as_double(two, i)) return false;
+  }
   return true;
 }
 
-// A classifier's adapter belongs to a head that the model here does not have.
-void refuse_other_tasks(const JsonValue& config) {
-  const std::string task = config.string_or("task_type", "CAUSAL_LM");
-  HR_REQUIRE(task == "CAUSAL_LM", ErrorCode::kUnsupported, config.where(), " has task_type '", printable(task),
-             "'; built are: CAUSAL_LM, null");
+// Row `o` of a matrix, or one element of a vector.
+std::vector<double> row_of(const TensorView& x, int64_t o) {
+  std::vector<double> row(static_cast<size_t>(x.numel() / x.dim(0)));
+  for (size_t i = 0; i < row.size(); ++i)
+    row[i] = element_as_double(x, o * static_cast<int64_t>(row.size()) + static_cast<int64_t>(i));
+  return row;
 }
 
-void refuse_other_methods(const JsonValue& config) {
-  const std::string method = config.string_or("peft_type", "LORA"), bias = config.string_or("bias", "none");
-  HR_REQUIRE(method == "LORA", ErrorCode::kUnsupported, config.where(), " has peft_type '", printable(method),
-             "'; built are: LORA");
-  HR_REQUIRE(bias == "none", ErrorCode::kUnsupported, config.where(), " has bias '", printable(bias),
-             "'; built are: none");
-  const JsonValue* init = config.find("init_lora_weights");  // some ways to begin change the base weights too
-  HR_REQUIRE(init == nullptr || !init->is_string() || init->as_string() == "gaussian", ErrorCode::kUnsupported,
-             config.where(), " has init_lora_weights '", init != nullptr && init->is_string() ? init->as_string() : "",
-             "'; built are: true, false, gaussian");
-  for (const char* key : {"use_dora",
-                          "use_qalora",
-                          "use_bdlora",
-                          "modules_to_save",
-                          "rank_pattern",
-                          "alpha_pattern",
-                          "fan_in_fan_out",
-                          "lora_bias",
-                          "megatron_config",
-                          "trainable_token_indices",
-                          "target_parameters",
-                          "layer_replication",
-                          "corda_config",
-                          "eva_config",
-                          "kasa_config",
-                          "velora_config",
-                          "monteclora_config",
-                          "arrow_config",
-                          "lora_ga_config",
-                          "loftq_config",
-                          "alora_invocation_tokens"}) {
-    HR_REQUIRE(!is_set(config.find(key)), ErrorCode::kUnsupported, config.where(), " sets ", key,
-               ", which is not supported");
-  }
+double length_of(const std::vector<double>& row) {
+  double squares = 0;
+  for (const double value : row) squares += value * value;
+  return std::sqrt(squares);
 }
+
+std::string_view module_of(std::string_view weight) { return weight.substr(0, weight.rfind('.')); }
 
 }  // namespace
 
 LoraAdapter LoraAdapter::open(const std::filesystem::path& directory, SigbusGuard* guard) {
-  const JsonValue config = read_json_file(directory / kConfigFile);
-  refuse_other_methods(config);
-  refuse_other_tasks(config);
-  const int64_t rank = config.at("r").as_int(1, 1 << 16);
-  const double alpha = config.at("lora_alpha").as_float();
-  HR_REQUIRE(alpha != 0, ErrorCode::kModelFile, config.where(),
-             " has lora_alpha 0, with which the adapter adds nothing");
-  const bool by_root = config.bool_or("use_rslora", false);  // Kalajdzievski 2023: alpha / sqrt(r)
+  LoraConfig config(read_json_file(directory / kConfigFile));
   HR_REQUIRE(file_exists(directory / kWeightsFile) || !file_exists(directory / "adapter_model.bin"),
              ErrorCode::kUnsupported, directory.string(), ": adapter_model.bin is a pickle file; supported is ",
              kWeightsFile);
-  const double divisor = by_root ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
-  return LoraAdapter(SafetensorsFile(directory / kWeightsFile, guard), LoraTargets(config), alpha / divisor, rank);
+  return LoraAdapter(SafetensorsFile(directory / kWeightsFile, guard), std::move(config));
 }
 
-LoraAdapter::LoraAdapter(SafetensorsFile file, LoraTargets targets, double scale, int64_t rank)
-    : file_(std::move(file)), targets_(std::move(targets)), scale_(scale) {
+LoraAdapter::LoraAdapter(SafetensorsFile file, LoraConfig config) : file_(std::move(file)), config_(std::move(config)) {
   for (const SafetensorsEntry& entry : file_.entries()) add(entry);
-  HR_REQUIRE(!factors_.empty(), ErrorCode::kModelFile, name(), ": has no factors");
-  for (const auto& [weight, factors] : factors_) check(weight, factors, rank);
-  adapts_experts_ = std::ranges::any_of(factors_, [](const auto& each) { return is_expert(each.first); });
+  const auto has_factors = [](const auto& each) { return each.second.a != nullptr || each.second.b != nullptr; };
+  HR_REQUIRE(std::ranges::any_of(changes_, has_factors), ErrorCode::kModelFile, name(), ": has no factors");
+  for (auto& [weight, change] : changes_) check(weight, change);
+  check_saved_modules();
+  adapts_experts_ = std::ranges::any_of(changes_, [](const auto& each) { return is_expert(each.first); });
 }
 
-// "base_model.model.<module>.lora_A.weight", or ".lora_A.<adapter's name>.weight" from before it was saved.
 void LoraAdapter::add(const SafetensorsEntry& entry) {
-  const std::string_view stored = entry.name;
-  const size_t at = stored.rfind(".lora_");
-  const bool named =
-      stored.starts_with(kPrefix) && stored.ends_with(kWeight) && at != stored.npos && at > kPrefix.size();
-  const std::string_view kind = named ? stored.substr(at + 6, 2) : std::string_view();
-  HR_REQUIRE(kind == "A." || kind == "B.", ErrorCode::kUnsupported, name(), ": tensor '", printable(entry.name),
-             "' is no factor of a linear layer, expected ", kPrefix, "<module>.lora_A.weight or lora_B");
-  HR_REQUIRE(entry.shape.size() == 2 && entry.dtype->dtype, ErrorCode::kModelFile, name(), ": tensor '",
-             printable(entry.name), "' is no matrix of floats");
-  const std::string_view module = stored.substr(kPrefix.size(), at - kPrefix.size());
-  Factors& factors = factors_[str(module, kWeight)];
-  const SafetensorsEntry*& slot = kind == "A." ? factors.a : factors.b;
+  using Kind = StoredName::Kind;
+  const StoredName read = read_name(entry.name);
+  HR_REQUIRE(read.kind != Kind::kOther, ErrorCode::kUnsupported, name(), ": tensor '", printable(entry.name),
+             "' is neither a factor nor a copy of a module's tensor, expected ", kPrefix,
+             "<module>.lora_A.weight, lora_B.weight or weight");
+  const bool is_matrix = entry.shape.size() == 2 || read.kind == Kind::kCopy || read.kind == Kind::kMagnitude;
+  HR_REQUIRE(is_matrix && entry.dtype->dtype, ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name),
+             "' is no ", is_matrix ? "tensor" : "matrix", " of floats");
+  Change& change = changes_[read.weight];
+  const bool is_a = read.kind == Kind::kA || read.kind == Kind::kEmbeddingA;
+  const SafetensorsEntry*& slot = read.kind == Kind::kCopy        ? change.copy
+                                  : read.kind == Kind::kMagnitude ? change.magnitude
+                                  : is_a                          ? change.a
+                                                                  : change.b;
   HR_REQUIRE(slot == nullptr, ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name),
              "' is there under a second name");
   slot = &entry;
+  change.is_embedding |= read.kind == Kind::kEmbeddingA || read.kind == Kind::kEmbeddingB;
 }
 
-void LoraAdapter::check(const std::string& weight, const Factors& f, int64_t rank) const {
-  HR_REQUIRE(f.a != nullptr && f.b != nullptr, ErrorCode::kModelFile, name(), ": '", printable(weight),
-             "' has no lora_", f.a == nullptr ? "A" : "B");
-  HR_REQUIRE(f.rank() == rank && static_cast<int64_t>(f.b->shape[1]) == rank, ErrorCode::kModelFile, name(), ": '",
-             printable(weight), "' has ranks ", f.rank(), " and ", f.b->shape[1], ", expected ", rank, " as in ",
-             kConfigFile);
+void LoraAdapter::check(const std::string& weight, Change& c) const {
+  if (c.a == nullptr && c.b == nullptr && c.magnitude == nullptr) return;
+  HR_REQUIRE(c.a != nullptr && c.b != nullptr, ErrorCode::kModelFile, name(), ": '", printable(weight),
+             "' has no lora_", c.a == nullptr ? "A" : "B");
+  const LoraConfig::Factors stated = config_.factors_of(module_of(weight));
+  const auto rank_a = static_cast<int64_t>(c.a->shape[0]), rank_b = static_cast<int64_t>(c.b->shape[1]);
+  HR_REQUIRE(rank_a == stated.rank && rank_b == stated.rank, ErrorCode::kModelFile, name(), ": '", printable(weight),
+             "' has ranks ", rank_a, " and ", rank_b, ", expected ", stated.rank, " as in ", kConfigFile);
+  c.rank = stated.rank, c.scale = stated.scale;
+  HR_REQUIRE(!c.is_embedding || !config_.has_magnitudes(), ErrorCode::kUnsupported, name(), ": '", printable(weight),
+             "' is an embedding under use_dora, which is not supported");
+  HR_REQUIRE((c.magnitude != nullptr) == config_.has_magnitudes(), ErrorCode::kModelFile, name(), ": '",
+             printable(weight), "' has ", c.magnitude != nullptr ? "a" : "no", " lora_magnitude_vector, use_dora in ",
+             kConfigFile, " is ", config_.has_magnitudes() ? "true" : "false");
+}
+
+// PEFT's names are ends of a module's: "norm" saves every layer's input_layernorm, too.
+void LoraAdapter::check_saved_modules() const {
+  for (const std::string& module : config_.modules_to_save()) {
+    const auto is_copy = [&](const auto& each) { return each.second.copy && module_of(each.first).ends_with(module); };
+    HR_REQUIRE(std::ranges::any_of(changes_, is_copy), ErrorCode::kModelFile, name(), ": has no copy of '",
+               printable(module), "', which modules_to_save in ", kConfigFile, " names");
+  }
+}
+
+int64_t LoraAdapter::max_rank() const {
+  int64_t rank = 0;
+  for (const auto& [weight, change] : changes_) rank = std::max(rank, change.rank);
+  return rank;
 }
 
 std::vector<std::string> LoraAdapter::weights() const {
   std::vector<std::string> names;
-  for (const auto& [weight, factors] : factors_) names.push_back(weight);
+  for (const auto& [weight, change] : changes_) names.push_back(weight);
   return names;
 }
 
+void LoraAdapter::move(const TextLayout& own, const TextLayout& stored) {
+  std::map<std::string, Change, std::less<>> moved;
+  for (const auto& [weight, change] : changes_) {
+    const auto name = is_of_other_part(weight) ? std::nullopt : moved_name(weight, own, stored);
+    moved.emplace(name.value_or(weight), change);
+  }
+  HR_REQUIRE(moved.size() == changes_.size(), ErrorCode::kModelFile, name(),
+             ": names some weights twice, under different prefixes");
+  changes_ = std::move(moved);
+  own_ = own, stored_ = stored;
+}
+
+void LoraAdapter::forget_equal_copy(std::string_view weight, const SafetensorsFile& file,
+                                    const SafetensorsEntry& entry) {
+  const auto found = changes_.find(weight);
+  const SafetensorsEntry* copy = found->second.copy;
+  if (copy == nullptr || copy->shape != entry.shape || !entry.dtype->dtype) return;
+  if (!are_equal(file_, *copy, file, entry)) return;
+  found->second.copy = nullptr;
+  if (found->second.a == nullptr) changes_.erase(found);
+}
+
 void LoraAdapter::require_fits(std::string_view weight, const Shape& shape) const {
-  const Factors& f = factors_.find(weight)->second;
-  const Shape own{static_cast<int64_t>(f.b->shape[0]), static_cast<int64_t>(f.a->shape[1])};
+  const Change& c = changes_.find(weight)->second;
+  if (c.copy != nullptr) {
+    HR_REQUIRE(shape_of(*c.copy) == shape, ErrorCode::kModelFile, name(), ": the copy of '", printable(weight), "' is ",
+               shape_of(*c.copy), ", expected ", shape, " as in the checkpoint");
+  }
+  if (c.a == nullptr) return;
+  const auto b_rows = static_cast<int64_t>(c.b->shape[0]), a_columns = static_cast<int64_t>(c.a->shape[1]);
+  const Shape own = c.is_embedding ? Shape{a_columns, b_rows} : Shape{b_rows, a_columns};
   HR_REQUIRE(own == shape, ErrorCode::kModelFile, name(), ": the factors of '", printable(weight), "' make ", own,
              ", expected ", shape);
+  if (c.magnitude == nullptr) return;
+  HR_REQUIRE(shape_of(*c.magnitude) == Shape{shape[0]}, ErrorCode::kModelFile, name(), ": the magnitudes of '",
+             printable(weight), "' are ", shape_of(*c.magnitude), ", expected ", Shape{shape[0]});
 }
 
 void LoraAdapter::require_adapts_what_it_names(std::string_view weight, const Shape& shape) const {
-  if (adapts(weight) || shape.rank() != 2 || !weight.ends_with(kWeight)) return;
+  const auto found = changes_.find(weight);
+  const bool has_factors = found != changes_.end() && found->second.a != nullptr;
+  if (has_factors || shape.rank() != 2 || !weight.ends_with(kWeight)) return;
   if (is_expert(weight) && !adapts_experts_) return;
-  HR_REQUIRE(!targets_.contains(weight.substr(0, weight.size() - kWeight.size())), ErrorCode::kModelFile, name(),
-             ": has no factors of '", printable(weight), "', which target_modules in ", kConfigFile, " names");
+  const std::string own = moved_name(weight, stored_, own_).value_or(std::string(weight));
+  HR_REQUIRE(!config_.targets().contains(module_of(own)), ErrorCode::kModelFile, name(), ": has no factors of '",
+             printable(weight), "', which target_modules in ", kConfigFile, " names");
 }
 
 std::vector<double> LoraAdapter::values(const SafetensorsEntry& entry) const {
-  const Tensor copy(*entry.dtype->dtype, {static_cast<int64_t>(entry.shape[0]), static_cast<int64_t>(entry.shape[1])});
-  std::memcpy(copy.data(), file_.data(entry), entry.end - entry.begin);  // not always aligned where it lies
+  const Tensor copy = tensor_of(file_, entry);
   std::vector<double> out(static_cast<size_t>(copy.numel()));
   for (int64_t i = 0; i < copy.numel(); ++i) {
     const double value = element_as_double(copy, i);
@@ -159,28 +236,40 @@ std::vector<double> LoraAdapter::values(const SafetensorsEntry& entry) const {
   return out;
 }
 
+LoraAdapter::Factors LoraAdapter::factors(const Change& c) const {
+  if (c.a == nullptr) return {};
+  if (!c.is_embedding) return {values(*c.a), values(*c.b)};
+  const auto rank = static_cast<size_t>(c.rank);
+  return {transposed(values(*c.b), rank), transposed(values(*c.a), static_cast<size_t>(c.a->shape[1]))};
+}
+
 // Source: Hu et al. 2021, LoRA.
 Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int threads) const {
-  const Factors& f = factors_.find(weight)->second;
-  const std::vector<double> a = values(*f.a), b = values(*f.b);
-  const auto in = static_cast<size_t>(base.dim(1)), rank = static_cast<size_t>(f.rank());
+  const Change& c = changes_.find(weight)->second;
+  const auto [a, b] = factors(c);
+  const Tensor copy = c.copy != nullptr ? tensor_of(file_, *c.copy) : Tensor();
+  const TensorView from = c.copy != nullptr ? copy.view() : base;
+  const std::vector<double> lengths = c.magnitude != nullptr ? values(*c.magnitude) : std::vector<double>();
+  const auto rank = static_cast<size_t>(c.rank);
   Tensor result(base.dtype(), base.shape());
   std::atomic<bool> overflows = false;
   parallel_for(threads, base.dim(0), [&](int64_t o) {
-    std::vector<double> delta(in);
+    std::vector<double> row = row_of(from, o), delta(row.size());
+    const bool finite = c.copy != nullptr || std::ranges::all_of(row, [](double x) { return std::isfinite(x); });
     for (size_t r = 0; r < rank; ++r) {
-      const double factor = scale_ * b[static_cast<size_t>(o) * rank + r];
-      for (size_t i = 0; i < in; ++i) delta[i] += factor * a[r * in + i];
+      const double factor = c.scale * b[static_cast<size_t>(o) * rank + r];
+      for (size_t i = 0; i < row.size(); ++i) delta[i] += factor * a[r * row.size() + i];
     }
-    for (size_t i = 0; i < in; ++i) {
-      const int64_t at = o * base.dim(1) + static_cast<int64_t>(i);
-      const double before = element_as_double(base, at);
-      set_element(result, at, before + delta[i]);
-      if (std::isfinite(before) && !std::isfinite(element_as_double(result, at))) overflows = true;
+    for (size_t i = 0; i < row.size(); ++i) row[i] += delta[i];
+    const double stretch = lengths.empty() ? 1 : lengths[static_cast<size_t>(o)] / length_of(row);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const int64_t at = o * static_cast<int64_t>(row.size()) + static_cast<int64_t>(i);
+      set_element(result, at, row[i] * stretch);
+      if (finite && !std::isfinite(element_as_double(result, at))) overflows = true;
     }
   });
-  HR_REQUIRE(!overflows, ErrorCode::kModelFile, name(), ": the factors of '", printable(weight), "' add more than ",
-             name_of(base.dtype()), " holds");
+  HR_REQUIRE(!overflows, ErrorCode::kModelFile, name(), ": the ", c.copy != nullptr ? "copy and " : "", "factors of '",
+             printable(weight), "' add more than ", name_of(base.dtype()), " holds");
   return result;
 }
 

@@ -1,58 +1,76 @@
 // A low-rank adapter in PEFT's format: for some weights W [out, in] of a checkpoint, factors A [rank, in] and
-// B [out, rank] with W' = W + scale B A.
+// B [out, rank] with W' = W + scale B A, and copies of whole tensors that take the place of the checkpoint's.
 #pragma once
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/base/tensor.h"
-#include "headrace/weights/lora_targets.h"
+#include "headrace/weights/lora_config.h"
 #include "headrace/weights/safetensors_file.h"
+#include "headrace/weights/text_layout.h"
 
 namespace headrace {
 
-// Owns its mapping. Immutable: threads may share it.
+// Owns its mapping. Threads may share it once it is fitted to a checkpoint.
 class LoraAdapter {
  public:
   // Reads adapter_config.json and adapter_model.safetensors. Error kModelFile: a file or a field is missing, a factor
-  // without its partner, ranks that disagree with the config; kUnsupported, by name: another method than LoRA, another
-  // task than a causal language model's, DoRA, biases, whole modules that were saved, ranks or alphas by pattern,
-  // pickle files.
+  // without its partner, ranks that disagree with the config, a module to save that is not there; kUnsupported, by
+  // name: what LoraConfig refuses, tensors of another kind, pickle files.
   static LoraAdapter open(const std::filesystem::path& directory, SigbusGuard* guard = nullptr);
 
-  // The names of the weights that it changes, as checkpoints store them ("model.layers.0.self_attn.q_proj.weight").
+  // The names of the tensors that it changes ("model.layers.0.self_attn.q_proj.weight").
   std::vector<std::string> weights() const;
-  bool adapts(std::string_view weight) const { return factors_.contains(weight); }
+  bool adapts(std::string_view weight) const { return changes_.contains(weight); }
 
-  // Error kModelFile unless `weight` of this shape can take its factors: both shapes are named.
+  // From here on names that were under `own` are those of a checkpoint under `stored`.
+  void move(const TextLayout& own, const TextLayout& stored);
+  void drop(std::string_view weight) { changes_.erase(changes_.find(weight)); }
+  // Forgets the copy of `weight` when it equals `entry` of the checkpoint's `file`; and the weight, when nothing else
+  // changes it.
+  void forget_equal_copy(std::string_view weight, const SafetensorsFile& file, const SafetensorsEntry& entry);
+
+  // Error kModelFile unless `weight` of this shape can take its change: both shapes are named.
   void require_fits(std::string_view weight, const Shape& shape) const;
   // Error kModelFile for a weight that the config says is adapted, and that has no factors. Experts may lie together in
   // the network that it was trained on, where none of them is a linear layer: then the adapter has factors of none.
   void require_adapts_what_it_names(std::string_view weight, const Shape& shape) const;
-  // W' in the dtype of `base` [out, in], from sums in double. `weight` is one of weights(), and fits. Error kModelFile:
-  // a factor holds NaN or an infinity, or finite ones make one.
+  // W' in the dtype of `base`, from sums in double; DoRA's rows have their magnitudes as lengths (Liu et al. 2024).
+  // `weight` is one of weights(), and fits. Error kModelFile: a tensor of the adapter holds NaN or an infinity, or
+  // finite ones make one.
   Tensor merged(std::string_view weight, const TensorView& base, int threads) const;
 
   const std::string& name() const { return file_.name(); }
-  int64_t rank() const { return factors_.begin()->second.rank(); }
+  int64_t max_rank() const;
 
  private:
-  struct Factors {
-    const SafetensorsEntry *a = nullptr, *b = nullptr;  // not owned: entries of file_
-    int64_t rank() const { return static_cast<int64_t>(a->shape[0]); }
+  // Of one weight. Entries are file_'s, not owned. Factors are there together or not at all.
+  struct Change {
+    const SafetensorsEntry *a = nullptr, *b = nullptr, *magnitude = nullptr, *copy = nullptr;
+    bool is_embedding = false;  // a [rank, rows of the table] and b [columns, rank], as PEFT stores them
+    int64_t rank = 0;
+    double scale = 0;
   };
-  LoraAdapter(SafetensorsFile file, LoraTargets targets, double scale, int64_t rank);
+  // Factors as a linear layer's: a [rank, in] and b [out, rank]. Empty without factors.
+  struct Factors {
+    std::vector<double> a, b;
+  };
+  LoraAdapter(SafetensorsFile file, LoraConfig config);
   void add(const SafetensorsEntry& entry);
-  void check(const std::string& weight, const Factors& factors, int64_t rank) const;
+  void check(const std::string& weight, Change& change) const;
+  void check_saved_modules() const;
+  Factors factors(const Change& change) const;
   std::vector<double> values(const SafetensorsEntry& entry) const;
 
   SafetensorsFile file_;
-  LoraTargets targets_;
-  double scale_;
-  std::map<std::string, Factors, std::less<>> factors_;  // by weight
+  LoraConfig config_;
+  std::map<std::string, Change, std::less<>> changes_;  // by weight
   bool adapts_experts_ = false;
+  TextLayout own_ = kTextLayouts[0], stored_ = kTextLayouts[0];
 };
 
 }  // namespace headrace

@@ -1,28 +1,10 @@
 #include "headrace/weights/lora_targets.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <algorithm>
 #include <charconv>
-#include <optional>
-
-#include "headrace/weights/mapped_file.h"
 
 namespace headrace {
 namespace {
-
-struct FreeCode {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
-struct FreeData {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-struct FreeContext {
-  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-};
-
-PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
 bool is_all_linear(const JsonValue* targets) {
   return targets != nullptr && targets->is_string() && targets->as_string() == "all-linear";
@@ -70,42 +52,19 @@ std::set<int64_t> numbers_of(const JsonValue* value) {
 
 }  // namespace
 
-struct LoraTargets::Names::Code {
-  std::string where;
-  std::unique_ptr<pcre2_code, FreeCode> compiled;
-};
-
 LoraTargets::Names::Names(const JsonValue* value) {
   if (value == nullptr || is_all_linear(value)) return;
-  if (!value->is_string()) {
+  if (value->is_string()) {
+    pattern_.emplace(value->as_string(), value->where());
+  } else {
     ends_ = value->as_strings();
-    return;
   }
-  const std::string& regex = value->as_string();
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  auto code = std::make_shared<Code>();
-  code->where = value->where();
-  code->compiled.reset(
-      pcre2_compile(units(regex), regex.size(), PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
-  HR_REQUIRE(code->compiled, ErrorCode::kModelFile, value->where(), " is '", printable(regex),
-             "', expected a regular expression: it does not compile at byte ", offset);
-  code_ = std::move(code);
 }
 
 bool LoraTargets::Names::match(std::string_view module) const {
-  const auto ends = [module](const std::string& name) { return module == name || module.ends_with("." + name); };
-  if (!code_) return std::ranges::any_of(ends_, ends);
-  constexpr uint32_t kMostSteps = 1'000'000;  // no name comes near; a hostile expression does
-  const std::unique_ptr<pcre2_match_data, FreeData> data(pcre2_match_data_create(1, nullptr));
-  const std::unique_ptr<pcre2_match_context, FreeContext> context(pcre2_match_context_create(nullptr));
-  HR_REQUIRE(data && context, ErrorCode::kOutOfMemory, code_->where, ": no memory to match");
-  pcre2_set_match_limit(context.get(), kMostSteps);
-  const int rc = pcre2_match(code_->compiled.get(), units(module), module.size(), 0, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
-                             data.get(), context.get());
-  HR_REQUIRE(rc >= 0 || rc == PCRE2_ERROR_NOMATCH, ErrorCode::kModelFile, code_->where,
-             ": the regular expression takes too long on '", printable(module), "'");
-  return rc >= 0;
+  if (pattern_) return pattern_->match(module);
+  return std::ranges::any_of(
+      ends_, [module](const std::string& name) { return module == name || module.ends_with("." + name); });
 }
 
 LoraTargets::LoraTargets(const JsonValue& config)

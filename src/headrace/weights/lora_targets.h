@@ -1,13 +1,14 @@
 // Which linear layers an adapter's config says that it changes, as PEFT reads it.
 #pragma once
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/weights/config_file.h"
+#include "headrace/weights/module_pattern.h"
 
 namespace headrace {
 
@@ -29,9 +30,8 @@ class LoraTargets {
     bool match(std::string_view module) const;
 
    private:
-    struct Code;
     std::vector<std::string> ends_;
-    std::shared_ptr<const Code> code_;  // shared by copies, since it does not change
+    std::optional<ModulePattern> pattern_;
   };
   bool in_layers(std::string_view module) const;
 

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "headrace/base/error.h"
+#include "headrace/base/human_bytes.h"
 #include "headrace/weights/mapped_file.h"
 
 namespace headrace {
@@ -153,14 +154,13 @@ void check_cover(std::string_view file, const std::vector<SafetensorsEntry>& ent
 
 uint64_t safetensors_header_bytes(std::string_view file, const unsigned char (&prefix)[kSafetensorsPrefixBytes],
                                   uint64_t file_bytes) {
-  if (std::memcmp(prefix, "version ", kSafetensorsPrefixBytes) == 0)
-    refuse(file, "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches");
   uint64_t length = 0;
   for (size_t i = 0; i < kSafetensorsPrefixBytes; ++i) length |= uint64_t{prefix[i]} << (8 * i);
   if (length > kMaxSafetensorsHeaderBytes)
     refuse(file, "the header is declared ", length, " bytes long, at most ", kMaxSafetensorsHeaderBytes, " are read");
   if (kSafetensorsPrefixBytes + length > file_bytes)
-    refuse(file, "the header is declared ", length, " bytes long, the file has ", file_bytes);
+    refuse(file, "the header is declared ", length, " bytes long, the file has ", file_bytes,
+           ": the download is not complete");
   if (length == 0) refuse(file, "the header is empty");
   return length;
 }
@@ -176,7 +176,14 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view file, st
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
-  check_cover(file, entries, data_bytes);
+  const uint64_t declared = entries.empty() ? 0 : entries.back().end;
+  check_cover(file, entries, std::max(declared, data_bytes));
+  if (declared > data_bytes) {
+    const auto before = static_cast<double>(kSafetensorsPrefixBytes + json.size());
+    refuse(file, "the download is not complete: the file has ",
+           human_bytes_of(before + static_cast<double>(data_bytes)), " of ",
+           human_bytes_of(before + static_cast<double>(declared)));
+  }
   return entries;
 }
 

@@ -1,24 +1,11 @@
 #include "headrace/weights/weight_scope.h"
 
-#include <array>
 #include <cstring>
 #include <vector>
 
+#include "headrace/weights/text_layout.h"
+
 namespace headrace {
-namespace {
-
-struct Layout {
-  const char *body, *head;
-};
-
-constexpr std::array<Layout, 3> kLayouts = {{
-    {"model.", ""},
-    {"model.language_model.", ""},
-    {"language_model.model.", "language_model."},
-}};
-
-}  // namespace
-
 TensorView WeightScope::checked(std::string_view name, const TensorView& weight) const {
   const DType dtype = weight.dtype();
   HR_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, ErrorCode::kUnsupported, "tensor '",
@@ -27,19 +14,23 @@ TensorView WeightScope::checked(std::string_view name, const TensorView& weight)
 }
 
 TextWeights find_text_weights(Checkpoint& checkpoint) {
-  std::vector<Layout> found;
-  for (const Layout& layout : kLayouts)
+  std::vector<TextLayout> found;
+  for (const TextLayout& layout : kTextLayouts)
     if (checkpoint.has(str(layout.body, "embed_tokens.weight"))) found.push_back(layout);
-  if (checkpoint.is_random()) found.push_back(kLayouts[0]);
+  if (checkpoint.is_random()) found.push_back(kTextLayouts[0]);
   HR_REQUIRE(!found.empty(), ErrorCode::kModelFile, "checkpoint: embed_tokens.weight is missing; looked under '",
-             kLayouts[0].body, "', '", kLayouts[1].body, "', '", kLayouts[2].body, "'");
+             kTextLayouts[0].body, "', '", kTextLayouts[1].body, "', '", kTextLayouts[2].body, "'");
   HR_REQUIRE(found.size() == 1, ErrorCode::kModelFile, "checkpoint: embed_tokens.weight is stored under '",
              found[0].body, "' and under '", found[1].body, "'");
-  return {WeightScope(checkpoint, found[0].body), WeightScope(checkpoint, found[0].head)};
+  return {WeightScope(checkpoint, std::string(found[0].body)), WeightScope(checkpoint, std::string(found[0].head))};
 }
 
 void check_tied_head(const TextWeights& weights, const Shape& shape) {
   const WeightScope lm_head = weights.head.scope("lm_head"), embed_tokens = weights.body.scope("embed_tokens");
+  for (const WeightScope& scope : {lm_head, embed_tokens}) {
+    HR_REQUIRE(!scope.is_adapted("weight"), ErrorCode::kUnsupported, "the adapter changes '", scope.full_name("weight"),
+               "', which tie_word_embeddings ties to another: adapters of tied weights are not supported");
+  }
   if (!lm_head.has("weight")) return;
   const TensorView head = lm_head.host_tensor("weight", shape), embedding = embed_tokens.host_tensor("weight", shape);
   const bool same = head.dtype() == embedding.dtype() &&

@@ -21,6 +21,7 @@ class WeightScope {
 
   WeightScope scope(std::string_view name) const { return WeightScope(*checkpoint_, full_name(name) + "."); }
   bool has(std::string_view name) const { return checkpoint_->has(full_name(name)); }
+  bool is_adapted(std::string_view name) const { return checkpoint_->is_adapted(full_name(name)); }
   Shape shape_of(std::string_view name) const { return checkpoint_->shape_of(full_name(name)); }
   // As Checkpoint::tensor, and Error kUnsupported for a dtype that is not one of the three that layers compute with.
   TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
@@ -55,7 +56,8 @@ struct TextWeights {
 TextWeights find_text_weights(Checkpoint& checkpoint);
 
 // Of a model that ties its head to its embedding [vocab, hidden] and may store the head as well. Error kModelFile when
-// the stored one is another: no reader agrees with the next about which of them then counts.
+// the stored one is another: no reader agrees with the next about which of them then counts. Error kUnsupported when an
+// adapter changes one of them.
 void check_tied_head(const TextWeights& weights, const Shape& shape);
 
 }  // namespace headrace
