@@ -232,7 +232,7 @@ JSON
 if [[ -r /proc/meminfo ]]; then
   wide=$("$headrace" generate "$work/wide" --random-weights 1 -p x -n 1 -c 16777216 2>&1)
   check "a cache beyond the machine's memory is refused" "4 1" \
-    "$? $(grep -cE '^headrace: a KV cache of 16777216 tokens needs 17[0-9]{12} bytes: cpu: [0-9]+ bytes are available; try' <<<"$wide")"
+    "$? $(grep -cE '^headrace: a KV cache of 16777216 tokens needs 17\.[0-9] TB: cpu: [0-9.]+ [MG]B are available; try' <<<"$wide")"
 fi
 
 # A model by its name, as Hugging Face's tools store it: links to blobs.

@@ -11,9 +11,9 @@ using testing_support::refusal_of;
 
 TEST(MemoryNeed, SaysWhatIsNeededWhatIsThereAndWhatToTry) {
   const auto full = []() -> int { throw Error(ErrorCode::kOutOfMemory, "cuda:0: 7 of 9 are free"); };
-  const auto known = refusal_of([&] { with_need({.what = "a table", .bytes = 12, .advice = "fewer rows"}, full); });
+  const auto known = refusal_of([&] { with_need({.what = "a table", .bytes = 51712, .advice = "fewer rows"}, full); });
   EXPECT_EQ(known.code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(known.sentence, "a table needs 12 bytes: cuda:0: 7 of 9 are free; try fewer rows");
+  EXPECT_EQ(known.sentence, "a table needs 51.7 kB: cuda:0: 7 of 9 are free; try fewer rows");
   const auto open = refusal_of([&] { with_need({.what = "a table", .advice = "fewer rows"}, full); });
   EXPECT_EQ(open.sentence, "a table: cuda:0: 7 of 9 are free; try fewer rows");
 }

@@ -98,7 +98,7 @@ TEST(DeviceFault, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTry) {
       [&] { const ModelRunner runner(model, {.runtime = &scarce, .num_pages = 100, .page_size = 16}); });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "a KV cache of 1600 tokens needs 51712 bytes: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
+            "a KV cache of 1600 tokens needs 51.7 kB: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
             "free; try a smaller max_model_len");
 }
 
@@ -110,7 +110,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "a pool of 20 recurrent states needs 8400 bytes: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
+            "a pool of 20 recurrent states needs 8.4 kB: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
             "try a smaller max_model_len, or fewer states (kept_states)");
 }
 
@@ -122,7 +122,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "attention in steps of 512 rows needs 49216 bytes: cuda:0: could not allocate 49216 bytes; 7 of 9 are "
+            "attention in steps of 512 rows needs 49.2 kB: cuda:0: could not allocate 49216 bytes; 7 of 9 are "
             "free; try a smaller max_model_len");
 }
 

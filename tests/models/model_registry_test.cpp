@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 
+#include "headrace/base/human_bytes.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/weights/checkpoint.h"
 #include "headrace/weights/config_file.h"
@@ -174,7 +175,7 @@ TEST(ModelRegistry, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTryOfRandomWe
     const std::filesystem::path folder = golden_folder("qwen3");
     const int64_t stored = Checkpoint::open(folder, {}).stored_bytes();
     const std::string needed = random ? str("loading random weights for ", folder.string())
-                                      : str("loading the weights in ", folder.string(), " needs ", stored, " bytes");
+                                      : str("loading the weights in ", folder.string(), " needs ", human_bytes(stored));
     EXPECT_TRUE(said.starts_with(needed + ": cuda:0: could not allocate ")) << said;
     EXPECT_TRUE(said.ends_with(" bytes; 7 of 9 are free; try another device (--device)")) << said;
   }

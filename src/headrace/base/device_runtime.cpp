@@ -9,6 +9,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/host_memory.h"
+#include "headrace/base/human_bytes.h"
 
 namespace headrace {
 namespace {
@@ -47,7 +48,7 @@ class CpuRuntime final : public DeviceRuntime {
     const bool huge = bytes >= kHugeThreshold;
     const size_t alignment = huge ? kHugePage : kAlignment;
     void* memory = std::aligned_alloc(alignment, round_up(bytes == 0 ? 1 : bytes, alignment));
-    HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu: could not allocate ", bytes, " bytes");
+    HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu: could not allocate ", human_bytes(bytes));
     if (huge) madvise(memory, round_up(bytes, kHugePage), MADV_HUGEPAGE);  // a hint: failure costs speed alone
     held_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     return memory;
@@ -76,7 +77,8 @@ class CpuRuntime final : public DeviceRuntime {
     if (held < asked_.load(std::memory_order_relaxed) + kAskEvery) return;
     const auto available = available_host_memory();
     HR_REQUIRE(!available || static_cast<int64_t>(bytes) + kAskEvery <= *available, ErrorCode::kOutOfMemory,
-               "cpu: could not allocate ", bytes, " bytes; ", *available, " are left, and ", kAskEvery, " stay free");
+               "cpu: could not allocate ", human_bytes(bytes), "; ", human_bytes(available.value_or(0)),
+               " are left, and ", human_bytes(kAskEvery), " stay free");
     asked_.store(held, std::memory_order_relaxed);
   }
 

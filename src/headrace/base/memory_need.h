@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "headrace/base/error.h"
+#include "headrace/base/human_bytes.h"
 
 namespace headrace {
 
@@ -16,14 +17,14 @@ struct MemoryNeed {
 };
 
 // What `make` returns. Its Error kOutOfMemory, which says what is there, is thrown anew with what is needed before it
-// and what to try behind: "a KV cache of 1600 tokens needs 51712 bytes: <its text>; try a smaller max_model_len".
+// and what to try behind: "a KV cache of 1600 tokens needs 51.7 kB: <its text>; try a smaller max_model_len".
 template <class Make>
 decltype(auto) with_need(const MemoryNeed& need, const Make& make) {
   try {
     return make();
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kOutOfMemory) throw;
-    const std::string bytes = need.bytes ? str(" needs ", *need.bytes, " bytes") : "";
+    const std::string bytes = need.bytes ? str(" needs ", human_bytes(*need.bytes)) : "";
     throw Error(ErrorCode::kOutOfMemory, str(need.what, bytes, ": ", e.what(), "; try ", need.advice));
   }
 }

@@ -6,6 +6,7 @@
 #include "headrace/attention/gdn_attn_backend.h"
 #include "headrace/base/device_runtime.h"
 #include "headrace/base/host_memory.h"
+#include "headrace/base/human_bytes.h"
 #include "headrace/base/memory_need.h"
 #include "headrace/engine/graph_sizes.h"
 
@@ -34,7 +35,7 @@ std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& 
   return with_need({.what = what, .bytes = bytes, .advice = kShorter}, [&] {
     if (runtime.device().type == DeviceType::kCPU) {
       const int64_t available = available_host_memory().value_or(bytes);
-      HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", available, " bytes are available");
+      HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", human_bytes(available), " are available");
     }
     return std::make_unique<KVPool>(config, runtime);
   });

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "headrace/base/error.h"
+#include "headrace/base/human_bytes.h"
 #include "headrace/base/parallel.h"
 
 namespace headrace::cpu {
@@ -18,7 +19,8 @@ struct Free {
 std::unique_ptr<float, Free> allocate(long floats) {
   const auto bytes = static_cast<size_t>(floats) * sizeof(float);
   auto* const memory = static_cast<float*>(::operator new(bytes, kAlignment, std::nothrow));
-  HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu kernels: no memory for ", bytes, " bytes of scratch");
+  HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu kernels: no memory for ", human_bytes(bytes),
+             " of scratch");
   return std::unique_ptr<float, Free>(memory);
 }
 

@@ -2,6 +2,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/host_memory.h"
+#include "headrace/base/human_bytes.h"
 #include "headrace/kernels/cuda/memory_left.h"
 
 namespace headrace::cuda {
@@ -26,7 +27,7 @@ void check_pinned(cudaError_t status, size_t bytes) {
   if (status == cudaErrorMemoryAllocation) {
     throw Error(ErrorCode::kOutOfMemory, could_not_pin(bytes, available_host_memory()));
   }
-  throw_failed(status, str("allocating ", bytes, " bytes of pinned memory").c_str());
+  throw_failed(status, str("allocating ", human_bytes(bytes), " of pinned memory").c_str());
 }
 
 }  // namespace headrace::cuda

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "headrace/base/error.h"
+#include "headrace/base/human_bytes.h"
 
 namespace headrace::cuda {
 
@@ -14,15 +15,15 @@ struct MemoryLeft {
   size_t available = 0, total = 0;
 };
 
-// To stand behind a sentence: "; 7 of 9 bytes are free", or nothing.
+// To stand behind a sentence: "; 7.0 GB of 9.0 GB are free", or nothing.
 inline std::string said_of(const MemoryLeft& left) {
-  return left.total == 0 ? "" : str("; ", left.available, " of ", left.total, " bytes are free");
+  return left.total == 0 ? "" : str("; ", human_bytes(left.available), " of ", human_bytes(left.total), " are free");
 }
 
 // Pinned memory is the host's: another device has no more of it.
 inline std::string could_not_pin(size_t bytes, std::optional<int64_t> available) {
-  return str("cuda: could not pin ", bytes, " bytes of the host's memory",
-             available ? str("; ", *available, " are available") : "");
+  return str("cuda: could not pin ", human_bytes(bytes), " of the host's memory",
+             available ? str("; ", human_bytes(*available), " are available") : "");
 }
 
 }  // namespace headrace::cuda

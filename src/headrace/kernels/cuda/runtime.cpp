@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "headrace/base/device_runtime.h"
+#include "headrace/base/human_bytes.h"
 #include "headrace/base/memory_need.h"
 #include "headrace/kernels/cuda/device_check.h"
 #include "headrace/kernels/cuda/matmul/blas_plans.h"
@@ -137,7 +138,7 @@ void* Runtime::allocate(size_t bytes) {
   cudaGetLastError();
   if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMalloc");  // a fault of an earlier kernel
   throw Error(ErrorCode::kOutOfMemory,
-              str(to_string(device()), ": could not allocate ", bytes, " bytes", said_of(memory_left())));
+              str(to_string(device()), ": could not allocate ", human_bytes(bytes), said_of(memory_left())));
 }
 
 void Runtime::release(void* memory, size_t bytes) noexcept {
