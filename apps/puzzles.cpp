@@ -253,7 +253,7 @@ int eval_puzzles(const PuzzleFlags& flags, Output output) {
   std::optional<OutputFile> svg;
   if (!flags.svg.empty()) svg.emplace(flags.svg);
   catch_interrupts();
-  const Outcome outcome = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
+  const Outcome outcome = run_all(flags, model_directory(flags.model, "puzzle-diffusion"));
   write_out(output == Output::kJson ? json_of(outcome) : table(outcome));
   if (svg) svg->write(curve(outcome.runs));
   return outcome.complete() ? 0 : kInterrupted;
