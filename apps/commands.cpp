@@ -102,6 +102,17 @@ void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
   checked_strategy(model, options, params_of(flags.sampling, {}));
 }
 
+// The options of the model; before it is loaded for nothing, what can be known to be wrong is refused.
+LLMOptions checked_options(const GenerateFlags& flags, const std::string& prompt) {
+  validate(params_of(flags.sampling, {}));
+  check_decoding(flags.decoding, flags.sampling.params.decoding);
+  LLMOptions options = options_of(flags.model);
+  set_decoding(options, flags.decoding);
+  refuse_empty(prompt, flags, options);
+  refuse_params(flags, options);
+  return options;
+}
+
 // JSON has no infinity.
 std::string threshold_json(std::optional<float> threshold) {
   if (!threshold) return "null";
@@ -177,6 +188,8 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       steps_json(llm.engine()));
 }
 
+constexpr int kAnyWidth = 1000;  // of a file or a pipe
+
 std::string summary(const Completion& c, LLM& llm, const Timings& t) {
   using Line = StatusLine;
   const bool token_by_token = llm.config().strategy == "autoregressive";
@@ -184,7 +197,7 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
                       .timings = t,
                       .decoding = token_by_token ? Line::Decoding::kTokenByToken : Line::Decoding::kBlocks,
                       .runs = llm.device().type == DeviceType::kCPU ? Line::Runs::kOnHost : Line::Runs::kOnDevice,
-                      .columns = terminal_size(STDERR_FILENO).value_or(TerminalSize{}).columns});
+                      .columns = terminal_size(STDERR_FILENO).value_or(TerminalSize{.columns = kAnyWidth}).columns});
 }
 
 // Where neither the model nor -n nor a stop text ended the text.
@@ -218,15 +231,10 @@ int generate(GenerateFlags flags) {
   const std::string prompt = prompt_of(flags);
   const bool nothing = flags.sampling.params.max_tokens == 0;
   if (nothing) flags.sampling.params.max_tokens = 1;  // the engine makes a token or more
-  validate(params_of(flags.sampling, {}));            // before a model is loaded for nothing
-  check_decoding(flags.decoding, flags.sampling.params.decoding);
-  LLMOptions options = options_of(flags.model);
-  set_decoding(options, flags.decoding);
-  refuse_empty(prompt, flags, options);
-  refuse_params(flags, options);
-  warn(options, about_words);
-  warn(options, not_utf8("the prompt", prompt));
-  warn(options, escape_warning(flags));
+  const LLMOptions options = checked_options(flags, prompt);
+  for (const auto& sentence : {about_words, not_utf8("the prompt", prompt), escape_warning(flags)}) {
+    warn(options, sentence);
+  }
   catch_interrupts();
   LoadedModel model(flags.model, options);
   LLM& llm = *model;

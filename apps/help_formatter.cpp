@@ -169,7 +169,7 @@ std::string help_of(const CLI::App& command, const std::string& path, HelpLength
   const bool brief = length == HelpLength::kShort && page != nullptr && !page->common.empty();
   const std::string what = command.get_description();
   std::string out = wrapped(command.get_parent() == nullptr ? what : path + ": " + what, 0, 0, columns) +
-                    "\n\nUsage: " + path + " " + usage_of(command, page) + "\n" + commands_of(command, columns) +
+                    "\n\n" + wrapped("Usage: " + path + " " + usage_of(command, page), 0, 7, columns) + "\n" + commands_of(command, columns) +
                     (brief ? common_options(command, *page, columns) : all_options(command, columns)) +
                     examples_of(page, columns);
   if (brief && !page->more.empty()) out += "\n" + wrapped(std::string(page->more), 0, 0, columns) + "\n";

@@ -24,7 +24,7 @@ std::string status_line(const StatusLine& line) {
   }
   if (decoding == StatusLine::Decoding::kBlocks) {
     parts.push_back(counted(c.num_forwards, "forward"));
-    if (c.num_visible > 0) parts.push_back(fmt::format("{:.2f} tokens per forward", c.tokens_per_forward()));
+    if (c.num_visible > 0) parts.push_back(fmt::format("{:.2f} tokens/forward", c.tokens_per_forward()));
   }
   if (runs == StatusLine::Runs::kOnDevice)
     parts.push_back(fmt::format("device ready after {:.2f} s", t.device_start_s));

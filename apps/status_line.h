@@ -11,7 +11,7 @@ struct Timings {
   double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
 };
 
-// "[120 tokens, 516 tokens/s, first after 0.02 s]\n"; of block diffusion also "12 forwards, 10.00 tokens per forward",
+// "[120 tokens, 516 tokens/s, first after 0.02 s]\n"; of block diffusion also "12 forwards, 10.00 tokens/forward",
 // of a device the time until it was ready. What does not fit into `columns` is left out from the end.
 struct StatusLine {
   const Completion& completion;  // not owned
