@@ -54,7 +54,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
   const Device device = open_device(options.device, options.log).device();
   options.device = to_string(device);
   const double device_start = seconds_since(start);
-  LLM llm(model_directory(flags.model), options);
+  LLM llm(model_directory(flags), options);
   const bool on_cpu = device.type == DeviceType::kCPU;
   if (!on_cpu) {
     report({.name = "start of " + to_string(device), .median_s = device_start, .limit_rate = std::nullopt});
@@ -72,7 +72,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
                        .limit = bench::Result::Limit::kRead}));
   for (const int32_t requests : parallel) bench_batch(llm, requests, input_len);
   constexpr int32_t kPrompt = 16384;
-  if (on_cpu || flags.max_model_len <= kPrompt) return;  // on a device with a context that holds it
+  if (on_cpu || llm.config().max_context_len <= kPrompt) return;  // on a device with a context that holds it
   report({.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
           .median_s = prefill_seconds(llm, kPrompt),
           .flops = info.bytes_multiplied() * kPrompt,  // without attention: two for each weight of 2 bytes
@@ -93,8 +93,9 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("the model", flags.model);
+  refuse("--revision", flags.revision);
   refuse("--adapter", flags.adapter);
-  refuse("-c", flags.max_model_len > 0 ? std::to_string(flags.max_model_len) : "");
+  refuse("-c", flags.max_model_len != 0 ? std::to_string(flags.max_model_len) : "");
   refuse("--deterministic", flags.deterministic ? "yes" : "");
   refuse("--device", flags.device);
   refuse("--dtype", flags.dtype);
@@ -119,7 +120,7 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {
-    LLM llm(model_directory(flags.model), options_of(flags));
+    LLM llm(model_directory(flags), options_of(flags));
     if (what == "blocks") bench_blocks(llm, parallel, input_len.value_or(256));
     if (what == "canvases") bench_canvases(llm);
     if (what == "chat") bench_chat(llm, report);

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cctype>
+#include <random>
 #include <string_view>
 
 #include "known_elsewhere.h"
@@ -27,14 +29,49 @@ bool may_stick(const CLI::Option& option, std::string_view rest) {
 
 // The name in a word that begins with '-', without what stands behind '=' or sticks to a short name.
 std::string option_name(const CLI::App& command, const std::string& word) {
-  if (known_elsewhere(word)) return word;
   if (word.starts_with("--")) return word.substr(0, word.find('='));
   const std::string name = word.substr(0, 2);
+  if (known_elsewhere(word)) return word;
   const CLI::Option* option = command.get_option_no_throw(name);
   return option != nullptr && may_stick(*option, std::string_view(word).substr(2)) ? name : word;
 }
 
+bool has_option(const CLI::App& command, const std::string& name) {
+  return name.starts_with('-') && command.get_option_no_throw(name) != nullptr;
+}
+
+// The option of `command` that is meant by `name`, or `name` itself.
+std::string option_here(const CLI::App& command, const std::string& name) {
+  if (has_option(command, name)) return name;
+  std::string dashed = name;
+  if (name.starts_with("--")) std::ranges::replace(dashed, '_', '-');
+  if (has_option(command, dashed)) return dashed;
+  const std::string same(same_option(name).value_or(""));
+  return has_option(command, same) ? same : name;
+}
+
+// Of 64 bits; people who ask for any seed want another one each time.
+std::string drawn_seed() {
+  std::random_device device;
+  return std::to_string((uint64_t{device()} << 32) | device());
+}
+
+// The value as headrace calls it. Names of types and levels are lower case; elsewhere they may be "BF16" or "INFO".
+std::string value_here(const CLI::Option& option, std::string value) {
+  const std::string name = name_in_errors(option);
+  if (name == "--seed" && value == "-1") return drawn_seed();
+  if (name.ends_with("dtype") || name == "--log-level") {
+    std::ranges::transform(value, value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  }
+  const auto same = same_value(name, value);
+  return same ? std::string(*same) : value;
+}
+
 }  // namespace
+
+std::string name_in_errors(const CLI::Option& option) {
+  return option.get_lnames().empty() ? option.get_name() : "--" + option.get_lnames().front();
+}
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -55,6 +92,11 @@ const CLI::App& parsed_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   return *command;
+}
+
+std::string path_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? "headrace" : path_of(*parent) + " " + command.get_name();
 }
 
 WordReader::Kind WordReader::read(const std::string& word) {
@@ -80,6 +122,45 @@ WordReader::Kind WordReader::read_option(const std::string& word) {
   option_ = command_->get_option(name_);
   value_next_ = takes_value(*option_) && word == name_;
   return Kind::kOption;
+}
+
+std::string WordReader::in_our_words(const std::string& word) const {
+  if (only_values_) return word;
+  if (value_next_) return value_here(*option_, word);
+  if (word.size() < 2 || !word.starts_with('-')) return word;
+  const size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+  if (equals != std::string::npos) {
+    const std::string name = option_here(*command_, word.substr(0, equals));
+    const CLI::Option* option = command_->get_option_no_throw(name);
+    const std::string value = word.substr(equals + 1);
+    return name + "=" + (option != nullptr ? value_here(*option, value) : value);
+  }
+  const std::string name = option_here(*command_, word), begin = option_name(*command_, name);
+  if (begin == name || name.starts_with("--")) return name;
+  return begin + value_here(*command_->get_option(begin), name.substr(begin.size()));  // -n-1
+}
+
+std::vector<std::string> in_our_words(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  WordReader reader(app);
+  for (const std::string& argument : arguments) {
+    words.push_back(reader.in_our_words(argument));
+    reader.read(words.back());
+  }
+  return words;
+}
+
+std::vector<std::string> with_help_options(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return {"--help"};
+  if (arguments.front() == "version") {
+    std::vector<std::string> words = arguments;
+    words.front() = "--version";
+    return words;
+  }
+  if (arguments.front() != "help") return arguments;
+  std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+  words.emplace_back("--help");
+  return words;
 }
 
 std::vector<std::string> with_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {

@@ -26,9 +26,12 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "prompt.h"
 #include "sampling_flags.h"
 #include "screen.h"
 #include "seconds_since.h"
+#include "status_line.h"
+#include "terminal.h"
 
 namespace headrace::app {
 namespace {
@@ -36,7 +39,7 @@ namespace {
 // A model with its progress on standard error.
 class LoadedModel {
  public:
-  LoadedModel(const std::string& model, LLMOptions options)
+  LoadedModel(const ModelFlags& model, LLMOptions options)
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
     const auto start = Clock::now();
     const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
@@ -69,12 +72,6 @@ class LoadedModel {
   std::unique_ptr<LLM> llm_;
 };
 
-std::string prompt_of(const GenerateFlags& flags) {
-  HR_REQUIRE(flags.prompt.has_value() || !flags.prompt_file.empty(), ErrorCode::kInvalidArgument,
-             "generate needs a prompt: --prompt TEXT, or --file FILE");
-  return flags.prompt ? *flags.prompt : read_text(flags.prompt_file);
-}
-
 // A prompt that spells special tokens has all that it needs: none is added in front.
 EncodeOptions encoding_of(const GenerateFlags& flags) {
   if (!flags.special_tokens) return {};
@@ -88,7 +85,7 @@ void warn(const LLMOptions& options, const std::optional<std::string>& sentence)
 // Before a model is loaded for nothing. Some tokenizers put a token in front, behind which an empty prompt is one.
 void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const LLMOptions& options) {
   if (!prompt.empty()) return;
-  const Tokenizer tokenizer = tokenizer_of(model_directory(flags.model.model), options);
+  const Tokenizer tokenizer = tokenizer_of(model_directory(flags.model), options);
   HR_REQUIRE(!tokenizer.encode(prompt, encoding_of(flags)).empty(), ErrorCode::kInvalidArgument,
              "the prompt is empty, expected a text: no token is put in front of it");
 }
@@ -96,7 +93,7 @@ void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const L
 // What strategy and model refuse, before weights are read. Flags first, as the engine sees fields, and would name a
 // default to go back to where a flag is to be left out.
 void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
-  const std::filesystem::path model = model_directory(flags.model.model);
+  const std::filesystem::path model = model_directory(flags.model);
   const StrategyConfig unasked;
   LLMOptions named = options;
   named.decoding.num_blocks = unasked.num_blocks;
@@ -105,10 +102,16 @@ void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
   checked_strategy(model, options, params_of(flags.sampling, {}));
 }
 
-// The device's start is no part of load_s; the others are counted from the beginning.
-struct Timings {
-  double device_start_s = 0, load_s = 0, first_token_s = 0, total_s = 0;
-};
+// The options of the model; before it is loaded for nothing, what can be known to be wrong is refused.
+LLMOptions checked_options(const GenerateFlags& flags, const std::string& prompt) {
+  validate(params_of(flags.sampling, {}));
+  check_decoding(flags.decoding, flags.sampling.params.decoding);
+  LLMOptions options = options_of(flags.model);
+  set_decoding(options, flags.decoding);
+  refuse_empty(prompt, flags, options);
+  refuse_params(flags, options);
+  return options;
+}
 
 // JSON has no infinity.
 std::string threshold_json(std::optional<float> threshold) {
@@ -185,22 +188,21 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       steps_json(llm.engine()));
 }
 
+constexpr int kAnyWidth = 1000;  // of a file or a pipe
+
 std::string summary(const Completion& c, LLM& llm, const Timings& t) {
-  const std::string strategy = llm.config().strategy == "autoregressive"
-                                   ? ""
-                                   : fmt::format("{}: {} forwards, {:.2f} tokens per forward, ", llm.config().strategy,
-                                                 c.num_forwards, c.tokens_per_forward());
-  const std::string device = llm.device().type == DeviceType::kCPU
-                                 ? ""
-                                 : fmt::format(" ({:.2f} s of it until the device was ready)", t.device_start_s);
-  return fmt::format("[{} tokens, {:.0f} tokens/s, first after {:.2f} s{}, {}{}]\n", c.num_visible,
-                     static_cast<double>(c.num_visible) / (t.total_s - t.device_start_s - t.load_s), t.first_token_s,
-                     device, strategy, llm.engine().runner().describe());
+  using Line = StatusLine;
+  const bool token_by_token = llm.config().strategy == "autoregressive";
+  return status_line({.completion = c,
+                      .timings = t,
+                      .decoding = token_by_token ? Line::Decoding::kTokenByToken : Line::Decoding::kBlocks,
+                      .runs = llm.device().type == DeviceType::kCPU ? Line::Runs::kOnHost : Line::Runs::kOnDevice,
+                      .columns = terminal_size(STDERR_FILENO).value_or(TerminalSize{.columns = kAnyWidth}).columns});
 }
 
 // Where neither the model nor -n nor a stop text ended the text.
 void warn_of_full_context(const Completion& c, const Ran& ran) {
-  if (c.finish_reason != FinishReason::kContext) return;
+  if (c.finish_reason != FinishReason::kContext || ran.params.max_tokens == kUntilFull) return;
   warn(ran.options, str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
                         " of ", ran.params.max_tokens, " new ones; -c N makes it larger"));
 }
@@ -226,18 +228,19 @@ void finish(const Completion& result, const Ran& ran, const Timings& timings) {
 
 }  // namespace
 
-int generate(const GenerateFlags& flags) {
+int generate(GenerateFlags flags) {
   const auto start = Clock::now();
+  const std::optional<std::string> about_words = place_words(flags);
   const std::string prompt = prompt_of(flags);
-  validate(params_of(flags.sampling, {}));  // before a model is loaded for nothing
-  check_decoding(flags.decoding, flags.sampling.params.decoding);
-  LLMOptions options = options_of(flags.model);
-  set_decoding(options, flags.decoding);
-  refuse_empty(prompt, flags, options);
-  refuse_params(flags, options);
-  warn(options, not_utf8("the prompt", prompt));
-  LoadedModel model(flags.model.model, options);
+  const bool nothing = flags.sampling.params.max_tokens == 0;
+  if (nothing) flags.sampling.params.max_tokens = 1;  // the engine makes a token or more
+  const LLMOptions options = checked_options(flags, prompt);
+  for (const auto& sentence : {about_words, not_utf8("the prompt", prompt), escape_warning(flags)}) {
+    warn(options, sentence);
+  }
+  LoadedModel model(flags.model, options);
   LLM& llm = *model;
+  warn(options, template_warning(flags, prompt, llm.tokenizer(), model_directory(flags.model)));
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   warn_of_large_block(options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
@@ -250,7 +253,8 @@ int generate(const GenerateFlags& flags) {
   };
   if (flags.echo_prompt) screen.text(prompt);
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
-  const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
+  const Completion result = nothing ? Completion{.prompt_ids = std::move(ids)}
+                                    : llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
   screen.finish();
   if (screen.reader_gone()) return 0;  // a closed pipe is the reader's choice
@@ -261,10 +265,10 @@ int generate(const GenerateFlags& flags) {
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
   const std::string text = read_text(file);
-  check_scores(stated_info(model_directory(flags.model), {.random_weights = flags.random_weights}));  // before weights
+  check_scores(stated_info(model_directory(flags), {.random_weights = flags.random_weights}));  // before weights
   const LLMOptions options = options_of(flags);
   warn(options, not_utf8(file == "-" ? "standard input" : file, text));
-  LoadedModel model(flags.model, options);
+  LoadedModel model(flags, options);
   LLM& llm = *model;
   const auto start = Clock::now();
   const LLM::Perplexity p = [&] {

@@ -22,9 +22,9 @@ enum class Output : unsigned char { kText, kJson };
 
 // Flags that every command with a model takes.
 struct ModelFlags {
-  std::string model, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
-                     kernel_set, adapter, log_level = "warning";
-  int threads = 0, page_size = 64, max_model_len = 0;
+  std::string model, revision, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
+                               kernel_set, adapter, log_level = "warning";
+  int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
   bool deterministic = false, require_graphs = false, no_graphs = false;
   std::optional<uint64_t> random_weights;
   SigbusGuard* guard = nullptr;  // not owned
@@ -44,6 +44,9 @@ struct DecodingFlags {
   std::vector<Read> read;  // by some strategies, and refused by the others
 };
 
+// max_tokens of a text that goes on until the context is full, unless the model ends it.
+inline constexpr int32_t kUntilFull = 1 << 30;
+
 struct SamplingFlags {
   SamplingParams params;                                               // what the others do not say
   std::optional<float> temperature, top_p, min_p, repetition_penalty;  // absent: the model's
@@ -53,13 +56,17 @@ struct SamplingFlags {
 struct GenerateFlags {
   ModelFlags model;
   DecodingFlags decoding;
+  std::vector<std::string> words;  // without an option in front of them: [MODEL] [PROMPT]
   std::optional<std::string> prompt;
   std::string prompt_file;
+  enum class Escape : unsigned char { kUnsaid, kYes, kNo } escape = Escape::kUnsaid;
   SamplingFlags sampling;
   bool special_tokens = false, json = false, logprobs = false, echo_prompt = false;
 };
 
-int generate(const GenerateFlags& flags);
+// max_tokens is 1 or more, kUntilFull, or 0: the model is loaded and the prompt read, and nothing is made.
+int generate(GenerateFlags flags);
+int list_models(Output output);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
 // `parallel`: for `model` and `blocks`, how many requests run at once, one measurement for each.

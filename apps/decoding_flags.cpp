@@ -50,32 +50,34 @@ class FlagAdder {
 
 void add_thresholds(FlagAdder flags, DecodingParams& d) {
   flags.add(DecodingOption::kThreshold, "--threshold", d.threshold,
-            "what a token must pass to be kept; default: the model's, for probabilities");
+            "keep the tokens of a pass whose confidence is at least this; default: the model's");
   flags.add(DecodingOption::kEditThreshold, "--edit-threshold", d.edit_threshold,
-            "what another token must pass to replace a kept one");
+            "replace a kept token by another one of at least this confidence");
   flags.add(DecodingOption::kRemaskThreshold, "--remask-threshold", d.remask_threshold,
-            "decided tokens become masks again where no token is as likely; default: never");
+            "make a kept token a mask again when its confidence falls below this; default: never");
   flags
       .add(DecodingOption::kAddBlock, "--add-block", d.add_block,
-           "share of a block that is decided before the next one is opened")
+           "open the next block when this share of a block is decided")
       ->capture_default_str();
   flags
       .add(DecodingOption::kStability, "--stability", d.stability,
-           "share of a block's decided tokens that its last pass chose again before the next one is opened")
+           "open the next block when the last pass chose this share of a block's decided tokens again")
       ->capture_default_str();
   flags
       .add(DecodingOption::kSemiComplete, "--semi-complete", d.semi_complete,
-           "share of a block that is decided before the next one decides a token in every pass")
+           "let the next block decide a token in every pass when this share of a block is decided")
       ->capture_default_str();
-  flags.add(DecodingOption::kCopyPenalty, "--copy-penalty", d.copy_penalty, "off the logit of the token on the left")
+  flags
+      .add(DecodingOption::kCopyPenalty, "--copy-penalty", d.copy_penalty,
+           "subtract this from the logit of the token on the left")
       ->capture_default_str();
   flags
       .add(DecodingOption::kCfgScale, "--cfg-scale", d.cfg_scale,
-           "above 0: classifier-free guidance as LLaDA's, by the same text without its prompt; a pass runs both")
+           "weight of classifier-free guidance, as LLaDA's; above 0 every pass runs twice the tokens")
       ->capture_default_str();
   flags
       .add(DecodingOption::kMaxEdits, "--max-edits", d.max_edits,
-           "passes that may change a block without masks; default: 16")
+           "passes at most that may change a block without masks; default: 16")
       ->check(CLI::Range(0, 1 << 20));
 }
 
@@ -87,26 +89,26 @@ void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
                                                {"dmax_topk_as_summed", Merge::Mode::kTopKAsSummed},
                                                {"iter_smooth_topk", Merge::Mode::kSmooth}};
   flags.add(DecodingOption::kRule, "--accept", d.rule,
-            "by what a token passes the threshold; confidence: its probability, the default, but with --schedule "
-            "reference of Dream random; margin: its lead over the second; entropy: nats, at most; entropy_bound: nats "
-            "of the surer ones together, at most; leftmost, "
-            "random: none passes, and one is kept",
+            "how the tokens of a pass are ranked; confidence: probability, the default; margin: lead over the second "
+            "token; entropy: at most --threshold nats; entropy_bound: at most so many nats of all kept ones together; "
+            "leftmost, random: one token each pass",
             kRules);
   flags
       .add(DecodingOption::kOrderTemperature, "--order-temperature", d.order_temperature,
-           "above 0: tokens are drawn by exp(score / it) where the best would be kept, as Dream's alg_temp")
+           "above 0: keep tokens drawn by exp(score / N) in place of the best ones, as Dream's alg_temp")
       ->capture_default_str();
   flags
       .add(DecodingOption::kMergeCandidates, "--merge-candidates", d.merge_candidates,
-           "tokens whose blend a place that is not final goes in as")
+           "blend this many candidates into the input of an undecided place")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   flags.add(DecodingOption::kMerge, "--merge", f.merge.mode,
-            "dmax_topk: a blend of the candidates and the mask, as long as they are together; dmax_topk_as_summed: as "
-            "long as it comes out; iter_smooth_topk: the token, and beside it "
-            "--merge-weight of the candidates",
+            "how candidates are blended; dmax_topk: with the mask, scaled to their common length; dmax_topk_as_summed: "
+            "the same, not scaled; iter_smooth_topk: added to the token with --merge-weight",
             kMerges);
-  flags.add(DecodingOption::kMerge, "--merge-weight", f.merge_weight, "of --merge iter_smooth_topk; default: 1")
+  flags
+      .add(DecodingOption::kMerge, "--merge-weight", f.merge_weight,
+           "weight of the candidates in --merge iter_smooth_topk; default: 1")
       ->check(CLI::Range(0.0, 1e3));
 }
 
@@ -115,28 +117,29 @@ void add_passes(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
                                                {"reference", Schedule::kReference}};
   static const Choices<BlockCache> kCaches = {{"yes", BlockCache::kYes}, {"no", BlockCache::kNo}};
   flags.add(DecodingOption::kSchedule, "--schedule", d.schedule,
-            "threshold: a pass keeps what passes; reference: as the family's own published loop, with its temperature, "
-            "top-k, top-p, rule and block cache where no flag says otherwise",
+            "threshold: a pass keeps every token that passes --threshold; reference: the model's own published loop, "
+            "with its temperature, top-k, top-p, --accept and --block-cache unless a flag says otherwise",
             kSchedules);
   flags
       .add(DecodingOption::kSteps, "--steps", d.steps,
-           "of --schedule reference: passes per block, for Dream over all; default: one token each")
+           "denoising passes per block, of Dream over the whole output, with --schedule reference; default: one token "
+           "each")
       ->check(CLI::Range(1, 1 << 20));
-  flags.add(DecodingOption::kMaxPasses, "--max-passes", d.max_passes, "passes that a block is decided in at most")
+  flags.add(DecodingOption::kMaxPasses, "--max-passes", d.max_passes, "passes at most in which a block is decided")
       ->check(CLI::Range(1, 1 << 20));
   flags
       .add(DecodingOption::kBlockSize, "--block-size", f.block_size,
-           "tokens denoised together, at most what the context holds; default: the model's")
+           "tokens that are denoised together; default: the model's")
       ->check(CLI::Range(1, 1 << 16));
-  flags.add(DecodingOption::kNumBlocks, "--blocks", f.num_blocks, "blocks denoised at the same time")
+  flags.add(DecodingOption::kNumBlocks, "--blocks", f.num_blocks, "blocks that are denoised at the same time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   flags.add(DecodingOption::kBlockCache, "--block-cache", f.block_cache,
-            "yes: passes over a sub-block see the others as they were; no: exact passes; default: yes, with --schedule "
-            "reference no",
+            "yes: passes over a sub-block reuse keys and values of the others; no: exact passes; default: yes, with "
+            "--schedule reference no",
             kCaches);
   flags.add(DecodingOption::kMaskTokenId, "--mask-token-id", f.mask_token_id,
-            "of an undecided token; default: the model's");
+            "id of the mask token; default: the model's");
 }
 
 }  // namespace
@@ -145,13 +148,15 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& f, SamplingParams& s) {
   std::string names = "auto";
   for (const std::string_view name : strategy_names()) names += ", " + std::string(name);
   app.option_defaults()->group("Block diffusion");
-  app.add_option("--strategy", f.strategy, "how tokens are decided: " + names)->capture_default_str();
+  app.add_option("--strategy", f.strategy, "how a block is denoised: " + names)
+      ->type_name("STRATEGY")
+      ->capture_default_str();
   const FlagAdder flags(app, f);
   add_thresholds(flags, s.decoding);
   add_choices(flags, f, s.decoding);
   add_passes(flags, f, s.decoding);
   CLI::Option* trace =
-      app.add_option("--trace", f.trace, "file for one JSON object per step: rows, blocks, decided tokens");
+      app.add_option("--trace", f.trace, "write one JSON object per step to FILE: rows, blocks, decided tokens");
   refuse_standard_output(*trace->type_name(kFile)->group("Output"));
 }
 

@@ -89,6 +89,7 @@ std::string DenoiseView::next_drawn() {
   fresh_.erase(0, c.bytes);
   if (c.value == '\n') {
     column_ = 0;
+    line_.clear();
     return text;
   }
   if (c.value == '\t') {
@@ -97,23 +98,49 @@ std::string DenoiseView::next_drawn() {
   } else if (is_control(c.value)) {
     text = kUnknown;
   }
-  const int cells = cells_of(text);
+  advance(cells_of(text));
+  line_ += text;
+  return text;
+}
+
+void DenoiseView::advance(int cells) {
   if (column_ + cells > columns_) column_ = 0;
   column_ += cells;
-  return text;
+}
+
+void DenoiseView::resize(TerminalSize terminal) {
+  rows_ = terminal.rows;
+  if (terminal.columns == columns_) return;
+  columns_ = terminal.columns;
+  if (reflow_ == Reflow::kNo) {
+    column_ = std::min(column_, columns_);
+    return;
+  }
+  column_ = 0;
+  for (std::string_view line = line_; !line.empty();) {
+    const CodePoint c = first_of(line);
+    advance(cells_of(c.value));
+    line.remove_prefix(c.bytes);
+  }
+  rows_below_ = pending_cells_ > 0 ? (column_ + pending_cells_ - 1) / columns_ : 0;
+  if (column_ == columns_ && pending_cells_ > 0) {  // what is pending begins on a row of its own now
+    --rows_below_;
+    column_ = 0;
+    broke_line_ = true;
+  }
+}
+
+std::string DenoiseView::erase_pending() const {
+  if (pending_cells_ == 0) return "";
+  std::string out = rows_below_ > 0 ? fmt::format("\x1b[{}A", rows_below_) : "";
+  out += "\r";
+  if (column_ > 0) out += fmt::format("\x1b[{}C", column_);
+  return out + "\x1b[J";
 }
 
 // Back to where the final text ends, what is new of it, then what is pending.
 std::string DenoiseView::redraw(const std::string& pending, int pending_cells) {
-  std::string out;
-  // A line that is exactly full keeps the cursor on its last cell.
-  const int rows_below = pending_cells_ > 0 ? (column_ + pending_cells_ - 1) / columns_ : 0;
-  if (rows_below > 0) out += fmt::format("\x1b[{}A", rows_below);
-  if (pending_cells_ > 0) {
-    out += "\r";
-    if (column_ > 0) out += fmt::format("\x1b[{}C", column_);
-    out += "\x1b[J";
-  }
+  std::string out = erase_pending();
   if (broke_line_ && !fresh_.empty()) {
     if (fresh_[0] == '\n') fresh_.erase(0, 1);  // the screen is on that line already
     broke_line_ = false;
@@ -123,10 +150,13 @@ std::string DenoiseView::redraw(const std::string& pending, int pending_cells) {
       pending_cells > 0) {  // so that what is pending begins on a line of its own, wherever the cursor waits
     out += "\r\n";
     column_ = 0;
+    line_.clear();
     broke_line_ = true;
   }
   out += pending;
   pending_cells_ = pending_cells;
+  // A line that is exactly full keeps the cursor on its last cell.
+  rows_below_ = pending_cells > 0 ? (column_ + pending_cells - 1) / columns_ : 0;
   return out;
 }
 

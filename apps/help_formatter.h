@@ -1,15 +1,21 @@
-// --help in 100 columns.
+// What --help and --help-all print.
 #pragma once
-#include <CLI/CLI.hpp>
-
+#include <cstddef>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace headrace::app {
 
-// CLI11's own, with descriptions broken between words. Names and choices of an option stay on one line.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_option_desc(const CLI::Option* option) const override;
-};
+enum class HelpLength : unsigned char { kShort, kFull };
+
+// The help of `command`, whose words are `path` ("headrace generate"), in lines of at most `columns`. Short: what
+// people use, with examples (help_page); full: every option with all its names, by group.
+std::string help_of(const CLI::App& command, const std::string& path, HelpLength length, size_t columns);
+
+// Two columns, `left` beside `right`, which is broken between words; below it where `left` is too wide. Ends the line.
+std::string two_columns(const std::string& left, const std::string& right, size_t columns);
 
 }  // namespace headrace::app

@@ -1,6 +1,9 @@
 #include "known_elsewhere.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
+#include <string>
 
 namespace headrace::app {
 namespace {
@@ -10,93 +13,384 @@ constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
 constexpr std::string_view kNoServer = "there is no server yet, and a command runs one request";
 constexpr std::string_view kNoChat = "no chat template is applied yet; write the turns out, with --special-tokens";
 constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
+constexpr std::string_view kNoRun =
+    "there is no chat yet; headrace generate MODEL \"TEXT\" completes a text, and headrace list names the models here";
 constexpr std::string_view kNoDownload =
-    "headrace downloads no models; give a directory, or a name in Hugging Face's cache";
+    "headrace downloads no models yet; hf download NAME (of Hugging Face's tools) stores one, and headrace generate "
+    "NAME finds it";
+constexpr std::string_view kNoRemoval =
+    "headrace only reads Hugging Face's cache; hf cache (of Hugging Face's tools) changes it";
+constexpr std::string_view kNoMaking = "headrace reads models as they are; --adapter merges a LoRA while one is loaded";
+constexpr std::string_view kNoProcesses =
+    "nothing runs in the background: a model is there as long as the command that runs it";
+constexpr std::string_view kShowModel =
+    "headrace list shows the models that are here, and generate MODEL -p TEXT -n 1 --log-level info says what one is";
 constexpr std::string_view kCacheType = "--kv-cache-dtype is that of keys and of values";
 constexpr std::string_view kAttention = "--attention-backend chooses how attention runs";
 constexpr std::string_view kSteps = "headrace chooses how much of a prompt runs at once";
 constexpr std::string_view kLog = "--log-level info says what was loaded and what runs it";
 constexpr std::string_view kMapped = "weights are mapped from their files, and no memory is locked";
+constexpr std::string_view kMemoryShare = "keys and values take what a context of -c tokens needs";
 constexpr std::string_view kNoGrammar = "no grammar binds the text";
 constexpr std::string_view kStop = "--stop TEXT ends the output";
 constexpr std::string_view kDrawn = "tokens are drawn by --temperature, --top-k, --top-p and --min-p";
 constexpr std::string_view kPenalty = "--repetition-penalty is the penalty of repeated tokens";
 constexpr std::string_view kRope = "positions are scaled as config.json says";
 constexpr std::string_view kThreads = "-t is the number of threads for prompts, too";
+constexpr std::string_view kAdapter = "--adapter takes the directory of a LoRA";
+constexpr std::string_view kNoDraft = "no second model drafts tokens; block diffusion models decide several at once";
+constexpr std::string_view kNoQuantised =
+    "no quantised weights are read; --kv-cache-dtype fp8_e4m3 is of keys and values";
+constexpr std::string_view kPrefix = "leave it out: a command has one request, which shares no prefix with others";
+constexpr std::string_view kAlgorithm =
+    "--strategy chooses how blocks are denoised: LowConfidence is multi_bd, JointThreshold multi_bd_edit";
+constexpr std::string_view kCached =
+    "--strategy dual_cache keeps keys and values of a denoised text, full_attention none";
+constexpr std::string_view kWholeLength =
+    "-n is the number of new tokens, and -c that of the prompt and these together";
+constexpr std::string_view kFloat16 =
+    "activations in float16 are not supported; float32 and bfloat16 are, and weights stored in float16 are read";
+constexpr std::string_view kCacheFormat = "keys and values are stored in float32, bfloat16, float16 or fp8_e4m3";
 
-using Words = std::map<std::string_view, std::string_view>;
+using Table = std::map<std::string_view, std::string_view>;
 
-const Words& words() {
-  static const Words kWords = {
+const Table& sentences() {
+  static const Table kSentences = {
+      // Commands.
+      {"chat", kNoRun},
+      {"complete", "headrace generate completes a text"},
+      {"completion", "there is no completion for shells yet; headrace help lists the commands"},
+      {"cp", kNoRemoval},
+      {"create", kNoMaking},
+      {"download", kNoDownload},
+      {"info", kShowModel},
+      {"ls", "headrace list shows the models that are here"},
+      {"ps", kNoProcesses},
+      {"pull", kNoDownload},
+      {"push", "headrace uploads no models"},
+      {"quantize", kNoMaking},
+      {"rm", kNoRemoval},
+      {"run", kNoRun},
+      {"serve", kNoServer},
+      {"server", kNoServer},
+      {"show", kShowModel},
+      {"stop", kNoProcesses},
+      // GPUs and memory.
+      {"-cmoe", kOnGpu},
+      {"-dev", "--device cuda, or cuda:N, chooses the GPU"},
+      {"-dt", kMapped},
+      {"-mg", kOneGpu},
+      {"--main-gpu", kOneGpu},
+      {"-ncmoe", kOnGpu},
       {"-ngl", kOnGpu},
       {"--gpu-layers", kOnGpu},
       {"--n-gpu-layers", kOnGpu},
+      {"-nkvo", kOnGpu},
+      {"--no-kv-offload", kOnGpu},
+      {"-ot", kOnGpu},
+      {"--override-tensor", kOnGpu},
+      {"-sm", kOneGpu},
+      {"--split-mode", kOneGpu},
+      {"-ts", kOneGpu},
+      {"--tensor-split", kOneGpu},
       {"-tp", kOneGpu},
+      {"--tp", kOneGpu},
+      {"--tp-size", kOneGpu},
       {"--tensor-parallel-size", kOneGpu},
+      {"-pp", kOneGpu},
+      {"--pipeline-parallel-size", kOneGpu},
+      {"-dp", kOneGpu},
+      {"--dp-size", kOneGpu},
+      {"--data-parallel-size", kOneGpu},
+      {"--ep-size", kOneGpu},
+      {"--list-devices", "headrace doctor says which GPU is here"},
+      {"--cpu-offload-gb", kOnGpu},
+      {"--gpu-memory-utilization", kMemoryShare},
+      {"--mem-fraction-static", kMemoryShare},
+      {"--no-mmap", kMapped},
+      {"--mlock", kMapped},
+      {"-fit", kMemoryShare},
+      {"--fit", kMemoryShare},
+      // Servers and batches.
       {"-np", kNoServer},
       {"--parallel", kNoServer},
+      {"-cb", kNoServer},
+      {"--cont-batching", kNoServer},
       {"--max-num-seqs", kNoServer},
+      {"--max-running-requests", kNoServer},
+      {"--max-batch-size", kNoServer},
       {"--host", kNoServer},
       {"--port", kNoServer},
-      {"serve", kNoServer},
+      {"--api-key", kNoServer},
+      {"--served-model-name", kNoServer},
+      {"--alias", kNoServer},
+      {"-b", kSteps},
+      {"--batch-size", kSteps},
+      {"-ub", kSteps},
+      {"--ubatch-size", kSteps},
+      {"--max-num-batched-tokens", kSteps},
+      {"--chunked-prefill-size", kSteps},
+      {"--max-prefill-tokens", kSteps},
+      {"--enable-prefix-caching", kPrefix},
+      {"--no-enable-prefix-caching", kPrefix},
+      {"--disable-radix-cache", kPrefix},
+      // Chat.
       {"-cnv", kNoChat},
       {"--conversation", kNoChat},
+      {"-st", kNoChat},
+      {"--single-turn", kNoChat},
       {"-sys", kNoChat},
+      {"--system", kNoChat},
       {"--system-prompt", kNoChat},
+      {"-sysf", kNoChat},
       {"--jinja", kNoChat},
       {"--chat-template", kNoChat},
-      {"chat", kNoChat},
+      {"--chat-template-file", kNoChat},
+      {"--tool-call-parser", kNoChat},
+      {"--reasoning-parser", kNoChat},
+      {"--think", kNoChat},
       {"-no-cnv", "leave it out: no chat template is applied"},
       {"--no-conversation", "leave it out: no chat template is applied"},
       {"-i", kNoDialogue},
       {"--interactive", kNoDialogue},
-      {"-hf", kNoDownload},
-      {"--hf-repo", kNoDownload},
+      {"-if", kNoDialogue},
+      {"--interactive-first", kNoDialogue},
+      {"--keepalive", kNoProcesses},
+      {"--keep-alive", kNoProcesses},
+      // Models.
+      {"-hff", kNoDownload},
+      {"--hf-file", kNoDownload},
+      {"-hft", kNoDownload},
+      {"--hf-token", kNoDownload},
+      {"-mu", kNoDownload},
+      {"--model-url", kNoDownload},
+      {"--download-dir", "HF_HUB_CACHE is the variable that names the cache of models"},
+      {"--tokenizer", "the tokenizer is that of the model's directory"},
+      {"--tokenizer-path", "the tokenizer is that of the model's directory"},
+      {"--trust-remote-code", "leave it out: no code of a checkpoint is run"},
+      {"--load-format", "weights are read from safetensors files"},
+      {"--quantization", kNoQuantised},
+      {"--load-in-8bit", kNoQuantised},
+      {"--load-in-4bit", kNoQuantised},
+      {"--lora", kAdapter},
+      {"--lora-path", kAdapter},
+      {"--lora-paths", kAdapter},
+      {"--enable-lora", kAdapter},
+      {"--use-lora", kAdapter},
+      {"-md", kNoDraft},
+      {"--model-draft", kNoDraft},
+      {"--draft", kNoDraft},
+      {"-ngld", kNoDraft},
+      {"--speculative-config", kNoDraft},
+      {"--speculative-algorithm", kNoDraft},
+      {"-mm", "a prompt is text: no images are read"},
+      {"--mmproj", "a prompt is text: no images are read"},
+      {"--image", "a prompt is text: no images are read"},
+      // How it runs.
       {"-ctk", kCacheType},
       {"-ctv", kCacheType},
       {"--cache-type-k", kCacheType},
       {"--cache-type-v", kCacheType},
       {"-fa", kAttention},
       {"--flash-attn", kAttention},
-      {"-b", kSteps},
-      {"--batch-size", kSteps},
-      {"-ub", kSteps},
-      {"--ubatch-size", kSteps},
+      {"--use-flash-attn", kAttention},
       {"-tb", kThreads},
       {"--threads-batch", kThreads},
       {"-v", kLog},
+      {"-lv", kLog},
       {"--verbose", kLog},
-      {"--no-mmap", kMapped},
-      {"--mlock", kMapped},
+      {"--log-disable", "--log-level off leaves warnings out"},
+      {"--log-file", "messages go to standard error, which 2>FILE puts into a file"},
+      {"--rope-scaling", kRope},
+      {"--rope-scale", kRope},
+      {"--rope-freq-base", kRope},
+      {"--rope-theta", kRope},
+      {"--warmup", "leave it out: there is nothing to warm up for one request"},
+      {"--no-warmup", "leave it out: there is nothing to warm up for one request"},
+      // How tokens are drawn, and what is shown.
       {"--grammar", kNoGrammar},
       {"--grammar-file", kNoGrammar},
+      {"-j", kNoGrammar},
+      {"--json-schema", kNoGrammar},
+      {"--format", "--json prints one JSON object; no grammar binds the text"},
       {"-r", kStop},
       {"--reverse-prompt", kStop},
       {"--mirostat", kDrawn},
       {"--typical", kDrawn},
       {"--typical-p", kDrawn},
+      {"--dry-multiplier", kDrawn},
+      {"--xtc-probability", kDrawn},
+      {"--samplers", kDrawn},
+      {"--top-n-sigma", kDrawn},
+      {"--num-beams", kDrawn},
+      {"--gumbel", kDrawn},
       {"--presence-penalty", kPenalty},
       {"--frequency-penalty", kPenalty},
-      {"--rope-scaling", kRope},
+      {"--repeat-last-n", "--repetition-penalty counts the tokens of the whole text"},
       {"--color", "leave it out: blocks that are denoised on a terminal are coloured without it"},
       {"--stream", "leave it out: text comes as it is made"},
       {"--do-sample", "tokens are drawn where --temperature is above 0"},
+      {"--n", "a command makes one text; another --seed draws another one"},
       {"--num-return-sequences", "a command makes one text; another --seed draws another one"},
       {"--logit-bias", "no token has a bias; --ban-end-tokens bans those that end a text"},
-      {"--quantization", "no quantised weights are read; --kv-cache-dtype fp8_e4m3 is of keys and values"},
-      {"--trust-remote-code", "leave it out: no code of a checkpoint is run"},
-      {"--gpu-memory-utilization", "keys and values take what a context of -c tokens needs"},
-      {"--lora", "--adapter takes the directory of a LoRA"},
-      {"--enforce-eager", "--no-graphs decodes without CUDA graphs"},
+      {"--n-probs", "--logprobs, with --json, adds each token's log-probability"},
+      {"--max-length", kWholeLength},
+      {"--no-display-prompt", "leave it out: the prompt is not printed"},
+      {"--display-prompt", "the prompt is not printed; --json counts its tokens"},
+      {"-sp", "leave it out: the text of special tokens is part of the output, but for end tokens"},
+      // Diffusion.
+      {"--dllm-algorithm", kAlgorithm},
+      {"--dllm-algorithm-config", "--threshold, --edit-threshold and --block-size are what its file sets"},
+      {"--use-cache", kCached},
+      {"--dual-cache", kCached},
+      {"--prefix-cache", kCached},
+      {"--cache-type", kCached},
+      {"--cache", kCached},
+      {"--eps", "the schedule of masks is fixed; --steps is the number of its passes"},
+      {"--algorithm", "--accept chooses which tokens are kept, and --strategy how blocks are denoised"},
+      {"--parallel-decoding", "--threshold keeps all tokens of a pass that are likely enough"},
+      {"--remask-stages", "--remask-threshold makes decided tokens masks again"},
+      {"--output-history", "--trace FILE writes every step"},
+      {"--diffusion-visual", "leave it out: on a terminal the blocks are shown while they are denoised"},
+      {"--diffusion-eps", "the schedule of masks is fixed; --steps is the number of its passes"},
+      {"--diffusion-algorithm", "--accept chooses which tokens are kept"},
+      {"--diffusion-add-gumbel-noise", kDrawn},
   };
-  return kWords;
+  return kSentences;
+}
+
+const Table& same_options() {
+  static const Table kOptions = {
+      {"-hf", "--model"},
+      {"-hfr", "--model"},
+      {"--hf-repo", "--model"},
+      {"--model-path", "--model"},
+      {"--model-name", "--model"},
+      {"--model-name-or-path", "--model"},
+      {"--pretrained", "--model"},
+      {"--torch-dtype", "--dtype"},
+      {"--context-length", "--max-model-len"},
+      {"--max-seq-len", "--max-model-len"},
+      {"--max-sequence-length", "--max-model-len"},
+      {"--n-ctx", "--max-model-len"},
+      {"--num-ctx", "--max-model-len"},
+      {"--num-threads", "--threads"},
+      {"--n-threads", "--threads"},
+      {"--prompt-file", "--file"},
+      {"--tokens", "--max-tokens"},
+      {"--max-new-tokens", "--max-tokens"},
+      {"--max-completion-tokens", "--max-tokens"},
+      {"--max-gen-length", "--max-tokens"},
+      {"--gen-length", "--max-tokens"},
+      {"--gen-len", "--max-tokens"},
+      {"--num-predict", "--max-tokens"},
+      {"--random-seed", "--seed"},
+      {"--repeat-penalty", "--repetition-penalty"},
+      {"--stop-strings", "--stop"},
+      {"--stop-sequence", "--stop"},
+      {"--enable-deterministic-inference", "--deterministic"},
+      {"--disable-cuda-graph", "--no-graphs"},
+      {"--enforce-eager", "--no-graphs"},
+      // Diffusion.
+      {"--alg", "--accept"},
+      {"--remasking", "--accept"},
+      {"--remasking-strategy", "--accept"},
+      {"--alg-temp", "--order-temperature"},
+      {"--bd-size", "--block-size"},
+      {"--block-length", "--block-size"},
+      {"--block-len", "--block-size"},
+      {"--diffusion-block-size", "--block-size"},
+      {"--diffusion-block-length", "--block-size"},
+      {"--buffer-size", "--blocks"},
+      {"--cfg", "--cfg-scale"},
+      {"--diffusion-cfg-scale", "--cfg-scale"},
+      {"--confidence-threshold", "--threshold"},
+      {"--accept-threshold", "--threshold"},
+      {"--decoding-strategy", "--strategy"},
+      {"--denoising-steps", "--steps"},
+      {"--diffusion-steps", "--steps"},
+      {"--max-denoising-steps", "--steps"},
+      {"--num-steps", "--steps"},
+      {"--mask-id", "--mask-token-id"},
+  };
+  return kOptions;
+}
+
+struct ValueWord {
+  std::string_view option, value, here;  // `here`: the value's name, or a sentence
+};
+
+constexpr std::array kSameValues = {
+    ValueWord{"--dtype", "bf16", "bfloat16"},
+    ValueWord{"--dtype", "fp32", "float32"},
+    ValueWord{"--dtype", "f32", "float32"},
+    ValueWord{"--dtype", "float", "float32"},
+    ValueWord{"--kv-cache-dtype", "bf16", "bfloat16"},
+    ValueWord{"--kv-cache-dtype", "f16", "float16"},
+    ValueWord{"--kv-cache-dtype", "fp16", "float16"},
+    ValueWord{"--kv-cache-dtype", "half", "float16"},
+    ValueWord{"--kv-cache-dtype", "f32", "float32"},
+    ValueWord{"--kv-cache-dtype", "fp32", "float32"},
+    ValueWord{"--kv-cache-dtype", "e4m3", "fp8_e4m3"},
+    ValueWord{"--device", "gpu", "cuda"},
+    ValueWord{"--log-level", "none", "off"},
+    ValueWord{"--log-level", "warn", "warning"},
+    ValueWord{"--max-model-len", "0", "-1"},                       // llama.cpp: the model's; kWholeContext
+    ValueWord{"--max-tokens", "-1", "1073741824"},                 // llama.cpp: no limit; kUntilFull
+    ValueWord{"--max-tokens", "-2", "1073741824"},                 // llama.cpp: until the context is full
+    ValueWord{"--accept", "low_confidence", "confidence"},         // LLaDA
+    ValueWord{"--accept", "low_confidence_static", "confidence"},  // SDAR
+    ValueWord{"--accept", "low_confidence_dynamic", "confidence"},
+    ValueWord{"--accept", "sequential", "leftmost"},
+    ValueWord{"--accept", "entropy_bounded", "entropy_bound"},
+    ValueWord{"--accept", "origin", "random"},  // Dream
+    ValueWord{"--accept", "maskgit_plus", "confidence"},
+    ValueWord{"--accept", "topk_margin", "margin"},
+    ValueWord{"--strategy", "ar", "autoregressive"},
+};
+
+constexpr std::array kRefusedValues = {
+    ValueWord{"--dtype", "f16", kFloat16},
+    ValueWord{"--dtype", "fp16", kFloat16},
+    ValueWord{"--dtype", "half", kFloat16},
+    ValueWord{"--dtype", "float16", kFloat16},
+    ValueWord{"--kv-cache-dtype", "q8_0", kCacheFormat},
+    ValueWord{"--kv-cache-dtype", "q4_0", kCacheFormat},
+    ValueWord{"--kv-cache-dtype", "int8", kCacheFormat},
+};
+
+// Long options may be spelled as Python's parameters are.
+std::string with_dashes(std::string_view word) {
+  std::string name(word);
+  if (word.starts_with("--")) std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+std::optional<std::string_view> found_in(const Table& table, std::string_view word) {
+  const auto found = table.find(with_dashes(word));
+  return found == table.end() ? std::nullopt : std::optional(found->second);
+}
+
+template <size_t N>
+std::optional<std::string_view> found_in(const std::array<ValueWord, N>& table, std::string_view option,
+                                         std::string_view value) {
+  const auto* found =
+      std::ranges::find_if(table, [&](const ValueWord& w) { return w.option == option && w.value == value; });
+  return found == table.end() ? std::nullopt : std::optional(found->here);
 }
 
 }  // namespace
 
-std::optional<std::string_view> known_elsewhere(std::string_view word) {
-  const auto found = words().find(word);
-  return found == words().end() ? std::nullopt : std::optional(found->second);
+std::optional<std::string_view> known_elsewhere(std::string_view word) { return found_in(sentences(), word); }
+
+std::optional<std::string_view> same_option(std::string_view option) { return found_in(same_options(), option); }
+
+std::optional<std::string_view> same_value(std::string_view option, std::string_view value) {
+  return found_in(kSameValues, option, value);
+}
+
+std::optional<std::string_view> value_known_elsewhere(std::string_view option, std::string_view value) {
+  return found_in(kRefusedValues, option, value);
 }
 
 }  // namespace headrace::app

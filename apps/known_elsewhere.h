@@ -1,12 +1,23 @@
-// Words of other programs' command lines.
+// Words of other programs' command lines: llama.cpp, Ollama, vLLM, SGLang, transformers, and those that serve or
+// publish diffusion models (Diffulex, dInfer, LLaDA, Dream, SDAR, Fast-dLLM).
 #pragma once
 #include <optional>
 #include <string_view>
 
 namespace headrace::app {
 
-// Of an option or command that users of llama.cpp, vLLM and transformers type: what to do here. Options that mean the
-// same have a second name instead.
+// What to do here in place of an option or a command that has no equal; or nothing. Long options may be spelled with
+// underscores.
 std::optional<std::string_view> known_elsewhere(std::string_view word);
+
+// The option that means here what `option` means elsewhere: "--max-tokens" of "--gen-length"; or nothing.
+std::optional<std::string_view> same_option(std::string_view option);
+
+// A value of the option `option` (its first long name, "--dtype") as it is called here: "bfloat16" of "bf16"; or
+// nothing.
+std::optional<std::string_view> same_value(std::string_view option, std::string_view value);
+
+// What to do here in place of a value that has no equal, "float16" of "--dtype"; or nothing.
+std::optional<std::string_view> value_known_elsewhere(std::string_view option, std::string_view value);
 
 }  // namespace headrace::app

@@ -1,13 +1,29 @@
 // Where a model is.
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace headrace::app {
 
-// `given`, or what Hugging Face's cache holds under that name; without one the demo of that name:
-// ../share/headrace/demo_models beside the program, else the source tree's. Error kModelFile when there is nothing of
-// that name.
+struct ModelFlags;
+
+// The models that come with the program: ../share/headrace/demo_models beside it, else the source tree's. By name.
+struct BundledModel {
+  std::string name;
+  std::filesystem::path directory;
+};
+std::vector<BundledModel> bundled_models();
+
+// The directory of the model that `given` names: a directory (of a model, or a repository's folder in Hugging Face's
+// cache), a bundled model, or what the cache holds under that name, "NAME@REVISION" too. Nothing where it names none;
+// Error kModelFile as hub_snapshot.
+std::optional<std::filesystem::path> find_model(const std::string& given);
+
+// The same, or the bundled model `demo` where `given` is empty. Error kModelFile when there is none of that name.
 std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid");
+// Of --model and --revision.
+std::filesystem::path model_directory(const ModelFlags& flags, const std::string& demo = "fairy-hybrid");
 
 }  // namespace headrace::app

@@ -248,7 +248,7 @@ PuzzleScore PuzzleRun::all() const {
 int eval_puzzles(const PuzzleFlags& flags, Output output) {
   std::optional<OutputFile> svg;
   if (!flags.svg.empty()) svg.emplace(flags.svg);
-  const Outcome outcome = run_all(flags, model_directory(flags.model.model, "puzzle-diffusion"));
+  const Outcome outcome = run_all(flags, model_directory(flags.model, "puzzle-diffusion"));
   write_out(output == Output::kJson ? json_of(outcome) : table(outcome));
   if (svg) svg->write(curve(outcome.runs));
   return outcome.complete() ? 0 : kInterrupted;

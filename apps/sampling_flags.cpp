@@ -3,26 +3,34 @@
 namespace headrace::app {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
-  const auto of_model = [](const std::string& what) { return what + "default: generation_config.json's, else "; };
+  const auto of_model = [](const std::string& what, const char* otherwise) {
+    return what + " (default: the model's generation_config.json, else " + otherwise + ")";
+  };
   app.option_defaults()->group("Sampling");
-  app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens, "new tokens at most")->capture_default_str();
-  app.add_option("--temperature,--temp", f.temperature, of_model("0: the most likely token; ") + "1");
-  app.add_option("--top-k", f.top_k, of_model("0: all; ") + "0");
-  app.add_option("--top-p", f.top_p, of_model("") + "1");
-  app.add_option("--min-p", f.min_p, of_model("") + "0");
-  app.add_option("--repetition-penalty", f.repetition_penalty, of_model("") + "1");
-  app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens")->capture_default_str();
-  app.add_option("--stop", f.params.stop, "text that ends the output; may be given several times")
+  app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens,
+                 "new tokens at most; -1: until the context is full; 0: read the prompt alone")
+      ->capture_default_str();
+  app.add_option("--temperature,--temp", f.temperature, of_model("randomness; 0: always the most likely token", "1"));
+  app.add_option("--top-k", f.top_k, of_model("draw from the N most likely tokens; 0: from all", "0"));
+  app.add_option("--top-p", f.top_p,
+                 of_model("draw from the likeliest tokens that together have this probability", "1"));
+  app.add_option("--min-p", f.min_p,
+                 of_model("draw from tokens with at least this share of the likeliest one's probability", "0"));
+  app.add_option("--repetition-penalty", f.repetition_penalty,
+                 of_model("above 1: tokens that occurred become less likely", "1"));
+  app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens; -1: another seed each time")
+      ->capture_default_str();
+  app.add_option("--stop", f.params.stop, "end the output in front of this text; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one
   app.add_option("--stop-token-ids", f.params.stop_token_ids, "token ids that end the output, as in 1,2")
       ->delimiter(',')
       ->allow_extra_args(false);
   using EndOfText = SamplingParams::EndOfText;
   CLI::Option* ignored = app.add_flag_callback(
-      "--ignore-eos", [&f] { f.params.end_of_text = EndOfText::kIgnored; }, "go on after an end token");
+      "--ignore-eos", [&f] { f.params.end_of_text = EndOfText::kIgnored; }, "go on behind an end token");
   app.add_flag_callback(
          "--ban-end-tokens", [&f] { f.params.end_of_text = EndOfText::kBanned; },
-         "never choose an end token, as llama.cpp's --ignore-eos and LLaDA's logits_eos_inf")
+         "never choose an end token (llama.cpp's --ignore-eos, LLaDA's logits_eos_inf)")
       ->excludes(ignored);
 }
 

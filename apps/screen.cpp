@@ -1,6 +1,5 @@
 #include "screen.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -8,18 +7,19 @@
 
 #include "environment.h"
 #include "interrupt.h"
+#include "terminal.h"
 #include "trace_file.h"
 
 namespace headrace::app {
 namespace {
 
-DenoiseView::Size terminal_size() {
-  winsize size{};
-  DenoiseView::Size known;
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return known;
-  if (size.ws_col != 0) known.columns = size.ws_col;  // 0: nobody said
-  if (size.ws_row != 0) known.rows = size.ws_row;
-  return known;
+TerminalSize window() { return terminal_size(STDOUT_FILENO).value_or(TerminalSize{}); }
+
+// xterm and GNU screen keep or cut the rows of a window that is resized; tmux, which calls itself screen too, does not.
+DenoiseView::Reflow reflow_of(std::string_view term) {
+  const bool screen = term.starts_with("screen") && variable("TMUX").empty();
+  const bool keeps_rows = screen || !variable("XTERM_VERSION").empty() || term == "linux";
+  return keeps_rows ? DenoiseView::Reflow::kNo : DenoiseView::Reflow::kYes;
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.toke
     // For the widths of characters; no other thread prints or classifies any.
     std::setlocale(LC_CTYPE, "C.UTF-8");  // NOLINT(concurrency-mt-unsafe)
     const auto colours = variable("NO_COLOR").empty() ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
-    view_.emplace(tokenizer_, terminal_size(), colours);
+    view_.emplace(tokenizer_, window(), colours, reflow_of(term));
   }
   if (!flags.decoding.trace.empty()) trace_.emplace(flags.decoding.trace);
 }
@@ -45,13 +45,18 @@ void Screen::text(std::string_view piece) {
 }
 
 void Screen::finish() {
-  if (view_) write(view_->finish());
+  if (!view_) return;
+  view_->resize(window());
+  write(view_->finish());
 }
 
 LLM::OnStep Screen::on_step() {
   if (!view_ && !trace_) return {};
   return [this](const StepReport& report) {
-    if (view_) write(view_->show(report));
+    if (view_) {
+      view_->resize(window());
+      write(view_->show(report));
+    }
     if (trace_) trace_->write(trace_line(report, tokenizer_));
   };
 }

@@ -41,6 +41,13 @@ std::string sentence(std::string_view kind, std::string_view word, std::string_v
 // demo is a short form of generate, with the same model.
 constexpr std::string_view kShortForm = "demo";
 
+// A value that other programs take and headrace does not.
+std::optional<std::string> refused_value(const CLI::Option& option, const std::string& value) {
+  const std::string name = name_in_errors(option);
+  const auto why = value_known_elsewhere(name, value);
+  return why ? std::optional(fmt::format("{} is {}: {}", name, value, *why)) : std::nullopt;
+}
+
 std::string unknown_option(const CLI::App& app, const WordReader& reader) {
   const CLI::App& command = reader.command();
   if (command.get_name() == kShortForm && app.get_subcommand("generate")->get_option_no_throw(reader.name()) != nullptr)
@@ -68,12 +75,21 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
   WordReader reader(app);
   bool asks = false;  // for help or the version, which needs no command
   for (const std::string& word : arguments) {
+    if (reader.awaits_value() != nullptr) {
+      if (auto refused = refused_value(*reader.awaits_value(), word)) return refused;
+    }
     const Kind kind = reader.read(word);
     const CLI::App& command = reader.command();
     if (kind == Kind::kUnknownOption) return unknown_option(app, reader);
     if (kind == Kind::kUnknownCommand) return sentence("command", word, reader.path(), command_names(command));
     if (kind != Kind::kOption) continue;
-    asks = asks || reader.option() == command.get_help_ptr() || reader.option() == command.get_version_ptr();
+    const size_t equals = word.find('=');
+    if (equals == reader.name().size()) {
+      if (auto refused = refused_value(*reader.option(), word.substr(equals + 1))) return refused;
+    }
+    const CLI::Option* option = reader.option();
+    asks = asks || option == command.get_help_ptr() || option == command.get_help_all_ptr() ||
+           option == command.get_version_ptr();
   }
   if (!asks && !command_names(reader.command()).empty())
     return fmt::format("{} needs a command; '{} --help' lists what there is", reader.path(), reader.path());

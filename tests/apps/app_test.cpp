@@ -9,16 +9,21 @@
 #include "apps/command_line.h"
 #include "apps/exit_status.h"
 #include "apps/flag_names.h"
+#include "apps/help_formatter.h"
 #include "apps/input.h"
+#include "apps/known_elsewhere.h"
 #include "apps/load_progress.h"
 #include "apps/log_sink.h"
 #include "apps/option_values.h"
 #include "apps/output.h"
 #include "apps/suggest.h"
+#include "apps/terminal.h"
 #include "headrace/base/error.h"
 
 namespace headrace::app {
 namespace {
+
+using Words = std::vector<std::string>;
 
 struct Ended {
   int status;
@@ -124,8 +129,8 @@ TEST(Suggest, ShortNamesOfSeveralLettersAreNotCutIntoOthers) {
             "out, with --special-tokens");
   EXPECT_EQ(told("-ub"),
             "unknown option '-ub' of headrace generate: headrace chooses how much of a prompt runs at once");
-  EXPECT_EQ(told("-sm"), "unknown option '-sm" + listed) << "a word that no table has";
-  EXPECT_EQ(told("-hff"), "unknown option '-hff" + listed) << "and not --help";
+  EXPECT_EQ(told("-sx"), "unknown option '-sx" + listed) << "a word that no table has";
+  EXPECT_EQ(told("-hfx"), "unknown option '-hfx" + listed) << "and not --help";
   EXPECT_EQ(told("-n3") + told("-n-1") + told("-s7") + told("-pOnce") + told("-h"), "");
 }
 
@@ -210,7 +215,6 @@ TEST(CommandLine, AnEmptyValueIsAWordOfItsOwn) {
   generate->add_option("-p,--prompt", prompt);
   generate->add_option("model", model);
   generate->add_flag("--json", json);
-  using Words = std::vector<std::string>;
   const auto read = [&app](const Words& words) { return with_empty_values(app, words); };
   EXPECT_EQ(read({"generate", "--prompt=", "model"}), (Words{"generate", "--prompt", "", "model"}));
   for (const Words& same : {Words{"generate", "--prompt=x=", "--json="},
@@ -221,6 +225,123 @@ TEST(CommandLine, AnEmptyValueIsAWordOfItsOwn) {
                             {}}) {
     EXPECT_EQ(read(same), same);
   }
+}
+
+// A command with options that other programs call otherwise.
+struct OthersWords {
+  OthersWords() {
+    CLI::App* generate = app.add_subcommand("generate");
+    generate->add_option("-n,--max-tokens", number);
+    generate->add_option("-s,--seed", number);
+    generate->add_option("-m,--model", text);
+    generate->add_option("--dtype", text);
+    generate->add_option("--accept", text);
+    generate->add_option("--block-size", number);
+    generate->add_option("--log-level", text);
+    generate->add_option("-c,--max-model-len", number);
+  }
+  Words taken(Words words) const {
+    words.insert(words.begin(), "generate");
+    words = in_our_words(app, words);
+    words.erase(words.begin());
+    return words;
+  }
+  CLI::App app;
+  uint64_t number = 0;
+  std::string text;
+};
+
+TEST(OtherProgramsWords, AreTakenWhereTheyMeanTheSame) {
+  const OthersWords line;
+  EXPECT_EQ(line.taken({"--gen-length", "64", "--block_length=8"}), (Words{"--max-tokens", "64", "--block-size=8"}));
+  EXPECT_EQ(line.taken({"--max_new_tokens", "5"}), (Words{"--max-tokens", "5"}));
+  EXPECT_EQ(line.taken({"--max_tokens=5"}), (Words{"--max-tokens=5"}));
+  EXPECT_EQ(line.taken({"-hf", "Qwen/Qwen3-0.6B"}), (Words{"--model", "Qwen/Qwen3-0.6B"}));
+  EXPECT_EQ(line.taken({"--remasking", "low_confidence"}), (Words{"--accept", "confidence"}));
+  EXPECT_EQ(line.taken({"--alg=topk_margin"}), (Words{"--accept=margin"}));
+  EXPECT_EQ(line.taken({"--dtype", "BF16", "--log-level", "WARN"}),
+            (Words{"--dtype", "bfloat16", "--log-level", "warning"}));
+  EXPECT_EQ(line.taken({"-n", "-1", "-c", "0"}), (Words{"-n", "1073741824", "-c", "-1"}));
+  EXPECT_EQ(line.taken({"-n-1"}), (Words{"-n1073741824"}));
+}
+
+TEST(OtherProgramsWords, ValuesAndTextsStay) {
+  const OthersWords line;
+  for (const Words& same : {Words{"-m", "--gen-length"}, {"bf16"}, {"--", "--gen-length"}, {"--nope_such=1"}, {"-"}}) {
+    EXPECT_EQ(line.taken(same), same);
+  }
+}
+
+TEST(OtherProgramsWords, ASeedOfMinusOneIsDrawn) {
+  const OthersWords line;
+  const Words one = line.taken({"--seed", "-1"}), another = line.taken({"-s", "-1"});
+  EXPECT_EQ(one.back().find_first_not_of("0123456789"), std::string::npos) << one.back();
+  EXPECT_NE(one.back(), another.back());
+}
+
+TEST(OtherProgramsWords, AValueWithoutAnEqualIsAnswered) {
+  const OthersWords line;
+  const std::string sentence =
+      "--dtype is half: activations in float16 are not supported; float32 and bfloat16 are, and weights stored in "
+      "float16 are read";
+  EXPECT_EQ(unknown_argument(line.app, {"generate", "--dtype", "half"}), sentence);
+  EXPECT_EQ(unknown_argument(line.app, {"generate", "--dtype=half"}), sentence);
+  EXPECT_EQ(unknown_argument(line.app, {"generate", "-m", "half"}), std::nullopt);
+}
+
+// -mg 0 was -m with "g", and "0" a text too many.
+TEST(OtherProgramsWords, ShortNamesOfLlamaCppAreAnswered) {
+  const OthersWords line;
+  for (const char* word : {"-mg", "-sm", "-ts", "-fa", "-ot", "-md", "-cb", "-nkvo", "-dev", "-lv"}) {
+    const auto told = unknown_argument(line.app, {"generate", word, "0"});
+    ASSERT_TRUE(told) << word;
+    EXPECT_TRUE(told->starts_with(std::string("unknown option '") + word + "' of headrace generate: ")) << *told;
+  }
+}
+
+TEST(OtherProgramsWords, CommandsSayWhatToTypeToday) {
+  for (const char* word : {"run", "pull", "ps", "show", "serve", "chat", "rm", "create"}) {
+    EXPECT_TRUE(known_elsewhere(word)) << word;
+  }
+  EXPECT_EQ(known_elsewhere("--tensor_parallel_size"), known_elsewhere("-tp"));
+}
+
+TEST(CommandLine, HelpAndVersionAreCommandsToo) {
+  EXPECT_EQ(with_help_options({}), (Words{"--help"}));
+  EXPECT_EQ(with_help_options({"help"}), (Words{"--help"}));
+  EXPECT_EQ(with_help_options({"help", "eval", "puzzles"}), (Words{"eval", "puzzles", "--help"}));
+  EXPECT_EQ(with_help_options({"version"}), (Words{"--version"}));
+  EXPECT_EQ(with_help_options({"generate", "help"}), (Words{"generate", "help"}));
+}
+
+TEST(Help, IsAsWideAsTheWindow) {
+  EXPECT_EQ(help_columns(TerminalSize{.columns = 90}, "60"), 90);
+  EXPECT_EQ(help_columns(std::nullopt, "60"), 60);
+  EXPECT_EQ(help_columns(std::nullopt, ""), 80);
+  EXPECT_EQ(help_columns(std::nullopt, "wide"), 80);
+  EXPECT_EQ(help_columns(TerminalSize{.columns = 300}, ""), 100);
+  EXPECT_EQ(help_columns(TerminalSize{.columns = 10}, ""), 40);
+}
+
+TEST(Help, BreaksDescriptionsBetweenWordsBesideTheNames) {
+  EXPECT_EQ(two_columns("  -n N", "new tokens at most", 40), "  -n N       new tokens at most\n");
+  EXPECT_EQ(two_columns("  -n N", "new tokens at most, and no more", 40),
+            "  -n N       new tokens at most, and no\n             more\n");
+  EXPECT_EQ(two_columns("  --a-long-name N", "what it is", 40), "  --a-long-name N\n             what it is\n");
+}
+
+// "INT:INT in [2 - 16777216]" and "TEXT:{auto,float32}=auto" stood there.
+TEST(Help, SaysNForNumbersAndListsChoicesInWords) {
+  CLI::App app("a program");
+  int number = 3;
+  std::string text = "auto";
+  app.add_option("-n,--number,--count", number, "how many")->check(CLI::Range(2, 16777216))->capture_default_str();
+  app.add_option("--dtype", text, "type")->check(CLI::IsMember({"auto", "float32"}))->capture_default_str();
+  EXPECT_EQ(help_of(app, "program", HelpLength::kFull, 80),
+            "a program\n\nUsage: program [OPTIONS]\n\nOptions:\n"
+            "  -h, --help              Print this help message and exit\n"
+            "  -n, --number, --count N\n                          how many (default: 3)\n"
+            "  --dtype CHOICE          type: auto, float32 (default: auto)\n");
 }
 
 TEST(FlagNames, AParameterInFrontIsTheCommandsOption) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <clocale>
+#include <utility>
 #include <vector>
 
 #include "text/tiny_tokenizer.h"
@@ -30,6 +32,37 @@ class Terminal {
       }
     }
   }
+  // Rows that ended because a line was full become one line again, which is broken at the new width. The cursor stays
+  // behind the character that it stood behind.
+  void resize(int columns) {
+    std::vector<std::vector<std::string>> rows;
+    size_t cursor_row = 0;
+    int cursor_column = 0;
+    for (size_t first = 0; first < rows_.size();) {
+      std::vector<std::string> line;
+      size_t last = first, cursor = std::string::npos;
+      for (;; ++last) {
+        if (last == row_) cursor = line.size() + static_cast<size_t>(column_);
+        line.insert(line.end(), rows_[last].begin(), rows_[last].end());
+        if (last + 1 >= rows_.size() || !wrapped_[last]) break;
+      }
+      const size_t begin = rows.size(), width = static_cast<size_t>(columns);
+      for (size_t at = 0; at == 0 || at < line.size(); at += width) {
+        rows.emplace_back(line.begin() + static_cast<long>(at),
+                          line.begin() + static_cast<long>(std::min(line.size(), at + width)));
+        rewrapped_.push_back(at + width < line.size());
+      }
+      if (cursor != std::string::npos) {
+        const size_t row = cursor == 0 ? 0 : (cursor - 1) / width;
+        cursor_row = begin + row;
+        cursor_column = static_cast<int>(cursor - row * width);
+        for (; rows.size() <= cursor_row; rewrapped_.push_back(false)) rows.emplace_back();
+      }
+      first = last + 1;
+    }
+    rows_ = std::move(rows), wrapped_ = std::exchange(rewrapped_, {});
+    row_ = cursor_row, column_ = cursor_column, columns_ = columns;
+  }
   // Without empty rows at the end: a full line may or may not have sent the cursor to the next one.
   std::string text() const {
     std::string all;
@@ -47,6 +80,8 @@ class Terminal {
     if (command == 'C') column_ += n;
     if (command == 'J') {
       rows_.resize(row_ + 1);
+      wrapped_.resize(row_ + 1);
+      wrapped_[row_] = false;
       rows_[row_].resize(std::min(rows_[row_].size(), static_cast<size_t>(column_)));
     }
   }
@@ -58,7 +93,8 @@ class Terminal {
       while (column_ % 8 != 0 && column_ != columns_);
     } else if (character == "\n" || column_ == columns_) {
       column_ = 0;
-      if (++row_ == rows_.size()) rows_.emplace_back();
+      wrapped_[row_] = character != "\n";
+      if (++row_ == rows_.size()) rows_.emplace_back(), wrapped_.push_back(false);
       if (character != "\n") put(character);
     } else {
       auto& row = rows_[row_];
@@ -70,6 +106,7 @@ class Terminal {
   int columns_, column_ = 0;
   size_t row_ = 0;
   std::vector<std::vector<std::string>> rows_ = {{}};
+  std::vector<bool> wrapped_ = {false}, rewrapped_;  // for each row: whether the next one goes on with its line
 };
 
 // What the screen must show: `text` on an empty terminal.
@@ -148,6 +185,60 @@ RC_GTEST_FIXTURE_PROP(DenoiseViewTest, TheScreenIsTheFinalTextAndThePendingToken
   }
   terminal.write(view.finish());
   RC_ASSERT(terminal.text() == shown(columns, text));
+}
+
+// The characters on the screen, wherever lines end.
+std::string characters(std::string text) {
+  std::erase(text, '|');
+  return text;
+}
+
+// Frames piled up when a window became narrower while a block was denoised: the width was read once.
+TEST_F(DenoiseViewTest, FramesDoNotPileUpInANarrowerWindow) {
+  DenoiseView view(tokenizer_, {.columns = 12, .rows = 24}, DenoiseView::Colours::kNo);
+  Terminal terminal(12);
+  view.add("Once upon");
+  terminal.write(view.show(pending(std::vector<int>(8, -1))));
+  EXPECT_EQ(terminal.text(), "Once upon░░░|░░░░░");
+  terminal.resize(5);
+  view.resize({.columns = 5, .rows = 24});
+  terminal.write(view.show(pending(std::vector<int>(8, -1))));
+  EXPECT_EQ(terminal.text(), "Once |upon░|░░░░░|░░");
+  terminal.resize(20);
+  view.resize({.columns = 20, .rows = 24});
+  view.add(" a");
+  terminal.write(view.show(pending({-1})));
+  EXPECT_EQ(terminal.text(), "Once upon a░");
+}
+
+TEST_F(DenoiseViewTest, RowsThatATerminalKeepsAreGoneBackAsTheyWere) {
+  DenoiseView view(tokenizer_, {.columns = 6, .rows = 24}, DenoiseView::Colours::kNo, DenoiseView::Reflow::kNo);
+  view.add("abc");
+  view.show(pending(std::vector<int>(8, -1)));
+  view.resize({.columns = 4, .rows = 24});
+  EXPECT_EQ(view.finish(), "\x1b[1A\r\x1b[3C\x1b[J");
+}
+
+RC_GTEST_FIXTURE_PROP(DenoiseViewTest, NoCharacterIsLostOrLeftBehindInAWindowThatIsResized, ()) {
+  int columns = *rc::gen::inRange(3, 12);
+  DenoiseView view(tokenizer_, {.columns = columns, .rows = 1000}, DenoiseView::Colours::kYes);
+  Terminal terminal(columns);
+  std::string text;
+  for (int step = 0; step < 8; ++step) {
+    const auto piece = *rc::gen::container<std::string>(rc::gen::element('a', 'b', '\n'));
+    const auto masks = *rc::gen::container<std::vector<int>>(rc::gen::just(-1));
+    if (*rc::gen::arbitrary<bool>()) columns = *rc::gen::inRange(3, 12);
+    terminal.resize(columns);
+    view.resize({.columns = columns, .rows = 1000});
+    view.add(piece);
+    text += piece;
+    terminal.write(view.show(pending(masks)));
+    std::string wanted = characters(shown(1000, text));
+    for (size_t i = 0; i < masks.size(); ++i) wanted += "░";
+    RC_ASSERT(characters(terminal.text()) == wanted);
+  }
+  terminal.write(view.finish());
+  RC_ASSERT(characters(terminal.text()) == characters(shown(1000, text)));
 }
 
 }  // namespace

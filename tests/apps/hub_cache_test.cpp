@@ -1,10 +1,42 @@
 #include "apps/hub_cache.h"
 
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
 #include "support/fake_root.h"
 #include "support/refusal.h"
 
 namespace headrace::app {
 namespace {
+
+// Environment variables, as they were again at the end. These tests have one thread.
+class ScopedVariables {
+ public:
+  ScopedVariables(std::initializer_list<std::pair<const char*, const char*>> values) {
+    for (const auto& [name, value] : values) {
+      const char* before = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+      before_.emplace_back(name, before != nullptr ? std::optional<std::string>(before) : std::nullopt);
+      set(name, value);
+    }
+  }
+  ScopedVariables(const ScopedVariables&) = delete;
+  ScopedVariables& operator=(const ScopedVariables&) = delete;
+  ~ScopedVariables() {
+    for (const auto& [name, value] : before_) {
+      if (value) {
+        set(name, value->c_str());
+      } else {
+        unsetenv(name);  // NOLINT(concurrency-mt-unsafe)
+      }
+    }
+  }
+  void set(const char* name, const char* value) const { setenv(name, value, 1); }  // NOLINT(concurrency-mt-unsafe)
+
+ private:
+  std::vector<std::pair<const char*, std::optional<std::string>>> before_;
+};
 
 class HubCache : public testing_support::FakeRoot {
  protected:
@@ -57,6 +89,62 @@ TEST_F(HubCache, ASnapshotIsNotMainBecauseItIsTheOnlyOne) {
   EXPECT_EQ(refusal.sentence, folder +
                                   "/refs/main: is missing, as after a download of one revision by its hash; give the " +
                                   "directory of a model in " + folder + "/snapshots");
+}
+
+TEST_F(HubCache, ABranchATagOrACommitOfItsOwn) {
+  write("models--org--a.model-1/refs/v2", "4567");
+  write("models--org--a.model-1/refs/refs/pr/1", "4567");
+  write("models--org--a.model-1/snapshots/4567/config.json", "{}");
+  const auto second = root_ / "models--org--a.model-1" / "snapshots" / "4567";
+  for (const char* revision : {"v2", "4567", "refs/pr/1"}) {
+    EXPECT_EQ(hub_snapshot(root_, "org/a.model-1", revision), second) << revision;
+  }
+  const auto refusal = testing_support::refusal_of([this] { hub_snapshot(root_, "org/a.model-1", "v3"); });
+  EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
+  EXPECT_EQ(refusal.sentence, "org/a.model-1: the cache holds no revision 'v3'; those that it holds are in " +
+                                  (root_ / "models--org--a.model-1" / "snapshots").string());
+  EXPECT_EQ(hub_snapshot(root_, "org/a.model-1", "../v2"), std::nullopt);
+}
+
+TEST_F(HubCache, RepositoriesWithoutAnOwner) {
+  write("models--gpt2/refs/main", "ab");
+  write("models--gpt2/snapshots/ab/config.json", "{}");
+  EXPECT_EQ(hub_snapshot(root_, "gpt2"), root_ / "models--gpt2" / "snapshots" / "ab");
+  EXPECT_EQ(hub_repository("models--gpt2"), "gpt2");
+}
+
+TEST_F(HubCache, ListsWhatItHoldsByTheNamesThatAreTaken) {
+  write("models--org--pinned/snapshots/abc/config.json", "{}");
+  write("datasets--org--text/refs/main", "x");
+  write("models--org--gone/refs/main", "ffff");
+  std::vector<std::string> names;
+  for (const HubModel& model : hub_models(root_)) names.push_back(model.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"org/a.model-1", "org/pinned@abc"}));
+  EXPECT_TRUE(hub_models(root_ / "nowhere").empty());
+}
+
+TEST(HubRepository, IsNamedAsItsFolder) {
+  EXPECT_EQ(hub_repository("models--Qwen--Qwen3-0.6B"), "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(hub_repository("models--"), std::nullopt);
+  EXPECT_EQ(hub_repository("datasets--a--b"), std::nullopt);
+}
+
+// HUGGINGFACE_HUB_CACHE was not read, and "~" stayed a folder's name.
+TEST(HubCachePlace, IsWhereTheVariablesSay) {
+  const ScopedVariables variables{{"HOME", "/home/me"},
+                                  {"HF_HUB_CACHE", ""},
+                                  {"HUGGINGFACE_HUB_CACHE", ""},
+                                  {"HF_HOME", ""},
+                                  {"XDG_CACHE_HOME", ""}};
+  EXPECT_EQ(hub_cache(), "/home/me/.cache/huggingface/hub");
+  variables.set("XDG_CACHE_HOME", "~/cache");
+  EXPECT_EQ(hub_cache(), "/home/me/cache/huggingface/hub");
+  variables.set("HF_HOME", "~/hf");
+  EXPECT_EQ(hub_cache(), "/home/me/hf/hub");
+  variables.set("HUGGINGFACE_HUB_CACHE", "/data/hub");
+  EXPECT_EQ(hub_cache(), "/data/hub");
+  variables.set("HF_HUB_CACHE", "~");
+  EXPECT_EQ(hub_cache(), "/home/me/");
 }
 
 TEST_F(HubCache, NoNameLeadsOutOfTheCache) {

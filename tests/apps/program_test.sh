@@ -24,11 +24,12 @@ check "a time of the first token without a text" 1 \
   "$("$headrace" generate -p "Once" -n 8 --temperature 0 --stop " upon" --json | grep '"text": ""' | grep -c '"first_token_s": [0-9.]*[1-9]')"
 check "the demo takes threads" 0 "$(status "$headrace" demo -n 2 -t 1)"
 check "version" 0 "$(status "$headrace" --version)"
-check "no command" 2 "$(status "$headrace")"
+check "no command prints the short help" "0 1" "$(status "$headrace") $("$headrace" | grep -c "^Usage: headrace COMMAND")"
+check "help and version as commands" "0 0 0 2" "$(status "$headrace" help) $(status "$headrace" help eval puzzles) $(status "$headrace" version) $(status "$headrace" help nonsense)"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
 for flag in --seed --random-weights; do  # and not its two's complement, nor the largest number for one beyond it
-  for number in -1 18446744073709551616 1.5; do
+  for number in -2 18446744073709551616 1.5; do
     check "a $flag of $number" 2 "$(status "$headrace" generate -p x -n 1 $flag $number)"
   done
   check "the largest $flag" 1 "$("$headrace" generate -p x -n 1 $flag 18446744073709551615 --json | grep -c '"text"')"
@@ -74,14 +75,40 @@ check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9)
   "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
 check "and a book" "headrace: warning: standard input: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
   "$(printf 'caf\xe9 au lait' | message "$headrace" eval perplexity --file -)"
-check "no prompt" "headrace: generate needs a prompt: --prompt TEXT, or --file FILE; status 2" "$("$headrace" generate 2>&1); status $?"
+check "no prompt" "headrace: generate needs a prompt: headrace generate [MODEL] \"TEXT\", or --file FILE; status 2" \
+  "$("$headrace" generate 2>&1 </dev/null); status $?"
+check "an empty pipe is no prompt" 2 "$(: | status "$headrace" generate)"
+check "a text is the prompt" "$one" "$("$headrace" generate "Once upon a time" -n 32 --temperature 0 -t 1)"
+check "behind a model too" "$one" "$("$headrace" generate fairy-hybrid "Once upon a time" -n 32 --temperature 0 -t 1)"
+check "and what is piped in, without the line feed of echo" "$one" \
+  "$(echo 'Once upon a time' | "$headrace" generate -n 32 --temperature 0 -t 1)"
+check "a model that is missing is said before a prompt that is" "3 3" \
+  "$(status "$headrace" generate ./nothing </dev/null) $(status "$headrace" generate Qwen/Nothing </dev/null)"
+check "a bundled model's name that is nearly right" 1 "$(message "$headrace" generate fairy-hybird -p x | grep -c "did you mean 'fairy-hybrid'?$")"
+check "bundled models by name, from anywhere" "fairy-diffusion fairy-hybrid puzzle-diffusion" \
+  "$(cd "$work" && "$headrace" list | awk '/ bundled$/ {print $1}' | xargs)"
+check "no new token, and all that the context holds" "0 length 63" \
+  "$("$headrace" generate Once -n 0 --json 2>/dev/null | grep -oE '"completion_tokens": [0-9]+' | grep -oE '[0-9]+') $("$headrace" generate Once -n -1 -c 64 --ignore-eos --json 2>/dev/null | grep -oE '"finish_reason": "[a-z]+"|"completion_tokens": [0-9]+' | sed 's/.*: //' | tr -d '"' | xargs)"
+check "a seed of its own each time" 2 "$(for i in 1 2; do "$headrace" generate -p Once -n 1 --seed -1 --json | grep -oE '"seed": [0-9]+'; done | sort -u | wc -l)"
+check "escapes" "1 1 0 0" \
+  "$(message "$headrace" generate -p 'a\nb' -n 1 | grep -c 'holds .n as two characters') $("$headrace" generate -p 'a\nb' -e -n 1 --json | grep -c '"prompt_tokens": 3') $(message "$headrace" generate -p 'a\nb' -n 1 -e | wc -l) $(message "$headrace" generate -p 'a\nb' -n 1 --no-escape | wc -l)"
+check "words of LLaDA's and Dream's users" "4 confidence 8" \
+  "$("$headrace" generate puzzle-diffusion "add: 289 + 987 =" --gen-length 4 --block_length 8 --remasking low_confidence --confidence-threshold 0.5 --json | grep -oE '"completion_tokens": [0-9]+|"block_size": [0-9]+|"rule": "[a-z]+"' | sed 's/.*: //' | tr -d '"' | xargs)"
+check "activations in float16" "2 1" "$(status "$headrace" generate -p x --dtype half) $(message "$headrace" generate -p x --dtype FP16 | grep -c 'float16 are not supported')"
 check "two prompts" 2 "$(status "$headrace" generate -p x -f "$work/prompt")"
 check "a folder as prompt" "headrace: $work: cannot be read: Is a directory" "$(message "$headrace" generate -f "$work")"
 
 # Special tokens: text, unless the prompt is said to spell them.
-prompt_tokens() { "$headrace" generate -n 1 "$@" --json | grep -o '"prompt_tokens": [0-9]*' | tr -cd 0-9; }
+prompt_tokens() { "$headrace" generate -n 1 "$@" --json 2>/dev/null | grep -o '"prompt_tokens": [0-9]*' | tr -cd 0-9; }
 check "a special token's text is text" yes "$([[ $(prompt_tokens -p '<|endoftext|>Once') -gt 2 ]] && echo yes)"
 check "a special token" 2 "$(prompt_tokens -p '<|endoftext|>Once' --special-tokens)"
+
+check "which is said" 1 "$(message "$headrace" generate -n 1 -p '<|endoftext|>Once' | grep -c '^headrace: warning: the prompt spells the special token <|endoftext|>, ')"
+mkdir "$work/instruct"
+cp "$(dirname "$0")"/../../demo_models/puzzle-diffusion/{config,tokenizer}.json "$(dirname "$0")"/../../demo_models/puzzle-diffusion/model.safetensors "$work/instruct/"
+echo '{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}' >"$work/instruct/tokenizer_config.json"
+check "a chat template that is not applied" "1 0" \
+  "$(message "$headrace" generate "$work/instruct" "Who are you?" -n 1 | grep -c '^headrace: warning: this model has a chat template, ') $(message "$headrace" generate "$work/instruct" "Who are you?" -n 1 --log-level ERROR | wc -l)"
 
 # Closed pipes: no message, no error.
 closed() { "$@" 2>"$work/closed" | head -c 10 >/dev/null; echo "${PIPESTATUS[0]} $(cat "$work/closed")"; }
@@ -108,7 +135,7 @@ check "unknown option" "headrace: unknown option '--max-token' of headrace gener
 check "unknown command" "headrace: unknown command 'genrate' of headrace; did you mean 'generate'?" \
   "$(message "$headrace" genrate -p x)"
 check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" \
-  "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c 'downloads no models')"
+  "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c '^headrace: org/tale: .*downloads no models')"
 check "words that begin as an option does" "-no-cnv -sys -ub -tb" \
   "$(for word in -no-cnv -sys -ub -tb; do message "$headrace" generate -p x $word 2 | sed -n "s/^headrace: unknown option '\(.*\)' of headrace generate: .*/\1/p"; done | xargs)"
 check "what the demo does not take" "2 1 1" \
@@ -122,7 +149,9 @@ check "a prompt without quotes" "headrace: 'upon a' is more than generate takes;
   "$("$headrace" generate -p Once -n 1 /nonexistent upon a 2>&1); status $?"
 check "two models" \
   "headrace: --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
-  "$("$headrace" generate "$work" -m "$work" -p x 2>&1); status $?"
+  "$("$headrace" eval perplexity "$work" -m "$work" -f x 2>&1); status $?"
+check "a model and a prompt given twice" "headrace: 'x' is more than generate takes; a text of several words goes in quotes; status 2" \
+  "$("$headrace" generate x -m "$work" -p x 2>&1); status $?"
 check "a prompt given twice" "headrace: --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
 check "a value that is missing" 2 "$(status "$headrace" generate -p)"
 check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
@@ -140,14 +169,14 @@ check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperatu
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
 # Paths: a script's variable that is not set is no wish for the default.
 for command in generate "eval puzzles" "eval perplexity" "bench model"; do
-  for option in $("$headrace" $command --help | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1); do
+  for option in $("$headrace" $command --help-all | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1); do
     check "$command: an empty $option" "2 1" \
       "$(status timeout 20 "$headrace" $command $option '') $(message timeout 20 "$headrace" $command $option '' | grep -c "^headrace: $option: is empty, expected a ")"
   done
-  check "$command: paths are said to be paths" "" "$("$headrace" $command --help | grep -v Excludes: | grep -iE ' TEXT .*(file|director|path)')"
+  check "$command: paths are said to be paths" "" "$("$headrace" $command --help-all | grep -E ' TEXT .*([Ff]ile|[Dd]irector|[Pp]ath)')"
 done
-check "options of generate that take a path" "--file --model --adapter --kernel-set --trace" \
-  "$("$headrace" generate --help | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
+check "options of generate that take a path" "--file --model --revision --adapter --kernel-set --trace" \
+  "$("$headrace" generate --help-all | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
 check "the sentence about it" "headrace: --trace: is empty, expected a file" "$(message "$headrace" generate -p x -n 1 --trace '')"
 check "an empty value behind = takes no other word" \
   "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615" \
@@ -260,6 +289,16 @@ for file in "$(dirname "$0")"/../../demo_models/fairy-hybrid/*.{json,safetensors
   ln -s "../../blobs/$(basename "$file").blob" "$hub/snapshots/0123/$(basename "$file")"
 done
 check "a model by its name" "$one" "$(HF_HUB_CACHE="$work/hub" "$headrace" generate org/tale -p "Once upon a time" -n 32 --temperature 0 -t 1)"
+by_name() { HUGGINGFACE_HUB_CACHE="$work/hub" "$headrace" generate "$@" -p "Once upon a time" -n 32 --temperature 0 -t 1; }
+check "as llama.cpp names it, with its revision, and by its folder" "$one|$one|$one|$one" \
+  "$(by_name -hf org/tale)|$(by_name org/tale@0123)|$(by_name org/tale --revision main)|$(by_name "$hub/")"
+check "a revision that is not there" "3 1" \
+  "$(HF_HOME="$work" status "$headrace" generate org/tale@v9 -p x) $(HF_HOME="$work" message "$headrace" generate org/tale@v9 -p x | grep -c "^headrace: org/tale: the cache holds no revision 'v9'; ")"
+check "a revision of nothing" "headrace: --revision: is main, expected a model beside it: the name of one in Hugging Face's cache" \
+  "$(message "$headrace" generate --revision main -p x)"
+check "the list of the cache" "org/tale Qwen3_5 cache" \
+  "$(HF_HUB_CACHE="$work/hub" "$headrace" list | grep '^org/tale' | awk '{print $1, $2, $NF}')"
+check "and as JSON" 1 "$(HF_HUB_CACHE="$work/hub" "$headrace" list --json | grep -c '"name": "org/tale", "architecture": "Qwen3_5ForCausalLM", "runs": true, "bytes": [0-9]*, "place": "cache"')"
 check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
 mkdir -p "$work/hub/models--org--pinned/snapshots/4567"
@@ -468,15 +507,18 @@ check "a block cache of a strategy without one, on and off" "2 2" \
 check "blocks that a published loop does not read" \
   "headrace: --blocks: is 3, expected 1 with --schedule reference, which denoises one block at a time; status 2" \
   "$("$headrace" generate /nonexistent -p x --schedule reference --blocks 3 2>&1); status $?"
-help=$("$headrace" generate --help | tr '\n' ' ')
+help=$("$headrace" generate --help-all | tr -s ' ' | tr '\n' ' ')
 for option in threshold accept block-size mask-token-id blocks steps; do  # as the README says
   check "the help says which strategies read --$option" 1 "$(grep -c -e " --$option [^(]*([a-z0-9_, ]*multi_bd" <<<"$help")"
 done
-for command in "" generate demo eval "eval puzzles" "eval perplexity" bench doctor; do
-  check "the help of '$command' has 100 columns" "" "$("$headrace" $command --help | grep -E '.{101}')"
+for command in "" generate demo eval "eval puzzles" "eval perplexity" bench doctor list; do
+  [[ -n "$command" ]] && asked="$command --help" || asked=--help
+  check "the help of '$command' is one screen of 80 columns" "yes" \
+    "$("$headrace" $asked | awk 'length > 80 || NR > 40 {bad = 1} END {print bad ? "no" : "yes"}')"
+  check "and all of it as wide as COLUMNS says" "" "$(COLUMNS=60 "$headrace" ${asked}-all | grep -v '^  headrace ' | grep -E '.{61}')"
 done
-check "the help is grouped" "Positionals Options Prompt Sampling Model Attention and memory Machine Output Block diffusion" \
-  "$("$headrace" generate --help | grep -oE '^[A-Z][a-z ]+:$' | tr -d : | xargs)"
+check "the help is grouped" "Options Prompt Sampling Model Attention and memory Machine Output Block diffusion" \
+  "$("$headrace" generate --help-all | grep -oE '^[A-Z][a-z ]+:$' | grep -v Examples | tr -d : | xargs)"
 check "an unknown strategy" 1 \
   "$(message "$headrace" generate -p x --strategy nope | grep -c "^headrace: strategy 'nope' is unknown, expected one of autoregressive, .*, diffusion_gemma$")"
 check "is usage" 2 "$(status "$headrace" generate -p x --strategy nope)"
@@ -509,7 +551,9 @@ check "text alone without a terminal" "" "$(diffuse | tr -cd '\033')"
 if [[ -n "$terminal" ]]; then
   drawn() { script -qec "$1 $headrace generate $work/diffusion --random-weights 1 -p Once -n 9 --temperature 0 --ignore-eos" /dev/null; }
   check "an end token is none of the tokens that are counted" 1 \
-    "$(script -qec "$headrace generate $demos/puzzle-diffusion -p 'add: 289 + 987 ='" /dev/null | grep -c '^\[4 tokens, .* 4.00 tokens per forward')"
+    "$(script -qec "$headrace generate $demos/puzzle-diffusion -p 'add: 289 + 987 ='" /dev/null | grep -c '^\[4 tokens, .* 4.00 tokens/forward\]')"
+  check "passes of a block that was cancelled" 1 \
+    "$(script -qec "timeout -s INT 2 $headrace generate $work/diffusion --random-weights 1 -p Once -n 2000 -c 4096 --block-size 2048 --threshold inf -t 1" /dev/null | grep -cE '^\[0 tokens, [1-9][0-9]* forwards?\]')"
   check "masks on a terminal" yes "$(drawn 'TERM=xterm NO_COLOR=' | grep -q $'\033\[2m░' && echo yes)"
   check "no colours when they are unwanted" "" "$(drawn 'TERM=xterm NO_COLOR=1' | grep -o $'\033\[[0-9]*m')"
   # A canvas: in the second of its three steps there are guesses instead of shades.

@@ -74,6 +74,7 @@ int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
 }
 
 int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
+  if (o.max_model_len == kWholeContext) return model.context_length;
   return o.max_model_len > 0 ? o.max_model_len : std::min(model.context_length, kDefaultContext);
 }
 
@@ -245,9 +246,10 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   Completion result{.prompt_ids = std::move(prompt_ids)};
   TextStream stream(tokenizer_, params.stop);
   StepRecorder recorder;
-  if (on_step) {
-    engine_->observe([&recorder](StepMoment m, const Sequence& s, const StepPlan& p) { recorder.observe(m, s, p); });
-  }
+  engine_->observe([&](StepMoment m, const Sequence& s, const StepPlan& p) {
+    result.num_forwards = s.num_forwards;  // of a step that makes no token, too: the request may end behind it
+    if (on_step) recorder.observe(m, s, p);
+  });
   const ScopeEnd stop_observing([this] { engine_->observe({}); });
   const int64_t id = engine_->add(result.prompt_ids, params);
   // Where a step or the reader throws, the next request must not find this one running.

@@ -15,6 +15,8 @@
 
 namespace headrace {
 
+inline constexpr int32_t kWholeContext = -1;  // of LLMOptions::max_model_len
+
 struct LLMOptions {
   std::optional<DType> dtype;     // of activations; absent: the checkpoint's
   std::optional<DType> kv_dtype;  // of keys and values in the cache; absent: that of activations
@@ -25,7 +27,7 @@ struct LLMOptions {
   OpContext context;
   RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;
-  int32_t max_model_len = 0;      // 0: the model's, at most 8192
+  int32_t max_model_len = 0;      // 0: the model's, at most 8192; kWholeContext: the model's
   std::string strategy = "auto";  // "auto": what the model was trained for
   StrategyConfig decoding;        // its `model` is the engine's to set
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;

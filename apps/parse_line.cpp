@@ -1,0 +1,65 @@
+#include "parse_line.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <sstream>
+
+#include "command_line.h"
+#include "environment.h"
+#include "exit_status.h"
+#include "flag_names.h"
+#include "headrace/base/error.h"
+#include "help_formatter.h"
+#include "output.h"
+#include "suggest.h"
+#include "terminal.h"
+
+namespace headrace::app {
+namespace {
+
+int misused(const std::string& why) {
+  write_err(fmt::format("headrace: {}\n", why));
+  return kUsage;
+}
+
+void print_help(const CLI::App& app, HelpLength length) {
+  const auto columns = static_cast<size_t>(help_columns(terminal_size(STDOUT_FILENO), variable("COLUMNS")));
+  write_out(help_of(parsed_command(app), path_of(parsed_command(app)), length, columns));
+}
+
+int parsed(CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<const char*> line{"headrace"};
+  for (const std::string& word : words) line.push_back(word.c_str());
+  try {
+    app.parse(static_cast<int>(line.size()), line.data());
+  } catch (const CLI::CallForHelp&) {
+    print_help(app, HelpLength::kShort);
+  } catch (const CLI::CallForAllHelp&) {
+    print_help(app, HelpLength::kFull);
+  } catch (const CLI::ExtrasError&) {
+    return misused(left_over(app));
+  } catch (const CLI::ArgumentMismatch& e) {
+    return misused(given_again(app).value_or(e.what()));
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) return misused(e.what());
+    std::ostringstream version;
+    app.exit(e, version);
+    write_out(version.str());
+  } catch (const Error& e) {
+    throw Error(e.code(), in_flags(parsed_command(app), e.what()));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int parse_line(CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::vector<std::string> ours = in_our_words(app, with_help_options(arguments));
+  const std::vector<std::string> words = with_empty_values(app, ours);
+  if (const auto unknown = unknown_argument(app, words)) return misused(*unknown);
+  return parsed(app, words);
+}
+
+}  // namespace headrace::app
