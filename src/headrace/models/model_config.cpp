@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096;
+constexpr int64_t kMaxLayers = 4096;
 
 void read_number(const JsonValue& owner, const char* key, std::optional<double>& number) {
   if (const JsonValue* stated = owner.find(key)) number = stated->as_float();
@@ -52,7 +52,7 @@ void append_eos(const JsonValue& owner, int64_t vocab, std::vector<int32_t>& ids
 void read_sections(const JsonValue& rope, RotaryConfig& c) {
   const JsonValue* stated = rope.find("mrope_section");
   if (stated == nullptr) return;
-  const std::vector<int64_t> pairs = stated->as_ints(0, kMaxDim);
+  const std::vector<int64_t> pairs = stated->as_ints(0, kMaxModelDim);
   HR_REQUIRE(pairs.size() == RotarySections::kAxes, ErrorCode::kModelFile, stated->where(), " has ", pairs.size(),
              " entries, expected those of time, height and width");
   using Layout = RotarySections::Layout;
@@ -102,11 +102,11 @@ DType stored_dtype_of(const JsonValue& root) {
 ModelConfig common_config(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
   ModelConfig c;
-  c.hidden = text.at("hidden_size").as_int(1, kMaxDim);
-  c.vocab = text.at("vocab_size").as_int(1, kMaxDim);
+  c.hidden = text.at("hidden_size").as_int(1, kMaxModelDim);
+  c.vocab = text.at("vocab_size").as_int(1, kMaxModelDim);
   c.num_layers = static_cast<int32_t>(text.at("num_hidden_layers").as_int(1, kMaxLayers));
   c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 4096, 1, int64_t{1} << 30));
-  c.intermediate = text.int_or("intermediate_size", 0, 0, kMaxDim);
+  c.intermediate = text.int_or("intermediate_size", 0, 0, kMaxModelDim);
   c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
   c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", false));
   const auto heads = static_cast<int32_t>(text.at("num_attention_heads").as_int(1, 1 << 16));

@@ -12,9 +12,6 @@
 namespace headrace {
 namespace {
 
-struct FreeCode {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
 struct FreeData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -71,8 +68,11 @@ std::set<int64_t> numbers_of(const JsonValue* value) {
 }  // namespace
 
 struct LoraTargets::Names::Code {
+  struct FreeRegex {
+    void operator()(pcre2_code* regex) const { pcre2_code_free(regex); }
+  };
   std::string where;
-  std::unique_ptr<pcre2_code, FreeCode> compiled;
+  std::unique_ptr<pcre2_code, FreeRegex> compiled;
 };
 
 LoraTargets::Names::Names(const JsonValue* value) {
