@@ -20,6 +20,7 @@
 #include "puzzles.h"
 #include "sampling_flags.h"
 #include "suggest.h"
+#include "version.h"
 
 namespace {
 
@@ -211,7 +212,7 @@ int parsed(CLI::App& app, const char* program, const std::vector<std::string>& w
 
 int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app("headrace: attention runtime and LLM inference engine");
-  app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
+  app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
   app.formatter(std::make_shared<HelpFormatter>());  // of the commands too, which are added behind it
   Commands commands;
