@@ -1,9 +1,8 @@
 #include "version.h"
 
-#include <fmt/format.h>
-
 #include <string_view>
 
+#include "headrace/base/error.h"
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace_commit.h"  // written by cmake/write_commit.cmake; this file alone reads it
 
@@ -20,9 +19,9 @@ constexpr std::string_view kCompiler = "GCC " __VERSION__;
 
 std::string version_text() {
   std::string built;
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) built += fmt::format("{} ", set.ops->name);
-  return fmt::format("headrace {}\ncommit   {}\ncompiler {}\nkernels  {}built in; {} runs here", HEADRACE_VERSION,
-                     HEADRACE_COMMIT, kCompiler, built, cpu::select_kernel_set().name);
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) built += std::string(set.ops->name) + " ";
+  return str("headrace ", HEADRACE_VERSION, "\ncommit   ", HEADRACE_COMMIT, "\ncompiler ", kCompiler, "\nkernels  ",
+             built, "built in; ", cpu::select_kernel_set().name, " runs here");
 }
 
 }  // namespace headrace::app

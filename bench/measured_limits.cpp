@@ -78,7 +78,11 @@ std::optional<double> matrix_rate(int threads) try {
   const memory::desc y({kM, kN}, memory::data_type::bf16, memory::format_tag::ab);
   const int before = omp_get_max_threads();
   omp_set_num_threads(threads);  // a primitive is planned for the threads of this moment
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc description(engine, x, packed, y);
+#else
   const dnnl::matmul::primitive_desc description({x, packed, y}, engine);
+#endif
   const dnnl::matmul matmul(description);
   memory weights(description.weights_desc(), engine), input(x, engine), output(y, engine);
   std::fill_n(static_cast<uint16_t*>(input.get_data_handle()), kM * kK, uint16_t{0x3c00});
