@@ -10,11 +10,11 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kOutput = 128;
+constexpr int32_t kBatchOutput = 128;
 
 EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len) {
   EngineConfig config = llm.config();
-  const int32_t page = config.runner.page_size, context = input_len + kOutput;
+  const int32_t page = config.runner.page_size, context = input_len + kBatchOutput;
   config.max_requests = requests, config.max_context_len = context;
   config.runner.num_pages = requests * ((context + page - 1) / page);
   config.runner.num_states = requests;
@@ -33,7 +33,8 @@ double step_seconds(Engine& engine, int32_t requests, int32_t input_len, const S
   }
   for (int i = 0; i < 4; ++i) engine.step();
   auto fewest = static_cast<size_t>(requests);
-  const double seconds = bench::median_seconds(kOutput / 2, [&] { fewest = std::min(fewest, engine.step().size()); });
+  const double seconds =
+      bench::median_seconds(kBatchOutput / 2, [&] { fewest = std::min(fewest, engine.step().size()); });
   HR_REQUIRE(fewest == static_cast<size_t>(requests), ErrorCode::kInvalidArgument, "bench model: of ", requests,
              " requests with prompts of ", input_len, " tokens the first ended before the last one had begun; try ",
              "fewer requests or shorter prompts");
@@ -49,7 +50,7 @@ void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
              "those that denoise");
   Engine engine(llm.model(), config_for(llm, requests, input_len));
   const SamplingParams likely{
-      .max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+      .max_tokens = kBatchOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   SamplingParams drawn = likely;
   drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
   SamplingParams penalised = drawn;

@@ -15,12 +15,13 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kOutput = 256, kSteps = 96;
+constexpr int32_t kBlocksOutput = 256, kMeasuredSteps = 96;
 constexpr size_t kGapSteps = 12;  // a block's three passes differ: so many have each as often one way as the other
 constexpr int64_t kWarmUp = 32;   // steps: a card that rested is slower by up to 3 % in the first 20
 
 SamplingParams scripted(int32_t block_size) {
-  SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  SamplingParams params{
+      .max_tokens = kBlocksOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   params.decoding.threshold = 1;  // nothing is above it
   params.decoding.max_passes = std::max(1, block_size * 3 / 4);
   return params;
@@ -35,7 +36,7 @@ SamplingParams scripted_draws(int32_t block_size) {
 
 EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int32_t block_size) {
   EngineConfig config = llm.config();
-  const int32_t page = config.runner.page_size, context = input_len + kOutput + 2 * block_size;
+  const int32_t page = config.runner.page_size, context = input_len + kBlocksOutput + 2 * block_size;
   config.vocab = llm.model_info().vocab_size;  // made-up models have a tokenizer of bytes
   config.max_requests = requests;
   config.max_context_len = context;
@@ -87,10 +88,10 @@ class Rehearsal {
  public:
   Rehearsal(Engine& engine, int32_t requests, int32_t input_len, int32_t block_size)
       : runner_(engine.runner()),
-        limit_(input_len + kOutput),
+        limit_(input_len + kBlocksOutput),
         table_(Tensor::zeros(DType::kI32, engine.scheduler().table().page_table().shape())) {
     const int32_t page = engine.config().runner.page_size,
-                  begin = input_len + kOutput / 2 / block_size * block_size / 2,
+                  begin = input_len + kBlocksOutput / 2 / block_size * block_size / 2,
                   passes = scripted(block_size).decoding.max_passes.value_or(1);
     const auto each = static_cast<int32_t>((limit_ + page - 1) / page);
     batch_.mode = ForwardMode::kExtend;
@@ -116,7 +117,7 @@ class Rehearsal {
   void loop() {
     begin();
     steps_.clear();
-    for (int32_t i = 0; i < kSteps; ++i) {
+    for (int32_t i = 0; i < kMeasuredSteps; ++i) {
       steps_.push_back(runner_.block_loop()->wait());
       runner_.next_blocks(steps_.back(), limit_);
       runner_.block_loop()->decided();
@@ -128,7 +129,7 @@ class Rehearsal {
     const auto start = begin();
     for (const BlockReport& next : steps_) runner_.next_blocks(next, limit_);
     runtime.synchronize();
-    return seconds_since(start) / (kSteps + 1);
+    return seconds_since(start) / (kMeasuredSteps + 1);
   }
   // The same steps, two of which are started when those before have reported, of the next two only the first is, and so
   // on: seconds that one so started is late, one in each kGapSteps. From one second to the next a device's clock

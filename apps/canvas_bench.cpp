@@ -13,8 +13,8 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kOutput = 64, kContext = 1024;
-constexpr int32_t kSteps = 12;  // at most, of a canvas that is denoised anew in each of them
+constexpr int32_t kCanvasOutput = 64, kContext = 1024;
+constexpr int32_t kCanvasSteps = 12;  // at most, of a canvas that is denoised anew in each of them
 constexpr int32_t kPrompts[] = {64, 192, 448};
 
 EngineConfig config_for(const LLM& llm, const std::string& strategy, RunnerConfig::Graphs graphs) {
@@ -43,11 +43,12 @@ std::vector<std::string> strategies_of(const std::optional<DiffusionInfo>& model
 // Medians by the rows of a step, without each request's first steps.
 std::map<int64_t, double> measured_steps(Engine& engine, int32_t prompt) {
   constexpr int kWarm = 2;
-  SamplingParams params{.max_tokens = kOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+  SamplingParams params{
+      .max_tokens = kCanvasOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   if (engine.config().strategy == "diffusion_gemma") {
     params.temperature = 1;
     params.decoding.schedule = DecodingParams::Schedule::kReference;
-    params.decoding.steps = kSteps;
+    params.decoding.steps = kCanvasSteps;
   } else {
     params.decoding.rule = DecodingParams::Rule::kLeftmost;
   }
@@ -92,7 +93,7 @@ void bench_canvases(LLM& llm) {
           write_out(
               fmt::format("{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, "
                           "{}\"engine_start_s\": {:.3f}}}\n",
-                          strategy, rows, prompt + kOutput, info.architecture,
+                          strategy, rows, prompt + kCanvasOutput, info.architecture,
                           graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", step_s, step_s / floor,
                           floor_of(info), start_s));
         }

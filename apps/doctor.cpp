@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/measured_limits.h"
@@ -39,6 +41,16 @@ std::vector<std::string> cpu_features() {
   return found;
 }
 
+// The kernel sets that another build of headrace has for this processor family.
+std::vector<std::string_view> not_built_in() {
+  std::vector<std::string_view> missing;
+  for (const std::string_view name : cpu::known_kernel_sets()) {
+    const auto is_it = [&](const cpu::KernelSet& set) { return set.ops->name == name; };
+    if (std::ranges::none_of(cpu::kernel_sets(), is_it)) missing.push_back(name);
+  }
+  return missing;
+}
+
 }  // namespace
 
 int doctor(Output output) {
@@ -54,6 +66,9 @@ int doctor(Output output) {
     } else {
       sets += fmt::format("  {:<12} {}\n", set.ops->name, set.runs_here() ? "runs here" : "this machine lacks it");
     }
+  }
+  if (output == Output::kText) {
+    for (const std::string_view name : not_built_in()) sets += fmt::format("  {:<12} not built in\n", name);
   }
   const GpuReport gpus = report_gpus();
   const std::string model = cpu_line("model name");

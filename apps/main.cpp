@@ -13,6 +13,7 @@
 #include "parse_line.h"
 #include "puzzles.h"
 #include "sampling_flags.h"
+#include "version.h"
 
 namespace {
 
@@ -144,7 +145,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app(
       "headrace runs language models on a CPU or an NVIDIA GPU: causal transformers, hybrids with Gated DeltaNet, and "
       "block diffusion models.");
-  app.set_version_flag("--version", "headrace " HEADRACE_VERSION);
+  app.set_version_flag("--version", version_text);
   app.set_help_flag("-h,--help", "this help, of what people use");  // of the commands too, which are added behind it
   app.set_help_all_flag("--help-all", "all options");
   app.require_subcommand(1);

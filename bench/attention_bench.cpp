@@ -11,14 +11,14 @@
 namespace headrace::bench {
 namespace {
 
-constexpr int32_t kHeads = 32, kKVHeads = 8, kFewKVHeads = 4, kDim = 128, kPage = 64;
+constexpr int32_t kHeads = 32, kKVHeads = 8, kFewKVHeads = 4, kHeadDim = 128, kPage = 64;
 
 // A pool whose pages a table of `requests` rows holds in random order.
 struct Cache {
   Cache(int32_t requests, int32_t tokens, int32_t kv_heads)
       : pages_each((tokens + kPage - 1) / kPage),
-        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kDim})),
-        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kDim})),
+        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim})),
+        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim})),
         table(DType::kI32, {requests, pages_each}) {
     std::vector<int32_t> order(static_cast<size_t>(table.numel()));
     std::iota(order.begin(), order.end(), 0);
@@ -39,7 +39,8 @@ struct Cache {
 Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping) {
   const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
   const int64_t kv_heads = cache.k.dim(1);
-  const Tensor q = filled(DType::kBF16, {batch, kHeads, kDim}), k = filled(DType::kBF16, {batch, kv_heads, kDim});
+  const Tensor q = filled(DType::kBF16, {batch, kHeads, kHeadDim}),
+               k = filled(DType::kBF16, {batch, kv_heads, kHeadDim});
   const Tensor out(DType::kBF16, q.shape());
   std::vector<KeySpan> spans;
   for (int32_t r = 0; r < batch; ++r) {
@@ -60,14 +61,14 @@ Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grou
                       " d128 bf16, ", how),
           .median_s = seconds,
           .bytes = static_cast<double>(cache.k.bytes() + cache.v.bytes()),
-          .flops = 4.0 * batch * length * kHeads * kDim,
+          .flops = 4.0 * batch * length * kHeads * kHeadDim,
           .limit = Result::Limit::kRead};
 }
 
-Result prefill(const BenchContext& context) {
+Result attention_prefill(const BenchContext& context) {
   constexpr int32_t kTokens = 4096, kLayers = 8;  // 256 MiB of queries
-  const Tensor q = filled(DType::kBF16, {kLayers, kTokens, kHeads, kDim});
-  const Tensor k = filled(DType::kBF16, {kLayers, kTokens, kKVHeads, kDim});
+  const Tensor q = filled(DType::kBF16, {kLayers, kTokens, kHeads, kHeadDim});
+  const Tensor k = filled(DType::kBF16, {kLayers, kTokens, kKVHeads, kHeadDim});
   const Tensor out = filled(DType::kBF16, q.shape());  // a layer's first touch brings its memory: not what is measured
   const std::vector<KeySpan> spans = {{.q_len = kTokens}};
   int64_t layer = 0;
@@ -84,7 +85,7 @@ Result prefill(const BenchContext& context) {
   return {.name = "attention prefill 4k causal 32/8 d128 bf16",
           .median_s = seconds,
           .bytes = static_cast<double>(q.bytes() + k.bytes()) / kLayers,
-          .flops = 2.0 * kTokens * (kTokens + 1) * kHeads * kDim,
+          .flops = 2.0 * kTokens * (kTokens + 1) * kHeads * kHeadDim,
           .limit = Result::Limit::kMatrix};
 }
 
@@ -98,7 +99,7 @@ void run_attention_bench(const BenchContext& context, const Report& report) {
     report(read.counted(decode(context, cache, HeadGrouping::kPerHead)));
   }
   LimitBeside matrix([&] { return matrix_rate(context.op.threads); });
-  report(matrix.counted(prefill(context)));
+  report(matrix.counted(attention_prefill(context)));
 }
 
 }  // namespace headrace::bench

@@ -9,8 +9,8 @@
 namespace headrace::bench {
 namespace {
 
-constexpr int32_t kKeyHeads = 16, kValueHeads = 32, kDim = 128, kWidth = 4;
-constexpr int32_t kChannels = 2 * kKeyHeads * kDim + kValueHeads * kDim;
+constexpr int32_t kKeyHeads = 16, kValueHeads = 32, kStateDim = 128, kWidth = 4;
+constexpr int32_t kChannels = 2 * kKeyHeads * kStateDim + kValueHeads * kStateDim;
 
 // The inputs of `num_requests` requests of `tokens` tokens, once per layer in rotation.
 struct Inputs {
@@ -18,7 +18,7 @@ struct Inputs {
       : qkv(filled(DType::kBF16, {num_layers, num_requests * tokens, kChannels})),
         a(filled(DType::kBF16, {num_requests * tokens, kValueHeads})),
         a_log(filled(DType::kF32, {kValueHeads})),
-        out(DType::kBF16, {num_requests * tokens, kValueHeads, kDim}) {
+        out(DType::kBF16, {num_requests * tokens, kValueHeads, kStateDim}) {
     for (int32_t r = 0; r < num_requests; ++r) {
       spans.push_back({.q_off = r * tokens, .q_len = tokens});
       slots.push_back({.read = r, .write = r});
@@ -45,7 +45,7 @@ struct Inputs {
 // Batch 8; the states of 24 layers are 384 MiB.
 Result decode(const BenchContext& context) {
   constexpr int32_t kBatch = 8, kLayers = 24;
-  const Tensor states = Tensor::zeros(DType::kF32, {kLayers, kBatch, kValueHeads, kDim, kDim});
+  const Tensor states = Tensor::zeros(DType::kF32, {kLayers, kBatch, kValueHeads, kStateDim, kStateDim});
   const Inputs in(1, kBatch, 1);
   const double seconds = median_seconds(9, [&] {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -58,9 +58,9 @@ Result decode(const BenchContext& context) {
           .limit = Result::Limit::kReadWrite};
 }
 
-Result prefill(const BenchContext& context) {
+Result gdn_prefill(const BenchContext& context) {
   constexpr int32_t kTokens = 4096, kLayers = 4;  // 256 MiB of inputs
-  const Tensor state = Tensor::zeros(DType::kF32, {1, kValueHeads, kDim, kDim});
+  const Tensor state = Tensor::zeros(DType::kF32, {1, kValueHeads, kStateDim, kStateDim});
   const Inputs in(kLayers, 1, kTokens);
   int64_t layer = 0;
   const double seconds = median_seconds(5, [&] {
@@ -110,7 +110,7 @@ void run_gdn_bench(const BenchContext& context, const Report& report) {
   report(read_write.counted(convolution(context, 8, 1)));
   report(read_write.counted(convolution(context, 1, 4096)));
   LimitBeside matrix([threads] { return matrix_rate(threads); });
-  report(matrix.counted(prefill(context)));
+  report(matrix.counted(gdn_prefill(context)));
 }
 
 }  // namespace headrace::bench

@@ -80,7 +80,11 @@ class SlicedMatmul {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // or all threads would share one
     omp_set_num_threads(1);  // a primitive is planned for the threads of this moment
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul::primitive_desc description(engine_, x, packed, y, attributes);
+#else
     const dnnl::matmul::primitive_desc description({x, packed, y}, attributes, engine_);
+#endif
     matmul_ = dnnl::matmul(description);
     const Memory input = filled(x, kM * kK);
     for (int64_t slice = 0; slice < kSlices; ++slice) {

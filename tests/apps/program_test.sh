@@ -26,6 +26,10 @@ check "the demo takes threads" 0 "$(status "$headrace" demo -n 2 -t 1)"
 check "version" 0 "$(status "$headrace" --version)"
 check "no command prints the short help" "0 1" "$(status "$headrace") $("$headrace" | grep -c "^Usage: headrace COMMAND")"
 check "help and version as commands" "0 0 0 2" "$(status "$headrace" help) $(status "$headrace" help eval puzzles) $(status "$headrace" version) $(status "$headrace" help nonsense)"
+check "the version's lines" "headrace,commit,compiler,kernels" \
+  "$("$headrace" --version | sed -E 's/^(headrace [0-9]+\.[0-9]+\.[0-9]+$|(commit|compiler|kernels) +.+)/\1/; s/ .*//' | paste -sd,)"
+check "a kernel set that there is not" "is unknown" \
+  "$(message "$headrace" generate -p x --kernel-set mmx | grep -oE "is unknown|is not built in|does not run on this machine")"
 check "unknown flag" 2 "$(status "$headrace" generate -p x --no-such-flag)"
 check "bad parameter" 2 "$(status "$headrace" generate -p x --temperature -1)"
 for flag in --seed --random-weights; do  # and not its two's complement, nor the largest number for one beyond it
@@ -368,6 +372,9 @@ report=$("$headrace" doctor)
 for line in cpu has kernels portable memory matmul gpu; do
   check "doctor says $line" 1 "$(grep -cE "^ *$line " <<<"$report")"
 done
+if [[ $(uname -m) == x86_64 ]]; then  # each kernel set, whether it is built in or not
+  check "the doctor's kernel sets" 5 "$(grep -cE '^  (portable|avx2|avx512|avx512bf16|amx) ' <<<"$report")"
+fi
 
 check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep -cE '"gpus": (\[\], "why_no_gpu": ".+"|\[".+"\], "why_no_gpu": null)}$')"
 

@@ -20,7 +20,11 @@ for tool in bash dirname echo grep tail head xargs tee mktemp mkdir rm cat; do
   ln -s "$(type -P "$tool")" "$work/tools/$tool"
 done
 
-check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev, --cuda or --check" "$(said "$source/script/setup" --devel)"
+check "setup, unknown option" "2 setup: unknown option '--devel', expected --dev, --cuda, --check or --and" "$(said "$source/script/setup" --devel)"
+for script in build setup compilers; do
+  check "$script --help" "0 1" "$? $("$source/script/$script" --help | grep -c "^Usage: $script ")"
+done
+check "a Debian that there is not" "2 debian_root: unknown release '11', expected 12 or 13" "$(said "$source/tools/debian_root" 11)"
 check "setup --cuda without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --cuda | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
 check "setup --check without nvcc" 1 "$(PATH="$work/tools:/bin" said "$source/script/setup" --check | grep -c "^1 setup: script/build cuda needs nvcc of CUDA 13 or newer on the PATH, found none")"
 # A toolkit of nvcc alone, and what the others bring.

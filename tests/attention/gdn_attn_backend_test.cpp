@@ -15,7 +15,7 @@ namespace {
 
 using namespace testing_support;
 
-constexpr int32_t kKHeads = 1, kVHeads = 2, kDim = 8, kConvDim = 2 * kKHeads * kDim + kVHeads * kDim, kTokens = 3;
+constexpr int32_t kKHeads = 1, kVHeads = 2, kDim = 8, kConvDim = 2 * kKHeads * kDim + kVHeads * kDim, kStepTokens = 3;
 constexpr float kMark = 7;
 
 // Stands for a fused step: marks its outputs.
@@ -36,14 +36,14 @@ struct Problem {
                         .head_k_dim = kDim,
                         .head_v_dim = kDim,
                         .conv_dtype = DType::kF32});
-    GDNAttnBackend backend(pool, ops, {}, kTokens);
+    GDNAttnBackend backend(pool, ops, {}, kStepTokens);
     ForwardBatch batch{.mode = ForwardMode::kMixed};
     batch.attn.snapshots = snapshots;
     for (int32_t r = 0, row = 0; r < static_cast<int32_t>(lens.size()); row += lens[static_cast<size_t>(r++)]) {
       batch.attn.spans.push_back({.q_off = row, .q_len = lens[static_cast<size_t>(r)]});
       batch.attn.state_slots.push_back({.read = kNoState, .write = 1 + r});
     }
-    Tensor out(DType::kF32, {kTokens, kVHeads, kDim});
+    Tensor out(DType::kF32, {kStepTokens, kVHeads, kDim});
     poison(out);
     backend.init_forward_metadata(batch);
     backend.forward(layer, {.mixed_qkv = qkv, .a = a, .b = b, .norm = norm}, batch, out);
@@ -53,10 +53,10 @@ struct Problem {
   Random random{5};
   Tensor conv_weight = random_tensor(random, DType::kF32, {kConvDim, 4}, 0.5);
   Tensor vector = random_tensor(random, DType::kF32, {kVHeads}, 0.5);
-  Tensor qkv = random_tensor(random, DType::kF32, {kTokens, kConvDim});
-  Tensor a = random_tensor(random, DType::kF32, {kTokens, kVHeads});
-  Tensor b = random_tensor(random, DType::kF32, {kTokens, kVHeads});
-  Tensor gate = random_tensor(random, DType::kF32, {kTokens, kVHeads, kDim});
+  Tensor qkv = random_tensor(random, DType::kF32, {kStepTokens, kConvDim});
+  Tensor a = random_tensor(random, DType::kF32, {kStepTokens, kVHeads});
+  Tensor b = random_tensor(random, DType::kF32, {kStepTokens, kVHeads});
+  Tensor gate = random_tensor(random, DType::kF32, {kStepTokens, kVHeads, kDim});
   Tensor weight = random_tensor(random, DType::kF32, {kDim});
   RadixLinearAttention layer{{.num_k_heads = kKHeads,
                               .num_v_heads = kVHeads,
@@ -101,7 +101,7 @@ TEST(GDNAttnBackend, KeyHeadsThatItLacksAreRefusedWhenTheLayerIsMade) {
                         .conv_dtype = DType::kF32});
   const auto code_with = [&](const OpSet& ops) {
     const HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", ops, keys, OpContext{}),
-                                   std::make_unique<GDNAttnBackend>(states, ops, OpContext{}, kTokens), {1});
+                                   std::make_unique<GDNAttnBackend>(states, ops, OpContext{}, kStepTokens), {1});
     return refusal_of([&] { const RadixLinearAttention layer(Problem().layer.config(), hybrid); }).code;
   };
   EXPECT_EQ(code_with(small), ErrorCode::kUnsupported);
@@ -120,7 +120,7 @@ TEST(GDNAttnBackend, DTypesThatItLacksAreRefusedWhenTheLayerIsMade) {
                           .head_v_dim = kDim,
                           .conv_dtype = conv_dtype});
     const HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", reference::ops(), keys, OpContext{}),
-                                   std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kTokens),
+                                   std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kStepTokens),
                                    {1});
     RadixLinearAttentionConfig config = p.layer.config();
     const Tensor conv_weight(weight, config.conv_weight.shape());
@@ -148,12 +148,12 @@ TEST(GDNAttnBackend, AStepThatKeepsStatesIsRefusedWhileWarmingUp) {
                         .conv_dtype = DType::kF32});
   const Problem p;
   HybridAttnBackend hybrid(std::make_unique<OpSetBackend>("test", reference::ops(), keys, OpContext{}),
-                           std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kTokens), {1});
+                           std::make_unique<GDNAttnBackend>(states, reference::ops(), OpContext{}, kStepTokens), {1});
   const auto code_with = [&](int32_t slot) {
     ForwardBatch batch{.mode = ForwardMode::kMixed, .attn_backend = &hybrid};
-    batch.attn.spans = {{.q_len = kTokens}};
+    batch.attn.spans = {{.q_len = kStepTokens}};
     batch.attn.state_slots = {{.read = kNoState, .write = slot}};
-    const Tensor out(DType::kF32, {kTokens, kVHeads, kDim});
+    const Tensor out(DType::kF32, {kStepTokens, kVHeads, kDim});
     hybrid.init_forward_metadata(batch);  // before the warm-up begins
     const WarmupScope warming_up(hybrid.metadata_source());
     const auto forward = [&] { p.layer.forward(batch, {.mixed_qkv = p.qkv, .a = p.a, .b = p.b}, out); };

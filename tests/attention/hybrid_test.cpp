@@ -17,12 +17,13 @@ namespace {
 
 using namespace testing_support;
 
-constexpr int32_t kKHeads = 2, kVHeads = 4, kKDim = 16, kVDim = 8, kConvDim = 2 * kKHeads * kKDim + kVHeads * kVDim;
+constexpr int32_t kKeyHeads = 2, kValueHeads = 4, kKDim = 16, kVDim = 8,
+                  kConvChannels = 2 * kKeyHeads * kKDim + kValueHeads * kVDim;
 constexpr int32_t kMaxTokens = 200;
 constexpr GDNPoolConfig kGDNPool{.num_layers = 1,
                                  .num_slots = 6,
-                                 .num_k_heads = kKHeads,
-                                 .num_v_heads = kVHeads,
+                                 .num_k_heads = kKeyHeads,
+                                 .num_v_heads = kValueHeads,
                                  .head_k_dim = kKDim,
                                  .head_v_dim = kVDim,
                                  .conv_dtype = DType::kF32};
@@ -34,8 +35,8 @@ class Hybrid {
       : kv_({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 2, .page_size = 16, .dtype = DType::kF32}),
         gdn_(kGDNPool),
         layer_({.layer_id = 0,
-                .num_k_heads = kKHeads,
-                .num_v_heads = kVHeads,
+                .num_k_heads = kKeyHeads,
+                .num_v_heads = kValueHeads,
                 .head_k_dim = kKDim,
                 .head_v_dim = kVDim,
                 .conv_weight = conv_weight_,
@@ -61,8 +62,9 @@ class Hybrid {
       batch.attn.state_slots.push_back(part.slots);
       rows += part.tokens;
     }
-    Tensor qkv(DType::kF32, {rows, kConvDim}), a(DType::kF32, {rows, kVHeads}), b(DType::kF32, {rows, kVHeads});
-    Tensor out(DType::kF32, {rows, kVHeads, kVDim});
+    Tensor qkv(DType::kF32, {rows, kConvChannels}), a(DType::kF32, {rows, kValueHeads}),
+        b(DType::kF32, {rows, kValueHeads});
+    Tensor out(DType::kF32, {rows, kValueHeads, kVDim});
     poison(out);
     for (size_t i = 0; i < parts.size(); ++i) {
       copy_rows(qkv_, qkv, parts[i], batch.attn.spans[i].q_off);
@@ -87,12 +89,12 @@ class Hybrid {
   }
 
   Random random_{11};
-  Tensor conv_weight_ = random_tensor(random_, DType::kF32, {kConvDim, 4}, 0.5);
-  Tensor a_log_ = random_tensor(random_, DType::kF32, {kVHeads}, 0.5);
-  Tensor dt_bias_ = random_tensor(random_, DType::kF32, {kVHeads}, 0.5);
-  Tensor qkv_ = random_tensor(random_, DType::kF32, {kMaxTokens, kConvDim});
-  Tensor a_ = random_tensor(random_, DType::kF32, {kMaxTokens, kVHeads});
-  Tensor b_ = random_tensor(random_, DType::kF32, {kMaxTokens, kVHeads});
+  Tensor conv_weight_ = random_tensor(random_, DType::kF32, {kConvChannels, 4}, 0.5);
+  Tensor a_log_ = random_tensor(random_, DType::kF32, {kValueHeads}, 0.5);
+  Tensor dt_bias_ = random_tensor(random_, DType::kF32, {kValueHeads}, 0.5);
+  Tensor qkv_ = random_tensor(random_, DType::kF32, {kMaxTokens, kConvChannels});
+  Tensor a_ = random_tensor(random_, DType::kF32, {kMaxTokens, kValueHeads});
+  Tensor b_ = random_tensor(random_, DType::kF32, {kMaxTokens, kValueHeads});
   KVPool kv_;
   GDNPool gdn_;
   RadixLinearAttention layer_;
@@ -234,7 +236,8 @@ TEST(HybridBackend_OnADevice, W12_AnIdleBatchYieldsZeros) {
   full.forward(x, x, x, batch, attended);
   expect_zeros(attended);
   const Hybrid layers("cpu");
-  const Tensor qkv = poisoned({3, kConvDim}), a = poisoned({3, kVHeads}), states = poisoned({3, kVHeads, kVDim});
+  const Tensor qkv = poisoned({3, kConvChannels}), a = poisoned({3, kValueHeads}),
+               states = poisoned({3, kValueHeads, kVDim});
   layers.layer().forward(batch, {.mixed_qkv = qkv, .a = a, .b = a}, states);
   expect_zeros(states);
 }

@@ -12,7 +12,7 @@
 namespace headrace {
 namespace {
 
-using testing::ToyDiffusionModel;
+using testing_support::ToyDiffusionModel;
 
 constexpr int32_t kCanvas = 8;
 
@@ -52,12 +52,12 @@ EngineConfig config_of(int64_t rows_per_step = 128) {
           .strategy = "diffusion_gemma"};
 }
 
-std::vector<int32_t> prompt_of(int32_t length) { return std::vector<int32_t>(static_cast<size_t>(length), 5); }
+std::vector<int32_t> canvas_prompt(int32_t length) { return std::vector<int32_t>(static_cast<size_t>(length), 5); }
 
 using OnStep = std::function<void(StepMoment, const Sequence&, const StepPlan&)>;
 
-std::vector<int32_t> decode(const Model& model, const std::vector<int32_t>& prompt, const SamplingParams& params,
-                            const OnStep& on_step, int64_t rows_per_step = 128) {
+std::vector<int32_t> decode_canvases(const Model& model, const std::vector<int32_t>& prompt,
+                                     const SamplingParams& params, const OnStep& on_step, int64_t rows_per_step = 128) {
   Engine engine(model, config_of(rows_per_step));
   engine.observe(on_step);
   engine.add(prompt, params);
@@ -70,15 +70,16 @@ std::vector<int32_t> decode(const Model& model, const std::vector<int32_t>& prom
 
 TEST(Canvas, B06_ACanvasCostsItsStepsAndOneCausalPass) {
   std::string passes;
-  const auto ids = decode(ToyCanvasModel(), prompt_of(5), {.max_tokens = 20, .seed = 3},
-                          [&passes](StepMoment moment, const Sequence&, const StepPlan& plan) {
-                            if (moment == StepMoment::kCommitted) return;
-                            const PlannedSpan& span = plan.spans.front();
-                            const bool text = span.keys.kind == KeySpan::Kind::kCausal;
-                            EXPECT_EQ(span.store.size(), text ? span.keys.q_len : 0);
-                            EXPECT_EQ(plan.sample.size(), text ? 0u : size_t{kCanvas});
-                            passes += str(text ? "text" : "canvas", " ", span.keys.phys0, "+", span.keys.q_len, "; ");
-                          });
+  const auto ids =
+      decode_canvases(ToyCanvasModel(), canvas_prompt(5), {.max_tokens = 20, .seed = 3},
+                      [&passes](StepMoment moment, const Sequence&, const StepPlan& plan) {
+                        if (moment == StepMoment::kCommitted) return;
+                        const PlannedSpan& span = plan.spans.front();
+                        const bool text = span.keys.kind == KeySpan::Kind::kCausal;
+                        EXPECT_EQ(span.store.size(), text ? span.keys.q_len : 0);
+                        EXPECT_EQ(plan.sample.size(), text ? 0u : size_t{kCanvas});
+                        passes += str(text ? "text" : "canvas", " ", span.keys.phys0, "+", span.keys.q_len, "; ");
+                      });
   EXPECT_EQ(ids, ToyDiffusionModel::tokens(5, 20));
   EXPECT_EQ(
       passes,
@@ -87,14 +88,15 @@ TEST(Canvas, B06_ACanvasCostsItsStepsAndOneCausalPass) {
 
 TEST(Canvas, B01_MaxTokensCountsFinalTokens) {
   for (const int32_t max_tokens : {1, 7, 8, 9, 30}) {
-    EXPECT_EQ(decode(ToyCanvasModel(), prompt_of(6), {.max_tokens = max_tokens}, {}),
+    EXPECT_EQ(decode_canvases(ToyCanvasModel(), canvas_prompt(6), {.max_tokens = max_tokens}, {}),
               ToyDiffusionModel::tokens(6, max_tokens));
   }
 }
 
-int32_t steps_of(const Model& model, const SamplingParams& params, const std::vector<int32_t>& prompt = prompt_of(5)) {
+int32_t steps_of(const Model& model, const SamplingParams& params,
+                 const std::vector<int32_t>& prompt = canvas_prompt(5)) {
   int32_t steps = 0;
-  decode(model, prompt, params, [&steps](StepMoment moment, const Sequence&, const StepPlan& plan) {
+  decode_canvases(model, prompt, params, [&steps](StepMoment moment, const Sequence&, const StepPlan& plan) {
     steps += moment == StepMoment::kPlanned && !plan.sample.empty() ? 1 : 0;
   });
   return steps;
@@ -107,9 +109,10 @@ TEST(Canvas, B14_AFirstStepIsNeverStableAndConfidenceMustBeBelowTheBound) {
   EXPECT_EQ(steps_of(ToyCanvasModel(20, {.stability = 0}), params), 1);
   DiffusionInfo::Canvas canvas{.max_steps = 5, .t_max = 1.0f, .t_min = 1.0f};
   float entropy = 0;
-  decode(ToyCanvasModel(6, canvas), prompt_of(5), params, [&entropy](StepMoment, const Sequence& s, const StepPlan&) {
-    if (!s.chosen.empty() && s.chosen[0].entropy > 0) entropy = s.chosen[0].entropy;
-  });
+  decode_canvases(ToyCanvasModel(6, canvas), canvas_prompt(5), params,
+                  [&entropy](StepMoment, const Sequence& s, const StepPlan&) {
+                    if (!s.chosen.empty() && s.chosen[0].entropy > 0) entropy = s.chosen[0].entropy;
+                  });
   canvas.confidence = entropy;
   EXPECT_EQ(steps_of(ToyCanvasModel(6, canvas), params), 5);
   canvas.confidence = std::nextafter(entropy, 100.0f);
@@ -129,10 +132,10 @@ TEST(Canvas, B27_NoiseDependsOnTheSeedThePositionAndTheStepAlone) {
     SamplingParams params{.max_tokens = 16, .seed = seed};
     params.decoding.schedule = DecodingParams::Schedule::kReference;
     params.decoding.steps = 4;
-    decode(ToyCanvasModel(1), prompt_of(5), params,
-           [&seen](StepMoment moment, const Sequence& s, const StepPlan& plan) {
-             if (moment == StepMoment::kPlanned && !plan.sample.empty()) seen.push_back(s.tokens);
-           });
+    decode_canvases(ToyCanvasModel(1), canvas_prompt(5), params,
+                    [&seen](StepMoment moment, const Sequence& s, const StepPlan& plan) {
+                      if (moment == StepMoment::kPlanned && !plan.sample.empty()) seen.push_back(s.tokens);
+                    });
     return seen;
   };
   const auto first = canvases(1), other = canvases(2);
@@ -159,7 +162,7 @@ TEST(Canvas, RepetitionIsThatOfTheTextBeforeACanvasAndNotOfItsNoise) {
 TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
   const ToyCanvasModel model;
   Engine engine(model, config_of(12));
-  for (int i = 0; i < 2; ++i) engine.add(prompt_of(30), {.max_tokens = 12});
+  for (int i = 0; i < 2; ++i) engine.add(canvas_prompt(30), {.max_tokens = 12});
   std::vector<int32_t> ids[2];
   while (!engine.idle()) {
     for (const StepOutput& out : engine.step()) ids[out.sequence_id - 1].push_back(out.token.id);
@@ -176,7 +179,7 @@ TEST(Canvas, OtherModelsAndOtherSizesAreRefused) {
   config.decoding.block_size = 4;
   EXPECT_THROW(Engine(model, config), Error);
   Engine narrow(model, config_of(kCanvas - 1));
-  EXPECT_THROW(narrow.add(prompt_of(4), {}), Error);
+  EXPECT_THROW(narrow.add(canvas_prompt(4), {}), Error);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 // Whoever asks for it knows the sizes: the next larger graph would read rows that the step does not have.
 TEST(CudaGraphRunner, AStepOfRowsThatIsNotRecordedIsAnError) {
-  const testing::ToyDiffusionModel model({});
+  const testing_support::ToyDiffusionModel model({});
   const KVPool pool(KVPoolConfig{.groups = {{{1, 8, 8}, {0}}}, .num_pages = 2, .page_size = 16});
   const auto backend = make_backend("reference", {}, {.kv_pool = &pool});
   CudaGraphRunner graphs(model, *backend, cpu_runtime(),

@@ -19,7 +19,7 @@
 namespace headrace {
 namespace {
 
-using testing::ToyDiffusionModel;
+using testing_support::ToyDiffusionModel;
 using Strategies = std::set<std::string>;
 using Schedule = DecodingParams::Schedule;
 

@@ -25,10 +25,10 @@
 namespace headrace {
 namespace {
 
-using testing::ToyDiffusionModel;
 using testing_support::golden_folder;
 using testing_support::Random;
 using testing_support::random_tensor;
+using testing_support::ToyDiffusionModel;
 using Rule = DecodingParams::Rule;
 
 bool masked(const Sequence& s, int32_t position) {
@@ -705,7 +705,8 @@ TEST(MultiBD, B31_PaddedIdsAreNeverChosen) {
 }
 
 TEST(MultiBD, AnyOfSeveralEndTokensEndsARequest) {
-  const testing::ToyScript script{.more_eos = {ToyDiffusionModel::token_at(14), ToyDiffusionModel::token_at(40)}};
+  const testing_support::ToyScript script{
+      .more_eos = {ToyDiffusionModel::token_at(14), ToyDiffusionModel::token_at(40)}};
   const ToyDiffusionModel model(script);
   SamplingParams params = greedy(60, 0.9f);
   params.end_of_text = SamplingParams::EndOfText::kStops;

@@ -12,9 +12,9 @@
 namespace headrace {
 namespace {
 
-using testing::prompt_of;
-using testing::ToyDiffusionModel;
-using testing::ToyScript;
+using testing_support::prompt_of;
+using testing_support::ToyDiffusionModel;
+using testing_support::ToyScript;
 
 const ToyScript kScript{
     .block_size = 32, .sub_block_size = 8, .sure_masks = 3, .logits_of = DiffusionInfo::LogitsOf::kBefore};
@@ -34,17 +34,17 @@ Pass pass_of(const Sequence& s, const StepPlan& plan) {
   return plan.sample.front().position == s.num_tokens() ? Pass::kCommit : Pass::kInit;
 }
 
-struct Decoded {
+struct SubBlocksDecoded {
   std::map<int64_t, std::vector<int32_t>> ids;
   std::map<Pass, int> passes;
   std::vector<std::set<Pass>> steps;  // which kinds ran together
 };
 
-Decoded decode(const ToyScript& script, const EngineConfig& config, const std::vector<int32_t>& prompt_lens,
-               const SamplingParams& params) {
+SubBlocksDecoded decode_sub_blocks(const ToyScript& script, const EngineConfig& config,
+                                   const std::vector<int32_t>& prompt_lens, const SamplingParams& params) {
   const ToyDiffusionModel model(script);
   Engine engine(model, config);
-  Decoded result;
+  SubBlocksDecoded result;
   engine.observe([&result](StepMoment moment, const Sequence& s, const StepPlan& plan) {
     if (moment == StepMoment::kCommitted) return;
     ++result.passes[pass_of(s, plan)];
@@ -60,7 +60,7 @@ Decoded decode(const ToyScript& script, const EngineConfig& config, const std::v
 }
 
 TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
-  const Decoded r = decode(kScript, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r = decode_sub_blocks(kScript, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 7);  // the first of them runs the prompt, too
   EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
@@ -72,7 +72,8 @@ TEST(FastDLLMv2, TheModelsOwnBlockSizeChangesNothingWhenItIsStated) {
   const SamplingParams params{.max_tokens = 50, .temperature = 0};
   EngineConfig stated = config_of(1, 128);
   stated.decoding.block_size = kScript.block_size;
-  const Decoded own = decode(kScript, config_of(1, 128), {40}, params), same = decode(kScript, stated, {40}, params);
+  const SubBlocksDecoded own = decode_sub_blocks(kScript, config_of(1, 128), {40}, params),
+                         same = decode_sub_blocks(kScript, stated, {40}, params);
   EXPECT_EQ(same.ids, own.ids);
   EXPECT_EQ(same.passes, own.passes);
   EXPECT_EQ(same.steps, own.steps);
@@ -93,16 +94,19 @@ TEST(FastDLLMv2, ABlockOfAnotherSizeHasTheModelsPartsOrTheLargestThatDivideBoth)
 TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstToken) {
   for (const int32_t prompt_len : {1, 31, 32, 33, 64}) {
     for (const int32_t max_tokens : {1, 7, 26, 32, 33}) {
-      const Decoded r = decode(kScript, config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
+      const SubBlocksDecoded r =
+          decode_sub_blocks(kScript, config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
       EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
     }
   }
-  const Decoded aligned = decode(kScript, config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
+  const SubBlocksDecoded aligned =
+      decode_sub_blocks(kScript, config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
   EXPECT_EQ(aligned.steps, (std::vector<std::set<Pass>>{{Pass::kCommit}}));
 }
 
 TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
-  const Decoded r = decode(kScript, config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
+  const SubBlocksDecoded r =
+      decode_sub_blocks(kScript, config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
   const std::vector<int32_t> prompt_lens = {40, 64, 33, 96, 7, 59};
   for (size_t i = 0; i < prompt_lens.size(); ++i) {
     EXPECT_EQ(r.ids.at(static_cast<int64_t>(i) + 1), ToyDiffusionModel::tokens(prompt_lens[i], 60)) << prompt_lens[i];
@@ -116,7 +120,7 @@ TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
 TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
   EngineConfig config = config_of(1, 128);
   config.decoding.block_cache = StrategyConfig::BlockCache::kNo;
-  const Decoded r = decode(kScript, config, {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r = decode_sub_blocks(kScript, config, {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 19);
   EXPECT_FALSE(r.passes.contains(Pass::kRefine));
@@ -127,7 +131,7 @@ TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) 
   const SamplingParams published{
       .max_tokens = 50, .temperature = 0, .decoding = {.schedule = DecodingParams::Schedule::kReference}};
   EngineConfig config = config_of(1, 128);
-  EXPECT_FALSE(decode(kScript, config, {40}, published).passes.contains(Pass::kRefine));
+  EXPECT_FALSE(decode_sub_blocks(kScript, config, {40}, published).passes.contains(Pass::kRefine));
   const ToyDiffusionModel model(kScript);
   Engine engine(model, config);
   engine.observe([](StepMoment, const Sequence&, const StepPlan& plan) {
@@ -137,13 +141,13 @@ TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) 
   engine.add(prompt_of(40), published);
   while (!engine.idle()) engine.step();
   config.decoding.block_cache = StrategyConfig::BlockCache::kYes;
-  EXPECT_TRUE(decode(kScript, config, {40}, published).passes.contains(Pass::kRefine));
+  EXPECT_TRUE(decode_sub_blocks(kScript, config, {40}, published).passes.contains(Pass::kRefine));
 }
 
 TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
   ToyScript script = kScript;
   script.eos_at = 41;
-  const Decoded r = decode(script, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r = decode_sub_blocks(script, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1).size(), 2u);
   EXPECT_EQ(r.steps.size(), 1u);
 }

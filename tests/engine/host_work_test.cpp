@@ -48,7 +48,7 @@ void operator delete(void* object, const std::nothrow_t& /*says*/) noexcept { ::
 namespace headrace {
 namespace {
 
-using testing::ToyDiffusionModel;
+using testing_support::ToyDiffusionModel;
 
 // Memory is counted and limited, copies are counted.
 class CountingRuntime final : public testing_support::HostMemory {

@@ -12,9 +12,9 @@
 namespace headrace {
 namespace {
 
-using testing::prompt_of;
-using testing::ToyDiffusionModel;
-using testing::ToyScript;
+using testing_support::prompt_of;
+using testing_support::ToyDiffusionModel;
+using testing_support::ToyScript;
 using Pipeline = StrategyConfig::Pipeline;
 
 struct Setup {
@@ -43,7 +43,7 @@ std::string buffer_of(const Sequence& s, int32_t block_size) {
 }
 
 // One line per pass: context, first position + rows, stored blocks, the buffer before the pass, new tokens.
-struct Decoded {
+struct BufferDecoded {
   std::vector<std::string> trace;
   std::vector<int32_t> ids;
   std::optional<FinishReason> reason;
@@ -51,10 +51,11 @@ struct Decoded {
   int64_t visible() const { return static_cast<int64_t>(ids.size()) - (reason == FinishReason::kStop ? 1 : 0); }
 };
 
-Decoded decode(const ToyScript& script, const Setup& setup, int32_t prompt_len, const SamplingParams& params) {
+BufferDecoded decode_buffer(const ToyScript& script, const Setup& setup, int32_t prompt_len,
+                            const SamplingParams& params) {
   const ToyDiffusionModel model(script);
   Engine engine(model, config_of(setup));
-  Decoded result;
+  BufferDecoded result;
   int32_t masks = 0;
   const auto count_masks = [](const Sequence& s, const StepPlan& plan) {
     int32_t count = 0;
@@ -94,7 +95,8 @@ Decoded decode(const ToyScript& script, const Setup& setup, int32_t prompt_len, 
 using Trace = std::vector<std::string>;
 
 TEST(MultiBD, GoldenTrace1InParity) {
-  const Decoded r = decode({.eos_at = 13}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 6, {.temperature = 0});
+  const BufferDecoded r =
+      decode_buffer({.eos_at = 13}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 6, {.temperature = 0});
   EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0 | 1A2 2A4 | 4", "c4 rows 4+8 store 1 | 1T0 2A2 | 2",
                             "c8 rows 8+8 store 2 | 2T0 3A4 | 2", "c12 rows 12+4 store - | 3A2 | 2"}));
   EXPECT_EQ(r.visible(), 7);
@@ -102,7 +104,8 @@ TEST(MultiBD, GoldenTrace1InParity) {
 }
 
 TEST(MultiBD, GoldenTrace2InParity) {
-  const Decoded r = decode({.eos_at = 13}, {.num_blocks = 1, .pipeline = Pipeline::kParity}, 8, {.temperature = 0});
+  const BufferDecoded r =
+      decode_buffer({.eos_at = 13}, {.num_blocks = 1, .pipeline = Pipeline::kParity}, 8, {.temperature = 0});
   EXPECT_EQ(r.trace, (Trace{"c0 rows 0+8 store 0,1 |  | 0", "c8 rows 8+4 store - | 2A4 | 2",
                             "c8 rows 8+4 store - | 2A2 | 2", "c8 rows 8+4 store 2 | 2T0 | 0",
                             "c12 rows 12+4 store - | 3A4 | 2", "c12 rows 12+4 store - | 3A2 | 2"}));
@@ -110,8 +113,8 @@ TEST(MultiBD, GoldenTrace2InParity) {
 }
 
 TEST(MultiBD, GoldenTrace3InParityButItsMasksAreNoTokens) {
-  const Decoded r =
-      decode({}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 8, {.max_tokens = 16, .temperature = 0});
+  const BufferDecoded r =
+      decode_buffer({}, {.num_blocks = 2, .pipeline = Pipeline::kParity}, 8, {.max_tokens = 16, .temperature = 0});
   ASSERT_GE(r.forwards(), 5);
   EXPECT_EQ(Trace(r.trace.begin(), r.trace.begin() + 4),
             (Trace{"c0 rows 0+8 store 0,1 |  | 0", "c8 rows 8+4 store - | 2A4 | 2", "c8 rows 8+8 store - | 2A2 3A4 | 4",
@@ -120,13 +123,13 @@ TEST(MultiBD, GoldenTrace3InParityButItsMasksAreNoTokens) {
 }
 
 TEST(MultiBD, Trace1WithoutBubblesTakesTwoForwards) {
-  const Decoded r = decode({.eos_at = 13}, {.num_blocks = 2}, 6, {.temperature = 0});
+  const BufferDecoded r = decode_buffer({.eos_at = 13}, {.num_blocks = 2}, 6, {.temperature = 0});
   EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0 | 1A2 2A4 | 4", "c4 rows 4+12 store 1 | 1T0 2A2 3A4 | 4"}));
   EXPECT_EQ(r.visible(), 7);
 }
 
 TEST(MultiBD, B06_Trace2TakesThreeForwardsInsteadOfSix) {
-  const Decoded r = decode({.eos_at = 13}, {.num_blocks = 1}, 8, {.temperature = 0});
+  const BufferDecoded r = decode_buffer({.eos_at = 13}, {.num_blocks = 1}, 8, {.temperature = 0});
   EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 2", "c8 rows 8+4 store - | 2A2 | 2",
                             "c8 rows 8+8 store 2 | 2T0 3A4 | 2"}));
   EXPECT_EQ(r.visible(), 5);
@@ -134,7 +137,7 @@ TEST(MultiBD, B06_Trace2TakesThreeForwardsInsteadOfSix) {
 }
 
 TEST(MultiBD, B01_Trace3ReturnsSixteenRealTokens) {
-  const Decoded r = decode({}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
+  const BufferDecoded r = decode_buffer({}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
   std::vector<int32_t> want;
   for (int32_t p = 8; p < 24; ++p) want.push_back(ToyDiffusionModel::token_at(p));
   EXPECT_EQ(r.ids, want);
@@ -146,8 +149,8 @@ TEST(MultiBD, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
   for (const int32_t num_blocks : {1, 2, 4}) {
     for (const int32_t prompt_len : {5, 8}) {
       for (const int32_t max_tokens : {1, 3, 7, 16, 33}) {
-        const Decoded r =
-            decode({}, {.num_blocks = num_blocks}, prompt_len, {.max_tokens = max_tokens, .temperature = 0});
+        const BufferDecoded r =
+            decode_buffer({}, {.num_blocks = num_blocks}, prompt_len, {.max_tokens = max_tokens, .temperature = 0});
         ASSERT_EQ(static_cast<int32_t>(r.ids.size()), max_tokens) << num_blocks << " blocks, prompt of " << prompt_len;
         for (int32_t i = 0; i < max_tokens; ++i) {
           EXPECT_EQ(r.ids[static_cast<size_t>(i)], ToyDiffusionModel::token_at(prompt_len + i));
@@ -158,17 +161,17 @@ TEST(MultiBD, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
 }
 
 TEST(MultiBD, B05_AnAlignedPromptDecidesTokensInItsOwnPass) {
-  EXPECT_EQ(decode({}, {}, 8, {.max_tokens = 2, .temperature = 0}).forwards(), 1);
-  EXPECT_EQ(decode({}, {}, 7, {.max_tokens = 1, .temperature = 0}).forwards(), 1);
+  EXPECT_EQ(decode_buffer({}, {}, 8, {.max_tokens = 2, .temperature = 0}).forwards(), 1);
+  EXPECT_EQ(decode_buffer({}, {}, 7, {.max_tokens = 1, .temperature = 0}).forwards(), 1);
 }
 
 TEST(MultiBD, B07_NothingBehindAnEndTokenIsDenoised) {
   // The end token stands first in its block: the pass that finds it is the last, though three masks are left behind it.
-  const Decoded r = decode({.sure_masks = 1, .eos_at = 8}, {.num_blocks = 1}, 8, {.temperature = 0});
+  const BufferDecoded r = decode_buffer({.sure_masks = 1, .eos_at = 8}, {.num_blocks = 1}, 8, {.temperature = 0});
   EXPECT_EQ(r.forwards(), 1);
   EXPECT_EQ(r.visible(), 0);
   // With masks left before it, those alone are looked at: the rows of its own block do not run again.
-  const Decoded two = decode({.sure_masks = 1, .eos_at = 12}, {.num_blocks = 3}, 10, {.temperature = 0});
+  const BufferDecoded two = decode_buffer({.sure_masks = 1, .eos_at = 12}, {.num_blocks = 3}, 10, {.temperature = 0});
   EXPECT_EQ(two.trace, (Trace{"c0 rows 0+16 store 0,1 | 2A2 3A4 | 2", "c8 rows 8+4 store - | 2A1 3A0 | 1"}));
   EXPECT_EQ(two.visible(), 2);
 }
@@ -193,7 +196,7 @@ TEST(MultiBD, B33_MaskIdsInThePromptAndAsPlainTokensAreNoMasks) {
 
 TEST(MultiBD, B31_TheMaskIsNeverChosen) {  // the toy model wants it above everything else
   for (const float temperature : {0.0f, 1.5f}) {
-    const Decoded r = decode({}, {}, 5, {.max_tokens = 40, .temperature = temperature, .seed = 4});
+    const BufferDecoded r = decode_buffer({}, {}, 5, {.max_tokens = 40, .temperature = temperature, .seed = 4});
     EXPECT_EQ(std::ranges::count(r.ids, ToyDiffusionModel::kMask), 0);
   }
 }
@@ -201,8 +204,8 @@ TEST(MultiBD, B31_TheMaskIsNeverChosen) {  // the toy model wants it above every
 TEST(MultiBD, ModelsThatPredictTheNextTokenReadTheRowBefore) {
   for (const int32_t prompt_len : {3, 8, 9}) {
     for (const int32_t num_blocks : {1, 2}) {
-      const Decoded r = decode({.logits_of = DiffusionInfo::LogitsOf::kBefore}, {.num_blocks = num_blocks}, prompt_len,
-                               {.max_tokens = 13, .temperature = 0});
+      const BufferDecoded r = decode_buffer({.logits_of = DiffusionInfo::LogitsOf::kBefore}, {.num_blocks = num_blocks},
+                                            prompt_len, {.max_tokens = 13, .temperature = 0});
       ASSERT_EQ(r.ids.size(), 13u);
       for (int32_t i = 0; i < 13; ++i)
         EXPECT_EQ(r.ids[static_cast<size_t>(i)], ToyDiffusionModel::token_at(prompt_len + i));
@@ -211,8 +214,8 @@ TEST(MultiBD, ModelsThatPredictTheNextTokenReadTheRowBefore) {
 }
 
 TEST(MultiBD, B05_AShiftedModelRepeatsTheLastCachedRowOnlyWhileItsSuccessorIsMasked) {
-  const Decoded r = decode({.sure_masks = 1, .logits_of = DiffusionInfo::LogitsOf::kBefore}, {}, 8,
-                           {.max_tokens = 6, .temperature = 0});
+  const BufferDecoded r = decode_buffer({.sure_masks = 1, .logits_of = DiffusionInfo::LogitsOf::kBefore}, {}, 8,
+                                        {.max_tokens = 6, .temperature = 0});
   EXPECT_EQ(r.trace, (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 1", "c8 rows 8+4 store - | 2A3 | 1",
                             "c8 rows 8+4 store - | 2A2 | 1", "c8 rows 8+4 store - | 2A1 | 1",
                             "c8 rows 8+8 store 2 | 2T0 3A2 | 1", "c12 rows 12+4 store - | 3A1 | 1"}));
@@ -229,7 +232,7 @@ TEST(MultiBD, B18_TheHeadRunsOnUndecidedPositionsAlone) {
 
 TEST(MultiBD, B19_PromptsInChunksOfWholeBlocksShareStepsWithDenoisingAndChangeNothing) {
   const ToyScript script{.sure_masks = 1};
-  const Decoded alone = decode(script, {.num_blocks = 2}, 41, {.max_tokens = 20, .temperature = 0});
+  const BufferDecoded alone = decode_buffer(script, {.num_blocks = 2}, 41, {.max_tokens = 20, .temperature = 0});
   for (const int64_t rows : {17, 20, 31, 64}) {
     const ToyDiffusionModel model(script);
     Engine engine(model, config_of({.num_blocks = 2, .max_requests = 3, .rows_per_step = rows}));
@@ -302,8 +305,8 @@ TEST(MultiBD, StepsOfTwoBlocksAreAllThatARequestNeeds) {
 
 TEST(MultiBD, B32_TheNextBlockOpensOnceATenthIsDecided) {
   // One token per pass and block of 8: the second block opens behind the first token, and not before.
-  const Decoded r =
-      decode({.block_size = 8, .sure_masks = 1}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
+  const BufferDecoded r =
+      decode_buffer({.block_size = 8, .sure_masks = 1}, {.num_blocks = 2}, 8, {.max_tokens = 16, .temperature = 0});
   EXPECT_EQ(r.trace.at(0), "c0 rows 0+16 store 0 | 1A8 | 1");
   EXPECT_EQ(r.trace.at(1), "c8 rows 8+16 store - | 1A7 2A8 | 2");
 }
@@ -311,13 +314,14 @@ TEST(MultiBD, B32_TheNextBlockOpensOnceATenthIsDecided) {
 TEST(MultiBD, MaxPassesSharesABlocksMasksOutEvenly) {
   SamplingParams params{.max_tokens = 12, .temperature = 0};
   params.decoding.max_passes = 3;  // of four masks: two, one, one
-  const Decoded r = decode({.sure_masks = 0}, {}, 8, params);
+  const BufferDecoded r = decode_buffer({.sure_masks = 0}, {}, 8, params);
   EXPECT_EQ(r.trace,
             (Trace{"c0 rows 0+12 store 0,1 | 2A4 | 2", "c8 rows 8+4 store - | 2A2 | 1", "c8 rows 8+4 store - | 2A1 | 1",
                    "c8 rows 8+8 store 2 | 2T0 3A4 | 2", "c12 rows 12+4 store - | 3A2 | 1",
                    "c12 rows 12+4 store - | 3A1 | 1", "c12 rows 12+8 store 3 | 3T0 4A4 | 2",
                    "c16 rows 16+4 store - | 4A2 | 1", "c16 rows 16+4 store - | 4A1 | 1"}));
-  EXPECT_EQ(decode({.sure_masks = 4}, {}, 8, params).forwards(), 3);  // what passes the threshold is kept besides
+  EXPECT_EQ(decode_buffer({.sure_masks = 4}, {}, 8, params).forwards(),
+            3);  // what passes the threshold is kept besides
 }
 
 TEST(MultiBD, MaxPassesIsRefusedWhereNothingReadsIt) {

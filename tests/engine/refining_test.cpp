@@ -14,9 +14,9 @@
 namespace headrace {
 namespace {
 
-using testing::prompt_of;
-using testing::ToyDiffusionModel;
-using testing::ToyScript;
+using testing_support::prompt_of;
+using testing_support::ToyDiffusionModel;
+using testing_support::ToyScript;
 
 constexpr const char* kRefining[] = {"multi_bd_edit", "dmax"};
 
@@ -30,8 +30,9 @@ EngineConfig config_of(const std::string& strategy, int32_t num_blocks = 1, int6
 
 using OnPlan = std::function<void(const Sequence&, const StepPlan&)>;
 
-std::vector<int32_t> decode(const ToyScript& script, const EngineConfig& config, const std::vector<int32_t>& prompt,
-                            const SamplingParams& params, const OnPlan& on_plan = {}) {
+std::vector<int32_t> decode_refined(const ToyScript& script, const EngineConfig& config,
+                                    const std::vector<int32_t>& prompt, const SamplingParams& params,
+                                    const OnPlan& on_plan = {}) {
   const ToyDiffusionModel model(script);
   Engine engine(model, config);
   engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
@@ -50,8 +51,8 @@ TEST(Refining, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
     for (const int32_t num_blocks : {1, 3}) {
       for (const int32_t prompt_len : {5, 8}) {
         for (const int32_t max_tokens : {1, 7, 16}) {
-          const auto ids = decode({}, config_of(strategy, num_blocks), prompt_of(prompt_len),
-                                  {.max_tokens = max_tokens, .temperature = 0});
+          const auto ids = decode_refined({}, config_of(strategy, num_blocks), prompt_of(prompt_len),
+                                          {.max_tokens = max_tokens, .temperature = 0});
           EXPECT_EQ(ids, ToyDiffusionModel::tokens(prompt_len, max_tokens))
               << strategy << ", " << num_blocks << " blocks";
         }
@@ -65,7 +66,7 @@ TEST(Refining, B31_TheMaskIsNeverChosenNorEditedIn) {  // the toy model wants it
     for (const float temperature : {0.0f, 1.5f}) {
       SamplingParams params{.max_tokens = 40, .temperature = temperature, .seed = 4};
       if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
-      const auto ids = decode({}, config_of(strategy, 2), prompt_of(5), params);
+      const auto ids = decode_refined({}, config_of(strategy, 2), prompt_of(5), params);
       EXPECT_EQ(ids.size(), 40u);
       EXPECT_EQ(std::ranges::count(ids, ToyDiffusionModel::kMask), 0) << strategy;
     }
@@ -76,12 +77,12 @@ TEST(Refining, B33_MaskIdsOfThePromptAreNeitherMasksNorEdited) {
   std::vector<int32_t> prompt = prompt_of(10);
   prompt[3] = prompt[9] = ToyDiffusionModel::kMask;
   for (const char* strategy : kRefining) {
-    decode({}, config_of(strategy), prompt, {.max_tokens = 6, .temperature = 0},
-           [](const Sequence& s, const StepPlan& plan) {
-             EXPECT_EQ(s.tokens[3], ToyDiffusionModel::kMask);
-             EXPECT_EQ(s.tokens[9], ToyDiffusionModel::kMask);
-             for (const SampleRow& row : plan.sample) EXPECT_GE(row.position, 10);
-           });
+    decode_refined({}, config_of(strategy), prompt, {.max_tokens = 6, .temperature = 0},
+                   [](const Sequence& s, const StepPlan& plan) {
+                     EXPECT_EQ(s.tokens[3], ToyDiffusionModel::kMask);
+                     EXPECT_EQ(s.tokens[9], ToyDiffusionModel::kMask);
+                     for (const SampleRow& row : plan.sample) EXPECT_GE(row.position, 10);
+                   });
   }
 }
 
@@ -91,8 +92,8 @@ TEST(Refining, B13_TheEditThresholdDecidesWhatIsReplaced) {
     SamplingParams params{.max_tokens = 4, .temperature = 0};
     params.decoding = {.threshold = 0.5f, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t passes = 0;
-    decode(script, config_of("multi_bd_edit"), prompt_of(8), params,
-           [&passes](const Sequence&, const StepPlan&) { ++passes; });
+    decode_refined(script, config_of("multi_bd_edit"), prompt_of(8), params,
+                   [&passes](const Sequence&, const StepPlan&) { ++passes; });
     // All masks at once, then a pass that edits nothing; or three that do, and one that finds its time over.
     EXPECT_EQ(passes, edit_threshold == 0.5f ? 5 : 2);
   }
@@ -105,8 +106,8 @@ TEST(MultiBDEdit, ABlockHasAsManyPassesAsTokensAndThenThoseForEdits) {
   for (const int32_t max_edits : {0, 1, 3}) {
     params.decoding.max_edits = max_edits;
     int32_t passes = 0;
-    const auto ids = decode(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
-                            [&passes](const Sequence&, const StepPlan&) { ++passes; });
+    const auto ids = decode_refined(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
+                                    [&passes](const Sequence&, const StepPlan&) { ++passes; });
     EXPECT_EQ(ids, ToyDiffusionModel::tokens(8, 4));
     EXPECT_EQ(passes, max_edits == 0 ? 4 : 5);  // a pass that changes nothing settles it, if there is time for one
   }
@@ -114,8 +115,8 @@ TEST(MultiBDEdit, ABlockHasAsManyPassesAsTokensAndThenThoseForEdits) {
   for (const int32_t max_edits : {0, 1, 3}) {
     params.decoding.max_edits = max_edits;
     int32_t passes = 0;
-    decode(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
-           [&passes](const Sequence&, const StepPlan&) { ++passes; });
+    decode_refined(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
+                   [&passes](const Sequence&, const StepPlan&) { ++passes; });
     EXPECT_EQ(passes, 4 + max_edits);
   }
 }
@@ -125,8 +126,8 @@ TEST(MultiBDEdit, ItsThresholdsAreThoseOfTheQualityMode) {
     SamplingParams params{.max_tokens = 4, .temperature = 0};
     params.decoding = {.threshold = threshold, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t count = 0;
-    decode({.fickle = true, .fickle_logit = logit}, config_of("multi_bd_edit"), prompt_of(8), params,
-           [&count](const Sequence&, const StepPlan&) { ++count; });
+    decode_refined({.fickle = true, .fickle_logit = logit}, config_of("multi_bd_edit"), prompt_of(8), params,
+                   [&count](const Sequence&, const StepPlan&) { ++count; });
     return count;
   };
   const auto probability = [](double logit) {  // of 96 ids, as the sampler has it
@@ -147,11 +148,12 @@ TEST(MultiBDEdit, AnEditMustExceedItsThreshold) {
     params.decoding = {.threshold = 0.5f, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t count = 0;
     confidences.clear();
-    decode({.fickle = true}, config_of("multi_bd_edit"), prompt_of(8), params, [&](const Sequence& s, const StepPlan&) {
-      if (++count > 1) {
-        for (const SampledToken& token : s.chosen) confidences.insert(token.confidence);
-      }
-    });
+    decode_refined({.fickle = true}, config_of("multi_bd_edit"), prompt_of(8), params,
+                   [&](const Sequence& s, const StepPlan&) {
+                     if (++count > 1) {
+                       for (const SampledToken& token : s.chosen) confidences.insert(token.confidence);
+                     }
+                   });
     return count;
   };
   EXPECT_EQ(passes(0.5f), 5);
@@ -165,7 +167,7 @@ TEST(MultiBDEdit, TheTokenOnTheLeftIsDiscouragedWithinABlockAlone) {
   SamplingParams params{.max_tokens = 9, .temperature = 0};
   params.decoding.copy_penalty = 2;
   int32_t firsts = 0, others = 0;
-  decode({}, config_of("multi_bd_edit", 2), prompt_of(6), params, [&](const Sequence& s, const StepPlan& plan) {
+  decode_refined({}, config_of("multi_bd_edit", 2), prompt_of(6), params, [&](const Sequence& s, const StepPlan& plan) {
     for (const SampleRow& row : plan.sample) {
       if (row.position % 4 == 0) {
         EXPECT_FALSE(row.discouraged_id) << row.position;
@@ -185,13 +187,13 @@ TEST(Refining, NoTextChangesForEver) {
     SamplingParams params{.max_tokens = 12, .temperature = 0};
     params.decoding = {.threshold = 0.99f, .max_edits = 3};
     if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
-    EXPECT_EQ(decode({.fickle = true}, config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
+    EXPECT_EQ(decode_refined({.fickle = true}, config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
   }
 }
 
 TEST(Refining, AnEndTokenEndsTheTextWhenItsBlockIsFinal) {
   for (const char* strategy : kRefining) {
-    const auto ids = decode({.eos_at = 13}, config_of(strategy, 2), prompt_of(6), {.temperature = 0});
+    const auto ids = decode_refined({.eos_at = 13}, config_of(strategy, 2), prompt_of(6), {.temperature = 0});
     std::vector<int32_t> want = ToyDiffusionModel::tokens(6, 7);
     want.push_back(ToyDiffusionModel::kEos);
     EXPECT_EQ(ids, want) << strategy;
@@ -261,27 +263,28 @@ TEST(DMax, B15_TokensAreMixedByTheirOwnProbabilityAndStoredAsTheyAre) {
   int32_t soft_rows = 0, stored_blocks = 0;
   SamplingParams params{.max_tokens = 12, .temperature = 0};
   params.decoding.threshold = 0.5f;
-  decode({.fickle = true}, config_of("dmax"), prompt_of(8), params, [&](const Sequence& s, const StepPlan& plan) {
-    const PlannedSpan& span = plan.spans.front();
-    stored_blocks += span.store.size() > 0 ? 1 : 0;
-    for (const SoftRow& soft : plan.soft) {
-      const int32_t position = span.keys.phys0 + soft.row;
-      EXPECT_FALSE(span.store.contains(position));
-      ASSERT_EQ(soft.parts.size(), 1u);
-      EXPECT_EQ(soft.parts[0].id, s.tokens[static_cast<size_t>(position)]);
-      EXPECT_EQ(soft.parts[0].probability, s.chosen[static_cast<size_t>(position - s.prompt_len)].confidence);
-      EXPECT_LT(soft.parts[0].probability, 0.9f);
-      ++soft_rows;
-    }
-  });
+  decode_refined(
+      {.fickle = true}, config_of("dmax"), prompt_of(8), params, [&](const Sequence& s, const StepPlan& plan) {
+        const PlannedSpan& span = plan.spans.front();
+        stored_blocks += span.store.size() > 0 ? 1 : 0;
+        for (const SoftRow& soft : plan.soft) {
+          const int32_t position = span.keys.phys0 + soft.row;
+          EXPECT_FALSE(span.store.contains(position));
+          ASSERT_EQ(soft.parts.size(), 1u);
+          EXPECT_EQ(soft.parts[0].id, s.tokens[static_cast<size_t>(position)]);
+          EXPECT_EQ(soft.parts[0].probability, s.chosen[static_cast<size_t>(position - s.prompt_len)].confidence);
+          EXPECT_LT(soft.parts[0].probability, 0.9f);
+          ++soft_rows;
+        }
+      });
   EXPECT_GT(soft_rows, 0);
   EXPECT_EQ(stored_blocks, 3);  // the prompt, and two of three blocks
 }
 
 TEST(DMax, CandidatesThatAreAllNearlyCertainSettleABlock) {
   int32_t passes = 0;
-  decode({.sure_masks = 4}, config_of("dmax"), prompt_of(8), {.max_tokens = 8, .temperature = 0},
-         [&passes](const Sequence&, const StepPlan&) { ++passes; });
+  decode_refined({.sure_masks = 4}, config_of("dmax"), prompt_of(8), {.max_tokens = 8, .temperature = 0},
+                 [&passes](const Sequence&, const StepPlan&) { ++passes; });
   EXPECT_EQ(passes, 2);  // one for each block
 }
 
@@ -292,8 +295,8 @@ TEST(DMax, MasksAreFilledWhileTheyReachTheThresholdAndNineTenthsAreNearlyCertain
     params.decoding.threshold = threshold;
     params.decoding.max_edits = 2;
     int32_t count = 0;
-    decode({.fickle = true, .fickle_logit = logit}, config_of("dmax"), prompt_of(8), params,
-           [&](const Sequence& s, const StepPlan&) { confidence = ++count > 1 ? s.chosen[0].confidence : 0; });
+    decode_refined({.fickle = true, .fickle_logit = logit}, config_of("dmax"), prompt_of(8), params,
+                   [&](const Sequence& s, const StepPlan&) { confidence = ++count > 1 ? s.chosen[0].confidence : 0; });
     return count;
   };
   EXPECT_EQ(passes(7.0, {}), 1);  // 0.9203: filled and settled
@@ -307,19 +310,19 @@ TEST(DMax, MasksAreFilledWhileTheyReachTheThresholdAndNineTenthsAreNearlyCertain
 
 TEST(D2F, B11_ThePromptSeesItselfInOnePassAndNothingBehindIt) {
   int32_t pass = 0;
-  const auto ids = decode({}, config_of("d2f", 2), prompt_of(6), {.max_tokens = 6, .temperature = 0},
-                          [&pass](const Sequence&, const StepPlan& plan) {
-                            const KeySpan& keys = plan.spans.front().keys;
-                            if (pass++ > 0) {
-                              EXPECT_EQ(keys.kind, KeySpan::Kind::kBlock);
-                              return;
-                            }
-                            EXPECT_EQ(keys.kind, KeySpan::Kind::kPrefixFull);  // example 2 of the specification
-                            EXPECT_EQ(keys.ctx_len, 0);
-                            for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(keys.new_keys(i), 6);
-                            EXPECT_EQ(keys.new_keys(6), 8);
-                            EXPECT_EQ(keys.new_keys(8), 12);
-                          });
+  const auto ids = decode_refined({}, config_of("d2f", 2), prompt_of(6), {.max_tokens = 6, .temperature = 0},
+                                  [&pass](const Sequence&, const StepPlan& plan) {
+                                    const KeySpan& keys = plan.spans.front().keys;
+                                    if (pass++ > 0) {
+                                      EXPECT_EQ(keys.kind, KeySpan::Kind::kBlock);
+                                      return;
+                                    }
+                                    EXPECT_EQ(keys.kind, KeySpan::Kind::kPrefixFull);  // example 2 of the specification
+                                    EXPECT_EQ(keys.ctx_len, 0);
+                                    for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(keys.new_keys(i), 6);
+                                    EXPECT_EQ(keys.new_keys(6), 8);
+                                    EXPECT_EQ(keys.new_keys(8), 12);
+                                  });
   EXPECT_EQ(ids, ToyDiffusionModel::tokens(6, 6));
 }
 

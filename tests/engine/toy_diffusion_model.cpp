@@ -2,7 +2,7 @@
 
 #include "headrace/base/error.h"
 
-namespace headrace::testing {
+namespace headrace::testing_support {
 
 ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) {
   info_ = {.architecture = "toy diffusion",
@@ -74,4 +74,4 @@ std::vector<int32_t> prompt_of(int32_t length) {
   return prompt;
 }
 
-}  // namespace headrace::testing
+}  // namespace headrace::testing_support

@@ -6,7 +6,7 @@
 
 #include "headrace/models/model.h"
 
-namespace headrace::testing {
+namespace headrace::testing_support {
 
 struct ToyScript {
   int32_t block_size = 4;
@@ -45,4 +45,4 @@ class ToyDiffusionModel final : public Model {
 // A prompt without masks and end tokens.
 std::vector<int32_t> prompt_of(int32_t length);
 
-}  // namespace headrace::testing
+}  // namespace headrace::testing_support

@@ -53,10 +53,10 @@ std::vector<Sections> cases() {
 
 class RotaryEmbeddingSections : public testing_support::KernelSetTest {};
 
-struct Problem {
+struct RotaryProblem {
   static constexpr int64_t kTokens = 21;  // more than a task of a CPU's
 
-  Problem(const Sections& of, DType type) : c(of), x(random_tensor(random, type, {kTokens, 3, of.dim})) {
+  RotaryProblem(const Sections& of, DType type) : c(of), x(random_tensor(random, type, {kTokens, 3, of.dim})) {
     for (int64_t axis = 0; axis < RotarySections::kAxes; ++axis) {
       for (int64_t t = 0; t < kTokens; ++t)
         set_element(of_axis(axis), t, static_cast<double>((37 + 11 * axis) * t + axis));
@@ -87,7 +87,7 @@ TEST_P(RotaryEmbeddingSections, MatchTheOracleWhereAxesDiffer) {
   for (const Sections& c : cases()) {
     for (const DType type : kFloats) {
       SCOPED_TRACE(testing::Message() << c.axes << " of " << c.dim << ", " << name_of(type));
-      const Problem p(c, type);
+      const RotaryProblem p(c, type);
       const Tensor got = p.turned(ops(), p.positions()), want = p.turned(reference::ops(), p.positions());
       EXPECT_TRUE(all_close(got, want, dense_tolerance(type)));
       EXPECT_TRUE(bit_equal(got.view().narrow(2, 2 * c.half(), c.dim), p.x.view().narrow(2, 2 * c.half(), c.dim)));
@@ -98,7 +98,7 @@ TEST_P(RotaryEmbeddingSections, MatchTheOracleWhereAxesDiffer) {
 TEST_P(RotaryEmbeddingSections, TurnEachPairAsItsAxisAloneWould) {
   for (const Sections& c : cases()) {
     for (const DType type : kFloats) {
-      const Problem p(c, type);
+      const RotaryProblem p(c, type);
       const Tensor got = p.turned(ops(), p.positions());
       for (int64_t axis = 0; axis < RotarySections::kAxes; ++axis) {
         const Tensor alone = p.turned(ops(), p.of_axis(axis));
@@ -117,10 +117,10 @@ TEST_P(RotaryEmbeddingSections, TurnEachPairAsItsAxisAloneWould) {
 TEST_P(RotaryEmbeddingSections, OfTextAreThePlainRotation) {
   for (const Sections& c : cases()) {
     for (const DType type : kFloats) {
-      const Problem p(c, type);
+      const RotaryProblem p(c, type);
       const Tensor plain = p.turned(ops(), p.of_axis(0));
       for (const int64_t axis : {1, 2}) {
-        for (int64_t t = 0; t < Problem::kTokens; ++t)
+        for (int64_t t = 0; t < RotaryProblem::kTokens; ++t)
           set_element(p.of_axis(axis), t, element_as_double(p.of_axis(0), t));
       }
       EXPECT_TRUE(bit_equal(p.turned(ops(), p.positions()), plain)) << c.axes << " of " << c.dim;
@@ -130,7 +130,7 @@ TEST_P(RotaryEmbeddingSections, OfTextAreThePlainRotation) {
 
 TEST(RotaryEmbeddingArgs, RefusesSectionsThatAreNotThePairsAndAxesWithoutThem) {
   const Sections c{{2, 3, 3, kInRuns}, "tthhhwww", 16};
-  const Problem p(c, DType::kF32);
+  const RotaryProblem p(c, DType::kF32);
   const auto refused = [&](auto change) {
     RotaryEmbeddingArgs a = p.args(p.x);
     EXPECT_NO_THROW(check(a));

@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-JsonValue config_with(const std::string& more) {
+JsonValue diffusion_with(const std::string& more) {
   return JsonValue::parse(R"({"hidden_size":96,"vocab_size":151936,"num_hidden_layers":2,"num_attention_heads":4,)"
                           R"("num_key_value_heads":4,"intermediate_size":160,"rope_theta":1e6)" +
                               (more.empty() ? "" : "," + more) + "}",
@@ -19,14 +19,14 @@ std::string refusal(ModelConfig (*read)(const JsonValue&), const JsonValue& root
 }
 
 TEST(DiffusionConfig, SDARHasBlocksOfFourAndItsOwnMaskUnlessItStates) {
-  const ModelConfig silent = sdar_config(config_with(""));
+  const ModelConfig silent = sdar_config(diffusion_with(""));
   ASSERT_TRUE(silent.diffusion);
   EXPECT_EQ(silent.diffusion->mask_token_id, 151669);
   EXPECT_EQ(silent.diffusion->block_size, 4);
   EXPECT_EQ(silent.diffusion->attention, DiffusionInfo::Attention::kBlockCausal);
   EXPECT_EQ(silent.diffusion->logits_of, DiffusionInfo::LogitsOf::kSame);
   EXPECT_FALSE(silent.tied_head);  // although Qwen3-4B ties
-  const ModelConfig stated = sdar_config(config_with(R"("mask_token_id":7,"block_size":32)"));
+  const ModelConfig stated = sdar_config(diffusion_with(R"("mask_token_id":7,"block_size":32)"));
   EXPECT_EQ(stated.diffusion->mask_token_id, 7);
   EXPECT_EQ(stated.diffusion->block_size, 32);
   EXPECT_EQ(stated.diffusion->sub_block_size, 32);
@@ -43,7 +43,7 @@ TEST(DiffusionConfig, SDARsRepositoriesHaveTheBlockSizeAtTheEndOfTheirNames) {
 
 TEST(DiffusionConfig, SDARTakesItsNamesBlockSizeWhereItStatesNone) {
   const auto read = [](const std::string& more, std::string_view name) {
-    const JsonValue root = config_with(more);
+    const JsonValue root = diffusion_with(more);
     ModelConfig c = sdar_config(root);
     const auto surprise = read_sdar_name(root, name, c);
     EXPECT_EQ(c.diffusion->sub_block_size, c.diffusion->block_size);
@@ -94,14 +94,14 @@ TEST(DiffusionConfig, AnotherGraphUnderLLaDAsNamesIsRefusedByKey) {
   EXPECT_NE(refusal(llada_config, gelu).find("activation_type"), std::string::npos);
 }
 
-const std::string kExperts = R"("num_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":24)";
+const std::string kSomeExperts = R"("num_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":24)";
 
 TEST(DiffusionConfig, LLaDA2HasALimitedRouterAndAHalfRotatedHead) {
   const JsonValue root = JsonValue::parse(
       R"({"hidden_size":96,"vocab_size":157184,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":160,)"
       R"("rope_theta":6e5,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"first_k_dense_replace":1,)"
       R"("num_shared_experts":2,)" +
-          kExperts + "}",
+          kSomeExperts + "}",
       "config.json");
   const ModelConfig c = llada2_config(root);
   EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
@@ -137,13 +137,14 @@ TEST(DiffusionConfig, FieldsThatLLaDA2LeavesOutAreItsClasss) {
 }
 
 TEST(DiffusionConfig, LLaDA2TakesItsRotaryShareAsANumberOfElementsToo) {
-  EXPECT_EQ(llada2_config(config_with(R"("mask_token_id":1,"rotary_dim":6,)" + kExperts)).rotary.partial_rotary_factor,
-            0.25);
+  EXPECT_EQ(
+      llada2_config(diffusion_with(R"("mask_token_id":1,"rotary_dim":6,)" + kSomeExperts)).rotary.partial_rotary_factor,
+      0.25);
 }
 
 TEST(DiffusionConfig, ImpossibleGroupsOfExpertsAreRefused) {
   const auto refused = [](const std::string& more) {
-    return refusal(llada2_config, config_with(R"("mask_token_id":1,)" + kExperts + "," + more));
+    return refusal(llada2_config, diffusion_with(R"("mask_token_id":1,)" + kSomeExperts + "," + more));
   };
   EXPECT_NE(refused(R"("n_group":5)").find("n_group 5"), std::string::npos);
   EXPECT_NE(refused(R"("n_group":4,"topk_group":5)").find("topk_group 5"), std::string::npos);
@@ -154,7 +155,7 @@ TEST(DiffusionConfig, ImpossibleGroupsOfExpertsAreRefused) {
 TEST(DiffusionConfig, LLaDAMoENeverRenormalisesWhateverItStates) {
   const std::string experts =
       R"("mask_token_id":1,"num_experts":8,"num_experts_per_tok":3,"expert_intermediate_size":48)";
-  const ModelConfig c = llada_moe_config(config_with(experts + R"(,"norm_topk_prob":true,"moe_layer_freq":[0,1])"));
+  const ModelConfig c = llada_moe_config(diffusion_with(experts + R"(,"norm_topk_prob":true,"moe_layer_freq":[0,1])"));
   EXPECT_EQ(c.moe.router.norm_topk_prob, ExpertRouterConfig::Renormalise::kNo);
   EXPECT_EQ(c.moe_layers, (std::vector<bool>{false, true}));
   EXPECT_EQ(c.moe.intermediate, 48);
@@ -163,35 +164,37 @@ TEST(DiffusionConfig, LLaDAMoENeverRenormalisesWhateverItStates) {
   for (const char* more : {R"("clip_qkv":8)", R"("shared_expert_intermediate_size":32)",
                            R"("moe_router_enable_expert_bias":true)", R"("moe_layer_freq":[1])"}) {
     const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
-    EXPECT_NE(refusal(llada_moe_config, config_with(experts + "," + more)).find(key), std::string::npos) << more;
+    EXPECT_NE(refusal(llada_moe_config, diffusion_with(experts + "," + more)).find(key), std::string::npos) << more;
   }
 }
 
 TEST(DiffusionConfig, DreamAndFastDLLMPredictFromThePositionBefore) {
-  const ModelConfig dream = dream_config(config_with("")), fast = fast_dllm_v2_config(config_with(R"("bd_size":32)"));
+  const ModelConfig dream = dream_config(diffusion_with("")),
+                    fast = fast_dllm_v2_config(diffusion_with(R"("bd_size":32)"));
   EXPECT_EQ(dream.diffusion->logits_of, DiffusionInfo::LogitsOf::kBefore);
   EXPECT_EQ(dream.diffusion->mask_token_id, 151666);
   EXPECT_EQ(fast.diffusion->logits_of, DiffusionInfo::LogitsOf::kBefore);
   EXPECT_EQ(fast.diffusion->mask_token_id, 151665);
   EXPECT_EQ(fast.diffusion->block_size, 32);
   EXPECT_EQ(fast.diffusion->sub_block_size, 8);
-  EXPECT_EQ(fast_dllm_v2_config(config_with(R"("bd_size":4)")).diffusion->sub_block_size, 4);
+  EXPECT_EQ(fast_dllm_v2_config(diffusion_with(R"("bd_size":4)")).diffusion->sub_block_size, 4);
 }
 
 TEST(DiffusionConfig, OnlyStableDiffCodersBlocksDoNotWaitForEachOther) {
   using Progress = DiffusionInfo::Progress;
-  EXPECT_EQ(stable_diffcoder_config(config_with("")).diffusion->progress, Progress::kAlways);
-  EXPECT_EQ(sdar_config(config_with("")).diffusion->progress, Progress::kInTurn);
-  EXPECT_EQ(fast_dllm_v2_config(config_with("")).diffusion->progress, Progress::kInTurn);
-  EXPECT_EQ(dream_config(config_with("")).diffusion->progress, Progress::kInTurn);
-  EXPECT_EQ(llada2_config(config_with(R"("mask_token_id":1,)" + kExperts)).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(stable_diffcoder_config(diffusion_with("")).diffusion->progress, Progress::kAlways);
+  EXPECT_EQ(sdar_config(diffusion_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(fast_dllm_v2_config(diffusion_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(dream_config(diffusion_with("")).diffusion->progress, Progress::kInTurn);
+  EXPECT_EQ(llada2_config(diffusion_with(R"("mask_token_id":1,)" + kSomeExperts)).diffusion->progress,
+            Progress::kInTurn);
 }
 
-TEST(DiffusionConfig, CausalFamiliesHaveNone) { EXPECT_FALSE(qwen3_config(config_with("")).diffusion); }
+TEST(DiffusionConfig, CausalFamiliesHaveNone) { EXPECT_FALSE(qwen3_config(diffusion_with("")).diffusion); }
 
 TEST(DiffusionConfig, AMaskOutsideTheVocabularyAndAnEmptyBlockAreRefused) {
-  EXPECT_NE(refusal(sdar_config, config_with(R"("mask_token_id":151936)")).find("mask_token_id"), std::string::npos);
-  EXPECT_NE(refusal(sdar_config, config_with(R"("block_size":0)")).find("block_size"), std::string::npos);
+  EXPECT_NE(refusal(sdar_config, diffusion_with(R"("mask_token_id":151936)")).find("mask_token_id"), std::string::npos);
+  EXPECT_NE(refusal(sdar_config, diffusion_with(R"("block_size":0)")).find("block_size"), std::string::npos);
 }
 
 }  // namespace

@@ -304,7 +304,6 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
 
 // B13: `--accept leftmost --threshold 0.5` kept one token per pass and did not say why.
 TEST(SamplingParams, ARuleByWhichNoTokenPassesAThresholdRefusesOne) {
-  using Rule = DecodingParams::Rule;
   const auto refusal = [](const DecodingParams& d) {
     return testing_support::refusal_of([&d] { validate({.decoding = d}); }).sentence;
   };

@@ -21,7 +21,7 @@ using test::TempDir;
 using test::write_file;
 using test::write_safetensors;
 
-constexpr const char* kConfig = R"({"peft_type":"LORA","r":2,"lora_alpha":6,"target_modules":["q_proj"]})";
+constexpr const char* kAdapterConfig = R"({"peft_type":"LORA","r":2,"lora_alpha":6,"target_modules":["q_proj"]})";
 constexpr const char* kModule = "base_model.model.model.layers.0.self_attn.q_proj";
 
 Tensor filled(DType dtype, const Shape& shape, const std::vector<double>& values) {
@@ -33,7 +33,7 @@ Tensor filled(DType dtype, const Shape& shape, const std::vector<double>& values
 // A base weight of [2, 3] and factors of rank 2 with alpha 6: W + 3 B A.
 struct Files {
   TempDir base, adapter;
-  std::string config = kConfig;
+  std::string config = kAdapterConfig;
   std::vector<test::NamedTensor> factors;
   Tensor a = filled(DType::kF32, {2, 3}, {1, 0, 2, 0, 1, 0}), b = filled(DType::kF32, {2, 2}, {1, 0, 0.5, -1});
   Tensor weight = filled(DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -393,7 +393,7 @@ TEST(LoraAdapter, B28_FactorsThatAreNoNumbersAreRefusedByTheTensorsName) {
 TEST(LoraAdapter, B28_MissingFilesAndRandomWeightsAreRefused) {
   const TempDir empty;
   EXPECT_THROW(LoraAdapter::open(empty.path()), Error);
-  write_file(empty / "adapter_config.json", kConfig);
+  write_file(empty / "adapter_config.json", kAdapterConfig);
   EXPECT_THROW(LoraAdapter::open(empty.path()), Error);
   Files files;
   files.load();

@@ -1,5 +1,8 @@
 // The one exception type of the library, and the macros that raise it.
 #pragma once
+#if __cplusplus < 202002L
+#error "headrace needs C++20: compile with -std=c++20 or newer"
+#endif
 #include <concepts>
 #include <stdexcept>
 #include <string>

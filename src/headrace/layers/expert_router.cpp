@@ -8,7 +8,6 @@
 namespace headrace {
 namespace {
 
-using Config = ExpertRouterConfig;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // The indices of the `count` largest, the best first; ties go to the lower index.
@@ -37,15 +36,15 @@ double sigmoid(float x) { return 1 / (1 + std::exp(-static_cast<double>(x))); }
 
 }  // namespace
 
-ExpertRouter::ExpertRouter(const WeightScope& scope, const Config& c)
+ExpertRouter::ExpertRouter(const WeightScope& scope, const ExpertRouterConfig& c)
     : config_(c), gate_(scope, "gate", c.num_experts, c.hidden) {
   const WeightScope gate = scope.scope("gate");
   const char* bias = gate.has("e_score_correction_bias") ? "e_score_correction_bias" : "expert_bias";
-  if (c.selection_bias == Config::SelectionBias::kYes) {
+  if (c.selection_bias == ExpertRouterConfig::SelectionBias::kYes) {
     bias_ = values_of(gate, bias, c.num_experts);
     stored_bias_ = gate.tensor(bias, {c.num_experts});
   }
-  if (c.expert_scale == Config::ExpertScale::kYes) {
+  if (c.expert_scale == ExpertRouterConfig::ExpertScale::kYes) {
     scale_ = values_of(gate, "per_expert_scale", c.num_experts);
     stored_scale_ = gate.tensor("per_expert_scale", {c.num_experts});
   }
@@ -68,7 +67,7 @@ void ExpertRouter::keep_best_groups(std::vector<float>& rank) const {
 }
 
 void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) const {
-  const bool sigmoids = config_.scores == Config::Scores::kSigmoid;
+  const bool sigmoids = config_.scores == ExpertRouterConfig::Scores::kSigmoid;
   std::vector<float> rank(logits, logits + config_.num_experts);  // a softmax keeps the order of its logits
   if (sigmoids) std::ranges::transform(rank, rank.begin(), [](float x) { return static_cast<float>(sigmoid(x)); });
   for (size_t e = 0; e < bias_.size(); ++e) rank[e] += bias_[e];
@@ -79,7 +78,7 @@ void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) con
     return sigmoids ? sigmoid(logits[e]) : std::exp(static_cast<double>(logits[e]) - largest);
   };
   double sum = 0;
-  if (config_.norm_topk_prob == Config::Renormalise::kYes) {
+  if (config_.norm_topk_prob == ExpertRouterConfig::Renormalise::kYes) {
     for (const int32_t e : chosen) sum += score(e);
   } else if (!sigmoids) {
     for (int64_t e = 0; e < config_.num_experts; ++e) sum += score(e);

@@ -3,9 +3,7 @@
 namespace headrace {
 namespace {
 
-using Config = GemmaAttentionConfig;
-
-Linear projection(const WeightScope& scope, const char* name, const Config& c, int32_t heads) {
+Linear projection(const WeightScope& scope, const char* name, const GemmaAttentionConfig& c, int32_t heads) {
   return Linear(scope, name, int64_t{heads} * c.head_dim, c.hidden);
 }
 
@@ -17,11 +15,12 @@ Tensor ones(int64_t count) {
 
 }  // namespace
 
-GemmaAttention::GemmaAttention(const WeightScope& scope, const Config& c, const RotaryEmbedding& rotary)
+GemmaAttention::GemmaAttention(const WeightScope& scope, const GemmaAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(c),
       q_proj_(projection(scope, "q_proj", c, c.num_heads)),
       k_proj_(projection(scope, "k_proj", c, c.num_kv_heads)),
-      v_proj_(c.values == Config::Values::kProjected ? projection(scope, "v_proj", c, c.num_kv_heads) : k_proj_),
+      v_proj_(c.values == GemmaAttentionConfig::Values::kProjected ? projection(scope, "v_proj", c, c.num_kv_heads)
+                                                                   : k_proj_),
       o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim),
       q_norm_(scope, "q_norm", c.head_dim, c.eps, WeightForm::kPlain),
       k_norm_(scope, "k_norm", c.head_dim, c.eps, WeightForm::kPlain),

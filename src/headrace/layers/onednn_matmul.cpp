@@ -34,6 +34,19 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
+// Throws dnnl::error where oneDNN does not multiply these. oneDNN 2 wants them as one description, oneDNN 3 as they
+// are.
+dnnl::matmul::primitive_desc plan_of(const Memory::desc& x, const Memory::desc& w, const Memory::desc* bias,
+                                     const Memory::desc& y) {
+#if DNNL_VERSION_MAJOR >= 3
+  if (bias != nullptr) return {cpu_engine(), x, w, *bias, y};
+  return {cpu_engine(), x, w, y};
+#else
+  if (bias != nullptr) return {dnnl::matmul::desc(x, w, *bias, y), cpu_engine()};
+  return {dnnl::matmul::desc(x, w, y), cpu_engine()};
+#endif
+}
+
 // While it lives, oneDNN runs in the calling thread alone: threads of its own would spin beside those of parallel_for.
 class OneThread {
  public:
@@ -51,7 +64,7 @@ bool multiplies_bf16() {
   static const bool does = [] {
     const Memory::desc square({16, 16}, Memory::data_type::bf16, Memory::dims{16, 1});
     try {
-      dnnl::matmul::primitive_desc(dnnl::matmul::desc(square, square, square), cpu_engine());
+      plan_of(square, square, nullptr, square);
     } catch (const dnnl::error&) {
       return false;
     }
@@ -69,8 +82,7 @@ void multiply(const LinearArgs& a) {
     const Memory::desc w({k, n}, type_of(a.weight), Memory::dims{1, a.weight.stride(0)});
     const Memory::desc y({m, n}, type_of(a.y), Memory::dims{a.y.stride(0), 1});
     const Memory::desc bias = a.bias ? Memory::desc({1, n}, type_of(a.bias), Memory::dims{n, 1}) : Memory::desc();
-    const dnnl::matmul::primitive_desc plan(a.bias ? dnnl::matmul::desc(x, w, bias, y) : dnnl::matmul::desc(x, w, y),
-                                            cpu_engine());  // cached by oneDNN
+    const auto plan = plan_of(x, w, a.bias ? &bias : nullptr, y);  // cached by oneDNN
     dnnl::stream stream(cpu_engine());
     dnnl::matmul(plan).execute(stream, {{DNNL_ARG_SRC, Memory(x, cpu_engine(), a.x.data())},
                                         {DNNL_ARG_WEIGHTS, Memory(w, cpu_engine(), a.weight.data())},

@@ -8,8 +8,6 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kMaxDim = int64_t{1} << 24;
-
 // Which layers see the whole text: every sixth and the last, unless the file lists them.
 std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
   std::vector<bool> full(static_cast<size_t>(layers));
@@ -69,7 +67,7 @@ GemmaAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, i
   return a;
 }
 
-void refuse_other_graphs(const JsonValue& text) {
+void refuse_other_gemma_graphs(const JsonValue& text) {
   const std::string activation = text.string_or("hidden_activation", "gelu_pytorch_tanh");
   HR_REQUIRE(activation == "gelu_pytorch_tanh", ErrorCode::kUnsupported, text.where(), " has hidden_activation '",
              activation, "'; built are: gelu_pytorch_tanh");
@@ -90,7 +88,7 @@ DiffusionGemmaConfig gemma_of(const JsonValue& root, const ModelConfig& c) {
     const bool is_full = full[static_cast<size_t>(i)];
     gemma.layers.push_back({attention_of(text, c, i, is_full), rotary_of(text, is_full)});
   }
-  gemma.moe = {.intermediate = text.at("moe_intermediate_size").as_int(1, kMaxDim),
+  gemma.moe = {.intermediate = text.at("moe_intermediate_size").as_int(1, kMaxModelDim),
                .activation = Activation::kGelu,
                .router = {.hidden = c.hidden,
                           .num_experts = text.at("num_experts").as_int(1, 1 << 16),
@@ -102,26 +100,26 @@ DiffusionGemmaConfig gemma_of(const JsonValue& root, const ModelConfig& c) {
   return gemma;
 }
 
-constexpr NameRule kNames[] = {{".moe.gate.per_expert_scale", ".router.per_expert_scale"},
-                               {".moe.gate.", ".router.proj."},
-                               {".moe.experts.", ".experts."}};
+constexpr NameRule kGemmaNames[] = {{".moe.gate.per_expert_scale", ".router.per_expert_scale"},
+                                    {".moe.gate.", ".router.proj."},
+                                    {".moe.experts.", ".experts."}};
 
 }  // namespace
 
 ModelConfig diffusion_gemma_config(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
-  refuse_other_graphs(text);
+  refuse_other_gemma_graphs(text);
   ModelConfig c;
-  c.hidden = text.int_or("hidden_size", 2304, 1, kMaxDim);
-  c.intermediate = text.int_or("intermediate_size", 9216, 1, kMaxDim);
-  c.vocab = text.int_or("vocab_size", 262144, 1, kMaxDim);
+  c.hidden = text.int_or("hidden_size", 2304, 1, kMaxModelDim);
+  c.intermediate = text.int_or("intermediate_size", 9216, 1, kMaxModelDim);
+  c.vocab = text.int_or("vocab_size", 262144, 1, kMaxModelDim);
   c.num_layers = static_cast<int32_t>(text.int_or("num_hidden_layers", 30, 1, 4096));
   c.context_length = static_cast<int32_t>(text.int_or("max_position_embeddings", 131072, 1, int64_t{1} << 30));
   c.eps = static_cast<float>(text.float_or("rms_norm_eps", 1e-6));
   c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", true));
   HR_REQUIRE(c.tied_head, ErrorCode::kUnsupported, root.where(), " has tie_word_embeddings false, which is not built");
   c.stored_dtype = stored_dtype_of(root);
-  c.names = kNames;
+  c.names = kGemmaNames;
   const auto canvas = static_cast<int32_t>(root.int_or("canvas_length", 256, 1, 1 << 16));
   c.diffusion = DiffusionInfo{.block_size = canvas,
                               .sub_block_size = canvas,

@@ -6,17 +6,17 @@
 namespace headrace {
 namespace {
 
-constexpr NameRule kNames[] = {{"model.embed_tokens.", "model.transformer.wte."},
-                               {"model.norm.", "model.transformer.ln_f."},
-                               {"lm_head.", "model.transformer.ff_out."},
-                               {"model.layers.", "model.transformer.blocks."},
-                               {".input_layernorm.", ".attn_norm."},
-                               {".post_attention_layernorm.", ".ff_norm."},
-                               {".self_attn.o_proj.", ".attn_out."},
-                               {".self_attn.", "."},
-                               {".mlp.gate_proj.", ".ff_proj."},
-                               {".mlp.up_proj.", ".up_proj."},
-                               {".mlp.down_proj.", ".ff_out."}};
+constexpr NameRule kLladaNames[] = {{"model.embed_tokens.", "model.transformer.wte."},
+                                    {"model.norm.", "model.transformer.ln_f."},
+                                    {"lm_head.", "model.transformer.ff_out."},
+                                    {"model.layers.", "model.transformer.blocks."},
+                                    {".input_layernorm.", ".attn_norm."},
+                                    {".post_attention_layernorm.", ".ff_norm."},
+                                    {".self_attn.o_proj.", ".attn_out."},
+                                    {".self_attn.", "."},
+                                    {".mlp.gate_proj.", ".ff_proj."},
+                                    {".mlp.up_proj.", ".up_proj."},
+                                    {".mlp.down_proj.", ".ff_out."}};
 
 void require_flag(const JsonValue& root, const char* key, bool built) {
   HR_REQUIRE(root.bool_or(key, built) == built, ErrorCode::kUnsupported, root.where(), " has ", key,
@@ -29,7 +29,7 @@ void require_text(const JsonValue& root, const char* key, std::string_view built
              "'; built is: ", built);
 }
 
-void refuse_other_graphs(const JsonValue& root) {
+void refuse_other_llada_graphs(const JsonValue& root) {
   require_text(root, "block_type", "llama");
   require_text(root, "activation_type", "silu");
   require_text(root, "layer_norm_type", "rms");
@@ -62,13 +62,13 @@ SelfAttentionConfig attention_of(const JsonValue& root, const ModelConfig& c) {
 }  // namespace
 
 ModelConfig llada_config(const JsonValue& root) {
-  refuse_other_graphs(root);
-  constexpr int64_t kMaxDim = int64_t{1} << 24, kReleasedVocab = 126464;
+  refuse_other_llada_graphs(root);
+  constexpr int64_t kReleasedVocab = 126464;
   constexpr int32_t kTurnEnd = 126348;  // config.json states <|endoftext|> alone
   ModelConfig c;
-  c.hidden = root.at("d_model").as_int(1, kMaxDim);
-  c.intermediate = root.int_or("mlp_hidden_size", root.int_or("mlp_ratio", 4, 1, 64) * c.hidden, 1, kMaxDim);
-  c.vocab = root.int_or("embedding_size", root.at("vocab_size").as_int(1, kMaxDim), 1, kMaxDim);
+  c.hidden = root.at("d_model").as_int(1, kMaxModelDim);
+  c.intermediate = root.int_or("mlp_hidden_size", root.int_or("mlp_ratio", 4, 1, 64) * c.hidden, 1, kMaxModelDim);
+  c.vocab = root.int_or("embedding_size", root.at("vocab_size").as_int(1, kMaxModelDim), 1, kMaxModelDim);
   c.num_layers = static_cast<int32_t>(root.at("n_layers").as_int(1, 4096));
   c.context_length = static_cast<int32_t>(root.int_or("max_sequence_length", 4096, 1, int64_t{1} << 30));
   c.eps = static_cast<float>(root.float_or("rms_norm_eps", 1e-5));
@@ -77,7 +77,7 @@ ModelConfig llada_config(const JsonValue& root) {
   c.attention = attention_of(root, c);
   c.rotary.theta = root.float_or("rope_theta", 10000);
   c.stored_dtype = stored_dtype_of(root);
-  c.names = kNames;
+  c.names = kLladaNames;
   if (c.vocab == kReleasedVocab) c.eos_ids.push_back(kTurnEnd);
   c.diffusion = DiffusionInfo{.mask_token_id = read_mask_token_id(root, 126336, c.vocab),
                               .block_size = 32,

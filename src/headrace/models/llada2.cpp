@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kHidden = 1024;  // the class's defaults
 constexpr int32_t kHeads = 16;
 
-constexpr NameRule kNames[] = {
+constexpr NameRule kLlada2Names[] = {
     {"model.embed_tokens.", "model.word_embeddings."},   {".self_attn.qkv_proj.", ".attention.query_key_value."},
     {".self_attn.o_proj.", ".attention.dense."},         {".self_attn.q_norm.", ".attention.query_layernorm."},
     {".self_attn.k_norm.", ".attention.key_layernorm."}, {".mlp.shared_expert.", ".mlp.shared_experts."}};
@@ -58,14 +58,14 @@ ModelConfig llada2_config(const JsonValue& root) {
                                        .context_length = 16384,
                                        .eps = 1e-5,
                                        .partial_rotary = rotary_share(root)});
-  c.names = kNames;
+  c.names = kLlada2Names;
   c.attention.projections = SelfAttentionConfig::Projections::kFused;
   c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;  // the reference applies it whatever use_qk_norm says
   c.attention.qkv_bias = root.bool_or("use_qkv_bias", false) ? HasBias::kYes : HasBias::kNo;
   c.attention.o_bias = root.bool_or("use_bias", true) ? HasBias::kYes : HasBias::kNo;  // the class's default is true
   const int64_t dense = root.int_or("first_k_dense_replace", 0, 0, c.num_layers);
   for (int64_t i = 0; i < c.num_layers; ++i) c.moe_layers.push_back(i >= dense);
-  const int64_t width = root.at("moe_intermediate_size").as_int(1, int64_t{1} << 24);
+  const int64_t width = root.at("moe_intermediate_size").as_int(1, kMaxModelDim);
   c.moe = {.intermediate = width,
            .shared_intermediate = width * root.int_or("num_shared_experts", 0, 0, 64),
            .shared_gate = MoEConfig::SharedGate::kNone,

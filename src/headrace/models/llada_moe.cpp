@@ -18,7 +18,7 @@ std::vector<bool> moe_layers_of(const JsonValue& root, int32_t layers) {
   return moe;
 }
 
-void refuse_other_graphs(const JsonValue& root) {
+void refuse_other_llada_moe_graphs(const JsonValue& root) {
   const std::string scores = root.string_or("moe_router_score_function", root.string_or("score_function", "softmax"));
   HR_REQUIRE(scores == "softmax", ErrorCode::kUnsupported, root.where(), " has router scores '", scores,
              "'; built are: softmax");
@@ -35,15 +35,15 @@ void refuse_other_graphs(const JsonValue& root) {
 }  // namespace
 
 ModelConfig llada_moe_config(const JsonValue& root) {
-  refuse_other_graphs(root);
+  refuse_other_llada_moe_graphs(root);
   // Copies of the class differ in their defaults. What every released file states must be there.
   for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads"}) root.at(key);
   ModelConfig c = common_config(
       root, {.intermediate = 0, .num_kv_heads = std::nullopt, .context_length = 8192, .eps = 1e-5, .rope_theta = 0});
-  c.intermediate = root.int_or("dense_intermediate_size", c.intermediate, 0, int64_t{1} << 24);
+  c.intermediate = root.int_or("dense_intermediate_size", c.intermediate, 0, kMaxModelDim);
   if (root.bool_or("qk_layernorm", true)) c.attention.qk_norm = SelfAttentionConfig::QKNorm::kYes;
   c.moe_layers = moe_layers_of(root, c.num_layers);
-  c.moe = {.intermediate = root.at("expert_intermediate_size").as_int(1, int64_t{1} << 24),
+  c.moe = {.intermediate = root.at("expert_intermediate_size").as_int(1, kMaxModelDim),
            .router = {.hidden = c.hidden,
                       .num_experts = root.at("num_experts").as_int(1, 1 << 16),
                       .experts_per_token = root.at("num_experts_per_tok").as_int(1, 1 << 16),

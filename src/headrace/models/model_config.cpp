@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kMaxDim = int64_t{1} << 24, kMaxLayers = 4096, kMaxContext = int64_t{1} << 30;
+constexpr int64_t kMaxLayers = 4096, kMaxContext = int64_t{1} << 30;
 
 void read_number(const JsonValue& owner, const char* key, std::optional<double>& number) {
   if (const JsonValue* stated = owner.find(key)) number = stated->as_float();
@@ -111,7 +111,7 @@ void append_eos(const JsonValue& owner, int64_t vocab, const LogCallback& log, s
 void read_sections(const JsonValue& rope, RotaryConfig& c) {
   const JsonValue* stated = rope.find("mrope_section");
   if (stated == nullptr) return;
-  const std::vector<int64_t> pairs = stated->as_ints(0, kMaxDim);
+  const std::vector<int64_t> pairs = stated->as_ints(0, kMaxModelDim);
   HR_REQUIRE(pairs.size() == RotarySections::kAxes, ErrorCode::kModelFile, stated->where(), " has ", pairs.size(),
              " entries, expected those of time, height and width");
   using Layout = RotarySections::Layout;
@@ -161,12 +161,12 @@ std::optional<DType> stored_dtype_of(const JsonValue& root) {
 ModelConfig common_config(const JsonValue& root, const ClassDefaults& defaults) {
   const JsonValue& text = text_config_of(root);
   ModelConfig c;
-  c.hidden = text.int_or("hidden_size", defaults.hidden, 1, kMaxDim);
-  c.vocab = text.int_or("vocab_size", defaults.vocab, 1, kMaxDim);
+  c.hidden = text.int_or("hidden_size", defaults.hidden, 1, kMaxModelDim);
+  c.vocab = text.int_or("vocab_size", defaults.vocab, 1, kMaxModelDim);
   c.num_layers = static_cast<int32_t>(text.int_or("num_hidden_layers", defaults.num_layers, 1, kMaxLayers));
   c.context_length =
       static_cast<int32_t>(text.int_or("max_position_embeddings", defaults.context_length, 1, kMaxContext));
-  c.intermediate = text.int_or("intermediate_size", defaults.intermediate, 0, kMaxDim);
+  c.intermediate = text.int_or("intermediate_size", defaults.intermediate, 0, kMaxModelDim);
   c.eps = static_cast<float>(text.float_or("rms_norm_eps", defaults.eps));
   c.tied_head = text.bool_or("tie_word_embeddings", root.bool_or("tie_word_embeddings", false));
   c.attention = attention_of(text, c, defaults);

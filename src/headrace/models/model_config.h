@@ -17,6 +17,9 @@
 
 namespace headrace {
 
+// The largest width or vocabulary that a config.json may state.
+inline constexpr int64_t kMaxModelDim = int64_t{1} << 24;
+
 enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
 
 struct ModelConfig {

@@ -24,7 +24,7 @@ std::unique_ptr<Model> make_causal_lm(const JsonValue&, const ModelConfig& confi
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }
 
-struct Row {
+struct ModelRow {
   std::string_view architecture;
   ModelConfig (*config)(const JsonValue&);
   std::unique_ptr<Model> (*make)(const JsonValue&, const ModelConfig&, Checkpoint,
@@ -36,24 +36,24 @@ struct Row {
 
 // A new family is one file and one row.
 constexpr std::array kModels = {
-    Row{"LlamaForCausalLM", llama_config},
-    Row{"Qwen2ForCausalLM", qwen2_config},
-    Row{"Qwen3ForCausalLM", qwen3_config},
-    Row{"Qwen3MoeForCausalLM", qwen3_moe_config},
-    Row{"Qwen3NextForCausalLM", qwen3_next_config},
-    Row{"Qwen3_5ForCausalLM", qwen3_5_config},
-    Row{"Qwen3_5MoeForCausalLM", qwen3_5_moe_config},
-    Row{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
-    Row{"Qwen3_5MoeForConditionalGeneration", qwen3_5_moe_config},
-    Row{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule},
-    Row{"DreamModel", dream_config},
-    Row{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
-    Row{"LLaDAModelLM", llada_config},
-    Row{"LLaDAMoEModelLM", llada_moe_config},
-    Row{"LLaDA2MoeModelLM", llada2_config, make_causal_lm, nullptr, read_llada2_name},
-    Row{"SDARForCausalLM", sdar_config, make_causal_lm, nullptr, read_sdar_name},
-    Row{"SDARMoeForCausalLM", sdar_moe_config, make_causal_lm, nullptr, read_sdar_name},
-    Row{"StableDiffcoderForCausalLM", stable_diffcoder_config},
+    ModelRow{"LlamaForCausalLM", llama_config},
+    ModelRow{"Qwen2ForCausalLM", qwen2_config},
+    ModelRow{"Qwen3ForCausalLM", qwen3_config},
+    ModelRow{"Qwen3MoeForCausalLM", qwen3_moe_config},
+    ModelRow{"Qwen3NextForCausalLM", qwen3_next_config},
+    ModelRow{"Qwen3_5ForCausalLM", qwen3_5_config},
+    ModelRow{"Qwen3_5MoeForCausalLM", qwen3_5_moe_config},
+    ModelRow{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
+    ModelRow{"Qwen3_5MoeForConditionalGeneration", qwen3_5_moe_config},
+    ModelRow{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule},
+    ModelRow{"DreamModel", dream_config},
+    ModelRow{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
+    ModelRow{"LLaDAModelLM", llada_config},
+    ModelRow{"LLaDAMoEModelLM", llada_moe_config},
+    ModelRow{"LLaDA2MoeModelLM", llada2_config, make_causal_lm, nullptr, read_llada2_name},
+    ModelRow{"SDARForCausalLM", sdar_config, make_causal_lm, nullptr, read_sdar_name},
+    ModelRow{"SDARMoeForCausalLM", sdar_moe_config, make_causal_lm, nullptr, read_sdar_name},
+    ModelRow{"StableDiffcoderForCausalLM", stable_diffcoder_config},
 };
 
 // What config.json calls the model's class. Diffusion checkpoints bring their own code and some state the architecture
@@ -71,23 +71,23 @@ std::vector<std::string> class_names(const JsonValue& root) {
   return names;
 }
 
-const Row& find(const JsonValue& root) {
+const ModelRow& find(const JsonValue& root) {
   const std::vector<std::string> names = class_names(root);
   std::string built, asked;
   for (const std::string& name : names) {
-    for (const Row& row : kModels) {
+    for (const ModelRow& row : kModels) {
       if (row.architecture == name) return row;
     }
     asked += (asked.empty() ? "" : ", ") + printable(name);
   }
-  for (const Row& row : kModels) built += (built.empty() ? "" : ", ") + std::string(row.architecture);
+  for (const ModelRow& row : kModels) built += (built.empty() ? "" : ", ") + std::string(row.architecture);
   throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
 }
 
 // A directory's config.json, the row of its family, and what that makes of it.
 struct Stated {
   JsonValue root;
-  const Row& row;
+  const ModelRow& row;
   ModelConfig config;
   std::optional<std::string> surprise = {};  // for the log
 };
@@ -112,7 +112,7 @@ void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated,
 Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
   if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
   JsonValue root = read_json_file(directory / "config.json");
-  const Row& row = find(root);
+  const ModelRow& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
   auto surprise =
@@ -185,7 +185,7 @@ auto naming_the_directory(const std::filesystem::path& directory, const Read& re
 std::vector<std::string_view> architecture_names() {
   std::vector<std::string_view> names;
   names.reserve(std::size(kModels));
-  for (const Row& row : kModels) names.push_back(row.architecture);
+  for (const ModelRow& row : kModels) names.push_back(row.architecture);
   return names;
 }
 

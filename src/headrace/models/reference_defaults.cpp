@@ -12,28 +12,31 @@ namespace {
 using Rule = DecodingParams::Rule;
 using Scores = LoopScores;
 
-struct Row {
+struct FamilyDefaults {
   std::string_view architecture;
   ReferenceDefaults defaults;
 };
 
 // A row for each diffusion family: the defaults of the function that its makers published, not a model card's advice.
 constexpr std::array kFamilies = {
-    Row{"SDARForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
-    Row{"SDARMoeForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
-    Row{"LLaDAModelLM", {}},
-    Row{"LLaDAMoEModelLM", {}},
-    Row{"LLaDA2MoeModelLM", {.scores = Scores::kOfDraws}},
-    Row{"DreamModel", {.rule = Rule::kRandom, .scores = Scores::kOfFilters}},  // "origin"; Dream-Coder, DiffuCoder too
-    Row{"Fast_dLLM_QwenForCausalLM", {.top_p = 0.95f, .block_cache = BlockCache::kNo, .scores = Scores::kOfDraws}},
-    Row{"StableDiffcoderForCausalLM", {}},
-    Row{"DiffusionGemmaForBlockDiffusion", {.temperature = 1}},  // beside that of its canvas, by the rule of canvases
+    FamilyDefaults{"SDARForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
+    FamilyDefaults{"SDARMoeForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
+    FamilyDefaults{"LLaDAModelLM", {}},
+    FamilyDefaults{"LLaDAMoEModelLM", {}},
+    FamilyDefaults{"LLaDA2MoeModelLM", {.scores = Scores::kOfDraws}},
+    FamilyDefaults{"DreamModel",
+                   {.rule = Rule::kRandom, .scores = Scores::kOfFilters}},  // "origin"; Dream-Coder, DiffuCoder too
+    FamilyDefaults{"Fast_dLLM_QwenForCausalLM",
+                   {.top_p = 0.95f, .block_cache = BlockCache::kNo, .scores = Scores::kOfDraws}},
+    FamilyDefaults{"StableDiffcoderForCausalLM", {}},
+    FamilyDefaults{"DiffusionGemmaForBlockDiffusion",
+                   {.temperature = 1}},  // beside that of its canvas, by the rule of canvases
 };
 
 }  // namespace
 
 ReferenceDefaults reference_defaults(std::string_view architecture) {
-  const auto row = std::ranges::find(kFamilies, architecture, &Row::architecture);
+  const auto row = std::ranges::find(kFamilies, architecture, &FamilyDefaults::architecture);
   HR_REQUIRE(row != kFamilies.end(), ErrorCode::kInternal, "reference_defaults has no row for ", architecture);
   return row->defaults;
 }

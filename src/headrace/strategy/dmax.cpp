@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-constexpr float kThreshold = 0.5f, kNearlyCertain = 0.9f;
+constexpr float kFillThreshold = 0.5f, kNearlyCertain = 0.9f;
 
 }  // namespace
 
@@ -66,7 +66,7 @@ BlockVerdict DMax::judge(const Sequence& s, const DecodingBlock& block,
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int32_t p = block.editable_begin() + static_cast<int32_t>(i);
     if (block.masked(p)) {
-      filling = filling && (!any_mask || candidates[i].confidence >= params.threshold.value_or(kThreshold));
+      filling = filling && (!any_mask || candidates[i].confidence >= params.threshold.value_or(kFillThreshold));
       any_mask = true;
       same = false;
       if (!filling) continue;

@@ -8,13 +8,13 @@
 namespace headrace {
 namespace {
 
-constexpr float kThreshold = 0.7f, kEditThreshold = 0.5f;  // LLaDA2.1's quality mode
+constexpr float kQualityThreshold = 0.7f, kQualityEditThreshold = 0.5f;  // LLaDA2.1's quality mode
 
 }  // namespace
 
 MultiBDEdit::MultiBDEdit(const StrategyConfig& config)
     : RefiningBD("multi_bd_edit", config), info_(diffusion_info("multi_bd_edit", config)) {
-  info_.threshold = kThreshold;
+  info_.threshold = kQualityThreshold;
 }
 
 // Indices into `candidates` of masks that are filled in this pass.
@@ -61,7 +61,7 @@ BlockVerdict MultiBDEdit::judge(const Sequence& s, const DecodingBlock& block,
     const bool other = candidates[i].id != s.tokens[static_cast<size_t>(p)];
     if (block.masked(p)) {
       if (out_of_time) verdict.kept.push_back(i);
-    } else if (other && candidates[i].confidence > params.edit_threshold.value_or(kEditThreshold)) {
+    } else if (other && candidates[i].confidence > params.edit_threshold.value_or(kQualityEditThreshold)) {
       verdict.kept.push_back(i);
     } else if (params.remask_threshold && candidates[i].confidence < *params.remask_threshold) {
       verdict.remasked.push_back(i);

@@ -15,32 +15,32 @@ constexpr bool stands_for_itself(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-struct Alphabet {
+struct ByteSpellings {
   std::array<char32_t, 256> of_byte{};
   std::array<uint8_t, kNumMoved> moved{};
 };
 
-constexpr Alphabet make_alphabet() {
-  Alphabet alphabet;
+constexpr ByteSpellings make_spellings() {
+  ByteSpellings spellings;
   size_t num_moved = 0;
   for (int byte = 0; byte < 256; ++byte) {
     const auto i = static_cast<size_t>(byte);
     if (stands_for_itself(byte)) {
-      alphabet.of_byte[i] = static_cast<char32_t>(byte);
+      spellings.of_byte[i] = static_cast<char32_t>(byte);
     } else {
-      alphabet.of_byte[i] = kFirstMoved + static_cast<char32_t>(num_moved);
-      alphabet.moved[num_moved++] = static_cast<uint8_t>(byte);
+      spellings.of_byte[i] = kFirstMoved + static_cast<char32_t>(num_moved);
+      spellings.moved[num_moved++] = static_cast<uint8_t>(byte);
     }
   }
-  return alphabet;
+  return spellings;
 }
 
-constexpr Alphabet kAlphabet = make_alphabet();
-static_assert(kAlphabet.of_byte[' '] == 0x120 && kAlphabet.of_byte[0xAD] == kFirstMoved + kNumMoved - 1);
+constexpr ByteSpellings kSpellings = make_spellings();
+static_assert(kSpellings.of_byte[' '] == 0x120 && kSpellings.of_byte[0xAD] == kFirstMoved + kNumMoved - 1);
 
 }  // namespace
 
-char32_t spelling_of_byte(uint8_t byte) { return kAlphabet.of_byte[byte]; }
+char32_t spelling_of_byte(uint8_t byte) { return kSpellings.of_byte[byte]; }
 
 std::string spelled(std::string_view bytes) {
   std::string out;
@@ -57,7 +57,7 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
     if (c < 0x100 && stands_for_itself(static_cast<int>(c))) {
       out += static_cast<char>(c);
     } else if (c >= kFirstMoved && c < kFirstMoved + kNumMoved) {
-      out += static_cast<char>(kAlphabet.moved[c - kFirstMoved]);
+      out += static_cast<char>(kSpellings.moved[c - kFirstMoved]);
     } else {
       return std::nullopt;
     }

@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-constexpr char32_t kReplacement = 0xFFFD;
+constexpr char32_t kReplacementCharacter = 0xFFFD;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::string Detokenizer::end_run() {
   std::string run = std::exchange(run_, {});
   if (is_valid_utf8(run)) return run;
   std::string text;
-  for (size_t i = 0; i < run.size(); ++i) append_utf8(kReplacement, text);
+  for (size_t i = 0; i < run.size(); ++i) append_utf8(kReplacementCharacter, text);
   return text;
 }
 

@@ -18,7 +18,6 @@ template <auto kFree>
 struct Free {
   void operator()(auto* p) const { kFree(p); }
 };
-using CodePtr = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 using MatchDataPtr = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
 using MatchContextPtr = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
 
@@ -37,8 +36,11 @@ uint32_t step_limit(size_t text_size) {
 }  // namespace
 
 struct Pattern::Code {
+  struct FreeRegex {  // a type of this file alone would make a member's type differ between files
+    void operator()(pcre2_code* regex) const { pcre2_code_free(regex); }
+  };
   std::string regex;  // as it was given, for messages
-  CodePtr compiled;
+  std::unique_ptr<pcre2_code, FreeRegex> compiled;
 };
 
 Pattern::~Pattern() = default;

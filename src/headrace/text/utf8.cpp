@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+constexpr std::string_view kReplacementBytes = "\xEF\xBF\xBD";
 
 enum class State : uint8_t { kComplete, kInvalid, kCut };
 struct Part {
@@ -54,7 +54,7 @@ size_t append_repaired(std::string_view bytes, std::string& out) {
     if (part.state == State::kComplete) {
       out += bytes.substr(at, part.size);
     } else {
-      out += kReplacement;
+      out += kReplacementBytes;
     }
     at += part.size;
   }
@@ -64,7 +64,7 @@ size_t append_repaired(std::string_view bytes, std::string& out) {
 std::string repaired(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());
-  if (append_repaired(bytes, out) > 0) out += kReplacement;
+  if (append_repaired(bytes, out) > 0) out += kReplacementBytes;
   return out;
 }
 

@@ -15,7 +15,7 @@ namespace headrace {
 namespace {
 
 namespace dom = simdjson::dom;
-constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxConfigDepth = 64;
 constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
 
 std::string_view name_of(JsonValue::Kind kind) {
@@ -87,7 +87,7 @@ struct JsonBuilder {
 JsonValue JsonValue::parse(std::string_view text, std::string_view file) {
   dom::parser parser;
   const simdjson::padded_string padded(text);
-  HR_REQUIRE(parser.allocate(text.size() + 1, kMaxDepth + 1) == simdjson::SUCCESS, ErrorCode::kOutOfMemory, file,
+  HR_REQUIRE(parser.allocate(text.size() + 1, kMaxConfigDepth + 1) == simdjson::SUCCESS, ErrorCode::kOutOfMemory, file,
              ": no memory to parse ", text.size(), " bytes");
   dom::element root;
   simdjson::error_code error = parser.parse(padded).get(root);

@@ -15,7 +15,7 @@ namespace headrace {
 namespace {
 
 namespace dom = simdjson::dom;
-constexpr size_t kMaxDepth = 4;  // top level, entry, array, and one more inside a field that is not read
+constexpr size_t kMaxHeaderDepth = 4;  // top level, entry, array, and one more inside a field that is not read
 
 template <class... Parts>
 [[noreturn]] void refuse(std::string_view file, const Parts&... parts) {
@@ -36,11 +36,11 @@ dom::element parse_json(std::string_view file, std::string_view json, dom::parse
                         const simdjson::padded_string& padded) {
   if (!simdjson::validate_utf8(json.data(), json.size())) refuse(file, "the header is not valid UTF-8");
   if (json.front() != '{') refuse(file, "the header does not begin with '{'");
-  if (parser.allocate(json.size() + 1, kMaxDepth + 1) != simdjson::SUCCESS)
+  if (parser.allocate(json.size() + 1, kMaxHeaderDepth + 1) != simdjson::SUCCESS)
     throw Error(ErrorCode::kOutOfMemory, str(file, ": no memory to parse a header of ", json.size(), " bytes"));
   dom::element root;
   const simdjson::error_code error = parser.parse(padded).get(root);
-  if (error == simdjson::DEPTH_ERROR) refuse(file, "the header nests deeper than ", kMaxDepth, " levels");
+  if (error == simdjson::DEPTH_ERROR) refuse(file, "the header nests deeper than ", kMaxHeaderDepth, " levels");
   if (error == simdjson::NUMBER_ERROR) refuse(file, "the header has a number that is malformed or beyond 2^64 - 1");
   if (error != simdjson::SUCCESS) refuse(file, "the header is not valid JSON: ", simdjson::error_message(error));
   return root;

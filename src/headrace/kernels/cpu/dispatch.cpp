@@ -1,5 +1,6 @@
 #include "headrace/kernels/cpu/dispatch.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -147,15 +148,28 @@ constexpr std::array kSets = {
 
 std::span<const KernelSet> kernel_sets() { return kSets; }
 
+std::span<const std::string_view> known_kernel_sets() {
+#if defined(__x86_64__)
+  static constexpr std::array<std::string_view, 5> kNames = {"amx", "avx512bf16", "avx512", "avx2", "portable"};
+#else
+  static constexpr std::array<std::string_view, 1> kNames = {"portable"};
+#endif
+  return kNames;
+}
+
 const OpSet& select_kernel_set(std::optional<std::string_view> name) {
   std::string runnable;
+  bool built = false;
   for (const KernelSet& set : kSets) {
+    built = built || name == set.ops->name;
     if (!set.runs_here()) continue;
     if (!name || *name == set.ops->name) return *set.ops;
     runnable += (runnable.empty() ? "" : ", ") + std::string(set.ops->name);
   }
+  const bool known = std::ranges::find(known_kernel_sets(), *name) != known_kernel_sets().end();
+  const char* why = built ? "does not run on this machine" : known ? "is not built in" : "is unknown";
   throw Error(ErrorCode::kUnsupported,
-              str("cpu kernels: set '", *name, "' is not built or does not run on this machine; these do: ", runnable));
+              str("cpu kernels: set '", *name, "' ", why, "; sets that are built in and run here: ", runnable));
 }
 
 }  // namespace headrace::cpu

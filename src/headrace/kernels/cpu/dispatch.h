@@ -13,11 +13,15 @@ struct KernelSet {
   bool (*runs_here)();  // this processor and operating system can run it
 };
 
-// Every set that is built, best first: amx, avx512bf16, avx512, avx2, portable. portable runs everywhere.
+// Every set that is built in, best first. portable is always among them and runs everywhere.
 std::span<const KernelSet> kernel_sets();
 
-// The best set that runs here, or the one asked for. Error kUnsupported when `name` is not built or does not
-// run on this machine; the text names those that do.
+// The names of every set that headrace has for this processor family, best first. A build may have fewer sets
+// (HEADRACE_ISAS).
+std::span<const std::string_view> known_kernel_sets();
+
+// The best set that runs here, or the one asked for. Error kUnsupported when `name` is unknown, is not built in or does
+// not run on this machine; the text says which, and names the sets that do run.
 const OpSet& select_kernel_set(std::optional<std::string_view> name = std::nullopt);
 
 }  // namespace headrace::cpu

@@ -4,15 +4,11 @@
 #include <cstring>
 
 #include "headrace/batch/attn_metadata.h"
+#include "headrace/kernels/reference/element.h"
 #include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace::reference {
 namespace {
-
-template <class T>
-T* data(const TensorView& x) {
-  return static_cast<T*>(x.data());
-}
 
 // Rows and logits that requests before took.
 struct Taken {

@@ -1,8 +1,14 @@
-// Any element of any float view as a double: slow, and right for every dtype and stride.
+// Elements of views: any float as a double, slow and right for every dtype and stride.
 #pragma once
 #include "headrace/base/tensor.h"
 
 namespace headrace::reference {
+
+// The first element of a view, as the type that its dtype stands for.
+template <class T>
+T* data(const TensorView& view) {
+  return static_cast<T*>(view.data());
+}
 
 template <class... Index>
 void* address_of(const TensorView& view, Index... index) {

@@ -1,15 +1,11 @@
 #include "headrace/kernels/penalize_tokens.h"
 
 #include "headrace/kernels/penalty.h"
+#include "headrace/kernels/reference/element.h"
 #include "headrace/kernels/reference/reference_ops.h"
 
 namespace headrace::reference {
 namespace {
-
-template <class T>
-T* data(const TensorView& x) {
-  return static_cast<T*>(x.data());
-}
 
 void note(const PenalizeTokensArgs& a, int32_t text, int32_t id) {
   if (text < 0 || id < 0 || id >= a.vocab) return;
