@@ -69,6 +69,7 @@ int generate(GenerateFlags flags);
 int list_models(Output output);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
+int doctor_model(const std::string& model, Output output);
 // `parallel`: for `model` and `blocks`, how many requests run at once, one measurement for each.
 int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
           std::optional<int32_t> input_len);

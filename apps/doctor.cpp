@@ -10,15 +10,23 @@
 
 #include "bench/measured_limits.h"
 #include "commands.h"
+#include "device_limits.h"
+#include "doctor_model.h"
 #include "gpu_report.h"
 #include "headrace/attention/backend_registry.h"
+#include "headrace/base/device_runtime.h"
+#include "headrace/base/host_memory.h"
 #include "headrace/base/parallel.h"
 #include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/kernels/device_registry.h"
 #include "json.h"
+#include "model_path.h"
 #include "output.h"
 
 namespace headrace::app {
 namespace {
+
+constexpr int64_t kReadBytes = int64_t{1} << 30;
 
 // The value of a line of /proc/cpuinfo, of the first processor.
 std::string cpu_line(std::string_view name) {
@@ -51,12 +59,32 @@ std::vector<std::string_view> not_built_in() {
   return missing;
 }
 
+// The CPU, and the GPU that --device auto takes.
+std::vector<MachineLimits> measured_machines() {
+  const int threads = available_cores();
+  std::vector<MachineLimits> machines = {{.device = "cpu",
+                                          .read_bytes_per_s = bench::read_bandwidth(threads, kReadBytes),
+                                          .free_bytes = available_host_memory().value_or(0)}};
+  DeviceRuntime& best = open_device("auto");
+  if (best.device().type == DeviceType::kCPU) return machines;
+  const int64_t free_bytes = cuda_module().free_bytes(best.device().index);
+  machines.push_back({.device = to_string(best.device()),
+                      .read_bytes_per_s = measured_limits(best, {.stream = best.stream()}).copy_rate,
+                      .free_bytes = free_bytes});
+  return machines;
+}
+
 }  // namespace
+
+int doctor_model(const std::string& model, Output output) {
+  write_out(describe_model(model_directory(model), measured_machines, output));
+  return 0;
+}
 
 int doctor(Output output) {
   const int threads = available_cores();
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  const double read = bench::read_bandwidth(threads, kBytes), both = bench::read_write_bandwidth(threads, kBytes);
+  const double read = bench::read_bandwidth(threads, kReadBytes);
+  const double both = bench::read_write_bandwidth(threads, kReadBytes);
   const std::optional<double> matmul = bench::matrix_rate(threads);
   std::string sets;
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {

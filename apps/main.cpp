@@ -25,7 +25,7 @@ struct Commands {
   GenerateFlags generate, demo;
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
-  std::string perplexity_file, bench_what;
+  std::string perplexity_file, bench_what, doctor_model;
   std::vector<int32_t> parallel;
   std::optional<int32_t> input_len;
   bool json = false;
@@ -119,9 +119,12 @@ void add_puzzles(CLI::App& eval, Commands& c) {
 }
 
 void add_doctor_and_bench(CLI::App& app, Commands& c) {
-  CLI::App* check = app.add_subcommand("doctor", "what this machine can do, and which kernels run on it");
-  check->add_flag("--json", c.json, "print one JSON object");
-  check->callback([&c] { c.status = doctor(c.output()); });
+  CLI::App* check =
+      app.add_subcommand("doctor", "what this machine can do; with a model: whether it fits, and how fast it can be");
+  check->add_option("model,-m,--model", c.doctor_model, "model directory or name")->type_name(kModel);
+  check->add_flag("--json", c.json, "one JSON object");
+  check->callback(
+      [&c] { c.status = c.doctor_model.empty() ? doctor(c.output()) : doctor_model(c.doctor_model, c.output()); });
 
   CLI::App* measure =
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");

@@ -29,17 +29,6 @@ bool has_piped_text() {
 
 bool has_prompt(const GenerateFlags& flags) { return flags.prompt.has_value() || !flags.prompt_file.empty(); }
 
-bool has_chat_template(const std::filesystem::path& directory) {
-  if (file_exists(directory / "chat_template.jinja") || file_exists(directory / "chat_template.json")) return true;
-  const std::filesystem::path config = directory / "tokenizer_config.json";
-  if (!file_exists(config)) return false;
-  try {
-    return read_json_file(config).find("chat_template") != nullptr;
-  } catch (const Error&) {
-    return false;  // whoever needs the file refuses it by name
-  }
-}
-
 // The first special token, by id, that `prompt` spells.
 std::optional<std::string> special_token_in(std::string_view prompt, const Tokenizer& tokenizer) {
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -51,6 +40,17 @@ std::optional<std::string> special_token_in(std::string_view prompt, const Token
 }
 
 }  // namespace
+
+bool has_chat_template(const std::filesystem::path& directory) {
+  if (file_exists(directory / "chat_template.jinja") || file_exists(directory / "chat_template.json")) return true;
+  const std::filesystem::path config = directory / "tokenizer_config.json";
+  if (!file_exists(config)) return false;
+  try {
+    return read_json_file(config).find("chat_template") != nullptr;
+  } catch (const Error&) {
+    return false;  // whoever needs the file refuses it by name
+  }
+}
 
 bool reads_as_text(std::string_view word) {
   if (std::ranges::any_of(word, is_space)) return true;

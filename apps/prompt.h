@@ -24,6 +24,9 @@ std::optional<std::string> place_words(GenerateFlags& flags);
 // `echo` adds. Error kInvalidArgument where there is none. With --escape its escape sequences are replaced.
 std::string prompt_of(const GenerateFlags& flags);
 
+// Whether the files of the model in `directory` bring a chat template.
+bool has_chat_template(const std::filesystem::path& directory);
+
 // `text` with \n, \t, \r, \\, \" and \' replaced by what they stand for; other backslashes stay.
 std::string unescaped(std::string_view text);
 

@@ -367,6 +367,13 @@ check "which --json states" '"finish_reason": "length", "truncated": true' "$(tr
 check "and one that all tokens just fill" '"finish_reason": "length", "truncated": false ' \
   "$(truncated -c 32 -n 31) $(message "$headrace" generate -p Once -c 32 -n 31 --ignore-eos)"
 
+# The doctor of a model: what it is, whether it fits.
+said=$("$headrace" doctor "$(dirname "$0")/../../demo_models/fairy-hybrid")
+for line in model layers decodes chat context memory speed; do
+  check "doctor MODEL says $line" 1 "$(grep -cE "^$line +[^ ]" <<<"$said")"
+done
+check "the parameters of the demo" 1 "$(grep -c '11.9 million parameters' <<<"$said")"
+
 # The doctor: every line of the report, on any machine.
 report=$("$headrace" doctor)
 for line in cpu has kernels portable memory matmul gpu; do

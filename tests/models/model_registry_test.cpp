@@ -451,5 +451,28 @@ TEST(ModelRegistry, RandomWeightsNeedNoFileButTheConfig) {
   EXPECT_GT(load_model(directory.path(), {.random_weights = 1})->info().weight_bytes, 0);
 }
 
+TEST(ModelRegistry, ASummaryHasTheNumbersOfTheLoadedModel) {
+  for (const char* family : {"llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe_released",
+                             "sdar", "llada2", "llada_moe", "diffusion_gemma"}) {
+    SCOPED_TRACE(family);
+    const ModelInfo info = model_summary(golden_folder(family), {}).info;
+    const std::unique_ptr<Model> model = load_model(golden_folder(family), {});
+    const ModelInfo& loaded = model->info();
+    EXPECT_EQ(info.dtype, loaded.dtype);
+    EXPECT_EQ(info.full_attn_layer_ids, loaded.full_attn_layer_ids);
+    EXPECT_EQ(KVPool::bytes_for({.groups = info.kv_groups, .num_pages = 3}),
+              KVPool::bytes_for({.groups = loaded.kv_groups, .num_pages = 3}));
+    EXPECT_EQ(info.num_gdn_layers, loaded.num_gdn_layers);
+    EXPECT_NEAR(info.bytes_read(1), loaded.bytes_read(1), 0.02 * loaded.bytes_read(1));
+    EXPECT_NEAR(info.bytes_read(8), loaded.bytes_read(8), 0.02 * loaded.bytes_read(8));
+  }
+}
+
+TEST(ModelRegistry, ASummaryCountsTheParametersOfTheTextModel) {
+  const ModelSummary hybrid = model_summary(testing_support::source_tree() / "demo_models" / "fairy-hybrid", {});
+  EXPECT_EQ(hybrid.parameters, 11857952);
+  EXPECT_EQ(hybrid.info.weight_bytes, 2 * hybrid.parameters) << "bfloat16";
+}
+
 }  // namespace
 }  // namespace headrace

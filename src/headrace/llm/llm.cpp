@@ -20,7 +20,6 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kDefaultContext = 8192;
 constexpr int32_t kMostRequests = 1;                                   // at a time
 constexpr int32_t kTokensPerStep = 512, kTokensPerDeviceStep = 16384;  // a device is busy only with many rows
 

@@ -16,6 +16,8 @@
 namespace headrace {
 
 inline constexpr int32_t kWholeContext = -1;  // of LLMOptions::max_model_len
+// Tokens of a context that nobody states, at most.
+inline constexpr int32_t kDefaultContext = 8192;
 
 struct LLMOptions {
   std::optional<DType> dtype;     // of activations; absent: the checkpoint's
@@ -27,7 +29,7 @@ struct LLMOptions {
   OpContext context;
   RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;
-  int32_t max_model_len = 0;      // 0: the model's, at most 8192; kWholeContext: the model's
+  int32_t max_model_len = 0;      // 0: the model's, at most kDefaultContext; kWholeContext: the model's
   std::string strategy = "auto";  // "auto": what the model was trained for
   StrategyConfig decoding;        // its `model` is the engine's to set
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
@@ -93,8 +95,8 @@ class LLM {
   };
   // Windows of `window` tokens without overlap, of fewer where the context holds no more; in each, tokens 1.. are
   // predicted and their bytes counted. Where the tokenizer puts tokens before a text, each window begins with them, and
-  // all tokens of the text are predicted. Error kInvalidArgument for models of full attention and of canvases. `on_window`
-  // is told after each how many tokens of the text are done, and of how many.
+  // all tokens of the text are predicted. Error kInvalidArgument for models of full attention and of canvases.
+  // `on_window` is told after each how many tokens of the text are done, and of how many.
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 

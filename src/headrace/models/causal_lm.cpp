@@ -8,15 +8,13 @@
 #include "headrace/layers/token_merge.h"
 
 namespace headrace {
-namespace {
-
-ModelInfo info_of(const ModelConfig& c, const LayerContext& context) {
+ModelInfo causal_lm_info(const ModelConfig& c, DType dtype) {
   ModelInfo info{.architecture = c.architecture,
                  .vocab_size = static_cast<int32_t>(c.vocab),
                  .context_length = c.context_length,
                  .num_layers = c.num_layers,
                  .eos_ids = c.eos_ids,
-                 .dtype = context.dtype,
+                 .dtype = dtype,
                  .diffusion = c.diffusion};
   for (int32_t i = 0; i < c.num_layers; ++i) {
     if (c.layer_types[static_cast<size_t>(i)] == LayerType::kFullAttention) {
@@ -32,16 +30,14 @@ ModelInfo info_of(const ModelConfig& c, const LayerContext& context) {
               .head_k_dim = c.gdn.head_k_dim,
               .head_v_dim = c.gdn.head_v_dim,
               .conv_kernel_size = c.gdn.conv_kernel,
-              .conv_dtype = context.dtype};
+              .conv_dtype = dtype};
   return info;
 }
-
-}  // namespace
 
 CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerContext& context)
     : checkpoint_(std::move(checkpoint)),
       context_(context),
-      info_(info_of(c, context)),
+      info_(causal_lm_info(c, context.dtype)),
       rotary_(c.rotary, c.attention.head_dim, *context.runtime) {
   require_vocab(*context.ops, c.vocab);
   const TextWeights weights = find_text_weights(checkpoint_);

@@ -9,6 +9,9 @@
 
 namespace headrace {
 
+// What the engine needs of pools, and what config.json says; nothing of weights.
+ModelInfo causal_lm_info(const ModelConfig& config, DType dtype);
+
 class CausalLM final : public Model {
  public:
   // Loads every tensor; a missing one, one of another shape and an unknown one are Error kModelFile.

@@ -18,25 +18,6 @@ constexpr const char* kEncoder = "model.encoder.language_model.";
 constexpr std::array<std::string_view, 3> kOtherTowers = {"model.encoder.vision_tower.", "model.encoder.embed_vision.",
                                                           "model.encoder.audio"};
 
-ModelInfo info_of(const ModelConfig& c, const DiffusionGemmaConfig& gemma, const LayerContext& context) {
-  ModelInfo info{.architecture = c.architecture,
-                 .vocab_size = static_cast<int32_t>(c.vocab),
-                 .context_length = c.context_length,
-                 .num_layers = c.num_layers,
-                 .eos_ids = c.eos_ids,
-                 .dtype = context.dtype,
-                 .diffusion = c.diffusion};
-  for (const DiffusionGemmaConfig::Layer& layer : gemma.layers) {
-    const GemmaAttentionConfig& a = layer.attention;
-    const KVLayerShape shape{a.num_kv_heads, a.head_dim, a.head_dim};
-    auto group = std::ranges::find(info.kv_groups, shape, &KVLayerGroup::shape);
-    if (group == info.kv_groups.end()) group = info.kv_groups.insert(group, {shape, {}});
-    group->layer_ids.push_back(a.layer_id);
-    info.full_attn_layer_ids.push_back(a.layer_id);
-  }
-  return info;
-}
-
 float scalar_of(const WeightScope& scope) {
   return static_cast<float>(element_as_double(scope.host_tensor("layer_scalar", {1}, {.mean = 1}), 0));
 }
@@ -71,11 +52,30 @@ TensorView for_all_rows(const Tensor& numbers, int64_t i, int64_t rows) {
 
 }  // namespace
 
+ModelInfo diffusion_gemma_info(const ModelConfig& c, const DiffusionGemmaConfig& gemma, DType dtype) {
+  ModelInfo info{.architecture = c.architecture,
+                 .vocab_size = static_cast<int32_t>(c.vocab),
+                 .context_length = c.context_length,
+                 .num_layers = c.num_layers,
+                 .eos_ids = c.eos_ids,
+                 .dtype = dtype,
+                 .diffusion = c.diffusion};
+  for (const DiffusionGemmaConfig::Layer& layer : gemma.layers) {
+    const GemmaAttentionConfig& a = layer.attention;
+    const KVLayerShape shape{a.num_kv_heads, a.head_dim, a.head_dim};
+    auto group = std::ranges::find(info.kv_groups, shape, &KVLayerGroup::shape);
+    if (group == info.kv_groups.end()) group = info.kv_groups.insert(group, {shape, {}});
+    group->layer_ids.push_back(a.layer_id);
+    info.full_attn_layer_ids.push_back(a.layer_id);
+  }
+  return info;
+}
+
 DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig& gemma, Checkpoint checkpoint,
                                const LayerContext& context)
     : checkpoint_(std::move(checkpoint)),
       context_(context),
-      info_(info_of(c, gemma, context)),
+      info_(diffusion_gemma_info(c, gemma, context.dtype)),
       logit_cap_(numbers(*context.runtime, {gemma.logit_cap})),
       embedding_scale_(numbers(*context.runtime, {embedding_scale(c.hidden, context.dtype)})),
       ones_(numbers(*context.runtime, std::vector<float>(static_cast<size_t>(c.hidden), 1))),

@@ -25,6 +25,11 @@ struct DiffusionGemmaConfig {
   float logit_cap = 30;
 };
 
+// As causal_lm_info.
+ModelInfo diffusion_gemma_info(const ModelConfig& config, const DiffusionGemmaConfig& gemma, DType dtype);
+// Of a checkpoint whose weights are not read.
+ModelInfo stated_diffusion_gemma_info(const JsonValue& root, const ModelConfig& config, DType dtype);
+
 // Rows of spans of kind kFull are canvas, all others text. Not thread-safe.
 class DiffusionGemma final : public Model {
  public:

@@ -152,6 +152,10 @@ void read_canvas_schedule(const JsonValue& generation, ModelConfig& config) {
       static_cast<float>(sampler->float_or("entropy_bound", static_cast<double>(config.diffusion->threshold)));
 }
 
+ModelInfo stated_diffusion_gemma_info(const JsonValue& root, const ModelConfig& config, DType dtype) {
+  return diffusion_gemma_info(config, gemma_of(root, config), dtype);
+}
+
 std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,
                                             const LayerContext& context) {
   return std::make_unique<DiffusionGemma>(config, gemma_of(root, config), std::move(checkpoint), context);

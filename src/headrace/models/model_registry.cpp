@@ -24,6 +24,10 @@ std::unique_ptr<Model> make_causal_lm(const JsonValue&, const ModelConfig& confi
   return std::make_unique<CausalLM>(config, std::move(checkpoint), context);
 }
 
+ModelInfo stated_causal_lm_info(const JsonValue&, const ModelConfig& config, DType dtype) {
+  return causal_lm_info(config, dtype);
+}
+
 struct ModelRow {
   std::string_view architecture;
   ModelConfig (*config)(const JsonValue&);
@@ -32,6 +36,7 @@ struct ModelRow {
   void (*generation)(const JsonValue&, ModelConfig&) = nullptr;  // generation_config.json, beyond eos ids
   // What the repository's name says; a sentence for the log.
   std::optional<std::string> (*named)(const JsonValue&, std::string_view name, ModelConfig&) = nullptr;
+  ModelInfo (*info)(const JsonValue&, const ModelConfig&, DType) = stated_causal_lm_info;
 };
 
 // A new family is one file and one row.
@@ -45,7 +50,8 @@ constexpr std::array kModels = {
     ModelRow{"Qwen3_5MoeForCausalLM", qwen3_5_moe_config},
     ModelRow{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     ModelRow{"Qwen3_5MoeForConditionalGeneration", qwen3_5_moe_config},
-    ModelRow{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule},
+    ModelRow{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule, nullptr,
+        stated_diffusion_gemma_info},
     ModelRow{"DreamModel", dream_config},
     ModelRow{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     ModelRow{"LLaDAModelLM", llada_config},
@@ -180,6 +186,32 @@ auto naming_the_directory(const std::filesystem::path& directory, const Read& re
   }
 }
 
+ModelInfo info_of(const Stated& stated, DType dtype) { return stated.row.info(stated.root, stated.config, dtype); }
+
+// Adds what the tensors' names and shapes say. Names are those of the families; where one has others, its experts
+// count as read in every step.
+ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, ModelSummary summary) {
+  int64_t all = 0, experts = 0, gathered = 0;
+  for (const std::string& name : checkpoint.names()) {
+    const int64_t elements = checkpoint.shape_of(name).numel();
+    all += elements;
+    if (is_of_other_part(name)) continue;
+    summary.parameters += elements;
+    if (name.find(".experts.") != std::string::npos) experts += elements;
+    if (!config.tied_head && name.ends_with("embed_tokens.weight")) gathered += elements;
+  }
+  const double bytes = static_cast<double>(checkpoint.stored_bytes()) / static_cast<double>(std::max<int64_t>(all, 1));
+  const auto bytes_of = [bytes](int64_t elements) {
+    return static_cast<int64_t>(bytes * static_cast<double>(elements));
+  };
+  summary.info.weight_bytes = bytes_of(summary.parameters), summary.info.gathered_bytes = bytes_of(gathered);
+  if (experts == 0) return summary;
+  const auto& router = config.moe.router;
+  summary.info.experts = {bytes_of(experts), static_cast<int32_t>(router.num_experts),
+                          static_cast<int32_t>(router.experts_per_token)};
+  return summary;
+}
+
 }  // namespace
 
 std::vector<std::string_view> architecture_names() {
@@ -191,15 +223,18 @@ std::vector<std::string_view> architecture_names() {
 
 ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options) {
   return naming_the_directory(directory, [&] {
-    const ModelConfig config = read_stated(directory, options).config;
-    const auto gdn = std::ranges::count(config.layer_types, LayerType::kLinearAttention);
-    return ModelInfo{.architecture = config.architecture,
-                     .vocab_size = static_cast<int32_t>(config.vocab),
-                     .context_length = config.context_length,
-                     .num_layers = config.num_layers,
-                     .eos_ids = config.eos_ids,
-                     .num_gdn_layers = static_cast<int32_t>(gdn),
-                     .diffusion = config.diffusion};
+    const Stated stated = read_stated(directory, options);
+    return info_of(stated, options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16)));
+  });
+}
+
+ModelSummary model_summary(const std::filesystem::path& directory, const ModelOptions& options) {
+  return naming_the_directory(directory, [&] {
+    const Stated stated = read_stated(directory, options);
+    const Checkpoint checkpoint = Checkpoint::open(directory, {.guard = options.guard, .log = options.log});
+    const DType dtype =
+        options.dtype ? *options.dtype : computed_dtype(stated.root, stated.config, checkpoint, options);
+    return counted(checkpoint, stated.config, {.info = info_of(stated, dtype)});
   });
 }
 

@@ -31,8 +31,16 @@ struct ModelOptions {
 std::vector<std::string_view> architecture_names();
 
 // What config.json alone says of the model in `directory`, before weights are read: architecture, vocabulary, context,
-// layers, end tokens, how its tokens are decided; nothing of pools and weights. Errors as load_model.
+// layers, end tokens, what pools it needs, how its tokens are decided; nothing of weights. Errors as load_model.
 ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options);
+
+struct ModelSummary {
+  ModelInfo info;
+  int64_t parameters = 0;  // of the text model
+};
+// The same with what the headers of the weights' files say: how many there are, how many bytes a step reads. Weights
+// are not read. Errors as load_model, but for tensors that are missing or of another shape.
+ModelSummary model_summary(const std::filesystem::path& directory, const ModelOptions& options);
 
 // The model in `directory`. Error kModelFile (files of the model, or an adapter that does not fit it), kUnsupported or
 // kInvalidArgument (an adapter on random weights), one sentence.
