@@ -135,7 +135,8 @@ std::string WordReader::in_our_words(const std::string& word) const {
     const std::string value = word.substr(equals + 1);
     return name + "=" + (option != nullptr ? value_here(*option, value) : value);
   }
-  const std::string name = option_here(*command_, word), begin = option_name(*command_, name);
+  std::string name = option_here(*command_, word);
+  const std::string begin = option_name(*command_, name);
   if (begin == name || name.starts_with("--")) return name;
   return begin + value_here(*command_->get_option(begin), name.substr(begin.size()));  // -n-1
 }

@@ -49,7 +49,7 @@ std::string placeholder(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return "";
   if (!choices_of(option).empty()) return "CHOICE";
   const std::string type = option.get_type_name();
-  const std::string kind = type.substr(0, type.find(':'));
+  std::string kind = type.substr(0, type.find(':'));
   const bool number = kind.starts_with("INT") || kind.starts_with("UINT") || kind.starts_with("FLOAT");
   if (!number) return kind;
   return option.get_delimiter() == '\0' ? "N" : "N,N,...";
@@ -140,7 +140,7 @@ std::string all_options(const CLI::App& command, size_t columns) {
     for (const CLI::Option* option : command.get_options()) {
       if (option->get_group() == group) lines += line_of(*option, HelpLength::kFull, description_of(*option), columns);
     }
-    if (!lines.empty()) out += "\n" + group + ":\n" + lines;
+    if (!lines.empty()) out += fmt::format("\n{}:\n{}", group, lines);
   }
   return out;
 }
@@ -168,10 +168,10 @@ std::string help_of(const CLI::App& command, const std::string& path, HelpLength
   const HelpPage* page = help_page(path);
   const bool brief = length == HelpLength::kShort && page != nullptr && !page->common.empty();
   const std::string what = command.get_description();
-  std::string out = wrapped(command.get_parent() == nullptr ? what : path + ": " + what, 0, 0, columns) +
-                    "\n\n" + wrapped("Usage: " + path + " " + usage_of(command, page), 0, 7, columns) + "\n" + commands_of(command, columns) +
-                    (brief ? common_options(command, *page, columns) : all_options(command, columns)) +
-                    examples_of(page, columns);
+  std::string out =
+      wrapped(command.get_parent() == nullptr ? what : path + ": " + what, 0, 0, columns) + "\n\n" +
+      wrapped("Usage: " + path + " " + usage_of(command, page), 0, 7, columns) + "\n" + commands_of(command, columns) +
+      (brief ? common_options(command, *page, columns) : all_options(command, columns)) + examples_of(page, columns);
   if (brief && !page->more.empty()) out += "\n" + wrapped(std::string(page->more), 0, 0, columns) + "\n";
   return out;
 }

@@ -31,7 +31,7 @@ constexpr std::string_view kSteps = "headrace chooses how much of a prompt runs 
 constexpr std::string_view kLog = "--log-level info says what was loaded and what runs it";
 constexpr std::string_view kMapped = "weights are mapped from their files, and no memory is locked";
 constexpr std::string_view kMemoryShare = "keys and values take what a context of -c tokens needs";
-constexpr std::string_view kNoGrammar = "no grammar binds the text";
+constexpr std::string_view kNoGrammar = "a grammar cannot constrain the output";
 constexpr std::string_view kStop = "--stop TEXT ends the output";
 constexpr std::string_view kDrawn = "tokens are drawn by --temperature, --top-k, --top-p and --min-p";
 constexpr std::string_view kPenalty = "--repetition-penalty is the penalty of repeated tokens";
@@ -45,9 +45,8 @@ constexpr std::string_view kPrefix = "leave it out: a command has one request, w
 constexpr std::string_view kAlgorithm =
     "--strategy chooses how blocks are denoised: LowConfidence is multi_bd, JointThreshold multi_bd_edit";
 constexpr std::string_view kCached =
-    "--strategy dual_cache keeps keys and values of a denoised text, full_attention none";
-constexpr std::string_view kWholeLength =
-    "-n is the number of new tokens, and -c that of the prompt and these together";
+    "--strategy dual_cache reuses keys and values of the text around a block, full_attention computes all of it";
+constexpr std::string_view kWholeLength = "-n is the number of new tokens, and -c that of prompt and output together";
 constexpr std::string_view kFloat16 =
     "activations in float16 are not supported; float32 and bfloat16 are, and weights stored in float16 are read";
 constexpr std::string_view kCacheFormat = "keys and values are stored in float32, bfloat16, float16 or fp8_e4m3";
@@ -212,7 +211,7 @@ const Table& sentences() {
       {"--grammar-file", kNoGrammar},
       {"-j", kNoGrammar},
       {"--json-schema", kNoGrammar},
-      {"--format", "--json prints one JSON object; no grammar binds the text"},
+      {"--format", "--json prints one JSON object about the text; a grammar cannot constrain the output"},
       {"-r", kStop},
       {"--reverse-prompt", kStop},
       {"--mirostat", kDrawn},
