@@ -27,6 +27,7 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "prompt_length.h"
 #include "sampling_flags.h"
 #include "screen.h"
 #include "seconds_since.h"
@@ -238,6 +239,8 @@ int generate(const GenerateFlags& flags) {
   LLM& llm = *model;
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
+  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
+  warn(options, prompt_length_warning(model_directory(flags.model.model), ids.size()));
   Screen screen(flags, llm);
   std::optional<CoreWatch> watch;  // from the end of the first step on: that one may read weights from a disk
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
@@ -247,7 +250,6 @@ int generate(const GenerateFlags& flags) {
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   };
   if (flags.echo_prompt) screen.text(prompt);
-  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   const Completion result = llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);
   const std::optional<CoreTime> time = watch ? std::optional(watch->time(screen.write_s())) : std::nullopt;
