@@ -27,6 +27,7 @@
 #include "model_path.h"
 #include "output.h"
 #include "prompt.h"
+#include "prompt_length.h"
 #include "sampling_flags.h"
 #include "screen.h"
 #include "seconds_since.h"
@@ -244,6 +245,8 @@ int generate(GenerateFlags flags) {
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   warn_of_large_block(options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
+  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
+  warn(options, prompt_length_warning(model_directory(flags.model), ids.size()));
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
     if (!so_far.ids.empty()) finish_when_interrupted();
@@ -252,7 +255,6 @@ int generate(GenerateFlags flags) {
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   };
   if (flags.echo_prompt) screen.text(prompt);
-  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   const Completion result = nothing ? Completion{.prompt_ids = std::move(ids)}
                                     : llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);

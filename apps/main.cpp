@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "decoding_flags.h"
+#include "demo.h"
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "interrupt.h"
@@ -25,7 +26,7 @@ struct Commands {
   GenerateFlags generate, demo;
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
-  std::string perplexity_file, bench_what, doctor_model;
+  std::string demo_what = "story", perplexity_file, bench_what, doctor_model;
   std::vector<int32_t> parallel;
   std::optional<int32_t> input_len;
   bool json = false;
@@ -69,14 +70,16 @@ void add_generate(CLI::App& app, Commands& c) {
 }
 
 void add_demo(CLI::App& app, Commands& c) {
-  CLI::App* demo = app.add_subcommand("demo", "a bundled model writes a fairy tale");
-  c.demo.prompt = "Once upon a time there was a king who had a golden bird";
-  c.demo.echo_prompt = true;
+  CLI::App* demo = app.add_subcommand("demo", "bundled models write a fairy tale, or solve puzzles");
   c.demo.sampling.params = {.max_tokens = 300, .seed = 3};
-  demo->add_option("-p,--prompt", c.demo.prompt, "how the story begins")->capture_default_str();
+  demo->add_option("what", c.demo_what,
+                   "story: token by token; diffusion: in blocks that are denoised; puzzle: sums, sorting, sudoku")
+      ->type_name("{story,diffusion,puzzle}")
+      ->capture_default_str();
+  demo->add_option("-p,--prompt", c.demo.prompt, "how the story begins, or a puzzle (default: one of its own)");
   add_sampling_flags(*demo, c.demo.sampling);
   add_threads_flag(*demo, c.demo.model);
-  demo->callback([&c] { c.status = app::generate(c.demo); });
+  demo->callback([&c] { c.status = app::demo(demo_of(c.demo_what), c.demo); });
 }
 
 void add_perplexity(CLI::App& eval, Commands& c) {
@@ -94,7 +97,8 @@ void add_puzzles(CLI::App& eval, Commands& c) {
   CLI::App* puzzles =
       eval.add_subcommand("puzzles", "share of exact answers and tokens per forward, for each strategy");
   puzzles
-      ->add_option("--file", c.puzzles.file, "test items, one JSON object per line (default: the model's test.jsonl)")
+      ->add_option("--file", c.puzzles.file,
+                   "test items, one JSON object per line (default: the model's test.jsonl, else the bundled puzzles)")
       ->type_name(kFile);
   puzzles->add_option("--limit", c.puzzles.limit, "at most N items of each task (default: all)")
       ->check(CLI::Range(1, 1 << 30));

@@ -12,6 +12,7 @@
 
 #include "curve_svg.h"
 #include "exit_status.h"
+#include "headrace/base/file_exists.h"
 #include "headrace/llm/llm.h"
 #include "headrace/strategy/decoding_option.h"
 #include "headrace/weights/config_file.h"
@@ -47,6 +48,13 @@ std::vector<Item> read_items(const std::filesystem::path& file, int limit) {
   }
   HR_REQUIRE(!items.empty(), ErrorCode::kInvalidArgument, file.string(), ": holds no test items");
   return items;
+}
+
+// The model's own items, else those of the bundled puzzles.
+std::filesystem::path items_file(const PuzzleFlags& flags, const std::filesystem::path& model) {
+  if (!flags.file.empty()) return flags.file;
+  const std::filesystem::path own = model / "test.jsonl";
+  return file_exists(own) ? own : model_directory("", "puzzle-diffusion") / own.filename();
 }
 
 PuzzleScore score(LLM& llm, const Item& item, const SamplingParams& params) {
@@ -143,8 +151,7 @@ class Contenders {
 };
 
 Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
-  const std::vector<Item> items =
-      read_items(flags.file.empty() ? model / "test.jsonl" : std::filesystem::path(flags.file), flags.limit);
+  const std::vector<Item> items = read_items(items_file(flags, model), flags.limit);
   Contenders entered(flags, model);
   std::vector<Contender>& contenders = entered.list();
   solve_in_rounds(contenders, items);
@@ -201,32 +208,42 @@ std::string json_of(const Outcome& outcome) {
   return fmt::format("{{\"complete\": {}, \"runs\": [{}]}}\n", outcome.complete(), fmt::join(entries, ",\n  "));
 }
 
-// A curve for each task, or, of several strategies, one for each of them.
+bool is_baseline(const PuzzleRun& r) { return r.strategy == "autoregressive"; }
+
+Series::Point point(const PuzzleRun& r, const PuzzleScore& score) {
+  return {.x = score.tokens_per_forward(), .y = 100 * score.accuracy(), .label = r.strategy + ", " + name_of(r)};
+}
+
+void add_point(std::vector<Series>& list, const std::string& name, Series::Point point) {
+  auto found = std::ranges::find(list, name, &Series::name);
+  if (found == list.end()) found = list.insert(list.end(), {.name = name});
+  found->points.push_back(std::move(point));
+}
+
+// A curve for each strategy or, where there is one alone, for each task and for all of them. Thresholds are the names
+// of points.
 std::string curve(const std::vector<PuzzleRun>& runs) {
-  std::map<std::string, Series> series;
+  Chart chart{.title = "Exact answers against tokens per forward pass",
+              .x_axis = "tokens of the answer per forward pass",
+              .y_axis = "exact answers, %"};
   std::set<std::string> strategies;
   for (const PuzzleRun& r : runs) {
-    if (r.strategy != "autoregressive") strategies.insert(r.strategy);
+    if (!is_baseline(r)) strategies.insert(r.strategy);
   }
   for (const PuzzleRun& r : runs) {
-    if (r.strategy == "autoregressive") continue;
-    const auto add = [&r](Series& s, const PuzzleScore& score) {
-      s.points.push_back({score.tokens_per_forward(), 100 * score.accuracy(), r.strategy + ", " + name_of(r)});
-    };
-    if (strategies.size() > 1) {
-      add(series[r.strategy], r.all());
+    Series::Point all = point(r, r.all());
+    if (is_baseline(r)) {
+      all.name = r.strategy;
+      chart.baseline = all;
       continue;
     }
-    for (const auto& [task, score] : r.tasks) add(series[task], score);
-    add(series["all"], r.all());
+    all.name = name_of(r);
+    if (strategies.size() == 1) {
+      for (const auto& [task, score] : r.tasks) add_point(chart.series, task, point(r, score));
+    }
+    add_point(chart.series, strategies.size() == 1 ? "all" : r.strategy, std::move(all));
   }
-  std::vector<Series> list;
-  for (auto& [name, s] : series) {
-    s.name = name;
-    list.push_back(std::move(s));
-  }
-  return curve_svg(
-      {"Exact answers against tokens per forward", "final tokens per forward pass", "exact answers, %", list});
+  return curve_svg(chart);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace headrace::app {
 
 struct PuzzleFlags {
   ModelFlags model;
-  std::string file, svg;  // test items, default MODEL/test.jsonl; where the curve goes, default nowhere
+  std::string file, svg;  // test items, default items_file(); where the curve goes, default nowhere
   int limit = 0;          // items of each task; 0: all
   std::vector<float> thresholds = {0.99f, 0.95f, 0.9f, 0.7f, 0.5f};
   std::vector<std::string> strategies;  // "auto": the model's own; none: compared_strategies()

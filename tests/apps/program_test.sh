@@ -143,7 +143,14 @@ check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" 
 check "words that begin as an option does" "-no-cnv -sys -ub -tb" \
   "$(for word in -no-cnv -sys -ub -tb; do message "$headrace" generate -p x $word 2 | sed -n "s/^headrace: unknown option '\(.*\)' of headrace generate: .*/\1/p"; done | xargs)"
 check "what the demo does not take" "2 1 1" \
-  "$(status "$headrace" demo --json) $(message "$headrace" demo --device cuda | grep -c 'headrace generate takes it') $(message "$headrace" demo "$0" | grep -c 'to headrace generate$')"
+  "$(status "$headrace" demo --json) $(message "$headrace" demo --device cuda | grep -c 'headrace generate takes it') $(message "$headrace" demo story "$0" | grep -c 'to headrace generate$')"
+check "a demo that there is not" "headrace: demo: is 'tale', expected story, diffusion or puzzle; a model of your own goes to headrace generate; status 2" \
+  "$("$headrace" demo tale 2>&1); status $?"
+check "stories go on behind a first line, the one of blocks too" "Once upon a time there was a king Once upon a time there was a king" \
+  "$(for what in story diffusion; do "$headrace" demo $what -n 2 -t 1 2>"$work/ignored" | head -n 1 | cut -d' ' -f1-8; done | xargs)"
+check "puzzles of the demo" "1276 0042 1123459 noisuffid 1432321441232341" \
+  "$("$headrace" demo puzzle -t 1 2>"$work/ignored" | sed 's/.* -> //' | xargs)"
+check "a puzzle of one's own" "rev:hello -> olleh" "$("$headrace" demo puzzle -p rev:hello -t 1 2>"$work/ignored")"
 check "a GPU's kernels without a GPU" \
   "headrace: attention backend 'cuda' is not built for device cpu; built are: cpu, reference; it needs --device cuda; status 2" \
   "$("$headrace" generate -p x -n 1 --device cpu --backend cuda 2>&1); status $?"
@@ -317,10 +324,13 @@ check "a directory that is no model" "headrace: $work/nothing is no model direct
   "$(message "$headrace" generate "$work/nothing" -p x)"
 
 # How tokens are drawn: as a flag says, else as generation_config.json does.
-sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }
+sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json --log-level off | grep -o '"temperature": [0-9.]*, "top_k": [0-9]*, "top_p": [0-9.]*' | tr -cd '0-9. ' | xargs; }
 demos="$(dirname "$0")/../../demo_models"
 check "the demo's sampling" "0.8 0 0.95" "$(sampling "$demos/fairy-hybrid")"
 check "flags go first" "0 5 0.5" "$(sampling "$demos/fairy-hybrid" --temperature 0 --top-k 5 --top-p 0.5)"
+length() { message "$headrace" generate "$demos/$1" -p "$2" -n 1 -t 1 | grep -c 'expected a multiple of 16: .*puzzle-llada takes fewer'; }
+check "a prompt of a length that the model was not trained on" "1 0 0" \
+  "$(length puzzle-diffusion "sort: 5391 =") $(length puzzle-diffusion "add: 012 + 030 =") $(length puzzle-llada "sort: 5391 =")"
 check "a model that does not sample" "0 0 1" "$(sampling "$demos/puzzle-diffusion")"
 check "the demo's own sampling" "1 0 0.9" "$(sampling "$demos/fairy-diffusion")"
 check "a published loop's sampling is not generation_config's" "1 0 1" "$(sampling "$demos/fairy-diffusion" --schedule reference)"
@@ -593,10 +603,14 @@ check "puzzles of a causal model, once" 1 \
 check "strategies of one's choice, each under every threshold" "autoregressive multi_bd multi_bd d2f d2f" \
   "$(puzzles --thresholds 0.9 --strategies autoregressive,multi_bd,d2f --json | grep -o '"strategy": "[a-z0-9_]*"' | cut -d'"' -f4 | xargs)"
 check "a strategy of puzzles that is none" 2 "$(status puzzles --strategies nope)"
-check "points of the curves, one for each strategy" 9 "$(grep -c '<circle' "$work/curve.svg")"
+check "points of the curves, one for each strategy" 9 "$(grep -c '<title>[^a]' "$work/curve.svg")"
 puzzles --thresholds 0.99,0.9 --strategies autoregressive,auto --svg "$work/curve.svg" >"$work/ignored"
-check "points of the curves, one for each task" 15 "$(grep -c '<circle' "$work/curve.svg")"
+check "points of the curves, one for each task" 15 "$(grep -c '<title>[^a]' "$work/curve.svg")"
 check "exact answers" "1.0000 1.0000 1.0000" "$(puzzles --thresholds 0.99 --strategies autoregressive,auto --json | grep -o '"threshold": [^,]*, "items": 12, "exact": [0-9.]*' | sed 's/.*: //' | xargs)"
+check "the axis upwards begins at 0, and points have names" "1 1 2" \
+  "$(grep -c 'text-anchor="end">0<' "$work/curve.svg") $(grep -c '>autoregressive<' "$work/curve.svg") $(grep -cE '>(0.99|0.9)</text>' "$work/curve.svg")"
+check "a model without items has the bundled ones" "full_attention dual_cache d2f 1.0000" \
+  "$(puzzles "$demos/puzzle-llada" --thresholds 0.9 --strategies full_attention,dual_cache,d2f --log-level off --json | sed -n 's/.*"strategy": "\([a-z0-9_]*\)", "threshold": 0.9, "items": 12, "exact": \([0-9.]*\),.*/\1 \2/p' | awk '{printf "%s ", $1} END {print $2}')"
 check "a curve without a point is a chart all the same" "0 0" \
   "$(status puzzles --strategies autoregressive --svg "$work/empty.svg") $(grep -c nan "$work/empty.svg")"
 { head -n 1 "$demos/puzzle-diffusion/test.jsonl"; echo '{"task": "add", "prompt": "1 + 1 ="}'; } >"$work/items"

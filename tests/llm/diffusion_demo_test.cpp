@@ -20,6 +20,7 @@ namespace {
 const std::filesystem::path kRoot = testing_support::source_tree();
 const std::filesystem::path kFairy = kRoot / "demo_models" / "fairy-diffusion";
 const std::filesystem::path kPuzzle = kRoot / "demo_models" / "puzzle-diffusion";
+const std::filesystem::path kLlada = kRoot / "demo_models" / "puzzle-llada";
 
 LLMOptions options(const std::string& strategy) {
   return {.dtype = DType::kF32, .context = {.threads = 2}, .max_model_len = 1024, .strategy = strategy};
@@ -283,6 +284,55 @@ TEST(PuzzleDiffusion, TheNetworkEndsAnAnswerByItself) {
   const Completion c = complete(llm, "add: 123 + 456 =", {.max_tokens = 40, .temperature = 0});
   EXPECT_EQ(c.text, "0579");
   EXPECT_EQ(c.finish_reason, FinishReason::kStop);
+}
+
+// Prompts of every length that it was trained on, most of which end within a block, and some with spaces before or
+// behind them.
+std::vector<Item> items_of_odd_lengths() {
+  return {{"add", "add: 1 + 1 =", "0002"},
+          {"add", "add: 12 + 30 =", "0042"},
+          {"add", "add: 7 + 935 =", "0942"},
+          {"add", "add: 999 + 9 =", "1008"},
+          {"add", "  add: 48 + 765 =", "0813"},
+          {"sort", "sort: 1 =", "1"},
+          {"sort", "sort: 20 =", "02"},
+          {"sort", "sort: 5391 =", "1359"},
+          {"sort", "sort: 3141592 =", "1123459"},
+          {"sort", " sort: 86420 = ", "02468"},
+          {"reverse", "rev:a", "a"},
+          {"reverse", "rev:hello", "olleh"},
+          {"reverse", "rev:diffusion", "noisuffid"},
+          {"reverse", "   rev:headrace", "ecardaeh"},
+          {"sudoku", "sudoku 4x4: .432 3... .1.. .341=", "1432321441232341"}};
+}
+
+class PuzzleLlada : public testing::TestWithParam<const char*> {};
+
+void expect_right_answers(LLM& llm, const std::vector<Item>& items) {
+  for (const Item& item : items) {
+    const Completion c = complete(llm, item.prompt, {.max_tokens = 32, .temperature = 0});
+    EXPECT_EQ(c.text, item.answer) << item.prompt;
+    EXPECT_EQ(c.finish_reason, FinishReason::kStop) << item.prompt;
+  }
+}
+
+TEST_P(PuzzleLlada, SolvesTestItems) {
+  LLM llm(kLlada, options(GetParam()));
+  const int64_t before = llm.engine().counters().steps;
+  expect_right_answers(llm, first_items(5));
+  EXPECT_LE(llm.engine().counters().steps - before, 3 * 20) << "several tokens a pass";
+}
+
+TEST_P(PuzzleLlada, SolvesPuzzlesOfAnyLength) {
+  LLM llm(kLlada, options(GetParam()));
+  expect_right_answers(llm, items_of_odd_lengths());
+}
+
+INSTANTIATE_TEST_SUITE_P(OfFullAttention, PuzzleLlada, testing::Values("full_attention", "dual_cache", "d2f"),
+                         [](const auto& strategy) { return std::string(strategy.param); });
+
+TEST(PuzzleLladaModel, ItsOwnStrategyIsFullAttention) {
+  EXPECT_EQ(LLM(kLlada, options("auto")).config().strategy, "full_attention");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ def doubled_loss(model, clean, noisy, weight, next_weight, mask):
 class Compiled:
     """torch.compile where it works; the plain function from the first failure on, which is reported."""
     def __init__(self, function, wanted):
-        self.plain, self.fast = function, torch.compile(function) if wanted else None
+        self.plain, self.fast = function, torch.compile(function, dynamic=False) if wanted else None
 
     def __call__(self, *args):
         if self.fast is not None:
@@ -168,9 +168,7 @@ def reference_decode(model, prompts, count, block, mask_id, *, threshold, temper
             logits[..., mask_id:] = -torch.inf  # the mask, and the padding of the vocabulary
             token, confidence = sample(logits, temperature, top_p, generator)
             confidence = confidence.masked_fill(~masked, -1.0)
-            keep = confidence > threshold
-            best = torch.nn.functional.one_hot(confidence.argmax(1), block).bool()
-            keep = torch.where(keep.any(1, keepdim=True), keep, best & open_rows[:, None])
+            keep = passing_or_best(confidence, confidence > threshold)
             if trace is not None:
                 trace.append(decision(logits[0], confidence[0], keep[0], threshold, start, token[0]))
             part[keep] = token[keep]
@@ -182,6 +180,12 @@ def reference_decode(model, prompts, count, block, mask_id, *, threshold, temper
     out = x[:, prompt_len:prompt_len + count]
     ended = (out == END_ID).cumsum(1) > 0
     return out.masked_fill(ended | (out == mask_id), END_ID), forwards
+
+
+def passing_or_best(confidence, passing):
+    """Of each row the positions that pass, or its likeliest one where none does. Decided positions have confidence -1."""
+    best = torch.nn.functional.one_hot(confidence.argmax(1), confidence.shape[1]).bool()
+    return torch.where(passing.any(1, keepdim=True), passing, best & (confidence >= 0))
 
 
 def run(model, ids, start, cache, block):

@@ -26,8 +26,9 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from llada_files import LLADA_TENSORS
 from make_canvas_golden import uniform
-from make_diffusion_golden import FAMILIES, LLADA2_TENSORS, LLADA_TENSORS, MASK, additive
+from make_diffusion_golden import FAMILIES, LLADA2_TENSORS, MASK, additive
 
 MARGIN = 2e-4
 ORDER = 0x6F72646572

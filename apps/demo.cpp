@@ -1,0 +1,88 @@
+#include "demo.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "exit_status.h"
+#include "headrace/llm/llm.h"
+#include "interrupt.h"
+#include "model_options.h"
+#include "model_path.h"
+#include "output.h"
+#include "sampling_flags.h"
+#include "screen.h"
+
+namespace headrace::app {
+namespace {
+
+constexpr std::string_view kBeginning = "Once upon a time there was a king who had a golden bird";
+constexpr std::string_view kPuzzles[] = {"add: 289 + 987 =", "add: 7 + 35 =", "sort: 3141592 =", "rev:diffusion",
+                                         "sudoku 4x4: .432 3... .1.. .341="};
+
+int tell(const std::string& model, GenerateFlags flags) {
+  flags.model.model = model_directory("", model).string();
+  flags.echo_prompt = true;
+  if (!flags.prompt) flags.prompt = kBeginning;
+  return generate(std::move(flags));
+}
+
+struct Solved {
+  int32_t tokens = 0, forwards = 0;
+};
+
+// Prints "puzzle -> answer", which a terminal shows as it is denoised.
+Solved solve(LLM& llm, const std::string& puzzle, const GenerateFlags& flags) {
+  Screen screen(flags, llm);
+  screen.text(puzzle + " -> ");
+  const Completion c = llm.generate(
+      puzzle, params_of(flags.sampling, llm.default_params()),
+      [&screen](std::string_view piece, const Completion&) {
+        screen.text(piece);
+        return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
+      },
+      screen.on_step());
+  screen.text("\n");
+  screen.finish();
+  return {c.num_visible, c.num_forwards};
+}
+
+int solve_all(const GenerateFlags& flags) {
+  std::vector<std::string> puzzles(std::begin(kPuzzles), std::end(kPuzzles));
+  if (flags.prompt) puzzles = {*flags.prompt};
+  catch_interrupts();
+  LLM llm(model_directory("", "puzzle-llada"), options_of(flags.model));
+  Solved all;
+  for (const std::string& puzzle : puzzles) {
+    const Solved one = solve(llm, puzzle, flags);
+    all.tokens += one.tokens, all.forwards += one.forwards;
+    if (interrupted()) return kInterrupted;
+  }
+  const std::string_view more = flags.prompt ? "" : "; -p \"sort: 5391 =\" solves a puzzle of your own";
+  write_err(fmt::format("[{} tokens in {} forward pass{}{}]\n", all.tokens, all.forwards, all.forwards == 1 ? "" : "es",
+                        more));
+  return 0;
+}
+
+}  // namespace
+
+Demo demo_of(const std::string& name) {
+  if (name == "story") return Demo::kStory;
+  if (name == "diffusion") return Demo::kDiffusion;
+  HR_REQUIRE(name == "puzzle", ErrorCode::kInvalidArgument, "demo: is '", name,
+             "', expected story, diffusion or puzzle; a model of your own goes to headrace generate");
+  return Demo::kPuzzle;
+}
+
+int demo(Demo which, GenerateFlags flags) {
+  switch (which) {
+    case Demo::kStory: return tell("fairy-hybrid", std::move(flags));
+    case Demo::kDiffusion: return tell("fairy-diffusion", std::move(flags));
+    case Demo::kPuzzle: return solve_all(flags);
+  }
+  return 0;
+}
+
+}  // namespace headrace::app
