@@ -52,7 +52,6 @@ Solved solve(LLM& llm, const std::string& puzzle, const GenerateFlags& flags) {
 int solve_all(const GenerateFlags& flags) {
   std::vector<std::string> puzzles(std::begin(kPuzzles), std::end(kPuzzles));
   if (flags.prompt) puzzles = {*flags.prompt};
-  catch_interrupts();
   LLM llm(model_directory("", "puzzle-llada"), options_of(flags.model));
   Solved all;
   for (const std::string& puzzle : puzzles) {
