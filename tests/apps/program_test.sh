@@ -89,7 +89,7 @@ check "and what is piped in, without the line feed of echo" "$one" \
 check "a model that is missing is said before a prompt that is" "3 3" \
   "$(status "$headrace" generate ./nothing </dev/null) $(status "$headrace" generate Qwen/Nothing </dev/null)"
 check "a bundled model's name that is nearly right" 1 "$(message "$headrace" generate fairy-hybird -p x | grep -c "did you mean 'fairy-hybrid'?$")"
-check "bundled models by name, from anywhere" "fairy-diffusion fairy-hybrid puzzle-diffusion" \
+check "bundled models by name, from anywhere" "fairy-diffusion fairy-hybrid puzzle-diffusion puzzle-llada" \
   "$(cd "$work" && "$headrace" list | awk '/ bundled$/ {print $1}' | xargs)"
 check "no new token, and all that the context holds" "0 length 63" \
   "$("$headrace" generate Once -n 0 --json 2>/dev/null | grep -oE '"completion_tokens": [0-9]+' | grep -oE '[0-9]+') $("$headrace" generate Once -n -1 -c 64 --ignore-eos --json 2>/dev/null | grep -oE '"finish_reason": "[a-z]+"|"completion_tokens": [0-9]+' | sed 's/.*: //' | tr -d '"' | xargs)"
@@ -268,7 +268,7 @@ printf "\\x$(printf %02x ${#header})\0\0\0\0\0\0\0%s" "$header" >"$work/large/mo
 truncate -s $((8 + ${#header} + 1073741824)) "$work/large/model.safetensors"
 cat >"$work/large/config.json" <<'JSON'
 {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "vocab_size": 8388608, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 64, "rope_theta": 10000.0, "dtype": "bfloat16"}
+ "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 64, "rope_theta": 10000.0, "dtype": "bfloat16"}
 JSON
 cp "$(dirname "$0")/../../demo_models/fairy-hybrid/tokenizer.json" "$work/large/"
 check "progress in lines" "loading 1.1 of 1.1 GB" "$(message "$headrace" generate "$work/large" -p x | head -n 1)"

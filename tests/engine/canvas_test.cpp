@@ -45,7 +45,7 @@ class ToyCanvasModel final : public Model {
   ModelInfo info_;
 };
 
-EngineConfig config_of(int64_t rows_per_step = 128) {
+EngineConfig canvas_config_of(int64_t rows_per_step = 128) {
   return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows_per_step},
           .max_requests = 2,
           .max_context_len = 128,
@@ -58,7 +58,7 @@ using OnStep = std::function<void(StepMoment, const Sequence&, const StepPlan&)>
 
 std::vector<int32_t> decode_canvases(const Model& model, const std::vector<int32_t>& prompt,
                                      const SamplingParams& params, const OnStep& on_step, int64_t rows_per_step = 128) {
-  Engine engine(model, config_of(rows_per_step));
+  Engine engine(model, canvas_config_of(rows_per_step));
   engine.observe(on_step);
   engine.add(prompt, params);
   std::vector<int32_t> ids;
@@ -161,7 +161,7 @@ TEST(Canvas, RepetitionIsThatOfTheTextBeforeACanvasAndNotOfItsNoise) {
 
 TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
   const ToyCanvasModel model;
-  Engine engine(model, config_of(12));
+  Engine engine(model, canvas_config_of(12));
   for (int i = 0; i < 2; ++i) engine.add(canvas_prompt(30), {.max_tokens = 12});
   std::vector<int32_t> ids[2];
   while (!engine.idle()) {
@@ -173,12 +173,12 @@ TEST(Canvas, B19_LongPromptsRunInChunksAndACanvasWaitsForRoom) {
 
 TEST(Canvas, OtherModelsAndOtherSizesAreRefused) {
   const ToyDiffusionModel blocks({});
-  EXPECT_THROW(Engine(blocks, config_of()), Error);
+  EXPECT_THROW(Engine(blocks, canvas_config_of()), Error);
   const ToyCanvasModel model;
-  EngineConfig config = config_of();
+  EngineConfig config = canvas_config_of();
   config.decoding.block_size = 4;
   EXPECT_THROW(Engine(model, config), Error);
-  Engine narrow(model, config_of(kCanvas - 1));
+  Engine narrow(model, canvas_config_of(kCanvas - 1));
   EXPECT_THROW(narrow.add(canvas_prompt(4), {}), Error);
 }
 

@@ -19,7 +19,7 @@ using testing_support::ToyScript;
 const ToyScript kScript{
     .block_size = 32, .sub_block_size = 8, .sure_masks = 3, .logits_of = DiffusionInfo::LogitsOf::kBefore};
 
-EngineConfig config_of(int32_t max_requests, int64_t rows_per_step) {
+EngineConfig fast_config_of(int32_t max_requests, int64_t rows_per_step) {
   return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows_per_step},
           .max_requests = max_requests,
           .max_context_len = 192,
@@ -60,7 +60,7 @@ SubBlocksDecoded decode_sub_blocks(const ToyScript& script, const EngineConfig& 
 }
 
 TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
-  const SubBlocksDecoded r = decode_sub_blocks(kScript, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r = decode_sub_blocks(kScript, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 7);  // the first of them runs the prompt, too
   EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
@@ -70,9 +70,9 @@ TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
 
 TEST(FastDLLMv2, TheModelsOwnBlockSizeChangesNothingWhenItIsStated) {
   const SamplingParams params{.max_tokens = 50, .temperature = 0};
-  EngineConfig stated = config_of(1, 128);
+  EngineConfig stated = fast_config_of(1, 128);
   stated.decoding.block_size = kScript.block_size;
-  const SubBlocksDecoded own = decode_sub_blocks(kScript, config_of(1, 128), {40}, params),
+  const SubBlocksDecoded own = decode_sub_blocks(kScript, fast_config_of(1, 128), {40}, params),
                          same = decode_sub_blocks(kScript, stated, {40}, params);
   EXPECT_EQ(same.ids, own.ids);
   EXPECT_EQ(same.passes, own.passes);
@@ -95,18 +95,18 @@ TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstTok
   for (const int32_t prompt_len : {1, 31, 32, 33, 64}) {
     for (const int32_t max_tokens : {1, 7, 26, 32, 33}) {
       const SubBlocksDecoded r =
-          decode_sub_blocks(kScript, config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
+          decode_sub_blocks(kScript, fast_config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
       EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
     }
   }
   const SubBlocksDecoded aligned =
-      decode_sub_blocks(kScript, config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
+      decode_sub_blocks(kScript, fast_config_of(1, 128), {32}, {.max_tokens = 1, .temperature = 0});
   EXPECT_EQ(aligned.steps, (std::vector<std::set<Pass>>{{Pass::kCommit}}));
 }
 
 TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
   const SubBlocksDecoded r =
-      decode_sub_blocks(kScript, config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
+      decode_sub_blocks(kScript, fast_config_of(6, 160), {40, 64, 33, 96, 7, 59}, {.max_tokens = 60, .temperature = 0});
   const std::vector<int32_t> prompt_lens = {40, 64, 33, 96, 7, 59};
   for (size_t i = 0; i < prompt_lens.size(); ++i) {
     EXPECT_EQ(r.ids.at(static_cast<int64_t>(i) + 1), ToyDiffusionModel::tokens(prompt_lens[i], 60)) << prompt_lens[i];
@@ -118,7 +118,7 @@ TEST(FastDLLMv2, B23_AllKindsOfPassesRunInOneBatchAndChangeNothing) {
 }
 
 TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
-  EngineConfig config = config_of(1, 128);
+  EngineConfig config = fast_config_of(1, 128);
   config.decoding.block_cache = StrategyConfig::BlockCache::kNo;
   const SubBlocksDecoded r = decode_sub_blocks(kScript, config, {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
@@ -130,7 +130,7 @@ TEST(FastDLLMv2, WithoutTheBlockCacheEveryPassSeesTheWholeBlock) {
 TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) {
   const SamplingParams published{
       .max_tokens = 50, .temperature = 0, .decoding = {.schedule = DecodingParams::Schedule::kReference}};
-  EngineConfig config = config_of(1, 128);
+  EngineConfig config = fast_config_of(1, 128);
   EXPECT_FALSE(decode_sub_blocks(kScript, config, {40}, published).passes.contains(Pass::kRefine));
   const ToyDiffusionModel model(kScript);
   Engine engine(model, config);
@@ -147,14 +147,14 @@ TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) 
 TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
   ToyScript script = kScript;
   script.eos_at = 41;
-  const SubBlocksDecoded r = decode_sub_blocks(script, config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r = decode_sub_blocks(script, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1).size(), 2u);
   EXPECT_EQ(r.steps.size(), 1u);
 }
 
 TEST(FastDLLMv2, B04_ABlockThatEndsBehindTheContextIsRefusedWhenItIsAdded) {
   const ToyDiffusionModel model(kScript);
-  EngineConfig config = config_of(1, 128);
+  EngineConfig config = fast_config_of(1, 128);
   config.max_context_len = 100;  // 7 pages of 16, and the block 96..128 would need 8
   Engine engine(model, config);
   EXPECT_THROW(engine.add(prompt_of(90), {.max_tokens = 10}), Error);
@@ -168,7 +168,7 @@ TEST(FastDLLMv2, AModelWhoseLogitsAreNoNextTokensIsRefused) {
   ToyScript script = kScript;
   script.logits_of = DiffusionInfo::LogitsOf::kSame;
   const ToyDiffusionModel model(script);
-  EXPECT_THROW(Engine(model, config_of(1, 128)), Error);
+  EXPECT_THROW(Engine(model, fast_config_of(1, 128)), Error);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using testing_support::ToyScript;
 
 constexpr const char* kRefining[] = {"multi_bd_edit", "dmax"};
 
-EngineConfig config_of(const std::string& strategy, int32_t num_blocks = 1, int64_t rows_per_step = 128) {
+EngineConfig refining_config_of(const std::string& strategy, int32_t num_blocks = 1, int64_t rows_per_step = 128) {
   return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows_per_step},
           .max_requests = 2,
           .max_context_len = 128,
@@ -51,7 +51,7 @@ TEST(Refining, B01_MaxTokensCountsFinalTokensWhateverTheBlocks) {
     for (const int32_t num_blocks : {1, 3}) {
       for (const int32_t prompt_len : {5, 8}) {
         for (const int32_t max_tokens : {1, 7, 16}) {
-          const auto ids = decode_refined({}, config_of(strategy, num_blocks), prompt_of(prompt_len),
+          const auto ids = decode_refined({}, refining_config_of(strategy, num_blocks), prompt_of(prompt_len),
                                           {.max_tokens = max_tokens, .temperature = 0});
           EXPECT_EQ(ids, ToyDiffusionModel::tokens(prompt_len, max_tokens))
               << strategy << ", " << num_blocks << " blocks";
@@ -66,7 +66,7 @@ TEST(Refining, B31_TheMaskIsNeverChosenNorEditedIn) {  // the toy model wants it
     for (const float temperature : {0.0f, 1.5f}) {
       SamplingParams params{.max_tokens = 40, .temperature = temperature, .seed = 4};
       if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
-      const auto ids = decode_refined({}, config_of(strategy, 2), prompt_of(5), params);
+      const auto ids = decode_refined({}, refining_config_of(strategy, 2), prompt_of(5), params);
       EXPECT_EQ(ids.size(), 40u);
       EXPECT_EQ(std::ranges::count(ids, ToyDiffusionModel::kMask), 0) << strategy;
     }
@@ -77,7 +77,7 @@ TEST(Refining, B33_MaskIdsOfThePromptAreNeitherMasksNorEdited) {
   std::vector<int32_t> prompt = prompt_of(10);
   prompt[3] = prompt[9] = ToyDiffusionModel::kMask;
   for (const char* strategy : kRefining) {
-    decode_refined({}, config_of(strategy), prompt, {.max_tokens = 6, .temperature = 0},
+    decode_refined({}, refining_config_of(strategy), prompt, {.max_tokens = 6, .temperature = 0},
                    [](const Sequence& s, const StepPlan& plan) {
                      EXPECT_EQ(s.tokens[3], ToyDiffusionModel::kMask);
                      EXPECT_EQ(s.tokens[9], ToyDiffusionModel::kMask);
@@ -92,7 +92,7 @@ TEST(Refining, B13_TheEditThresholdDecidesWhatIsReplaced) {
     SamplingParams params{.max_tokens = 4, .temperature = 0};
     params.decoding = {.threshold = 0.5f, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t passes = 0;
-    decode_refined(script, config_of("multi_bd_edit"), prompt_of(8), params,
+    decode_refined(script, refining_config_of("multi_bd_edit"), prompt_of(8), params,
                    [&passes](const Sequence&, const StepPlan&) { ++passes; });
     // All masks at once, then a pass that edits nothing; or three that do, and one that finds its time over.
     EXPECT_EQ(passes, edit_threshold == 0.5f ? 5 : 2);
@@ -106,7 +106,7 @@ TEST(MultiBDEdit, ABlockHasAsManyPassesAsTokensAndThenThoseForEdits) {
   for (const int32_t max_edits : {0, 1, 3}) {
     params.decoding.max_edits = max_edits;
     int32_t passes = 0;
-    const auto ids = decode_refined(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
+    const auto ids = decode_refined(fickle, refining_config_of("multi_bd_edit"), prompt_of(8), params,
                                     [&passes](const Sequence&, const StepPlan&) { ++passes; });
     EXPECT_EQ(ids, ToyDiffusionModel::tokens(8, 4));
     EXPECT_EQ(passes, max_edits == 0 ? 4 : 5);  // a pass that changes nothing settles it, if there is time for one
@@ -115,7 +115,7 @@ TEST(MultiBDEdit, ABlockHasAsManyPassesAsTokensAndThenThoseForEdits) {
   for (const int32_t max_edits : {0, 1, 3}) {
     params.decoding.max_edits = max_edits;
     int32_t passes = 0;
-    decode_refined(fickle, config_of("multi_bd_edit"), prompt_of(8), params,
+    decode_refined(fickle, refining_config_of("multi_bd_edit"), prompt_of(8), params,
                    [&passes](const Sequence&, const StepPlan&) { ++passes; });
     EXPECT_EQ(passes, 4 + max_edits);
   }
@@ -126,7 +126,7 @@ TEST(MultiBDEdit, ItsThresholdsAreThoseOfTheQualityMode) {
     SamplingParams params{.max_tokens = 4, .temperature = 0};
     params.decoding = {.threshold = threshold, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t count = 0;
-    decode_refined({.fickle = true, .fickle_logit = logit}, config_of("multi_bd_edit"), prompt_of(8), params,
+    decode_refined({.fickle = true, .fickle_logit = logit}, refining_config_of("multi_bd_edit"), prompt_of(8), params,
                    [&count](const Sequence&, const StepPlan&) { ++count; });
     return count;
   };
@@ -148,7 +148,7 @@ TEST(MultiBDEdit, AnEditMustExceedItsThreshold) {
     params.decoding = {.threshold = 0.5f, .edit_threshold = edit_threshold, .max_edits = 3};
     int32_t count = 0;
     confidences.clear();
-    decode_refined({.fickle = true}, config_of("multi_bd_edit"), prompt_of(8), params,
+    decode_refined({.fickle = true}, refining_config_of("multi_bd_edit"), prompt_of(8), params,
                    [&](const Sequence& s, const StepPlan&) {
                      if (++count > 1) {
                        for (const SampledToken& token : s.chosen) confidences.insert(token.confidence);
@@ -167,7 +167,7 @@ TEST(MultiBDEdit, TheTokenOnTheLeftIsDiscouragedWithinABlockAlone) {
   SamplingParams params{.max_tokens = 9, .temperature = 0};
   params.decoding.copy_penalty = 2;
   int32_t firsts = 0, others = 0;
-  decode_refined({}, config_of("multi_bd_edit", 2), prompt_of(6), params, [&](const Sequence& s, const StepPlan& plan) {
+  decode_refined({}, refining_config_of("multi_bd_edit", 2), prompt_of(6), params, [&](const Sequence& s, const StepPlan& plan) {
     for (const SampleRow& row : plan.sample) {
       if (row.position % 4 == 0) {
         EXPECT_FALSE(row.discouraged_id) << row.position;
@@ -187,13 +187,13 @@ TEST(Refining, NoTextChangesForEver) {
     SamplingParams params{.max_tokens = 12, .temperature = 0};
     params.decoding = {.threshold = 0.99f, .max_edits = 3};
     if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
-    EXPECT_EQ(decode_refined({.fickle = true}, config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
+    EXPECT_EQ(decode_refined({.fickle = true}, refining_config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
   }
 }
 
 TEST(Refining, AnEndTokenEndsTheTextWhenItsBlockIsFinal) {
   for (const char* strategy : kRefining) {
-    const auto ids = decode_refined({.eos_at = 13}, config_of(strategy, 2), prompt_of(6), {.temperature = 0});
+    const auto ids = decode_refined({.eos_at = 13}, refining_config_of(strategy, 2), prompt_of(6), {.temperature = 0});
     std::vector<int32_t> want = ToyDiffusionModel::tokens(6, 7);
     want.push_back(ToyDiffusionModel::kEos);
     EXPECT_EQ(ids, want) << strategy;
@@ -227,7 +227,7 @@ class ChangesItsMind final : public Model {
 TEST(Refining, AnEndTokenThatWaitsForTheBlockBeforeMayStillBeReplaced) {
   for (const char* strategy : kRefining) {
     const ChangesItsMind model;
-    Engine engine(model, config_of(strategy, 2));
+    Engine engine(model, refining_config_of(strategy, 2));
     SamplingParams params{.max_tokens = 12, .temperature = 0};
     params.decoding.max_edits = 5;
     engine.add(prompt_of(8), params);  // the third pass leaves block 12..15 as it is, and changes block 8..11
@@ -244,7 +244,7 @@ TEST(Refining, AnEndTokenThatWaitsForTheBlockBeforeMayStillBeReplaced) {
 TEST(Refining, WhatIsHandedOutNeverChanges) {
   for (const char* strategy : kRefining) {
     const ToyDiffusionModel model({.fickle = true, .fickle_logit = 7.5});  // a probability of 0.95
-    Engine engine(model, config_of(strategy));
+    Engine engine(model, refining_config_of(strategy));
     SamplingParams params{.max_tokens = 8, .temperature = 0};
     params.decoding.threshold = 0.99f;  // one mask in each pass, though all candidates are nearly certain
     engine.add(prompt_of(8), params);
@@ -264,7 +264,7 @@ TEST(DMax, B15_TokensAreMixedByTheirOwnProbabilityAndStoredAsTheyAre) {
   SamplingParams params{.max_tokens = 12, .temperature = 0};
   params.decoding.threshold = 0.5f;
   decode_refined(
-      {.fickle = true}, config_of("dmax"), prompt_of(8), params, [&](const Sequence& s, const StepPlan& plan) {
+      {.fickle = true}, refining_config_of("dmax"), prompt_of(8), params, [&](const Sequence& s, const StepPlan& plan) {
         const PlannedSpan& span = plan.spans.front();
         stored_blocks += span.store.size() > 0 ? 1 : 0;
         for (const SoftRow& soft : plan.soft) {
@@ -283,7 +283,7 @@ TEST(DMax, B15_TokensAreMixedByTheirOwnProbabilityAndStoredAsTheyAre) {
 
 TEST(DMax, CandidatesThatAreAllNearlyCertainSettleABlock) {
   int32_t passes = 0;
-  decode_refined({.sure_masks = 4}, config_of("dmax"), prompt_of(8), {.max_tokens = 8, .temperature = 0},
+  decode_refined({.sure_masks = 4}, refining_config_of("dmax"), prompt_of(8), {.max_tokens = 8, .temperature = 0},
                  [&passes](const Sequence&, const StepPlan&) { ++passes; });
   EXPECT_EQ(passes, 2);  // one for each block
 }
@@ -295,7 +295,7 @@ TEST(DMax, MasksAreFilledWhileTheyReachTheThresholdAndNineTenthsAreNearlyCertain
     params.decoding.threshold = threshold;
     params.decoding.max_edits = 2;
     int32_t count = 0;
-    decode_refined({.fickle = true, .fickle_logit = logit}, config_of("dmax"), prompt_of(8), params,
+    decode_refined({.fickle = true, .fickle_logit = logit}, refining_config_of("dmax"), prompt_of(8), params,
                    [&](const Sequence& s, const StepPlan&) { confidence = ++count > 1 ? s.chosen[0].confidence : 0; });
     return count;
   };
@@ -310,7 +310,7 @@ TEST(DMax, MasksAreFilledWhileTheyReachTheThresholdAndNineTenthsAreNearlyCertain
 
 TEST(D2F, B11_ThePromptSeesItselfInOnePassAndNothingBehindIt) {
   int32_t pass = 0;
-  const auto ids = decode_refined({}, config_of("d2f", 2), prompt_of(6), {.max_tokens = 6, .temperature = 0},
+  const auto ids = decode_refined({}, refining_config_of("d2f", 2), prompt_of(6), {.max_tokens = 6, .temperature = 0},
                                   [&pass](const Sequence&, const StepPlan& plan) {
                                     const KeySpan& keys = plan.spans.front().keys;
                                     if (pass++ > 0) {
@@ -328,7 +328,7 @@ TEST(D2F, B11_ThePromptSeesItselfInOnePassAndNothingBehindIt) {
 
 TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {
   const ToyDiffusionModel model({});
-  Engine engine(model, config_of("d2f", 1, 48));
+  Engine engine(model, refining_config_of("d2f", 1, 48));
   EXPECT_THROW(engine.add(prompt_of(50), {.max_tokens = 4}), Error);
   for (int i = 0; i < 2; ++i) engine.add(prompt_of(30), {.max_tokens = 8, .temperature = 0});
   size_t count = 0;
@@ -339,7 +339,7 @@ TEST(D2F, APromptThatDoesNotFitOnePassIsRefusedAndOneThatFitsWaitsForRoom) {
 TEST(Refining, ALoopThatIsNotBuiltIsRefused) {
   const ToyDiffusionModel model({});
   for (const char* strategy : {"dmax", "d2f"}) {
-    Engine engine(model, config_of(strategy));
+    Engine engine(model, refining_config_of(strategy));
     SamplingParams params;
     params.decoding.schedule = DecodingParams::Schedule::kReference;
     EXPECT_THROW(engine.add(prompt_of(4), params), Error);
@@ -349,7 +349,7 @@ TEST(Refining, ALoopThatIsNotBuiltIsRefused) {
 
 TEST(Refining, AModelWhoseLogitsDecideTheNextPositionIsRefused) {
   const ToyDiffusionModel model({.logits_of = DiffusionInfo::LogitsOf::kBefore});
-  EXPECT_THROW(Engine(model, config_of("dmax")), Error);
+  EXPECT_THROW(Engine(model, refining_config_of("dmax")), Error);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ std::unique_ptr<DecodingStrategy> strategy_of(const std::string& name) {
   return make_strategy(name, {.model = info});
 }
 
-SchedulerConfig config_of(int32_t rows_per_step = 512, int32_t num_pages = 64) {
+SchedulerConfig sharing_config_of(int32_t rows_per_step = 512, int32_t num_pages = 64) {
   return {.num_pages = num_pages,
           .page_size = kPage,
           .max_requests = 8,
@@ -202,7 +202,7 @@ class SharedTraffic {
 };
 
 TEST(SharedPrompts, EqualPromptsAreComputedOnceWhenTheyComeTogether) {
-  SharedTraffic traffic("autoregressive", config_of());
+  SharedTraffic traffic("autoregressive", sharing_config_of());
   for (int i = 0; i < 3; ++i) traffic.add(prompt_of(37));
   EXPECT_EQ(traffic.step(), "1:0+37");
   EXPECT_EQ(traffic.step(), "1:37+1 2:32+5 3:32+5");
@@ -212,7 +212,7 @@ TEST(SharedPrompts, EqualPromptsAreComputedOnceWhenTheyComeTogether) {
 }
 
 TEST(SharedPrompts, WhoeverComesLaterSharesWhatIsStoredAndWaitsForTheRest) {
-  SharedTraffic traffic("autoregressive", config_of(40));
+  SharedTraffic traffic("autoregressive", sharing_config_of(40));
   traffic.add(prompt_of(90));
   EXPECT_EQ(traffic.step(), "1:0+40");
   traffic.add(prompt_of(90));
@@ -227,7 +227,7 @@ TEST(SharedPrompts, WhoeverComesLaterSharesWhatIsStoredAndWaitsForTheRest) {
 
 TEST(SharedPrompts, WholePagesAloneAreShared) {
   for (const auto& [common, shared] : {std::pair{15, 0}, {16, 16}, {31, 16}, {32, 32}}) {
-    SharedTraffic traffic("autoregressive", config_of());
+    SharedTraffic traffic("autoregressive", sharing_config_of());
     traffic.add(joined(prompt_of(common), {1, 1, 1, 1}));
     traffic.add(joined(prompt_of(common), {2, 2}));
     const std::string behind = str("2:", shared, "+", common + 2 - shared);
@@ -237,14 +237,14 @@ TEST(SharedPrompts, WholePagesAloneAreShared) {
 }
 
 TEST(SharedPrompts, OneTokenOfAPromptAlwaysRuns) {
-  SharedTraffic traffic("autoregressive", config_of());
+  SharedTraffic traffic("autoregressive", sharing_config_of());
   for (int i = 0; i < 2; ++i) traffic.add(prompt_of(32));
   EXPECT_EQ(traffic.step(), "1:0+32");
   EXPECT_EQ(traffic.step(), "1:32+1 2:16+16");
 }
 
 TEST(SharedPrompts, AnAbortedRequestLeavesWhatItHasStoredAndTheNextOneGoesOn) {
-  SharedTraffic traffic("autoregressive", config_of(40));
+  SharedTraffic traffic("autoregressive", sharing_config_of(40));
   for (int i = 0; i < 3; ++i) traffic.add(prompt_of(90));
   EXPECT_EQ(traffic.step(), "1:0+40");
   traffic.abort(1);
@@ -257,7 +257,7 @@ TEST(SharedPrompts, AnAbortedRequestLeavesWhatItHasStoredAndTheNextOneGoesOn) {
 }
 
 TEST(SharedPrompts, OthersAreNotHeldBackAndTakeTheRoom) {
-  SharedTraffic traffic("autoregressive", config_of(60));
+  SharedTraffic traffic("autoregressive", sharing_config_of(60));
   traffic.add(prompt_of(90));
   traffic.add(prompt_of(90));
   traffic.add(prompt_of(30, 5));
@@ -267,14 +267,14 @@ TEST(SharedPrompts, OthersAreNotHeldBackAndTakeTheRoom) {
 }
 
 TEST(SharedPrompts, WhatIsSharedNeedsNoRoomOfItsOwn) {
-  SharedTraffic traffic("autoregressive", config_of(512, 4));  // three pages for one, and a page more
+  SharedTraffic traffic("autoregressive", sharing_config_of(512, 4));  // three pages for one, and a page more
   for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37), 8);
   EXPECT_EQ(traffic.step(), "1:0+37");
   EXPECT_EQ(traffic.step(), "1:37+1 2:32+5");
 }
 
 TEST(SharedPrompts, AKeptTextIsSharedByAllThatBeginWithIt) {
-  SharedTraffic traffic("autoregressive", config_of());
+  SharedTraffic traffic("autoregressive", sharing_config_of());
   traffic.add(prompt_of(37), 1);
   EXPECT_EQ(traffic.step(), "1:0+37");
   for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
@@ -284,7 +284,7 @@ TEST(SharedPrompts, AKeptTextIsSharedByAllThatBeginWithIt) {
 }
 
 TEST(SharedPrompts, NothingIsSharedWhereTextIsNotKept) {
-  SchedulerConfig config = config_of();
+  SchedulerConfig config = sharing_config_of();
   config.keep_text = KeepText::kNo;
   SharedTraffic traffic("autoregressive", config);
   for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
@@ -292,7 +292,7 @@ TEST(SharedPrompts, NothingIsSharedWhereTextIsNotKept) {
 }
 
 TEST(SharedPrompts, AStateIsCopiedWhereTheCommonPagesEnd) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of()));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of()));
   traffic.add(prompt_of(37));
   traffic.add(joined(prompt_of(20), {3, 3}));
   traffic.add(prompt_of(37));
@@ -305,7 +305,7 @@ TEST(SharedPrompts, AStateIsCopiedWhereTheCommonPagesEnd) {
 }
 
 TEST(SharedPrompts, AnAbortedRequestsStateIsComputedByTheNextOne) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(20)));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(20)));
   for (int i = 0; i < 3; ++i) traffic.add(prompt_of(37));
   EXPECT_EQ(traffic.step(), "1:0+20");
   traffic.abort(1);
@@ -317,7 +317,7 @@ TEST(SharedPrompts, AnAbortedRequestsStateIsComputedByTheNextOne) {
 }
 
 TEST(SharedPrompts, BlocksOfAPromptAreSharedWithThoseThatAreDenoised) {
-  SharedTraffic traffic("multi_bd", config_of());
+  SharedTraffic traffic("multi_bd", sharing_config_of());
   for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
   EXPECT_EQ(traffic.step(), "1:0+40");  // 32 of whole blocks are stored
   const std::string second = traffic.step();
@@ -325,7 +325,7 @@ TEST(SharedPrompts, BlocksOfAPromptAreSharedWithThoseThatAreDenoised) {
 }
 
 TEST(SharedPrompts, ABlockOfSeveralPagesIsSharedWhole) {
-  SharedTraffic traffic("fast_dllm_v2", config_of());  // blocks of two pages
+  SharedTraffic traffic("fast_dllm_v2", sharing_config_of());  // blocks of two pages
   traffic.add(joined(prompt_of(50), Ids(50, 1)), 60);
   traffic.add(joined(prompt_of(50), Ids(50, 2)), 60);
   traffic.step();
@@ -336,7 +336,7 @@ TEST(SharedPrompts, ABlockOfSeveralPagesIsSharedWhole) {
 
 TEST(SharedPrompts, KeysThatDependOnWhatIsBehindThemAreNeverShared) {
   for (const char* strategy : {"d2f", "full_attention", "dual_cache"}) {
-    SharedTraffic traffic(strategy, config_of());
+    SharedTraffic traffic(strategy, sharing_config_of());
     for (int i = 0; i < 2; ++i) traffic.add(prompt_of(37));
     const std::string first = traffic.step();
     EXPECT_NE(first.find("2:0+"), std::string::npos) << strategy << ": " << first;
@@ -345,7 +345,7 @@ TEST(SharedPrompts, KeysThatDependOnWhatIsBehindThemAreNeverShared) {
 
 // 3 comes when 1 has passed what they have in common; 2, which waits for 1, will take the state of more tokens too.
 TEST(SharedPrompts, AStateOfMoreTokensThanAreInCommonIsNotCopied) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(60)));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(60)));
   traffic.add(prompt_of(90));
   traffic.add(prompt_of(90));
   EXPECT_EQ(traffic.step(), "1:0+60");
@@ -355,7 +355,7 @@ TEST(SharedPrompts, AStateOfMoreTokensThanAreInCommonIsNotCopied) {
 }
 
 TEST(SharedPrompts, ARecurrentTextThatIsOverGoesOnBehindItsLastWholePage) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 4));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 4));
   traffic.add(prompt_of(20), 30);
   traffic.step();
   for (int32_t i = 0; i < 28; ++i) traffic.step();  // 48 are cached, and 49 known
@@ -372,7 +372,7 @@ TEST(SharedPrompts, ARecurrentTextThatIsOverGoesOnBehindItsLastWholePage) {
 }
 
 TEST(SharedPrompts, ARecurrentRequestThatEndsAtAPagesEndLeavesItsOwnState) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 1));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 1));
   traffic.add(prompt_of(15), 2);
   EXPECT_EQ(traffic.step(), "1:0+15");
   const Ids known = traffic.sequence(1).tokens;
@@ -383,7 +383,7 @@ TEST(SharedPrompts, ARecurrentRequestThatEndsAtAPagesEndLeavesItsOwnState) {
 }
 
 TEST(SharedPrompts, AStateIsLeftWhereAThirdRequestWillPart) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 8));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 8));
   const auto ask = [&](int32_t seed) { return traffic.add(joined(prompt_of(40), prompt_of(30, seed)), 1); };
   ask(3);
   EXPECT_EQ(traffic.step(), "1:0+70");  // nobody knows yet where others part from it
@@ -394,7 +394,7 @@ TEST(SharedPrompts, AStateIsLeftWhereAThirdRequestWillPart) {
 }
 
 TEST(SharedPrompts, ARunningRequestsPromptCanBeGoneOnBehindToo) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 8));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 8));
   traffic.add(prompt_of(37), 20);
   EXPECT_EQ(traffic.step(), "1:0+37");
   traffic.add(prompt_of(37));
@@ -403,7 +403,7 @@ TEST(SharedPrompts, ARunningRequestsPromptCanBeGoneOnBehindToo) {
 }
 
 TEST(SharedPrompts, StatesThatWereUsedLongestAgoGiveWay) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 2));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 2));
   const auto one_token = [&](int32_t seed) { return traffic.add(prompt_of(37, seed), 1); };
   for (const int32_t seed : {1, 2}) one_token(seed), traffic.step();
   one_token(1);
@@ -417,7 +417,7 @@ TEST(SharedPrompts, StatesThatWereUsedLongestAgoGiveWay) {
 }
 
 TEST(SharedPrompts, AnAbortedRecurrentRequestLeavesWhatItHasPassed) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(40), 4));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(40), 4));
   traffic.add(prompt_of(90));
   EXPECT_EQ(traffic.step(), "1:0+40");
   traffic.abort(1);  // at no page's end, and before that of its prompt
@@ -434,7 +434,7 @@ TEST(SharedPrompts, AnAbortedRecurrentRequestLeavesWhatItHasPassed) {
 }
 
 TEST(SharedPrompts, AStateOfAStepThatDidNotRunIsNotKept) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(32), 4));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(32), 4));
   traffic.add(prompt_of(90));
   EXPECT_EQ(traffic.step(), "1:0+32");
   traffic.plan_only();  // the model threw: whatever is in the slots now is no text's state
@@ -445,7 +445,7 @@ TEST(SharedPrompts, AStateOfAStepThatDidNotRunIsNotKept) {
 }
 
 TEST(SharedPrompts, ASlotForAStateOfAStepThatDidNotRunIsFreeAgain) {
-  SharedTraffic traffic("autoregressive", recurrent(config_of(), 1));
+  SharedTraffic traffic("autoregressive", recurrent(sharing_config_of(), 1));
   traffic.add(prompt_of(90));
   traffic.plan_only();
   traffic.abort(1);
@@ -482,7 +482,7 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(str("seed ", seed));
     Random random(seed);
-    SchedulerConfig config = config_of(static_cast<int32_t>(20 + random.below(150)), 24);
+    SchedulerConfig config = sharing_config_of(static_cast<int32_t>(20 + random.below(150)), 24);
     config.max_requests = 5;
     if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
     SharedTraffic traffic(GetParam().strategy, config, seed);
@@ -521,7 +521,7 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
 TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
   std::array<int64_t, 2> rows{};
   for (const KeepText keep : {KeepText::kNo, KeepText::kYes}) {
-    SchedulerConfig config = config_of(200, 64);
+    SchedulerConfig config = sharing_config_of(200, 64);
     if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
     config.keep_text = keep;
     SharedTraffic traffic(GetParam().strategy, config);

@@ -14,7 +14,7 @@
 namespace headrace {
 namespace {
 
-constexpr EncodeOptions kParsed{.special_tokens = SpecialTokens::kParse};
+constexpr EncodeOptions kSideParsed{.special_tokens = SpecialTokens::kParse};
 
 // Vocabulary 0 to 260; <|end|> 261, which is special, and <think> 262, which is not.
 TokenizerFile tiny_file() {
@@ -139,7 +139,7 @@ TEST(TokenizerSideFiles, AreReadFromADirectory) {
   const Tokenizer tokenizer = Tokenizer::from_directory(folder);
   EXPECT_EQ(tokenizer.vocab_size(), 263);
   EXPECT_TRUE(tokenizer.is_special(262));
-  EXPECT_EQ(tokenizer.encode("hello<|turn|>", kParsed), (std::vector<int32_t>{259, 262}));
+  EXPECT_EQ(tokenizer.encode("hello<|turn|>", kSideParsed), (std::vector<int32_t>{259, 262}));
   EXPECT_EQ(tokenizer.encode("<|turn|>").size(), 8u) << "text of a user";
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{259, 262}, SpecialText::kSkip), "hello");
   std::ofstream(folder / "special_tokens_map.json") << "[1]";

@@ -66,6 +66,8 @@ class Engine {
   int64_t add(std::vector<int32_t> prompt, const SamplingParams& params);
   void abort(int64_t id);                                         // frees what it holds; an unknown id is ignored
   bool has(int64_t id) const { return sequences_.contains(id); }  // whether it waits or runs
+  // Forward passes of a request that waits or runs, as StepOutput counts them; 0 for another id.
+  int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
   // One step of every sequence that fits: schedule, build, run, sample, commit. Nothing is handed out of a warm-up.

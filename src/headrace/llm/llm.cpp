@@ -245,16 +245,16 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   Completion result{.prompt_ids = std::move(prompt_ids)};
   TextStream stream(tokenizer_, params.stop);
   StepRecorder recorder;
-  engine_->observe([&](StepMoment m, const Sequence& s, const StepPlan& p) {
-    result.num_forwards = s.num_forwards;  // of a step that makes no token, too: the request may end behind it
-    if (on_step) recorder.observe(m, s, p);
-  });
+  if (on_step) {
+    engine_->observe([&recorder](StepMoment m, const Sequence& s, const StepPlan& p) { recorder.observe(m, s, p); });
+  }
   const ScopeEnd stop_observing([this] { engine_->observe({}); });
   const int64_t id = engine_->add(result.prompt_ids, params);
   // Where a step or the reader throws, the next request must not find this one running.
   const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = engine_->step();
+    if (outputs.empty()) result.num_forwards = engine_->num_forwards(id);  // the reader may end it here
     bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
       const std::string piece = stream.push(out, result);

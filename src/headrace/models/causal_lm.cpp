@@ -24,6 +24,10 @@ ModelInfo causal_lm_info(const ModelConfig& c, DType dtype) {
     }
   }
   info.kv_groups = {{{c.attention.num_kv_heads, c.attention.head_dim, c.attention.head_dim}, info.full_attn_layer_ids}};
+  if (!c.moe_layers.empty()) {
+    info.experts.count = static_cast<int32_t>(c.moe.router.num_experts);
+    info.experts.per_token = static_cast<int32_t>(c.moe.router.experts_per_token);
+  }
   info.gdn = {.num_layers = info.num_gdn_layers,
               .num_k_heads = c.gdn.num_k_heads,
               .num_v_heads = c.gdn.num_v_heads,

@@ -68,6 +68,8 @@ ModelInfo diffusion_gemma_info(const ModelConfig& c, const DiffusionGemmaConfig&
     group->layer_ids.push_back(a.layer_id);
     info.full_attn_layer_ids.push_back(a.layer_id);
   }
+  info.experts.count = static_cast<int32_t>(gemma.moe.router.num_experts);
+  info.experts.per_token = static_cast<int32_t>(gemma.moe.router.experts_per_token);
   return info;
 }
 

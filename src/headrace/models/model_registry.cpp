@@ -188,6 +188,12 @@ auto naming_the_directory(const std::filesystem::path& directory, const Read& re
 
 ModelInfo info_of(const Stated& stated, DType dtype) { return stated.row.info(stated.root, stated.config, dtype); }
 
+// By the names of any family.
+bool is_embedding(std::string_view name) {
+  return name.ends_with("embed_tokens.weight") || name.ends_with("word_embeddings.weight") ||
+         name.ends_with("wte.weight");
+}
+
 // Adds what the tensors' names and shapes say. Names are those of the families; where one has others, its experts
 // count as read in every step.
 ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, ModelSummary summary) {
@@ -198,17 +204,14 @@ ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, Mo
     if (is_of_other_part(name)) continue;
     summary.parameters += elements;
     if (name.find(".experts.") != std::string::npos) experts += elements;
-    if (!config.tied_head && name.ends_with("embed_tokens.weight")) gathered += elements;
+    if (!config.tied_head && is_embedding(name)) gathered += elements;
   }
   const double bytes = static_cast<double>(checkpoint.stored_bytes()) / static_cast<double>(std::max<int64_t>(all, 1));
   const auto bytes_of = [bytes](int64_t elements) {
     return static_cast<int64_t>(bytes * static_cast<double>(elements));
   };
   summary.info.weight_bytes = bytes_of(summary.parameters), summary.info.gathered_bytes = bytes_of(gathered);
-  if (experts == 0) return summary;
-  const auto& router = config.moe.router;
-  summary.info.experts = {bytes_of(experts), static_cast<int32_t>(router.num_experts),
-                          static_cast<int32_t>(router.experts_per_token)};
+  summary.info.experts.bytes = bytes_of(experts);
   return summary;
 }
 
