@@ -289,6 +289,8 @@ if [[ -r /proc/meminfo ]]; then
   wide=$("$headrace" generate "$work/wide" --random-weights 1 -p x -n 1 -c 16777216 2>&1)
   check "a cache beyond the machine's memory is refused" "4 1" \
     "$? $(grep -cE '^headrace: a KV cache of 16777216 tokens needs 17\.[0-9] TB: cpu: [0-9.]+ [MG]B are available; try' <<<"$wide")"
+  check "and a context of 0 is all that the model was made for" 1 \
+    "$(message "$headrace" generate "$work/wide" --random-weights 1 -p x -n 1 --ctx-size 0 | grep -c '^headrace: a KV cache of 16777216 tokens ')"
 fi
 
 # A model by its name, as Hugging Face's tools store it: links to blobs.
@@ -319,7 +321,7 @@ mkdir -p "$work/.cache/huggingface" "$work/nothing"
 ln -sfn "$work/hub" "$work/.cache/huggingface/hub"
 check "without HOME there is no cache, not even in the current directory" \
   "headrace: org/tale: no such model directory, and without HOME no cache of models to look in" \
-  "$(cd "$work" && unset HOME HF_HOME HF_HUB_CACHE XDG_CACHE_HOME; message "$headrace" generate org/tale -p x)"
+  "$(cd "$work" && unset HOME HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME; message "$headrace" generate org/tale -p x)"
 check "a directory that is no model" "headrace: $work/nothing is no model directory: it has no config.json" \
   "$(message "$headrace" generate "$work/nothing" -p x)"
 
@@ -393,7 +395,7 @@ if [[ $(uname -m) == x86_64 ]]; then  # each kernel set, whether it is built in 
   check "the doctor's kernel sets" 5 "$(grep -cE '^  (portable|avx2|avx512|avx512bf16|amx) ' <<<"$report")"
 fi
 
-check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep -cE '"gpus": (\[\], "why_no_gpu": ".+"|\[".+"\], "why_no_gpu": null)}$')"
+check "doctor's gpu, or why there is none" 1 "$("$headrace" doctor --json | grep -cE '"gpus": (\[\], "driver": [^,]+, "driver_cuda": [^,]+, "why_no_gpu": ".+"|\[.+\], "driver": [^,]+, "driver_cuda": [^,]+, "why_no_gpu": null)}$')"
 
 # Perplexity fits its window to the context.
 printf 'There was once a king who had three sons. %.0s' {1..20} >"$work/book"
