@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -209,9 +210,10 @@ void warn_of_full_context(const Completion& c, const Ran& ran) {
 }
 
 // A block is computed as a whole, as models are trained, however little of it is asked for.
-void warn_of_large_block(const LLMOptions& options, const SamplingParams& params) {
+void warn_of_large_block(const LLM& llm, const LLMOptions& options, const SamplingParams& params) {
   const std::optional<int32_t> size = options.decoding.block_size;
-  if (!size || *size <= params.max_tokens) return;
+  const auto& diffusion = llm.model_info().diffusion;
+  if (!size || !diffusion || *size <= std::max(params.max_tokens, diffusion->block_size)) return;
   warn(options, str("--block-size is ", *size, " and -n ", params.max_tokens,
                     ": each forward pass computes a whole block; a smaller --block-size is faster"));
 }
@@ -243,7 +245,7 @@ int generate(GenerateFlags flags) {
   LLM& llm = *model;
   warn(options, template_warning(flags, prompt, llm.tokenizer(), model_directory(flags.model)));
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
-  warn_of_large_block(options, params);
+  warn_of_large_block(llm, options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   warn(options, prompt_length_warning(model_directory(flags.model), ids.size()));

@@ -477,6 +477,8 @@ for impl in reference optimized grouped; do
 done
 check "an attention implementation that is not built is usage" 2 "$(status "$headrace" generate -p x --attn-impl cudnn)"
 check "two threads, same tokens" "$(diffuse --threshold 0.001 -t 1)" "$(diffuse --threshold 0.001 -t 2)"
+check "a block that is far larger than the text" 1 \
+  "$(message "$headrace" generate "$demos/fairy-diffusion" -p "Once" -n 8 --block-size 64 | grep -c -- '^headrace: warning: --block-size is 64 and -n 8: ')"
 check "a trace line per forward" 3 "$(diffuse --threshold 0 --trace "$work/trace" >/dev/null; wc -l <"$work/trace")"
 check "the trace holds every token" 20 "$(grep -o '"position"' "$work/trace" | wc -l)"
 "$headrace" generate "$demos/puzzle-diffusion" -p "add: 289 + 987 =" --trace "$work/shown" >"$work/ignored"

@@ -44,9 +44,11 @@ TEST(Linear, TheMatrixLibraryHasTheSameBitsWithAnyNumberOfThreads) {
       const LinearArgs args{.x = x, .weight = w, .bias = bias, .y = alone.view().narrow(1, 3, 3 + columns)};
       if (!onednn_supports(args)) continue;
       const Tensor want(dtype, {rows, columns}), many(dtype, {rows, columns});
-      onednn_matmul(args, {.threads = 1});
-      reference::linear({.x = x, .weight = w, .bias = bias, .y = want}, {});
-      EXPECT_TRUE(all_close(args.y, want, dense_tolerance(dtype))) << name_of(dtype) << " " << rows << " " << columns;
+      if (rows * columns < 50000) {  // the oracle is slow
+        onednn_matmul(args, {.threads = 1});
+        reference::linear({.x = x, .weight = w, .bias = bias, .y = want}, {});
+        EXPECT_TRUE(all_close(args.y, want, dense_tolerance(dtype))) << name_of(dtype) << " " << rows << " " << columns;
+      }
       for (const int threads : {2, 5}) {
         onednn_matmul({.x = x, .weight = w, .bias = bias, .y = many}, {.threads = threads});
         onednn_matmul({.x = x, .weight = w, .bias = bias, .y = want}, {.threads = 1});
