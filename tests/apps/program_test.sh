@@ -212,7 +212,7 @@ printf "\\x$(printf %02x ${#header})\0\0\0\0\0\0\0%s" "$header" >"$work/large/mo
 truncate -s $((8 + ${#header} + 1073741824)) "$work/large/model.safetensors"
 cat >"$work/large/config.json" <<'JSON'
 {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "vocab_size": 8388608, "num_hidden_layers": 1,
- "num_attention_heads": 1, "intermediate_size": 64, "rope_theta": 10000.0, "dtype": "bfloat16"}
+ "num_attention_heads": 1, "num_key_value_heads": 1, "intermediate_size": 64, "rope_theta": 10000.0, "dtype": "bfloat16"}
 JSON
 cp "$(dirname "$0")/../../demo_models/fairy-hybrid/tokenizer.json" "$work/large/"
 check "progress in lines" "loading 1.1 of 1.1 GB" "$(message "$headrace" generate "$work/large" -p x | head -n 1)"
