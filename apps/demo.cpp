@@ -26,7 +26,7 @@ int tell(const std::string& model, GenerateFlags flags) {
   flags.model.model = model_directory("", model).string();
   flags.echo_prompt = true;
   if (!flags.prompt) flags.prompt = kBeginning;
-  return generate(std::move(flags));
+  return generate(flags);
 }
 
 struct Solved {
