@@ -482,8 +482,8 @@ check "a block that is far larger than the text" 1 \
 check "a trace line per forward" 3 "$(diffuse --threshold 0 --trace "$work/trace" >/dev/null; wc -l <"$work/trace")"
 check "the trace holds every token" 20 "$(grep -o '"position"' "$work/trace" | wc -l)"
 "$headrace" generate "$demos/puzzle-diffusion" -p "add: 289 + 987 =" --trace "$work/shown" >"$work/ignored"
-check "a trace is as the README shows it" "1 1" \
-  "$(wc -l <"$work/shown") $(grep -cF -- "$(sed 's/\("decided": \[{"position": 16, "id": 17, "text": "1",\).*/\1/' "$work/shown")" "$(dirname "$0")/../../README.md")"
+check "a trace is as docs/diffusion.md shows it" "1 1" \
+  "$(wc -l <"$work/shown") $(grep -cF -- "$(sed 's/\("decided": \[{"position": 16, "id": 17, "text": "1",\).*/\1/' "$work/shown")" "$(dirname "$0")/../../docs/diffusion.md")"
 check "a causal model is no diffusion model" 2 "$(status "$headrace" generate -p x --strategy multi_bd)"
 check "an option that the strategy does not read is usage" "2 2 2" \
   "$(status diffuse --remask-threshold 0.5) $(status diffuse --strategy d2f --schedule reference) $(status "$headrace" generate -p x --threshold 0.9)"
