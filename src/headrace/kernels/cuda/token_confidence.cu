@@ -204,15 +204,18 @@ __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Param
   const float largest = warp_max(s.largest);
   const int best = __reduce_min_sync(kAllLanes, s.largest == largest ? s.best : kNone);
   const float second = warp_max(s.best == best ? s.second : s.largest);
-  rebase(s, largest);
-  rebase(behind, largest);
+  // Sums count from the largest logit of all: from a smaller one they would overflow, and an entropy near 0 would be
+  // the difference of two large numbers.
+  const float from = fmaxf(largest, warp_max(behind.largest));
+  rebase(s, from);
+  rebase(behind, from);
   s.sum += behind.sum, s.weighted += behind.weighted;
   add_lanes<32>(s);
   if (threadIdx.x != 0) return;
-  const float log_sum = logf(s.sum);
+  const float log_sum = logf(s.sum), above = from > largest ? from - largest : 0;
   float* stats = p.stats + blockIdx.x * p.stats_stride;
   p.best[blockIdx.x] = best == kNone ? (p.excluded == 0 ? 1 : 0) : best;  // nothing but minus infinities
-  stats[0] = largest, stats[1] = log_sum, stats[2] = second, stats[3] = log_sum - s.weighted / s.sum * kLn2;
+  stats[0] = largest, stats[1] = log_sum + above, stats[2] = second, stats[3] = log_sum - s.weighted / s.sum * kLn2;
 }
 
 }  // namespace

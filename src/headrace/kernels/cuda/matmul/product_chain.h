@@ -1,12 +1,14 @@
 // Products of few rows that follow one another, run by one kernel of sm_90 that reads their weights without a pause.
+// Includes nothing of CUDA: the plans' tests are built on machines without it.
 #pragma once
 #include <mutex>
 #include <vector>
 
-#include "headrace/kernels/cuda/stream.h"
 #include "headrace/kernels/fused_linear.h"
 
 namespace headrace::cuda {
+
+struct Stream;
 
 // What a stream has been asked for and has not launched yet. Whoever takes the stream to queue anything else launches
 // it first (stream_of), and so do copies and waits: nobody else sees that it was late. Thread-safe.
