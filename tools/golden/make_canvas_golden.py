@@ -16,6 +16,8 @@ import torch
 import transformers
 from transformers.models.diffusion_gemma import generation_diffusion_gemma as generation
 
+import formula
+
 LOGIT, CHANCE, ENTROPY = 1.2e-4, 1.2e-4, 1.5e-3  # the least differences
 WORD = 2**64 - 1
 
@@ -117,8 +119,9 @@ def main():
     args = ap.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    model = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
-        args.golden / "diffusion_gemma", dtype=torch.float32, attn_implementation="eager").eval()
+    with formula.checkpoint(args.golden / "diffusion_gemma") as folder:
+        model = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager").eval()
     bound = lambda b: generation.EntropyBoundSamplerConfig(entropy_bound=b)
     cases = [(21, 16, {}, False),  # all of it as generation_config.json says
              (5, 16, dict(max_denoising_steps=3, sampler_config=bound(0.5)), False),

@@ -17,6 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+import formula
 from make_diffusion_golden import FAMILIES, LLADA_TENSORS, MASK, additive
 
 MARGIN = 1e-4
@@ -51,7 +52,7 @@ def native(folder, family):
     config = getattr(transformers, cls + "Config")(**fields)
     config._attn_implementation = "eager"
     model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
-    tensors = {name: t.float() for name, t in renamed(family, load_file(folder / "model.safetensors"), fields)}
+    tensors = dict(renamed(family, formula.read(folder), fields))
     if any("experts.0." in name for name in tensors):  # the class holds them stacked
         tensors = stacked(tensors, model.state_dict())
     missing, unexpected = model.load_state_dict(tensors, strict=False)
