@@ -10,7 +10,7 @@ from pathlib import Path
 import block_diffusion as bd
 import puzzles
 import torch
-from finish import draw_curve
+from loss_curve import draw_training
 from tokenizers import Tokenizer
 from train_puzzles import BLOCK, character_ids, measure
 
@@ -44,11 +44,7 @@ def main():
         text = tokenizer.decode(out[0].tolist())
         texts.append(f"{prompt}\n{text}\n{'right' if text == answer else 'wrong: ' + answer}, {int(forwards)} forwards")
     (args.model / "samples.txt").write_text("\n\n".join(texts) + "\n")
-    curve = [dict(step=c["step"], train_loss=c["train_loss"], **{f"{kind} {task}": c[kind][task] for task in puzzles.TASKS
-                                                                 for kind in ("autoregressive", "block_0.9")})
-             for c in training["curve"]]
-    draw_curve(curve, {k: k.replace("_", " ") for k in curve[0] if k != "step"}, args.model / "loss_curve.png",
-               "exact answers; loss in nats per token")
+    draw_training(args.model)
 
 
 if __name__ == "__main__":
