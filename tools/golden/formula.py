@@ -52,6 +52,8 @@ def piece_of(family, name, initial):
         assert (initial == mean).all(), f"{name} does not begin with one value"
     elif "conv1d" in name:
         deviation = 0.5
+    elif "self_conditioning.down_proj" in name:
+        deviation /= 4  # more amplifies from step to step what float32 rounds
     return zlib.crc32(f"{family} {name}".encode()), mean, round(deviation / UNIT * 2**32), initial.numel()
 
 
