@@ -1,5 +1,6 @@
 // Makes the golden checkpoints, whose weights a formula gives.
 #include <fstream>
+#include <iomanip>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -76,16 +77,23 @@ uint64_t fnv1a(uint64_t hash, const Tensor& tensor) {
   return hash;
 }
 
+std::string hexadecimal(uint64_t value) {
+  std::ostringstream out;
+  out << std::hex << std::setw(16) << std::setfill('0') << value;
+  return out.str();
+}
+
 void write_model(const std::filesystem::path& description, const std::filesystem::path& model) {
   std::ifstream in(description);
   std::string line;
   std::getline(in, line);
-  const uint64_t expected = std::stoull(line, nullptr, 16);
+  const std::string expected = line;
   std::vector<Named> tensors;
   uint64_t hash = 0xCBF29CE484222325;
   while (std::getline(in, line)) hash = fnv1a(hash, tensors.emplace_back(made(line)).tensor);
-  HR_REQUIRE(hash == expected, ErrorCode::kModelFile, description.string(), ": the weights that are made hash to ", hash,
-             ", expected ", expected, " as tools/golden/formula.py made them");
+  const std::string made_hash = hexadecimal(hash);
+  HR_REQUIRE(made_hash == expected, ErrorCode::kModelFile, description.string(), ": the weights that are made hash to ",
+             made_hash, ", expected ", expected, " as tools/golden/formula.py made them");
   std::vector<test::NamedTensor> views;
   for (const Named& named : tensors) views.push_back({named.name, named.tensor});
   test::write_safetensors(model, views);
