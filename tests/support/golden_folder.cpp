@@ -109,7 +109,7 @@ struct Made {
 }  // namespace
 
 std::filesystem::path golden_folder(const std::string& name) {
-  const std::filesystem::path stored = source_tree() / "tests" / "golden" / name;
+  std::filesystem::path stored = source_tree() / "tests" / "golden" / name;
   if (!std::filesystem::exists(stored / "weights.txt")) return stored;
   static Made made_here;
   const std::lock_guard lock(made_here.mutex);

@@ -1,5 +1,5 @@
-// 20,000 strings per family against the ids and texts of the `tokenizers` package; tools/golden/make_tokenizers.py makes the
-// files, which hold hashes of both.
+// 20,000 strings per family against the ids and texts of the `tokenizers` package; tools/golden/make_tokenizers.py
+// makes the files, which hold hashes of both.
 #include <gtest/gtest.h>
 
 #include <cstdint>

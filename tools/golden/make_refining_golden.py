@@ -442,8 +442,9 @@ def main():
             tokens = text.ids[length:text.limit]
             print(strategy, family, options, f"{length}: {len(tokens)} tokens in {len(text.passes)} passes,",
                   f"{sum(map(len, text.passes)) - len(tokens)} edits, closest {text.closest:.1e}, prompt {attempt}", flush=True)
-            lines.append(json.dumps(dict(strategy=strategy, checkpoint=family, **options, prompt=prompt.tolist(), eos=eos,
-                                         threshold=threshold, max_tokens=gen, tokens=tokens, passes=text.passes), separators=(",", ":")))
+            case = dict(strategy=strategy, checkpoint=family, **options, prompt=prompt.tolist(), eos=eos,
+                        threshold=threshold, max_tokens=gen, tokens=tokens, passes=text.passes)
+            lines.append(json.dumps(case, separators=(",", ":")))
     args.out.write_text("[" + ",\n ".join(lines) + "]\n")
 
 

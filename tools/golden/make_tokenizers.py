@@ -7,7 +7,8 @@
 
 Per family a BPE of about 2,300 tokens is trained with the normalizer, pattern and post-processor of the released
 models: byte-level, but for Gemma's, which is over characters with bytes to fall back on. Only with --books are tokenizers
-trained and strings drawn anew; without it those of --out are read. Files (little endian):
+trained and strings drawn anew; without it those of --out are read. Of Gemma's alphabet the trainer may drop other characters
+each time, where several are as rare as the last that it keeps. Files (little endian):
   <family>.json   tokenizer.json
   dream/          vocab.json, merges.txt and tokenizer_config.json of the tokenizer in qwen2.json
   strings.bin     per string: u16 length, raw bytes; they need not be UTF-8
