@@ -437,8 +437,8 @@ check "which are part of the JSON alone" 2 "$(status "$headrace" generate -p x -
 
 # An adapter is named; one whose factors are not all there, are no numbers, or are another task's, is refused.
 golden="$(dirname "$0")/../golden"
-mkdir "$work/dream"
-cp "$golden/dream/config.json" "$golden/dream/model.safetensors" "$demos/puzzle-diffusion/tokenizer.json" "$work/dream/"
+"$(dirname "$headrace")/golden_checkpoint" dream "$work/dream"
+cp "$demos/puzzle-diffusion/tokenizer.json" "$work/dream/"
 cp -r "$golden/dream_lora" "$work/lora"
 adapted() { "$headrace" generate "$work/dream" -p x -n 2 -c 32 --temperature 0 --adapter "$work/lora" "$@"; }
 check "an adapter in the JSON" 1 "$(adapted --json 2>/dev/null | grep -cF "\"adapter\": \"$work/lora\"")"
@@ -512,8 +512,8 @@ check "a network of whole canvases token by token" 2 \
 check "a network of causal blocks token by token" 0 "$(status diffuse --strategy autoregressive)"
 # Guidance, of LLaDA's loop alone; twice its canvas fits a step however long the text is.
 mkdir "$work/llada"
-cp "$golden/llada/config.json" "$golden/llada/model.safetensors" "$demos/puzzle-diffusion/tokenizer.json" "$work/llada/"
-guided() { "$headrace" generate "$work/llada" -p x -n 110 -c 128 --temperature 0 --ignore-eos --json "$@" 2>/dev/null; }
+cp "$golden/llada/config.json" "$demos/puzzle-diffusion/tokenizer.json" "$work/llada/"
+guided() { "$headrace" generate "$work/llada" --random-weights 1 -p x -n 110 -c 128 --temperature 0 --ignore-eos --json "$@" 2>/dev/null; }
 check "guidance changes the text" "110 yes" \
   "$(guided --cfg-scale 2 | ids | wc -w) $([[ $(guided --cfg-scale 2 | ids) != $(guided | ids) ]] && echo yes)"
 check "but by nothing" "$(guided | ids)" "$(guided --cfg-scale 0 | ids)"
@@ -529,7 +529,7 @@ check "of a strategy that does not read it, by nothing too" \
 check "below 0, without an end, and no number" "2 2 2" \
   "$(status guided --cfg-scale -1) $(status guided --cfg-scale inf) $(status guided --cfg-scale nan)"
 check "where graphs are required" "4 headrace: graphs of all steps behind prompts are required, but those of a guided request run without: cfg_scale is 2" \
-  "$(status guided --cfg-scale 2 --require-graphs) $("$headrace" generate "$work/llada" -p x -n 2 --cfg-scale 2 --require-graphs 2>&1 | tail -n 1)"
+  "$(status guided --cfg-scale 2 --require-graphs) $("$headrace" generate "$work/llada" --random-weights 1 -p x -n 2 --cfg-scale 2 --require-graphs 2>&1 | tail -n 1)"
 check "a block cache of a strategy without one, on and off" "2 2" \
   "$(status diffuse --block-cache yes) $(status diffuse --block-cache no)"
 check "blocks that a published loop does not read" \

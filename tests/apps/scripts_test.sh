@@ -164,7 +164,7 @@ fi
 
 if [[ -x "$bin/headrace" ]]; then
   mkdir "$work/shape"
-  sed 's/"vocab_size": 512/"vocab_size": 5000/' "$source/tests/golden/qwen3_5/config.json" >"$work/shape/config.json"
+  sed 's/"vocab_size": 272/"vocab_size": 5000/' "$source/tests/golden/qwen3_5/config.json" >"$work/shape/config.json"
   "$python" "$source/bench/random_checkpoint.py" "$work/shape" "$work/checkpoint"
   check "a random checkpoint is read" 1 "$("$bin/headrace" generate "$work/checkpoint" --device cpu -c 64 -p "Once" -n 1 --json | grep -c '"completion_tokens": 1')"
 fi

@@ -40,7 +40,7 @@ Texts texts_of(Engine& engine, const std::vector<Request>& requests) {
 void expect_nothing_wrong_left(const Model& network, EngineConfig config, const std::vector<int>& passes) {
   config.keep_text = SchedulerConfig::KeepText::kYes;
   config.runner.num_states = config.max_requests + 4;
-  std::vector<Request> requests = {{prompt_of(37), greedy(24, 0.03f)}, {prompt_of(20, 1), greedy(24, 0.045f)}};
+  std::vector<Request> requests = {{prompt_of(37), greedy(24, 0.04f)}, {prompt_of(20, 1), greedy(24, 0.06f)}};
   if (config.strategy == "autoregressive") {
     for (Request& one : requests) one.params.decoding.threshold.reset();
   }

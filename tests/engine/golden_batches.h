@@ -18,7 +18,7 @@ std::vector<std::string> golden_families();
 
 class GoldenBatches {
  public:
-  static constexpr int32_t kVocab = 512, kMaxSequences = 4;  // of every golden checkpoint
+  static constexpr int32_t kVocab = 272, kMaxSequences = 4;  // of every causal golden checkpoint
 
   GoldenBatches(const std::filesystem::path& model, const OpSet& ops, DType dtype, OpContext context = {.threads = 2});
   // Any model, where `runner` says, whose pools are made to fit.

@@ -15,7 +15,8 @@ namespace headrace::test {
 
 using testing_support::golden_folder;
 
-// A tensor of tests/golden/<family>/golden.safetensors: floats as float32, integers as int32.
+// A tensor of tests/golden/<family>/golden.safetensors: floats as float32, integers as int32. <family>_released, which
+// is the same network, has those of <family>.
 Tensor golden_tensor(const std::string& family, std::string_view name);
 // 1e-4 of the largest logit, or of 1.
 testing_support::Tolerance float32_tolerance(const Tensor& logits);

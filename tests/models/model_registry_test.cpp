@@ -76,7 +76,7 @@ TEST(ModelRegistry, WhatAStepReadsAndARowMultipliesCountsTheExpertsThatAreChosen
     }
   }
   const auto model = load_model(golden_folder("qwen3_moe"), {});
-  EXPECT_EQ(model->info().gathered_bytes, 512 * 96 * 2);
+  EXPECT_EQ(model->info().gathered_bytes, 272 * 96 * 2);
   constexpr int64_t kLayers = 2, kExperts = 8, kHidden = 96, kInner = 48;  // its config.json; stored in bfloat16
   EXPECT_EQ(model->info().experts.bytes, kLayers * kExperts * 3 * kHidden * kInner * 2);
 }
@@ -405,7 +405,7 @@ TEST(ModelRegistry, EveryLieOfTheConfigIsRefused) {
                                  {"num_attention_heads", "3", "num_attention_heads"},
                                  {"num_attention_heads", "8", "q_proj"},
                                  {"num_key_value_heads", "1", "k_proj"},
-                                 {"vocab_size", "511", "embed_tokens"},
+                                 {"vocab_size", "271", "embed_tokens"},
                                  {"vocab_size", "-1", "vocab_size"},
                                  {"intermediate_size", "161", "mlp"},
                                  {"rope_theta", "0", "theta"},
@@ -416,7 +416,7 @@ TEST(ModelRegistry, EveryLieOfTheConfigIsRefused) {
     EXPECT_NE(error.find(lie.named), std::string::npos) << lie.key << " = " << lie.value << ": " << error;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
-  EXPECT_EQ(lie_error("vocab_size", "512"), "") << "the truth is refused";
+  EXPECT_EQ(lie_error("vocab_size", "272"), "") << "the truth is refused";
 }
 
 TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
@@ -425,7 +425,7 @@ TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
   EXPECT_EQ(model->info().full_attn_layer_ids, std::vector<int32_t>{3});
   EXPECT_EQ(model->info().num_gdn_layers, 3);
   EXPECT_EQ(model->info().gdn.num_v_heads, 4);
-  EXPECT_EQ(model->info().vocab_size, 512);
+  EXPECT_EQ(model->info().vocab_size, 272);
   EXPECT_EQ(model->info().dtype, DType::kF32);
 }
 

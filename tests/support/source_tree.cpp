@@ -9,6 +9,4 @@ std::filesystem::path source_tree() {
   return elsewhere != nullptr ? elsewhere : HEADRACE_SOURCE_DIR;
 }
 
-std::filesystem::path golden_folder(const std::string& name) { return source_tree() / "tests" / "golden" / name; }
-
 }  // namespace headrace::testing_support

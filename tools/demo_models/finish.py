@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import torch
+from loss_curve import draw_training
 from tokenizers import Tokenizer
 from train import HELD_OUT, WINDOW, encode
 from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM
@@ -76,18 +77,6 @@ def held_out(model, tokenizer, book):
                 bits_per_byte=bits / size, first_windows=windows[:4])
 
 
-def draw_curve(curve, series, path, label=None):
-    """A PNG of some columns of a training curve against its steps."""
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    plt.figure(figsize=(6, 3.5))
-    for key, name in series.items():
-        plt.plot([c["step"] for c in curve], [c[key] for c in curve], label=name)
-    plt.xlabel("step"), plt.ylabel(label), plt.legend(), plt.grid(alpha=0.3), plt.tight_layout()
-    plt.savefig(path, dpi=110)
-
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--model", type=Path, required=True)
@@ -123,8 +112,7 @@ def main():
     training["held_out_bpb"] = round(measured["bits_per_byte"], 4)
     (args.model / "training.json").write_text(json.dumps(training, indent=1) + "\n")
     print({k: v for k, v in measured.items() if k != "first_windows"}, flush=True)
-    draw_curve(training["curve"], dict(held_out_bpb="held-out bits per byte", train_loss="training loss (nats per token)"),
-               args.model / "loss_curve.png")
+    draw_training(args.model)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import block_diffusion as bd
 import torch
-from finish import PROMPTS, draw_curve, measures
+from finish import PROMPTS, measures
+from loss_curve import draw_training
 from tokenizers import Tokenizer
 from train import HELD_OUT, encode, read_books
 
@@ -108,9 +109,7 @@ def main():
     training["more_samples"] = [samples(*one, SAMPLING, seed) for seed in SEEDS[1:]]
     training["more_samples"] += [samples(*one, OF_FAIRY_HYBRID, seed) for seed in SEEDS]
     (args.model / "training.json").write_text(json.dumps(training, indent=1) + "\n")
-    draw_curve(training["curve"], dict(held_out_bpb_block_1="held out, bits per byte, block 1",
-                                       held_out_bpb_block=f"held out, bits per byte, block {block}",
-                                       train_loss="training loss, nats per token"), args.model / "loss_curve.png")
+    draw_training(args.model)
     result = golden(model, block, mask_id, tokenizer, 9, 0.5)
     (args.golden / "fairy_diffusion_greedy.json").write_text(json.dumps(result, ensure_ascii=False, indent=0) + "\n")
 

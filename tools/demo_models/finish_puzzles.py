@@ -16,7 +16,7 @@ import puzzles
 import torch
 import train_llada_puzzles
 import train_puzzles
-from curve_svg import draw_curve
+from loss_curve import draw_curve
 from tokenizers import Tokenizer
 
 PER_TASK = 100

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file
 
+import formula
 from llada_files import LLADA_TENSORS
 from make_canvas_golden import uniform
 from make_diffusion_golden import FAMILIES, LLADA2_TENSORS, MASK, additive
@@ -57,7 +57,7 @@ def native_name(name, family):
 
 def native_tensors(stored, family, config):
     """Undoes the family's spelling: names, fused q, k and v, and one tensor per expert."""
-    tensors = {native_name(name, family): tensor.float() for name, tensor in stored.items()}
+    tensors = {native_name(name, family): tensor for name, tensor in stored.items()}
     for name in [n for n in tensors if "query_key_value" in n]:
         head = config.head_dim
         sizes = [config.num_attention_heads * head, config.num_key_value_heads * head, config.num_key_value_heads * head]
@@ -78,7 +78,7 @@ def native(folder, family):
     config = getattr(transformers, cls + "Config")(**fields)
     config._attn_implementation = "eager"
     model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
-    tensors = native_tensors(load_file(folder / "model.safetensors"), family, config)
+    tensors = native_tensors(formula.read(folder), family, config)
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     assert not unexpected and all("rotary" in m or m == "lm_head.weight" for m in missing), (missing, unexpected)
     model.tie_weights()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Tiny random checkpoints of diffusion families and their fp32 logits: tests/golden/<family>/.
 
+  pip install transformers==5.23.0 torch==2.11.0 peft==0.21.2
   python3 tools/golden/make_diffusion_golden.py --out tests/golden [--only sdar,...]
 
 transformers has no native classes for these families. Each network is that of a native class under another mask, which
-the class takes as a 4-D `attention_mask`; afterwards config.json and the tensors get the family's names. Every value is
-exact in bf16. golden.safetensors holds
+the class takes as a 4-D `attention_mask`; afterwards config.json and the tensors get the family's names. formula.py gives
+the weights, each of them exact in bf16. golden.safetensors holds
   input_ids [T], logits [T, V]              one pass over the text under the family's mask
   noisy_ids [T], noisy_logits [T, V]        block-causal families only: row i of a pass in which i's block has masks and
                                             all blocks before it are clean
@@ -16,10 +17,11 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from llada_files import as_llada
-from make_golden import randomise, rope, to_disk
+import formula
+from llada_files import LLADA_CONFIG, llada_name
+from make_golden import rope
 
 BASE = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=256, num_hidden_layers=2, tie_word_embeddings=False)
@@ -59,19 +61,37 @@ FAMILIES = {
 LLADA2_TENSORS = [("model.embed_tokens", "model.word_embeddings"), (".self_attn.o_proj", ".attention.dense"),
                   (".self_attn.q_norm", ".attention.query_layernorm"),
                   (".self_attn.k_norm", ".attention.key_layernorm"), ("e_score_correction_bias", "expert_bias")]
+def llada_config(config):
+    return dict({new: config[old] for new, old in LLADA_CONFIG.items()},
+                rope_theta=config["rope_parameters"]["rope_theta"], block_type="llama", activation_type="silu",
+                layer_norm_type="rms", rope=True, include_bias=False, include_qkv_bias=False, block_group_size=1,
+                torch_dtype="float32")
 
 
-def as_llada_moe(config, tensors):
+def llada_tensors(tensors):
+    return {llada_name(name): tensor for name, tensor in tensors.items()}
+
+
+def llada_moe_config(config):
     for key in ("norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size", "layer_types"):
         config.pop(key, None)
     experts = config.pop("num_local_experts", None) or config.pop("num_experts")
     config.update(num_experts=experts, expert_intermediate_size=config.pop("moe_intermediate_size"),
                   dense_intermediate_size=96, moe_layer_freq=[1, 1], qk_layernorm=True, norm_topk_prob=True,
                   rope_theta=config.pop("rope_parameters")["rope_theta"])  # norm_topk_prob is not to be believed
-    return config, tensors
+    return config
 
 
-def as_llada2(config, tensors):
+def llada2_config(config):
+    rotary = config.pop("rope_parameters")
+    config.pop("partial_rotary_factor", None)
+    config.update(num_experts=config.pop("n_routed_experts"), num_shared_experts=config.pop("n_shared_experts"),
+                  rope_theta=rotary["rope_theta"], partial_rotary_factor=0.5, use_qkv_bias=False, use_bias=False,
+                  score_function="sigmoid", moe_router_enable_expert_bias=True)
+    return config
+
+
+def llada2_tensors(tensors):
     renamed = {}
     for name, tensor in tensors.items():
         if ".self_attn.q_proj." in name:
@@ -81,15 +101,15 @@ def as_llada2(config, tensors):
             for old, new in LLADA2_TENSORS:
                 name = name.replace(old, new)
             renamed[name] = tensor
-    rotary = config.pop("rope_parameters")
-    config.pop("partial_rotary_factor", None)
-    config.update(num_experts=config.pop("n_routed_experts"), num_shared_experts=config.pop("n_shared_experts"),
-                  rope_theta=rotary["rope_theta"], partial_rotary_factor=0.5, use_qkv_bias=False, use_bias=False,
-                  score_function="sigmoid", moe_router_enable_expert_bias=True)
-    return config, renamed
+    return renamed
 
 
-SPELLINGS = {"llada": as_llada, "llada_moe": as_llada_moe, "llada2": as_llada2}
+def as_it_is(config_or_tensors):
+    return config_or_tensors
+
+
+SPELLINGS = {"llada": (llada_config, llada_tensors), "llada_moe": (llada_moe_config, as_it_is),
+             "llada2": (llada2_config, llada2_tensors)}
 
 
 def additive(visible):
@@ -144,21 +164,15 @@ GEMMA_VISION = dict(model_type="gemma4_vision", hidden_size=32, intermediate_siz
 
 
 def save_gemma(folder):
-    """tests/golden/diffusion_gemma: a text of 21, a canvas of 16 without and with a signal, and the next canvas."""
+    """tests/golden/diffusion_gemma: a text of 21, a canvas of 16 without and with a signal, and the next canvas.
+    Its generation_config.json is no output: settings under which the tiny network takes several steps."""
     config = transformers.DiffusionGemmaConfig(text_config=GEMMA_TEXT, vision_config=GEMMA_VISION, canvas_length=16)
-    config._attn_implementation = config.text_config._attn_implementation = "eager"
-    model = transformers.DiffusionGemmaForBlockDiffusion(config).eval().float()
-    randomise(model)
-    for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):
-            buffer.fill_(0.703125 if "encoder" in name else 0.8984375)  # exact in bf16
-    model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    tensors = to_disk(load_file(folder / "model.safetensors"))
-    vision = [name for name in tensors if name.startswith(("model.encoder.vision", "model.encoder.embed_vision"))]
-    for name in vision[2:]:  # the loader skips them: two stay, to be skipped
-        del tensors[name]
-    save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
+    model, weights = formula.given_weights(transformers.DiffusionGemmaForBlockDiffusion, config, folder.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.config.save_pretrained(folder)
+    vision = [name for name in weights.pieces if name.startswith(("model.encoder.vision", "model.encoder.embed_vision"))]
+    # the loader skips them: two stay, to be skipped
+    weights.write(folder, lambda tensors: {name: t for name, t in tensors.items() if name not in vision[2:]})
     generator = torch.Generator().manual_seed(13)
     text = torch.randint(0, 256, (21,), generator=generator)
     canvases = torch.randint(0, 256, (2, 16), generator=generator)
@@ -179,7 +193,7 @@ def save_adapter(base, folder, ids):
     """A LoRA of the full-attention golden `base`, made by peft: tests/golden/<base>_lora."""
     import peft
     model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**FAMILIES[base][1], attn_implementation="eager"))
-    model.load_state_dict({name: t.float() for name, t in load_file(folder.parent / base / "model.safetensors").items()})
+    model.load_state_dict(formula.read(folder.parent / base))
     config = peft.LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj", "down_proj"])
     adapted = peft.get_peft_model(model.eval(), config)
     generator = torch.Generator().manual_seed(3)
@@ -211,21 +225,14 @@ def main():
             continue
         cls, fields, block, architecture, written = FAMILIES[family]
         config = getattr(transformers, cls + "Config")(**fields)
-        config._attn_implementation = "eager"
-        model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
-        randomise(model)
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):  # large enough to change what is chosen
-                buffer.copy_((torch.rand(buffer.shape, generator=torch.Generator().manual_seed(5)) * 0.5).bfloat16())
+        model, weights = formula.given_weights(getattr(transformers, cls + "ForCausalLM"), config, family)
         folder = args.out / family
-        model.save_pretrained(folder)
-        (folder / "generation_config.json").unlink(missing_ok=True)
-        tensors = to_disk(load_file(folder / "model.safetensors"))
+        folder.mkdir(parents=True, exist_ok=True)
+        model.config.save_pretrained(folder)
         stated = json.loads((folder / "config.json").read_text())
-        if family in SPELLINGS:
-            stated, tensors = SPELLINGS[family](stated, tensors)
-        save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
-        stated.update(written, architectures=[architecture])
+        spelled_config, spelled_tensors = SPELLINGS.get(family, (as_it_is, as_it_is))
+        weights.write(folder, spelled_tensors)
+        stated = dict(spelled_config(stated), **written, architectures=[architecture])
         (folder / "config.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n")
         print(family, sum(p.numel() for p in model.parameters()), "parameters", flush=True)
         save_file(golden_of(model, ids, block), folder / "golden.safetensors")

@@ -1,26 +1,34 @@
 #!/usr/bin/env python3
 """Tiny random checkpoints and their fp32 logits, made by transformers: tests/golden/<family>/.
 
+  pip install transformers==5.23.0 torch==2.11.0
   python3 tools/golden/make_golden.py --out tests/golden
 
-Every value is exact in bf16, so a checkpoint stored in bf16 is the network that made the logits.
+formula.py gives the weights. Every value is exact in bf16, so a checkpoint stored in bf16 is the network that made the
+logits. A folder <family>_released has the same network in the layout of released files, and no logits of its own.
 """
 import argparse
 import json
-import shutil
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-BASE = dict(vocab_size=512, hidden_size=96, intermediate_size=160, num_attention_heads=4, num_key_value_heads=2,
+from formula import given_weights
+
+VOCAB = 272
+BASE = dict(vocab_size=VOCAB, hidden_size=96, intermediate_size=160, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=256)
 GDN = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=16,
            linear_conv_kernel_dim=4)
 MOE = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=48)
 ROPE_35 = dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25, mrope_interleaved=True,
                mrope_section=[2, 1, 1])
+
+# Another network of these shapes, where float32 and bfloat16 implementations seldom choose different experts: one other
+# expert is a step and no rounding, which no tolerance tells from a fault.
+STREAMS = {"qwen3_moe": "qwen3_moe 1", "qwen3_next": "qwen3_next 8", "qwen3_5_moe": "qwen3_5_moe 1"}
 
 
 def rope(theta, **more):
@@ -46,27 +54,6 @@ FAMILIES = {
 }
 
 
-def randomise(model):
-    generator = torch.Generator().manual_seed(1234)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if name.endswith("A_log"):
-                p.copy_(torch.rand(p.shape, generator=generator) * 2 - 1)
-            elif p.ndim == 1:
-                p.add_(torch.randn(p.shape, generator=generator) * 0.1)
-            elif "conv1d" in name:
-                p.copy_(torch.randn(p.shape, generator=generator) * 0.5)
-            else:
-                p.copy_(torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5)
-            p.copy_(p.bfloat16().float())
-
-
-def to_disk(tensors):
-    """bf16 where released checkpoints have bf16, float32 where they have float32."""
-    f32 = ("A_log", "linear_attn.norm.weight")
-    return {n: (t.float() if n.endswith(f32) else t.bfloat16()).contiguous() for n, t in tensors.items()}
-
-
 def save_golden(model, folder, ids):
     with torch.no_grad():
         logits = model(input_ids=ids[None]).logits[0]
@@ -81,11 +68,15 @@ def save_golden(model, folder, ids):
     save_file(dict(input_ids=ids, logits=logits.contiguous()), folder / "golden.safetensors")
 
 
-def released_layout(source, folder, architecture, model_type):
-    """The layout of released Qwen3.5 files: text_config, model.language_model., stacked experts, vision and MTP."""
-    folder.mkdir(parents=True, exist_ok=True)
+SKIPPED = ("model.visual.patch_embed.proj.weight", "model.visual.blocks.0.norm1.weight", "model.visual.merger.norm.weight",
+           "mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.input_layernorm.weight",
+           "mtp.layers.0.self_attn.q_proj.weight")  # by the loader: neither shape nor value matters
+
+
+def released_tensors(stored):
+    """Released Qwen3.5 files: model.language_model., stacked experts, vision and MTP."""
     tensors, experts = {}, {}
-    for name, t in load_file(source / "model.safetensors").items():
+    for name, t in stored.items():
         renamed = name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
         if ".mlp.experts." in renamed and renamed.split(".mlp.experts.")[1][0].isdigit():
             head, tail = renamed.split(".mlp.experts.")
@@ -95,42 +86,45 @@ def released_layout(source, folder, architecture, model_type):
             tensors[renamed] = t
     for head, parts in experts.items():
         stack = {part: torch.stack([by_index[i] for i in sorted(by_index)]) for part, by_index in parts.items()}
-        tensors[f"{head}.mlp.experts.gate_up_proj"] = torch.cat([stack["gate_proj"], stack["up_proj"]], 1).contiguous()
-        tensors[f"{head}.mlp.experts.down_proj"] = stack["down_proj"].contiguous()
-    for name in ("model.visual.patch_embed.proj.weight", "model.visual.blocks.0.norm1.weight",
-                 "model.visual.merger.norm.weight", "mtp.fc.weight", "mtp.norm.weight",
-                 "mtp.layers.0.input_layernorm.weight", "mtp.layers.0.self_attn.q_proj.weight"):
-        tensors[name] = torch.zeros(4, dtype=torch.bfloat16)  # the loader skips them: neither shape nor value matters
-    save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
-    text = json.loads((source / "config.json").read_text())
+        tensors[f"{head}.mlp.experts.gate_up_proj"] = torch.cat([stack["gate_proj"], stack["up_proj"]], 1)
+        tensors[f"{head}.mlp.experts.down_proj"] = stack["down_proj"]
+    norm = next(t for name, t in stored.items() if name == "model.norm.weight")
+    return tensors | {name: norm for name in SKIPPED}
+
+
+def released_config(text, architecture, model_type):
     config = dict(architectures=[architecture], model_type=model_type, text_config=text,
                   tie_word_embeddings=text.pop("tie_word_embeddings"), vision_config=dict(depth=0))
     text.pop("architectures", None)
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    shutil.copy(source / "golden.safetensors", folder / "golden.safetensors")
+    return config
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--out", type=Path, default=Path("tests/golden"))
+    ap.add_argument("--only", nargs="*", default=list(FAMILIES))
     args = ap.parse_args()
-    ids = torch.randint(0, 512, (77,), generator=torch.Generator().manual_seed(7))
-    for family, (cls, fields) in FAMILIES.items():
+    torch.set_num_threads(1)
+    ids = torch.randint(0, VOCAB, (77,), generator=torch.Generator().manual_seed(7))
+    for family in args.only:
+        cls, fields = FAMILIES[family]
         name = "TextConfig" if cls.startswith("Qwen3_5") else "Config"
         config = getattr(transformers, cls + name)(**fields)
-        config._attn_implementation = "eager"
-        model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
-        randomise(model)
+        model, weights = given_weights(getattr(transformers, cls + "ForCausalLM"), config,
+                                       STREAMS.get(family, family))
         folder = args.out / family
-        model.save_pretrained(folder)
-        save_file(to_disk(load_file(folder / "model.safetensors")), folder / "model.safetensors",
-                  metadata=dict(format="pt"))
+        folder.mkdir(parents=True, exist_ok=True)
+        model.config.save_pretrained(folder)
+        weights.write(folder)
         save_golden(model, folder, ids)
-        (folder / "generation_config.json").unlink(missing_ok=True)
         print(family, sum(p.numel() for p in model.parameters()), "parameters", flush=True)
-    released_layout(args.out / "qwen3_5", args.out / "qwen3_5_released", "Qwen3_5ForConditionalGeneration", "qwen3_5")
-    released_layout(args.out / "qwen3_5_moe", args.out / "qwen3_5_moe_released", "Qwen3_5MoeForConditionalGeneration",
-                    "qwen3_5_moe")
+        if cls.startswith("Qwen3_5"):
+            released = args.out / f"{family}_released"
+            released.mkdir(exist_ok=True)
+            weights.write(released, released_tensors)
+            text = json.loads((folder / "config.json").read_text())
+            stated = released_config(text, cls + "ForConditionalGeneration", family)
+            (released / "config.json").write_text(json.dumps(stated, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from make_diffusion_golden import FAMILIES, LLADA_TENSORS, MASK, additive
+import formula
+from llada_files import LLADA_TENSORS
+from make_diffusion_golden import FAMILIES, MASK, additive
 
 MARGIN = 1e-4
 LLADA2_NAMES = [("model.word_embeddings", "model.embed_tokens"), (".attention.dense", ".self_attn.o_proj"),
@@ -51,7 +53,7 @@ def native(folder, family):
     config = getattr(transformers, cls + "Config")(**fields)
     config._attn_implementation = "eager"
     model = getattr(transformers, cls + "ForCausalLM")(config).eval().float()
-    tensors = {name: t.float() for name, t in renamed(family, load_file(folder / "model.safetensors"), fields)}
+    tensors = dict(renamed(family, formula.read(folder), fields))
     if any("experts.0." in name for name in tensors):  # the class holds them stacked
         tensors = stacked(tensors, model.state_dict())
     missing, unexpected = model.load_state_dict(tensors, strict=False)
@@ -441,8 +443,9 @@ def main():
             tokens = text.ids[length:text.limit]
             print(strategy, family, options, f"{length}: {len(tokens)} tokens in {len(text.passes)} passes,",
                   f"{sum(map(len, text.passes)) - len(tokens)} edits, closest {text.closest:.1e}, prompt {attempt}", flush=True)
-            lines.append(json.dumps(dict(strategy=strategy, checkpoint=family, **options, prompt=prompt.tolist(), eos=eos,
-                                         threshold=threshold, max_tokens=gen, tokens=tokens, passes=text.passes)))
+            case = dict(strategy=strategy, checkpoint=family, **options, prompt=prompt.tolist(), eos=eos,
+                        threshold=threshold, max_tokens=gen, tokens=tokens, passes=text.passes)
+            lines.append(json.dumps(case, separators=(",", ":")))
     args.out.write_text("[" + ",\n ".join(lines) + "]\n")
 
 

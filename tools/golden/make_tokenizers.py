@@ -2,20 +2,22 @@
 """Makes the fixtures of the tokenizer tests: tiny tokenizers, strings, and the ids that the `tokenizers` package gives.
 
   pip install tokenizers==0.23.3
-  tools/golden/make_tokenizers.py --books DIR --out tests/golden/tokenizers
+  tools/golden/make_tokenizers.py [--books DIR] --out tests/golden/tokenizers
+  tools/golden/make_tokenizers.py --out tests/golden/tokenizers --show llama3 123   what the package says of a string
 
 Per family a BPE of about 2,300 tokens is trained with the normalizer, pattern and post-processor of the released
-models: byte-level, but for Gemma's, which is over characters with bytes to fall back on. Files (little endian):
+models: byte-level, but for Gemma's, which is over characters with bytes to fall back on. Only with --books are tokenizers
+trained and strings drawn anew; without it those of --out are read. Of Gemma's alphabet the trainer may drop other characters
+each time, where several are as rare as the last that it keeps. Files (little endian):
   <family>.json   tokenizer.json
-  strings.bin     per string: u16 length, raw bytes; they need not be UTF-8
-  <family>.bin    per string: u16 count of ids | 0x8000 if the next list is present, u16 ids...; [u16 count, u16 ids...:
-                  the ids with special tokens read as text, where they differ]; u32 FNV-1a of the decoded text;
-                  u32 FNV-1a of it without special tokens
-                  then kRandomLists times: u16 count, u16 ids..., u32, u32: ids at random, which need not be UTF-8
   deepseek_coder  the vocabulary of llada.json behind DeepSeek-Coder's steps, and an unk_token
   dream/          vocab.json, merges.txt and tokenizer_config.json of the tokenizer in qwen2.json
-Families of COMPACT keep hashes alone. <family>.bin has per string u32 FNV-1a of both lists as bytes (u16 count,
-u16 ids..., each), u32 of both texts, one behind the other; then the random lists with one u32 each.
+  strings.bin     per string: u16 length, raw bytes; they need not be UTF-8
+  lists.bin       per list of ids: u16 count, u16 draws; the texts of the ids need not be UTF-8
+  <family>.bin    u16 size of the vocabulary; per string a u32 FNV-1a of its two lists of ids (without and with special tokens
+                  read as text) as u16 count, u16 ids..., and of the first list's two texts (with and without special
+                  tokens), one behind the other; per list of ids the u32 FNV-1a of its two texts. A draw is an odd number's
+                  half, modulo the size, or an even one's, modulo 256.
 The package sees a string as bytes.decode("utf-8", "replace"), which is what the C++ tokenizer promises.
 """
 
@@ -27,7 +29,7 @@ import struct
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-NUM_STRINGS, NUM_RANDOM_LISTS, VOCAB = 20000, 2000, 2300
+NUM_STRINGS, NUM_LISTS, VOCAB = 20000, 2000, 2300
 TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 QWEN2 = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL
@@ -38,7 +40,7 @@ LING = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 SEED_CODER = CONTRACTIONS + r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + TAIL
-COMPACT = ("llada", "llada2", "stable_diffcoder", "gemma")
+FAMILIES = ("qwen2", "qwen3_5", "llama3", "gpt2", "llada", "llada2", "stable_diffcoder", "gemma")
 BOS = {
     "llama3": "<|begin_of_text|>",
     "llada": "<|startoftext|>",
@@ -306,16 +308,6 @@ def deepseek_coder(file):
     return tok
 
 
-def write(out, name, tok, **options):
-    file = json.loads(tok.to_str())
-    if name == "gpt2":  # the older spelling of merges
-        file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
-    text = json.dumps(file, ensure_ascii=False, separators=(",", ":"))
-    (out / f"{name}.json").write_text(text, encoding="utf-8")
-    (out / f"{name}.bin").write_bytes(golden(tok, **options))
-    print(name, tok.get_vocab_size())
-
-
 def fnv1a(text):
     h = 0x811C9DC5
     for byte in text if isinstance(text, bytes) else text.encode("utf-8"):
@@ -323,38 +315,38 @@ def fnv1a(text):
     return h
 
 
-def pack_ids(ids, flag=0):
-    return struct.pack(f"<H{len(ids)}H", len(ids) | flag, *ids)
+def packed(items):
+    return struct.pack(f"<H{len(items)}H", len(items), *items)
 
 
-def decoded(tok, ids):
-    return b"".join(struct.pack("<I", fnv1a(tok.decode(ids, skip_special_tokens=skip))) for skip in (False, True))
-
-
-def texts_hash(tok, ids):
-    return struct.pack("<I", fnv1a("".join(tok.decode(ids, skip_special_tokens=skip) for skip in (False, True))))
-
-
-def golden(tok, strings, rng, compact):
-    out = []
+def lists_of(tok, strings):
+    """The ids of each string, and those with special tokens read as text."""
     texts = [s.decode("utf-8", "replace") for s in strings]
     tok.encode_special_tokens = True
-    plain = [e.ids for e in tok.encode_batch(texts)]
+    as_text = [e.ids for e in tok.encode_batch(texts)]
     tok.encode_special_tokens = False
-    for encoding, as_text in zip(tok.encode_batch(texts), plain):
-        ids = encoding.ids
-        if compact:
-            out += [struct.pack("<I", fnv1a(pack_ids(ids) + pack_ids(as_text))), texts_hash(tok, ids)]
-            continue
-        out.append(pack_ids(ids, 0x8000 if as_text != ids else 0))
-        if as_text != ids:
-            out.append(pack_ids(as_text))
-        out.append(decoded(tok, ids))
+    return [(e.ids, plain) for e, plain in zip(tok.encode_batch(texts), as_text)]
+
+
+def texts_of(tok, ids):
+    return [tok.decode(ids, skip_special_tokens=skip) for skip in (False, True)]
+
+
+def golden(tok, strings, lists):
     size = tok.get_vocab_size()
-    for _ in range(NUM_RANDOM_LISTS):
-        ids = [rng.randrange(256 if rng.random() < 0.5 else size) for _ in range(rng.randint(1, 12))]
-        out += [pack_ids(ids), texts_hash(tok, ids) if compact else decoded(tok, ids)]
-    return b"".join(out)
+    hashed = [packed(ids) + packed(as_text) + "".join(texts_of(tok, ids)).encode() for ids, as_text in lists_of(tok, strings)]
+    for draws in lists:
+        hashed.append("".join(texts_of(tok, [draw // 2 % (size if draw % 2 else 256) for draw in draws])).encode())
+    return struct.pack("<H", size) + b"".join(struct.pack("<I", fnv1a(data)) for data in hashed)
+
+
+def read_strings(path):
+    data, strings, at = path.read_bytes(), [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<H", data, at)
+        strings.append(data[at + 2 : at + 2 + length])
+        at += 2 + length
+    return strings
 
 
 def save_slow(tok, folder):
@@ -371,14 +363,10 @@ def save_slow(tok, folder):
     write("tokenizer_config.json", json.dumps(config, **compactly))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--books", type=pathlib.Path, required=True, help="a folder of .txt files")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    args = parser.parse_args()
+def train(books, out):
     rng = random.Random(1)
-    lines = training_text(args.books, rng)
-    book = (args.books / "Grimms-Fairy-Tales.txt").read_text(encoding="utf-8")[5000:300000]
+    lines = training_text(books, rng)
+    book = (books / "Grimms-Fairy-Tales.txt").read_text(encoding="utf-8")[5000:300000]
     fixed = [
         b"",
         b" ",
@@ -390,15 +378,43 @@ def main():
         b"\r\n" * 99,
     ]
     strings = fixed + [make_string(rng, book) for _ in range(NUM_STRINGS - len(fixed))]
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "strings.bin").write_bytes(b"".join(struct.pack("<H", len(s)) + s for s in strings))
-    for family in ("qwen2", "qwen3_5", "llama3", "gpt2") + COMPACT:
+    (out / "strings.bin").write_bytes(b"".join(struct.pack("<H", len(s)) + s for s in strings))
+    for family in FAMILIES:
         tok = build(family, lines)
         if family == "qwen2":
-            save_slow(tok, args.out / "dream")
-        write(args.out, family, tok, strings=strings, rng=rng, compact=family in COMPACT)
-    tok = deepseek_coder(json.loads((args.out / "llada.json").read_text(encoding="utf-8")))
-    write(args.out, "deepseek_coder", tok, strings=strings, rng=random.Random(2), compact=True)
+            save_slow(tok, out / "dream")
+        file = json.loads(tok.to_str())
+        if family == "gpt2":  # the older spelling of merges
+            file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
+        text = json.dumps(file, ensure_ascii=False, separators=(",", ":"))
+        (out / f"{family}.json").write_text(text, encoding="utf-8")
+    coder = json.loads(deepseek_coder(json.loads((out / "llada.json").read_text(encoding="utf-8"))).to_str())
+    text = json.dumps(coder, ensure_ascii=False, separators=(",", ":"))
+    (out / "deepseek_coder.json").write_text(text, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--books", type=pathlib.Path, help="a folder of .txt files")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--show", nargs=2, metavar=("FAMILY", "STRING"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.books:
+        train(args.books, args.out)
+    strings = read_strings(args.out / "strings.bin")
+    if args.show:
+        tok, string = Tokenizer.from_file(str(args.out / f"{args.show[0]}.json")), strings[int(args.show[1])]
+        for ids in lists_of(tok, [string])[0]:
+            print(string, *(f"{i}={tok.id_to_token(i)}" for i in ids), *map(repr, texts_of(tok, ids)))
+        return
+    rng = random.Random(2)
+    lists = [[rng.randrange(1 << 16) for _ in range(rng.randint(1, 12))] for _ in range(NUM_LISTS)]
+    (args.out / "lists.bin").write_bytes(b"".join(map(packed, lists)))
+    for family in (*FAMILIES, "deepseek_coder"):
+        tok = Tokenizer.from_file(str(args.out / f"{family}.json"))
+        (args.out / f"{family}.bin").write_bytes(golden(tok, strings, lists))
+        print(family, tok.get_vocab_size())
 
 
 if __name__ == "__main__":
