@@ -330,7 +330,7 @@ TEST(LLM, ScoresAreLogProbabilitiesOverTheModelsWholeVocabulary) {
 TEST(LLM, AStopTextMayBeASpecialTokenWhichNoTextShows) {
   const test::TempDir folder;
   std::vector<std::string> added = {"<begin>"};
-  const int32_t vocab = 512;
+  const int32_t vocab = 272;
   while (std::ssize(added) < vocab - 256) added.push_back(str("<", added.size(), ">"));
   LLM llm(random_model(folder, added), random_options());
   ASSERT_EQ(llm.model_info().vocab_size, vocab);
@@ -355,10 +355,10 @@ TEST(LLM, AStopTextMayBeASpecialTokenWhichNoTextShows) {
 
 TEST(LLM, AnEndTokenThatTheTokenizerLacksIsWarnedOf) {
   const test::TempDir folder;
-  std::filesystem::create_symlink(kRoot / "tests" / "golden" / "llama" / "model.safetensors",
+  std::filesystem::create_symlink(testing_support::golden_folder("llama") / "model.safetensors",
                                   folder / "model.safetensors");
   random_model(folder, {"<begin>"});
-  test::write_file(folder / "generation_config.json", R"({"eos_token_id": [3, 300, 9999], "top_k": -5})");
+  test::write_file(folder / "generation_config.json", R"({"eos_token_id": [3, 270, 9999], "top_k": -5})");
   std::vector<std::string> warnings;
   LLMOptions o = options(1);
   o.max_model_len = 64;
@@ -366,13 +366,13 @@ TEST(LLM, AnEndTokenThatTheTokenizerLacksIsWarnedOf) {
     if (level == LogLevel::kWarning) warnings.emplace_back(text);
   };
   const LLM llm(folder.path(), o);
-  EXPECT_EQ(llm.model_info().eos_ids, (std::vector<int32_t>{2, 3, 300}));
+  EXPECT_EQ(llm.model_info().eos_ids, (std::vector<int32_t>{2, 3, 270}));
   EXPECT_EQ(llm.default_params().top_k, 0);
   const auto warned = [&warnings](std::string_view what) {
     return std::ranges::count_if(warnings, [what](const std::string& w) { return w.find(what) != w.npos; });
   };
-  EXPECT_EQ(warned("the end token 300 is never chosen: the tokenizer has ids below 257"), 1);
-  EXPECT_EQ(warned("generation_config.json: eos_token_id[2] is 9999, expected 0 to 511"), 1);
+  EXPECT_EQ(warned("the end token 270 is never chosen: the tokenizer has ids below 257"), 1);
+  EXPECT_EQ(warned("generation_config.json: eos_token_id[2] is 9999, expected 0 to 271"), 1);
   EXPECT_EQ(warned("generation_config.json: top_k is -5"), 1);
 }
 
@@ -383,8 +383,8 @@ TEST(LLM, StopTokensThatAreNeverChosenAreRefused) {
     return testing_support::refusal_of([&] { complete(llm, "a", {.stop_token_ids = {id}}); }).sentence;
   };
   EXPECT_EQ(refusal(-1), "stop_token_ids: -1, expected 0 or more");
-  EXPECT_EQ(refusal(300), "stop_token_ids: 300 is never chosen: the tokenizer has ids below 257");
-  EXPECT_EQ(refusal(512), "stop_token_ids: 512 is outside the model's vocabulary of 512");
+  EXPECT_EQ(refusal(270), "stop_token_ids: 270 is never chosen: the tokenizer has ids below 257");
+  EXPECT_EQ(refusal(272), "stop_token_ids: 272 is outside the model's vocabulary of 272");
 }
 
 // It was found after gigabytes of weights.
