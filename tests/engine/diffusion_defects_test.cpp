@@ -119,8 +119,9 @@ TEST_P(CudaDiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStr
   expect_decisions_of_their_own(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
 }
 
+// In strict mode, which alone promises that company changes no bit: a draw may lie as near to a boundary as it likes.
 TEST_P(DiffusionDefects, B27_ASeedDecidesEverything) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
   const auto run = [&](uint64_t seed, int32_t others) {
     SamplingParams params = greedy(16, 0.05f);
     params.temperature = 1;
