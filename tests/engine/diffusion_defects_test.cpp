@@ -121,14 +121,15 @@ TEST_P(CudaDiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStr
 
 // In strict mode, which alone promises that company changes no bit: a draw may lie as near to a boundary as it likes.
 TEST_P(DiffusionDefects, B27_ASeedDecidesEverything) {
-  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
+  const OpContext strict{.threads = 1, .determinism = Determinism::kStrict};
+  const auto model = golden(GetParam().family, DType::kF32, strict);
   const auto run = [&](uint64_t seed, int32_t others) {
     SamplingParams params = greedy(16, 0.05f);
     params.temperature = 1;
     params.seed = seed;
     std::vector<Request> requests = {{prompt_of(9), params}};
     for (int32_t i = 0; i < others; ++i) requests.push_back({prompt_of(12, i), params});
-    return decode(*model, config_of(GetParam().strategy, 4), requests).front().ids();
+    return decode(*model, config_of(GetParam().strategy, 4, strict), requests).front().ids();
   };
   EXPECT_EQ(run(1, 0), run(1, 0));
   EXPECT_EQ(run(1, 0), run(1, 2));

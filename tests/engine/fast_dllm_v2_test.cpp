@@ -60,7 +60,8 @@ SubBlocksDecoded decode_sub_blocks(const ToyScript& script, const EngineConfig& 
 }
 
 TEST(FastDLLMv2, ThePassesOfTheSpecificationsExample) {
-  const SubBlocksDecoded r = decode_sub_blocks(kScript, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r =
+      decode_sub_blocks(kScript, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(40, 50));
   EXPECT_EQ(r.passes.at(Pass::kInit), 7);  // the first of them runs the prompt, too
   EXPECT_EQ(r.passes.at(Pass::kRefine), 12);
@@ -94,8 +95,8 @@ TEST(FastDLLMv2, ABlockOfAnotherSizeHasTheModelsPartsOrTheLargestThatDivideBoth)
 TEST(FastDLLMv2, B08_TheLastBlockIsCutAndAnAlignedPromptsLastRowGivesTheFirstToken) {
   for (const int32_t prompt_len : {1, 31, 32, 33, 64}) {
     for (const int32_t max_tokens : {1, 7, 26, 32, 33}) {
-      const SubBlocksDecoded r =
-          decode_sub_blocks(kScript, fast_config_of(1, 128), {prompt_len}, {.max_tokens = max_tokens, .temperature = 0});
+      const SubBlocksDecoded r = decode_sub_blocks(kScript, fast_config_of(1, 128), {prompt_len},
+                                                   {.max_tokens = max_tokens, .temperature = 0});
       EXPECT_EQ(r.ids.at(1), ToyDiffusionModel::tokens(prompt_len, max_tokens)) << prompt_len << ", " << max_tokens;
     }
   }
@@ -147,7 +148,8 @@ TEST(FastDLLMv2, ThePublishedLoopHasNoBlockCacheUnlessAskedAndStoresWhatItRuns) 
 TEST(FastDLLMv2, B07_NothingBehindAnEndTokenIsDenoised) {
   ToyScript script = kScript;
   script.eos_at = 41;
-  const SubBlocksDecoded r = decode_sub_blocks(script, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
+  const SubBlocksDecoded r =
+      decode_sub_blocks(script, fast_config_of(1, 128), {40}, {.max_tokens = 50, .temperature = 0});
   EXPECT_EQ(r.ids.at(1).size(), 2u);
   EXPECT_EQ(r.steps.size(), 1u);
 }

@@ -167,17 +167,18 @@ TEST(MultiBDEdit, TheTokenOnTheLeftIsDiscouragedWithinABlockAlone) {
   SamplingParams params{.max_tokens = 9, .temperature = 0};
   params.decoding.copy_penalty = 2;
   int32_t firsts = 0, others = 0;
-  decode_refined({}, refining_config_of("multi_bd_edit", 2), prompt_of(6), params, [&](const Sequence& s, const StepPlan& plan) {
-    for (const SampleRow& row : plan.sample) {
-      if (row.position % 4 == 0) {
-        EXPECT_FALSE(row.discouraged_id) << row.position;
-        ++firsts;
-      } else {  // the prompt's last token too
-        EXPECT_EQ(row.discouraged_id, s.tokens[static_cast<size_t>(row.position) - 1]) << row.position;
-        ++others;
-      }
-    }
-  });
+  decode_refined({}, refining_config_of("multi_bd_edit", 2), prompt_of(6), params,
+                 [&](const Sequence& s, const StepPlan& plan) {
+                   for (const SampleRow& row : plan.sample) {
+                     if (row.position % 4 == 0) {
+                       EXPECT_FALSE(row.discouraged_id) << row.position;
+                       ++firsts;
+                     } else {  // the prompt's last token too
+                       EXPECT_EQ(row.discouraged_id, s.tokens[static_cast<size_t>(row.position) - 1]) << row.position;
+                       ++others;
+                     }
+                   }
+                 });
   EXPECT_GT(firsts, 0);
   EXPECT_GT(others, 0);
 }
@@ -187,7 +188,8 @@ TEST(Refining, NoTextChangesForEver) {
     SamplingParams params{.max_tokens = 12, .temperature = 0};
     params.decoding = {.threshold = 0.99f, .max_edits = 3};
     if (reads_option(strategy, DecodingOption::kEditThreshold)) params.decoding.edit_threshold = 0;
-    EXPECT_EQ(decode_refined({.fickle = true}, refining_config_of(strategy, 2), prompt_of(6), params).size(), 12u) << strategy;
+    EXPECT_EQ(decode_refined({.fickle = true}, refining_config_of(strategy, 2), prompt_of(6), params).size(), 12u)
+        << strategy;
   }
 }
 
