@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kBatchOutput = 128;
 
-EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len) {
+EngineConfig batch_config(const LLM& llm, int32_t requests, int32_t input_len) {
   EngineConfig config = llm.config();
   const int32_t page = config.runner.page_size, context = input_len + kBatchOutput;
   config.max_requests = requests, config.max_context_len = context;
@@ -48,7 +48,7 @@ void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
   HR_REQUIRE(!llm.model_info().diffusion, ErrorCode::kInvalidArgument,
              "bench model: --parallel is for models that decide one token at a time; bench blocks and canvases measure "
              "those that denoise");
-  Engine engine(llm.model(), config_for(llm, requests, input_len));
+  Engine engine(llm.model(), batch_config(llm, requests, input_len));
   const SamplingParams likely{
       .max_tokens = kBatchOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
   SamplingParams drawn = likely;

@@ -34,7 +34,7 @@ SamplingParams scripted_draws(int32_t block_size) {
   return params;
 }
 
-EngineConfig config_for(const LLM& llm, int32_t requests, int32_t input_len, int32_t block_size) {
+EngineConfig blocks_config(const LLM& llm, int32_t requests, int32_t input_len, int32_t block_size) {
   EngineConfig config = llm.config();
   const int32_t page = config.runner.page_size, context = input_len + kBlocksOutput + 2 * block_size;
   config.vocab = llm.model_info().vocab_size;  // made-up models have a tokenizer of bytes
@@ -223,7 +223,7 @@ void bench_blocks(LLM& llm, std::vector<int32_t> counts, int32_t input_len) {
   const DeviceLimits limits = measured_limits(runtime, llm.config().runner.context);
   const int32_t block_size = llm.model_info().diffusion ? llm.model_info().diffusion->block_size : 1;
   for (const int32_t requests : counts) {
-    Engine engine(llm.model(), config_for(llm, requests, input_len, block_size));
+    Engine engine(llm.model(), blocks_config(llm, requests, input_len, block_size));
     Measured m;
     measure_engine(engine, requests, input_len, scripted(block_size), m);
     measure_engine(engine, requests, input_len, scripted_draws(block_size), m);

@@ -17,7 +17,7 @@ constexpr int32_t kCanvasOutput = 64, kContext = 1024;
 constexpr int32_t kCanvasSteps = 12;  // at most, of a canvas that is denoised anew in each of them
 constexpr int32_t kPrompts[] = {64, 192, 448};
 
-EngineConfig config_for(const LLM& llm, const std::string& strategy, RunnerConfig::Graphs graphs) {
+EngineConfig canvas_config(const LLM& llm, const std::string& strategy, RunnerConfig::Graphs graphs) {
   EngineConfig config = llm.config();
   config.strategy = strategy;
   config.vocab = 0;  // the model's: random weights come without a tokenizer
@@ -83,7 +83,7 @@ void bench_canvases(LLM& llm) {
   for (const std::string& strategy : strategies) {
     for (const auto graphs : {RunnerConfig::Graphs::kOff, RunnerConfig::Graphs::kPreferred}) {
       const auto start = Clock::now();
-      Engine engine(llm.model(), config_for(llm, strategy, graphs));
+      Engine engine(llm.model(), canvas_config(llm, strategy, graphs));
       const double start_s = seconds_since(start);
       const auto& failed = engine.runner().failed_capture();
       HR_REQUIRE(!failed, ErrorCode::kOutOfMemory, "bench canvases: there are no graphs to measure: ", *failed);

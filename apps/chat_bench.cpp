@@ -26,7 +26,7 @@ struct Turn {
   int32_t num_reused = 0;
 };
 
-Turn run(Engine& engine, const Ids& prompt, int32_t max_tokens) {
+Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
   Turn turn;
   const auto start = std::chrono::steady_clock::now();
   engine.add(prompt, {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
@@ -50,10 +50,10 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
   int32_t num_reused = 0, num_tokens = 0;
   for (int32_t round = 0; round < kRounds; ++round) {
     Ids text = made_up(round, config.vocab);
-    const Ids said = run(engine, text, kSaid).said, next = made_up(round + kRounds, config.vocab);
+    const Ids said = run_turn(engine, text, kSaid).said, next = made_up(round + kRounds, config.vocab);
     text.insert(text.end(), said.begin(), said.end());
     text.insert(text.end(), next.begin(), next.end());
-    const Turn second = run(engine, text, 1);
+    const Turn second = run_turn(engine, text, 1);
     seconds.push_back(second.first_token_s);
     num_reused = second.num_reused;
     num_tokens = static_cast<int32_t>(text.size());

@@ -50,7 +50,7 @@ std::string option_here(const CLI::App& command, const std::string& name) {
   return has_option(command, same) ? same : name;
 }
 
-// Of 64 bits; people who ask for any seed want another one each time.
+// Returns a random seed of 64 bits, so that --seed -1 draws another text each time.
 std::string drawn_seed() {
   std::random_device device;
   return std::to_string((uint64_t{device()} << 32) | device());

@@ -52,8 +52,8 @@ class WordReader {
 // `arguments` in the names that headrace has for options and values (WordReader::in_our_words).
 std::vector<std::string> in_our_words(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// What a program's help is asked for with: "help generate" as "generate --help", "version" as "--version"; other
-// arguments stay, and none ask for help.
+// Turns the commands "help generate" and "version" into "generate --help" and "--version". No arguments at all become
+// "--help". Other arguments stay.
 std::vector<std::string> with_help_options(const std::vector<std::string>& arguments);
 
 // The option's first long name, "--max-tokens", or what it has in its place.

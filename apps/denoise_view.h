@@ -14,7 +14,7 @@ namespace headrace::app {
 class DenoiseView {
  public:
   enum class Colours : unsigned char { kYes, kNo };
-  // What a terminal does with its lines when its width changes: most break long ones anew, some keep or cut rows.
+  // Whether the terminal breaks long lines anew when its width changes. Most do; some keep or cut rows.
   enum class Reflow : unsigned char { kYes, kNo };
   // `tokenizer` is not owned.
   DenoiseView(const Tokenizer& tokenizer, TerminalSize terminal, Colours colours, Reflow reflow = Reflow::kYes)

@@ -8,7 +8,7 @@ namespace headrace::app {
 constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
 constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells count it
 
-// What `body` returns; of an exception its status, after one sentence on standard error.
+// Runs `body` and returns its status. An exception becomes one sentence on standard error and its own status.
 int guarded(const std::function<int()>& body);
 
 }  // namespace headrace::app

@@ -1,4 +1,4 @@
-// What doctor says of this machine's GPUs.
+// The GPUs of this machine, as doctor reports them.
 #pragma once
 #include <cstdint>
 #include <string>

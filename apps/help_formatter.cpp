@@ -14,7 +14,7 @@
 namespace headrace::app {
 namespace {
 
-// Where the right column begins: a third of a line, and no further than in 80 columns.
+// Returns the column where descriptions begin: a third of a line, at most where it is in 80 columns.
 size_t indent_of(size_t columns) { return std::min<size_t>(26, columns / 3); }
 
 // `text` broken between words, its first line beginning at column `at` and the others at `indent`.

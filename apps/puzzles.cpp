@@ -189,21 +189,21 @@ std::string table(const Outcome& outcome) {
   return out;
 }
 
-std::string json_of(const PuzzleScore& s) {
+std::string scores_json(const PuzzleScore& s) {
   return fmt::format(
       R"("items": {}, "exact": {:.4f}, "forwards": {}, "tokens": {}, "tokens_per_forward": {:.3f}, "tokens_per_s": {:.1f})",
       s.items, s.accuracy(), s.forwards, s.tokens, s.tokens_per_forward(), s.tokens_per_s());
 }
 
-std::string json_of(const Outcome& outcome) {
+std::string scores_json(const Outcome& outcome) {
   std::vector<std::string> entries;
   for (const PuzzleRun& r : outcome.runs) {
     std::vector<std::string> tasks;
     for (const auto& [task, score] : r.tasks)
-      tasks.push_back(fmt::format("{}: {{{}}}", json_string(task), json_of(score)));
+      tasks.push_back(fmt::format("{}: {{{}}}", json_string(task), scores_json(score)));
     entries.push_back(fmt::format(R"({{"strategy": {}, "threshold": {}, {}, "tasks": {{{}}}}})",
                                   json_string(r.strategy), r.threshold ? fmt::format("{:g}", *r.threshold) : "null",
-                                  json_of(r.all()), fmt::join(tasks, ", ")));
+                                  scores_json(r.all()), fmt::join(tasks, ", ")));
   }
   return fmt::format("{{\"complete\": {}, \"runs\": [{}]}}\n", outcome.complete(), fmt::join(entries, ",\n  "));
 }
@@ -266,7 +266,7 @@ int eval_puzzles(const PuzzleFlags& flags, Output output) {
   std::optional<OutputFile> svg;
   if (!flags.svg.empty()) svg.emplace(flags.svg);
   const Outcome outcome = run_all(flags, model_directory(flags.model, "puzzle-diffusion"));
-  write_out(output == Output::kJson ? json_of(outcome) : table(outcome));
+  write_out(output == Output::kJson ? scores_json(outcome) : table(outcome));
   if (svg) svg->write(curve(outcome.runs));
   return outcome.complete() ? 0 : kInterrupted;
 }

@@ -36,7 +36,7 @@ struct Cache {
 };
 
 // 256 MiB of cache, read once per call.
-Result decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping) {
+Result attention_decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping) {
   const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
   const int64_t kv_heads = cache.k.dim(1);
   const Tensor q = filled(DType::kBF16, {batch, kHeads, kHeadDim}),
@@ -95,8 +95,8 @@ void run_attention_bench(const BenchContext& context, const Report& report) {
   LimitBeside read([&] { return read_bandwidth(context.op.threads); });
   for (const auto& [tokens, kv_heads] : {std::pair(8192, kKVHeads), std::pair(16384, kFewKVHeads)}) {  // 256 MiB each
     const Cache cache(8, tokens, kv_heads);
-    report(read.counted(decode(context, cache, HeadGrouping::kGrouped)));
-    report(read.counted(decode(context, cache, HeadGrouping::kPerHead)));
+    report(read.counted(attention_decode(context, cache, HeadGrouping::kGrouped)));
+    report(read.counted(attention_decode(context, cache, HeadGrouping::kPerHead)));
   }
   LimitBeside matrix([&] { return matrix_rate(context.op.threads); });
   report(matrix.counted(attention_prefill(context)));

@@ -43,7 +43,7 @@ struct Inputs {
 };
 
 // Batch 8; the states of 24 layers are 384 MiB.
-Result decode(const BenchContext& context) {
+Result gdn_decode(const BenchContext& context) {
   constexpr int32_t kBatch = 8, kLayers = 24;
   const Tensor states = Tensor::zeros(DType::kF32, {kLayers, kBatch, kValueHeads, kStateDim, kStateDim});
   const Inputs in(1, kBatch, 1);
@@ -106,7 +106,7 @@ Result convolution(const BenchContext& context, int32_t num_requests, int32_t to
 void run_gdn_bench(const BenchContext& context, const Report& report) {
   const int threads = context.op.threads;
   LimitBeside read_write([threads] { return read_write_bandwidth(threads); });
-  report(read_write.counted(decode(context)));
+  report(read_write.counted(gdn_decode(context)));
   report(read_write.counted(convolution(context, 8, 1)));
   report(read_write.counted(convolution(context, 1, 4096)));
   LimitBeside matrix([threads] { return matrix_rate(threads); });

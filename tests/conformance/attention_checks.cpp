@@ -114,7 +114,10 @@ void Checker::find_truth() {
 void Checker::expect_truth(const Result& got, const std::string& what) {
   expect(bit_equal(problem_.pool_copy(), stored_), what + ", the pool");
   const DType type = case_.dtype;
-  for (const auto& [request, row, head] : rows_) {
+  for (const auto& found : rows_) {
+    const size_t request = found.request;
+    const int32_t row = found.row;
+    const int64_t head = found.head;
     const int64_t token = spans()[request].q_off + row;
     const auto of = [&](const Tensor& x) { return x.view().select(token).slice(head, head + 1); };
     const auto close = [&](const Tensor& x, const Tensor& want, Tolerance tolerance) {
@@ -188,7 +191,7 @@ void Checker::check_cuts() {
       if (problem_.can_cut(request, row) && std::ssize(cuts) < wanted) cuts.push_back(row);
     }
     std::ranges::sort(cuts);
-    cuts.erase(std::ranges::unique(cuts).begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     if (!cuts.empty()) expect_cut(request, cuts);
   }
 }

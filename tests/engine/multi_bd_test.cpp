@@ -24,7 +24,7 @@ struct Setup {
   int64_t rows_per_step = 128;
 };
 
-EngineConfig config_of(const Setup& s) {
+EngineConfig buffer_config(const Setup& s) {
   return {.runner = {.num_pages = 64, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = s.rows_per_step},
           .max_requests = s.max_requests,
           .max_context_len = 128,
@@ -54,7 +54,7 @@ struct BufferDecoded {
 BufferDecoded decode_buffer(const ToyScript& script, const Setup& setup, int32_t prompt_len,
                             const SamplingParams& params) {
   const ToyDiffusionModel model(script);
-  Engine engine(model, config_of(setup));
+  Engine engine(model, buffer_config(setup));
   BufferDecoded result;
   int32_t masks = 0;
   const auto count_masks = [](const Sequence& s, const StepPlan& plan) {
@@ -178,7 +178,7 @@ TEST(MultiBD, B07_NothingBehindAnEndTokenIsDenoised) {
 
 TEST(MultiBD, B33_MaskIdsInThePromptAndAsPlainTokensAreNoMasks) {
   const ToyDiffusionModel model({});
-  Engine engine(model, config_of({}));
+  Engine engine(model, buffer_config({}));
   std::vector<int32_t> prompt = prompt_of(10);
   prompt[3] = prompt[9] = ToyDiffusionModel::kMask;
   engine.add(prompt, {.max_tokens = 6, .temperature = 0});
@@ -223,7 +223,7 @@ TEST(MultiBD, B05_AShiftedModelRepeatsTheLastCachedRowOnlyWhileItsSuccessorIsMas
 
 TEST(MultiBD, B18_TheHeadRunsOnUndecidedPositionsAlone) {
   const ToyDiffusionModel model({});
-  Engine engine(model, config_of({.num_blocks = 2}));
+  Engine engine(model, buffer_config({.num_blocks = 2}));
   engine.add(prompt_of(10), {.max_tokens = 12, .temperature = 0});
   while (!engine.idle()) engine.step();
   EXPECT_EQ(model.logits_rows, (std::vector<int64_t>{6, 6, 4}));
@@ -235,7 +235,7 @@ TEST(MultiBD, B19_PromptsInChunksOfWholeBlocksShareStepsWithDenoisingAndChangeNo
   const BufferDecoded alone = decode_buffer(script, {.num_blocks = 2}, 41, {.max_tokens = 20, .temperature = 0});
   for (const int64_t rows : {17, 20, 31, 64}) {
     const ToyDiffusionModel model(script);
-    Engine engine(model, config_of({.num_blocks = 2, .max_requests = 3, .rows_per_step = rows}));
+    Engine engine(model, buffer_config({.num_blocks = 2, .max_requests = 3, .rows_per_step = rows}));
     std::map<int64_t, std::vector<int32_t>> ids;
     engine.observe([](StepMoment, const Sequence& s, const StepPlan& plan) {
       const PlannedSpan& span = plan.spans.at(0);
@@ -255,7 +255,7 @@ TEST(MultiBD, B19_PromptsInChunksOfWholeBlocksShareStepsWithDenoisingAndChangeNo
 TEST(MultiBD, APassThatOnlyStoresOpensNoBlock) {  // or what is decided would depend on how a prompt is cut
   for (const char* strategy : {"multi_bd", "multi_bd_edit", "dmax"}) {
     const ToyDiffusionModel model({});
-    EngineConfig config = config_of({.num_blocks = 3, .rows_per_step = 25});
+    EngineConfig config = buffer_config({.num_blocks = 3, .rows_per_step = 25});
     config.strategy = strategy;
     Engine engine(model, config);
     int32_t opened = 0, only_stored = 0;
@@ -275,10 +275,10 @@ TEST(MultiBD, APassThatOnlyStoresOpensNoBlock) {  // or what is decided would de
 
 TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
   const ToyDiffusionModel model({});
-  Engine narrow(model, config_of({.rows_per_step = 7}));
+  Engine narrow(model, buffer_config({.rows_per_step = 7}));
   EXPECT_THROW(narrow.add(prompt_of(4), {.max_tokens = 4}), Error);  // a step has up to 8 rows
   narrow.add(prompt_of(3), {.max_tokens = 1});                       // or as many as there are tokens
-  EngineConfig few = config_of({});
+  EngineConfig few = buffer_config({});
   few.runner.num_pages = 2;
   Engine engine(model, few);
   EXPECT_THROW(engine.add(prompt_of(8), {.max_tokens = 40}), Error);
@@ -291,7 +291,7 @@ TEST(MultiBD, B04_ARequestThatOutgrowsThePoolOrTheStepFailsAlone) {
 TEST(MultiBD, StepsOfTwoBlocksAreAllThatARequestNeeds) {
   for (const auto logits_of : {DiffusionInfo::LogitsOf::kSame, DiffusionInfo::LogitsOf::kBefore}) {
     const ToyDiffusionModel model({.logits_of = logits_of});
-    Engine engine(model, config_of({.rows_per_step = 8}));
+    Engine engine(model, buffer_config({.rows_per_step = 8}));
     for (const int32_t prompt_len : {3, 4, 13}) {
       engine.add(prompt_of(prompt_len), {.max_tokens = 20, .temperature = 0});
       std::vector<int32_t> ids;
@@ -329,13 +329,13 @@ TEST(MultiBD, MaxPassesIsRefusedWhereNothingReadsIt) {
   SamplingParams params{.max_tokens = 4, .temperature = 0};
   params.decoding.max_passes = 3;
   for (const char* strategy : {"multi_bd_edit", "dmax"}) {
-    EngineConfig config = config_of({});
+    EngineConfig config = buffer_config({});
     config.strategy = strategy;
     Engine engine(model, config);
     EXPECT_THROW(engine.add(prompt_of(8), params), Error) << strategy;
   }
   params.decoding.schedule = DecodingParams::Schedule::kReference;
-  Engine engine(model, config_of({}));
+  Engine engine(model, buffer_config({}));
   EXPECT_THROW(engine.add(prompt_of(8), params), Error);
 }
 

@@ -70,7 +70,7 @@ Outcome outcome_of(const Model& network, const EngineConfig& config, const Event
   return outcome;
 }
 
-void expect_same(const Outcome& got, const Outcome& want) {
+void expect_same_outcome(const Outcome& got, const Outcome& want) {
   ASSERT_EQ(got.tokens.size(), want.tokens.size());
   for (const auto& [id, tokens] : want.tokens) {
     const std::vector<SampledToken>& found = got.tokens.at(id);
@@ -125,7 +125,7 @@ class StepsAheadOf : public testing::TestWithParam<Place> {
     const WithEndTokens model(*some, eos_ids);
     const Outcome ahead = outcome(model, StepsAhead::kAlways, max_requests, events),
                   plain = outcome(model, StepsAhead::kNever, max_requests, events);
-    expect_same(ahead, plain);
+    expect_same_outcome(ahead, plain);
     return ahead.rows - plain.rows;
   }
 
@@ -189,7 +189,7 @@ TEST_P(StepsAheadOf, BannedEndTokensAreChosenByNoStep) {
   const Outcome free = run(StepsAhead::kNever, SamplingParams::EndOfText::kIgnored);
   eos_ids = {free.tokens.at(1)[2].id, free.tokens.at(1)[20].id, free.tokens.at(2)[0].id};
   const Outcome plain = run(StepsAhead::kNever, SamplingParams::EndOfText::kBanned);
-  expect_same(run(StepsAhead::kAlways, SamplingParams::EndOfText::kBanned), plain);
+  expect_same_outcome(run(StepsAhead::kAlways, SamplingParams::EndOfText::kBanned), plain);
   for (const auto& [id, tokens] : plain.tokens) {
     EXPECT_EQ(tokens.size(), id == 1 ? 40u : 30u);
     for (const SampledToken& token : tokens) EXPECT_EQ(std::ranges::count(eos_ids, token.id), 0) << "request " << id;

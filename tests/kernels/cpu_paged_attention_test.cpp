@@ -325,10 +325,10 @@ TEST_P(CpuPagedAttention, FewRowsOverCodesMatch) {
     int32_t window = kNoWindow;
   };
   for (const Case& x :
-       {Case(1), Case(31), Case(32), Case(33), Case(127), Case(128), Case(129), Case(500, 64, 16, 2), Case(4095),
-        Case(8200, 128, 8, 2, 16), Case(4500, 16, 132, 132, 16), Case(4500, 16, 132, 132, 8),
-        Case(2500, 256, 16, 2, 64), Case(2500, 256, 16, 2, 16, 2), Case(700, 80, 16, 4, 32, 4),
-        Case(2500, 128, 8, 2, 128, 3, DType::kF16), Case(2500, 128, 8, 2, 64, 4, DType::kBF16, 300)}) {
+       {Case{1}, Case{31}, Case{32}, Case{33}, Case{127}, Case{128}, Case{129}, Case{500, 64, 16, 2}, Case{4095},
+        Case{8200, 128, 8, 2, 16}, Case{4500, 16, 132, 132, 16}, Case{4500, 16, 132, 132, 8},
+        Case{2500, 256, 16, 2, 64}, Case{2500, 256, 16, 2, 16, 2}, Case{700, 80, 16, 4, 32, 4},
+        Case{2500, 128, 8, 2, 128, 3, DType::kF16}, Case{2500, 128, 8, 2, 64, 4, DType::kBF16, 300}}) {
     expect_matches_reference({.heads = x.heads,
                               .kv_heads = x.kv_heads,
                               .dim = x.dim,
@@ -442,27 +442,27 @@ TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
     float cap = 0;
     int32_t window = kNoWindow, hole_begin = 0, hole_end = 0;
   };
-  for (const Case& x : {Case(2047),
-                        Case(2048),
-                        Case(2049),
-                        Case(2175),
-                        Case(3071),
-                        Case(3072),
-                        Case(8200, 64, 2, 2),
-                        Case(4223, 128, 8, 8, 256),
-                        Case(6200, 64, 8, 8, 16, 3),
-                        Case(2500, 128, 16, 8, 16, 2, DType::kF16),
-                        Case(2500, 256, 8, 2, 64, 2),
-                        Case(2400, 256, 4, 1, 64, 2),
-                        Case(2300, 128, 6, 3, 64, 5),
-                        Case(15500, 64, 1, 1),
-                        Case(2600, 64, 24, 8, 64, 5),
-                        Case(2300, 64, 8, 8, 8),
-                        Case(2300, 64, 8, 8, 1),
-                        Case(2600, 96, 8, 2, 64, 4),
-                        Case(2600, 128, 8, 4, 64, 2, DType::kBF16, 0.5f),
-                        Case(2600, 64, 16, 8, 64, 3, DType::kBF16, 0, 2100),
-                        Case(2600, 64, 8, 4, 64, 2, DType::kBF16, 0, kNoWindow, 70, 900)}) {
+  for (const Case& x : {Case{2047},
+                        Case{2048},
+                        Case{2049},
+                        Case{2175},
+                        Case{3071},
+                        Case{3072},
+                        Case{8200, 64, 2, 2},
+                        Case{4223, 128, 8, 8, 256},
+                        Case{6200, 64, 8, 8, 16, 3},
+                        Case{2500, 128, 16, 8, 16, 2, DType::kF16},
+                        Case{2500, 256, 8, 2, 64, 2},
+                        Case{2400, 256, 4, 1, 64, 2},
+                        Case{2300, 128, 6, 3, 64, 5},
+                        Case{15500, 64, 1, 1},
+                        Case{2600, 64, 24, 8, 64, 5},
+                        Case{2300, 64, 8, 8, 8},
+                        Case{2300, 64, 8, 8, 1},
+                        Case{2600, 96, 8, 2, 64, 4},
+                        Case{2600, 128, 8, 4, 64, 2, DType::kBF16, 0.5f},
+                        Case{2600, 64, 16, 8, 64, 3, DType::kBF16, 0, 2100},
+                        Case{2600, 64, 8, 4, 64, 2, DType::kBF16, 0, kNoWindow, 70, 900}}) {
     SCOPED_TRACE(testing::Message() << x.heads << "/" << x.kv_heads << " heads of " << x.dim << ", page " << x.page_size
                                     << ", " << x.context << " cached, " << x.tokens << " new");
     Request request({.heads = x.heads,

@@ -91,8 +91,8 @@ class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_vi
     if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
     const auto& [name, type, activations, c, bias_size] = one();
     Random random(31);
-    const auto values = [&, type = type](const Shape& shape, double size) {
-      return random_tensor(random, type, shape, size);
+    const auto values = [&, dtype = type](const Shape& shape, double size) {
+      return random_tensor(random, dtype, shape, size);
     };
     const int64_t hidden = c.router.hidden, shared = c.shared_intermediate;
     const Tensor gate = values({c.router.num_experts, hidden}, 1), bias = values({c.router.num_experts}, bias_size);

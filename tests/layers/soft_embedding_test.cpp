@@ -54,7 +54,7 @@ TEST(SoftEmbeddings, RefuseAnotherNumberOfRowsOrColumns) {
 // the tensor cores' and that do not.
 TEST(SoftEmbeddings, OnADeviceAreThoseOfTheHost) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  constexpr int64_t kTokens = 300;
+  constexpr int64_t kManyTokens = 300;
   DeviceRuntime& device = cuda_module().runtime(0);
   for (const auto& [type, vocab, hidden] :
        {std::tuple(DType::kF32, 501, 70), std::tuple(DType::kBF16, 501, 70), std::tuple(DType::kF32, 1184, 136),
@@ -62,13 +62,13 @@ TEST(SoftEmbeddings, OnADeviceAreThoseOfTheHost) {
     Random random(5);
     std::vector<int> marks;
     int64_t rows = 0;
-    for (int64_t t = 0; t < kTokens; ++t) rows += marks.emplace_back(t % 7 == 3 || t > 200 ? 1 : 0);
+    for (int64_t t = 0; t < kManyTokens; ++t) rows += marks.emplace_back(t % 7 == 3 || t > 200 ? 1 : 0);
     const Tensor mask = mask_of(marks), logits = random_tensor(random, DType::kF32, {rows, vocab}, 3);
     Tensor table = random_tensor(random, type, {vocab, hidden});
     ForwardBatch host{.mode = ForwardMode::kExtend};
-    host.attn = batch_of(kTokens, {mask, logits});
+    host.attn = batch_of(kManyTokens, {mask, logits});
     const Tensor want = soft_embeddings(host_context(type), host.attn, table, 3);
-    DeviceBatch there({.max_requests = 1, .max_tokens = kTokens, .table_rows = 1, .table_pages = 1}, device);
+    DeviceBatch there({.max_requests = 1, .max_tokens = kManyTokens, .table_rows = 1, .table_pages = 1}, device);
     const ForwardBatch& placed = there.upload(host);
     const LayerContext context{
         .ops = &cuda_module().ops("cuda"), .op = {.stream = device.stream()}, .dtype = type, .runtime = &device};

@@ -14,7 +14,7 @@ JsonValue diffusion_with(const std::string& more) {
                           "config.json");
 }
 
-std::string refusal(ModelConfig (*read)(const JsonValue&), const JsonValue& root) {
+std::string refusal_by(ModelConfig (*read)(const JsonValue&), const JsonValue& root) {
   return testing_support::refusal_of([&] { read(root); }).sentence;
 }
 
@@ -88,10 +88,10 @@ TEST(DiffusionConfig, AnotherGraphUnderLLaDAsNamesIsRefusedByKey) {
                            R"("scale_logits":true)", R"("block_group_size":2)", R"("clip_qkv":8.0)"}) {
     const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
     const JsonValue root = JsonValue::parse(llada_with(more), "config.json");
-    EXPECT_NE(refusal(llada_config, root).find(key), std::string::npos) << more;
+    EXPECT_NE(refusal_by(llada_config, root).find(key), std::string::npos) << more;
   }
   const JsonValue gelu = JsonValue::parse(R"({"d_model":96,"activation_type":"gelu"})", "config.json");
-  EXPECT_NE(refusal(llada_config, gelu).find("activation_type"), std::string::npos);
+  EXPECT_NE(refusal_by(llada_config, gelu).find("activation_type"), std::string::npos);
 }
 
 const std::string kSomeExperts = R"("num_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":24)";
@@ -144,7 +144,7 @@ TEST(DiffusionConfig, LLaDA2TakesItsRotaryShareAsANumberOfElementsToo) {
 
 TEST(DiffusionConfig, ImpossibleGroupsOfExpertsAreRefused) {
   const auto refused = [](const std::string& more) {
-    return refusal(llada2_config, diffusion_with(R"("mask_token_id":1,)" + kSomeExperts + "," + more));
+    return refusal_by(llada2_config, diffusion_with(R"("mask_token_id":1,)" + kSomeExperts + "," + more));
   };
   EXPECT_NE(refused(R"("n_group":5)").find("n_group 5"), std::string::npos);
   EXPECT_NE(refused(R"("n_group":4,"topk_group":5)").find("topk_group 5"), std::string::npos);
@@ -164,7 +164,7 @@ TEST(DiffusionConfig, LLaDAMoENeverRenormalisesWhateverItStates) {
   for (const char* more : {R"("clip_qkv":8)", R"("shared_expert_intermediate_size":32)",
                            R"("moe_router_enable_expert_bias":true)", R"("moe_layer_freq":[1])"}) {
     const std::string key = std::string(more).substr(1, std::string(more).find('"', 1) - 1);
-    EXPECT_NE(refusal(llada_moe_config, diffusion_with(experts + "," + more)).find(key), std::string::npos) << more;
+    EXPECT_NE(refusal_by(llada_moe_config, diffusion_with(experts + "," + more)).find(key), std::string::npos) << more;
   }
 }
 
@@ -193,8 +193,9 @@ TEST(DiffusionConfig, OnlyStableDiffCodersBlocksDoNotWaitForEachOther) {
 TEST(DiffusionConfig, CausalFamiliesHaveNone) { EXPECT_FALSE(qwen3_config(diffusion_with("")).diffusion); }
 
 TEST(DiffusionConfig, AMaskOutsideTheVocabularyAndAnEmptyBlockAreRefused) {
-  EXPECT_NE(refusal(sdar_config, diffusion_with(R"("mask_token_id":151936)")).find("mask_token_id"), std::string::npos);
-  EXPECT_NE(refusal(sdar_config, diffusion_with(R"("block_size":0)")).find("block_size"), std::string::npos);
+  EXPECT_NE(refusal_by(sdar_config, diffusion_with(R"("mask_token_id":151936)")).find("mask_token_id"),
+            std::string::npos);
+  EXPECT_NE(refusal_by(sdar_config, diffusion_with(R"("block_size":0)")).find("block_size"), std::string::npos);
 }
 
 }  // namespace

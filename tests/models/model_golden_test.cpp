@@ -158,9 +158,9 @@ TEST_P(ModelGolden, StrictLogitsDoNotDependOnTheCut) {
   using Types = std::pair<DType, DType>;  // of activations, and of keys and values
   for (const auto& [dtype, kv] : {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16),
                                   Types(DType::kF32, DType::kE4M3), Types(DType::kBF16, DType::kE4M3)}) {
-    const auto runner_of = [&, dtype = dtype, kv = kv] {
-      return GoldenRunner(golden_folder(GetParam()), cpu::select_kernel_set(), dtype, Determinism::kStrict,
-                          std::nullopt, cpu_runtime(), kv);
+    const auto runner_of = [&, activations = dtype, cache = kv] {
+      return GoldenRunner(golden_folder(GetParam()), cpu::select_kernel_set(), activations, Determinism::kStrict,
+                          std::nullopt, cpu_runtime(), cache);
     };
     GoldenRunner whole = runner_of();
     const Tensor want = run_all(whole, golden, {77});

@@ -316,8 +316,8 @@ TEST(ModelRegistry, WeightsThatNoKernelReadsAreRefusedByNameWhenTheyAreLoaded) {
         std::pair("qwen3_moe", "model.layers.0.mlp.experts.7.up_proj.weight"),
         std::pair("qwen3_next", "model.layers.0.linear_attn.in_proj_qkvz.weight")}) {
     for (const DType dtype : {DType::kF64, DType::kI32, DType::kU8}) {
-      const std::string error = load_error(family, [&, name = name](std::vector<test::NamedTensor>& tensors) {
-        const auto found = std::ranges::find(tensors, name, &test::NamedTensor::name);
+      const std::string error = load_error(family, [&, widened = name](std::vector<test::NamedTensor>& tensors) {
+        const auto found = std::ranges::find(tensors, widened, &test::NamedTensor::name);
         wide = Tensor::zeros(dtype, found->tensor.shape());
         found->tensor = wide;
       });

@@ -304,18 +304,20 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
 
 // B13: `--accept leftmost --threshold 0.5` kept one token per pass and did not say why.
 TEST(SamplingParams, ARuleByWhichNoTokenPassesAThresholdRefusesOne) {
+  using TokenRule = DecodingParams::Rule;
   const auto refusal = [](const DecodingParams& d) {
     return testing_support::refusal_of([&d] { validate({.decoding = d}); }).sentence;
   };
-  for (const Rule rule : {Rule::kConfidence, Rule::kMargin, Rule::kEntropy, Rule::kEntropyBound})
+  for (const TokenRule rule :
+       {TokenRule::kConfidence, TokenRule::kMargin, TokenRule::kEntropy, TokenRule::kEntropyBound})
     EXPECT_EQ(refusal({.rule = rule, .threshold = 0.5f, .order_temperature = 2}), "");
-  EXPECT_EQ(refusal({.rule = Rule::kLeftmost, .order_temperature = 2}), "");
-  EXPECT_EQ(refusal({.rule = Rule::kRandom}), "");
-  EXPECT_EQ(refusal({.rule = Rule::kLeftmost, .threshold = 0.5f}),
+  EXPECT_EQ(refusal({.rule = TokenRule::kLeftmost, .order_temperature = 2}), "");
+  EXPECT_EQ(refusal({.rule = TokenRule::kRandom}), "");
+  EXPECT_EQ(refusal({.rule = TokenRule::kLeftmost, .threshold = 0.5f}),
             "threshold is 0.5, expected none with the rule 'leftmost', by which no token passes one");
-  EXPECT_EQ(refusal({.rule = Rule::kRandom, .threshold = 0.5f}),
+  EXPECT_EQ(refusal({.rule = TokenRule::kRandom, .threshold = 0.5f}),
             "threshold is 0.5, expected none with the rule 'random', by which no token passes one");
-  EXPECT_EQ(refusal({.rule = Rule::kRandom, .order_temperature = 2}),
+  EXPECT_EQ(refusal({.rule = TokenRule::kRandom, .order_temperature = 2}),
             "order_temperature is 2, expected 0 with the rule 'random'");
 }
 

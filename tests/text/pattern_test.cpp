@@ -10,40 +10,40 @@ namespace {
 
 using Pieces = std::vector<std::string_view>;
 
-Pieces split(std::string_view regex, std::string_view text) {
+Pieces split_by(std::string_view regex, std::string_view text) {
   Pieces pieces;
   Pattern(regex).split(text, pieces);
   return pieces;
 }
 
 TEST(Pattern, KeepsMatchesAndWhatIsBetween) {
-  EXPECT_EQ(split(R"(\p{L}+)", "ab12cd "), (Pieces{"ab", "12", "cd", " "}));
-  EXPECT_EQ(split("x", ""), Pieces{});
-  EXPECT_EQ(split("x", "abc"), (Pieces{"abc"}));
+  EXPECT_EQ(split_by(R"(\p{L}+)", "ab12cd "), (Pieces{"ab", "12", "cd", " "}));
+  EXPECT_EQ(split_by("x", ""), Pieces{});
+  EXPECT_EQ(split_by("x", "abc"), (Pieces{"abc"}));
 }
 
-TEST(Pattern, EmptyMatchesSplitAndEnd) { EXPECT_EQ(split("x*", "axé"), (Pieces{"a", "x", "é"})); }
+TEST(Pattern, EmptyMatchesSplitAndEnd) { EXPECT_EQ(split_by("x*", "axé"), (Pieces{"a", "x", "é"})); }
 
 TEST(Pattern, SpaceIsUnicodeWhiteSpaceInAndOutOfClasses) {
   for (const char* space : {"\u00a0", "\u3000", "\u0085", "\u2028", "\u1680", "\x0B", "\x1F"}) {
     const bool is_space = std::string_view(space) != "\x1F";
     const std::string text = std::string("a") + space + "b";
     const Pieces apart{"a", space, "b"}, whole{text};
-    EXPECT_EQ(split(R"(\s+)", text), is_space ? apart : whole);
-    EXPECT_EQ(split(R"([\s]+)", text), is_space ? apart : whole);
-    EXPECT_EQ(split(R"([^\s]+)", text), is_space ? apart : whole);
-    EXPECT_EQ(split(R"(\S+)", text), is_space ? apart : whole);
-    EXPECT_EQ(split(R"([\S]+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split_by(R"(\s+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split_by(R"([\s]+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split_by(R"([^\s]+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split_by(R"(\S+)", text), is_space ? apart : whole);
+    EXPECT_EQ(split_by(R"([\S]+)", text), is_space ? apart : whole);
   }
-  EXPECT_EQ(split(R"(\s+)", "a\u180eb\u200bc"), (Pieces{"a\u180eb\u200bc"}));
+  EXPECT_EQ(split_by(R"(\s+)", "a\u180eb\u200bc"), (Pieces{"a\u180eb\u200bc"}));
 }
 
 TEST(Pattern, CategoriesAreThoseOfUnicode16) {
   const std::string text = "1\U0002ebf0\U00031350a";  // CJK extensions I (Unicode 15.1) and H (Unicode 15)
   const Pieces apart{"1", std::string_view(text).substr(1)};
   for (const char* regex : {R"(\p{L}+)", R"([\p{L}]+)", R"([^\p{N}]+)", R"(\P{N}+)", R"(\p{N})", R"(\P{L})"})
-    EXPECT_EQ(split(regex, text), apart) << regex;
-  EXPECT_EQ(split(R"(\p{M}+)", "a\U0001e08fb"), (Pieces{"a", "\U0001e08f", "b"}));
+    EXPECT_EQ(split_by(regex, text), apart) << regex;
+  EXPECT_EQ(split_by(R"(\p{M}+)", "a\U0001e08fb"), (Pieces{"a", "\U0001e08f", "b"}));
   EXPECT_THROW(Pattern(R"([\P{L}])"), Error);
 }
 
@@ -54,14 +54,16 @@ TEST(Pattern, subcategories_of_unicode_14) {  // and those of symbols and punctu
   for (const auto& [category, character] : cases) {
     const std::string text = "\t" + character + "\t", in = R"(\p{)" + category + "}";
     for (const std::string& regex : {in, "[" + in + "]", "[^" + in + "]", R"(\P{)" + category + "}"})
-      EXPECT_EQ(split(regex, text), (Pieces{"\t", character, "\t"})) << regex;
+      EXPECT_EQ(split_by(regex, text), (Pieces{"\t", character, "\t"})) << regex;
   }
   for (const char* regex : {R"(\d)", R"(\D)", R"([\d])", R"([^\d])"})
-    EXPECT_EQ(split(regex, "\t\U00010d40\t"), (Pieces{"\t", "\U00010d40", "\t"})) << regex;
+    EXPECT_EQ(split_by(regex, "\t\U00010d40\t"), (Pieces{"\t", "\U00010d40", "\t"})) << regex;
   EXPECT_THROW(Pattern(R"([\D])"), Error);
 }
 
-TEST(Pattern, CaselessGroupsFoldTheLongS) { EXPECT_EQ(split("(?i:'s)", "a'\u017fb"), (Pieces{"a", "'\u017f", "b"})); }
+TEST(Pattern, CaselessGroupsFoldTheLongS) {
+  EXPECT_EQ(split_by("(?i:'s)", "a'\u017fb"), (Pieces{"a", "'\u017f", "b"}));
+}
 
 TEST(Pattern, RefusesWhatTheTwoLanguagesReadDifferently) {
   for (const char* regex :

@@ -148,17 +148,17 @@ TEST(TokenizerFile, DigitsStandAloneOrInRunsOfTheirOwn) {
     json.replace(at, end - at, str(R"({"type":"Digits")", flag));
     return Tokenizer::from_json(json).encode(text);
   };
-  using Ids = std::vector<int32_t>;
+  using DigitIds = std::vector<int32_t>;
   for (const std::string_view each : {R"(,"individual_digits":true)"}) {
-    EXPECT_EQ(ids(each, "a12b"), (Ids{97, 49, 50, 98}));
-    EXPECT_EQ(ids(each, "a1½b"), (Ids{97, 49, 258, 98}));
-    EXPECT_EQ(ids(each, "12 12"), (Ids{49, 50, 32, 49, 50}));
+    EXPECT_EQ(ids(each, "a12b"), (DigitIds{97, 49, 50, 98}));
+    EXPECT_EQ(ids(each, "a1½b"), (DigitIds{97, 49, 258, 98}));
+    EXPECT_EQ(ids(each, "12 12"), (DigitIds{49, 50, 32, 49, 50}));
   }
   for (const std::string_view runs : {R"(,"individual_digits":false)", ""}) {
-    EXPECT_EQ(ids(runs, "a12b"), (Ids{97, 256, 98}));
-    EXPECT_EQ(ids(runs, "a1½b"), (Ids{97, 49, 258, 98}));
-    EXPECT_EQ(ids(runs, "12 12"), (Ids{256, 32, 256}));
-    EXPECT_EQ(ids(runs, "1b"), (Ids{49, 98}));
+    EXPECT_EQ(ids(runs, "a12b"), (DigitIds{97, 256, 98}));
+    EXPECT_EQ(ids(runs, "a1½b"), (DigitIds{97, 49, 258, 98}));
+    EXPECT_EQ(ids(runs, "12 12"), (DigitIds{256, 32, 256}));
+    EXPECT_EQ(ids(runs, "1b"), (DigitIds{49, 98}));
   }
 }
 

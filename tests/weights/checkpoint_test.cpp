@@ -295,7 +295,7 @@ TEST(Checkpoint, OtherFormatsAreRefusedByName) {
     const TempDir dir;
     write_file(dir / name, "x");
     expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
-    expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir / name); });
+    expect_error(ErrorCode::kUnsupported, expected, [&, file = dir / name] { Checkpoint::open(file); });
   }
   const TempDir dir;
   expect_error(ErrorCode::kModelFile, "has neither model.safetensors nor", [&] { Checkpoint::open(dir.path()); });

@@ -25,7 +25,6 @@ TensorView TensorView::narrow(int dim, int64_t begin, int64_t end) const {
 
 TensorView TensorView::select(int64_t i) const {
   const TensorView one = slice(i, i + 1);
-  Shape shape, strides;
   std::array<int64_t, Shape::kMaxRank> dims{}, steps{};
   for (int d = 1; d < rank(); ++d) {
     dims[static_cast<size_t>(d - 1)] = shape_[d];

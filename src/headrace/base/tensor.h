@@ -48,7 +48,6 @@ class TensorView {
   template <class T, int R>
   View<T, R> as(std::string_view name) const {
     check_type(DTypeOf<std::remove_const_t<T>>::value, R, name);
-    View<T, R> view;
     std::array<int64_t, R> dims{}, strides{};
     for (int i = 0; i < R; ++i) {
       dims[static_cast<size_t>(i)] = shape_[i];

@@ -53,7 +53,7 @@ std::vector<int32_t> logits_sizes(const RowGraphs& config, int32_t rows) {
 // With more requests a step does not wait for latency.
 constexpr int32_t kFewRequests = 8;
 
-int32_t most_keys_of(const ForwardBatch& batch) {
+int32_t most_keys_of_batch(const ForwardBatch& batch) {
   int32_t keys = 0;
   for (const KeySpan& s : batch.attn.spans) keys = std::max(keys, s.ctx_len + s.q_len);
   return keys;
@@ -309,7 +309,7 @@ const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& bat
 
 TensorView CudaGraphRunner::run(const ForwardBatch& batch, const TensorView& ids) {
   const auto logits_rows = static_cast<int32_t>(batch.logits_rows.size());
-  const int32_t most_keys = most_keys_of(batch);
+  const int32_t most_keys = most_keys_of_batch(batch);
   const ForwardBatch* padded = nullptr;
   const Captured* captured = nullptr;
   if (holds_decode(batch)) {

@@ -11,7 +11,7 @@ namespace headrace {
 namespace {
 
 // About as many keys as a row sees in the step behind `steps`: at most a block is appended to what is known of.
-int32_t most_keys_of(const std::vector<ScheduledStep>& steps, int32_t block_size) {
+int32_t most_keys_of_steps(const std::vector<ScheduledStep>& steps, int32_t block_size) {
   int32_t keys = 0;
   for (const ScheduledStep& step : steps) {
     if (step.sequence != nullptr) keys = std::max(keys, step.sequence->num_tokens() + block_size);
@@ -74,7 +74,7 @@ std::vector<StepOutput> Engine::land() {
   // Who waits may be admitted when somebody ends.
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
   const bool goes_on = next.running > 0 && !changes;
-  if (goes_on) runner_.next_blocks(next, most_keys_of(landed, loop.config().block_size));
+  if (goes_on) runner_.next_blocks(next, most_keys_of_steps(landed, loop.config().block_size));
   std::vector<StepOutput> outputs = commit(landed, Sampler::describe(loop.decided()));
   ++counters_.steps;
   ++counters_.device_steps;

@@ -21,12 +21,12 @@ void copy_rows(const TensorView& source, int64_t from, int64_t count, const Tens
   std::memcpy(target.view().slice(at, at + count).data(), rows.data(), static_cast<size_t>(rows.bytes()));
 }
 
-Linear projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t out, int64_t in) {
+Linear copied_projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t out, int64_t in) {
   return copy ? Linear(copy, {}) : Linear(scope, name, out, in);
 }
 
 // The configuration, when the projections' weights lie side by side.
-const GatedDeltaNetConfig& placed(const WeightScope& scope, const GatedDeltaNetConfig& c) {
+const GatedDeltaNetConfig& placed_gdn(const WeightScope& scope, const GatedDeltaNetConfig& c) {
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) {
     place_together(scope,
                    std::array{LinearRows{"in_proj_qkv", c.conv_dim()}, LinearRows{"in_proj_z", c.value_dim()},
@@ -60,12 +60,12 @@ GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, cons
 }
 
 GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& c)
-    : config_(placed(scope, c)),
+    : config_(placed_gdn(scope, c)),
       copies_(reorder(scope, c)),
-      qkv_(projection(scope, "in_proj_qkv", copies_.qkv, c.conv_dim(), c.hidden)),
-      z_(projection(scope, "in_proj_z", copies_.z, c.value_dim(), c.hidden)),
-      b_(projection(scope, "in_proj_b", copies_.b, c.num_v_heads, c.hidden)),
-      a_(projection(scope, "in_proj_a", copies_.a, c.num_v_heads, c.hidden)),
+      qkv_(copied_projection(scope, "in_proj_qkv", copies_.qkv, c.conv_dim(), c.hidden)),
+      z_(copied_projection(scope, "in_proj_z", copies_.z, c.value_dim(), c.hidden)),
+      b_(copied_projection(scope, "in_proj_b", copies_.b, c.num_v_heads, c.hidden)),
+      a_(copied_projection(scope, "in_proj_a", copies_.a, c.num_v_heads, c.hidden)),
       out_proj_(scope, "out_proj", c.hidden, c.value_dim()),
       a_log_(as_float(scope, "A_log", c.num_v_heads)),
       dt_bias_(as_float(scope, "dt_bias", c.num_v_heads)),

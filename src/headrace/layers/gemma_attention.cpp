@@ -3,7 +3,7 @@
 namespace headrace {
 namespace {
 
-Linear projection(const WeightScope& scope, const char* name, const GemmaAttentionConfig& c, int32_t heads) {
+Linear gemma_projection(const WeightScope& scope, const char* name, const GemmaAttentionConfig& c, int32_t heads) {
   return Linear(scope, name, int64_t{heads} * c.head_dim, c.hidden);
 }
 
@@ -17,10 +17,11 @@ Tensor ones(int64_t count) {
 
 GemmaAttention::GemmaAttention(const WeightScope& scope, const GemmaAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(c),
-      q_proj_(projection(scope, "q_proj", c, c.num_heads)),
-      k_proj_(projection(scope, "k_proj", c, c.num_kv_heads)),
-      v_proj_(c.values == GemmaAttentionConfig::Values::kProjected ? projection(scope, "v_proj", c, c.num_kv_heads)
-                                                                   : k_proj_),
+      q_proj_(gemma_projection(scope, "q_proj", c, c.num_heads)),
+      k_proj_(gemma_projection(scope, "k_proj", c, c.num_kv_heads)),
+      v_proj_(c.values == GemmaAttentionConfig::Values::kProjected
+                  ? gemma_projection(scope, "v_proj", c, c.num_kv_heads)
+                  : k_proj_),
       o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim),
       q_norm_(scope, "q_norm", c.head_dim, c.eps, WeightForm::kPlain),
       k_norm_(scope, "k_norm", c.head_dim, c.eps, WeightForm::kPlain),

@@ -7,7 +7,8 @@ namespace headrace {
 namespace {
 
 // One of q, k and v: a tensor of its own, or rows [at, at + rows) of the fused one.
-Linear projection(const WeightScope& scope, const char* name, const SelfAttentionConfig& c, int64_t at, int64_t rows) {
+Linear rows_projection(const WeightScope& scope, const char* name, const SelfAttentionConfig& c, int64_t at,
+                       int64_t rows) {
   if (c.projections == SelfAttentionConfig::Projections::kSeparate) {
     return Linear(scope, name, rows, c.hidden, c.qkv_bias);
   }
@@ -32,9 +33,9 @@ const SelfAttentionConfig& placed(const WeightScope& scope, const SelfAttentionC
 
 SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(placed(scope, c)),
-      q_proj_(projection(scope, "q_proj", c, 0, c.q_rows())),
-      k_proj_(projection(scope, "k_proj", c, c.q_rows(), c.kv_rows())),
-      v_proj_(projection(scope, "v_proj", c, c.q_rows() + c.kv_rows(), c.kv_rows())),
+      q_proj_(rows_projection(scope, "q_proj", c, 0, c.q_rows())),
+      k_proj_(rows_projection(scope, "k_proj", c, c.q_rows(), c.kv_rows())),
+      v_proj_(rows_projection(scope, "v_proj", c, c.q_rows() + c.kv_rows(), c.kv_rows())),
       o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim, c.o_bias),
       rotary_(&rotary),
       attention_({.num_heads = c.num_heads,

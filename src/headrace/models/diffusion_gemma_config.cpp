@@ -26,7 +26,7 @@ std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
   return full;
 }
 
-RotaryConfig rotary_of(const JsonValue& text, bool full) {
+RotaryConfig gemma_rotary_of(const JsonValue& text, bool full) {
   const JsonValue* all = text.find("rope_parameters");
   const JsonValue* own = all != nullptr ? all->find(full ? "full_attention" : "sliding_attention") : nullptr;
   RotaryConfig c{.type = full ? "proportional" : "default"};
@@ -41,7 +41,7 @@ RotaryConfig rotary_of(const JsonValue& text, bool full) {
   return c;
 }
 
-GemmaAttentionConfig attention_of(const JsonValue& text, const ModelConfig& c, int32_t layer, bool full) {
+GemmaAttentionConfig gemma_attention_of(const JsonValue& text, const ModelConfig& c, int32_t layer, bool full) {
   const auto size = [](const JsonValue& from, const char* key, int64_t fallback) {
     return static_cast<int32_t>(from.int_or(key, fallback, 1, 1 << 16));
   };
@@ -86,7 +86,7 @@ DiffusionGemmaConfig gemma_of(const JsonValue& root, const ModelConfig& c) {
   const std::vector<bool> full = full_layers(text, c.num_layers);
   for (int32_t i = 0; i < c.num_layers; ++i) {
     const bool is_full = full[static_cast<size_t>(i)];
-    gemma.layers.push_back({attention_of(text, c, i, is_full), rotary_of(text, is_full)});
+    gemma.layers.push_back({gemma_attention_of(text, c, i, is_full), gemma_rotary_of(text, is_full)});
   }
   gemma.moe = {.intermediate = text.at("moe_intermediate_size").as_int(1, kMaxModelDim),
                .activation = Activation::kGelu,

@@ -44,7 +44,7 @@ void refuse_other_llada_graphs(const JsonValue& root) {
              " has clip_qkv, which is not built");
 }
 
-SelfAttentionConfig attention_of(const JsonValue& root, const ModelConfig& c) {
+SelfAttentionConfig llada_attention_of(const JsonValue& root, const ModelConfig& c) {
   const auto heads = static_cast<int32_t>(root.at("n_heads").as_int(1, 1 << 16));
   const auto kv_heads = static_cast<int32_t>(root.int_or("n_kv_heads", heads, 1, 1 << 16));
   HR_REQUIRE(heads % kv_heads == 0, ErrorCode::kModelFile, root.at("n_heads").where(), " is ", heads,
@@ -74,7 +74,7 @@ ModelConfig llada_config(const JsonValue& root) {
   c.eps = static_cast<float>(root.float_or("rms_norm_eps", 1e-5));
   c.tied_head = root.bool_or("weight_tying", false);
   c.layer_types.assign(static_cast<size_t>(c.num_layers), LayerType::kFullAttention);
-  c.attention = attention_of(root, c);
+  c.attention = llada_attention_of(root, c);
   c.rotary.theta = root.float_or("rope_theta", 10000);
   c.stored_dtype = stored_dtype_of(root);
   c.names = kLladaNames;

@@ -200,7 +200,7 @@ std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::pa
   const std::filesystem::path generation = directory / "generation_config.json";
   if (file_exists(generation)) append_eos(read_json_file(generation), vocab, log, ids);
   std::ranges::sort(ids);
-  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
 

@@ -172,7 +172,9 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   } else {
     need.bytes = checkpoint.stored_bytes();
   }
-  return with_need(need, [&] { return row.make(root, config, std::move(checkpoint), context); });
+  return with_need(need, [&, &family = row, &file = root, &stated = config] {
+    return family.make(file, stated, std::move(checkpoint), context);
+  });
 }
 
 // Layers do not know whose config.json they are made from.

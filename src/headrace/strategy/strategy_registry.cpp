@@ -90,7 +90,7 @@ const Row& row_of(std::string_view name) {
   throw Error(ErrorCode::kInvalidArgument, str("strategy '", name, "' is unknown, expected one of ", known));
 }
 
-std::string_view text_of(Attention attention) {
+std::string_view attention_text(Attention attention) {
   switch (attention) {
     case Attention::kBlockCausal: return "causal blocks";
     case Attention::kFull: return "full attention";
@@ -105,7 +105,7 @@ void refuse_model(const Row& asked, const DiffusionInfo& trained) {
     if (row.decodes(trained)) others += (others.empty() ? "" : ", ") + std::string(row.name);
   }
   HR_REQUIRE(asked.decodes(trained), ErrorCode::kInvalidArgument, "strategy '", asked.name,
-             "': the model is trained on ", text_of(trained.attention),
+             "': the model is trained on ", attention_text(trained.attention),
              ", which it does not decode; strategies that do: ", others);
 }
 

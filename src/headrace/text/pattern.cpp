@@ -37,7 +37,7 @@ uint32_t step_limit(size_t text_size) {
 
 struct Pattern::Code {
   struct FreeRegex {  // a type of this file alone would make a member's type differ between files
-    void operator()(pcre2_code* regex) const { pcre2_code_free(regex); }
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
   };
   std::string regex;  // as it was given, for messages
   std::unique_ptr<pcre2_code, FreeRegex> compiled;

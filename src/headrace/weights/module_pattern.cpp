@@ -11,9 +11,6 @@
 namespace headrace {
 namespace {
 
-struct FreeCode {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
 struct FreeData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -26,8 +23,11 @@ PCRE2_SPTR units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(te
 }  // namespace
 
 struct ModulePattern::Code {
+  struct FreeRegex {  // not of this file alone: a member's type is the same in every file
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
   std::string where;
-  std::unique_ptr<pcre2_code, FreeCode> compiled;
+  std::unique_ptr<pcre2_code, FreeRegex> compiled;
 };
 
 ModulePattern::ModulePattern(std::string_view regex, std::string where) {

@@ -12,16 +12,16 @@ constexpr long kRowsToSplit = 32;     // requests of at most this many rows per 
 constexpr long kKeysPerSplit = 2048;  // a function of nothing: a row's splits depend on its own length only
 constexpr long kTasksPerThread = 4;
 
-void require_dense(const char* name, const TensorView& tensor) {
+void require_dense_rows(const char* name, const TensorView& tensor) {
   if (!tensor) return;
   const int last = tensor.rank() - 1;
   HR_REQUIRE(tensor.dim(last) <= 1 || tensor.stride(last) == 1, ErrorCode::kUnsupported, "paged_attention: ", name,
              " has an inner stride of ", tensor.stride(last), ", expected 1");
 }
 
-AttentionRows rows_of(const char* name, const TensorView& tensor) {
+AttentionRows attention_rows_of(const char* name, const TensorView& tensor) {
   if (!tensor) return {};
-  require_dense(name, tensor);
+  require_dense_rows(name, tensor);
   return {.data = tensor.data(),
           .token_stride = tensor.stride(0),
           .head_stride = tensor.stride(1),
@@ -30,7 +30,7 @@ AttentionRows rows_of(const char* name, const TensorView& tensor) {
 
 AttentionPages pages_of(const char* name, const TensorView& tensor) {
   if (!tensor) return {};
-  require_dense(name, tensor);
+  require_dense_rows(name, tensor);
   return {.data = tensor.data(),
           .page_stride = tensor.stride(0),
           .head_stride = tensor.stride(1),
@@ -39,10 +39,10 @@ AttentionPages pages_of(const char* name, const TensorView& tensor) {
 }
 
 PagedAttentionParams params_of(const PagedAttentionArgs& a, const OpContext& context) {
-  PagedAttentionParams p = {.q = rows_of("q", a.q),
-                            .k_new = rows_of("k", a.k_new),
-                            .v_new = rows_of("v", a.v_new),
-                            .out = rows_of("out", a.out),
+  PagedAttentionParams p = {.q = attention_rows_of("q", a.q),
+                            .k_new = attention_rows_of("k", a.k_new),
+                            .v_new = attention_rows_of("v", a.v_new),
+                            .out = attention_rows_of("out", a.out),
                             .k = pages_of("pool k", a.kv.k),
                             .v = pages_of("pool v", a.kv.v)};
   const long group = a.q.dim(1) / a.num_kv_heads();

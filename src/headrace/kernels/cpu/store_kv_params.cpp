@@ -4,7 +4,7 @@
 namespace headrace::cpu {
 namespace {
 
-StoreRows rows_of(const TensorView& from, const TensorView& pool, float scale) {
+StoreRows store_rows_of(const TensorView& from, const TensorView& pool, float scale) {
   return {.from = from.data(),
           .pool = pool.data(),
           .from_token_stride = from.stride(0),
@@ -19,8 +19,8 @@ StoreRows rows_of(const TensorView& from, const TensorView& pool, float scale) {
 }  // namespace
 
 StoreKVParams params_of(const StoreKVArgs& a, const OpContext& context) {
-  return {.k = rows_of(a.k, a.kv.k, a.kv.k_scale),
-          .v = rows_of(a.v, a.kv.v, a.kv.v_scale),
+  return {.k = store_rows_of(a.k, a.kv.k, a.kv.k_scale),
+          .v = store_rows_of(a.v, a.kv.v, a.kv.v_scale),
           .slots = static_cast<const long*>(a.slots.data()),
           .num_tokens = a.k.dim(0),
           .num_heads = a.kv.num_kv_heads(),

@@ -1,5 +1,7 @@
 // Register tiles of small matrix products in float32. For kernel sources only.
 #pragma once
+#include <utility>
+
 #include "headrace/kernels/cpu/simd.h"
 
 namespace headrace::cpu {
@@ -81,30 +83,26 @@ inline void multiply(const Product& m) {
 }
 
 // Exchanges bit kBit of the row number with that of the lane number.
-template <int kBit>
-[[gnu::always_inline]] inline void exchange_rows_and_lanes(Vec (&rows)[kLanes]) {
-  IntVec upper, lower;
-  for (int l = 0; l < kLanes; ++l) {
-    upper[l] = (l & kBit) == 0 ? l : kLanes + l - kBit;
-    lower[l] = (l & kBit) == 0 ? l + kBit : kLanes + l;
-  }
+template <int kBit, int... kLane>
+[[gnu::always_inline]] inline void exchange_rows_and_lanes(Vec (&rows)[kLanes], std::integer_sequence<int, kLane...>) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     if ((i & kBit) != 0) continue;
     const Vec a = rows[i], b = rows[i + kBit];
-    rows[i] = __builtin_shuffle(a, b, upper);
-    rows[i + kBit] = __builtin_shuffle(a, b, lower);
+    rows[i] = __builtin_shufflevector(a, b, ((kLane & kBit) == 0 ? kLane : kLanes + kLane - kBit)...);
+    rows[i + kBit] = __builtin_shufflevector(a, b, ((kLane & kBit) == 0 ? kLane + kBit : kLanes + kLane)...);
   }
 }
 
 [[gnu::always_inline]] inline void transpose_block(const float* from, long from_stride, float* to, long to_stride) {
+  constexpr auto kAll = std::make_integer_sequence<int, kLanes>();
   Vec rows[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_stride);
-  exchange_rows_and_lanes<1>(rows);
-  exchange_rows_and_lanes<2>(rows);
-  if constexpr (kLanes > 4) exchange_rows_and_lanes<4 % kLanes>(rows);
-  if constexpr (kLanes > 8) exchange_rows_and_lanes<8 % kLanes>(rows);
+  exchange_rows_and_lanes<1>(rows, kAll);
+  exchange_rows_and_lanes<2>(rows, kAll);
+  if constexpr (kLanes > 4) exchange_rows_and_lanes<4 % kLanes>(rows, kAll);
+  if constexpr (kLanes > 8) exchange_rows_and_lanes<8 % kLanes>(rows, kAll);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) store(to + i * to_stride, rows[i]);
 }

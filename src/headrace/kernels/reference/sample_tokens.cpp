@@ -12,7 +12,7 @@ struct Candidate {
   double weight;
 };
 
-int32_t drawn(std::vector<Candidate> all, const TokenDraw& draw) {
+int32_t drawn_from_all(std::vector<Candidate> all, const TokenDraw& draw) {
   std::ranges::stable_sort(all, std::greater<>(), &Candidate::weight);
   const std::vector<Candidate> every = all;
   if (draw.top_k > 0 && static_cast<size_t>(draw.top_k) < all.size()) all.resize(static_cast<size_t>(draw.top_k));
@@ -61,7 +61,7 @@ void sample_tokens(const SampleTokensArgs& a, const OpContext&) {
         const double shifted = static_cast<double>(logits(r, i)) - static_cast<double>(stats(r, 0));
         all.push_back({i, std::exp(shifted / static_cast<double>(draws[r].temperature))});
       }
-      id = drawn(std::move(all), draws[r]);
+      id = drawn_from_all(std::move(all), draws[r]);
     }
     a.ids.as<int32_t, 1>("ids")(r) = id;
     a.chosen.as<float, 1>("chosen")(r) = logits(r, id);
