@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kBlocksOutput = 256, kMeasuredSteps = 96;
 constexpr size_t kGapSteps = 12;  // a block's three passes differ: so many have each as often one way as the other
-constexpr double kLatePerGap = kGapSteps / 4;  // steps of each kGapSteps that are started late
+constexpr size_t kLatePerGap = kGapSteps / 4;  // steps of each kGapSteps that are started late
 constexpr int64_t kWarmUp = 32;                // steps: a card that rested is slower by up to 3 % in the first 20
 
 SamplingParams scripted(int32_t block_size) {
@@ -152,7 +152,7 @@ class Rehearsal {
         late += (each ? 1 : -1) * std::chrono::duration<double>(now - last).count();
         last = now;
       }
-      gaps.push_back(late / kLatePerGap);
+      gaps.push_back(late / double{kLatePerGap});
     }
   }
 
