@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "headrace/base/device_runtime.h"
@@ -38,12 +39,13 @@ Tensor copied(DeviceRuntime& device, const Tensor& host) {
 
 // A product in memory that the device hands out now. 16 rows of 2048 take 66 KB of shared memory, which a kernel has to
 // be allowed on each device; 200 rows take the kernel for many.
-Tensor product(DeviceRuntime& device, const Tensor& x, const Tensor& weight, std::string_view set = "cuda") {
+Tensor product(DeviceRuntime& device, const Tensor& x, const Tensor& weight, std::string_view set = "cuda",
+               Determinism determinism = Determinism::kStrict) {
   const Tensor x_there = copied(device, x), weight_there = copied(device, weight);
   const Tensor y(DType::kBF16, {x.dim(0), weight.dim(0)}, device);
   Tensor host(DType::kBF16, y.shape());
   cuda_module().ops(set).linear({.x = x_there, .weight = weight_there, .y = y},
-                                {.determinism = Determinism::kStrict, .stream = device.stream()});
+                                {.determinism = determinism, .stream = device.stream()});
   device.copy_to_host(host.data(), y.data(), static_cast<size_t>(y.bytes()));
   return host;
 }
@@ -112,6 +114,19 @@ TEST(CudaDevices, TheBaselineLaunchesWhatWaitsBeforeItsOwn) {
     return host;
   };
   EXPECT_TRUE(bit_equal(twice("cuda_chained", "cuda_baseline"), twice("cuda_baseline", "cuda_baseline")));
+}
+
+// The library starts on a thread of its own; a product that comes at the same time waits for it.
+TEST(CudaDevices, AProductWaitsForTheMatrixLibrary) {
+  if (!has_devices(1)) GTEST_SKIP() << "no CUDA device";
+  DeviceRuntime& device = cuda_module().runtime(0);
+  Random random(34);
+  const Tensor x = random_tensor(random, DType::kBF16, {200, 2048});
+  const Tensor weight = random_tensor(random, DType::kBF16, {1040, 2048}, 0.03);
+  std::future<void> first = device.start_matmul_library(), second = device.start_matmul_library();
+  const Tensor beside = product(device, x, weight, "cuda", Determinism::kFast);
+  first.get(), second.get();
+  EXPECT_TRUE(bit_equal(beside, product(device, x, weight, "cuda", Determinism::kFast)));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Where memory lives and who allocates it. The CPU's runtime is built in; a CUDA module brings its own.
 #pragma once
 #include <cstddef>
+#include <future>
 #include <memory>
 
 #include "headrace/base/device.h"
@@ -41,6 +42,11 @@ class DeviceRuntime {
   virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;  // or to memory of allocate_shared()
   virtual void synchronize() = 0;
   virtual std::unique_ptr<DeviceMark> make_mark() = 0;
+
+  // Starts the matrix library on a thread, so that the first large product does not wait for it; an error comes with
+  // that product. The future's destructor waits for the thread. It has to run before this runtime goes and before main
+  // returns: libraries that start while the process ends may crash. Invalid where nothing needs a start.
+  virtual std::future<void> start_matmul_library() { return {}; }
 
   // What OpContext::stream must be for ops that run here; null on a CPU.
   virtual void* stream() { return nullptr; }

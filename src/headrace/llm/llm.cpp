@@ -220,6 +220,7 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
     : runtime_(open_device(checked(options).device, options.log)),
+      matmul_library_(runtime_.start_matmul_library()),
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
       model_(load_checked(model, runtime_, options)),

@@ -113,7 +113,8 @@ class LLM {
  private:
   LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
 
-  DeviceRuntime& runtime_;  // not owned
+  DeviceRuntime& runtime_;            // not owned
+  std::future<void> matmul_library_;  // waits in its destructor until the library has started
   Tokenizer tokenizer_;
   SamplingParams default_params_;
   std::unique_ptr<Model> model_;

@@ -194,6 +194,15 @@ void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waitin
 
 std::unique_ptr<DeviceMark> Runtime::make_mark() { return std::make_unique<Mark>(stream_); }
 
+std::future<void> Runtime::start_matmul_library() {
+  return std::async(std::launch::async, [this] {
+    try {
+      blas_->handle();
+    } catch (const Error&) {  // the first product that needs the library tries again and reports it
+    }
+  });
+}
+
 void* Runtime::allocate_shared(size_t bytes) {
   void* memory = nullptr;
   make_current(stream_);

@@ -31,6 +31,7 @@ class Runtime final : public DeviceRuntime {
   std::unique_ptr<DeviceMark> make_mark() override;
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
+  std::future<void> start_matmul_library() override;
   void* stream() override { return &stream_; }  // ops may leave products waiting in it: queue() has none
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;

@@ -3,9 +3,9 @@
 #include <cublasLt.h>
 
 #include <array>
-#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "headrace/kernels/fused_linear.h"
 
@@ -18,8 +18,7 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Of one stream, and not thread-safe, as it is. The library chooses its first kernel in a thread of its own, which
-// takes some 90 ms that the loading of weights hides.
+// Of one stream. Not thread-safe but for handle(). The library takes some 90 ms to choose its first kernel.
 class BlasPlans {
  public:
   struct Plan {
@@ -30,17 +29,20 @@ class BlasPlans {
   };
   using Key = std::array<int64_t, 12>;  // all that the choice depends on
 
-  explicit BlasPlans(int32_t device);
+  explicit BlasPlans(int32_t device) : device_(device) {}
   BlasPlans(const BlasPlans&) = delete;
   BlasPlans& operator=(const BlasPlans&) = delete;
   ~BlasPlans();
 
-  cublasLtHandle_t handle();  // waits until the library has started; error kOutOfMemory, kUnsupported
+  // Starts the library, or waits for the thread that does. Thread-safe. Error kOutOfMemory, kUnsupported; the next call
+  // then tries again.
+  cublasLtHandle_t handle();
   // For one product; valid as long as this object.
   const Plan& plan(const FusedLinearArgs& args);
 
  private:
-  std::future<cublasLtHandle_t> starting_;
+  int32_t device_;
+  std::once_flag started_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
 };

@@ -133,19 +133,13 @@ cublasLtHandle_t started(int32_t device) {
 void Destroy::operator()(cublasLtMatrixLayout_t layout) const noexcept { cublasLtMatrixLayoutDestroy(layout); }
 void Destroy::operator()(cublasLtMatmulDesc_t descriptor) const noexcept { cublasLtMatmulDescDestroy(descriptor); }
 
-BlasPlans::BlasPlans(int32_t device) : starting_(std::async(std::launch::async, started, device)) {}
-
 BlasPlans::~BlasPlans() {
   plans_.clear();
-  try {
-    cublasLtDestroy(handle());
-  } catch (const Error&) {  // it never started
-  }
+  if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
 cublasLtHandle_t BlasPlans::handle() {
-  if (starting_.valid()) handle_ = starting_.get();
-  HR_REQUIRE(handle_ != nullptr, ErrorCode::kInternal, "cublaslt: did not start");
+  std::call_once(started_, [this] { handle_ = started(device_); });
   return handle_;
 }
 
