@@ -75,6 +75,9 @@ check "a prompt from a file" "$one" "$("$headrace" generate -f "$work/prompt" -n
 check "and from a pipe" "$one" "$(printf 'Once upon a time' | "$headrace" generate --file - -n 32 --temperature 0 -t 1)"
 yes 'There was a king.' | head -c 200000 >"$work/long"
 check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
+long=$(printf 'a%.0s' {1..600})
+check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the context (-c) holds 512 with at least one new token; status 2" \
+  "$("$headrace" generate puzzle-llada "$long" 2>&1 | grep -v warning); status $(status "$headrace" generate puzzle-llada "$long")"
 check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
   "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
 check "and a book" "headrace: warning: standard input: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
