@@ -73,6 +73,10 @@ trap 'rm -rf "$work"' EXIT
 printf 'Once upon a time' >"$work/prompt"
 check "a prompt from a file" "$one" "$("$headrace" generate -f "$work/prompt" -n 32 --temperature 0 -t 1)"
 check "and from a pipe" "$one" "$(printf 'Once upon a time' | "$headrace" generate --file - -n 32 --temperature 0 -t 1)"
+check "and by a word for it, with a model or without" "$one|$one" \
+  "$(printf 'Once upon a time' | "$headrace" generate - -n 32 --temperature 0 -t 1)|$(printf 'Once upon a time' | "$headrace" generate fairy-hybrid - -n 32 --temperature 0 -t 1)"
+check "a pipe beside a prompt is not read" "$one piped" \
+  "$(echo piped | { made=$("$headrace" generate -p "Once upon a time" -n 32 --temperature 0 -t 1); echo "$made $(cat)"; })"
 yes 'There was a king.' | head -c 200000 >"$work/long"
 check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
 long=$(printf 'a%.0s' {1..600})
@@ -166,7 +170,11 @@ check "two models" \
   "$("$headrace" eval perplexity "$work" -m "$work" -f x 2>&1); status $?"
 check "a model and a prompt given twice" "headrace: 'x' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate x -m "$work" -p x 2>&1); status $?"
-check "a prompt given twice" "headrace: --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
+check "a single word that is empty is a prompt" "headrace: the prompt is empty, expected a text: no token is put in front of it; status 2" \
+  "$("$headrace" generate "" 2>&1); status $?"
+check "two models for one text" "2 $(printf "headrace: two models are given, '%s' and '%s', expected one " puzzle-llada fairy-hybrid fairy-hybrid puzzle-llada)" \
+  "$(status "$headrace" generate fairy-hybrid -m puzzle-llada -p hi) $(for words in "fairy-hybrid -m puzzle-llada -p hi" "fairy-hybrid puzzle-llada hi"; do message "$headrace" generate $words; done | tr '\n' ' ')"
+check "a prompt given twice" "headrace: -p, --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
 check "a value that is missing" 2 "$(status "$headrace" generate -p)"
 check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
