@@ -38,13 +38,38 @@ for flag in --seed --random-weights; do  # and not its two's complement, nor the
   done
   check "the largest $flag" 1 "$("$headrace" generate -p x -n 1 $flag 18446744073709551615 --json | grep -c '"text"')"
 done
-check "a number that is none" "headrace: --max-tokens: is '2k', expected an integer from -2147483648 to 2147483647" \
+of_tokens="an integer from 1 to 1073741824, 0 (reads the prompt alone) or -1 (until the context is full)"
+check "a number that is none" "headrace: --max-tokens: is '2k', expected $of_tokens" \
   "$(message "$headrace" generate -p x --max-tokens 2k)"
 check "one beyond its range" 2 "$(status "$headrace" generate -p x -n 99999999999)"
 check "a number that is empty" "headrace: --temperature: is '', expected a number" "$(message "$headrace" generate -p x --temperature '')"
 check "thresholds that are empty" 2 "$(status "$headrace" eval puzzles --limit 1 --thresholds '')"
 check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
   "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
+check "numbers beyond their ranges, with what is taken beside them" \
+  "$(printf 'headrace: %s\n' "-n, --max-tokens: is '-5', expected $of_tokens" "-n, --max-tokens: is 'abc', expected $of_tokens" \
+    "-s, --seed: is '-2', expected an integer from 0 to 18446744073709551615, or -1 (another one each time)" \
+    "-c, --max-model-len: is '999999999', expected an integer from 2 to 16777216, or 0 or -1 (all that the model was made for)" \
+    "-t, --threads: is '0', expected an integer from 1 to 1024")" \
+  "$(for words in "-n -5" "-n abc" "-s -2" "-c 999999999" "-t 0"; do message "$headrace" generate -p x $words; done)"
+check "values that are missing, or none that there are" \
+  "$(printf 'headrace: %s\n' "-n, --max-tokens: has no value, expected $of_tokens" "-m, --model: has no value, expected a directory or a name" \
+    "--dtype: is 'int8', expected auto, float32 or bfloat16" "--log-level: is 'verbose', expected off, error, warning, info or debug" \
+    "--random-weights: is followed by '-p', expected an integer from 0 to 18446744073709551615" \
+    "--prompt and --file: both are given, expected one of them" "--logprobs: needs --json beside it")" \
+  "$(for words in -n -m "--dtype int8" "--log-level verbose" "--random-weights -p hello" "-p a -f x" "-p a --logprobs"; do message "$headrace" generate $words; done)"
+check "commands whose words are missing, or none that there are" \
+  "$(printf 'headrace: %s\n' "headrace bench needs a name: attention, blocks, canvases, chat, gdn or model" \
+    "bench: is 'foo', expected attention, blocks, canvases, chat, gdn or model" "headrace eval perplexity needs --file: a file" \
+    "'foo' is more than list takes")" \
+  "$(for words in bench "bench foo" "eval perplexity" "list foo"; do message "$headrace" $words; done)"
+check "a line of llama.cpp, without a command" "2 $(printf "headrace: unknown option '%s' of headrace; headrace generate %s ... takes it " -m -m -p -p)" \
+  "$(status "$headrace" -m fairy-hybrid -p hi -n 4) $(for words in "-m fairy-hybrid -p hi -n 4" "-p hi"; do message "$headrace" $words; done | tr '\n' ' ')"
+check "and a text, a model" 2 \
+  "$(for word in "Once upon a time" fairy-hybrid; do message "$headrace" "$word"; done | grep -cF "of headrace; headrace generate [MODEL] \"TEXT\" completes a text, and 'headrace --help' lists what there is")"
+check "no help for words that are far from it" "headrace: unknown option '--temp' of headrace doctor; 'headrace doctor --help' lists what there is" \
+  "$(message "$headrace" doctor --temp 1)"
+check "what shows a model" 1 "$(message "$headrace" show | grep -c 'headrace doctor MODEL says what one is$')"
 check "a model that is empty" "headrace: --model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
 check "a model's name that is too long" "3 File name too long" \
   "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
@@ -166,7 +191,7 @@ check "names that llama.cpp's and vLLM's users know" "$one" \
 check "a prompt without quotes" "headrace: 'upon a' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate -p Once -n 1 /nonexistent upon a 2>&1); status $?"
 check "two models" \
-  "headrace: --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
+  "headrace: -m, --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
   "$("$headrace" eval perplexity "$work" -m "$work" -f x 2>&1); status $?"
 check "a model and a prompt given twice" "headrace: 'x' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate x -m "$work" -p x 2>&1); status $?"
@@ -201,11 +226,11 @@ check "options of generate that take a path" "--file --model --revision --adapte
   "$("$headrace" generate --help-all | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
 check "the sentence about it" "headrace: --trace: is empty, expected a file" "$(message "$headrace" generate -p x -n 1 --trace '')"
 check "an empty value behind = takes no other word" \
-  "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615" \
+  "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615, or -1 (another one each time)" \
   "$(message "$headrace" generate --prompt= "$(dirname "$0")/../../demo_models/puzzle-diffusion" -n 1); $(message "$headrace" generate --file= /nonexistent); $(message "$headrace" generate -p x --seed= 7)"
 check "an adapter that is empty is no wish for the base model" "headrace: --adapter: is empty, expected a directory" \
   "$(message "$headrace" generate -p x -n 1 --adapter '')"
-check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \
+check "a choice that there is not" "headrace: --accept: is 'bogus', expected confidence, entropy, entropy_bound, leftmost, margin or random" \
   "$(message "$headrace" generate -p x --accept bogus)"
 check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense | wc -l)"
 
@@ -433,7 +458,7 @@ check "an end token is none" "22345789 8 1 8.000" "$(sorted | counts)"
 check "nor are those behind it" "22345789 8" "$(sorted --ignore-eos | counts | cut -d' ' -f1,2)"
 check "where end tokens are banned there is text to the end" "20 20 length" \
   "$(sorted --ban-end-tokens | grep -oE '"completion_tokens": [0-9]*' | grep -oE '[0-9]+') $(sorted --ban-end-tokens | ids | wc -w) $(sorted --ban-end-tokens | grep -oE '"finish_reason": "[a-z]*' | cut -d'"' -f4)"
-check "which is not to go on behind one" "headrace: --ignore-eos excludes --ban-end-tokens; status 2" \
+check "which is not to go on behind one" "headrace: --ignore-eos and --ban-end-tokens: both are given, expected one of them; status 2" \
   "$("$headrace" generate -p x --ban-end-tokens --ignore-eos 2>&1); status $?"
 check "what of that --json states" '"decode_tokens_per_s": null "steps": null "cfg_scale": 0 "end_tokens": "banned"' \
   "$(sorted | grep -o '"decode_tokens_per_s": [^}]*') $(sorted | grep -oE '"(steps": null|cfg_scale": 0)' | xargs -d '\n') $(sorted --ban-end-tokens | grep -o '"end_tokens": "[a-z]*"')"
