@@ -24,6 +24,7 @@
 #include "json.h"
 #include "load_progress.h"
 #include "measuring.h"
+#include "model_files.h"
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
@@ -43,6 +44,7 @@ class LoadedModel {
  public:
   LoadedModel(const ModelFlags& model, LLMOptions options)
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
+    if (!options.random_weights) require_model_files(model_directory(model));
     const auto start = Clock::now();
     const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
     options.device = to_string(device);

@@ -348,8 +348,10 @@ check "a revision of nothing" "headrace: --revision: is main, expected a model b
 check "the list of the cache" "org/tale Qwen3_5 cache" \
   "$(HF_HUB_CACHE="$work/hub" "$headrace" list | grep '^org/tale' | awk '{print $1, $2, $NF}')"
 check "and as JSON" 1 "$(HF_HUB_CACHE="$work/hub" "$headrace" list --json | grep -c '"name": "org/tale", "architecture": "Qwen3_5ForCausalLM", "runs": true, "bytes": [0-9]*, "place": "cache"')"
-check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
+check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models, hf download org/other (of Hugging Face's tools) does" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
+check "nor is a revision, and no path is downloaded" "1 0" \
+  "$(HF_HOME="$work" message "$headrace" generate org/other@v2 -p x | grep -c ', hf download org/other --revision v2 ') $(message "$headrace" generate ./org/other -p x | grep -c 'hf download')"
 mkdir -p "$work/hub/models--org--pinned/snapshots/4567"
 check "one whose main revision nobody names" "3 1" \
   "$(HF_HOME="$work" status "$headrace" generate org/pinned -p x) $(HF_HOME="$work" message "$headrace" generate org/pinned -p x | grep -c '/models--org--pinned/refs/main: is missing, ')"
@@ -390,7 +392,18 @@ mkdir "$work/bare"
 cp "$(dirname "$0")/../golden/qwen3_5/config.json" "$work/bare/"
 check "random weights need config.json alone" 1 \
   "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
-check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
+lacked="headrace: $work/bare: lacks weights (model.safetensors, or model.safetensors.index.json and the files that it names) and a tokenizer (tokenizer.json, or vocab.json and merges.txt); headrace generate --random-weights 1 needs config.json alone; status 3"
+check "and without them it is no model" "$lacked|$lacked" \
+  "$("$headrace" generate "$work/bare" -p "Once" -n 4 2>&1); status $?|$("$headrace" doctor "$work/bare" 2>&1); status $?"
+check "a file in place of its directory" "headrace: $work/bare/config.json: is a file, expected the directory of a model; status 3" \
+  "$("$headrace" generate "$work/bare/config.json" hi --random-weights 1 2>&1); status $?"
+check "noise is said to be noise where somebody reads it" "0 1" \
+  "$(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 | wc -l) $(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --log-level info | grep -c 'the weights are random: the text is noise$')"
+if [[ -n "$terminal" ]]; then
+  noise=$(script -qec "$headrace generate $work/bare --random-weights 1 -p Once -n 64" /dev/null </dev/null)
+  check "which is warned of on a terminal, and shown without control characters" "1 yes " \
+    "$(grep -ac 'warning: the weights are random: the text is noise' <<<"$noise") $(grep -qaE '\\x[01][0-9a-f]' <<<"$noise" && echo yes) $(tr -d '\r\n\t' <<<"$noise" | tr -cd '\000-\037\177')"
+fi
 
 # An empty prompt: refused before weights are read, unless the tokenizer puts a token in front of it.
 cp "$demos/fairy-hybrid/tokenizer.json" "$work/bare/"
