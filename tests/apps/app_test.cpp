@@ -61,6 +61,7 @@ TEST(ExitStatus, WhatAFileSaysDoesNotSteerTheTerminal) {
   const Ended ended =
       ended_by(Error(ErrorCode::kModelFile, "is '\x1b]0;pwned\x07\x1b[31m\r\n\xc2\x9b\x7f' caf\u00e9 \u00a0"));
   EXPECT_EQ(ended.message, "headrace: is '\\x1b]0;pwned\\x07\\x1b[31m\\x0d\\x0a\\x9b\\x7f' caf\u00e9 \u00a0\n");
+  EXPECT_EQ(without_controls("a\n\tb\r\x1b[2J", Keep::kLinesAndTabs), "a\n\tb\\x0d\\x1b[2J");
   EXPECT_EQ(without_controls("\xc2"), "\xc2") << "the first half of a character";
   testing::internal::CaptureStderr();
   log_to_stderr("warning")(LogLevel::kWarning, "a \x1b[2J");

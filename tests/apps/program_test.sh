@@ -182,6 +182,16 @@ check "stories go on behind a first line, the one of blocks too" "Once upon a ti
   "$(for what in story diffusion; do "$headrace" demo $what -n 2 -t 1 2>"$work/ignored" | head -n 1 | cut -d' ' -f1-8; done | xargs)"
 check "puzzles of the demo" "1276 0042 1123459 noisuffid 1432321441232341" \
   "$("$headrace" demo puzzle -t 1 2>"$work/ignored" | sed 's/.* -> //' | xargs)"
+check "an empty puzzle, before anything is printed" "headrace: the prompt is empty, expected a puzzle: \"sort: 5391 =\"; status 2" \
+  "$("$headrace" demo puzzle -p "" 2>&1); status $?"
+check "one that the context does not hold" "2  2" "$(status "$headrace" demo puzzle -p "$long") $("$headrace" demo puzzle -p "$long" 2>"$work/ignored") $(status "$headrace" demo -p "$(yes Once | head -n 9000)")"
+check "a story is not begun before its prompt is taken" "" "$("$headrace" demo -p "$(yes Once | head -n 9000)" 2>"$work/ignored")"
+warned() { "$headrace" demo puzzle -t 1 "$@" 2>&1 >"$work/ignored" | grep -cE "^headrace: warning: $pattern"; }
+pattern='the prompt is none of the puzzles that the model knows: "add: 289 \+ 987 =" .*"sudoku 4x4: '
+check "a text that is no puzzle" "1 1 0 0 0" \
+  "$(warned -p "what is 2+2") $(warned -p "add: 1234 + 1 =") $(warned) $(warned -p "sort: 5391 =") $(warned -p rev:hello)"
+pattern='-n is [0-9]+: an answer of so many tokens may be cut$'
+check "answers that are cut" "1 0 0" "$(warned -n 2) $(warned -n 5 -p "sort: 5391 =") $(warned)"
 check "a puzzle of one's own" "rev:hello -> olleh" "$("$headrace" demo puzzle -p rev:hello -t 1 2>"$work/ignored")"
 check "a GPU's kernels without a GPU" \
   "headrace: attention backend 'cuda' is not built for device cpu; built are: cpu, reference; it needs --device cuda; status 2" \
@@ -368,7 +378,7 @@ sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json --log-level off | g
 demos="$(dirname "$0")/../../demo_models"
 check "the demo's sampling" "0.8 0 0.95" "$(sampling "$demos/fairy-hybrid")"
 check "flags go first" "0 5 0.5" "$(sampling "$demos/fairy-hybrid" --temperature 0 --top-k 5 --top-p 0.5)"
-length() { message "$headrace" generate "$demos/$1" -p "$2" -n 1 -t 1 | grep -c 'expected a multiple of 16: .*puzzle-llada takes fewer'; }
+length() { message "$headrace" generate "$demos/$1" -p "$2" -n 1 -t 1 | grep -c 'expected a multiple of 16: .*puzzle-llada takes fewer, too, as headrace demo puzzle -p "add: 7 + 35 ="$'; }
 check "a prompt of a length that the model was not trained on" "1 0 0" \
   "$(length puzzle-diffusion "sort: 5391 =") $(length puzzle-diffusion "add: 012 + 030 =") $(length puzzle-llada "sort: 5391 =")"
 check "a model that does not sample" "0 0 1" "$(sampling "$demos/puzzle-diffusion")"
