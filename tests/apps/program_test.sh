@@ -26,6 +26,8 @@ check "the demo takes threads" 0 "$(status "$headrace" demo -n 2 -t 1)"
 check "version" 0 "$(status "$headrace" --version)"
 check "no command prints the short help" "0 1" "$(status "$headrace") $("$headrace" | grep -c "^Usage: headrace COMMAND")"
 check "help and version as commands" "0 0 0 2" "$(status "$headrace" help) $(status "$headrace" help eval puzzles) $(status "$headrace" version) $(status "$headrace" help nonsense)"
+check "the version names the kernels that doctor selects" "$("$headrace" doctor --json | grep -o '"selected": "[a-z0-9]*"' | cut -d'"' -f4)" \
+  "$("$headrace" --version | sed -n 's/^kernels .* built in; \(.*\) is selected$/\1/p')"
 check "the version's lines" "headrace,commit,compiler,kernels" \
   "$("$headrace" --version | sed -E 's/^(headrace [0-9]+\.[0-9]+\.[0-9]+$|(commit|compiler|kernels) +.+)/\1/; s/ .*//' | paste -sd,)"
 check "a kernel set that there is not" "is unknown" \
