@@ -24,6 +24,7 @@
 #include "json.h"
 #include "load_progress.h"
 #include "measuring.h"
+#include "model_files.h"
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
@@ -43,6 +44,7 @@ class LoadedModel {
  public:
   LoadedModel(const ModelFlags& model, LLMOptions options)
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
+    if (!options.random_weights) require_model_files(model_directory(model));
     const auto start = Clock::now();
     const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
     options.device = to_string(device);
@@ -202,6 +204,13 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
                       .columns = terminal_size(STDERR_FILENO).value_or(TerminalSize{.columns = kAnyWidth}).columns});
 }
 
+// A warning to whoever reads the text.
+void tell_of_noise(const GenerateFlags& flags, const LLMOptions& options) {
+  if (!options.random_weights || !options.log) return;
+  const bool read = isatty(STDOUT_FILENO) != 0 && !flags.json;
+  options.log(read ? LogLevel::kWarning : LogLevel::kInfo, "the weights are random: the text is noise");
+}
+
 // Where neither the model nor -n nor a stop text ended the text.
 void warn_of_full_context(const Completion& c, const Ran& ran) {
   if (c.finish_reason != FinishReason::kContext || ran.params.max_tokens == kUntilFull) return;
@@ -249,6 +258,7 @@ int generate(GenerateFlags flags) {
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   warn(options, prompt_length_warning(model_directory(flags.model), ids.size()));
+  tell_of_noise(flags, options);
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
     if (!so_far.ids.empty()) finish_when_interrupted();
@@ -256,7 +266,7 @@ int generate(GenerateFlags flags) {
     if (!flags.json) screen.text(piece);
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   };
-  if (flags.echo_prompt) screen.text(prompt);
+  if (flags.echo_prompt) screen.opening(prompt);
   const Completion result = nothing ? Completion{.prompt_ids = std::move(ids)}
                                     : llm.generate(std::move(ids), params, on_text, screen.on_step());
   timings.total_s = seconds_since(start);

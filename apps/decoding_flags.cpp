@@ -78,7 +78,7 @@ void add_thresholds(FlagAdder flags, DecodingParams& d) {
   flags
       .add(DecodingOption::kMaxEdits, "--max-edits", d.max_edits,
            "passes at most that may change a block without masks; default: 16")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(integer_in(0, 1 << 20));
 }
 
 void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
@@ -100,7 +100,7 @@ void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
   flags
       .add(DecodingOption::kMergeCandidates, "--merge-candidates", d.merge_candidates,
            "blend this many candidates into the input of an undecided place")
-      ->check(CLI::Range(1, 64))
+      ->check(integer_in(1, 64))
       ->capture_default_str();
   flags.add(DecodingOption::kMerge, "--merge", f.merge.mode,
             "how candidates are blended; dmax_topk: with the mask, scaled to their common length; dmax_topk_as_summed: "
@@ -109,7 +109,7 @@ void add_choices(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
   flags
       .add(DecodingOption::kMerge, "--merge-weight", f.merge_weight,
            "weight of the candidates in --merge iter_smooth_topk; default: 1")
-      ->check(CLI::Range(0.0, 1e3));
+      ->check(number_in(0, 1e3));
 }
 
 void add_passes(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
@@ -124,15 +124,15 @@ void add_passes(FlagAdder flags, DecodingFlags& f, DecodingParams& d) {
       .add(DecodingOption::kSteps, "--steps", d.steps,
            "denoising passes per block, of Dream over the whole output, with --schedule reference; default: one token "
            "each")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer_in(1, 1 << 20));
   flags.add(DecodingOption::kMaxPasses, "--max-passes", d.max_passes, "passes at most in which a block is decided")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer_in(1, 1 << 20));
   flags
       .add(DecodingOption::kBlockSize, "--block-size", f.block_size,
            "tokens that are denoised together; default: the model's")
-      ->check(CLI::Range(1, 1 << 16));
+      ->check(integer_in(1, 1 << 16));
   flags.add(DecodingOption::kNumBlocks, "--blocks", f.num_blocks, "blocks that are denoised at the same time")
-      ->check(CLI::Range(1, 1024))
+      ->check(integer_in(1, 1024))
       ->capture_default_str();
   flags.add(DecodingOption::kBlockCache, "--block-cache", f.block_cache,
             "yes: passes over a sub-block reuse keys and values of the others; no: exact passes; default: yes, with "

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -20,6 +21,7 @@
 #include "headrace/kernels/cpu/dispatch.h"
 #include "headrace/kernels/device_registry.h"
 #include "json.h"
+#include "model_files.h"
 #include "model_path.h"
 #include "output.h"
 
@@ -77,7 +79,9 @@ std::vector<MachineLimits> measured_machines() {
 }  // namespace
 
 int doctor_model(const std::string& model, Output output) {
-  write_out(describe_model(model_directory(model), measured_machines, output));
+  const std::filesystem::path directory = model_directory(model);
+  require_model_files(directory);
+  write_out(describe_model(directory, measured_machines, output));
   return 0;
 }
 

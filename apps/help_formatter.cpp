@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "help_page.h"
+#include "option_values.h"
 
 namespace headrace::app {
 namespace {
@@ -34,14 +35,6 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t co
     line_begins = false;
   }
   return out;
-}
-
-// "{auto,float32}" of "TEXT:{auto,float32}": the values that an option takes; empty where any will do.
-std::string choices_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const size_t begin = type.find(":{"), end = type.rfind('}');
-  if (begin == std::string::npos || end == std::string::npos) return "";
-  return type.substr(begin + 2, end - begin - 2);
 }
 
 // What stands for the value: "N", "FILE". Ranges are said where a value outside one is refused.

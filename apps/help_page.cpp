@@ -7,7 +7,7 @@ namespace {
 
 constexpr CommonOption kHelp{"help", "this help"}, kHelpOfMore{"help", "this help; --help-all: all options"};
 constexpr CommonOption kTheModel{"model", "its directory or name (headrace list), as MODEL"};
-constexpr CommonOption kTheContext{"max-model-len", "context tokens (default: the model's, at most 8192)"};
+constexpr CommonOption kTheContext{"max-model-len", "context; 0, -1: the model's (default: at most 8192)"};
 constexpr CommonOption kTheDevice{"device", "auto, cpu, cuda or cuda:N (default: auto)"};
 constexpr CommonOption kTheThreads{"threads", "CPU threads (default: the number of cores)"};
 constexpr CommonOption kTheJson{"json", "print one JSON object"};
@@ -29,7 +29,7 @@ const std::vector<HelpPage>& help_pages() {
       {.path = "headrace generate",
        .usage = "[MODEL] [PROMPT] [OPTIONS]",
        .common = {{"prompt", "the text to continue, as PROMPT; else what is piped in"},
-                  {"file", "read the text from FILE; -: from standard input"},
+                  {"file", "read the text from FILE; -: from standard input, as PROMPT too"},
                   kTheModel,
                   {"max-tokens", "new tokens at most; -1: no limit (default: 256)"},
                   kTheTemperature,
@@ -50,7 +50,8 @@ const std::vector<HelpPage>& help_pages() {
        .examples = {{"headrace generate \"Once upon a time\" -n 64", ""},
                     {"headrace generate fairy-diffusion \"Once upon a time\"", ""},
                     {"headrace generate ./Qwen3-0.6B -f prompt.txt --temperature 0", ""},
-                    {"echo \"The old king\" | headrace generate --json", ""}}},
+                    {"echo \"The old king\" | headrace generate --json", ""}},
+       .more = "The prompt is not printed, only what continues it."},
       {.path = "headrace demo",
        .common = {{"prompt", "how the story begins"}, kTheTokens, kTheTemperature, kTheSeed, kTheThreads, kHelpOfMore},
        .examples = {{"headrace demo", ""},

@@ -62,6 +62,8 @@ std::optional<std::string> folder_of(std::string_view repository) {
 
 }  // namespace
 
+bool is_hub_repository(std::string_view name) { return name.find('/') != name.npos && folder_of(name); }
+
 std::vector<fs::path> folders_in(const fs::path& parent) {
   std::vector<fs::path> folders;
   std::error_code ignored;

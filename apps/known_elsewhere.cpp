@@ -24,7 +24,7 @@ constexpr std::string_view kNoMaking = "headrace reads models as they are; --ada
 constexpr std::string_view kNoProcesses =
     "nothing runs in the background: a model is there as long as the command that runs it";
 constexpr std::string_view kShowModel =
-    "headrace list shows the models that are here, and generate MODEL -p TEXT -n 1 --log-level info says what one is";
+    "headrace list shows the models that are here, and headrace doctor MODEL says what one is";
 constexpr std::string_view kCacheType = "--kv-cache-dtype is that of keys and of values";
 constexpr std::string_view kAttention = "--attention-backend chooses how attention runs";
 constexpr std::string_view kSteps = "headrace chooses how much of a prompt runs at once";

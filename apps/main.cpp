@@ -40,7 +40,9 @@ void add_prompt_flags(CLI::App& generate, GenerateFlags& f) {
   generate.add_option("words", f.words, "[MODEL] [PROMPT]")->group("");  // place_words reads them
   CLI::Option* prompt = generate.add_option("-p,--prompt", f.prompt,
                                             "the text to continue; PROMPT means the same (default: what is piped in)");
-  generate.add_option("-f,--file", f.prompt_file, "read the text from FILE; -: from standard input, all of it")
+  generate
+      .add_option("-f,--file", f.prompt_file,
+                  "read the text from FILE; -: from standard input, all of it, as the PROMPT - does")
       ->type_name(kFile)
       ->excludes(prompt);
   generate.add_flag("--special-tokens", f.special_tokens,
@@ -101,7 +103,7 @@ void add_puzzles(CLI::App& eval, Commands& c) {
                    "test items, one JSON object per line (default: the model's test.jsonl, else the bundled puzzles)")
       ->type_name(kFile);
   puzzles->add_option("--limit", c.puzzles.limit, "at most N items of each task (default: all)")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(integer_in(1, 1 << 30));
   puzzles
       ->add_option("--strategies", c.puzzles.strategies,
                    "strategies to compare; auto: the model's own (default: its own and those that suit it)")
@@ -132,18 +134,18 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
 
   CLI::App* measure =
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
-  measure->add_option("op", c.bench_what, "what to measure")
+  measure->add_option("name", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "gdn", "model"}));
   measure
       ->add_option("--parallel", c.parallel, "model: measure also N requests at once; blocks: these in place of 1,128")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(1, 4096));
+      ->check(integer_in(1, 4096));
   measure
       ->add_option("--input-len", c.input_len,
                    "blocks, and model with --parallel: tokens of each prompt (default: 256)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer_in(1, 1 << 20));
   add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });
 }

@@ -1,5 +1,7 @@
 #include "model_flags.h"
 
+#include <limits>
+
 #include "headrace/llm/llm.h"
 #include "option_values.h"
 
@@ -7,18 +9,20 @@ namespace headrace::app {
 namespace {
 
 CLI::Validator context_length() {
-  return {[](const std::string& text) {
-            const bool whole = text == std::to_string(kWholeContext);
-            return whole ? std::string() : CLI::Range(2, 1 << 24)(text);
-          },
-          ""};
+  const CLI::Validator range =
+      integer_in(2, 1 << 24, "an integer from 2 to 16777216, or 0 or -1 (all that the model was made for)");
+  const auto check = [range](const std::string& text) {
+    return text == std::to_string(kWholeContext) ? std::string() : range(text);
+  };
+  return {check, range.get_description()};
 }
 
 void add_attention_flags(CLI::App& app, ModelFlags& f) {
   app.option_defaults()->group("Attention and memory");
-  app.add_option("-c,--max-model-len,--ctx-size", f.max_model_len,
-                 "context: tokens of prompt and output together; 0: all that the model was made for (default: that, "
-                 "but at most 8192)")
+  app.add_option(
+         "-c,--max-model-len,--ctx-size", f.max_model_len,
+         "context: tokens of prompt and output together; 0 or -1: all that the model was made for (default: that, "
+         "but at most 8192)")
       ->check(context_length());
   app.add_option("--kv-cache-dtype", f.kv_dtype, "data type of cached keys and values; auto: as --dtype")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"}))
@@ -56,7 +60,7 @@ void add_machine_flags(CLI::App& app, ModelFlags& f) {
 
 void add_threads_flag(CLI::App& app, ModelFlags& f) {
   app.add_option("-t,--threads", f.threads, "CPU threads (default: as many as there are cores)")
-      ->check(CLI::Range(1, 1024))
+      ->check(integer_in(1, 1024))
       ->group("Machine");
 }
 
@@ -73,7 +77,8 @@ void add_model_flags(CLI::App& app, ModelFlags& f, const char* names) {
       ->capture_default_str();
   app.add_option("--adapter", f.adapter, "directory of a LoRA (PEFT format) to merge into the weights")
       ->type_name(kDirectory);
-  app.add_option("--random-weights", f.random_weights, "random weights from this seed; only config.json is needed");
+  app.add_option("--random-weights", f.random_weights, "random weights from this seed; only config.json is needed")
+      ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max()));
   add_attention_flags(app, f);
   add_machine_flags(app, f);
   app.option_defaults()->group("Output");

@@ -39,13 +39,24 @@ std::optional<fs::path> bundled_model(const std::string& name) {
   return found == all.end() ? std::nullopt : std::optional(found->directory);
 }
 
+// "hf download Qwen/Qwen3-0.6B --revision v1" where `given` may be a repository's name; else empty.
+std::string download_of(const std::string& given) {
+  const size_t at = given.find('@');
+  const std::string name = given.substr(0, at), revision = at == given.npos ? "" : given.substr(at + 1);
+  if (!is_hub_repository(name)) return "";
+  return "hf download " + name + (revision.empty() ? "" : " --revision " + revision);
+}
+
 Error no_model(const std::string& given) {
   const fs::path cache = hub_cache();
   std::vector<std::string> bundled;
   for (const BundledModel& model : bundled_models()) bundled.push_back(model.name);
   const auto guess = nearest(given, bundled);
-  const std::string where = cache.empty() ? std::string(", and without HOME no cache of models to look in")
-                                          : str(", nor is it in ", cache.string(), "; headrace downloads no models");
+  const std::string download = download_of(given);
+  const std::string advice = download.empty() ? "" : ", " + download + " (of Hugging Face's tools) does";
+  const std::string where = cache.empty()
+                                ? std::string(", and without HOME no cache of models to look in")
+                                : str(", nor is it in ", cache.string(), "; headrace downloads no models", advice);
   return {ErrorCode::kModelFile, str(given, ": no such model directory", where,
                                      guess ? str("; did you mean '", *guess, "'?") : std::string())};
 }

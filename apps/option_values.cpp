@@ -1,27 +1,40 @@
 #include "option_values.h"
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <limits>
+#include <optional>
+#include <string_view>
 
 namespace headrace::app {
 namespace {
 
 template <class T>
-bool is_number(const std::string& text) {
+std::optional<T> number_of(const std::string& text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// Of a value that is none of what is expected. One that reads as an option was meant as such.
+std::string not_expected(const std::string& text, std::string_view expected) {
+  const bool option = text.size() > 1 && text[0] == '-' && text.find_first_of("0123456789.") != 1;
+  return fmt::format("{} '{}', expected {}", option ? "is followed by" : "is", text, expected);
+}
+
+template <class T>
+std::string integers(T least, T most) {
+  return fmt::format("an integer from {} to {}", least, most);
 }
 
 template <class T>
 CLI::Validator integer() {
   return {[](const std::string& text) {
-            if (is_number<T>(text)) return std::string();
-            return fmt::format("is '{}', expected an integer from {} to {}", text, std::numeric_limits<T>::min(),
-                               std::numeric_limits<T>::max());
+            if (number_of<T>(text)) return std::string();
+            const bool digits = text.find_first_not_of("+-0123456789") == text.npos && !text.empty();
+            constexpr T kLeast = std::numeric_limits<T>::min(), kMost = std::numeric_limits<T>::max();
+            return not_expected(text, digits ? integers(kLeast, kMost) : "an integer");
           },
           ""};
 }
@@ -30,19 +43,82 @@ CLI::Validator integer() {
 CLI::Validator real() {
   return {[](const std::string& text) {
             float value = 0;
-            return CLI::detail::lexical_cast(text, value) ? "" : fmt::format("is '{}', expected a number", text);
+            return CLI::detail::lexical_cast(text, value) ? "" : not_expected(text, "a number");
           },
           ""};
 }
 
-CLI::Validator not_empty(const char* expected) {
+// "a, b or c" of "a,b,c".
+std::string listed(std::string names) {
+  const size_t last = names.rfind(',');
+  if (last != names.npos) names.replace(last, 1, " or ");
+  for (size_t at = names.find(','); at != names.npos; at = names.find(',', at + 2)) names.replace(at, 1, ", ");
+  return names;
+}
+
+// One of the names that the option lists, which the option itself checks behind this, in other words.
+CLI::Validator one_of(const std::string& names) {
+  return {[names](const std::string& text) {
+            const bool found = text.find(',') == text.npos && ("," + names + ",").find("," + text + ",") != names.npos;
+            return found ? "" : not_expected(text, listed(names));
+          },
+          ""};
+}
+
+CLI::Validator not_empty(const std::string& expected) {
   return {[expected](const std::string& text) {
             return text.empty() ? fmt::format("is empty, expected {}", expected) : std::string();
           },
           ""};
 }
 
+// What an option of this type takes, by the name of the type.
+std::string_view expected_of_type(std::string_view type) {
+  if (type == kFile) return "a file";
+  if (type == kDirectory) return "a directory";
+  if (type == kName) return "a name";
+  if (type == kModel) return "a directory or a name";
+  if (type.starts_with("INT") || type.starts_with("UINT")) return "an integer";
+  return type.starts_with("FLOAT") ? "a number" : "a text";
+}
+
 }  // namespace
+
+template <class T>
+CLI::Validator integer_in(T least, T most, std::string expected) {
+  if (expected.empty()) expected = integers(least, most);
+  const auto check = [least, most, expected](const std::string& text) {
+    const std::optional<T> value = number_of<T>(text);
+    return value && *value >= least && *value <= most ? "" : not_expected(text, expected);
+  };
+  return {check, expected};
+}
+template CLI::Validator integer_in(int32_t, int32_t, std::string);
+template CLI::Validator integer_in(uint64_t, uint64_t, std::string);
+
+CLI::Validator number_in(double least, double most) {
+  const std::string expected = fmt::format("a number from {} to {}", least, most);
+  const auto check = [=](const std::string& text) {
+    double value = 0;
+    const bool number = CLI::detail::lexical_cast(text, value);
+    return number && value >= least && value <= most ? "" : not_expected(text, expected);
+  };
+  return {check, expected};
+}
+
+std::string choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find(":{"), end = type.rfind('}');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return type.substr(begin + 2, end - begin - 2);
+}
+
+std::string expected_value(const CLI::Option& option) {
+  const std::string choices = choices_of(option), type = option.get_type_name();
+  if (!choices.empty()) return listed(choices);
+  const size_t colon = type.find(':');  // behind it stands what a check of a range expects
+  return colon == type.npos ? std::string(expected_of_type(type)) : type.substr(colon + 1);
+}
 
 void refuse_standard_output(CLI::Option& option) {
   option.check({[](const std::string& text) {
@@ -53,15 +129,15 @@ void refuse_standard_output(CLI::Option& option) {
 
 void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    const std::string type = option->get_type_name();  // "INT", or "INT:INT in [1 - 16]"
-    // In front of the checks of ranges, which would call a word out of range: CLI11 puts what transforms there.
-    if (type.starts_with("INT")) option->transform(integer<int32_t>());
-    if (type.starts_with("UINT")) option->transform(integer<uint64_t>());
-    if (type.starts_with("FLOAT")) option->transform(real());
-    if (type == kFile) option->check(not_empty("a file"));
-    if (type == kDirectory) option->check(not_empty("a directory"));
-    if (type == kName) option->check(not_empty("a name"));
-    if (type == kModel) option->check(not_empty("a directory or a name"));
+    const std::string type = option->get_type_name(), choices = choices_of(*option);
+    // In front of CLI11's check, whose words are others: it puts what transforms there.
+    if (!choices.empty()) option->transform(one_of(choices));
+    if (type == "INT") option->transform(integer<int32_t>());
+    if (type == "UINT") option->transform(integer<uint64_t>());
+    if (type == "FLOAT") option->transform(real());
+    for (const char* path : {kFile, kDirectory, kName, kModel}) {
+      if (type == path) option->check(not_empty(std::string(expected_of_type(path))));
+    }
   }
   for (CLI::App* command : app.get_subcommands({})) check_values(*command);
 }

@@ -1,19 +1,29 @@
 // Values of the command line, as they are written.
 #pragma once
+#include <CLI/CLI.hpp>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include <string>
 
 namespace headrace::app {
 
 // Type names of options that take a path, or a name whose absence is a default.
 inline constexpr const char *kFile = "FILE", *kDirectory = "DIRECTORY", *kModel = "MODEL", *kName = "NAME";
 
-// Every option of `app` and its commands that takes numbers refuses what is none of its kind, in one sentence, and
-// every one that takes a path refuses an empty one: a variable of a script that is not set is no wish for the default.
-// CLI11 alone reads "" as 0, -1 into an unsigned number as its two's complement, and what is beyond 64 bits as 2^64
+// Checks of a number in a range. `expected` is what their sentence says of it: "an integer from 1 to 1024", unless told
+// otherwise.
+template <class T = int32_t>  // or uint64_t
+CLI::Validator integer_in(T least, T most, std::string expected = "");
+CLI::Validator number_in(double least, double most);
+
+// "auto,float32" of an option that takes one of these; empty where any value will do.
+std::string choices_of(const CLI::Option& option);
+// What the option takes: "auto or float32", "an integer from 1 to 1024", "a file".
+std::string expected_value(const CLI::Option& option);
+
+// Every option of `app` and its commands that takes numbers or one of some names refuses what is none of its
+// kind, in one sentence, and every one that takes a path refuses an empty one: a variable of a script that is not set
+// is no wish for the default. CLI11 alone reads "" as 0, -1 into an unsigned number as its two's complement, and what
+// is beyond 64 bits as 2^64
 // - 1.
 void check_values(CLI::App& app);
 

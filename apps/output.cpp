@@ -56,14 +56,15 @@ bool write_out(std::string_view text) {
   return error == 0;
 }
 
-std::string without_controls(std::string_view text) {
+std::string without_controls(std::string_view text, Keep keep) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
     const bool c1 = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009F
-    if (byte >= 0x20 && byte != 0x7f && !c1) {
+    const bool kept = keep == Keep::kLinesAndTabs && (byte == '\n' || byte == '\t');
+    if (kept || (byte >= 0x20 && byte != 0x7f && !c1)) {
       out += text[i];
     } else {
       out += {'\\', 'x', kHex[(c1 ? next : byte) >> 4], kHex[(c1 ? next : byte) & 15]};

@@ -8,8 +8,11 @@ namespace headrace::app {
 // Writes all of it; false when the reader has gone, which is the reader's choice and no error. Error kIo: a full disk,
 // say.
 bool write_out(std::string_view text);
-// `text` with the control characters of ASCII and Unicode (C1) as \xNN: what a file says must not steer a terminal.
-std::string without_controls(std::string_view text);
+
+enum class Keep : unsigned char { kNoControls, kLinesAndTabs };
+// `text` with the control characters of ASCII and Unicode (C1) as \xNN: what a file or a model says must not steer a
+// terminal. Line feeds and tabs may stay.
+std::string without_controls(std::string_view text, Keep keep = Keep::kNoControls);
 
 // As much of it as somebody reads.
 void write_err(std::string_view text);

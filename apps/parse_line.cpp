@@ -29,6 +29,17 @@ void print_help(const CLI::App& app, HelpLength length) {
   write_out(help_of(parsed_command(app), path_of(parsed_command(app)), length, columns));
 }
 
+// What is wrong with the line, in one sentence.
+std::string parse_failure(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return left_over(app);
+  std::optional<std::string> told;
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) told = given_again(app);
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) told = missing_option(app);
+  const bool excludes = dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
+  if (excludes || dynamic_cast<const CLI::RequiresError*>(&error) != nullptr) told = ill_matched(app);
+  return told.value_or(error.what());
+}
+
 int parsed(CLI::App& app, const std::vector<std::string>& words) {
   std::vector<const char*> line{"headrace"};
   for (const std::string& word : words) line.push_back(word.c_str());
@@ -38,12 +49,8 @@ int parsed(CLI::App& app, const std::vector<std::string>& words) {
     print_help(app, HelpLength::kShort);
   } catch (const CLI::CallForAllHelp&) {
     print_help(app, HelpLength::kFull);
-  } catch (const CLI::ExtrasError&) {
-    return misused(left_over(app));
-  } catch (const CLI::ArgumentMismatch& e) {
-    return misused(given_again(app).value_or(e.what()));
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return misused(e.what());
+    if (e.get_exit_code() != 0) return misused(with_names(app, words, parse_failure(app, e)));
     std::ostringstream version;
     app.exit(e, version);
     write_out(version.str());
@@ -58,7 +65,7 @@ int parsed(CLI::App& app, const std::vector<std::string>& words) {
 int parse_line(CLI::App& app, const std::vector<std::string>& arguments) {
   const std::vector<std::string> ours = in_our_words(app, with_help_options(arguments));
   const std::vector<std::string> words = with_empty_values(app, ours);
-  if (const auto unknown = unknown_argument(app, words)) return misused(*unknown);
+  if (const auto unknown = unknown_argument(app, words)) return misused(with_names(app, words, *unknown));
   return parsed(app, words);
 }
 

@@ -29,6 +29,16 @@ bool has_piped_text() {
 
 bool has_prompt(const GenerateFlags& flags) { return flags.prompt.has_value() || !flags.prompt_file.empty(); }
 
+constexpr std::string_view kStandardInput = "-";
+
+// Of words behind a model, more than a prompt.
+void refuse_second_model(const GenerateFlags& flags, std::span<const std::string> words) {
+  const size_t prompts = has_prompt(flags) ? 0 : 1;
+  if (words.size() != prompts + 1 || words.front().empty()) return;
+  HR_REQUIRE(!find_model(words.front()), ErrorCode::kInvalidArgument, "two models are given, '", flags.model.model,
+             "' and '", words.front(), "', expected one");
+}
+
 // The first special token, by id, that `prompt` spells.
 std::optional<std::string> special_token_in(std::string_view prompt, const Tokenizer& tokenizer) {
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -68,20 +78,26 @@ std::optional<std::string> place_words(GenerateFlags& flags) {
   std::optional<std::string> warning;
   if (model.model.empty() && !words.empty()) {
     const std::string& first = words.front();
-    HR_REQUIRE(!first.empty(), ErrorCode::kInvalidArgument, "--model: is empty, expected a directory or a name");
-    const bool text =
-        words.size() == 1 && !has_prompt(flags) && model.revision.empty() && reads_as_text(first) && !find_model(first);
+    const bool one = words.size() == 1 && !has_prompt(flags) && model.revision.empty();
+    const bool text = one && (first.empty() || first == kStandardInput || (reads_as_text(first) && !find_model(first)));
+    HR_REQUIRE(text || !first.empty(), ErrorCode::kInvalidArgument,
+               "--model: is empty, expected a directory or a name");
     HR_REQUIRE(words.size() == 1 || has_prompt(flags) || !reads_as_text(first) || find_model(first),
                ErrorCode::kInvalidArgument, "there is no model '", first, "'; a text of several words goes in quotes");
     if (!text) {
       model.model = first;
       words = words.subspan(1);
-    } else if (!std::ranges::any_of(first, is_space)) {
+    } else if (reads_as_text(first) && !std::ranges::any_of(first, is_space)) {
       warning = fmt::format("there is no model '{}': the word is taken as the prompt", first);
     }
   }
+  if (!words.empty()) refuse_second_model(flags, words);
   if (!words.empty() && !has_prompt(flags)) {
-    flags.prompt = words.front();
+    if (words.front() == kStandardInput) {
+      flags.prompt_file = words.front();
+    } else {
+      flags.prompt = words.front();
+    }
     words = words.subspan(1);
   }
   HR_REQUIRE(

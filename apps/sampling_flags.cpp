@@ -1,5 +1,9 @@
 #include "sampling_flags.h"
 
+#include <limits>
+
+#include "option_values.h"
+
 namespace headrace::app {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
@@ -9,6 +13,9 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.option_defaults()->group("Sampling");
   app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens,
                  "new tokens at most; -1: until the context is full; 0: read the prompt alone")
+      ->check(
+          integer_in(0, kUntilFull,
+                     "an integer from 1 to 1073741824, 0 (reads the prompt alone) or -1 (until the context is full)"))
       ->capture_default_str();
   app.add_option("--temperature,--temp", f.temperature, of_model("randomness; 0: always the most likely token", "1"));
   app.add_option("--top-k", f.top_k, of_model("draw from the N most likely tokens; 0: from all", "0"));
@@ -19,6 +26,8 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("--repetition-penalty", f.repetition_penalty,
                  of_model("above 1: tokens that occurred become less likely", "1"));
   app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens; -1: another seed each time")
+      ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max(),
+                                   "an integer from 0 to 18446744073709551615, or -1 (another one each time)"))
       ->capture_default_str();
   app.add_option("--stop", f.params.stop, "end the output in front of this text; may be given several times")
       ->allow_extra_args(false);  // or it takes the model behind it for another one

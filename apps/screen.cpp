@@ -24,9 +24,10 @@ DenoiseView::Reflow reflow_of(std::string_view term) {
 
 }  // namespace
 
-Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.tokenizer()) {
+Screen::Screen(const GenerateFlags& flags, const LLM& llm)
+    : tokenizer_(llm.tokenizer()), on_terminal_(isatty(STDOUT_FILENO) != 0) {
   const std::string_view term = variable("TERM");
-  const bool moves = isatty(STDOUT_FILENO) != 0 && !term.empty() && term != "dumb";
+  const bool moves = on_terminal_ && !term.empty() && term != "dumb";
   if (moves && !flags.json && llm.config().strategy != "autoregressive") {
     // For the widths of characters; no other thread prints or classifies any.
     std::setlocale(LC_CTYPE, "C.UTF-8");  // NOLINT(concurrency-mt-unsafe)
@@ -36,15 +37,22 @@ Screen::Screen(const GenerateFlags& flags, const LLM& llm) : tokenizer_(llm.toke
   if (!flags.decoding.trace.empty()) trace_.emplace(flags.decoding.trace);
 }
 
+void Screen::open() {
+  const std::string first = std::exchange(opening_, {});
+  if (!first.empty()) text(first);
+}
+
 void Screen::text(std::string_view piece) {
+  open();
   if (view_) {
     view_->add(piece);
   } else {
-    write(piece);
+    write(on_terminal_ ? without_controls(piece, Keep::kLinesAndTabs) : piece);
   }
 }
 
 void Screen::finish() {
+  open();
   if (!view_) return;
   view_->resize(window());
   write(view_->finish());
@@ -53,6 +61,7 @@ void Screen::finish() {
 LLM::OnStep Screen::on_step() {
   if (!view_ && !trace_) return {};
   return [this](const StepReport& report) {
+    open();
     if (view_) {
       view_->resize(window());
       write(view_->show(report));

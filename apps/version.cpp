@@ -21,7 +21,7 @@ std::string version_text() {
   std::string built;
   for (const cpu::KernelSet& set : cpu::kernel_sets()) built += std::string(set.ops->name) + " ";
   return str("headrace ", HEADRACE_VERSION, "\ncommit   ", HEADRACE_COMMIT, "\ncompiler ", kCompiler, "\nkernels  ",
-             built, "built in; ", cpu::select_kernel_set().name, " runs here");
+             built, "built in; ", cpu::select_kernel_set().name, " is selected");
 }
 
 }  // namespace headrace::app

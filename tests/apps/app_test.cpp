@@ -61,6 +61,7 @@ TEST(ExitStatus, WhatAFileSaysDoesNotSteerTheTerminal) {
   const Ended ended =
       ended_by(Error(ErrorCode::kModelFile, "is '\x1b]0;pwned\x07\x1b[31m\r\n\xc2\x9b\x7f' caf\u00e9 \u00a0"));
   EXPECT_EQ(ended.message, "headrace: is '\\x1b]0;pwned\\x07\\x1b[31m\\x0d\\x0a\\x9b\\x7f' caf\u00e9 \u00a0\n");
+  EXPECT_EQ(without_controls("a\n\tb\r\x1b[2J", Keep::kLinesAndTabs), "a\n\tb\\x0d\\x1b[2J");
   EXPECT_EQ(without_controls("\xc2"), "\xc2") << "the first half of a character";
   testing::internal::CaptureStderr();
   log_to_stderr("warning")(LogLevel::kWarning, "a \x1b[2J");
@@ -74,6 +75,8 @@ TEST(Suggest, TheNearestNameIfItIsNear) {
   EXPECT_EQ(nearest("--tpo-k", names), "--top-k");
   EXPECT_EQ(nearest("--temp", names), "--temperature") << "what it is the beginning of, before --help and its like";
   EXPECT_EQ(nearest("--tokens", names), std::nullopt);
+  EXPECT_EQ(nearest("--hlep", names), "--help");
+  EXPECT_EQ(nearest("--temp", {"--help", "--json"}), std::nullopt) << "half of its letters differ";
   EXPECT_EQ(nearest("-m", names), std::nullopt);
   EXPECT_EQ(nearest("-nm", names), std::nullopt) << "to which -n is as near as any";
   EXPECT_EQ(nearest("x", {}), std::nullopt);
@@ -109,6 +112,59 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
   EXPECT_EQ(told({"eval"}), "headrace eval needs a command; 'headrace eval --help' lists what there is");
+}
+
+TEST(Suggest, AValueThatIsMissingAtTheEnd) {
+  CLI::App app;
+  int number = 0;
+  app.add_subcommand("generate")->add_option("-n,--max-tokens", number)->check(integer_in(0, 9));
+  EXPECT_EQ(unknown_argument(app, {"generate", "-n"}), "--max-tokens: has no value, expected an integer from 0 to 9");
+  EXPECT_EQ(unknown_argument(app, {"generate", "-n", "3"}), std::nullopt);
+}
+
+TEST(Suggest, ALineWithoutACommandBelongsBehindGenerate) {
+  CLI::App app;
+  int number = 0;
+  app.add_subcommand("generate")->add_option("-n,--max-tokens", number);
+  const auto told = [&app](const std::string& word) { return unknown_argument(app, {word}).value_or(""); };
+  EXPECT_EQ(told("-n"), "unknown option '-n' of headrace; headrace generate -n ... takes it");
+  EXPECT_EQ(told("--gen-length=3"),
+            "unknown option '--gen-length' of headrace; headrace generate --gen-length ... takes it");
+  EXPECT_EQ(told("--quux"), "unknown option '--quux' of headrace; 'headrace --help' lists what there is");
+  EXPECT_EQ(told("Once upon a time"),
+            "unknown command 'Once upon a time' of headrace; headrace generate [MODEL] \"TEXT\" completes a text, and "
+            "'headrace --help' lists what there is");
+}
+
+TEST(Suggest, ASentenceHasTheNameThatWasTyped) {
+  CLI::App app;
+  int number = 0;
+  std::string text;
+  app.add_subcommand("generate")->add_option("-n,--max-tokens", number);
+  app.add_subcommand("bench")->add_option("name", text);
+  EXPECT_EQ(with_names(app, {"generate", "-n", "x"}, "--max-tokens: is 'x'"), "-n, --max-tokens: is 'x'");
+  EXPECT_EQ(with_names(app, {"generate", "-nx"}, "--max-tokens: is 'x'"), "--max-tokens: is 'x'") << "an unknown one";
+  EXPECT_EQ(with_names(app, {"generate", "-n3"}, "--max-tokens: is '3'"), "-n, --max-tokens: is '3'");
+  EXPECT_EQ(with_names(app, {"generate", "--max-tokens", "x"}, "--max-tokens: is 'x'"), "--max-tokens: is 'x'");
+  EXPECT_EQ(with_names(app, {"bench", "x"}, "name: is 'x'"), "bench: is 'x'");
+}
+
+TEST(Suggest, OptionsThatDoNotGoTogether) {
+  CLI::App app;
+  std::string text;
+  CLI::App* generate = app.add_subcommand("generate");
+  CLI::Option* prompt = generate->add_option("-p,--prompt", text);
+  generate->add_option("-f,--file", text)->excludes(prompt);
+  CLI::Option* json = generate->add_flag("--json");
+  generate->add_flag("--logprobs")->needs(json);
+  generate->add_option("--seed", text)->required();
+  EXPECT_THROW(app.parse("generate --seed 1 -p a -f b"), CLI::ExcludesError);
+  EXPECT_EQ(ill_matched(app), "--prompt and --file: both are given, expected one of them");
+  EXPECT_THROW(app.parse("generate --seed 1 --logprobs"), CLI::RequiresError);
+  EXPECT_EQ(ill_matched(app), "--logprobs: needs --json beside it");
+  EXPECT_THROW(app.parse("generate -p a"), CLI::RequiredError);
+  EXPECT_EQ(ill_matched(app), std::nullopt);
+  EXPECT_EQ(missing_option(app), "headrace generate needs --seed: a text");
 }
 
 // -no-cnv was -n with "o-cnv", and -sys x a seed of "ys".
@@ -170,6 +226,9 @@ TEST(Suggest, WordsThatAreLeftOverInTheirOrder) {
   app.add_subcommand("generate")->add_option("-p", text);
   EXPECT_THROW(app.parse("generate -p Once upon a time"), CLI::ExtrasError);
   EXPECT_EQ(left_over(app), "'upon a time' is more than generate takes; a text of several words goes in quotes");
+  app.add_subcommand("list");
+  EXPECT_THROW(app.parse("list foo"), CLI::ExtrasError);
+  EXPECT_EQ(left_over(app), "'foo' is more than list takes");
 }
 
 // `generate --trace -` made a file of that name, where -f - is standard input.
@@ -191,7 +250,7 @@ TEST(OptionValues, AFileThatIsWrittenIsNotStandardOutput) {
 TEST(OptionValues, AFractionIsNoIntegerBeforeItIsOutOfRange) {
   CLI::App app;
   int threads = 0;
-  app.add_option("-t,--threads", threads)->check(CLI::Range(1, 1024));
+  app.add_option("-t,--threads", threads)->check(integer_in(1, 1024));
   check_values(app);
   const auto refused = [&app](const std::string& line) -> std::string {
     try {
@@ -201,9 +260,52 @@ TEST(OptionValues, AFractionIsNoIntegerBeforeItIsOutOfRange) {
     }
     return "";
   };
-  EXPECT_EQ(refused("-t 2.5"), "--threads: is '2.5', expected an integer from -2147483648 to 2147483647");
-  EXPECT_EQ(refused("-t 2000"), "--threads: Value 2000 not in range 1 to 1024");
+  EXPECT_EQ(refused("-t 2.5"), "--threads: is '2.5', expected an integer from 1 to 1024");
+  EXPECT_EQ(refused("-t 2000"), "--threads: is '2000', expected an integer from 1 to 1024");
+  EXPECT_EQ(refused("-t --json"), "--threads: is followed by '--json', expected an integer from 1 to 1024");
   EXPECT_EQ(refused("-t 3"), "");
+}
+
+TEST(OptionValues, WhatIsExpectedIsSaidInWords) {
+  CLI::App app;
+  int number = 0;
+  float share = 0;
+  uint64_t seed = 0;
+  std::string text;
+  EXPECT_EQ(expected_value(*app.add_option("--dtype", text)->check(CLI::IsMember({"auto", "float32", "bfloat16"}))),
+            "auto, float32 or bfloat16");
+  EXPECT_EQ(expected_value(*app.add_option("--cache", text)->check(CLI::IsMember({"no", "yes"}))), "no or yes");
+  EXPECT_EQ(expected_value(*app.add_option("--file", text)->type_name(kFile)), "a file");
+  EXPECT_EQ(expected_value(*app.add_option("--model", text)->type_name(kModel)), "a directory or a name");
+  EXPECT_EQ(expected_value(*app.add_option("--prompt", text)), "a text");
+  EXPECT_EQ(expected_value(*app.add_option("--top-k", number)), "an integer");
+  EXPECT_EQ(expected_value(*app.add_option("--top-p", share)), "a number");
+  EXPECT_EQ(expected_value(*app.add_option("--weight", share)->check(number_in(0, 1e3))), "a number from 0 to 1000");
+  EXPECT_EQ(expected_value(*app.add_option("--seed", seed)->check(integer_in<uint64_t>(0, 9, "a digit"))), "a digit");
+}
+
+TEST(OptionValues, ANameThatThereIsNotIsRefusedWithThoseThatThereAre) {
+  CLI::App app;
+  std::string text;
+  float weight = 0;
+  app.add_option("--dtype", text)->check(CLI::IsMember({"auto", "float32"}));
+  app.add_option("--weight", weight)->check(number_in(0, 1));
+  check_values(app);
+  const auto refused = [&app](std::vector<std::string> words) -> std::string {
+    std::ranges::reverse(words);
+    try {
+      app.parse(words);
+    } catch (const CLI::ValidationError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const char* word : {"int8", "", "auto,float32", "aut"}) {
+    EXPECT_EQ(refused({"--dtype", word}), std::string("--dtype: is '") + word + "', expected auto or float32");
+  }
+  EXPECT_EQ(refused({"--dtype", "float32"}), "");
+  EXPECT_EQ(refused({"--weight", "nan"}), "--weight: is 'nan', expected a number from 0 to 1");
+  EXPECT_EQ(refused({"--weight", "-.5"}), "--weight: is '-.5', expected a number from 0 to 1");
 }
 
 // `generate --prompt= MODEL` ran the default model with the prompt "MODEL".

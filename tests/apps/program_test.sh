@@ -26,6 +26,8 @@ check "the demo takes threads" 0 "$(status "$headrace" demo -n 2 -t 1)"
 check "version" 0 "$(status "$headrace" --version)"
 check "no command prints the short help" "0 1" "$(status "$headrace") $("$headrace" | grep -c "^Usage: headrace COMMAND")"
 check "help and version as commands" "0 0 0 2" "$(status "$headrace" help) $(status "$headrace" help eval puzzles) $(status "$headrace" version) $(status "$headrace" help nonsense)"
+check "the version names the kernels that doctor selects" "$("$headrace" doctor --json | grep -o '"selected": "[a-z0-9]*"' | cut -d'"' -f4)" \
+  "$("$headrace" --version | sed -n 's/^kernels .* built in; \(.*\) is selected$/\1/p')"
 check "the version's lines" "headrace,commit,compiler,kernels" \
   "$("$headrace" --version | sed -E 's/^(headrace [0-9]+\.[0-9]+\.[0-9]+$|(commit|compiler|kernels) +.+)/\1/; s/ .*//' | paste -sd,)"
 check "a kernel set that there is not" "is unknown" \
@@ -38,13 +40,38 @@ for flag in --seed --random-weights; do  # and not its two's complement, nor the
   done
   check "the largest $flag" 1 "$("$headrace" generate -p x -n 1 $flag 18446744073709551615 --json | grep -c '"text"')"
 done
-check "a number that is none" "headrace: --max-tokens: is '2k', expected an integer from -2147483648 to 2147483647" \
+of_tokens="an integer from 1 to 1073741824, 0 (reads the prompt alone) or -1 (until the context is full)"
+check "a number that is none" "headrace: --max-tokens: is '2k', expected $of_tokens" \
   "$(message "$headrace" generate -p x --max-tokens 2k)"
 check "one beyond its range" 2 "$(status "$headrace" generate -p x -n 99999999999)"
 check "a number that is empty" "headrace: --temperature: is '', expected a number" "$(message "$headrace" generate -p x --temperature '')"
 check "thresholds that are empty" 2 "$(status "$headrace" eval puzzles --limit 1 --thresholds '')"
 check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
   "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
+check "numbers beyond their ranges, with what is taken beside them" \
+  "$(printf 'headrace: %s\n' "-n, --max-tokens: is '-5', expected $of_tokens" "-n, --max-tokens: is 'abc', expected $of_tokens" \
+    "-s, --seed: is '-2', expected an integer from 0 to 18446744073709551615, or -1 (another one each time)" \
+    "-c, --max-model-len: is '999999999', expected an integer from 2 to 16777216, or 0 or -1 (all that the model was made for)" \
+    "-t, --threads: is '0', expected an integer from 1 to 1024")" \
+  "$(for words in "-n -5" "-n abc" "-s -2" "-c 999999999" "-t 0"; do message "$headrace" generate -p x $words; done)"
+check "values that are missing, or none that there are" \
+  "$(printf 'headrace: %s\n' "-n, --max-tokens: has no value, expected $of_tokens" "-m, --model: has no value, expected a directory or a name" \
+    "--dtype: is 'int8', expected auto, float32 or bfloat16" "--log-level: is 'verbose', expected off, error, warning, info or debug" \
+    "--random-weights: is followed by '-p', expected an integer from 0 to 18446744073709551615" \
+    "--prompt and --file: both are given, expected one of them" "--logprobs: needs --json beside it")" \
+  "$(for words in -n -m "--dtype int8" "--log-level verbose" "--random-weights -p hello" "-p a -f x" "-p a --logprobs"; do message "$headrace" generate $words; done)"
+check "commands whose words are missing, or none that there are" \
+  "$(printf 'headrace: %s\n' "headrace bench needs a name: attention, blocks, canvases, chat, gdn or model" \
+    "bench: is 'foo', expected attention, blocks, canvases, chat, gdn or model" "headrace eval perplexity needs --file: a file" \
+    "'foo' is more than list takes")" \
+  "$(for words in bench "bench foo" "eval perplexity" "list foo"; do message "$headrace" $words; done)"
+check "a line of llama.cpp, without a command" "2 $(printf "headrace: unknown option '%s' of headrace; headrace generate %s ... takes it " -m -m -p -p)" \
+  "$(status "$headrace" -m fairy-hybrid -p hi -n 4) $(for words in "-m fairy-hybrid -p hi -n 4" "-p hi"; do message "$headrace" $words; done | tr '\n' ' ')"
+check "and a text, a model" 2 \
+  "$(for word in "Once upon a time" fairy-hybrid; do message "$headrace" "$word"; done | grep -cF "of headrace; headrace generate [MODEL] \"TEXT\" completes a text, and 'headrace --help' lists what there is")"
+check "no help for words that are far from it" "headrace: unknown option '--temp' of headrace doctor; 'headrace doctor --help' lists what there is" \
+  "$(message "$headrace" doctor --temp 1)"
+check "what shows a model" 1 "$(message "$headrace" show | grep -c 'headrace doctor MODEL says what one is$')"
 check "a model that is empty" "headrace: --model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
 check "a model's name that is too long" "3 File name too long" \
   "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
@@ -73,8 +100,15 @@ trap 'rm -rf "$work"' EXIT
 printf 'Once upon a time' >"$work/prompt"
 check "a prompt from a file" "$one" "$("$headrace" generate -f "$work/prompt" -n 32 --temperature 0 -t 1)"
 check "and from a pipe" "$one" "$(printf 'Once upon a time' | "$headrace" generate --file - -n 32 --temperature 0 -t 1)"
+check "and by a word for it, with a model or without" "$one|$one" \
+  "$(printf 'Once upon a time' | "$headrace" generate - -n 32 --temperature 0 -t 1)|$(printf 'Once upon a time' | "$headrace" generate fairy-hybrid - -n 32 --temperature 0 -t 1)"
+check "a pipe beside a prompt is not read" "$one piped" \
+  "$(echo piped | { made=$("$headrace" generate -p "Once upon a time" -n 32 --temperature 0 -t 1); echo "$made $(cat)"; })"
 yes 'There was a king.' | head -c 200000 >"$work/long"
 check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
+long=$(printf 'a%.0s' {1..600})
+check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the context (-c) holds 512 with at least one new token; status 2" \
+  "$("$headrace" generate puzzle-llada "$long" 2>&1 | grep -v warning); status $(status "$headrace" generate puzzle-llada "$long")"
 check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
   "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
 check "and a book" "headrace: warning: standard input: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
@@ -150,6 +184,16 @@ check "stories go on behind a first line, the one of blocks too" "Once upon a ti
   "$(for what in story diffusion; do "$headrace" demo $what -n 2 -t 1 2>"$work/ignored" | head -n 1 | cut -d' ' -f1-8; done | xargs)"
 check "puzzles of the demo" "1276 0042 1123459 noisuffid 1432321441232341" \
   "$("$headrace" demo puzzle -t 1 2>"$work/ignored" | sed 's/.* -> //' | xargs)"
+check "an empty puzzle, before anything is printed" "headrace: the prompt is empty, expected a puzzle: \"sort: 5391 =\"; status 2" \
+  "$("$headrace" demo puzzle -p "" 2>&1); status $?"
+check "one that the context does not hold" "2  2" "$(status "$headrace" demo puzzle -p "$long") $("$headrace" demo puzzle -p "$long" 2>"$work/ignored") $(status "$headrace" demo -p "$(yes Once | head -n 9000)")"
+check "a story is not begun before its prompt is taken" "" "$("$headrace" demo -p "$(yes Once | head -n 9000)" 2>"$work/ignored")"
+warned() { "$headrace" demo puzzle -t 1 "$@" 2>&1 >"$work/ignored" | grep -cE "^headrace: warning: $pattern"; }
+pattern='the prompt is none of the puzzles that the model knows: "add: 289 \+ 987 =" .*"sudoku 4x4: '
+check "a text that is no puzzle" "1 1 0 0 0" \
+  "$(warned -p "what is 2+2") $(warned -p "add: 1234 + 1 =") $(warned) $(warned -p "sort: 5391 =") $(warned -p rev:hello)"
+pattern='-n is [0-9]+: an answer of so many tokens may be cut$'
+check "answers that are cut" "1 0 0" "$(warned -n 2) $(warned -n 5 -p "sort: 5391 =") $(warned)"
 check "a puzzle of one's own" "rev:hello -> olleh" "$("$headrace" demo puzzle -p rev:hello -t 1 2>"$work/ignored")"
 check "a GPU's kernels without a GPU" \
   "headrace: attention backend 'cuda' is not built for device cpu; built are: cpu, reference; it needs --device cuda; status 2" \
@@ -159,11 +203,15 @@ check "names that llama.cpp's and vLLM's users know" "$one" \
 check "a prompt without quotes" "headrace: 'upon a' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate -p Once -n 1 /nonexistent upon a 2>&1); status $?"
 check "two models" \
-  "headrace: --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
+  "headrace: -m, --model: is given 2 times, expected once; a word without an option in front of it is the model, too; status 2" \
   "$("$headrace" eval perplexity "$work" -m "$work" -f x 2>&1); status $?"
 check "a model and a prompt given twice" "headrace: 'x' is more than generate takes; a text of several words goes in quotes; status 2" \
   "$("$headrace" generate x -m "$work" -p x 2>&1); status $?"
-check "a prompt given twice" "headrace: --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
+check "a single word that is empty is a prompt" "headrace: the prompt is empty, expected a text: no token is put in front of it; status 2" \
+  "$("$headrace" generate "" 2>&1); status $?"
+check "two models for one text" "2 $(printf "headrace: two models are given, '%s' and '%s', expected one " puzzle-llada fairy-hybrid fairy-hybrid puzzle-llada)" \
+  "$(status "$headrace" generate fairy-hybrid -m puzzle-llada -p hi) $(for words in "fairy-hybrid -m puzzle-llada -p hi" "fairy-hybrid puzzle-llada hi"; do message "$headrace" generate $words; done | tr '\n' ' ')"
+check "a prompt given twice" "headrace: -p, --prompt: is given 2 times, expected once" "$(message "$headrace" generate -p x -p y)"
 check "a value that is missing" 2 "$(status "$headrace" generate -p)"
 check "help of the program and of eval" "0 0" "$(status "$headrace" --help) $(status "$headrace" eval --help)"
 check "unknown command is usage" 2 "$(status "$headrace" genrate -p x)"
@@ -190,11 +238,11 @@ check "options of generate that take a path" "--file --model --revision --adapte
   "$("$headrace" generate --help-all | grep -oE -- '--[a-z-]+ (FILE|DIRECTORY|MODEL|NAME)' | cut -d' ' -f1 | xargs)"
 check "the sentence about it" "headrace: --trace: is empty, expected a file" "$(message "$headrace" generate -p x -n 1 --trace '')"
 check "an empty value behind = takes no other word" \
-  "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615" \
+  "headrace: the prompt is empty, expected a text: no token is put in front of it; headrace: --file: is empty, expected a file; headrace: --seed: is '', expected an integer from 0 to 18446744073709551615, or -1 (another one each time)" \
   "$(message "$headrace" generate --prompt= "$(dirname "$0")/../../demo_models/puzzle-diffusion" -n 1); $(message "$headrace" generate --file= /nonexistent); $(message "$headrace" generate -p x --seed= 7)"
 check "an adapter that is empty is no wish for the base model" "headrace: --adapter: is empty, expected a directory" \
   "$(message "$headrace" generate -p x -n 1 --adapter '')"
-check "a choice that there is not" "headrace: --accept: bogus not in {confidence,entropy,entropy_bound,leftmost,margin,random}" \
+check "a choice that there is not" "headrace: --accept: is 'bogus', expected confidence, entropy, entropy_bound, leftmost, margin or random" \
   "$(message "$headrace" generate -p x --accept bogus)"
 check "one sentence" 1 "$(message "$headrace" generate -p x --backend nonsense | wc -l)"
 
@@ -312,8 +360,10 @@ check "a revision of nothing" "headrace: --revision: is main, expected a model b
 check "the list of the cache" "org/tale Qwen3_5 cache" \
   "$(HF_HUB_CACHE="$work/hub" "$headrace" list | grep '^org/tale' | awk '{print $1, $2, $NF}')"
 check "and as JSON" 1 "$(HF_HUB_CACHE="$work/hub" "$headrace" list --json | grep -c '"name": "org/tale", "architecture": "Qwen3_5ForCausalLM", "runs": true, "bytes": [0-9]*, "place": "cache"')"
-check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models" \
+check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models, hf download org/other (of Hugging Face's tools) does" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
+check "nor is a revision, and no path is downloaded" "1 0" \
+  "$(HF_HOME="$work" message "$headrace" generate org/other@v2 -p x | grep -c ', hf download org/other --revision v2 ') $(message "$headrace" generate ./org/other -p x | grep -c 'hf download')"
 mkdir -p "$work/hub/models--org--pinned/snapshots/4567"
 check "one whose main revision nobody names" "3 1" \
   "$(HF_HOME="$work" status "$headrace" generate org/pinned -p x) $(HF_HOME="$work" message "$headrace" generate org/pinned -p x | grep -c '/models--org--pinned/refs/main: is missing, ')"
@@ -330,7 +380,7 @@ sampling() { "$headrace" generate "$@" -p "Once" -n 1 --json --log-level off | g
 demos="$(dirname "$0")/../../demo_models"
 check "the demo's sampling" "0.8 0 0.95" "$(sampling "$demos/fairy-hybrid")"
 check "flags go first" "0 5 0.5" "$(sampling "$demos/fairy-hybrid" --temperature 0 --top-k 5 --top-p 0.5)"
-length() { message "$headrace" generate "$demos/$1" -p "$2" -n 1 -t 1 | grep -c 'expected a multiple of 16: .*puzzle-llada takes fewer'; }
+length() { message "$headrace" generate "$demos/$1" -p "$2" -n 1 -t 1 | grep -c 'expected a multiple of 16: .*puzzle-llada takes fewer, too, as headrace demo puzzle -p "add: 7 + 35 ="$'; }
 check "a prompt of a length that the model was not trained on" "1 0 0" \
   "$(length puzzle-diffusion "sort: 5391 =") $(length puzzle-diffusion "add: 012 + 030 =") $(length puzzle-llada "sort: 5391 =")"
 check "a model that does not sample" "0 0 1" "$(sampling "$demos/puzzle-diffusion")"
@@ -354,7 +404,18 @@ mkdir "$work/bare"
 cp "$(dirname "$0")/../golden/qwen3_5/config.json" "$work/bare/"
 check "random weights need config.json alone" 1 \
   "$("$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --json | grep -c '"prompt_tokens": 4, "completion_tokens": 4')"
-check "and without them it is no model" 3 "$(status "$headrace" generate "$work/bare" -p "Once" -n 4)"
+lacked="headrace: $work/bare: lacks weights (model.safetensors, or model.safetensors.index.json and the files that it names) and a tokenizer (tokenizer.json, or vocab.json and merges.txt); headrace generate --random-weights 1 needs config.json alone; status 3"
+check "and without them it is no model" "$lacked|$lacked" \
+  "$("$headrace" generate "$work/bare" -p "Once" -n 4 2>&1); status $?|$("$headrace" doctor "$work/bare" 2>&1); status $?"
+check "a file in place of its directory" "headrace: $work/bare/config.json: is a file, expected the directory of a model; status 3" \
+  "$("$headrace" generate "$work/bare/config.json" hi --random-weights 1 2>&1); status $?"
+check "noise is said to be noise where somebody reads it" "0 1" \
+  "$(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 | wc -l) $(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --log-level info | grep -c 'the weights are random: the text is noise$')"
+if [[ -n "$terminal" ]]; then
+  noise=$(script -qec "$headrace generate $work/bare --random-weights 1 -p Once -n 64" /dev/null </dev/null)
+  check "which is warned of on a terminal, and shown without control characters" "1 yes " \
+    "$(grep -ac 'warning: the weights are random: the text is noise' <<<"$noise") $(grep -qaE '\\x[01][0-9a-f]' <<<"$noise" && echo yes) $(tr -d '\r\n\t' <<<"$noise" | tr -cd '\000-\037\177')"
+fi
 
 # An empty prompt: refused before weights are read, unless the tokenizer puts a token in front of it.
 cp "$demos/fairy-hybrid/tokenizer.json" "$work/bare/"
@@ -422,7 +483,7 @@ check "an end token is none" "22345789 8 1 8.000" "$(sorted | counts)"
 check "nor are those behind it" "22345789 8" "$(sorted --ignore-eos | counts | cut -d' ' -f1,2)"
 check "where end tokens are banned there is text to the end" "20 20 length" \
   "$(sorted --ban-end-tokens | grep -oE '"completion_tokens": [0-9]*' | grep -oE '[0-9]+') $(sorted --ban-end-tokens | ids | wc -w) $(sorted --ban-end-tokens | grep -oE '"finish_reason": "[a-z]*' | cut -d'"' -f4)"
-check "which is not to go on behind one" "headrace: --ignore-eos excludes --ban-end-tokens; status 2" \
+check "which is not to go on behind one" "headrace: --ignore-eos and --ban-end-tokens: both are given, expected one of them; status 2" \
   "$("$headrace" generate -p x --ban-end-tokens --ignore-eos 2>&1); status $?"
 check "what of that --json states" '"decode_tokens_per_s": null "steps": null "cfg_scale": 0 "end_tokens": "banned"' \
   "$(sorted | grep -o '"decode_tokens_per_s": [^}]*') $(sorted | grep -oE '"(steps": null|cfg_scale": 0)' | xargs -d '\n') $(sorted --ban-end-tokens | grep -o '"end_tokens": "[a-z]*"')"

@@ -48,6 +48,19 @@ TEST(Prompt, WordsAreTheModelAndThePrompt) {
   place_words(named);
   EXPECT_EQ(named.prompt, "Once");
 
+  GenerateFlags empty = of_words({""});
+  EXPECT_EQ(place_words(empty), std::nullopt);
+  EXPECT_EQ(empty.model.model, "");
+  EXPECT_EQ(empty.prompt, "");
+
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"-"}, {"fairy-hybrid", "-"}}) {
+    GenerateFlags piped = of_words(words);
+    EXPECT_EQ(place_words(piped), std::nullopt);
+    EXPECT_EQ(piped.model.model, words.size() == 1 ? "" : "fairy-hybrid");
+    EXPECT_EQ(piped.prompt, std::nullopt);
+    EXPECT_EQ(piped.prompt_file, "-");
+  }
+
   GenerateFlags missing = of_words({"no-such-model"});
   place_words(missing);
   EXPECT_EQ(missing.model.model, "no-such-model");
@@ -73,7 +86,12 @@ TEST(Prompt, WordsBeyondTheseAreRefused) {
   EXPECT_EQ(refused({"fairy-hybrid", "upon", "a"}, "Once"),
             "'upon a' is more than generate takes; a text of several words goes in quotes");
   EXPECT_EQ(refused({"Once", "upon"}), "there is no model 'Once'; a text of several words goes in quotes");
-  EXPECT_EQ(refused({""}), "--model: is empty, expected a directory or a name");
+  EXPECT_EQ(refused({"", "Once"}), "--model: is empty, expected a directory or a name");
+  EXPECT_EQ(refused({""}, "Once"), "--model: is empty, expected a directory or a name");
+  EXPECT_EQ(refused({"fairy-hybrid", "puzzle-llada", "Once"}),
+            "two models are given, 'fairy-hybrid' and 'puzzle-llada', expected one");
+  EXPECT_EQ(refused({"fairy-hybrid", "puzzle-llada"}, "Once"),
+            "two models are given, 'fairy-hybrid' and 'puzzle-llada', expected one");
 }
 
 TEST(Prompt, EscapesAreReplacedWhenAskedForAndWarnedOfWhenNobodySaid) {

@@ -35,6 +35,8 @@ class Scheduler {
   // never run: an empty prompt, one that fills the context, more pages than the pool has, or steps of more rows than
   // the engine runs.
   void add(Sequence& sequence);
+  // The first two of these, before a strategy lays out the sequence behind its prompt.
+  void check_length(const Sequence& sequence) const;
   // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step. kNobody:
   // of those that run already.
   enum class Admits : uint8_t { kWhoFits, kNobody };

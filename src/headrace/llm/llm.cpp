@@ -107,6 +107,9 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
 }
 
 void require_model_directory(const std::filesystem::path& model, const LLMOptions& o) {
+  std::error_code ignored;
+  HR_REQUIRE(!o.random_weights || !std::filesystem::is_regular_file(model, ignored), ErrorCode::kModelFile,
+             model.string(), ": is a file, expected the directory of a model");
   if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
   HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
              " is no model directory: it has no config.json");
