@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "headrace/base/device_runtime.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {

@@ -6,6 +6,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/foreign_content.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/other_parts.h"
 

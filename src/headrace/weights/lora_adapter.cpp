@@ -8,6 +8,7 @@
 
 #include "headrace/base/file_exists.h"
 #include "headrace/base/parallel.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/other_parts.h"
 
 namespace headrace {
