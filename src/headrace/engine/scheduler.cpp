@@ -37,11 +37,15 @@ int32_t Scheduler::pages_needed(const Sequence& s) const {
   return (strategy_.max_cached(s) + config_.page_size - 1) / config_.page_size;
 }
 
-void Scheduler::add(Sequence& s) {
+void Scheduler::check_length(const Sequence& s) const {
   HR_REQUIRE(s.prompt_len > 0, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt is empty");
   HR_REQUIRE(s.prompt_len < config_.max_context_len, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt has ",
-             s.prompt_len, " tokens, the context (max_model_len) holds ", config_.max_context_len,
+             s.prompt_len, " tokens, ", config_.context_name, " holds ", config_.max_context_len,
              " with at least one new token");
+}
+
+void Scheduler::add(Sequence& s) {
+  check_length(s);
   const int32_t most = (config_.max_context_len + config_.page_size - 1) / config_.page_size;
   HR_REQUIRE(pages_needed(s) <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", pages_needed(s),
              " pages of ", config_.page_size, " tokens, a context of ", config_.max_context_len, " has ", most);
