@@ -2,12 +2,13 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/file_exists.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/config_file.h"
-#include "headrace/weights/mapped_file.h"
 
 namespace headrace::app {
 
 std::optional<std::string> prompt_length_warning(const std::filesystem::path& model, size_t num_tokens) {
+  constexpr int kMostOfHint = 200;  // a sentence
   const std::filesystem::path path = model / "generation_config.json";
   if (!file_exists(path)) return std::nullopt;
   const JsonValue file = read_json_file(path);
@@ -15,7 +16,7 @@ std::optional<std::string> prompt_length_warning(const std::filesystem::path& mo
   if (static_cast<int64_t>(num_tokens) % multiple == 0) return std::nullopt;
   const std::string hint = file.string_or("prompt_hint", "");
   return str("the prompt has ", num_tokens, " tokens, expected a multiple of ", multiple,
-             ": the model was trained on such prompts alone", hint.empty() ? "" : "; " + printable(hint));
+             ": the model was trained on such prompts alone", hint.empty() ? "" : "; " + printable(hint, kMostOfHint));
 }
 
 }  // namespace headrace::app

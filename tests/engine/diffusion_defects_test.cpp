@@ -356,6 +356,22 @@ TEST_P(DiffusionDefects, B04_ARequestThatOutgrowsThePoolFailsAlone) {
   EXPECT_EQ(engine.scheduler().free_pages(), 4);
 }
 
+// Strategies lay out their blocks behind the prompt when a request begins.
+TEST_P(DiffusionDefects, APromptThatFillsTheContextIsRefusedBeforeItsBlocksAreMade) {
+  const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
+  EngineConfig config = config_of(GetParam().strategy, 1);
+  config.context_name = "a context of the test";
+  Engine engine(*model, config);
+  for (const int32_t beyond : {0, 1, 40}) {
+    const int32_t length = config.max_context_len + beyond;
+    const auto refusal = testing_support::refusal_of([&] { engine.add(prompt_of(length), greedy(4, 0.03f)); });
+    EXPECT_EQ(refusal.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refusal.sentence, str("request 1: the prompt has ", length, " tokens, a context of the test holds ",
+                                    config.max_context_len, " with at least one new token"));
+  }
+  EXPECT_TRUE(engine.idle());
+}
+
 TEST_P(DiffusionDefects, B24_TwoEnginesInOneProcessKnowNothingOfEachOther) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1});
   const auto other_model = golden("sdar", DType::kF32, {.threads = 1});

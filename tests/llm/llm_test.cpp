@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -385,6 +388,46 @@ TEST(LLM, StopTokensThatAreNeverChosenAreRefused) {
   EXPECT_EQ(refusal(-1), "stop_token_ids: -1, expected 0 or more");
   EXPECT_EQ(refusal(270), "stop_token_ids: 270 is never chosen: the tokenizer has ids below 257");
   EXPECT_EQ(refusal(272), "stop_token_ids: 272 is outside the model's vocabulary of 272");
+}
+
+TEST(LLM, APromptThatIsTooLongIsToldWhatLimitsIt) {
+  const test::TempDir folder;
+  const auto refusal = [&folder](int32_t max_model_len, size_t length) {
+    LLMOptions o = random_options();
+    o.max_model_len = max_model_len;
+    LLM llm(folder.path(), o);
+    return testing_support::refusal_of([&] { complete(llm, std::string(length, 'a'), {.max_tokens = 1}); }).sentence;
+  };
+  random_model(folder, {"<begin>"});
+  EXPECT_EQ(refusal(16, 20),
+            "request 1: the prompt has 21 tokens, the context (max_model_len) holds 16 with at least one new token");
+  const JsonValue config = read_json_file(folder / "config.json");
+  const int64_t most = config.at("max_position_embeddings").as_int();
+  const std::string of_model =
+      str("request 1: the prompt has ", most, " tokens, the model's context (config.json) holds ", most,
+          " with at least one new token");
+  EXPECT_EQ(refusal(0, static_cast<size_t>(most) - 1), of_model);
+  EXPECT_EQ(refusal(kWholeContext, static_cast<size_t>(most) - 1), of_model);
+}
+
+TEST(LLM, WeightsThatAreNoNumbersAreToldWithTheirModel) {
+  const test::TempDir folder;
+  random_model(folder, {"<begin>"});
+  std::ifstream whole(testing_support::golden_folder("llama") / "model.safetensors", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(whole), std::istreambuf_iterator<char>()};
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  std::fill(bytes.begin() + static_cast<int64_t>(sizeof(header) + header), bytes.end(), '\xff');
+  test::write_file(folder / "model.safetensors", bytes);
+  LLMOptions o = options(1);
+  o.max_model_len = 64;
+  LLM llm(folder.path(), o);
+  const std::string begin = str(folder.path().string(), ": sampler: the logit of token 0 is NaN: the model's weights ");
+  const auto chosen = testing_support::refusal_of([&] { complete(llm, "a", {.max_tokens = 1}); });
+  EXPECT_EQ(chosen.code, ErrorCode::kModelFile);
+  EXPECT_TRUE(chosen.sentence.starts_with(begin)) << chosen.sentence;
+  const auto scored = testing_support::refusal_of([&] { llm.perplexity("abcdefgh"); });
+  EXPECT_TRUE(scored.sentence.starts_with(folder.path().string() + ": ")) << scored.sentence;
 }
 
 // It was found after gigabytes of weights.

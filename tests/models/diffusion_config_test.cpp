@@ -92,6 +92,9 @@ TEST(DiffusionConfig, AnotherGraphUnderLLaDAsNamesIsRefusedByKey) {
   }
   const JsonValue gelu = JsonValue::parse(R"({"d_model":96,"activation_type":"gelu"})", "config.json");
   EXPECT_NE(refusal_by(llada_config, gelu).find("activation_type"), std::string::npos);
+  const JsonValue odd = JsonValue::parse(R"({"d_model":96,"activation_type":"a\u0000b"})", "config.json");
+  EXPECT_EQ(refusal_by(llada_config, odd),
+            R"(config.json: the top level has activation_type 'a\x00b'; built is: silu)");
 }
 
 const std::string kSomeExperts = R"("num_experts":16,"num_experts_per_tok":3,"moe_intermediate_size":24)";

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/text/tokenizer.h"
 #include "support/refusal.h"
+#include "support/safetensors_writer.h"
 #include "text/tiny_tokenizer.h"
 
 namespace headrace {
@@ -57,6 +59,16 @@ TEST(SlowTokenizerFiles, OtherClassesAndBrokenLinesAreRefusedByName) {
   std::string key = kConfig;
   key.replace(key.find("300"), 3, "3x0");
   EXPECT_NE(refusal("", key).find("'3x0'"), std::string::npos);
+}
+
+TEST(SlowTokenizerFiles, AMergeOfUnknownTokensNamesBothFiles) {
+  const test::TempDir folder;
+  test::write_file(folder / "vocab.json", vocab());
+  test::write_file(folder / "tokenizer_config.json", kConfig);
+  test::write_file(folder / "merges.txt", "#version: 0.2\nh e\nq q\n");
+  EXPECT_EQ(
+      testing_support::refusal_of([&] { Tokenizer::from_directory(folder.path()); }).sentence,
+      (folder / "merges.txt").string() + " and vocab.json: model.merges[1]: its result 'qq' is not in the vocabulary");
 }
 
 }  // namespace

@@ -68,6 +68,8 @@ const std::vector<Reject> kRejects = {
     {"model_type", R"("type":"BPE")", R"("type":"Unigram")", kNo,
      "model.type is 'Unigram', which is not supported; built is BPE"},
     {"model_key", R"("fuse_unk":false)", R"("foo":false)", kNo, "model has 'foo'"},
+    {"model_key_hex", R"("fuse_unk":false)", R"("f\u0000'":false)", kNo, R"(model has 'f\x00\x27', which)"},
+    {"token_hex", R"("hello":259)", R"("a\u0000b":"259")", kBad, R"(model.vocab['a\x00b'] is no id)"},
     {"dropout", R"("dropout":null)", R"("dropout":0.1)", kNo, "model.dropout is set"},
     {"prefix", R"("continuing_subword_prefix":null)", R"("continuing_subword_prefix":"##")", kNo,
      "model.continuing_subword_prefix is set"},

@@ -64,6 +64,9 @@ TEST(TokenizerSideFiles, ATokenThatIsStatedWithAnIdThatNobodyWouldGiveItIsRefuse
   EXPECT_EQ(refusal.sentence,
             "tokenizer_config.json.added_tokens_decoder['300'] is '<|turn|>', which is not in tokenizer.json; expected "
             "the next id, 263, which transformers gives it");
+  const auto hex = testing_support::refusal_of(
+      [] { added({.tokenizer_config = "{" + decoder("300", R"(a\u0000b)", R"(,"special":true)") + "}"}); });
+  EXPECT_TRUE(hex.sentence.starts_with(R"(tokenizer_config.json.added_tokens_decoder['300'] is 'a\x00b', which)"));
 }
 
 TEST(TokenizerSideFiles, AddedTokensJsonCountsWhereTheConfigHasNoDecoder) {

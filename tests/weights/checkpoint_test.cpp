@@ -212,10 +212,16 @@ TEST_F(Shards, ShardNamesStayInTheDirectory) {
   for (const char* name :
        {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", ".", "", "a\\u0000b", "a\\\\b"})
     expect_refused(str(R"({"a":")", name, "\"}"), "is no plain file name in this directory");
+  expect_refused(str(R"({"a":")", std::string(256, 'x'), "\"}"),
+                 str("the shard name '", std::string(80, 'x'), "…' is no plain file name"));
 }
 
 TEST_F(Shards, ContradictionsAreErrors) {
-  expect_refused(R"({"a":"one.safetensors","b":"absent.safetensors"})", "absent.safetensors: cannot be opened");
+  const std::string absent =
+      "absent.safetensors: cannot be opened: there is no such file, and model.safetensors.index.json names it";
+  expect_refused(R"({"a":"one.safetensors","b":"absent.safetensors"})", absent);
+  std::filesystem::create_symlink("nowhere", dir_ / "dangling.safetensors");
+  expect_refused(R"({"a":"one.safetensors","b":"dangling.safetensors"})", "dangling" + absent.substr(6));
   expect_refused(R"({"a":1,"a":"absent.safetensors"})", "absent.safetensors: cannot be opened");  // the last one counts
   expect_refused("{}", "weight_map is empty");
   expect_refused("[]", "weight_map is an array, expected an object");

@@ -376,6 +376,20 @@ TEST(LoraAdapter, ATargetThatIsNoRegularExpressionIsRefused) {
                  [](Files& f) { f.config = R"({"r":2,"lora_alpha":6,"target_modules":7})"; });
 }
 
+TEST(LoraAdapter, FactorsOfIntegersAreRefused) {
+  for (const auto& [dtype, name] : {std::pair{DType::kI32, "I32"}, {DType::kI64, "I64"}, {DType::kU8, "U8"}}) {
+    expect_refused(ErrorCode::kModelFile,
+                   str("adapter_model.safetensors: tensor '", kModule, ".lora_A.weight' has dtype ", name,
+                       ", expected F32, BF16, F16 or F64"),
+                   [dtype = dtype](Files& f) {
+                     f.factors[0].tensor = f.kept.emplace_back(Tensor::zeros(dtype, {2, 3}));
+                   });
+  }
+  Files files;
+  files.factors[0].tensor = files.kept.emplace_back(filled(DType::kF64, {2, 3}, {1, 0, 2, 0, 1, 0}));
+  files.load();
+}
+
 // They were merged, and the sampler called the logits that came of them a bug of its own.
 TEST(LoraAdapter, B28_FactorsThatAreNoNumbersAreRefusedByTheTensorsName) {
   const double inf = std::numeric_limits<double>::infinity();

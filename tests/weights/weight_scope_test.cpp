@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {
@@ -45,6 +46,29 @@ TEST(WeightScope, NoneOrTwoLayoutsAreErrors) {
   EXPECT_THROW(find_text_weights(two), Error);
   Checkpoint random = Checkpoint::random(1, 1);
   EXPECT_EQ(find_text_weights(random).body.prefix(), "model.");
+}
+
+TEST(WeightScope, ErrorsNameTheFileOrTheDirectory) {
+  const Tensor w = Tensor::zeros(DType::kF32, {1}), integers = Tensor::zeros(DType::kI32, {1});
+  Tensor other = Tensor::zeros(DType::kF32, {1});
+  set_element(other, 0, 1);
+  const TempDir dir;
+  const auto refusal = [&dir](const std::vector<test::NamedTensor>& tensors, const auto& ask) {
+    write_safetensors(dir / "model.safetensors", tensors);
+    Checkpoint checkpoint = Checkpoint::open(dir.path());
+    return testing_support::refusal_of([&] { ask(checkpoint); }).sentence;
+  };
+  const std::string directory = dir.path().string(), file = (dir / "model.safetensors").string();
+  EXPECT_TRUE(refusal({{"other", w}}, find_text_weights).starts_with(directory + ": embed_tokens.weight is missing"));
+  EXPECT_TRUE(
+      refusal({{"model.embed_tokens.weight", w}, {"model.language_model.embed_tokens.weight", w}}, find_text_weights)
+          .starts_with(directory + ": embed_tokens.weight is stored under"));
+  EXPECT_EQ(refusal({{"a", integers}}, [](Checkpoint& c) { WeightScope(c).tensor("a", {1}); }),
+            file + ": tensor 'a' is int32, expected float32, bfloat16 or float16");
+  const auto tie = [](Checkpoint& c) { check_tied_head(find_text_weights(c), {1}); };
+  EXPECT_TRUE(refusal({{"model.embed_tokens.weight", w}, {"lm_head.weight", other}}, tie)
+                  .starts_with(file + ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'"));
+  EXPECT_EQ(refusal({{"model.embed_tokens.weight", w}, {"lm_head.weight", w}}, tie), "");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ SchedulerConfig scheduler_config(const Model& model, const EngineConfig& c) {
           .max_requests = c.max_requests,
           .num_states = model.info().num_gdn_layers > 0 ? c.runner.num_states : 0,
           .max_context_len = c.max_context_len,
+          .context_name = c.context_name,
           .max_tokens_per_step = static_cast<int32_t>(c.runner.max_tokens),
           .keep_text = c.keep_text};
 }
@@ -99,6 +100,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   if (model_.info().diffusion) sequence->scores_of = scores_of(params, *model_.info().diffusion);
   sequence->prompt_len = static_cast<int32_t>(prompt.size());
   sequence->num_published = sequence->prompt_len;
+  scheduler_.check_length(*sequence);
   sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);
   sequence->eos_ids = params.stop_token_ids;
   if (params.end_of_text == SamplingParams::EndOfText::kStops)

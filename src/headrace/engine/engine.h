@@ -21,6 +21,7 @@ struct EngineConfig {
   RunnerConfig runner;
   int32_t max_requests = 1;
   int32_t max_context_len = 4096;
+  std::string context_name = SchedulerConfig().context_name;
   int32_t vocab = 0;  // ids that may be sampled: the tokenizer's; 0: the model's
   std::string strategy = "autoregressive";
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kNo;

@@ -40,7 +40,7 @@ int32_t Scheduler::pages_needed(const Sequence& s) const {
 void Scheduler::check_length(const Sequence& s) const {
   HR_REQUIRE(s.prompt_len > 0, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt is empty");
   HR_REQUIRE(s.prompt_len < config_.max_context_len, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt has ",
-             s.prompt_len, " tokens, the context (max_model_len) holds ", config_.max_context_len,
+             s.prompt_len, " tokens, ", config_.context_name, " holds ", config_.max_context_len,
              " with at least one new token");
 }
 

@@ -1,6 +1,7 @@
 // Which sequences run in the next step, and the pool slots that they hold.
 #pragma once
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "headrace/engine/request_pages.h"
@@ -15,6 +16,7 @@ struct SchedulerConfig {
   int32_t max_requests = 1;
   int32_t num_states = 0;  // recurrent state slots; 0 for a model without them
   int32_t max_context_len = 0;
+  std::string context_name = "the context (max_model_len)";  // as errors call what sets it
   int32_t max_tokens_per_step = 512;
   // kYes: a request whose prompt begins with the same text as that of a running one, or of one that is over and whose
   // pages are still filled, goes on behind it. Where the strategy allows it; with recurrent states where one was left,
@@ -31,6 +33,9 @@ class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
 
+  // Error kInvalidArgument for a prompt that is empty or fills the context. add() asks the same; whoever makes tokens
+  // behind the prompt before asks first.
+  void check_length(const Sequence& sequence) const;
   // Queues a sequence, which outlives its release. Error kInvalidArgument, and nothing is queued, for one that could
   // never run: an empty prompt, one that fills the context, more pages than the pool has, or steps of more rows than
   // the engine runs.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "headrace/base/device_runtime.h"
-#include "headrace/weights/mapped_file.h"
+#include "headrace/base/printable.h"
 
 namespace headrace {
 namespace {

@@ -77,6 +77,12 @@ int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
   return o.max_model_len > 0 ? o.max_model_len : std::min(model.context_length, kDefaultContext);
 }
 
+// What limits a prompt, as errors call it: without -c that may be the model.
+std::string context_name(const ModelInfo& model, const LLMOptions& o) {
+  const bool of_model = o.max_model_len <= 0 && context_of(model, o) == model.context_length;
+  return of_model ? "the model's context (config.json)" : EngineConfig().context_name;
+}
+
 std::string strategy_name(const ModelInfo& model, const LLMOptions& o) {
   return o.strategy == "auto" ? std::string(default_strategy(model.diffusion)) : o.strategy;
 }
@@ -97,6 +103,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                             .graphs = o.graphs},
                  .max_requests = kMostRequests,
                  .max_context_len = context,
+                 .context_name = context_name(model.info(), o),
                  .vocab = std::min(tokenizer.vocab_size(), model.info().vocab_size),
                  .strategy = strategy_name(model.info(), o),
                  .keep_text = o.keep_text,
@@ -197,6 +204,17 @@ class TextStream {
   int32_t first_forwards_ = 0;
 };
 
+// An engine does not know whose weights make numbers that are none.
+template <class Run>
+auto naming(const std::filesystem::path& model, const Run& run) {
+  try {
+    return run();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kModelFile) throw;
+    throw Error(e.code(), str(model.string(), ": ", e.what()));
+  }
+}
+
 }  // namespace
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
@@ -222,7 +240,8 @@ LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : LLM(model, options, std::async([&] { return tokenizer_of(model, options); })) {}
 
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
-    : runtime_(open_device(checked(options).device, options.log)),
+    : directory_(model),
+      runtime_(open_device(checked(options).device, options.log)),
       matmul_library_(runtime_.start_matmul_library()),
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
@@ -257,7 +276,7 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   // Where a step or the reader throws, the next request must not find this one running.
   const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
-    const std::vector<StepOutput> outputs = engine_->step();
+    const std::vector<StepOutput> outputs = naming(directory_, [this] { return engine_->step(); });
     if (outputs.empty()) result.num_forwards = engine_->num_forwards(id);  // the reader may end it here
     bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
@@ -291,7 +310,7 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnW
     std::vector<int32_t> part(prefix.begin(), prefix.end());
     part.insert(part.end(), ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
     if (part.size() < 2) break;
-    const std::vector<float> logprobs = engine_->score(part);
+    const std::vector<float> logprobs = naming(directory_, [&] { return engine_->score(part); });
     for (size_t i = first; i < part.size(); ++i) {
       total.bits -= static_cast<double>(logprobs[i - 1]) / std::log(2.0);
       total.bytes += static_cast<int64_t>(tokenizer_.bytes_of(part[i]).size());

@@ -113,6 +113,7 @@ class LLM {
  private:
   LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
 
+  std::filesystem::path directory_;   // the model's
   DeviceRuntime& runtime_;            // not owned
   std::future<void> matmul_library_;  // waits in its destructor until the library has started
   Tokenizer tokenizer_;

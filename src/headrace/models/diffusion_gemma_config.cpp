@@ -2,6 +2,7 @@
 // files that transformers 5 saved, in per_layer_config. Source: DiffusionGemma (Google DeepMind).
 #include <algorithm>
 
+#include "headrace/base/printable.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
 
@@ -70,7 +71,7 @@ GemmaAttentionConfig gemma_attention_of(const JsonValue& text, const ModelConfig
 void refuse_other_gemma_graphs(const JsonValue& text) {
   const std::string activation = text.string_or("hidden_activation", "gelu_pytorch_tanh");
   HR_REQUIRE(activation == "gelu_pytorch_tanh", ErrorCode::kUnsupported, text.where(), " has hidden_activation '",
-             activation, "'; built are: gelu_pytorch_tanh");
+             printable(activation), "'; built are: gelu_pytorch_tanh");
   for (const char* key : {"attention_bias", "use_bidirectional_attention"}) {
     const JsonValue* stated = text.find(key);
     const bool set = stated != nullptr && (stated->kind() != JsonValue::Kind::kBool || stated->as_bool());
@@ -146,8 +147,8 @@ void read_canvas_schedule(const JsonValue& generation, ModelConfig& config) {
   const JsonValue* sampler = generation.find("sampler_config");
   if (sampler == nullptr) return;
   const std::string name = sampler->string_or("_cls_name", "EntropyBoundSamplerConfig");
-  HR_REQUIRE(name == "EntropyBoundSamplerConfig", ErrorCode::kUnsupported, sampler->where(), " names '", name,
-             "'; built are: EntropyBoundSamplerConfig");
+  HR_REQUIRE(name == "EntropyBoundSamplerConfig", ErrorCode::kUnsupported, sampler->where(), " names '",
+             printable(name), "'; built are: EntropyBoundSamplerConfig");
   config.diffusion->threshold =
       static_cast<float>(sampler->float_or("entropy_bound", static_cast<double>(config.diffusion->threshold)));
 }

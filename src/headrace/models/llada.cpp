@@ -1,6 +1,7 @@
 // LLaDA-8B and LLaDA-1.5: Llama's graph under OLMo's names, with every token visible to every other.
 // Source: Nie et al. 2025, Large Language Diffusion Models. block_size is that of semi-autoregressive decoding: the
 // model has none.
+#include "headrace/base/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -25,7 +26,7 @@ void require_flag(const JsonValue& root, const char* key, bool built) {
 
 void require_text(const JsonValue& root, const char* key, std::string_view built) {
   const std::string stated = root.string_or(key, built);
-  HR_REQUIRE(stated == built, ErrorCode::kUnsupported, root.where(), " has ", key, " '", stated,
+  HR_REQUIRE(stated == built, ErrorCode::kUnsupported, root.where(), " has ", key, " '", printable(stated),
              "'; built is: ", built);
 }
 

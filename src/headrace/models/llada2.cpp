@@ -3,6 +3,7 @@
 // Source: LLaDA2.0 (inclusionAI), on the Ling 2.0 architecture.
 #include <algorithm>
 
+#include "headrace/base/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -18,7 +19,7 @@ constexpr NameRule kLlada2Names[] = {
 
 ExpertRouterConfig router_of(const JsonValue& root, int64_t hidden) {
   const std::string scores = root.string_or("score_function", "sigmoid");
-  HR_REQUIRE(scores == "sigmoid", ErrorCode::kUnsupported, root.where(), " has score_function '", scores,
+  HR_REQUIRE(scores == "sigmoid", ErrorCode::kUnsupported, root.where(), " has score_function '", printable(scores),
              "'; built are: sigmoid");
   const bool bias = root.bool_or("moe_router_enable_expert_bias", true), norm = root.bool_or("norm_topk_prob", true);
   using Router = ExpertRouterConfig;

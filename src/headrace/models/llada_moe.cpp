@@ -1,6 +1,7 @@
 // LLaDA-MoE: Qwen3-MoE's graph with every token visible to every other and routing weights that are never renormalised,
 // whatever norm_topk_prob says.
 // Source: LLaDA-MoE (inclusionAI). block_size is that of semi-autoregressive decoding: the model has none.
+#include "headrace/base/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -20,7 +21,7 @@ std::vector<bool> moe_layers_of(const JsonValue& root, int32_t layers) {
 
 void refuse_other_llada_moe_graphs(const JsonValue& root) {
   const std::string scores = root.string_or("moe_router_score_function", root.string_or("score_function", "softmax"));
-  HR_REQUIRE(scores == "softmax", ErrorCode::kUnsupported, root.where(), " has router scores '", scores,
+  HR_REQUIRE(scores == "softmax", ErrorCode::kUnsupported, root.where(), " has router scores '", printable(scores),
              "'; built are: softmax");
   for (const char* key : {"moe_router_enable_expert_bias", "attention_bias"}) {
     HR_REQUIRE(!root.bool_or(key, false), ErrorCode::kUnsupported, root.where(), " has ", key,

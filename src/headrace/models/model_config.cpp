@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "headrace/base/file_exists.h"
-#include "headrace/weights/mapped_file.h"
+#include "headrace/base/printable.h"
 
 namespace headrace {
 namespace {

@@ -9,12 +9,12 @@
 #include "headrace/base/device_runtime.h"
 #include "headrace/base/file_exists.h"
 #include "headrace/base/memory_need.h"
+#include "headrace/base/printable.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
 #include "headrace/models/reference_defaults.h"
 #include "headrace/weights/checkpoint_files.h"
-#include "headrace/weights/mapped_file.h"
 
 namespace headrace {
 namespace {
@@ -84,10 +84,11 @@ const ModelRow& find(const JsonValue& root) {
     for (const ModelRow& row : kModels) {
       if (row.architecture == name) return row;
     }
-    asked += (asked.empty() ? "" : ", ") + printable(name);
+    asked += (asked.empty() ? "" : ", ") + name;
   }
   for (const ModelRow& row : kModels) built += (built.empty() ? "" : ", ") + std::string(row.architecture);
-  throw Error(ErrorCode::kUnsupported, str(root.where(), " names the architecture '", asked, "'; built are: ", built));
+  throw Error(ErrorCode::kUnsupported,
+              str(root.where(), " names the architecture '", printable(asked), "'; built are: ", built));
 }
 
 // A directory's config.json, the row of its family, and what that makes of it.

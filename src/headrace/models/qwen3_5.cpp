@@ -1,5 +1,6 @@
 // Qwen3.5, dense and MoE: Qwen3-Next with plain projections; text positions make its multi-section RoPE plain.
 // Released files nest everything in text_config and prefix tensors with model.language_model.
+#include "headrace/base/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -13,8 +14,8 @@ ModelConfig hybrid_config(const JsonValue& root, const ClassDefaults& defaults) 
   HR_REQUIRE(text.bool_or("attn_output_gate", true), ErrorCode::kUnsupported, text.where(),
              " has attn_output_gate false, which is not built");
   const std::string gate = text.string_or("output_gate_type", "swish");
-  HR_REQUIRE(gate == "swish" || gate == "silu", ErrorCode::kUnsupported, text.where(), " has output_gate_type '", gate,
-             "'; built are: swish, silu");
+  HR_REQUIRE(gate == "swish" || gate == "silu", ErrorCode::kUnsupported, text.where(), " has output_gate_type '",
+             printable(gate), "'; built are: swish, silu");
   return c;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "headrace/base/error.h"
+#include "headrace/base/printable.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/utf8.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 int32_t required_id(const Vocabulary& vocabulary, const std::string& token, size_t rank, const char* role) {
   const std::optional<int32_t> id = vocabulary.id_of(token);
-  HR_REQUIRE(id, ErrorCode::kModelFile, "model.merges[", rank, "]: its ", role, " '", token,
+  HR_REQUIRE(id, ErrorCode::kModelFile, "model.merges[", rank, "]: its ", role, " '", printable(token),
              "' is not in the vocabulary");
   return *id;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "headrace/base/error.h"
+#include "headrace/base/printable.h"
 #include "headrace/base/python_json.h"
 #include "headrace/text/added_tokens.h"
 
@@ -59,26 +60,28 @@ inline std::optional<Node> find(const Node& node, std::string_view key) {
   for (const auto& [name, value] : get<dom::object>(node, "an object"))
     if (name == key) found = value;
   if (!found || found->is_null()) return std::nullopt;
-  return Node{*found, node.where.empty() ? std::string(key) : str(node.where, ".", key)};
+  return Node{*found, str(node.where, node.where.empty() ? "" : ".", printable(key))};
 }
 
 inline Node member(const Node& node, std::string_view key) {
   std::optional<Node> found = find(node, key);
-  HR_REQUIRE(found, ErrorCode::kModelFile, node.where.empty() ? "the file" : node.where, " has no '", key, "'");
+  HR_REQUIRE(found, ErrorCode::kModelFile, node.where.empty() ? "the file" : node.where, " has no '", printable(key),
+             "'");
   return *std::move(found);
 }
 
 inline std::string type_of(const Node& node) { return string_of(member(node, "type")); }
 
 [[noreturn]] inline void refuse(const Node& node, std::string_view found, std::string_view built) {
-  throw Error(ErrorCode::kUnsupported, str(node.where, " is '", found, "', which is not supported; built is ", built));
+  throw Error(ErrorCode::kUnsupported,
+              str(node.where, " is '", printable(found), "', which is not supported; built is ", built));
 }
 
 // A member that nobody reads would be a setting ignored in silence.
 inline void allow_only(const Node& node, Keys keys) {
   for (const auto& [key, value] : get<dom::object>(node, "an object"))
     HR_REQUIRE(std::find(keys.begin(), keys.end(), key) != keys.end(), ErrorCode::kUnsupported,
-               node.where.empty() ? "the file" : node.where, " has '", key, "', which is not supported");
+               node.where.empty() ? "the file" : node.where, " has '", printable(key), "', which is not supported");
 }
 
 // Members that select what is not built unless they are absent, null, or as good as null.
@@ -107,7 +110,7 @@ inline std::vector<std::pair<std::string, int32_t>> ids_by_token(const Node& nod
   for (const auto& [token, value] : get<dom::object>(node, "an object")) {
     int64_t id = -1;
     const bool good = value.get(id) == simdjson::SUCCESS && id >= 0 && id <= std::numeric_limits<int32_t>::max();
-    HR_REQUIRE(good, ErrorCode::kModelFile, node.where, "['", token, "'] is no id");
+    HR_REQUIRE(good, ErrorCode::kModelFile, node.where, "['", printable(token), "'] is no id");
     HR_REQUIRE(!token.empty(), ErrorCode::kModelFile, node.where, " has an empty token");
     entries.emplace_back(std::string(token), static_cast<int32_t>(id));
   }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "headrace/base/error.h"
+#include "headrace/base/printable.h"
 #include "headrace/text/pattern_syntax.h"
 #include "headrace/text/utf8.h"
 
@@ -54,7 +55,8 @@ Pattern::Pattern(std::string_view regex) : code_(std::make_unique<Code>()) {
   PCRE2_SIZE offset = 0;
   code_->compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
                                       PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
-  HR_REQUIRE(code_->compiled, ErrorCode::kModelFile, "pattern '", regex, "' does not compile: ", message_of(error));
+  HR_REQUIRE(code_->compiled, ErrorCode::kModelFile, "pattern '", printable(regex),
+             "' does not compile: ", message_of(error));
   // Where the system forbids writable code pages this fails and PCRE2 interprets the pattern: same matches, slower.
   pcre2_jit_compile(code_->compiled.get(), PCRE2_JIT_COMPLETE);
 }
@@ -62,7 +64,7 @@ Pattern::Pattern(std::string_view regex) : code_(std::make_unique<Code>()) {
 void Pattern::split(std::string_view text, std::vector<std::string_view>& pieces) const {
   const MatchDataPtr data(pcre2_match_data_create(1, nullptr));
   const MatchContextPtr context(pcre2_match_context_create(nullptr));
-  HR_REQUIRE(data && context, ErrorCode::kOutOfMemory, "pattern '", code_->regex, "': no memory to match");
+  HR_REQUIRE(data && context, ErrorCode::kOutOfMemory, "pattern '", printable(code_->regex), "': no memory to match");
   pcre2_set_match_limit(context.get(), step_limit(text.size()));
   size_t done = 0;  // text before it is in `pieces`
   for (size_t from = 0; from < text.size();) {
@@ -70,8 +72,8 @@ void Pattern::split(std::string_view text, std::vector<std::string_view>& pieces
     const int rc = pcre2_match(code_->compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
-    HR_REQUIRE(rc >= 0, ErrorCode::kModelFile, "text: pattern '", code_->regex, "' stops at byte ", from, " of ",
-               text.size(), ": ", message_of(rc));
+    HR_REQUIRE(rc >= 0, ErrorCode::kModelFile, "text: pattern '", printable(code_->regex), "' stops at byte ", from,
+               " of ", text.size(), ": ", message_of(rc));
     const size_t begin = pcre2_get_ovector_pointer(data.get())[0], end = pcre2_get_ovector_pointer(data.get())[1];
     if (begin > done) pieces.push_back(text.substr(done, begin - done));
     if (end > begin) pieces.push_back(text.substr(begin, end - begin));

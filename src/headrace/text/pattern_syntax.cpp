@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "headrace/base/error.h"
+#include "headrace/base/printable.h"
 #include "headrace/text/unicode_16.h"
 
 namespace headrace {
@@ -53,7 +54,7 @@ class Translator {
 
   [[noreturn]] void refuse(std::string_view what) const {
     throw Error(ErrorCode::kUnsupported,
-                str("pattern '", regex_, "': '", what, "' at byte ", at_, " is not supported"));
+                str("pattern '", printable(regex_), "': '", printable(what), "' at byte ", at_, " is not supported"));
   }
 
   void copy(size_t count) { out_ += regex_.substr(at_, count), at_ += count; }

@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "headrace/base/printable.h"
 #include "headrace/text/json_node.h"
 
 namespace headrace {
@@ -35,7 +36,7 @@ int32_t id_of_key(std::string_view key) {
   int32_t id = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
   HR_REQUIRE(error == std::errc() && end == key.data() + key.size() && id >= 0, ErrorCode::kModelFile,
-             "tokenizer_config.json: added_tokens_decoder has the key '", key, "', expected an id");
+             "tokenizer_config.json: added_tokens_decoder has the key '", printable(key), "', expected an id");
   return id;
 }
 
@@ -48,7 +49,7 @@ void read_config(const Node& root, TokenizerFile& file) {
   const std::optional<Node> added = find(root, "added_tokens_decoder");
   if (!added) return;
   for (const auto& [key, value] : get<dom::object>(*added, "an object")) {
-    file.added_tokens.push_back(added_token_of({value, str(added->where, "['", key, "']")}, id_of_key(key)));
+    file.added_tokens.push_back(added_token_of({value, str(added->where, "['", printable(key), "']")}, id_of_key(key)));
   }
 }
 

@@ -236,8 +236,8 @@ Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
                                   .special_tokens_map = text_if_any("special_tokens_map.json"),
                                   .added_tokens = text_if_any("added_tokens.json")};
   named(directory.string(), [&] { add_side_files(beside, file); });
-  return named(fast ? path.string() : directory.string(),
-               [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
+  const std::string origin = fast ? path.string() : str((directory / "merges.txt").string(), " and vocab.json");
+  return named(origin, [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json) {

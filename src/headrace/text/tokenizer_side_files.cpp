@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "headrace/base/printable.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/json_node.h"
 
@@ -59,7 +60,7 @@ std::map<std::string_view, std::vector<AddedToken>> named_tokens(const Parsed& f
     std::vector<AddedToken>& tokens = named[list];
     if (is_object(*value)) {
       for (const auto& [key, item] : get<dom::object>(*value, "an object"))
-        tokens.push_back(token_of({item, str(value->where, ".", key)}, true));
+        tokens.push_back(token_of({item, str(value->where, ".", printable(key))}, true));
     } else {
       for (const Node& item : items_of(*value)) tokens.push_back(token_of(item, true));
     }
@@ -84,7 +85,7 @@ class Joiner {
       return;
     }
     const std::optional<int32_t> of_model = id_in_vocab(token.content);
-    HR_REQUIRE(of_model || id == next_id_, ErrorCode::kModelFile, where, " is '", token.content,
+    HR_REQUIRE(of_model || id == next_id_, ErrorCode::kModelFile, where, " is '", printable(token.content),
                "', which is not in tokenizer.json; expected the next id, ", next_id_, ", which transformers gives it");
     token.id = of_model.value_or(id);
     push(std::move(token));
@@ -143,11 +144,11 @@ class Joiner {
 void state_decoder(const Node& decoder, Joiner& joiner) {
   std::map<int32_t, Node> by_id;
   for (const auto& [key, value] : get<dom::object>(decoder, "an object")) {
-    const Node item{value, str(decoder.where, "['", key, "']")};
+    const Node item{value, str(decoder.where, "['", printable(key), "']")};
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     HR_REQUIRE(error == std::errc() && end == key.data() + key.size() && id >= 0, ErrorCode::kModelFile, decoder.where,
-               " has the key '", key, "', expected an id");
+               " has the key '", printable(key), "', expected an id");
     by_id.insert_or_assign(id, item);
   }
   for (const auto& [id, item] : by_id) joiner.state(token_of(item, false), id, item.where);
@@ -161,7 +162,7 @@ void state_added_tokens(const Node& root, const auto& named, Joiner& joiner) {
       return std::ranges::find(one.second, content, &AddedToken::content) != one.second.end();
     });
     joiner.state({.content = content, .special = special, .normalized = !special}, id,
-                 str(root.where, "['", content, "']"));
+                 str(root.where, "['", printable(content), "']"));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "headrace/base/error.h"
+#include "headrace/base/printable.h"
 
 namespace headrace {
 
@@ -13,7 +14,7 @@ Vocabulary::Vocabulary(std::vector<Entry> entries) {
   const int64_t limit = 2 * static_cast<int64_t>(entries.size()) + 65536;
   int64_t size = 0;
   for (const Entry& e : entries) {
-    HR_REQUIRE(e.id >= 0 && e.id < limit, ErrorCode::kModelFile, "token '", e.token, "' has id ", e.id,
+    HR_REQUIRE(e.id >= 0 && e.id < limit, ErrorCode::kModelFile, "token '", printable(e.token), "' has id ", e.id,
                ", expected 0 to ", limit - 1, " for ", entries.size(), " tokens");
     size = std::max(size, int64_t{e.id} + 1);
   }
@@ -21,13 +22,13 @@ Vocabulary::Vocabulary(std::vector<Entry> entries) {
   slots_.resize(std::bit_ceil(2 * entries.size() + 1));
   for (Entry& e : entries) {
     std::string& slot = tokens_[static_cast<size_t>(e.id)];
-    HR_REQUIRE(slot.empty() || slot == e.token, ErrorCode::kModelFile, "tokens '", slot, "' and '", e.token,
-               "' both have id ", e.id);
+    HR_REQUIRE(slot.empty() || slot == e.token, ErrorCode::kModelFile, "tokens '", printable(slot), "' and '",
+               printable(e.token), "' both have id ", e.id);
     if (slot.empty()) slot = std::move(e.token);
     const uint32_t hash = hash_of(slot);
     Slot& entry = slots_[slot_of(slot, hash)];
-    HR_REQUIRE(entry.id == kEmpty || entry.id == e.id, ErrorCode::kModelFile, "token '", slot, "' has ids ", entry.id,
-               " and ", e.id);
+    HR_REQUIRE(entry.id == kEmpty || entry.id == e.id, ErrorCode::kModelFile, "token '", printable(slot), "' has ids ",
+               entry.id, " and ", e.id);
     entry = {hash, e.id};
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "headrace/base/device_runtime.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
@@ -23,6 +24,7 @@ struct Checkpoint::State {
     int threads;
   };
 
+  std::string origin = "random checkpoint";  // a directory's path where there is one
   std::vector<SafetensorsFile> files;
   AbsentTensors absent;
   std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
@@ -54,7 +56,7 @@ struct Checkpoint::State {
     const auto listed = absent.find(name);
     HR_REQUIRE(listed == absent.end(), ErrorCode::kModelFile, listed->second, ": tensor '", printable(name),
                "' is listed in the index and not in the file");
-    HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? "checkpoint" : files.front().name(),
+    HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? origin : files.front().name(),
                ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
     return found->second;
   }
@@ -119,6 +121,7 @@ Checkpoint::~Checkpoint() = default;
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const CheckpointOptions& options) {
   auto state = std::make_unique<State>();
   CheckpointFiles opened = open_checkpoint_files(directory, options);
+  state->origin = directory.string();
   state->files = std::move(opened.files);
   state->absent = std::move(opened.absent);
   for (const SafetensorsFile& file : state->files)
@@ -136,6 +139,12 @@ Checkpoint Checkpoint::random(uint64_t seed, int threads, ProgressCallback progr
   state->progress = std::move(progress);
   state->random = State::RandomSource{seed, threads};
   return Checkpoint(std::move(state));
+}
+
+const std::string& Checkpoint::origin() const { return state_->origin; }
+const std::string& Checkpoint::origin_of(std::string_view name) const {
+  const auto found = state_->stored.find(stored_name(state_->rules, name));
+  return found == state_->stored.end() ? state_->origin : found->second.file->name();
 }
 
 bool Checkpoint::is_random() const { return state_->random.has_value(); }
@@ -249,7 +258,7 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
   HR_REQUIRE(shape == expected, ErrorCode::kModelFile, file->name(), ": tensor '", printable(name), "' has shape ",
              shape, ", expected ", expected);
   HR_REQUIRE(entry->dtype->dtype, ErrorCode::kUnsupported, file->name(), ": tensor '", printable(name), "' has dtype ",
-             entry->dtype->name, ", which is not supported; supported are F32, BF16, F16, F64, I32, I64, U8");
+             entry->dtype->name, ", which is not supported; weights are F32, BF16 or F16");
   if (state_->used.emplace(name).second) state_->report(name, static_cast<int64_t>(entry->end - entry->begin));
   if (owned != state_->owned.end()) return owned->second;
   if (state_->adapter) state_->adapter->require_adapts_what_it_names(name, shape);

@@ -68,6 +68,10 @@ class Checkpoint {
   // as tensor().
   void place_together(std::span<const Part> parts);
 
+  // For errors: the model's directory, and of a tensor the file that holds it, or the directory where none does.
+  const std::string& origin() const;
+  const std::string& origin_of(std::string_view name) const;
+
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted

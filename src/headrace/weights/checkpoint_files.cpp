@@ -6,6 +6,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/foreign_content.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/other_parts.h"
 
@@ -75,7 +76,9 @@ void refuse_quantised_tensors(const SafetensorsFile& file) {
 }
 
 void check_shard_name(const std::string& index, const std::string& shard) {
-  const bool plain = !shard.empty() && shard != "." && shard.find("..") == std::string::npos &&
+  constexpr size_t kLongestName = 255;  // of file systems
+  const bool plain = !shard.empty() && shard.size() <= kLongestName && shard != "." &&
+                     shard.find("..") == std::string::npos &&
                      shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
   HR_REQUIRE(plain, ErrorCode::kModelFile, index, ": the shard name '", printable(shard),
              "' is no plain file name in this directory");
@@ -110,11 +113,20 @@ std::set<std::string> needed_shards(const fs::path& directory, const WeightMap& 
   return shards;
 }
 
+// A link to nothing is an absent file, too: a download that did not end.
+void require_there(const fs::path& directory, const std::string& shard) {
+  std::error_code error;
+  HR_REQUIRE(fs::exists(directory / shard, error) || error, ErrorCode::kModelFile, (directory / shard).string(),
+             ": cannot be opened: there is no such file, and ", kIndexFile, " names it");
+}
+
 CheckpointFiles open_shards(const fs::path& directory, const CheckpointOptions& options) {
   const WeightMap map = read_weight_map(directory / kIndexFile);
   CheckpointFiles opened;
-  for (const std::string& shard : needed_shards(directory, map))
+  for (const std::string& shard : needed_shards(directory, map)) {
+    require_there(directory, shard);
     opened.files.emplace_back(directory / shard, options.guard);
+  }
   std::map<std::string_view, const SafetensorsFile*> found;
   for (const SafetensorsFile& file : opened.files) note_tensors(file, found);
   for (const auto& [tensor, shard] : map) {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "headrace/base/foreign_content.h"
+#include "headrace/base/printable.h"
 #include "headrace/base/python_json.h"
 #include "headrace/weights/mapped_file.h"
 
@@ -109,7 +110,8 @@ const std::vector<JsonValue>& JsonValue::as_array() const { return require(Kind:
 const std::vector<JsonValue::Member>& JsonValue::as_object() const { return require(Kind::kObject), members_; }
 
 int64_t JsonValue::as_int(int64_t min, int64_t max) const {
-  HR_REQUIRE(kind_ != Kind::kBeyond, ErrorCode::kModelFile, where_, " is ", string_, ", expected ", min, " to ", max);
+  HR_REQUIRE(kind_ != Kind::kBeyond, ErrorCode::kModelFile, where_, " is ", printable(string_), ", expected ", min,
+             " to ", max);
   require(Kind::kInt);
   HR_REQUIRE(int_ >= min && int_ <= max, ErrorCode::kModelFile, where_, " is ", int_, ", expected ", min, " to ", max);
   return int_;
@@ -119,7 +121,8 @@ double JsonValue::as_float() const {
   if (kind_ == Kind::kInt) return static_cast<double>(int_);
   if (kind_ == Kind::kBeyond) {
     const double value = std::strtod(string_.c_str(), nullptr);
-    HR_REQUIRE(std::isfinite(value), ErrorCode::kModelFile, where_, " is ", string_, ", expected a finite number");
+    HR_REQUIRE(std::isfinite(value), ErrorCode::kModelFile, where_, " is ", printable(string_),
+               ", expected a finite number");
     return value;
   }
   HR_REQUIRE(kind_ == Kind::kFloat, ErrorCode::kModelFile, where_, " is ", name_of(kind_), ", expected a number");

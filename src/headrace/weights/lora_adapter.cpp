@@ -8,6 +8,7 @@
 
 #include "headrace/base/file_exists.h"
 #include "headrace/base/parallel.h"
+#include "headrace/base/printable.h"
 #include "headrace/weights/other_parts.h"
 
 namespace headrace {
@@ -52,6 +53,11 @@ StoredName read_name(std::string_view stored) {
       return {kind, str(stored.substr(0, at), kWeight)};
   }
   return {};
+}
+
+bool is_float(const SafetensorsEntry& entry) {
+  const std::optional<DType> dtype = entry.dtype->dtype;
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;
 }
 
 Shape shape_of(const SafetensorsEntry& entry) {
@@ -125,8 +131,9 @@ void LoraAdapter::add(const SafetensorsEntry& entry) {
              "' is neither a factor nor a copy of a module's tensor, expected ", kPrefix,
              "<module>.lora_A.weight, lora_B.weight or weight");
   const bool is_matrix = entry.shape.size() == 2 || read.kind == Kind::kCopy || read.kind == Kind::kMagnitude;
-  HR_REQUIRE(is_matrix && entry.dtype->dtype, ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name),
-             "' is no ", is_matrix ? "tensor" : "matrix", " of floats");
+  HR_REQUIRE(is_matrix, ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name), "' is no matrix");
+  HR_REQUIRE(is_float(entry), ErrorCode::kModelFile, name(), ": tensor '", printable(entry.name), "' has dtype ",
+             entry.dtype->name, ", expected F32, BF16, F16 or F64");
   Change& change = changes_[read.weight];
   const bool is_a = read.kind == Kind::kA || read.kind == Kind::kEmbeddingA;
   const SafetensorsEntry*& slot = read.kind == Kind::kCopy        ? change.copy

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "headrace/weights/mapped_file.h"
+#include "headrace/base/printable.h"
 
 namespace headrace {
 namespace {

@@ -23,21 +23,6 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  constexpr size_t kMaxShown = 200;
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  for (const char c : text.substr(0, kMaxShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 32 && byte < 127 && c != '\'' && c != '\\') {
-      out += c;
-    } else {
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    }
-  }
-  return text.size() > kMaxShown ? out + "..." : out;
-}
-
 OpenFile::OpenFile(const std::filesystem::path& path) : name_(path.string()) {
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

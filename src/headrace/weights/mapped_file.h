@@ -9,9 +9,6 @@ namespace headrace {
 
 class SigbusGuard;
 
-// `text` with control bytes, quotes and bytes above 126 as \xNN, cut after 200 bytes: names from files are data.
-std::string printable(std::string_view text);
-
 // A regular file, open for reading. Errors are kModelFile and start with the file's path.
 class OpenFile {
  public:

@@ -9,7 +9,7 @@
 
 #include "headrace/base/error.h"
 #include "headrace/base/human_bytes.h"
-#include "headrace/weights/mapped_file.h"
+#include "headrace/base/printable.h"
 
 namespace headrace {
 namespace {

@@ -16,6 +16,8 @@ class WeightScope {
       : checkpoint_(&checkpoint), prefix_(std::move(prefix)) {}
 
   const std::string& prefix() const { return prefix_; }
+  const std::string& origin() const { return checkpoint_->origin(); }
+  const std::string& origin_of(std::string_view name) const { return checkpoint_->origin_of(full_name(name)); }
   bool is_random() const { return checkpoint_->is_random(); }
   std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
 
