@@ -106,7 +106,6 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   if (params.end_of_text == SamplingParams::EndOfText::kStops)
     sequence->eos_ids.insert(sequence->eos_ids.end(), model_.info().eos_ids.begin(), model_.info().eos_ids.end());
   sequence->tokens = std::move(prompt);
-  scheduler_.check_length(*sequence);
   strategy_->start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));

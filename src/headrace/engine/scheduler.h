@@ -33,15 +33,13 @@ class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
 
-  // Error kInvalidArgument for a prompt that is empty or fills the context. add() asks the same; whoever makes tokens
-  // behind the prompt before asks first.
+  // Error kInvalidArgument for a prompt that is empty or fills the context. add() checks the same. Call it before a
+  // strategy lays out tokens behind the prompt.
   void check_length(const Sequence& sequence) const;
   // Queues a sequence, which outlives its release. Error kInvalidArgument, and nothing is queued, for one that could
   // never run: an empty prompt, one that fills the context, more pages than the pool has, or steps of more rows than
   // the engine runs.
   void add(Sequence& sequence);
-  // The first two of these, before a strategy lays out the sequence behind its prompt.
-  void check_length(const Sequence& sequence) const;
   // The next step: newest tokens of running sequences first, then prompt chunks, within max_tokens_per_step. kNobody:
   // of those that run already.
   enum class Admits : uint8_t { kWhoFits, kNobody };
