@@ -10,7 +10,7 @@
 #include "output.h"
 #include "seconds_since.h"
 
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace::app {
 namespace {
@@ -98,7 +98,7 @@ class Rehearsal {
     batch_.mode = ForwardMode::kExtend;
     for (int32_t r = 0; r < requests; ++r) {
       for (int32_t i = 0; i < each; ++i) table_.data_as<int32_t>()[(r + 1) * table_.dim(1) + i] = r * each + i;
-      BlockState state{.running = 1, .begin = begin, .num_cached = begin, .limit = limit_, .page_row = r + 1};
+      DenoiseState state{.running = 1, .begin = begin, .num_cached = begin, .limit = limit_, .page_row = r + 1};
       state.rule = {.threshold = 1, .steps = passes};
       state.num_steps = r % passes;
       for (int32_t p = r % passes; p < block_size; ++p) state.set_masked(p, 1), rows_of_logits(r * block_size + p);
@@ -119,16 +119,16 @@ class Rehearsal {
     begin();
     steps_.clear();
     for (int32_t i = 0; i < kMeasuredSteps; ++i) {
-      steps_.push_back(runner_.block_loop()->wait());
+      steps_.push_back(runner_.denoise_loop()->wait());
       runner_.next_blocks(steps_.back(), limit_);
-      runner_.block_loop()->decided();
+      runner_.denoise_loop()->decided();
     }
-    runner_.block_loop()->wait();
+    runner_.denoise_loop()->wait();
   }
   // Seconds of one of the same steps, all queued at once.
   double queued(DeviceRuntime& runtime) {
     const auto start = begin();
-    for (const BlockReport& next : steps_) runner_.next_blocks(next, limit_);
+    for (const DenoiseReport& next : steps_) runner_.next_blocks(next, limit_);
     runtime.synchronize();
     return seconds_since(start) / (kMeasuredSteps + 1);
   }
@@ -137,7 +137,7 @@ class Rehearsal {
   // changes by more.
   void find_gaps(std::vector<double>& gaps) {
     begin();
-    BlockLoop& loop = *runner_.block_loop();
+    DenoiseLoop& loop = *runner_.denoise_loop();
     loop.wait();
     auto last = Clock::now();
     for (size_t i = 0; i + kGapSteps <= steps_.size(); i += kGapSteps) {
@@ -172,7 +172,7 @@ class Rehearsal {
     }
   }
   Clock::time_point begin() {
-    runner_.block_loop()->load(states_, tokens_);
+    runner_.denoise_loop()->load(states_, tokens_);
     const auto start = Clock::now();
     runner_.start_blocks(batch_, pages_);
     return start;
@@ -183,9 +183,9 @@ class Rehearsal {
   Tensor table_;
   ForwardBatch batch_;
   std::vector<int32_t> ids_, positions_, tokens_;
-  std::vector<BlockReport> steps_;
+  std::vector<DenoiseReport> steps_;
   std::vector<int64_t> slots_, pages_;
-  std::vector<BlockState> states_;
+  std::vector<DenoiseState> states_;
 };
 
 void measure_idle(Rehearsal& rehearsal, DeviceRuntime& runtime, Measured& m) {

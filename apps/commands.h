@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "headrace/decoding/decoding_option.h"
+#include "headrace/decoding/decoding_strategy.h"
 #include "headrace/request/sampling_params.h"
-#include "headrace/strategy/decoding_option.h"
-#include "headrace/strategy/decoding_strategy.h"
 
 namespace CLI {
 class Option;

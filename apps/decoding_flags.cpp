@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "option_values.h"
 
 namespace headrace::app {

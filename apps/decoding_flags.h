@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "commands.h"
+#include "headrace/decoding/decoding_option.h"
 #include "headrace/llm/llm.h"
-#include "headrace/strategy/decoding_option.h"
 
 namespace headrace::app {
 

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "bench/report.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 #include "seconds_since.h"
 
 namespace headrace::app {

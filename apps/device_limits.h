@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "headrace/base/device.h"
-#include "headrace/kernels/op_context.h"
+#include "headrace/core/device.h"
 #include "headrace/models/model.h"
+#include "headrace/ops/op_context.h"
 
 namespace headrace::app {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <string_view>
 
-#include "headrace/base/human_bytes.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/decoding/decoding_strategy.h"
 #include "headrace/llm/llm.h"
-#include "headrace/strategy/decoding_strategy.h"
 #include "json.h"
 #include "prompt.h"
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <new>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "output.h"
 
 namespace headrace::app {

@@ -5,8 +5,8 @@
 
 #include <fstream>
 
-#include "headrace/base/error.h"
-#include "headrace/kernels/device_registry.h"
+#include "headrace/core/error.h"
+#include "headrace/ops/device_registry.h"
 #include "json.h"
 
 namespace headrace::app {

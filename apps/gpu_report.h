@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace::app {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "environment.h"
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
 
 namespace headrace::app {
 namespace {

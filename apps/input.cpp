@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/text/utf8.h"
 
 namespace headrace::app {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "commands.h"
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
-#include "headrace/base/human_bytes.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/weights/config_file.h"
 #include "hub_cache.h"

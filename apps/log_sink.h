@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 
 namespace headrace::app {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace::app {

@@ -1,7 +1,7 @@
 #include "model_options.h"
 
-#include "headrace/base/error.h"
-#include "headrace/base/parallel.h"
+#include "headrace/core/error.h"
+#include "headrace/core/parallel.h"
 #include "log_sink.h"
 
 namespace headrace::app {

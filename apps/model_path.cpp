@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "commands.h"
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
 #include "hub_cache.h"
 #include "suggest.h"
 

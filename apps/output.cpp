@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::app {
 namespace {

@@ -10,7 +10,7 @@
 #include "environment.h"
 #include "exit_status.h"
 #include "flag_names.h"
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "help_formatter.h"
 #include "output.h"
 #include "suggest.h"

@@ -9,8 +9,8 @@
 #include <cctype>
 #include <span>
 
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
 #include "headrace/weights/config_file.h"
 #include "input.h"
 #include "model_path.h"

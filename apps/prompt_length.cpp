@@ -1,8 +1,8 @@
 #include "prompt_length.h"
 
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/printable.h"
 #include "headrace/weights/config_file.h"
 
 namespace headrace::app {

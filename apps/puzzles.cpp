@@ -12,9 +12,9 @@
 
 #include "curve_svg.h"
 #include "exit_status.h"
-#include "headrace/base/file_exists.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/decoding/decoding_option.h"
 #include "headrace/llm/llm.h"
-#include "headrace/strategy/decoding_option.h"
 #include "headrace/weights/config_file.h"
 #include "interrupt.h"
 #include "json.h"

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "headrace/base/error.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/core/error.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "headrace_commit.h"  // written by cmake/write_commit.cmake; this file alone reads it
 
 namespace headrace::app {

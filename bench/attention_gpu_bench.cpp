@@ -19,10 +19,10 @@
 #include "bench/attention_gpu_cases.h"
 #include "bench/host_step.h"
 #include "bench/read_memory.h"
-#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/kernels/device_registry.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
+#include "headrace/ops/device_registry.h"
 
 namespace headrace::bench {
 namespace {
@@ -202,7 +202,7 @@ void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpCont
   const Tensor q(DType::kBF16, {tokens, c.heads, c.dim}, device), out(DType::kBF16, {tokens, c.heads, c.dim}, device);
   fill_random(device, q, 3);
   const auto requests = static_cast<int64_t>(c.contexts.size());
-  const int64_t plan_bytes = std::min(DevicePlans::kBytes, (int64_t{8} << 30) / sets);  // there may be thousands
+  const int64_t plan_bytes = std::min(AttentionPlanCache::kBytes, (int64_t{8} << 30) / sets);  // there may be thousands
   std::vector<std::unique_ptr<DeviceBatch>> placed;
   std::vector<PagedAttentionArgs> calls;
   std::vector<KeySpan> longest_spans;  // the host's, where they are not the device's

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::bench {
 namespace {

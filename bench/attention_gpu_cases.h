@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "headrace/base/dtype.h"
 #include "headrace/batch/key_span.h"
+#include "headrace/core/dtype.h"
 
 namespace headrace::bench {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "apps/exit_status.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/tensor.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/tensor.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "apps/exit_status.h"
-#include "headrace/base/device_runtime.h"
 #include "headrace/batch/attn_metadata.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace::bench {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/attention/cuda_graph_support.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/batch_padding.h"
 
 namespace headrace::bench {

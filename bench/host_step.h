@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "headrace/batch/device_batch.h"
-#include "headrace/kernels/op_context.h"
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/kv_pool.h"
+#include "headrace/ops/op_context.h"
 
 namespace headrace::bench {
 

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <vector>
 
-#include "headrace/base/parallel.h"
-#include "headrace/base/tensor.h"
+#include "headrace/core/parallel.h"
+#include "headrace/core/tensor.h"
 
 #ifdef HEADRACE_ONEDNN
 #include <omp.h>

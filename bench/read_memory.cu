@@ -2,7 +2,7 @@
 // that are done early take more of them.
 #include "bench/read_memory.h"
 
-#include "headrace/kernels/cuda/stream.h"
+#include "headrace/ops/cuda/runtime/stream.h"
 
 namespace headrace::bench {
 namespace {

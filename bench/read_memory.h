@@ -2,8 +2,8 @@
 #pragma once
 #include <array>
 
-#include "headrace/base/tensor.h"
-#include "headrace/kernels/op_context.h"
+#include "headrace/core/tensor.h"
+#include "headrace/ops/op_context.h"
 
 namespace headrace::bench {
 

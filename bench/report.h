@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "headrace/kernels/op_set.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace::bench {
 

@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(layers base batch pool kernels attention)
+set(layers core batch cache ops attention)
 set(HEADRACE_PC_LIBRARIES "")  # of pkg-config, as the linker wants them: users before what they use
 foreach(layer IN LISTS layers)
   if(NOT TARGET headrace_${layer})

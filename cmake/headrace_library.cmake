@@ -1,6 +1,6 @@
 # One library per folder of src/headrace. A folder links only folders that come before it in HEADRACE_LAYERS:
 # a dependency on a later one fails at configure time. tools/check_layers reads the includes themselves.
-set(HEADRACE_LAYERS base batch pool kernels attention text request weights layers models sampling strategy
+set(HEADRACE_LAYERS core batch cache ops attention text request weights layers models sampling decoding
                     engine llm serve)
 
 # headrace_library(NAME SOURCES ... [DEPENDS folders...] [PRIVATE targets...])

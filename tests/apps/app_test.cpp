@@ -18,7 +18,7 @@
 #include "apps/output.h"
 #include "apps/suggest.h"
 #include "apps/terminal.h"
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::app {
 namespace {

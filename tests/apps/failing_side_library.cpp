@@ -3,8 +3,8 @@
 // puts it beside the program.
 #include <cstdlib>
 
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/host_memory.h"
 
 namespace headrace {
@@ -22,11 +22,11 @@ class FailingRuntime final : public testing_support::HostMemory {
     HostMemory::copy_to_device(to, from, bytes);
   }
   void synchronize() override { require_works(); }
-  std::unique_ptr<DeviceMark> make_mark() override { return std::make_unique<Mark>(*this); }
+  std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<Mark>(*this); }
 
  private:
   // A step's tokens are waited for here.
-  struct Mark final : DeviceMark {
+  struct Mark final : DeviceEvent {
     explicit Mark(FailingRuntime& runtime) : runtime_(runtime) {}
     void set() override {}
     void wait() override {

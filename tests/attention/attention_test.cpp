@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "conformance/attention_problem.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/all_close.h"
 #include "support/random.h"
 #include "support/refusal.h"

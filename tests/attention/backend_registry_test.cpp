@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/refusal.h"
 
 namespace headrace {

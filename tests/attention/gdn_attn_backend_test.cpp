@@ -5,7 +5,7 @@
 
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/random.h"
 #include "support/refusal.h"

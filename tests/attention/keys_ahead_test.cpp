@@ -8,9 +8,9 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/attention/radix_attention.h"
-#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 

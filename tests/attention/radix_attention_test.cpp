@@ -7,8 +7,8 @@
 
 #include "conformance/attention_problem.h"
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
 #include "support/refusal.h"

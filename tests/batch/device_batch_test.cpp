@@ -1,5 +1,5 @@
 #include "headrace/batch/device_batch.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
 

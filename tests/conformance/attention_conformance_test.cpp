@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "conformance/attention_cases.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
 #include "support/tolerances.h"

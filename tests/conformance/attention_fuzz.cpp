@@ -1,7 +1,7 @@
 // Random attention problems on one backend, in fast and in strict mode, against the oracle and against themselves.
 #include "conformance/attention_checks.h"
 #include "conformance/random_attention_case.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/device_mirror.h"
 #include "support/fuzz.h"
 

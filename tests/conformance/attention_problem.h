@@ -8,8 +8,8 @@
 #include "headrace/attention/attention.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/forward_batch.h"
-#include "headrace/pool/kv_pool.h"
-#include "headrace/pool/req_to_token_pool.h"
+#include "headrace/cache/kv_pool.h"
+#include "headrace/cache/req_to_token_pool.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {

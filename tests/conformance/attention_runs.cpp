@@ -7,7 +7,7 @@
 #include "conformance/attention_problem.h"
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/device_mirror.h"
 
 namespace headrace::testing_support {

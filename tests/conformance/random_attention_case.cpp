@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {

@@ -6,10 +6,10 @@
 
 #include "engine/golden_batches.h"
 #include "engine/with_end_tokens.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/engine.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"

@@ -1,13 +1,13 @@
 // What a graph runner refuses: it needs no device for that.
 #include "headrace/engine/cuda_graph_runner.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/kv_pool.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {

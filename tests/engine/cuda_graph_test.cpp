@@ -1,10 +1,10 @@
 // Decode steps as graphs give what they give without: skipped where there is no device.
 #include <gtest/gtest.h>
 
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/engine.h"
-#include "headrace/kernels/cuda_module.h"
 #include "headrace/models/model_registry.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
 #include "support/safetensors_writer.h"
 #include "support/source_tree.h"
@@ -38,7 +38,7 @@ class ScarceRuntime final : public DeviceRuntime {
   void copy_to_host(void* to, const void* from, size_t bytes) override { real_.copy_to_host(to, from, bytes); }
   void copy_on_device(void* to, const void* from, size_t bytes) override { real_.copy_on_device(to, from, bytes); }
   void synchronize() override { real_.synchronize(); }
-  std::unique_ptr<DeviceMark> make_mark() override { return real_.make_mark(); }
+  std::unique_ptr<DeviceEvent> make_event() override { return real_.make_event(); }
   void* allocate_shared(size_t bytes) override { return real_.allocate_shared(bytes); }
   void release_shared(void* memory, size_t bytes) noexcept override { real_.release_shared(memory, bytes); }
   void* stream() override { return real_.stream(); }
@@ -263,7 +263,7 @@ TEST(CudaGraphsOfBlocks, WhatOfAConfigurationTheDeviceCannotDecideIsSaidByName) 
     return Engine(*model, config).host_reasons().list();
   };
   EXPECT_EQ(reasons("multi_bd", 2), std::vector<std::string>{"num_blocks is 2, expected 1"});
-  EXPECT_EQ(reasons("d2f", 1), std::vector<std::string>{"block_step has no rules of d2f"});
+  EXPECT_EQ(reasons("d2f", 1), std::vector<std::string>{"denoise_step has no rules of d2f"});
   EXPECT_EQ(reasons("autoregressive", 1), std::vector<std::string>{}) << "it does not denoise";
 }
 

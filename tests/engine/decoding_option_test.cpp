@@ -1,5 +1,5 @@
 // Every strategy under every option: it is read, or refused in one sentence.
-#include "headrace/strategy/decoding_option.h"
+#include "headrace/decoding/decoding_option.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "engine/golden_batches.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "headrace/weights/safetensors_file.h"
 #include "support/all_close.h"
 #include "support/safetensors_writer.h"

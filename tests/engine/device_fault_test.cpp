@@ -111,7 +111,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
             "a pool of 20 recurrent states needs 8.4 kB: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
-            "try a smaller max_model_len, or fewer states (kept_states)");
+            "try a smaller max_model_len, or fewer states (cached_states)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {

@@ -17,10 +17,10 @@
 #include "engine/toy_diffusion_model.h"
 #include "engine/with_end_tokens.h"
 #include "headrace/attention/attention.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/kv_pool.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace {
 namespace {
@@ -769,7 +769,7 @@ TEST(StrategyRegistry, WhatIsComparedWithAModelsOwnStrategyDecodesIt) {
     EXPECT_EQ(std::ranges::count(names, default_strategy(info)), 1) << family;
     for (const std::string_view name : names) {
       EXPECT_TRUE(decodes(name, info)) << name;
-      EXPECT_FALSE(wants_adapter(name, info)) << name << " would need an adapter for " << family;
+      EXPECT_FALSE(requires_adapter(name, info)) << name << " would need an adapter for " << family;
     }
     return names;
   };
@@ -778,7 +778,7 @@ TEST(StrategyRegistry, WhatIsComparedWithAModelsOwnStrategyDecodesIt) {
   EXPECT_EQ(compared("dream"), (Names{"full_attention", "dual_cache"}));
   EXPECT_EQ(compared("fast_dllm_v2"), (Names{"autoregressive", "fast_dllm_v2"}));
   EXPECT_EQ(compared("diffusion_gemma"), Names{"diffusion_gemma"});
-  EXPECT_TRUE(wants_adapter("d2f", *golden("llada", DType::kF32, {.threads = 1})->info().diffusion));
+  EXPECT_TRUE(requires_adapter("d2f", *golden("llada", DType::kF32, {.threads = 1})->info().diffusion));
 }
 
 TEST(StrategyRegistry, B29_EachFamilyHasOneDefaultWhichIsBuilt) {

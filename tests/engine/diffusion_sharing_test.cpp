@@ -5,8 +5,8 @@
 #include <set>
 
 #include "engine/strategy_pairs.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
 
 namespace headrace {

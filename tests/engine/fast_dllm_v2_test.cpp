@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "headrace/decoding/block_buffer.h"
 #include "headrace/engine/engine.h"
-#include "headrace/strategy/block_buffer.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {

@@ -1,7 +1,7 @@
 // Where a golden test decodes: on the CPU, or on device 0.
 #pragma once
 #include "engine/golden_batches.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
 
 namespace headrace::testing_support {

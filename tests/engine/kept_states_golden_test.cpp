@@ -6,10 +6,10 @@
 #include <map>
 
 #include "engine/golden_batches.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/engine.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
 
@@ -23,7 +23,7 @@ constexpr int32_t kPage = 16, kPages = 48, kRequests = 2;
 
 struct Setting {
   KeepText keep = KeepText::kYes;
-  int32_t kept_states = 8;
+  int32_t cached_states = 8;
   Determinism determinism = Determinism::kStrict;
   int64_t rows = 100;               // of a step
   DeviceRuntime* device = nullptr;  // null: the CPU
@@ -67,10 +67,10 @@ class Chat {
   const Answer& answer(int64_t id) { return answers_[id]; }
   Engine& engine() { return engine_; }
 
-  void expect_all_free(int32_t kept_states) {
+  void expect_all_free(int32_t cached_states) {
     EXPECT_TRUE(engine_.idle());
     EXPECT_EQ(engine_.scheduler().free_pages(), kPages);
-    EXPECT_EQ(engine_.scheduler().free_states(), kRequests + kept_states);
+    EXPECT_EQ(engine_.scheduler().free_states(), kRequests + cached_states);
   }
 
  private:
@@ -79,7 +79,7 @@ class Chat {
                         .context = context_of(s),
                         .num_pages = kPages,
                         .page_size = kPage,
-                        .num_states = kRequests + s.kept_states,
+                        .num_states = kRequests + s.cached_states,
                         .max_tokens = s.rows};
     if (s.device != nullptr) runner.runtime = s.device;
     return {.runner = runner, .max_requests = kRequests, .max_context_len = 384, .keep_text = s.keep};
@@ -130,7 +130,7 @@ void expect_turns_to_go_on(const Model& model, const Setting& setting) {
   const Answer again = chat.ask(other, 12);
   EXPECT_EQ(again.num_reused, 112);
   expect_same(again, model, setting, other);
-  chat.expect_all_free(setting.kept_states);
+  chat.expect_all_free(setting.cached_states);
 }
 
 class KeptStatesOfHybrids : public testing::TestWithParam<std::string> {
@@ -183,7 +183,7 @@ TEST_P(KeptStatesOfHybrids, WhoeverStopsEarlyLeavesWhatItHasSaid) {
     const Answer two = chat.ask(second, 8);
     EXPECT_EQ(two.num_reused, (70 + said - 1) / kPage * kPage);
     expect_same(two, *model, setting, second);
-    chat.expect_all_free(setting.kept_states);
+    chat.expect_all_free(setting.cached_states);
   }
 }
 
@@ -203,7 +203,7 @@ TEST_P(KeptStatesOfHybrids, APromptThatIsAbortedLeavesWhatItHasPassed) {
 // Two requests at a time in turns of three chats, with room for the states of about one: whoever finds nothing computes
 // all of it and says the same.
 TEST_P(KeptStatesOfHybrids, StatesThatGaveWayAreComputedAgain) {
-  const Setting setting{.kept_states = 3};
+  const Setting setting{.cached_states = 3};
   const auto model = load(setting);
   Chat chat(*model, setting);
   std::vector<Ids> texts = {text_of(1, 40), joined(text_of(1, 33), text_of(2, 9)), text_of(3, 50)};
@@ -223,7 +223,7 @@ TEST_P(KeptStatesOfHybrids, StatesThatGaveWayAreComputedAgain) {
   }
   EXPECT_GT(most, 0);
   EXPECT_TRUE(nothing) << "nothing gave way";
-  chat.expect_all_free(setting.kept_states);
+  chat.expect_all_free(setting.cached_states);
 }
 
 TEST_P(KeptStatesOfHybrids, ScoresBetweenTurnsReadNothingAndLeaveNothing) {
@@ -240,7 +240,7 @@ TEST_P(KeptStatesOfHybrids, ScoresBetweenTurnsReadNothingAndLeaveNothing) {
   const Answer two = chat.ask(second, 8);
   EXPECT_EQ(two.num_reused, 112);
   expect_same(two, *model, setting, second);
-  chat.expect_all_free(setting.kept_states);
+  chat.expect_all_free(setting.cached_states);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, KeptStatesOfHybrids, testing::Values("qwen3_next", "qwen3_5", "qwen3_5_moe"),

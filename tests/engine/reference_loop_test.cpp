@@ -1,5 +1,5 @@
 // What a pass of a family's published loop keeps, and by which scores.
-#include "headrace/strategy/reference_loop.h"
+#include "headrace/decoding/reference_loop.h"
 
 #include <gtest/gtest.h>
 

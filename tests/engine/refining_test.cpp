@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
+#include "headrace/decoding/decoding_option.h"
 #include "headrace/engine/engine.h"
-#include "headrace/strategy/decoding_option.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {

@@ -459,9 +459,9 @@ TEST(SharedPrompts, ASlotForAStateOfAStepThatDidNotRunIsFreeAgain) {
 struct Mix {
   std::string strategy;
   bool recurrent = false;
-  int32_t kept_states = 0;
+  int32_t cached_states = 0;
   friend std::ostream& operator<<(std::ostream& out, const Mix& m) {
-    return out << m.strategy << (m.recurrent ? str("_recurrent", m.kept_states) : "");
+    return out << m.strategy << (m.recurrent ? str("_recurrent", m.cached_states) : "");
   }
 };
 
@@ -484,7 +484,7 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
     Random random(seed);
     SchedulerConfig config = sharing_config_of(static_cast<int32_t>(20 + random.below(150)), 24);
     config.max_requests = 5;
-    if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
+    if (GetParam().recurrent) config = recurrent(config, GetParam().cached_states);
     SharedTraffic traffic(GetParam().strategy, config, seed);
     int32_t to_come = 40;
     for (int32_t steps = 0; to_come > 0 || !traffic.idle(); ++steps) {
@@ -508,7 +508,7 @@ TEST_P(RandomTraffic, EveryoneReadsHisOwnTextAndEnds) {
     EXPECT_EQ(traffic.scheduler().free_pages(), 24);
     EXPECT_EQ(traffic.scheduler().free_states(), config.num_states);
     for (const char* begin : {"0+", "32+"}) {  // there is room for as many kept states as before
-      for (int32_t i = 0; i < std::min(GetParam().kept_states, 6); ++i) {
+      for (int32_t i = 0; i < std::min(GetParam().cached_states, 6); ++i) {
         const int64_t id = traffic.add(prompt_of(37, 40 + i), 1);
         const std::string trace = traffic.step();
         EXPECT_TRUE(trace.starts_with(str(id, ":", begin))) << trace;
@@ -522,7 +522,7 @@ TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
   std::array<int64_t, 2> rows{};
   for (const KeepText keep : {KeepText::kNo, KeepText::kYes}) {
     SchedulerConfig config = sharing_config_of(200, 64);
-    if (GetParam().recurrent) config = recurrent(config, GetParam().kept_states);
+    if (GetParam().recurrent) config = recurrent(config, GetParam().cached_states);
     config.keep_text = keep;
     SharedTraffic traffic(GetParam().strategy, config);
     for (int32_t i = 0; i < 4; ++i) traffic.add(joined(prompt_of(100), {i}), 1);

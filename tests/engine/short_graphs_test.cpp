@@ -1,5 +1,5 @@
 // Which graphs are recorded, and which of them runs: with a device whose graphs do nothing but say that they ran.
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/cuda_graph_runner.h"
 
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 
 #include "engine/strategy_pairs.h"
 #include "engine/with_end_tokens.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 #include "headrace/sampling/sampler.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"

@@ -1,6 +1,6 @@
 #include "toy_diffusion_model.h"
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::testing_support {
 

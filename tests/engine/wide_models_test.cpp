@@ -8,9 +8,9 @@
 
 #include "engine/golden_batches.h"
 #include "engine/golden_device.h"
-#include "headrace/kernels/cuda/matmul/gate_up_plan.h"
-#include "headrace/kernels/cuda/matmul/narrow_plan.h"
-#include "headrace/kernels/cuda/matmul/product_chain_plan.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_plan.h"
+#include "headrace/ops/cuda/gemm/sm90/small_m_gemm_plan.h"
+#include "headrace/ops/cuda/gemm/sm90/swiglu_gemm_plan.h"
 #include "support/all_close.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"
@@ -35,17 +35,17 @@ const std::string kHybrid =
        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 16, )";
 // Biases, and sizes that end within the tiles of kernels.
 const std::string kUneven = R"("architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6, "head_dim": 64, )";
-const std::string kNarrow = R"("hidden_size": 1024, "vocab_size": 2560, )";
+const std::string kSmallM = R"("hidden_size": 1024, "vocab_size": 2560, )";
 const std::string kChained = R"("hidden_size": 2048, "intermediate_size": 5120, "vocab_size": 1024, )";
 
 std::vector<Wide> wide_models() {
   const std::vector<int32_t> many = {64, 33, 17, 16, 9, 8, 4, 2, 1}, few = {8, 7, 6, 5, 4, 3, 2, 1};
   return {
       {"attention",
-       kAttention + kNarrow +
+       kAttention + kSmallM +
            R"("intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128)",
        many},
-      {"hybrid", kHybrid + kNarrow + R"("intermediate_size": 3584, "num_attention_heads": 8, "num_key_value_heads": 2,
+      {"hybrid", kHybrid + kSmallM + R"("intermediate_size": 3584, "num_attention_heads": 8, "num_key_value_heads": 2,
                                   "linear_num_value_heads": 16)",
        many},
       {"attention_in_chains",
@@ -62,13 +62,14 @@ std::vector<Wide> wide_models() {
 }
 
 // What these sizes are for.
-constexpr bool is_narrow(const cuda::NarrowShape& shape) { return cuda::narrow_pays(shape); }
+constexpr bool is_narrow(const cuda::SmallMGemmShape& shape) { return cuda::small_m_gemm_pays(shape); }
 static_assert(is_narrow({.rows = 64, .out = 3584, .in = 1024, .combined = true, .strict = false}));   // gate and up
 static_assert(is_narrow({.rows = 64, .out = 8224, .in = 1024, .combined = false, .strict = false}));  // of the GDN
 static_assert(is_narrow({.rows = 9, .out = 1024, .in = 2048, .combined = false, .strict = true}));    // o_proj
 static_assert(is_narrow({.rows = 64, .out = 2560, .in = 1024, .combined = false, .strict = true}));   // the head
-static_assert(cuda::chain_pays(int64_t{2} * 2048 * 5120, true));                                      // down, o_proj
-static_assert(cuda::plan_gate_up(int64_t{64} * kPrompt, 3072, 1024, 132).kernel == cuda::GateUpPlan::Kernel::kWide);
+static_assert(cuda::gemm_sequence_pays(int64_t{2} * 2048 * 5120, true));                              // down, o_proj
+static_assert(cuda::plan_swiglu_gemm(int64_t{64} * kPrompt, 3072, 1024, 132).kernel ==
+              cuda::SwigluGemmPlan::Kernel::kWide);
 
 // Room for each sequence twice.
 GoldenBatches batches(const Wide& model, DType dtype, GoldenDevice where, Determinism determinism, Graphs graphs) {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/safetensors_writer.h"
 
 namespace headrace {

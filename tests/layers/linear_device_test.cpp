@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/layers/linear.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"
@@ -69,7 +69,7 @@ class LinearOnDevice : public testing::TestWithParam<std::string_view> {
   test::TempDir directory_;
 };
 
-// A row, the most that few_rows_matmul takes, a step of blocks.
+// A row, the most that skinny_gemm takes, a step of blocks.
 TEST_P(LinearOnDevice, OneProductOfWeightsThatLieTogetherIsTheProductsOfWeightsApart) {
   for (const int64_t rows : {1, 16, 17, 150, 683}) {
     for (const HasBias bias : {HasBias::kNo, HasBias::kYes}) {

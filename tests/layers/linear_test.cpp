@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/layers/onednn_matmul.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/random.h"
 #include "support/tolerances.h"

@@ -7,11 +7,11 @@
 #include <cstring>
 #include <functional>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/layers/moe_layer.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"

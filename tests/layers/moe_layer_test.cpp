@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "support/all_close.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"

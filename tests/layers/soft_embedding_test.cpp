@@ -1,6 +1,6 @@
 // The second input of a self-conditioned model: which rows it has, what they are, and the same on a device.
 #include "headrace/layers/soft_embedding.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "headrace/batch/device_batch.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/random.h"

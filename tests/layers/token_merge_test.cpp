@@ -1,11 +1,11 @@
 // Soft tokens: which rows change, to what, and what is refused.
 #include "headrace/layers/token_merge.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
 
 #include "headrace/batch/device_batch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 

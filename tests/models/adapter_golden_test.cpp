@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "headrace/weights/safetensors_file.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"

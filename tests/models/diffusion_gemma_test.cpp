@@ -1,14 +1,14 @@
 // DiffusionGemma against transformers, in float32: text, a canvas without and with a signal from the step before, the
 // canvas after it; and what its config.json may say.
 #include "headrace/models/diffusion_gemma.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
 
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/kernels/reference/reference_ops.h"
 #include "headrace/models/families.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"

@@ -1,10 +1,10 @@
 // Diffusion families' logits against those of transformers' native classes under the family's mask, in float32.
 #include <gtest/gtest.h>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
 

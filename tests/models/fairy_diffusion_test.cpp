@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
 #include "headrace/weights/config_file.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "headrace/attention/backend_registry.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/weights/safetensors_file.h"
 
 namespace headrace::test {

@@ -6,8 +6,8 @@
 
 #include "headrace/attention/attention_backend.h"
 #include "headrace/batch/device_batch.h"
+#include "headrace/cache/req_to_token_pool.h"
 #include "headrace/models/model_registry.h"
-#include "headrace/pool/req_to_token_pool.h"
 #include "support/all_close.h"
 #include "support/source_tree.h"
 

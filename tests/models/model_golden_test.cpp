@@ -1,10 +1,10 @@
 // Every family's logits against those of transformers, in float32, however the prompt is cut.
 #include <gtest/gtest.h>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/cuda_module.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/cuda_module.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"

@@ -9,8 +9,8 @@
 #include <functional>
 #include <iterator>
 
-#include "headrace/base/human_bytes.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "headrace/weights/checkpoint.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "headrace/kernels/random_draw.h"
+#include "headrace/ops/random_draw.h"
 
 namespace headrace {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/weights/config_file.h"
 #include "support/source_tree.h"
 

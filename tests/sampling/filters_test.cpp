@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "headrace/weights/config_file.h"
-#include "kernels/kernel_sets.h"
+#include "ops/kernel_sets.h"
 #include "support/source_tree.h"
 
 namespace headrace::testing_support {

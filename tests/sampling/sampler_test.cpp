@@ -8,9 +8,9 @@
 #include <map>
 #include <vector>
 
-#include "headrace/base/error.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/random_draw.h"
+#include "headrace/core/error.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/random_draw.h"
 #include "support/refusal.h"
 
 namespace headrace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace::testing_support {
 

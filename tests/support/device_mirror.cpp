@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/batch/device_plans.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/batch/attention_plan_cache.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -77,7 +77,7 @@ class Mirror {
   // From now on there is no room for what they work out.
   void fill_plans() {
     plans_->forget();
-    for (int32_t other = -1; plans_->find({other}, DevicePlans::kMostBytes).memory != nullptr;) --other;
+    for (int32_t other = -1; plans_->find({other}, AttentionPlanCache::kMostBytes).memory != nullptr;) --other;
   }
   // Runs `again` over outputs that hold what the host's still do. Error kInternal unless it leaves the bits that are
   // there.
@@ -141,7 +141,7 @@ class Mirror {
   OpContext context_;
   std::vector<Copy> copies_;
   DeviceMetadata metadata_;
-  std::optional<DevicePlans> plans_;
+  std::optional<AttentionPlanCache> plans_;
   std::vector<KeySpan> recorded_;
 };
 
@@ -258,10 +258,10 @@ void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void block_step(const BlockStepArgs& host, const OpContext& context) {
+void denoise_step(const DenoiseStepArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
-  BlockStepArgs a = host;
+  DenoiseStepArgs a = host;
   a.best = m.in(host.best), a.stats = m.in(host.stats), a.sizes = m.in(host.sizes);
   a.ids = m.in(host.ids), a.logits = m.in(host.logits), a.draws = m.out(host.draws);
   a.states = m.out(host.states), a.tokens = m.out(host.tokens), a.counter = m.out(host.counter);
@@ -273,7 +273,7 @@ void block_step(const BlockStepArgs& host, const OpContext& context) {
             .num_rows = m.out(host.rows.num_rows),
             .page_table = m.in(host.rows.page_table)};
   a.report = m.out(host.report), a.results = m.out(host.results);
-  cuda_ops<kSet>().block_step(a, m.context());
+  cuda_ops<kSet>().denoise_step(a, m.context());
   m.finish();
 }
 
@@ -377,7 +377,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,
                              .norm_rotary = norm_rotary<kSet>,
-                             .block_step = block_step<kSet>};
+                             .denoise_step = denoise_step<kSet>};
 
 bool has_device() {
   try {

@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "headrace/kernels/op_set.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace::testing_support {
 

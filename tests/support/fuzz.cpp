@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::testing_support {
 namespace {

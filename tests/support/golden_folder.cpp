@@ -6,7 +6,7 @@
 #include <sstream>
 #include <vector>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 #include "support/safetensors_writer.h"
 #include "support/source_tree.h"
 

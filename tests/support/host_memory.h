@@ -1,6 +1,6 @@
 // A device whose memory is the CPU's, for tests that count, limit or rename it.
 #pragma once
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace::testing_support {
 
@@ -18,7 +18,7 @@ class HostMemory : public DeviceRuntime {
     cpu_runtime().copy_on_device(to, from, bytes);
   }
   void synchronize() override {}
-  std::unique_ptr<DeviceMark> make_mark() override { return cpu_runtime().make_mark(); }
+  std::unique_ptr<DeviceEvent> make_event() override { return cpu_runtime().make_event(); }
 };
 
 // Counts what is ever allocated.

@@ -1,6 +1,6 @@
 // Deterministic random tensors: the same seed gives the same values on every machine and standard library.
 #pragma once
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace::testing_support {
 

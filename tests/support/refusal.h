@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace::testing_support {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace::test {
 

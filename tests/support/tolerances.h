@@ -3,7 +3,7 @@
 #pragma once
 #include <string_view>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "support/all_close.h"
 
 namespace headrace::testing_support {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "support/refusal.h"
 
 namespace headrace {

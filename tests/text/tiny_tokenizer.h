@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/text/byte_level.h"
 
 namespace headrace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/text/tokenizer.h"
 #include "support/source_tree.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "text/tiny_tokenizer.h"
 
 namespace headrace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/normalizer.h"
 

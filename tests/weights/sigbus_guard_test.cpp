@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 #include "headrace/weights/checkpoint.h"
 #include "support/safetensors_writer.h"
 

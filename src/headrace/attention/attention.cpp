@@ -3,8 +3,8 @@
 #include <array>
 #include <utility>
 
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "headrace/attention/attn_metadata_source.h"
 #include "headrace/attention/radix_attention.h"
-#include "headrace/kernels/op_set.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace {
 

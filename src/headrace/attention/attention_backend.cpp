@@ -1,6 +1,6 @@
 #include "headrace/attention/attention_backend.h"
 
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace {
 namespace {

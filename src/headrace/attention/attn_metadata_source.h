@@ -3,8 +3,8 @@
 #include <functional>
 #include <utility>
 
-#include "headrace/base/error.h"
 #include "headrace/batch/attn_metadata.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 

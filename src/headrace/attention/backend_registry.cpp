@@ -7,7 +7,7 @@
 #include "headrace/attention/gdn_attn_backend.h"
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/reference/reference_backend.h"
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
-#include "headrace/kernels/op_set.h"
-#include "headrace/pool/gdn_pool.h"
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/gdn_pool.h"
+#include "headrace/cache/kv_pool.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace {
 

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "headrace/attention/attention_backend.h"
-#include "headrace/base/workspace.h"
-#include "headrace/kernels/op_set.h"
-#include "headrace/pool/gdn_pool.h"
+#include "headrace/cache/gdn_pool.h"
+#include "headrace/core/workspace.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/supported_heads.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/supported_heads.h"
 
 namespace headrace {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/kv_pool.h"
 
 namespace headrace {
 

@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
-#include "headrace/base/tensor.h"
 #include "headrace/batch/attention_type.h"
 #include "headrace/batch/forward_batch.h"
-#include "headrace/kernels/norm_rotary.h"
+#include "headrace/core/tensor.h"
+#include "headrace/ops/norm_rotary.h"
 
 namespace headrace {
 

@@ -1,7 +1,7 @@
 #include "headrace/attention/radix_linear_attention.h"
 
 #include "headrace/attention/attention_backend.h"
-#include "headrace/kernels/checks.h"
+#include "headrace/ops/checks.h"
 
 namespace headrace {
 

@@ -1,8 +1,8 @@
 // One Gated DeltaNet layer's mixer: shapes and views of its small weights, no state of its own.
 #pragma once
-#include "headrace/base/tensor.h"
 #include "headrace/batch/forward_batch.h"
-#include "headrace/kernels/gdn_step.h"
+#include "headrace/core/tensor.h"
+#include "headrace/ops/gdn_step.h"
 
 namespace headrace {
 

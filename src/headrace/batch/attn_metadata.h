@@ -3,11 +3,11 @@
 #include <optional>
 #include <vector>
 
-#include "headrace/base/tensor.h"
 #include "headrace/batch/device_metadata.h"
 #include "headrace/batch/key_span.h"
 #include "headrace/batch/self_conditioning.h"
 #include "headrace/batch/token_merge.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

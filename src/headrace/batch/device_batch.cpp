@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 #include <vector>
 
-#include "headrace/base/tensor.h"
-#include "headrace/batch/device_plans.h"
+#include "headrace/batch/attention_plan_cache.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 
@@ -16,7 +16,7 @@ struct DeviceBatchConfig {
   int64_t table_rows = 0, table_pages = 0;  // of the page table that batches refer to
   int64_t page_size = 1;                    // tokens
   int64_t max_snapshots = 0, max_encoder_tokens = 0;
-  int64_t plan_bytes = DevicePlans::kBytes;  // for what kernels work out about a batch
+  int64_t plan_bytes = AttentionPlanCache::kBytes;  // for what kernels work out about a batch
 };
 
 // Keeps a device's copy of the arrays that kernels read of a batch, at addresses that never change, so a captured
@@ -36,7 +36,7 @@ class DeviceBatch {
   const ForwardBatch& upload(const ForwardBatch& host);
   // Kernels make their plans of the batch again: a recording is to hold the making of all that it uses.
   void forget_plans() { plans_.forget(); }
-  // What kernels have said of the batch since its upload: DevicePlans::shorter_keys().
+  // What kernels have said of the batch since its upload: AttentionPlanCache::shorter_keys().
   const std::set<int32_t>& shorter_keys() const { return plans_.shorter_keys(); }
   // The first `pages` entries of a row of `table`, on the host, come with the next upload(): batches that a kernel lays
   // out behind it may refer to them.
@@ -82,7 +82,7 @@ class DeviceBatch {
   Tensor merge_;                     // of the last batch that had such: it is in no graph
   Tensor conditioning_, marks_;      // likewise but for reserve_conditioning: float32 [rows, vocab], uint8 [rows]
   bool keeps_conditioning_ = false;  // at one address
-  DevicePlans plans_;
+  AttentionPlanCache plans_;
   DeviceMetadata metadata_;
   ForwardBatch batch_;
 };

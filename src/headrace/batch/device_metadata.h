@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-class DevicePlans;
+class AttentionPlanCache;
 struct StateSlots;
 struct StateSnapshot;
 
@@ -26,7 +26,7 @@ struct DeviceMetadata {
   enum class NewKeys : uint8_t { kSomeNotStored, kAllStored };
   NewKeys new_keys = NewKeys::kSomeNotStored;
   enum class Keeps : uint8_t { kNothing, kSomething } keeps = Keeps::kSomething;  // AttnMetadata::keeps_nothing
-  DevicePlans* plans = nullptr;  // of the batch; null: kernels keep nothing from one layer to the next
+  AttentionPlanCache* plans = nullptr;  // of the batch; null: kernels keep nothing from one layer to the next
   // Their views on the device; AttnMetadata keeps the host's.
   std::optional<TokenMerge> token_merge = {};
   std::optional<SelfConditioning> self_conditioning = {};

@@ -1,6 +1,6 @@
 // What a denoising step knows of the one before it: the logits that it gave for the same rows.
 #pragma once
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

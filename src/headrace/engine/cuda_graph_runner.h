@@ -11,8 +11,8 @@
 
 #include "headrace/attention/attention_backend.h"
 #include "headrace/attention/cuda_graph_support.h"
-#include "headrace/base/device_runtime.h"
 #include "headrace/batch/device_batch.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/engine/batch_padding.h"
 #include "headrace/models/model.h"
 
@@ -50,8 +50,8 @@ struct CudaGraphConfig {
   BatchPadding::States states = BatchPadding::States::kNone;
   // Steps of few requests whose rows see at most so many keys have graphs of their own, where attention is chosen for
   // short contexts. 0: none have. Steps have one more for each number of keys that their kernels name
-  // (DevicePlans::note_shorter), those of few requests where it is above this; small steps of rows beside decode rows
-  // have none.
+  // (AttentionPlanCache::note_shorter), those of few requests where it is above this; small steps of rows beside decode
+  // rows have none.
   int32_t short_keys = 0;
 };
 

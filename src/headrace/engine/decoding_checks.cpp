@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
+#include "headrace/decoding/decoding_option.h"
+#include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
-#include "headrace/strategy/decoding_option.h"
-#include "headrace/strategy/reference_loop.h"
 
 namespace headrace {
 namespace {

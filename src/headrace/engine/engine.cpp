@@ -4,12 +4,12 @@
 #include <cmath>
 #include <utility>
 
-#include "headrace/base/scope_end.h"
+#include "headrace/core/scope_end.h"
+#include "headrace/decoding/reference_loop.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/engine/graph_sizes.h"
-#include "headrace/kernels/cpu/dispatch.h"
-#include "headrace/kernels/reference/reference_ops.h"
-#include "headrace/strategy/reference_loop.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/host_reasons.h"
 #include "headrace/engine/model_runner.h"
@@ -164,7 +164,7 @@ class Engine {
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
   std::vector<int64_t> in_step_;  // ids of the requests whose steps guarded() runs
-  // Of block_loop(), or of single tokens: what is in flight, in the order of its rows; a sequence that was aborted
+  // Of denoise_loop(), or of single tokens: what is in flight, in the order of its rows; a sequence that was aborted
   // since is null.
   std::vector<ScheduledStep> flight_;
   enum class Flight : uint8_t { kBlocks, kTokens } flight_of_ = Flight::kBlocks;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "headrace/decoding/device_state.h"
 #include "headrace/engine/engine.h"
-#include "headrace/strategy/device_state.h"
 
 namespace headrace {
 
@@ -29,19 +29,19 @@ void Engine::note_host(const std::vector<ScheduledStep>& steps) {
 }
 
 bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
-  BlockLoop* loop = runner_.block_loop();
+  DenoiseLoop* loop = runner_.denoise_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
   if (steps.size() < scheduler_.num_running()) {  // a flight does not stop for who has rows in a later step
     host_reasons_.add("a step has no rows for all requests that run");
     return false;
   }
   const int32_t size = loop->config().block_size, each = loop->config().tokens_each();
-  std::vector<BlockState> states;
+  std::vector<DenoiseState> states;
   std::vector<int32_t> tokens;
   std::vector<int64_t> pages;
   for (const ScheduledStep& step : steps) {
     const Sequence& s = *step.sequence;
-    const auto state = strategy_->block_state(s);
+    const auto state = strategy_->denoise_state(s);
     if (!state) {
       note_host(steps);
       return false;
@@ -54,7 +54,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
     }
   }
   int64_t most = 0;
-  for (const BlockState& state : states) most += state.most_rows(size);
+  for (const DenoiseState& state : states) most += state.most_rows(size);
   if (most > config_.runner.max_tokens || !loop->holds(states)) {  // later steps must fit too
     const int64_t held = std::min<int64_t>(config_.runner.max_tokens, loop->config().most_rows());
     host_reasons_.add(str("requests may have more than ", held, " rows together, what a graph holds"));
@@ -68,8 +68,8 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
 }
 
 std::vector<StepOutput> Engine::land() {
-  BlockLoop& loop = *runner_.block_loop();
-  const BlockReport next = loop.wait();
+  DenoiseLoop& loop = *runner_.denoise_loop();
+  const DenoiseReport next = loop.wait();
   const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
   // Who waits may be admitted when somebody ends.
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));

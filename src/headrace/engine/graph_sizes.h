@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "headrace/decoding/decoding_strategy.h"
 #include "headrace/engine/cuda_graph_runner.h"
-#include "headrace/strategy/decoding_strategy.h"
 
 namespace headrace {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 
 namespace headrace {
 

@@ -4,17 +4,17 @@
 #include <cstring>
 
 #include "headrace/attention/gdn_attn_backend.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/host_memory.h"
-#include "headrace/base/human_bytes.h"
-#include "headrace/base/memory_need.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/host_memory.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/core/memory_need.h"
 #include "headrace/engine/graph_sizes.h"
 
 namespace headrace {
 namespace {
 
 constexpr int64_t kSpansPerRequest = 8;      // at most, of strategies that run several blocks of one request
-constexpr int64_t kSnapshotsPerRequest = 2;  // at most, of RequestStates
+constexpr int64_t kSnapshotsPerRequest = 2;  // at most, of StateTable
 // Keys up to which a few rows of attention wait for latency and not for bytes; in strict mode those of one group.
 constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;
 
@@ -26,7 +26,7 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
 
 // The cache is made first: a smaller one leaves room for whatever comes behind it.
 constexpr std::string_view kShorter = "a smaller max_model_len";
-constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (kept_states)";
+constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (cached_states)";
 constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";
 
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
@@ -161,9 +161,9 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
   }
 }
 
-std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                                  const std::vector<int32_t>& sizes,
-                                                  const std::vector<int32_t>& canvas_sizes) {
+std::unique_ptr<DenoiseLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
+                                                    const std::vector<int32_t>& sizes,
+                                                    const std::vector<int32_t>& canvas_sizes) {
   if (!limits.blocks) return nullptr;
   BlockLoopConfig config = *limits.blocks;
   config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
@@ -176,7 +176,7 @@ std::unique_ptr<BlockLoop> ModelRunner::make_loop(const BatchLimits& limits, Cud
   }
   const DeviceBatch::Arrays a = graphs.arrays();
   const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.num_rows, a.page_table};
-  auto loop = std::make_unique<BlockLoop>(*ops_, config_.context, runtime_, config, rows);
+  auto loop = std::make_unique<DenoiseLoop>(*ops_, config_.context, runtime_, config, rows);
   graphs.end_rows_with([loop = loop.get()](const TensorView& logits) { loop->end_step(logits); });
   return loop;
 }
@@ -190,7 +190,7 @@ void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_
   loop_->started();
 }
 
-void ModelRunner::next_blocks(const BlockReport& next, int32_t most_keys) {
+void ModelRunner::next_blocks(const DenoiseReport& next, int32_t most_keys) {
   ++num_graph_steps_;
   using Kind = CudaGraphRunner::Kind;
   graphs_->run_rows(next.canvases != 0 ? Kind::kCanvases : Kind::kRows, next.size, next.logits_rows, most_keys);

@@ -7,10 +7,10 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
-#include "headrace/engine/block_loop.h"
 #include "headrace/engine/cuda_graph_runner.h"
+#include "headrace/engine/denoise_loop.h"
 #include "headrace/engine/rows_in_flight.h"
-#include "headrace/engine/seen_tokens.h"
+#include "headrace/engine/token_occurrence.h"
 #include "headrace/models/model.h"
 #include "headrace/sampling/sampler.h"
 
@@ -79,9 +79,9 @@ class ModelRunner {
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
-  // Steps that feed each other. Null on a CPU, without graphs, for a strategy that block_step cannot say, and where the
-  // graphs are too small for all requests.
-  BlockLoop* block_loop() { return loop_.get(); }
+  // Steps that feed each other. Null on a CPU, without graphs, for a strategy that denoise_step cannot say, and where
+  // the graphs are too small for all requests.
+  DenoiseLoop* denoise_loop() { return loop_.get(); }
   // Why it is null on a device that denoises; empty otherwise.
   const std::string& host_because() const { return host_because_; }
   // Whether the loop can start with this batch.
@@ -89,7 +89,7 @@ class ModelRunner {
   // Queues the batch, whose blocks the loop has loaded, or the next step, as the last one reported it.
   // `pages`: of each request, all that it will ever use; `most_keys`: that the next step's rows see, about.
   void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
-  void next_blocks(const BlockReport& next, int32_t most_keys);
+  void next_blocks(const DenoiseReport& next, int32_t most_keys);
 
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
   // Why recording failed, so that all steps run without graphs; none where it did not.
@@ -117,8 +117,8 @@ class ModelRunner {
   // Sizes beyond what steps have are left out.
   CudaGraphConfig graph_config(const BatchLimits& limits) const;
   void capture(const BatchLimits& limits, const CudaGraphConfig& config);
-  std::unique_ptr<BlockLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                       const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
+  std::unique_ptr<DenoiseLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
+                                         const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
   // Logits where the model runs. The tensor is set when they are not a graph's.
   struct Logits {
     Tensor owned;
@@ -138,13 +138,13 @@ class ModelRunner {
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
-  const OpSet* ops_ = nullptr;      // not owned
-  std::optional<SeenTokens> seen_;  // from the first penalty on
+  const OpSet* ops_ = nullptr;           // not owned
+  std::optional<TokenOccurrence> seen_;  // from the first penalty on
   std::array<RowsInFlight, 2> in_flight_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
   size_t first_queued_ = 0, num_queued_ = 0;   // of these
   std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
   std::unique_ptr<CudaGraphRunner> graphs_;
-  std::unique_ptr<BlockLoop> loop_;         // over memory of graphs_
+  std::unique_ptr<DenoiseLoop> loop_;       // over memory of graphs_
   std::string host_because_;                // every denoise step goes through the host
   std::string no_graphs_ = "not prepared";  // why
   std::optional<std::string> failed_capture_;

@@ -29,7 +29,7 @@ void RowsInFlight::give_back() noexcept {
 
 void RowsInFlight::make_room(int64_t rows) {
   if (rows <= capacity_) return;
-  if (!arrived_) arrived_ = runtime_.make_mark();
+  if (!arrived_) arrived_ = runtime_.make_event();
   give_back();
   memory_ = Tensor(DType::kI32, {rows * kWords}, runtime_);
   draws_ = Tensor(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))}, runtime_);

@@ -2,8 +2,8 @@
 #pragma once
 #include <memory>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/sample_tokens.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/sample_tokens.h"
 #include "headrace/sampling/sampler.h"
 
 namespace headrace {
@@ -36,7 +36,7 @@ class RowsInFlight {
   void give_back() noexcept;
 
   DeviceRuntime& runtime_;  // not owned
-  std::unique_ptr<DeviceMark> arrived_;
+  std::unique_ptr<DeviceEvent> arrived_;
   Tensor memory_, draws_;
   TensorView tokens_;
   int64_t capacity_ = 0, rows_ = 0;

@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
+#include "headrace/decoding/decoding_strategy.h"
 #include "headrace/request/sequence.h"
-#include "headrace/strategy/decoding_strategy.h"
 
 namespace headrace {
 

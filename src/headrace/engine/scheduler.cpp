@@ -66,7 +66,7 @@ bool Scheduler::admit(Sequence& s) {
   const auto most = std::ranges::max_element(running_, {}, in_common);
   std::vector<int32_t> first = pages_.stored(s, most == running_.end() ? nullptr : most->sequence);
   const auto stored = static_cast<int32_t>(first.size());
-  if (states_.any()) first.resize(static_cast<size_t>(states_.kept_pages(s, stored)));
+  if (states_.any()) first.resize(static_cast<size_t>(states_.prefix_cache(s, stored)));
   if (!pages_.give(s, pages_needed(s), std::move(first))) return false;
   s.table_row = *table_.alloc();
   table_.write(s.table_row, 0, s.pages);

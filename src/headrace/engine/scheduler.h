@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "headrace/engine/request_pages.h"
-#include "headrace/engine/request_states.h"
+#include "headrace/cache/req_to_token_pool.h"
+#include "headrace/engine/page_table.h"
 #include "headrace/engine/scheduled_step.h"
-#include "headrace/pool/req_to_token_pool.h"
+#include "headrace/engine/state_table.h"
 
 namespace headrace {
 
@@ -80,8 +80,8 @@ class Scheduler {
 
   SchedulerConfig config_;
   const DecodingStrategy& strategy_;
-  RequestStates states_;
-  RequestPages pages_;
+  StateTable states_;
+  PageTable pages_;
   ReqToTokenPool table_;
   std::deque<Sequence*> waiting_;  // not owned
   std::vector<Running> running_;   // in order of admission

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "headrace/batch/forward_batch.h"
-#include "headrace/pool/req_to_token_pool.h"
+#include "headrace/cache/req_to_token_pool.h"
 
 namespace headrace {
 

@@ -1,8 +1,8 @@
 // down(act(gate(x)) * up(x)).
 #pragma once
-#include "headrace/kernels/activation.h"
 #include "headrace/layers/linear.h"
 #include "headrace/layers/rms_norm.h"
+#include "headrace/ops/activation.h"
 
 namespace headrace {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "headrace/pool/kv_pool.h"
+#include "headrace/cache/kv_pool.h"
 #include "headrace/weights/weight_scope.h"
 
 namespace headrace {

@@ -1,8 +1,8 @@
 // How layers run: where, with which ops, how strictly, in which dtype.
 #pragma once
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/tensor.h"
-#include "headrace/kernels/op_set.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/tensor.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace {
 

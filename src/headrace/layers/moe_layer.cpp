@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "headrace/base/device_runtime.h"
+#include "headrace/core/device_runtime.h"
 
 namespace headrace {
 namespace {

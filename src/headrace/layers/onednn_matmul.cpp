@@ -18,7 +18,7 @@ void onednn_matmul(const LinearArgs&, const OpContext&) {
 #include <cstring>
 #include <dnnl.hpp>
 
-#include "headrace/base/parallel.h"
+#include "headrace/core/parallel.h"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,6 @@
 // Dense matrix products of many rows through oneDNN. The only file that names it.
 #pragma once
-#include "headrace/kernels/linear.h"
+#include "headrace/ops/linear.h"
 
 namespace headrace {
 

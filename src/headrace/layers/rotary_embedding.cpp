@@ -5,8 +5,8 @@
 #include <numbers>
 #include <utility>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {

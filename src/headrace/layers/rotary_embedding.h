@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "headrace/kernels/rotary_embedding.h"
 #include "headrace/layers/layer_context.h"
+#include "headrace/ops/rotary_embedding.h"
 
 namespace headrace {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/base/parallel.h"
+#include "headrace/core/parallel.h"
 
 namespace headrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "headrace/kernels/merge_tokens.h"
+#include "headrace/ops/merge_tokens.h"
 
 namespace headrace {
 namespace {

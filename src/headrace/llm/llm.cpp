@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/file_exists.h"
-#include "headrace/base/scope_end.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/scope_end.h"
+#include "headrace/decoding/decoding_option.h"
 #include "headrace/engine/decoding_checks.h"
-#include "headrace/kernels/device_registry.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
-#include "headrace/strategy/decoding_option.h"
+#include "headrace/ops/device_registry.h"
 #include "headrace/text/detokenizer.h"
 #include "headrace/weights/checkpoint_files.h"
 
@@ -98,7 +98,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                             .context = context_on(runtime, o),
                             .num_pages = (context + o.page_size - 1) / o.page_size,
                             .page_size = o.page_size,
-                            .num_states = kMostRequests + (keeps ? o.kept_states : 0),
+                            .num_states = kMostRequests + (keeps ? o.cached_states : 0),
                             .kv_dtype = o.kv_dtype,
                             .graphs = o.graphs},
                  .max_requests = kMostRequests,

@@ -33,7 +33,7 @@ struct LLMOptions {
   std::string strategy = "auto";  // "auto": what the model was trained for
   StrategyConfig decoding;        // its `model` is the engine's to set
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
-  int32_t kept_states = 8;                       // of hybrids, with kept text; each is as large as a running request's
+  int32_t cached_states = 8;                     // of hybrids, with kept text; each is as large as a running request's
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;

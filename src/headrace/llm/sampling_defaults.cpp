@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "headrace/base/file_exists.h"
+#include "headrace/core/file_exists.h"
 #include "headrace/weights/config_file.h"
 
 namespace headrace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <filesystem>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 #include "headrace/request/sampling_params.h"
 
 namespace headrace {

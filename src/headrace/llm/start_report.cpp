@@ -1,6 +1,6 @@
 #include "headrace/llm/start_report.h"
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 
@@ -24,7 +24,7 @@ void report_start(const LLMOptions& options, LLM& llm) {
                                 model.vocab_size, ": a prompt with one of the others is refused"));
   }
   // Nothing in config.json says that an adapter was merged into a checkpoint, so this is no error.
-  if (model.diffusion && wants_adapter(engine.strategy, *model.diffusion) && !options.adapter) {
+  if (model.diffusion && requires_adapter(engine.strategy, *model.diffusion) && !options.adapter) {
     log(LogLevel::kWarning,
         str("strategy '", engine.strategy, "' decodes models that were trained for it, and no adapter is given: ",
             model.architecture, " itself is trained to see a text as a whole"));

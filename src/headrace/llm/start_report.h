@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 #include "headrace/llm/llm.h"
 
 namespace headrace {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "headrace/kernels/supported_heads.h"
 #include "headrace/layers/kv_scales.h"
 #include "headrace/layers/token_merge.h"
+#include "headrace/ops/supported_heads.h"
 
 namespace headrace {
 ModelInfo causal_lm_info(const ModelConfig& c, DType dtype) {

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/supported_heads.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/layers/soft_embedding.h"
+#include "headrace/ops/supported_heads.h"
 
 namespace headrace {
 namespace {

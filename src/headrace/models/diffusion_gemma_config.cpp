@@ -2,7 +2,7 @@
 // files that transformers 5 saved, in per_layer_config. Source: DiffusionGemma (Google DeepMind).
 #include <algorithm>
 
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
 

@@ -1,7 +1,7 @@
 // LLaDA-8B and LLaDA-1.5: Llama's graph under OLMo's names, with every token visible to every other.
 // Source: Nie et al. 2025, Large Language Diffusion Models. block_size is that of semi-autoregressive decoding: the
 // model has none.
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {

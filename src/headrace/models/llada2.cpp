@@ -3,7 +3,7 @@
 // Source: LLaDA2.0 (inclusionAI), on the Ling 2.0 architecture.
 #include <algorithm>
 
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {

@@ -1,7 +1,7 @@
 // LLaDA-MoE: Qwen3-MoE's graph with every token visible to every other and routing weights that are never renormalised,
 // whatever norm_topk_prob says.
 // Source: LLaDA-MoE (inclusionAI). block_size is that of semi-autoregressive decoding: the model has none.
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "headrace/base/tensor.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/cache/gdn_pool.h"
+#include "headrace/cache/kv_pool.h"
+#include "headrace/core/tensor.h"
 #include "headrace/models/diffusion_info.h"
-#include "headrace/pool/gdn_pool.h"
-#include "headrace/pool/kv_pool.h"
 
 namespace headrace {
 

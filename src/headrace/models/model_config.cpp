@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "headrace/base/file_exists.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/base/log.h"
+#include "headrace/core/log.h"
 #include "headrace/layers/gated_delta_net.h"
 #include "headrace/layers/moe_layer.h"
 #include "headrace/layers/rotary_embedding.h"

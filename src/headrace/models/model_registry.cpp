@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/file_exists.h"
-#include "headrace/base/memory_need.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/memory_need.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"

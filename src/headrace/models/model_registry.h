@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/log.h"
-#include "headrace/kernels/op_set.h"
+#include "headrace/core/log.h"
 #include "headrace/models/model.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace {
 

@@ -1,6 +1,6 @@
 // Qwen3.5, dense and MoE: Qwen3-Next with plain projections; text positions make its multi-section RoPE plain.
 // Released files nest everything in text_config and prefix tensors with model.language_model.
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/models/families.h"
 
 namespace headrace {

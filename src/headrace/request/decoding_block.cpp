@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 

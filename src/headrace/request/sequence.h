@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/tensor.h"
 #include "headrace/batch/attn_metadata.h"
+#include "headrace/core/tensor.h"
 #include "headrace/request/decoding_block.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 namespace {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <span>
 
-#include "headrace/kernels/token_draw.h"
+#include "headrace/ops/token_draw.h"
 
 namespace headrace {
 

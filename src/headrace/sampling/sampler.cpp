@@ -5,11 +5,11 @@
 #include <limits>
 #include <numeric>
 
-#include "headrace/base/error.h"
-#include "headrace/base/parallel.h"
-#include "headrace/kernels/penalty.h"
-#include "headrace/kernels/random_draw.h"
-#include "headrace/kernels/token_scores.h"
+#include "headrace/core/error.h"
+#include "headrace/core/parallel.h"
+#include "headrace/ops/penalty.h"
+#include "headrace/ops/random_draw.h"
+#include "headrace/ops/token_scores.h"
 #include "headrace/sampling/filtered_scores.h"
 
 namespace headrace {

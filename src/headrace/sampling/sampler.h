@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/kernels/op_set.h"
 #include "headrace/models/diffusion_info.h"
+#include "headrace/ops/op_set.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
 
@@ -65,7 +65,7 @@ class Sampler {
   // Tokens that were chosen on some device, from what token_confidence and sample_tokens said of their rows. Error
   // kModelFile as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
-  // The same of rows that nothing has changed, without their order numbers, which no rule that block_step can say
+  // The same of rows that nothing has changed, without their order numbers, which no rule that denoise_step can say
   // reads.
   static std::vector<SampledToken> describe(const ChosenRows& rows);
 

@@ -4,8 +4,8 @@
 #include <limits>
 #include <optional>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/utf8.h"
 

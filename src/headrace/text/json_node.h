@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
-#include "headrace/base/python_json.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
+#include "headrace/core/python_json.h"
 #include "headrace/text/added_tokens.h"
 
 namespace headrace::json {

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/text/unicode_16.h"
 #include "headrace/text/utf8.h"
 

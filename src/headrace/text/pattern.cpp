@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
 #include "headrace/text/pattern_syntax.h"
 #include "headrace/text/utf8.h"
 

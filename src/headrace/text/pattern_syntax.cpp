@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <sstream>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
 #include "headrace/text/unicode_16.h"
 
 namespace headrace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <charconv>
 
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/text/json_node.h"
 
 namespace headrace {

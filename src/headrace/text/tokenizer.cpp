@@ -6,9 +6,9 @@
 #include <limits>
 #include <system_error>
 
-#include "headrace/base/error.h"
-#include "headrace/base/file_exists.h"
-#include "headrace/base/foreign_content.h"
+#include "headrace/core/error.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/foreign_content.h"
 #include "headrace/text/bpe.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/detokenizer.h"

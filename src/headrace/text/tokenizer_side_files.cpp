@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/json_node.h"
 

@@ -4,8 +4,8 @@
 #include <bit>
 #include <functional>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 

@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "headrace/base/device_runtime.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/printable.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/log.h"
-#include "headrace/base/tensor.h"
+#include "headrace/core/log.h"
+#include "headrace/core/tensor.h"
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
 #include "headrace/weights/other_parts.h"

@@ -4,9 +4,9 @@
 #include <set>
 #include <unordered_map>
 
-#include "headrace/base/error.h"
-#include "headrace/base/foreign_content.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/foreign_content.h"
+#include "headrace/core/printable.h"
 #include "headrace/weights/config_file.h"
 #include "headrace/weights/other_parts.h"
 

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "headrace/base/foreign_content.h"
-#include "headrace/base/printable.h"
-#include "headrace/base/python_json.h"
+#include "headrace/core/foreign_content.h"
+#include "headrace/core/printable.h"
+#include "headrace/core/python_json.h"
 #include "headrace/weights/mapped_file.h"
 
 namespace headrace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 

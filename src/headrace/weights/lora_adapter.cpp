@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
-#include "headrace/base/file_exists.h"
-#include "headrace/base/parallel.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/file_exists.h"
+#include "headrace/core/parallel.h"
+#include "headrace/core/printable.h"
 #include "headrace/weights/other_parts.h"
 
 namespace headrace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 #include "headrace/weights/lora_config.h"
 #include "headrace/weights/safetensors_file.h"
 #include "headrace/weights/text_layout.h"

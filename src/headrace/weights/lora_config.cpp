@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "headrace/base/printable.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 #include "headrace/weights/sigbus_guard.h"
 
 namespace headrace {

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "headrace/base/error.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {

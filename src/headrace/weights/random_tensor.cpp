@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "headrace/base/parallel.h"
+#include "headrace/core/parallel.h"
 
 namespace headrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "headrace/base/tensor.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "headrace/base/dtype.h"
+#include "headrace/core/dtype.h"
 
 namespace headrace {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "headrace/base/error.h"
-#include "headrace/base/foreign_content.h"
+#include "headrace/core/error.h"
+#include "headrace/core/foreign_content.h"
 
 namespace headrace {
 namespace {

@@ -7,9 +7,9 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "headrace/base/error.h"
-#include "headrace/base/human_bytes.h"
-#include "headrace/base/printable.h"
+#include "headrace/core/error.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "headrace/base/error.h"
+#include "headrace/core/error.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,7 @@
 #include "headrace/attention/cpu/cpu_backend.h"
 
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/kernels/cpu/dispatch.h"
+#include "headrace/ops/cpu/dispatch.h"
 
 namespace headrace::cpu {
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "headrace/attention/backend_registry.h"
-#include "headrace/kernels/op_set.h"
+#include "headrace/ops/op_set.h"
 
 namespace headrace::cpu {
 

@@ -4,8 +4,8 @@
 
 #include "headrace/attention/cuda_graph_support.h"
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/base/device_runtime.h"
-#include "headrace/kernels/cuda_module.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda_module.h"
 
 namespace headrace::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #include "headrace/attention/reference/reference_backend.h"
 
 #include "headrace/attention/op_set_backend.h"
-#include "headrace/kernels/reference/reference_ops.h"
+#include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace::reference {
 

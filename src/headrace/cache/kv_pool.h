@@ -1,0 +1,105 @@
+// The paged cache of keys and values.
+#pragma once
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "headrace/core/tensor.h"
+
+namespace headrace {
+
+// One layer's K and V. Refers to a pool's memory, or to another engine's: strides say the order, so token-major
+// pools fit too. The last dimension is contiguous.
+struct KVLayerView {
+  TensorView k = {};  // [pages, num_kv_heads, page_size, head_dim]
+  TensorView v = {};  // [pages, num_kv_heads, page_size, v_head_dim]
+  // What a stored number is multiplied by when it is read, and new ones are divided by before they are rounded:
+  // positive, and 1 unless the dtype is float8_e4m3fn.
+  float k_scale = 1, v_scale = 1;
+
+  explicit operator bool() const { return static_cast<bool>(k); }
+  int64_t num_pages() const { return k.dim(0); }
+  int64_t num_kv_heads() const { return k.dim(1); }
+  int64_t page_size() const { return k.dim(2); }
+  int64_t head_dim() const { return k.dim(3); }
+  int64_t v_head_dim() const { return v.dim(3); }
+};
+
+struct KVLayerShape {
+  int32_t num_kv_heads = 0, head_dim = 0, v_head_dim = 0;
+  bool operator==(const KVLayerShape&) const = default;
+};
+
+// Layers that share a shape, by their global layer ids. Layers without attention have no entry, so a hybrid
+// model pays for its full-attention layers only.
+struct KVLayerGroup {
+  KVLayerShape shape;
+  std::vector<int32_t> layer_ids = {};
+};
+
+// The order of a pool's memory; the views that it hands out have the same shape either way.
+enum class KVLayout : uint8_t {
+  kHeadMajor,   // [page, kv head, slot, dim]: a head's tokens lie together
+  kTokenMajor,  // [page, slot, kv head, dim]: as other engines keep them
+};
+
+// The scales of one layer of an 8-bit pool; see KVLayerView.
+struct KVLayerScales {
+  int32_t layer_id = 0;
+  float k_scale = 1, v_scale = 1;
+};
+
+struct KVPoolConfig {
+  std::vector<KVLayerGroup> groups = {};
+  int32_t num_pages = 0;       // usable pages; one more is reserved
+  int32_t page_size = 64;      // tokens: 1, 16, 32, 64, 128 or 256
+  DType dtype = DType::kBF16;  // float32, bfloat16, float16 or float8_e4m3fn
+  KVLayout layout = KVLayout::kHeadMajor;
+  struct SharedLayer {
+    int32_t layer_id = 0, source_layer_id = 0;
+  };
+  std::vector<SharedLayer> shared_layers = {};  // layers that read another layer's K and V
+  std::vector<KVLayerScales> scales = {};       // read with an 8-bit dtype alone; 1 for layers that are not listed
+};
+
+// Owns K and V of every attention layer, zeroed. Pages 1..num_pages are usable; page 0 stays reserved as a net
+// for padding and is never handed out. A token's slot is page * page_size + offset. Not thread-safe.
+class KVPool {
+ public:
+  static constexpr int64_t kPaddingSlot = 0;
+
+  // Error kInvalidArgument for a page size, dtype, shape or scale that is not supported.
+  explicit KVPool(const KVPoolConfig& config, DeviceRuntime& runtime = cpu_runtime());
+
+  int32_t page_size() const { return page_size_; }
+  int32_t num_pages() const { return num_pages_; }
+  DType dtype() const { return dtype_; }
+  int64_t mem_bytes() const;
+  // Error kInvalidArgument for another size than a pool's pages may have.
+  static void check_page_size(int32_t page_size);
+  // What mem_bytes() of such a pool is.
+  static int64_t bytes_for(const KVPoolConfig& config);
+
+  bool empty() const { return layers_.empty(); }  // no layer has a cache
+  bool has_layer(int32_t layer_id) const { return find(layer_id) != nullptr; }
+  // The K and V of a global layer id (of its source, when it shares). Error kInvalidArgument when the layer has
+  // no cache (a GDN layer, or none of this model).
+  KVLayerView layer(int32_t layer_id) const;
+
+ private:
+  struct Layer {
+    int32_t layer_id = 0;
+    const Layer* source = nullptr;  // not owned: another element of layers_, which does not grow after construction
+    Tensor k, v;                    // dense, in the order of layout_
+    float k_scale = 1, v_scale = 1;
+  };
+  const Layer* find(int32_t layer_id) const;
+  void set_scales(const std::vector<KVLayerScales>& scales);
+
+  int32_t page_size_, num_pages_;
+  DType dtype_;
+  KVLayout layout_;
+  std::vector<Layer> layers_;  // sorted by layer_id
+};
+
+}  // namespace headrace

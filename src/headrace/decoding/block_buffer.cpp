@@ -1,0 +1,162 @@
+#include "headrace/decoding/block_buffer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "headrace/decoding/reference_loop.h"
+
+namespace headrace {
+namespace {
+
+using Pipeline = StrategyConfig::Pipeline;
+
+}  // namespace
+
+void grow(Sequence& s, int32_t end, int32_t mask_token_id) {
+  s.tokens.resize(static_cast<size_t>(end), mask_token_id);
+  s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
+}
+
+void cut_behind_end_token(Sequence& s) {
+  const int32_t end = first_end_token(s);
+  if (end == s.num_tokens()) return;
+  s.limit = std::min(s.limit, end + 1);
+  for (DecodingBlock& block : s.blocks) block.clip(s.limit);
+}
+
+int32_t first_end_token(const Sequence& s) {
+  for (const DecodingBlock& block : s.blocks) {
+    if (block.may_change()) continue;
+    for (int32_t p = block.editable_begin(); p < block.valid_end(); ++p) {
+      const int32_t id = s.tokens[static_cast<size_t>(p)];
+      if (!block.masked(p) && std::ranges::find(s.eos_ids, id) != s.eos_ids.end()) return p;
+    }
+  }
+  return s.num_tokens();
+}
+
+int32_t decided_end(const Sequence& s) {
+  for (const DecodingBlock& block : s.blocks) {
+    if (block.may_change()) return block.begin();
+    if (!block.complete()) return block.decided_end();
+  }
+  return s.blocks.empty() ? s.num_tokens() : std::min(s.num_tokens(), s.blocks.back().valid_end());
+}
+
+int32_t storable_end(const Sequence& s) {
+  const auto active = std::ranges::find_if(s.blocks, &DecodingBlock::is_active);
+  return active == s.blocks.end() ? s.num_tokens() : active->begin();
+}
+
+StepShape BlockBuffer::step_shape() const {
+  return {.rows = block_size,
+          .most_rows = 2 * num_blocks * block_size,
+          .most_samples = num_blocks * block_size,
+          .stores = StepShape::Stores::kSome};
+}
+
+int32_t BlockBuffer::most_rows(const Sequence& s) const {
+  const int32_t tokens = (s.limit + block_size - 1) / block_size * block_size;
+  return std::min(step_shape().most_rows, tokens);
+}
+
+void BlockBuffer::start(Sequence& s) const {
+  const int32_t whole = s.prompt_len / block_size * block_size;
+  if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
+  if (whole < s.prompt_len) add_block(s, whole, s.prompt_len);
+  s.num_final = s.prompt_len;
+  if (may_open(s)) open(s);
+}
+
+int32_t BlockBuffer::valid_end(const Sequence& s, int32_t begin) const {
+  return follows_reference(s.params.decoding) ? begin + block_size : s.limit;
+}
+
+void BlockBuffer::decide(Sequence& s, DecodingBlock& block, int32_t position, const SampledToken& token) {
+  block.decide(position);
+  s.tokens[static_cast<size_t>(position)] = token.id;
+  s.chosen[static_cast<size_t>(position - s.prompt_len)] = token;
+}
+
+void BlockBuffer::doubt(Sequence& s, DecodingBlock& block, int32_t position) const {
+  block.remask(position);
+  s.tokens[static_cast<size_t>(position)] = mask_token_id;
+}
+
+bool BlockBuffer::may_open(const Sequence& s) const {
+  if (s.num_tokens() >= s.limit) return false;
+  const bool parity = pipeline == Pipeline::kParity;
+  if (parity && !s.blocks.empty() && s.blocks.back().is_prompt()) return false;
+  const auto in_flight = std::ranges::count_if(
+      s.blocks, [parity](const DecodingBlock& block) { return block.is_active() || (parity && !block.is_prompt()); });
+  if (in_flight >= (follows_reference(s.params.decoding) ? 1 : num_blocks)) return false;
+  if (s.blocks.empty()) return true;
+  const DecodingBlock& last = s.blocks.back();
+  const bool stable = !last.is_active() || last.stable_share() >= s.params.decoding.stability;
+  return stable && last.progress() >= s.params.decoding.add_block;
+}
+
+void BlockBuffer::open(Sequence& s) const {
+  const int32_t begin = s.num_tokens();
+  add_block(s, begin, begin);
+}
+
+void BlockBuffer::add_block(Sequence& s, int32_t begin, int32_t editable_begin) const {
+  s.blocks.emplace_back(begin, begin + block_size, editable_begin, valid_end(s, begin));
+  if (edits == Edits::kYes) s.blocks.back().keep_open();
+  grow(s, begin + block_size, mask_token_id);
+}
+
+StepPlan BlockBuffer::plan(const Sequence& s, TokenRange run, std::vector<SampleRow> sample, int32_t budget) const {
+  StepPlan plan{.excluded_id = mask_token_id};
+  const int32_t stored = storable_end(s);
+  if (run.size() > budget) {
+    run.end = std::min(stored, run.begin + budget / block_size * block_size);
+    if (run.end <= s.num_cached) return plan;
+  } else {
+    plan.sample = std::move(sample);
+  }
+  plan.spans.push_back({.keys = {.q_len = run.size(),
+                                 .ctx_len = run.begin,
+                                 .phys0 = run.begin,
+                                 .kind = KeySpan::Kind::kBlock,
+                                 .block_size = block_size},
+                        .store = {s.num_cached, std::min(run.end, stored)}});
+  return plan;
+}
+
+void BlockBuffer::stop_at_end_token(Sequence& s) const {
+  const int32_t end = first_end_token(s);
+  if (end == s.num_tokens()) return;
+  if (pipeline == Pipeline::kParity || follows_reference(s.params.decoding)) {
+    s.limit = std::min(s.limit, s.num_tokens());  // no new blocks; those in flight are finished
+    return;
+  }
+  s.limit = std::min(s.limit, end + 1);
+  std::erase_if(s.blocks, [&s](const DecodingBlock& block) { return block.begin() >= s.limit; });
+  for (DecodingBlock& block : s.blocks) block.clip(s.limit);
+  if (!s.blocks.empty()) grow(s, s.blocks.back().end(), mask_token_id);
+}
+
+void BlockBuffer::advance(Sequence& s, const StepPlan& plan) const {
+  s.num_cached = plan.stored_end(s.num_cached);
+  std::erase_if(s.blocks, [&s](const DecodingBlock& block) { return block.end() <= s.num_cached; });
+  if (edits == Edits::kNo) stop_at_end_token(s);
+  for (DecodingBlock& block : s.blocks) {
+    if (!block.settled()) break;
+    if (block.is_active()) block.commit();
+  }
+  if (edits == Edits::kYes) {
+    for (DecodingBlock& block : s.blocks) {
+      if (block.is_active()) block.keep_open();  // one that waits for a block before it may change with it
+    }
+    stop_at_end_token(s);  // of a block that has just become final
+  }
+  const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
+  const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
+  if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));
+  // A pass that only stored was cut by what else ran; what is decided must not depend on that.
+  if ((!plan.sample.empty() || s.blocks.empty()) && may_open(s)) open(s);
+}
+
+}  // namespace headrace

@@ -1,0 +1,29 @@
+// D2F: a prompt whose tokens see each other in both directions, and behind it blocks that are denoised several at a
+// time, each seeing what is before it. Of Dream, DiffuCoder and LLaDA with a D2F adapter.
+// Source: Wang et al. 2025, Discrete Diffusion Forcing; Diffulex, strategy d2f.
+#pragma once
+#include "headrace/decoding/multi_bd.h"
+
+namespace headrace {
+
+class D2F final : public DecodingStrategy {
+ public:
+  // As MultiBD. A probability must be above the threshold, whatever rule the model's own decoding has.
+  explicit D2F(const StrategyConfig& config);
+
+  std::string_view name() const override { return "d2f"; }
+  void start(Sequence& sequence) const override { blocks_.start(sequence); }
+  // The first pass holds the whole prompt: its keys depend on all of it, so that it is never cut.
+  int32_t min_budget(const Sequence& sequence) const override;
+  std::optional<StepShape> step_shape() const override { return blocks_.step_shape(); }
+  StepPlan plan(const Sequence& sequence, int32_t budget) const override;
+  void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
+    blocks_.commit(sequence, plan, sampled);
+  }
+
+ private:
+  int32_t block_size_;  // first: what it refuses, it refuses by this strategy's name
+  MultiBD blocks_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,72 @@
+#include "headrace/decoding/full_attention.h"
+
+#include <algorithm>
+
+#include "headrace/decoding/block_buffer.h"
+#include "headrace/decoding/device_state.h"
+#include "headrace/decoding/reference_loop.h"
+#include "headrace/sampling/acceptance.h"
+
+namespace headrace {
+
+FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {}
+
+void FullAttention::start(Sequence& s) const {
+  const bool one = follows_reference(s.params.decoding) && info_.loop == DiffusionInfo::Loop::kTimesteps;
+  const int32_t size = one ? s.limit - s.prompt_len : info_.block_size;
+  for (int32_t begin = s.prompt_len; begin < s.limit; begin += size) {
+    s.blocks.emplace_back(begin, std::min(begin + size, s.limit), begin, s.limit);
+  }
+  grow(s, s.limit, *info_.mask_token_id);
+  s.num_final = s.prompt_len;
+}
+
+std::optional<CanvasShape> FullAttention::canvas_shape() const {
+  using AtMost = CanvasShape::AtMost;  // of the published loop of timesteps, the output is one block
+  return CanvasShape{.samples = info_.block_size,
+                     .at_most = info_.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese};
+}
+
+int32_t FullAttention::min_budget(const Sequence& s) const {
+  return s.params.decoding.cfg_scale > 0 ? 2 * s.num_tokens() : s.num_tokens();
+}
+
+StepPlan FullAttention::plan(const Sequence& s, int32_t budget) const {
+  StepPlan plan{.excluded_id = info_.mask_token_id};
+  if (min_budget(s) > budget) return plan;
+  const KeySpan canvas{.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull};
+  plan.spans.push_back({.keys = canvas, .store = {0, s.num_tokens()}});
+  const int32_t shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
+  const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+  for (const int32_t p : block->masked_positions()) plan.sample.push_back({p - shift, p, block->num_steps()});
+  if (s.params.decoding.cfg_scale == 0) return plan;
+  plan.spans.push_back({.keys = canvas, .store = {}, .hidden = {0, s.prompt_len}});
+  for (const SampleRow& row : plan.sample) plan.guides.push_back(s.num_tokens() + row.row);
+  return plan;
+}
+
+void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
+  const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+  const bool reference = follows_reference(s.params.decoding);
+  const auto kept = reference ? kept_by_reference(sampled, *block, s.params.decoding, info_)
+                              : accepted(sampled, acceptance_rule(s.params.decoding, info_), AtLeast::kOne);
+  for (const size_t i : kept) {
+    BlockBuffer::decide(s, *block, plan.sample[i].position, sampled[i]);
+  }
+  block->count_step();
+  if (!reference) cut_behind_end_token(s);
+  s.num_final = std::min(decided_end(s), s.limit);
+}
+
+std::optional<BlockShape> FullAttention::device_blocks() const {
+  if (!host_because().empty()) return {};
+  return BlockShape{info_.block_size, *info_.mask_token_id};
+}
+
+std::string FullAttention::host_because() const { return too_large_a_block(info_.block_size); }
+
+std::optional<DenoiseState> FullAttention::denoise_state(const Sequence& s) const {
+  return canvas_state(s, DenoiseState::Sees::kCanvas, info_);
+}
+
+}  // namespace headrace

@@ -1,0 +1,103 @@
+#include "headrace/decoding/multi_bd.h"
+
+#include <algorithm>
+
+#include "headrace/core/error.h"
+#include "headrace/decoding/device_state.h"
+#include "headrace/decoding/reference_loop.h"
+#include "headrace/sampling/acceptance.h"
+
+namespace headrace {
+namespace {
+
+// Rows of masked positions, whose logits decide them; `first` is the position of row 0.
+std::vector<SampleRow> rows_of_masks(const Sequence& s, int32_t first, int32_t shift) {
+  std::vector<SampleRow> rows;
+  for (const DecodingBlock& block : s.blocks) {
+    for (const int32_t p : block.masked_positions()) rows.push_back({p - shift - first, p, block.num_steps()});
+  }
+  return rows;
+}
+
+// Rows from here on would change nothing: complete blocks behind the last one with masks, which wait for it.
+int32_t useful_end(const Sequence& s, int32_t stored) {
+  int32_t end = stored;
+  for (const DecodingBlock& block : s.blocks) end = block.complete() ? end : block.end();
+  return end;
+}
+
+// Candidates that a pass over a block that is sure of progress keeps at least.
+int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) {
+  return BlockRule{.steps = params.max_passes.value_or(0)}.least(block.num_masked(), block.num_steps());
+}
+
+}  // namespace
+
+MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
+  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
+}
+
+StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
+  const int32_t stored = storable_end(s), shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
+  // The row that decides position num_cached is in the cache already: it runs again, and is not stored.
+  const bool repeats =
+      shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
+  const int32_t begin = s.num_cached - (repeats ? 1 : 0);
+  return buffer_.plan(s, {begin, useful_end(s, stored)}, rows_of_masks(s, begin, shift), budget);
+}
+
+void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const {
+  const AcceptanceRule rule = acceptance_rule(s.params.decoding, info_);
+  const bool always = info_.progress == DiffusionInfo::Progress::kAlways;
+  auto next = plan.sample.begin();
+  float progress_before = 1;
+  for (DecodingBlock& block : s.blocks) {
+    const auto first = next;
+    while (next != plan.sample.end() && next->position < block.end()) ++next;
+    const float progress = block.progress();
+    if (first != next) {
+      const auto candidates =
+          sampled.subspan(static_cast<size_t>(first - plan.sample.begin()), static_cast<size_t>(next - first));
+      const bool sure = always || progress_before >= s.params.decoding.semi_complete;
+      const AtLeast least = sure ? AtLeast::kOne : AtLeast::kNone;
+      auto kept = follows_reference(s.params.decoding) ? kept_by_reference(candidates, block, s.params.decoding, info_)
+                                                       : accepted(candidates, rule, least);
+      const int32_t share = sure ? share_of_pass(s.params.decoding, block) : 0;
+      if (share > static_cast<int32_t>(kept.size())) kept = best_of(candidates, rule, share);
+      block.count_step();
+      for (const size_t i : kept) {
+        buffer_.decide(s, block, first[static_cast<std::ptrdiff_t>(i)].position, candidates[i]);
+      }
+    }
+    progress_before = progress;
+  }
+  buffer_.advance(s, plan);
+}
+
+std::optional<BlockShape> MultiBD::device_blocks() const {
+  if (!host_because().empty()) return {};
+  return BlockShape{buffer_.block_size, buffer_.mask_token_id};
+}
+
+std::string MultiBD::host_because() const {
+  if (buffer_.num_blocks != 1) return str("num_blocks is ", buffer_.num_blocks, ", expected 1");
+  if (buffer_.pipeline != StrategyConfig::Pipeline::kTight) return "pipeline is parity, expected tight";
+  if (info_.logits_of != DiffusionInfo::LogitsOf::kSame) {
+    return "the model's logits decide the next position, expected their own";
+  }
+  return too_large_a_block(buffer_.block_size);
+}
+
+std::optional<DenoiseState> MultiBD::denoise_state(const Sequence& s) const {
+  if (!device_blocks() || s.blocks.empty()) return {};
+  const DecodingBlock& open = s.blocks.back();
+  const bool waiting = s.num_cached == open.begin() - buffer_.block_size;
+  if (!open.is_active() || open.complete() || (!waiting && s.num_cached != open.begin())) return {};
+  auto state = device_state(s, open, info_);
+  if (!state) return {};
+  state->num_cached = s.num_cached;
+  state->rule.steps = s.params.decoding.max_passes.value_or(0);
+  return state;
+}
+
+}  // namespace headrace

@@ -1,0 +1,40 @@
+#include <algorithm>
+
+#include "headrace/decoding/decoding_strategy.h"
+
+namespace headrace {
+
+int32_t StepPlan::num_rows() const {
+  int32_t rows = 0;
+  for (const PlannedSpan& span : spans) rows += span.keys.q_len;
+  return rows;
+}
+
+bool StepPlan::calls_cached_what_it_stores() const {
+  const auto sees_one_of = [](const KeySpan& keys, const TokenRange& store) {
+    const int32_t end = std::min(store.end, keys.ctx_len);
+    const TokenRange before{store.begin, std::min(end, keys.hole_begin)};
+    const TokenRange behind{std::max(store.begin, keys.hole_end), end};
+    return before.size() > 0 || behind.size() > 0;
+  };
+  return std::ranges::any_of(spans, [&](const PlannedSpan& reader) {
+    return std::ranges::any_of(spans,
+                               [&](const PlannedSpan& writer) { return sees_one_of(reader.keys, writer.store); });
+  });
+}
+
+int32_t StepPlan::stored_end(int32_t num_cached) const {
+  for (const PlannedSpan& span : spans) {
+    if (span.store.size() > 0) num_cached = std::max(num_cached, span.store.end);
+  }
+  return num_cached;
+}
+
+StepPlan causal_step(TokenRange run, TokenRange sampled) {
+  StepPlan plan{.spans = {{.keys = {.q_len = run.size(), .ctx_len = run.begin, .phys0 = run.begin}, .store = run}}};
+  for (int32_t p = sampled.begin; p < sampled.end; ++p)
+    plan.sample.push_back({.row = p - run.begin, .position = p + 1});
+  return plan;
+}
+
+}  // namespace headrace

@@ -1,0 +1,95 @@
+#include "headrace/engine/token_occurrence.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "headrace/core/device_runtime.h"
+
+namespace headrace {
+
+// Who finds no place any more begins anew.
+void TokenOccurrence::make_room(std::span<const PenalizedRows> rows) {
+  if (rows.size() > texts_.size()) {
+    const Shape shape = {std::ssize(rows), PenalizeTokensArgs::words_of(vocab_)};
+    seen_ = Tensor(DType::kI32, shape, runtime_);
+    texts_.assign(rows.size(), {});
+  }
+  ++calls_;
+  for (Text& text : texts_) {
+    const auto is_its = [&text](const PenalizedRows& one) { return text.name == one.text; };
+    if (std::ranges::any_of(rows, is_its)) text.last_call = calls_;
+  }
+  for (const PenalizedRows& one : rows) {
+    if (std::ranges::find(texts_, std::optional(one.text), &Text::name) != texts_.end()) continue;
+    Text& oldest = *std::ranges::min_element(texts_, {}, &Text::last_call);
+    oldest = {.name = one.text, .last_call = calls_};
+    forget(static_cast<int32_t>(&oldest - texts_.data()));
+  }
+}
+
+void TokenOccurrence::forget(int32_t index) {
+  Text& text = texts_[static_cast<size_t>(index)];
+  text.num_final = 0, text.rest.clear();
+  const TensorView bits = seen_.view().select(index);
+  runtime_.fill_zero(bits.data(), static_cast<size_t>(bits.bytes()));
+}
+
+int32_t TokenOccurrence::index_of(int64_t name) const {
+  return static_cast<int32_t>(std::ranges::find(texts_, std::optional(name), &Text::name) - texts_.begin());
+}
+
+void TokenOccurrence::bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id,
+                                       std::span<const int32_t> known, Added& added) {
+  Text& text = texts_[static_cast<size_t>(index)];
+  const auto size = static_cast<int32_t>(known.size());
+  const auto kept = [&](int32_t at) {
+    const int32_t before = text.rest[static_cast<size_t>(at - text.num_final)];
+    return before == known[static_cast<size_t>(at)] || before == open_id;
+  };
+  bool grown = size >= text.num_final + static_cast<int32_t>(text.rest.size());
+  for (int32_t at = text.num_final; grown && text.has(at); ++at) grown = kept(at);
+  if (!grown) forget(index);  // a token was taken back, which another one may be like
+  for (int32_t at = text.num_final; at < size; ++at) {
+    const int32_t id = known[static_cast<size_t>(at)];
+    if (text.has(at) && text.rest[static_cast<size_t>(at - text.num_final)] == id) continue;
+    added.ids.push_back(id), added.texts.push_back(index);
+  }
+  text.num_final = std::min(rows.num_final, size);
+  text.rest.assign(known.begin() + text.num_final, known.end());
+}
+
+void TokenOccurrence::penalize(const TensorView& logits, std::span<const PenalizedRows> rows,
+                               std::optional<int32_t> open_id, const TensorView& last_ids) {
+  make_room(rows);
+  const int64_t count = logits.dim(0);
+  std::vector<int32_t> words(static_cast<size_t>(2 * count), -1);  // texts, then the bits of penalties
+  Added added;
+  for (const PenalizedRows& one : rows) {
+    const int32_t index = index_of(one.text);
+    bring_up_to_date(index, one, open_id, last_ids ? one.tokens.first(one.tokens.size() - 1) : one.tokens, added);
+    const auto of_rows = [&](int64_t part) {
+      return std::span(words).subspan(static_cast<size_t>(part * count + one.first), static_cast<size_t>(one.count));
+    };
+    std::ranges::fill(of_rows(0), index);
+    std::ranges::fill(of_rows(1), std::bit_cast<int32_t>(one.penalty));
+  }
+  const auto many = std::ssize(added.ids);
+  words.insert(words.end(), added.ids.begin(), added.ids.end());
+  words.insert(words.end(), added.texts.begin(), added.texts.end());
+  const Tensor there(DType::kI32, {std::ssize(words)}, runtime_);
+  runtime_.copy_to_device(there.data(), words.data(), words.size() * sizeof(int32_t));
+  const auto part = [&](DType type, int64_t at, int64_t size) {
+    return TensorView(static_cast<int32_t*>(there.data()) + at, type, {size}, runtime_.device());
+  };
+  ops_.penalize_tokens({.logits = logits,
+                        .vocab = vocab_,
+                        .seen = seen_,
+                        .new_ids = part(DType::kI32, 2 * count, many),
+                        .new_texts = part(DType::kI32, 2 * count + many, many),
+                        .last_ids = last_ids,
+                        .texts = part(DType::kI32, 0, count),
+                        .penalties = part(DType::kF32, count, count)},
+                       context_);
+}
+
+}  // namespace headrace

@@ -1,0 +1,46 @@
+#include "headrace/ops/checks.h"
+
+#include <cmath>
+
+namespace headrace {
+
+void check_shape(std::string_view name, const TensorView& tensor, const Shape& expected) {
+  HR_REQUIRE(tensor.shape() == expected, ErrorCode::kInvalidArgument, name, ": shape is ", tensor.shape(),
+             ", expected ", expected);
+  check_rows_contiguous(name, tensor);
+}
+
+void check_dtype(std::string_view name, const TensorView& tensor, DType expected) {
+  HR_REQUIRE(tensor.dtype() == expected, ErrorCode::kInvalidArgument, name, ": dtype is ", name_of(tensor.dtype()),
+             ", expected ", name_of(expected));
+}
+
+void check_float(std::string_view name, const TensorView& tensor) {
+  const DType dtype = tensor.dtype();
+  HR_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, ErrorCode::kInvalidArgument, name,
+             ": dtype is ", name_of(dtype), ", expected float32, bfloat16 or float16");
+}
+
+void check_kv_layer(std::string_view name, const KVLayerView& kv) {
+  const bool eight_bits = kv.k.dtype() == DType::kE4M3;
+  if (!eight_bits) check_float(str(name, ": pool k"), kv.k);
+  check_dtype(str(name, ": pool v"), kv.v, kv.k.dtype());
+  for (const float scale : {kv.k_scale, kv.v_scale}) {
+    HR_REQUIRE(eight_bits ? std::isfinite(scale) && scale > 0 : scale == 1, ErrorCode::kInvalidArgument, name,
+               ": the pool of ", name_of(kv.k.dtype()), " has scales ", kv.k_scale, " and ", kv.v_scale, ", expected ",
+               eight_bits ? "positive numbers" : "1");
+  }
+}
+
+void check_rank(std::string_view name, const TensorView& tensor, int expected) {
+  HR_REQUIRE(tensor.rank() == expected, ErrorCode::kInvalidArgument, name, ": shape ", tensor.shape(), " has ",
+             tensor.rank(), " dimensions, expected ", expected);
+}
+
+void check_rows_contiguous(std::string_view name, const TensorView& tensor) {
+  const int last = tensor.rank() - 1;
+  HR_REQUIRE(last < 0 || tensor.dim(last) <= 1 || tensor.stride(last) == 1, ErrorCode::kInvalidArgument, name,
+             ": the last dimension's stride is ", tensor.stride(last), ", expected 1");
+}
+
+}  // namespace headrace

@@ -1,0 +1,234 @@
+// Attention of up to 16 query rows to a tile of keys that all of them see whole, on AMX tiles that are loaded from
+// where keys and values lie: nothing of them is packed. Scores are keys times queries, so that 16 rows of keys are a
+// left operand as they are. A row of values is a right operand as it is, of pairs (even column, odd column) of one key:
+// the left one holds probabilities paired with 0, (p, 0) in rows that sum even columns and (0, p) in those of odd ones.
+// So an infinity or a NaN makes its neighbour a NaN as well: who calls this looks for them in the sums. For kernel
+// sources only: internal linkage in every build of a source.
+#pragma once
+#include "headrace/ops/cpu/attention_in_place.h"
+#ifdef __AMX_BF16__
+#include "headrace/ops/cpu/amx_tile.h"
+#endif
+
+namespace headrace::cpu {
+namespace {
+
+constexpr long kMaxRowsInTiles = 16, kTileEdge = 16, kTileWords = kTileEdge * kTileEdge;
+
+#ifdef __AMX_BF16__
+constexpr bool kReadsInTiles = true;
+
+// Whether every 16 keys, and their values, lie in equal steps.
+inline bool lies_in_steps(const char* const* row) {
+  const auto at = [row](int i) { return reinterpret_cast<intptr_t>(row[i]); };
+  const intptr_t step = at(1) - at(0);
+  bool even = true;
+  for (int i = 0; i < kKeyTile; ++i) even &= at(i) == at(i / kTileEdge * kTileEdge) + i % kTileEdge * step;
+  return even;
+}
+
+// to[d / 2, 16]: the rows' queries as a right operand; those behind the last row are zeros in `q` [16, d].
+inline void pair_queries(const uint16_t* q, long d, uint32_t* to) {
+  for (long i = 0; i < d / 2; ++i) {
+    for (long r = 0; r < kTileEdge; ++r) __builtin_memcpy(to + i * kTileEdge + r, q + r * d + 2 * i, sizeof(*to));
+  }
+}
+
+// Asks for rows of the tile that comes next, a cache line of each 16 rows of K and of V at a step: these lie in pages
+// of 4 KB of their own, and memory is faster with pages side by side than with one after the other. Steps are to be
+// spread evenly over all work: where nothing is asked for memory rests, and what is asked at once is in the way of
+// loads.
+struct TileAhead {
+  const TileInPlace* tile;  // or null
+  long row_bytes;           // the longer one of K's and V's
+  int row, end;             // of each 16
+  int per_tile, per_piece;  // steps for each tile that is loaded, and for each piece of the other work, times 256
+  long at = 0;
+  int due = 0;  // steps, times 256
+
+  [[gnu::always_inline]] void beside(int steps) {
+    if (tile == nullptr) return;
+    for (due += steps; due >= 256; due -= 256) step();
+  }
+  void step() {
+    if (row == end) return;
+    for (int i = row; i < kKeyTile; i += kTileEdge) {  // rows that are not there are null
+      read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->k[i]) + tile->k_offset + at));
+      read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->v[i]) + tile->v_offset + at));
+    }
+    at += 64;
+    if (at < row_bytes) return;
+    at = 0;
+    ++row;
+  }
+  void beside_tile() { beside(per_tile); }
+  void beside_piece() { beside(per_piece); }
+};
+
+// The scores of 16 keys, 16 rows each.
+template <int kSums>
+[[gnu::always_inline]] inline void score_tile(const TileInPlace& tile, int key, const uint32_t* q, long d,
+                                              float* scores, TileAhead& ahead) {
+  const char* const k = tile.k[key] + tile.k_offset;
+  const long step = tile.k[key + 1] - tile.k[key];
+  zero_tile<kSums>();
+  for (long i = 0; i < d; i += 32) {
+    ahead.beside_tile();
+    load_tile<4 + kSums>(k + 2 * i, step);
+    load_tile<6 + kSums>(q + i / 2 * kTileEdge, 4 * kTileEdge);
+    multiply_tiles<kSums, 4 + kSums, 6 + kSums>();
+  }
+  store_tile<kSums>(scores, 4 * kTileEdge);
+}
+
+// to[4, 64] = columns [row, row + 4) of scores[64, 16].
+inline void gather_scores(const float* scores, int row, float* to) {
+  for (int key = 0; key < kKeyTile; key += kTileEdge) {
+    Vec lane[4];  // of keys 4 apart
+    for (int j = 0; j < 4; ++j) {
+      const float* const from = scores + (key + j) * kTileEdge + row;
+      __m512 keys = _mm512_zextps128_ps512(_mm_loadu_ps(from));
+      keys = _mm512_maskz_insertf32x4(0xffff, keys, _mm_loadu_ps(from + 4 * kTileEdge), 1);
+      keys = _mm512_maskz_insertf32x4(0xffff, keys, _mm_loadu_ps(from + 8 * kTileEdge), 2);
+      lane[j] = reinterpret_cast<Vec>(_mm512_maskz_insertf32x4(0xffff, keys, _mm_loadu_ps(from + 12 * kTileEdge), 3));
+    }
+    const auto low = [](Vec a, Vec b) {
+      return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    };
+    const auto high = [](Vec a, Vec b) {
+      return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    };
+    const Vec even01 = low(lane[0], lane[2]), odd01 = low(lane[1], lane[3]);
+    const Vec even23 = high(lane[0], lane[2]), odd23 = high(lane[1], lane[3]);
+    store(to + key, low(even01, odd01));
+    store(to + kKeyTile + key, high(even01, odd01));
+    store(to + 2 * kKeyTile + key, low(even23, odd23));
+    store(to + 3 * kKeyTile + key, high(even23, odd23));
+  }
+}
+
+// A row's 64 probabilities as words (p, 0) to `even` and (0, p) to `odd`, 16 keys to each of tiles `step` words apart.
+inline void spread_probabilities(const uint16_t* probabilities, long step, uint32_t* even, uint32_t* odd,
+                                 TileAhead& ahead) {
+  for (int key = 0; key < kKeyTile; key += kTileEdge, even += step, odd += step) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(probabilities + key));
+    const __m512i words = _mm512_maskz_cvtepu16_epi32(0xffff, halves);
+    ahead.beside_piece();
+    _mm512_storeu_si512(even, words);
+    _mm512_storeu_si512(odd, _mm512_maskz_slli_epi32(0xffff, words, 16));
+  }
+}
+
+// Where rows' sums of odd columns stand behind those of even ones: in the same tile where 8 rows will do, or the next.
+template <int kParts>
+constexpr long kOddWords = kParts == 1 ? kTileWords / 2 : kTileWords;
+
+// Sums of 32 kBlocks columns in tiles 0 to kBlocks kParts - 1. probabilities[4, kParts, 16, 16] by 16 keys.
+template <int kBlocks, int kParts>
+[[gnu::always_inline]] inline void sum_values(const TileInPlace& tile, long column, const uint32_t* probabilities,
+                                              TileAhead& ahead) {
+  static_assert(kBlocks * kParts <= 4);
+  zero_tile<0>();
+  zero_tile<1>();
+  zero_tile<2>();
+  zero_tile<3>();
+  const auto block = [&]<int kBlock>(const char* v, long step) {
+    if constexpr (kBlock < kBlocks) {
+      ahead.beside_tile();
+      constexpr int kValues = 6 + kBlock % 2;
+      load_tile<kValues>(v + 64 * kBlock, step);
+      multiply_tiles<kBlock * kParts, 4, kValues>();
+      if constexpr (kParts == 2) multiply_tiles<kBlock * kParts + 1, 5, kValues>();
+    }
+  };
+  for (int key = 0; key < kKeyTile; key += kTileEdge, probabilities += kParts * kTileWords) {
+    const char* const v = tile.v[key] + tile.v_offset + 2 * column;
+    const long step = tile.v[key + 1] - tile.v[key];
+    load_tile<4>(probabilities, 4 * kTileEdge);
+    if constexpr (kParts == 2) load_tile<5>(probabilities + kTileWords, 4 * kTileEdge);
+    block.template operator()<0>(v, step);
+    block.template operator()<1>(v, step);
+    block.template operator()<2>(v, step);
+    block.template operator()<3>(v, step);
+  }
+}
+
+// 32 kBlocks columns of out = out * kept + probabilities * values.
+template <int kBlocks, int kParts>
+inline void add_values_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, long column,
+                                const uint32_t* probabilities, const float* kept, TileAhead& ahead) {
+  alignas(64) float sums[4 * kTileWords];
+  sum_values<kBlocks, kParts>(tile, column, probabilities, ahead);
+  store_tile<0>(sums, 4 * kTileEdge);
+  if constexpr (kBlocks * kParts > 1) store_tile<1>(sums + kTileWords, 4 * kTileEdge);
+  if constexpr (kBlocks * kParts > 2) store_tile<2>(sums + 2 * kTileWords, 4 * kTileEdge);
+  if constexpr (kBlocks * kParts > 3) store_tile<3>(sums + 3 * kTileWords, 4 * kTileEdge);
+  for (long r = 0; r < rows.count; ++r) {
+    float* out = rows.out + r * rows.dv + column;
+    for (int block = 0; block < kBlocks; ++block, out += 2 * kLanes) {
+      const float* const from = sums + block * kParts * kTileWords + r * kTileEdge;
+      const Vec even = load(from), odd = load(from + kOddWords<kParts>);
+      const Vec first = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      const Vec second =
+          __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      ahead.beside_piece();
+      store(out, load(out) * kept[r] + first);
+      store(out + kLanes, load(out + kLanes) * kept[r] + second);
+    }
+  }
+}
+
+template <int kParts>
+inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const uint32_t* q,
+                            TileAhead ahead) {
+  alignas(64) float scores[kKeyTile * kTileEdge], by_row[4 * kKeyTile], kept[kTileEdge];
+  alignas(64) uint32_t probabilities[kKeyTile / kTileEdge * kParts * kTileWords];
+  for (int key = 0; key < kKeyTile; key += 2 * kTileEdge) {
+    score_tile<0>(tile, key, q, rows.d, scores + key * kTileEdge, ahead);
+    score_tile<1>(tile, key + kTileEdge, q, rows.d, scores + (key + kTileEdge) * kTileEdge, ahead);
+  }
+  for (long r = 0; r < rows.count; ++r) {
+    ahead.beside_piece();
+    if (r % 4 == 0) gather_scores(scores, static_cast<int>(r), by_row);
+    alignas(64) uint16_t row[kKeyTile];
+    kept[r] = 1;
+    const RowState state = {.largest = rows.largest + r, .sum = rows.sum + r, .kept = kept + r};
+    soften_row(by_row + r % 4 * kKeyTile, ~uint64_t{0}, rule, state, row);
+    uint32_t* const even = probabilities + r * kTileEdge;
+    spread_probabilities(row, kParts * kTileWords, even, even + kOddWords<kParts>, ahead);
+  }
+  constexpr int kBlocks = 4 / kParts;
+  long column = 0;
+  for (; column + 32 * kBlocks <= rows.dv; column += 32 * kBlocks) {
+    add_values_in_tiles<kBlocks, kParts>(rows, tile, column, probabilities, kept, ahead);
+  }
+  for (; column < rows.dv; column += 32) {
+    add_values_in_tiles<1, kParts>(rows, tile, column, probabilities, kept, ahead);
+  }
+}
+
+// q[d / 2, 16]: the rows' queries in pairs. Of `next`, or null, the part `part` of `parts` is read ahead meanwhile.
+inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const uint32_t* q,
+                            const TileInPlace* next, long part, long parts) {
+  const long row = kTileEdge * part / parts, end = kTileEdge * (part + 1) / parts;
+  const long row_bytes = 2 * (rows.d > rows.dv ? rows.d : rows.dv), steps = (end - row) * row_bytes / 64;
+  const long tiles = (rows.d + rows.dv) / 8, pieces = rows.count * (5 + rows.dv / 32);
+  const TileAhead ahead = {.tile = next,
+                           .row_bytes = row_bytes,
+                           .row = static_cast<int>(row),
+                           .end = static_cast<int>(end),
+                           .per_tile = static_cast<int>(128 * steps / tiles),
+                           .per_piece = static_cast<int>(128 * steps / pieces + 1)};
+  if (rows.count <= kTileEdge / 2) return attend_in_tiles<1>(rows, tile, rule, q, ahead);
+  attend_in_tiles<2>(rows, tile, rule, q, ahead);
+}
+#else
+constexpr bool kReadsInTiles = false;
+inline bool lies_in_steps(const char* const*) { return false; }
+inline void pair_queries(const uint16_t*, long, uint32_t*) {}
+inline void attend_in_tiles(const RowsInPlace&, const TileInPlace&, SoftmaxRule, const uint32_t*, const TileInPlace*,
+                            long, long) {}
+#endif
+
+}  // namespace
+}  // namespace headrace::cpu

@@ -1,0 +1,174 @@
+// y = x W^T for some rows, outputs side by side in vectors: a panel of them is turned and widened once and then serves
+// every row, and no sum over lanes is left in the end. Sums have another order than a row's dot products (linear.cpp),
+// the same for any number of rows and threads. For kernel sources only: internal linkage in every build of a source.
+#pragma once
+#include "headrace/ops/cpu/linear.h"
+#include "headrace/ops/cpu/simd.h"
+
+namespace headrace::cpu {
+namespace {
+
+constexpr int kPanelVecs = 2, kPanelOuts = kPanelVecs * kLanes;
+#ifdef __AVX512F__
+constexpr int kPanelRows = 12;  // rows times vectors of running sums, and those of a panel: of 32 registers
+#else
+constexpr int kPanelRows = 6;  // of 16
+#endif
+constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; sums of so many are added up in turn
+
+// Within each 128 bits: the elements of two vectors by turns, of their lower or upper half.
+[[gnu::always_inline]] inline Vec interleaved_low(const Vec& a, const Vec& b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+#else
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#endif
+}
+[[gnu::always_inline]] inline Vec interleaved_high(const Vec& a, const Vec& b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+#else
+  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+// Two vectors become every other 128 bits of both: the first of each pair, and the second.
+[[gnu::always_inline]] inline void split_parts(Vec& first, Vec& second) {
+  const Vec a = first, b = second;
+#if defined(__AVX512F__)
+  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+#elif defined(__AVX2__)
+  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+  (void)a, (void)b;
+#endif
+}
+
+// That, for all vectors that are kApart apart; then for those twice as far.
+template <int kApart>
+[[gnu::always_inline]] inline void split_all(Vec (&v)[kLanes]) {
+  if constexpr (kApart < kLanes) {
+#pragma GCC unroll 8
+    for (int pair = 0; pair < kLanes / 2; ++pair) {
+      const int i = pair / kApart * 2 * kApart + pair % kApart;
+      split_parts(v[i], v[i + kApart]);
+    }
+    split_all<2 * kApart>(v);
+  }
+}
+
+// Lane i of v[j] becomes lane j of v[i].
+[[gnu::always_inline]] inline void transpose(Vec (&v)[kLanes]) {
+#pragma GCC unroll 4
+  for (int q = 0; q < kLanes; q += 4) {  // tiles of four by four within 128 bits
+    const Vec a = interleaved_low(v[q], v[q + 2]), b = interleaved_high(v[q], v[q + 2]),
+              c = interleaved_low(v[q + 1], v[q + 3]), d = interleaved_high(v[q + 1], v[q + 3]);
+    v[q] = interleaved_low(a, c), v[q + 1] = interleaved_high(a, c);
+    v[q + 2] = interleaved_low(b, d), v[q + 3] = interleaved_high(b, d);
+  }
+  split_all<4>(v);
+}
+
+// Elements [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]; of outputs that are not there, the
+// last's again.
+template <FloatType kType>
+void turn_panel(const LinearParams& p, long out, long outs, long k, long depth, float* panel) {
+  const auto at = [&](long o) { return (out + (o < outs ? o : outs - 1)) * p.weight_stride + k; };
+  for (int first = 0; first < kPanelOuts; first += kLanes) {
+    long i = 0;
+    for (; i + kLanes <= depth; i += kLanes) {
+      Vec v[kLanes];
+#pragma GCC unroll 16
+      for (int o = 0; o < kLanes; ++o) v[o] = load_as<kType>(p.weight, at(first + o) + i);
+      transpose(v);
+#pragma GCC unroll 16
+      for (int j = 0; j < kLanes; ++j) store(panel + (i + j) * kPanelOuts + first, v[j]);
+    }
+    for (; i < depth; ++i) {
+      for (int o = 0; o < kLanes; ++o)
+        panel[i * kPanelOuts + first + o] = load_float(p.weight, at(first + o) + i, kType);
+    }
+  }
+}
+
+// Adds the products of kRows rows of x, kPanelDepth apart, with a panel to sums[kRows, kPanelOuts].
+template <int kRows>
+void add_products(const float* x, const float* panel, long depth, float* sums) {
+  Vec sum[kRows][kPanelVecs] = {};
+  for (long k = 0; k < depth; ++k) {
+    const Vec w0 = load(panel + k * kPanelOuts), w1 = load(panel + k * kPanelOuts + kLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const Vec value =
+          x[r * kPanelDepth + k] - Vec{};  // to all lanes: nothing is left of the difference, as would be of a sum
+      sum[r][0] += value * w0;
+      sum[r][1] += value * w1;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kPanelVecs; ++v) {
+      float* to = sums + r * kPanelOuts + v * kLanes;
+      store(to, load(to) + sum[r][v]);
+    }
+  }
+}
+
+// That, for up to kRows rows.
+template <int kRows>
+void add_products_of(long rows, const float* x, const float* panel, long depth, float* sums) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return add_products_of<kRows - 1>(rows, x, panel, depth, sums);
+  }
+  add_products<kRows>(x, panel, depth, sums);
+}
+
+inline void write_sums(const LinearParams& p, long row, long out, long outs, float* sums) {
+  if (p.bias != nullptr) {
+    for (long o = 0; o < outs; ++o) sums[o] += load_float(p.bias, out + o, p.bias_type);
+  }
+  store_row(p.y, row * p.y_stride + out, sums, outs, p.y_type);
+}
+
+// Rows and outputs of a task, in panels one behind the other.
+constexpr long kPanelTaskRows = 128, kPanelTaskOuts = 128;
+
+// What a task works in: a panel, as much of x, and sums. Together they fit a second-level cache.
+struct PanelScratch {
+  float *panel, *x, *sums;
+  PanelScratch(float* scratch, long rows)
+      : panel(scratch), x(panel + kPanelDepth * kPanelOuts), sums(x + rows * kPanelDepth) {}
+  static constexpr long floats(long rows) { return kPanelDepth * kPanelOuts + rows * (kPanelDepth + kPanelTaskOuts); }
+};
+
+// Outputs [out, out_end) of rows [row, row + rows).
+template <FloatType kType>
+void panel_products(const LinearParams& p, long row, long rows, long out, long out_end, const PanelScratch& at) {
+  const long tiles = (rows + kPanelRows - 1) / kPanelRows;
+  const auto outs_at = [&](long first) { return out_end - first < kPanelOuts ? out_end - first : kPanelOuts; };
+  for (long i = 0; i < rows * kPanelTaskOuts; i += kLanes) store(at.sums + i, Vec{});
+  for (long k = 0; k < p.in; k += kPanelDepth) {
+    const long depth = p.in - k < kPanelDepth ? p.in - k : kPanelDepth;
+    for (long r = 0; r < rows; ++r) load_row(at.x + r * kPanelDepth, p.x, (row + r) * p.x_stride + k, depth, p.x_type);
+    float* sums = at.sums;
+    for (long first = out; first < out_end; first += kPanelOuts, sums += rows * kPanelOuts) {
+      turn_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
+      for (long tile = 0; tile < tiles; ++tile) {  // of rows, as even as can be
+        const long begin = rows * tile / tiles, count = rows * (tile + 1) / tiles - begin;
+        add_products_of<kPanelRows>(count, at.x + begin * kPanelDepth, at.panel, depth, sums + begin * kPanelOuts);
+      }
+    }
+  }
+  float* sums = at.sums;
+  for (long first = out; first < out_end; first += kPanelOuts) {
+    for (long r = 0; r < rows; ++r, sums += kPanelOuts) write_sums(p, row + r, first, outs_at(first), sums);
+  }
+}
+
+}  // namespace
+}  // namespace headrace::cpu

@@ -1,0 +1,25 @@
+// What the params_of functions share.
+#pragma once
+#include "headrace/core/tensor.h"
+#include "headrace/ops/cpu/float_type.h"
+
+namespace headrace::cpu {
+
+// float32 for a null view. Error kUnsupported for a dtype that CPU kernels do not read.
+inline FloatType float_type(const TensorView& tensor) {
+  switch (tensor.dtype()) {
+    case DType::kF32: return FloatType::kF32;
+    case DType::kBF16: return FloatType::kBF16;
+    case DType::kF16: return FloatType::kF16;
+    default: break;
+  }
+  throw Error(ErrorCode::kUnsupported, str("cpu kernels: dtype ", name_of(tensor.dtype()),
+                                           " is not built; built are float32, bfloat16 and float16"));
+}
+
+// As float_type, of a pool's keys or values: FP8 too.
+inline FloatType pool_type(const TensorView& tensor) {
+  return tensor.dtype() == DType::kE4M3 ? FloatType::kE4M3 : float_type(tensor);
+}
+
+}  // namespace headrace::cpu

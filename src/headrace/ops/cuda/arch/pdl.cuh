@@ -1,0 +1,80 @@
+// Launches that overlap with the end of the kernel before them (programmatic dependent launch), in graphs as well.
+//
+// A kernel launched with launch_pdl may start while the one before it runs. It must call pdl_wait() in every
+// thread that reads what earlier kernels wrote or writes anything, before it does so; only constants, the model's
+// weights, what DeviceMetadata promises and plans that an earlier layer left (WorkPlan::stands) may be read earlier.
+// pdl_launch_dependents() in every block lets the next kernel begin; what that kernel reads before its own pdl_wait()
+// is up to its author.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "headrace/ops/cuda/runtime/kernel_attributes.h"
+#include "headrace/ops/cuda/runtime/stream.h"
+
+namespace headrace::cuda {
+
+__device__ inline void pdl_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ inline void pdl_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// kAtOnce: blocks of the grid wait for one another, so all of them have to run at the same time. Error kCuda where the
+// device has no room for them.
+enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
+
+// How much of a multiprocessor's memory is shared memory, and not L1, while a kernel runs that asks for none as it is
+// launched. It is divided anew only where no block runs, so kernels that follow one another closely had better agree.
+// kOfStep: what was measured beside the step's products (KernelAttributes::Products). kAll: what comes next needs it.
+enum class SharedShare : uint8_t { kOfStep, kAll };
+
+struct LaunchOptions {
+  unsigned cluster = 1;  // blocks along x that can read one another's shared memory; more than 1 needs sm_90
+  GridRuns runs = GridRuns::kInAnyOrder;
+  SharedShare share = SharedShare::kOfStep;
+};
+
+template <class... Params>
+void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes, const char* name) {
+  allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
+}
+
+// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error.
+template <class Params>
+void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
+                const Params& params, const char* name, const LaunchOptions& options = {}) {
+  if (shared_bytes > 0) allow_shared(stream, kernel, shared_bytes, name);
+  cudaLaunchAttribute attributes[4]{};
+  cudaLaunchConfig_t config{};
+  const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+    attributes[config.numAttrs].id = id;
+    return attributes[config.numAttrs++].val;
+  };
+  if (stream.arch >= 90) {
+    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+    constexpr unsigned kBesideFewRows = 58, kAll = 100;  // percent
+    const bool few = stream.notes->products() == KernelAttributes::Products::kSequenceOrGemv;
+    if (shared_bytes == 0 && (few || options.share == SharedShare::kAll)) {
+      add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
+          options.share == SharedShare::kAll ? kAll : kBesideFewRows;
+    }
+  }
+  if (options.cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {options.cluster, 1, 1};
+  if (options.runs == GridRuns::kAtOnce) add(cudaLaunchAttributeCooperative).cooperative = 1;
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream.handle;
+  config.attrs = attributes;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, params), name);
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,42 @@
+// The kernels of an attention step: of few rows norms, rotation and storing are one, attention and the gate another,
+// whose blocks find their keys while the first one runs. All in one kernel gained nothing.
+#include "headrace/ops/attention_step.h"
+
+#include "headrace/ops/cuda/arch/vec8.cuh"
+#include "headrace/ops/cuda/attention/attention_shape.h"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_strict_cluster.h"
+#include "headrace/ops/cuda/norm/norm_rotary.h"
+#include "headrace/ops/cuda/ops.h"
+#include "headrace/ops/cuda/runtime/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+void prepare(const AttentionStepArgs& a, const OpContext& context) {
+  if (a.rotates() && a.stores() && norm_rotary_store(a.norm_rotary, a.store, context)) return;
+  if (a.rotates()) norm_rotary(a.norm_rotary, context);
+  if (a.stores()) store_kv(a.store, context);
+}
+
+bool attend_gated(const AttentionStepArgs& a, const OpContext& context) {
+  if (!is_vec8(a.gate)) return false;
+  const Gate gate{.data = a.gate.data(), .token_stride = a.gate.stride(0), .head_stride = a.gate.stride(1)};
+  const AttentionParams params = params_of(a.attention);
+  const AttentionShape shape = shape_of(a.attention, context);
+  note_cluster_decode_keys(params, shape, stream_of(context), a.attention.on_device->plans);
+  return paged_attention_gated(params, gate, shape, stream_of(context));
+}
+
+}  // namespace
+
+bool attention_step(const AttentionStepArgs& a, const OpContext& context) {
+  check(a);
+  if (a.attention.q.numel() == 0) return true;
+  prepare(a, context);
+  if (a.gate && attend_gated(a, context)) return true;
+  paged_attention(a.attention, context);
+  if (a.gate) pointwise(a.gate_of_rows(), context);
+  return true;
+}
+
+}  // namespace headrace::cuda

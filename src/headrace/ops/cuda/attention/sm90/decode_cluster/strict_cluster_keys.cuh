@@ -1,0 +1,139 @@
+// What the blocks of a cluster that attends in strict mode share out: rounds of tiles of keys, where keys lie and who
+// sees them.
+#pragma once
+#include "headrace/ops/cuda/attention/sm80/fmha_block.cuh"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_strict_cluster.h"
+#include "headrace/ops/cuda/attention/sm90/fmha_mask.cuh"
+
+namespace headrace::cuda {
+
+// Tiles [begin, end) of the list of tiles, one a block, of a group that ends at `group_end`.
+struct StrictRound {
+  int begin = 0, end = 0, group_end = 0;
+  __device__ int count() const { return end - begin; }
+  __device__ bool ends_group() const { return end == group_end; }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The rounds of one of the `parts` clusters that share out the groups of a row's keys: each `parts`th from `part` on.
+// Where clusters have a `share` of the list of tiles each, that is their only group.
+template <int kBlocks, int kGroupTiles>
+struct StrictRounds {
+  const KeyTiles& tiles;
+  int part, parts, share;
+  bool one_run;  // the list of tiles is
+
+  // The round that begins at list entry `begin`, which may be the end.
+  __device__ StrictRound at(int begin) const {
+    const int count = tiles.count;
+    if (begin >= count) return {count, count, count};
+    const int group_end = min(share > 0 ? begin + share : tiles.group_end(kGroupTiles, begin), count);
+    return {begin, min(begin + kBlocks, group_end), group_end};
+  }
+  // Where the group begins that is `groups` behind the one of list entry `i`.
+  __device__ int behind(int i, int groups) const {
+    if (one_run) return tiles.index_of((tiles.tile(i) / kGroupTiles + groups) * kGroupTiles);
+    for (; groups > 0 && i < tiles.count; --groups) i = tiles.group_end(kGroupTiles, i);
+    return i;
+  }
+  __device__ StrictRound first() const { return at(share > 0 ? part * share : part == 0 ? 0 : behind(0, part)); }
+  // Behind an empty round, too, there is an empty one: warps that work ahead of others ask for it.
+  __device__ StrictRound after(const StrictRound& round) const {
+    if (!round.ends_group()) return {round.end, min(round.end + kBlocks, round.group_end), round.group_end};
+    return at(share > 0 || round.count() == 0 ? tiles.count : behind(round.begin, parts));
+  }
+};
+
+// A block of a cluster, whose `rank` is its place in it.
+template <class S>
+struct StrictKeys : MmaBlock<S> {
+  using T = typename S::T;
+  int rank;
+  BlockKeys keys;
+  KeyTiles tiles;
+  KeyAxis::Row row[2];  // this thread's
+  PackedRows packed;
+  float to_log2;  // from scores as they are multiplied to powers of two
+  int pool_from = 0, pool_to = 0, whole_from = 0, whole_to = 0, seen_from = 0, seen_to = 0;
+  bool ranges = false;  // each row sees one range of positions, without gaps
+
+  __device__ bool has_tile(const StrictRound& round) const { return rank < round.count(); }
+  __device__ int token_of(int of) const { return packed.token(this->row0 + of); }
+  __device__ int head_of(int of) const { return this->kv_head * this->group + packed.head(this->row0 + of); }
+  __device__ int valid_rows() const { return min(S::kRows, this->rows - this->row0); }
+
+  // Positions that rows of the block read from the pool lie in [pool_from, pool_to); of those in [whole_from, whole_to)
+  // each is one, in tiles that hold cached keys. All rows see those in [seen_from, seen_to).
+  __device__ void find_ranges() {
+    const bool stored_new = this->p.k_new.data == nullptr && keys.fresh.end > keys.fresh.begin;
+    const bool cached = keys.cached.end > keys.cached.begin;
+    pool_from = cached ? keys.cached.begin : stored_new ? keys.fresh.begin : 0;
+    pool_to = stored_new ? max(keys.cached.end, keys.fresh.end) : cached ? keys.cached.end : 0;
+    const bool one = stored_new && keys.joined && (!cached || keys.fresh.begin <= keys.cached.end);
+    whole_from = pool_from, whole_to = one ? keys.fresh.end : keys.cached.end;
+    if (keys.hole.end > keys.hole.begin) whole_to = 0;
+    ranges = (this->p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) &&
+             this->bottom.first_new <= this->axis.ctx;
+    if (ranges) seen_from = this->bottom.first, seen_to = this->top.end;
+  }
+  // Eight positions that begin at a multiple of eight: they lie in one page. Pages are asked for long before.
+  struct Octet {
+    int at;
+    bool with_cached, whole;
+  };
+  __device__ Octet octet(int i, int within) const {
+    const int at = tiles.tile(i) * S::kKeys + within;
+    const bool with_cached = tiles.holds_cached(i);
+    return {at, with_cached, with_cached && at >= whole_from && at + 8 <= whole_to};
+  }
+  __device__ int page_of(const Octet& x) const {
+    if (pool_to <= pool_from) return 0;
+    const int near = min(max(x.at, pool_from), pool_to - 1);  // what is not read may have no page
+    return this->p.page_table[this->axis.page_row * this->p.table_stride + (near >> this->p.page_shift)];
+  }
+  __device__ const T* stored_key(const Octet& x, int page, int j, const PagedSide& pool) const {
+    const int slot = (x.at & (this->p.page_size - 1)) + j;
+    return static_cast<const T*>(pool.data) + page * pool.page_stride + this->kv_head * pool.head_stride +
+           slot * pool.slot_stride;
+  }
+  // Where key `j` of an octet lies on one side; null: no row of the block sees it.
+  __device__ const T* find_key(const Octet& x, int page, int j, const PagedSide& pool, const PagedSide& fresh) const {
+    const int at = x.at + j;
+    const bool is_new = keys.sees_fresh(at, at + 1, x.with_cached);
+    if (is_new && fresh.data != nullptr) {
+      const KeySpan& span = this->axis.span;
+      return static_cast<const T*>(fresh.data) + (int64_t{span.q_off} + at - span.phys0) * fresh.page_stride +
+             this->kv_head * fresh.head_stride;
+    }
+    return is_new || keys.sees_cached(at, at + 1, x.with_cached) ? stored_key(x, page, j, pool) : nullptr;
+  }
+  __device__ static void copy_or_clear(uint32_t to, const T* key, int d, int dim, const void* any) {
+    const bool valid = key != nullptr && d < dim;
+    copy16(to, valid ? static_cast<const void*>(key + d) : any, valid);
+  }
+
+  // Hides the scores of keys that a row does not see: of keys n * 8 + lane % 4 * 2 + j % 2, of the sixteen from
+  // `within` on of tile `i` of the list, with row `row[j / 2]`.
+  template <int kPerOctet>
+  __device__ void hide(int i, int within, float (&s)[2][kPerOctet]) const {
+    const int tile = tiles.tile(i), first = tile * S::kKeys + within + this->lane % 4 * 2;
+    if (tile * S::kKeys >= seen_from && (tile + 1) * S::kKeys <= seen_to) return;
+    const bool with_cached = tiles.holds_cached(i);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int j = 0; j < kPerOctet; ++j) {
+        const int at = first + n * 8 + j % 2;
+        const KeyAxis::Row& mine = row[j / 2];
+        const bool seen = ranges ? at >= mine.first && at < mine.end
+                                 : sees_position(this->p, this->axis, mine, keys.shift, at, with_cached);
+        if (!seen) s[n][j] = -INFINITY;
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace headrace::cuda

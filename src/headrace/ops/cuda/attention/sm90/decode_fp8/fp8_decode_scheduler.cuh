@@ -1,0 +1,125 @@
+// How the blocks of attention of few rows over codes get their pieces of work.
+#pragma once
+#include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_traits.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The pieces of a block, those of its share or of the queue, as the producer brings them to shared memory: number,
+// words and piece are asked for while others are worked on.
+template <class S>
+struct Fp8DecodePieces {
+  Fp8DecodeControl<S>& control;
+  const AttentionParams& p;
+  const WorkPlan& plan;
+  int lane;
+  unsigned at, end;           // the next piece; none from `end` on
+  unsigned units = 0;         // of the queue
+  int first = 0, second = 0;  // words of the next
+  PipelineState<Fp8DecodeControl<S>::kPieces> place{};
+
+  __device__ Fp8DecodePieces(Fp8DecodeControl<S>& of_block, const AttentionParams& params, const WorkPlan& work_plan,
+                             int of_lane)
+      : control(of_block), p(params), plan(work_plan), lane(of_lane) {
+    if (is_queue()) {
+      units = *plan.units, at = blockIdx.x, end = units * static_cast<unsigned>(p.kv_heads);
+    } else {
+      const uint2 share = plan.shares[blockIdx.x];
+      at = share.x, end = share.y + 1;
+    }
+  }
+  // When the kernel ahead has ended: it may have the same queue. The number is lane 0's until ask_words().
+  __device__ void ask_number() {
+    if (!is_queue()) {
+      ++at;
+    } else if (lane == 0) {
+      at = gridDim.x + atomicAdd(&plan.queue[0], 1u);
+    }
+  }
+  // Long pieces of the queue come first.
+  __device__ void ask_words() {
+    at = __shfl_sync(0xffffffffu, at, 0);
+    if (at >= end) return;
+    const int* from = reinterpret_cast<const int*>(plan.works + (is_queue() ? units - 1 - at / kv_heads() : at));
+    first = from[lane];
+    if (lane + 32 < Work::kWords) second = from[lane + 32];
+  }
+  // What was asked for; its request is -1 where there is none.
+  __device__ void publish() {
+    barrier_wait(shared_address(&control.work_empty[place.stage]), place.phase ^ 1);
+    Work& to = control.work[place.stage];
+    int* words = reinterpret_cast<int*>(&to);
+    words[lane] = first;
+    if (lane + 32 < Work::kWords) words[lane + 32] = second;
+    __syncwarp();
+    if (lane == 0) complete(to);
+    barrier_arrive(shared_address(&control.work_full[place.stage]));
+    place.next();
+  }
+  // By one thread, when all is done.
+  __device__ void leave() const {
+    if (is_queue() && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1)
+      plan.queue[0] = 0;  // for the next call
+  }
+
+ private:
+  __device__ void complete(Work& work) const {
+    if (at >= end) work.request = -1;
+    if (!is_queue()) return;
+    work.kv_head = static_cast<int>(at % kv_heads());
+    if (work.slot >= 0) work.slot += work.kv_head * plan.max_parts;
+  }
+  __device__ unsigned kv_heads() const { return static_cast<unsigned>(p.kv_heads); }
+  __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }
+};
+
+// Where the sums of a piece's tiles are cut: in strict mode, whose groups of keys are added up in order.
+struct Fp8DecodeCuts {
+  const KeyTiles& tiles;
+  int group, next;  // in tiles; the first of the group behind
+
+  __device__ Fp8DecodeCuts(const AttentionCall& call, const Work& work)
+      : tiles(work.tiles),
+        group(call.determinism == Determinism::kStrict ? call.plan.group_tiles : 0),
+        next(group > 0 ? tiles.group_end(group, work.begin) : work.end) {}
+  // Whether tile `i`, of the piece's one after the other, is the first of another group.
+  __device__ bool pass(int i) {
+    if (i != next) return false;
+    next = tiles.group_end(group, i);
+    return true;
+  }
+};
+
+// The same pieces as another warp, or the same, goes through them.
+template <class S>
+struct Fp8DecodePiece {
+  Fp8DecodeControl<S>& control;
+  PipelineState<Fp8DecodeControl<S>::kPieces> place{};
+
+  // Waits until the piece is known.
+  __device__ const Work& work() const { return known(place); }
+  __device__ const Work& behind() const { return known(place_behind()); }
+  __device__ int stage_behind() const { return place_behind().stage; }
+  // Called by all lanes of all warps that work on it, which are done with the piece.
+  __device__ void leave() {
+    barrier_arrive(shared_address(&control.work_empty[place.stage]));
+    pass();
+  }
+  __device__ void pass() { place.next(); }
+
+ private:
+  __device__ PipelineState<Fp8DecodeControl<S>::kPieces> place_behind() const {
+    PipelineState<Fp8DecodeControl<S>::kPieces> after = place;
+    after.next();
+    return after;
+  }
+  __device__ const Work& known(const PipelineState<Fp8DecodeControl<S>::kPieces>& at) const {
+    barrier_wait(shared_address(&control.work_full[at.stage]), at.phase);
+    return control.work[at.stage];
+  }
+};
+
+#endif
+
+}  // namespace headrace::cuda

@@ -1,0 +1,343 @@
+// Which calls the Hopper kernels take, and what they are launched with.
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+
+#include "headrace/batch/attention_plan_cache.h"
+#include "headrace/core/error.h"
+#include "headrace/ops/cuda/arch/tensor_map.h"
+#include "headrace/ops/cuda/attention/sm90/fmha.h"
+#include "headrace/ops/cuda/attention/sm90/kv_heads_per_tile.h"
+#include "headrace/ops/cuda/attention/sm90/kv_tensor_maps.h"
+#include "headrace/ops/cuda/runtime/stream.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
+
+// A copy needs a base and strides of 16 bytes.
+bool copies(const PagedSide& side, DType type) {
+  const int64_t each = 16 / size_of(type);
+  return side.data != nullptr && side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 &&
+         side.page_stride % each == 0 && side.head_stride % each == 0 && side.slot_stride % each == 0;
+}
+
+bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
+
+}  // namespace
+
+bool fits_sm90(const AttentionParams& p, const Stream& stream) {
+  if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
+  const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
+  if (!copies(p.k, held) || !copies(p.v, held)) return false;
+  if (p.k_new.data != nullptr && (!copies(p.k_new, p.q_type) || !copies(p.v_new, p.q_type))) return false;
+  const bool rows = reinterpret_cast<uintptr_t>(p.q) % 16 == 0 && p.q_token_stride % 8 == 0 && p.q_head_stride % 8 == 0;
+  const bool out =
+      reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && p.out_token_stride % 8 == 0 && p.out_head_stride % 8 == 0;
+  return rows && out && p.page_size >= kLeastPage && p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 &&
+         std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
+}
+
+namespace {
+
+// Of which a box is `box`; `strides`: in elements, of all dimensions but the first, whose elements are neighbours.
+template <size_t kRank>
+struct MapShape {
+  std::array<cuuint64_t, kRank> sizes;
+  std::array<int64_t, kRank - 1> strides;
+  std::array<cuuint32_t, kRank> box;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+};
+
+template <size_t kRank>
+CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapShape<kRank>& shape) {
+  const bool codes = holds_codes(p);
+  std::array<cuuint64_t, kRank - 1> strides;
+  for (size_t i = 0; i + 1 < kRank; ++i) strides[i] = static_cast<cuuint64_t>(shape.strides[i] * size_of(side.type));
+  std::array<cuuint32_t, kRank> steps;
+  steps.fill(1);
+  CUtensorMap map{};
+  const CUresult status =
+      tensor_map_encoder()(&map,
+                           codes                      ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                           : p.q_type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                           kRank, const_cast<void*>(side.data), shape.sizes.data(), strides.data(), shape.box.data(),
+                           steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  HR_REQUIRE(status == CUDA_SUCCESS, ErrorCode::kCuda, "cuda paged_attention: no tensor map for a pool of ", side.pages,
+             " pages of ", p.page_size, " slots of ", shape.sizes[0], ": driver error ", static_cast<int>(status));
+  return map;
+}
+
+cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuuint32_t>(std::min(p.page_size, keys)); }
+
+}  // namespace
+
+namespace {
+
+// Boxes of `columns` elements by as many slots of a page as a tile of `keys` keys takes.
+CUtensorMap box_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys, int columns,
+                       CUtensorMapSwizzle swizzle) {
+  return encoded<4>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(p.page_size),
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, side.head_stride, side.page_stride},
+                     .box = {static_cast<cuuint32_t>(columns), box_rows(p, keys), 1, 1},
+                     .swizzle = swizzle});
+}
+
+}  // namespace
+
+CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
+  if (holds_codes(p)) return box_map_of(p, side, dim, keys, kernel_dim, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return box_map_of(p, side, dim, keys, columns,
+                    columns == 16   ? CU_TENSOR_MAP_SWIZZLE_32B
+                    : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                    : CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys) {
+  const bool whole = dim % 64 == 0 && p.page_size >= keys;
+  const auto columns = static_cast<cuuint32_t>(whole ? dim / 64 : 1);
+  return encoded<5>(p, side,
+                    {.sizes = {static_cast<cuuint64_t>(whole ? 64 : dim), static_cast<cuuint64_t>(p.page_size), columns,
+                               static_cast<cuuint64_t>(p.kv_heads), static_cast<cuuint64_t>(side.pages)},
+                     .strides = {side.slot_stride, 64, side.head_stride, side.page_stride},
+                     .box = {64, box_rows(p, keys), columns, 1, 1}});
+}
+
+namespace {
+
+// Takes memory from the front of the stream's scratch.
+class Scratch {
+ public:
+  explicit Scratch(const Stream& stream)
+      : at_(static_cast<char*>(stream.scratch)), left_(static_cast<int64_t>(stream.scratch_bytes)) {}
+  int64_t left() const { return left_; }
+  template <class T>
+  T* take(int64_t count) {
+    const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    HR_REQUIRE(bytes <= left_, ErrorCode::kInternal, "cuda paged_attention: scratch memory ends ", bytes - left_,
+               " bytes early");
+    T* taken = reinterpret_cast<T*>(at_);
+    at_ += bytes, left_ -= bytes;
+    return taken;
+  }
+
+ private:
+  char* at_;
+  int64_t left_;
+};
+
+int64_t tiles_at_most(const AttentionParams& p, int rows) {
+  return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + std::min(p.requests, p.tokens);
+}
+
+// The plan's arrays, one behind the other.
+class PlanMemory {
+ public:
+  explicit PlanMemory(const AttentionCall& call) {
+    const int64_t tiles = tiles_at_most(call.p, call.rows);
+    const bool shares = call.plan.sharing == WorkPlan::Sharing::kShares;
+    works_ = place(shares ? tiles * call.p.kv_heads + call.blocks : tiles * call.plan.max_parts, kWorkBytes);
+    shares_ = place(shares ? call.blocks : 0, sizeof(uint2));
+    entries_ = place(call.plan.entry_count, sizeof(JoinEntry));
+    units_ = place(1, sizeof(uint32_t));
+  }
+  int64_t bytes() const { return bytes_; }
+  void set(WorkPlan& plan, void* memory) const {
+    char* at = static_cast<char*>(memory);
+    plan.works = reinterpret_cast<Work*>(at + works_);
+    plan.shares = reinterpret_cast<uint2*>(at + shares_);
+    plan.entries = reinterpret_cast<JoinEntry*>(at + entries_);
+    plan.units = reinterpret_cast<uint32_t*>(at + units_);
+  }
+
+ private:
+  int64_t place(int64_t count, int64_t size) {
+    const int64_t at = bytes_;
+    bytes_ += (count * size + 15) / 16 * 16;
+    return at;
+  }
+  int64_t works_, shares_, entries_, units_, bytes_ = 0;
+};
+
+int64_t slot_bytes(const AttentionParams& p, const WorkPlan& plan) {
+  return int64_t{plan.slot_rows} * (p.v_head_dim + 2) * int64_t{sizeof(float)};
+}
+
+void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int64_t slots) {
+  plan.states = scratch.take<float2>(slots * plan.slot_rows);
+  plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
+}
+
+// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave, and for a
+// plan that layers share.
+bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const int64_t tiles = tiles_at_most(call.p, call.rows), pieces = tiles * call.p.kv_heads;
+  const int64_t plan_bytes = tiles * parts * kWorkBytes + pieces * int64_t{sizeof(JoinEntry)} + 4096;
+  if (plan_bytes > AttentionPlanCache::kMostBytes) return false;
+  if (places * parts * slot_bytes(call.p, plan) + plan_bytes > scratch.left()) return false;
+  plan.max_parts = static_cast<int>(parts);
+  plan.entry_count = static_cast<int>(pieces);
+  take_slots(call.p, plan, scratch, places * parts);
+  return true;
+}
+
+// A long context beside a prompt: one block a kv head would still be at it when all others are done.
+void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& scratch) {
+  WorkPlan& plan = call.plan;
+  const WorkPlan uncut = plan;
+  if (plan.group_tiles == 0) plan.group_tiles = kSm90GroupKeys / call.keys;
+  plan.piece_tiles = plan.group_tiles;
+  plan.slot_rows = kCutRows;
+  plan.cuts = WorkPlan::Cuts::kLongFewRows;
+  const int group_keys = plan.group_tiles * call.keys;
+  const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
+  if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
+}
+
+// Memory for what groups leave, and where there is none, whole rows.
+void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  plan.piece_tiles = planned.group_keys / planned.keys;
+  plan.long_tiles = planned.long_group_keys / planned.keys;
+  plan.group_tiles = std::max(plan.piece_tiles, plan.long_tiles);
+  call.many_groups = planned.many_groups;
+  if (planned.fp8_decode_resident == 0)
+    plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
+  if (planned.groups < 2) return;
+  const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
+  plan.finer_end = planned.finer_end && place_parts(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);
+  if (!plan.finer_end) place_parts(call, planned.groups + 1, places, scratch);
+}
+
+// kv heads that the queue takes side by side: all, but of long prompts.
+int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, const Stream& stream) {
+  const AttentionParams& p = call.p;
+  if (shape.max_rows <= 64 || call.plan.both_ends) return p.kv_heads;
+  const int64_t key_bytes = int64_t{p.head_dim + p.v_head_dim} * static_cast<int64_t>(size_of(p.key_type));
+  return heads_together(
+      {.kv_heads = p.kv_heads, .bytes = shape.seen_keys * key_bytes, .row_tiles = sm90_tiles(shape, call.rows)},
+      stream.num_sms);
+}
+
+void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShape& shape, const Stream& stream) {
+  WorkPlan& plan = call.plan;
+  plan.queue = stream.counters;
+  call.fp8_decode_resident = planned.fp8_decode_resident, call.determinism = shape.determinism;
+  const int resident = planned.fp8_decode_resident > 0 ? planned.fp8_decode_resident : planned.crowded ? 2 : 1;
+  call.blocks = resident * stream.num_sms;
+  call.rows = planned.rows, call.keys = planned.keys;
+  plan.slot_rows = std::min(call.rows, shape.max_rows);
+  plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
+  plan.teams = planned.teams, plan.value_parts = planned.value_parts;
+}
+
+// Sets the plan but for what lies in its memory.
+void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+               Scratch& scratch) {
+  const AttentionParams& p = call.p;
+  WorkPlan& plan = call.plan;
+  Sm90Task task{.shape = shape,
+                .pool = holds_codes(p) ? PoolElements::kCodes : PoolElements::kFloats,
+                .kernel_dim = kernel_dim,
+                .kv_heads = p.kv_heads,
+                .capped = p.cap > 0};
+  Sm90Plan planned = plan_sm90(task, stream.num_sms);
+  take_plan(call, planned, shape, stream);
+  if (planned.sharing == Sm90Plan::Sharing::kGroups) share_by_groups(call, planned, scratch);
+  if (planned.needs_room && plan.max_parts == 1) {
+    task.room_for_parts = false;
+    planned = plan_sm90(task, stream.num_sms);
+    plan.group_tiles = plan.piece_tiles = plan.long_tiles = 0;
+    take_plan(call, planned, shape, stream);
+  }
+  if (planned.sharing == Sm90Plan::Sharing::kShares) {
+    plan.sharing = WorkPlan::Sharing::kShares;
+    plan.entry_count = call.blocks;
+    take_slots(p, plan, scratch, int64_t{2} * call.blocks);
+  }
+  plan.heads_together = heads_side_by_side(call, shape, stream);
+  if (planned.cuts_long_rows && plan.max_parts == 1) cut_long_rows(call, shape, scratch);
+}
+
+KVMaps maps_of(const AttentionCall& call, int dim) {
+  const AttentionParams& p = call.p;
+  const auto of = [&](const PagedSide& side, int of_head) {
+    if (call.fp8_decode_resident == 0) return map_of(p, side, of_head, dim, call.keys);
+    return box_map_of(p, side, of_head, call.keys, 128, CU_TENSOR_MAP_SWIZZLE_128B);
+  };
+  return {.k = of(p.k, p.head_dim), .v = of(p.v, p.v_head_dim)};
+}
+
+// All that the pieces of work depend on besides the batch's spans.
+AttentionPlanCache::Key key_of(const AttentionCall& call) {
+  const AttentionParams& p = call.p;
+  return {call.rows,
+          call.keys,
+          call.blocks,
+          static_cast<int32_t>(call.plan.sharing),
+          call.plan.piece_tiles,
+          call.plan.max_parts,
+          p.heads,
+          p.kv_heads,
+          p.window,
+          static_cast<int32_t>(p.type),
+          (p.encoder ? 1 : 0) + (p.k_new.data == nullptr ? 2 : 0),
+          static_cast<int32_t>(call.plan.cuts)};
+}
+
+// The pieces of work: those that an earlier layer left, or new ones.
+void plan_pieces(AttentionCall& call, AttentionPlanCache* plans, const Stream& stream, Scratch& scratch) {
+  const PlanMemory memory(call);
+  AttentionPlanCache::Place place;
+  if (plans != nullptr) place = plans->find(key_of(call), memory.bytes());
+  if (place.memory == nullptr) place.memory = scratch.take<char>(memory.bytes());
+  memory.set(call.plan, place.memory);
+  if (place.state == AttentionPlanCache::State::kNew) return plan_attention_sm90(call, stream);
+  call.plan.stands = true;
+}
+
+template <class T, PoolElements kPool>
+void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
+  if (call.fp8_decode_resident > 0) return (dim <= 128 ? fp8_decode<T, 128> : fp8_decode<T, 256>)(call, stream);
+  const auto tall = dim == 64    ? fmha_prefill<T, 64, kPool>
+                    : dim == 128 ? fmha_prefill<T, 128, kPool>
+                                 : fmha_prefill<T, 256, kPool>;
+  const auto few = dim == 64    ? fmha_decode<T, 64, kPool>
+                   : dim == 128 ? fmha_decode<T, 128, kPool>
+                                : fmha_decode<T, 256, kPool>;
+  (max_rows > 64 ? tall : few)(call, stream);
+}
+
+}  // namespace
+
+bool fmha_sm90(const AttentionParams& p, const AttentionShape& shape, AttentionPlanCache* plans, const Stream& stream) {
+  if (!fits_sm90(p, stream)) return false;
+  const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
+  Scratch scratch(stream);
+  AttentionCall call{.p = p};
+  share_out(call, shape, dim, stream, scratch);
+  call.maps = maps_of(call, dim);
+  plan_pieces(call, plans, stream, scratch);
+  const bool bf16 = p.q_type == DType::kBF16;
+  if (holds_codes(p)) {
+    (bf16 ? attend_in<__nv_bfloat16, PoolElements::kCodes>
+          : attend_in<__half, PoolElements::kCodes>)(call, dim, shape.max_rows, stream);
+  } else {
+    (bf16 ? attend_in<__nv_bfloat16, PoolElements::kFloats>
+          : attend_in<__half, PoolElements::kFloats>)(call, dim, shape.max_rows, stream);
+  }
+  if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
+  return true;
+}
+
+}  // namespace headrace::cuda

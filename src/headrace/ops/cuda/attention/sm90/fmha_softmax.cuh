@@ -1,0 +1,165 @@
+// The softmax of a warpgroup's rows, a tile of scores after another. Source: Milakov & Gimelshein 2018, online softmax.
+#pragma once
+#include <cmath>
+
+#include "headrace/ops/cuda/arch/wgmma_mma.cuh"
+#include "headrace/ops/cuda/attention/common/conditional_rescaling.cuh"
+#include "headrace/ops/cuda/attention/sm90/row_factors.cuh"
+
+namespace headrace::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// One step, of a thread's two rows: what earlier values are to be multiplied by, and what the exponents are less.
+struct Softening {
+  float keep[2], base[2];
+};
+
+// What a tile's weights, which are multiplied by 2^kLift, are found with. Four chains for the largest of both rows: one
+// after the other they would wait for each result.
+template <int kLift = 0, int kTiles, class Factors>
+__device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], const Factors& to_log2) {
+  float top[2][2] = {{largest[0], -INFINITY}, {largest[1], -INFINITY}};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half][n % 2] = fmaxf(top[half][n % 2], fmaxf(s[n][half * 2], s[n][half * 2 + 1]));
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) top[half][0] = fmaxf(top[half][0], top[half][1]);
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half][0] = fmaxf(top[half][0], __shfl_xor_sync(0xffffffffu, top[half][0], step));
+    }
+  }
+  Softening x;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    x.keep[half] = conditional_rescaling(top[half][0], largest[half], x.base[half], factor_of(to_log2, half));
+    if constexpr (kLift != 0) x.base[half] -= kLift;
+  }
+  return x;
+}
+
+// Scores of row `half` to weights in place, with exponents less `base`. Returns their sum.
+template <int kTiles>
+__device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float to_log2) {
+  float added[2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& weight = s[n][half * 2 + j];
+      weight = exp2_fast(fmaf(weight, to_log2, -base));
+      added[j] = n == 0 ? weight : __fadd_rn(added[j], weight);
+    }
+  }
+  return __fadd_rn(added[0], added[1]);
+}
+
+// The same, and their sum added to the row's.
+template <int kTiles, class Factors>
+__device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, const Factors& to_log2,
+                              float (&sum)[2]) {
+  const float added = weigh(s, half, x.base[half], factor_of(to_log2, half));
+  sum[half] = fmaf(sum[half], x.keep[half], added);
+}
+
+// Weights as a product with values takes them.
+template <class T, int kTiles>
+__device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles / 2; ++n) {
+    w[n][0] = pack2<T>(s[2 * n][0], s[2 * n][1]);
+    w[n][1] = pack2<T>(s[2 * n][2], s[2 * n][3]);
+    w[n][2] = pack2<T>(s[2 * n + 1][0], s[2 * n + 1][1]);
+    w[n][3] = pack2<T>(s[2 * n + 1][2], s[2 * n + 1][3]);
+  }
+}
+
+// weigh() and pack() of row `half` in one, and the scores stay.
+template <class T, int kTiles>
+__device__ inline float weigh_packed(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4], int half, float base,
+                                     float to_log2) {
+  float added[2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    float weight[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      weight[j] = exp2_fast(fmaf(s[n][half * 2 + j], to_log2, -base));
+      added[j] = n == 0 ? weight[j] : __fadd_rn(added[j], weight[j]);
+    }
+    w[n / 2][n % 2 * 2 + half] = pack2<T>(weight[0], weight[1]);
+  }
+  return __fadd_rn(added[0], added[1]);
+}
+
+template <int kTiles>
+__device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
+  if (!__any_sync(0xffffffffu, x.keep[0] != 1 || x.keep[1] != 1)) return;
+#pragma unroll
+  for (int d = 0; d < kTiles; ++d) {
+    o[d][0] *= x.keep[0], o[d][1] *= x.keep[0], o[d][2] *= x.keep[1], o[d][3] *= x.keep[1];
+  }
+}
+
+// A lane's weights of a tile that add up to less than this were all below 2^kSlack, so that conditional_rescaling()
+// would have left what their exponents are less. Half of that: here exponents are rounded otherwise than it rounds.
+constexpr float kSurelyStays = 0x1p7f;
+static_assert(kSlack == 8);
+// Where what exponents are less is larger, they may be rounded by as much as that half.
+constexpr float kMostGuessed = 0x1p20f;
+
+// Whether the sums of all rows of a warp say so. Weights are multiplied by 2^kLift.
+template <int kLift>
+__device__ inline bool surely_stay(const float (&added)[2]) {
+  constexpr float kLess = kSurelyStays * (1 << kLift);
+  return !__any_sync(0xffffffffu, !(added[0] < kLess) || !(added[1] < kLess));
+}
+
+// What a tile's exponents are less unless it has a score far above those before. With -INFINITY every weight is
+// infinite or NaN, and the sums say nothing: of rows that saw no key yet, and of scores too large.
+template <int kLift>
+__device__ inline float guess_base(float largest, float to_log2) {
+  const float base = __fmul_rn(largest, to_log2);
+  return fabsf(base) < kMostGuessed ? base - kLift : -INFINITY;
+}
+
+// Of the four lanes that share a row.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// A lane's weights of a tile that add up to more than this raise what their row's exponents are less.
+constexpr float kMostAdded = 4096;
+// A row's that add up to more than this in a tile cannot be followed: the power of two that they would be divided by is
+// no normal float any more soon after.
+constexpr float kMostFollowed = 0x1p100f;
+
+// After weigh(): where a row's weights are large, what its exponents are less rises by as much, and all that was added
+// up so far is divided by it. Weights too large for that make the row's sum NaN, and it is done again by itself.
+template <int kTiles, int kValues, class Factors>
+__device__ inline void raise(float (&s)[kTiles][4], float (&o)[kValues][4], float (&largest)[2], float (&sum)[2],
+                             float (&added)[2], const Factors& to_log2) {
+  Softening x;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float total = quad_sum(added[half]), before = largest[half];
+    if (total > kMostAdded) largest[half] = before + __fdividef(__log2f(total), factor_of(to_log2, half));
+    x.keep[half] = exp2_fast((before - largest[half]) * factor_of(to_log2, half));
+    added[half] = total > kMostFollowed ? NAN : added[half] * x.keep[half];
+    sum[half] *= x.keep[half];
+  }
+  scale(s, x);
+  scale(o, x);
+}
+
+#endif
+
+}  // namespace headrace::cuda

@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/ops/cuda/arch/pdl.cuh"
+#include "headrace/ops/cuda/arch/vec8.cuh"
+#include "headrace/ops/cuda/attention/common/fp8.cuh"
+#include "headrace/ops/cuda/ops.h"
+
+namespace headrace::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// One side of the pool: [pages, heads, page_size, dim].
+struct PoolSide {
+  void* data;
+  DType type;
+  int64_t page_stride, head_stride, slot_stride, dim;
+  float scale;  // of FP8
+
+  PoolSide(const TensorView& x, float scale_of_codes)
+      : data(x.data()),
+        type(x.dtype()),
+        page_stride(x.stride(0)),
+        head_stride(x.stride(1)),
+        slot_stride(x.stride(2)),
+        dim(x.dim(3)),
+        scale(scale_of_codes) {}
+  __device__ int64_t at(int64_t slot, int64_t page_size, int64_t head) const {
+    return slot / page_size * page_stride + head * head_stride + slot % page_size * slot_stride;
+  }
+  __device__ void set(int64_t i, float x) const {
+    if (type == DType::kE4M3) {
+      static_cast<uint8_t*>(data)[i] = float_to_e4m3(x, scale);
+    } else {
+      store(data, type, i, x);
+    }
+  }
+};
+
+struct Params {
+  Rows k, v;
+  PoolSide to_k, to_v;
+  const int64_t* slots;
+  int64_t page_size, heads;
+};
+
+// A block for a token: its keys, then its values.
+__global__ void __launch_bounds__(kThreads) store_rows(const __grid_constant__ Params p) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t token = blockIdx.x, slot = p.slots[token];
+  if (slot == kDoNotStore) return;
+  for (int side = 0; side < 2; ++side) {
+    const Rows& from = side == 0 ? p.k : p.v;
+    const PoolSide& to = side == 0 ? p.to_k : p.to_v;
+    for (int64_t i = threadIdx.x; i < p.heads * to.dim; i += kThreads) {
+      const int64_t head = i / to.dim, d = i % to.dim;
+      to.set(to.at(slot, p.page_size, head) + d, from.get(token, head, d));
+    }
+  }
+}
+
+template <class T>
+__device__ inline void store_vec8(const Vec8<T>& piece, const PoolSide& to, int64_t at) {
+  if (to.type != DType::kE4M3) return piece.store(static_cast<T*>(to.data) + at);
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = floats_to_e4m3(piece.v[2 * i], piece.v[2 * i + 1], to.scale);
+  *reinterpret_cast<uint2*>(static_cast<uint8_t*>(to.data) + at) = {pairs[0] | pairs[1] << 16,
+                                                                    pairs[2] | pairs[3] << 16};
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) store_pieces(const __grid_constant__ Params p) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int64_t token = blockIdx.x, slot = p.slots[token];
+  if (slot == kDoNotStore) return;
+  const int64_t k_pieces = p.heads * p.to_k.dim / kVec8, all = k_pieces + p.heads * p.to_v.dim / kVec8;
+  for (int64_t i = threadIdx.x; i < all; i += kThreads) {
+    const bool of_k = i < k_pieces;
+    const Rows& from = of_k ? p.k : p.v;
+    const PoolSide& to = of_k ? p.to_k : p.to_v;
+    const int64_t at = (of_k ? i : i - k_pieces) * kVec8, head = at / to.dim, d = at % to.dim;
+    store_vec8(Vec8<T>::load(row_of<T>(from, token, head) + d), to, to.at(slot, p.page_size, head) + d);
+  }
+}
+
+}  // namespace
+
+void store_kv(const StoreKVArgs& a, const OpContext& context) {
+  check(a);
+  if (a.k.numel() == 0) return;
+  const Stream& stream = stream_of(context);
+  const Params p{.k = Rows(a.k),
+                 .v = Rows(a.v),
+                 .to_k = PoolSide(a.kv.k, a.kv.k_scale),
+                 .to_v = PoolSide(a.kv.v, a.kv.v_scale),
+                 .slots = static_cast<const int64_t*>(a.slots.data()),
+                 .page_size = a.kv.page_size(),
+                 .heads = a.k.dim(1)};
+  const DType type = a.k.dtype();
+  const auto fits = [type](const TensorView& x) {
+    return (x.dtype() == type || x.dtype() == DType::kE4M3) && is_vec8(x);
+  };
+  const dim3 grid(static_cast<unsigned>(a.k.dim(0)));
+  if (!fits(a.k) || !fits(a.v) || !fits(a.kv.k) || !fits(a.kv.v)) {
+    return launch_pdl(stream, store_rows, grid, dim3(kThreads), 0, p, "store_kv");
+  }
+  for_type(type, [&]<class T>(T) { launch_pdl(stream, store_pieces<T>, grid, dim3(kThreads), 0, p, "store_kv"); });
+}
+
+}  // namespace headrace::cuda

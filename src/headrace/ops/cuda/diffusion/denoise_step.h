@@ -1,0 +1,9 @@
+// The CUDA module's denoise_step.
+#pragma once
+#include "headrace/ops/denoise_step.h"
+
+namespace headrace::cuda {
+
+void denoise_step(const DenoiseStepArgs& args, const OpContext& context);
+
+}  // namespace headrace::cuda

@@ -1,0 +1,76 @@
+// What the kernels of the gated delta rule share: their parameters, and which of them runs.
+#pragma once
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/ops/cuda/arch/element.cuh"
+#include "headrace/ops/cuda/ops.h"
+#include "headrace/ops/cuda/runtime/stream.h"
+
+namespace headrace::cuda {
+
+struct GDNParams {
+  Rows qkv, a, b, out;
+  const float *a_log, *dt_bias;
+  float* state;
+  int64_t slot_stride, head_stride, row_stride;
+  int k_heads, v_heads, dk, dv, requests, snapshots;
+  int min_len, max_len;  // requests with fewer or more tokens are another kernel's
+  DeviceMetadata batch;
+
+  __device__ bool has(const KeySpan& span) const {
+    return span.q_len > 0 && span.q_len >= min_len && span.q_len <= max_len;
+  }
+  __device__ float* state_of(int slot, int head) const {
+    return slot == kNoState ? nullptr : state + slot * slot_stride + head * head_stride;
+  }
+  // The first snapshot of `request` or of one after it: they are sorted.
+  __device__ int first_snapshot(int request) const {
+    int low = 0, high = snapshots;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (batch.snapshots[middle].request < request) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+inline GDNParams params_of(const GatedDeltaRuleArgs& a) {
+  return {.qkv = Rows(a.qkv),
+          .a = Rows(a.a),
+          .b = Rows(a.b),
+          .out = Rows(a.out),
+          .a_log = static_cast<const float*>(a.a_log.data()),
+          .dt_bias = static_cast<const float*>(a.dt_bias.data()),
+          .state = static_cast<float*>(a.state.data()),
+          .slot_stride = a.state.stride(0),
+          .head_stride = a.state.stride(1),
+          .row_stride = a.state.stride(2),
+          .k_heads = a.num_k_heads,
+          .v_heads = static_cast<int>(a.num_v_heads()),
+          .dk = static_cast<int>(a.head_k_dim()),
+          .dv = static_cast<int>(a.head_v_dim()),
+          .requests = static_cast<int>(a.spans.size()),
+          .snapshots = static_cast<int>(a.snapshots.size()),
+          .min_len = 0,
+          .max_len = INT32_MAX,
+          .batch = *a.on_device};
+}
+
+// Token by token, any sizes: gated_delta_rule.cu.
+void gdn_simple(const GDNParams& params, cudaStream_t stream);
+
+// Token by token, heads of 128 x 128, one float dtype for qkv, a and b: gdn_recurrence.cu. `tokens` are all of qkv,
+// `long_requests` those that params.has() at most.
+bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
+void gdn_recurrence(const GDNParams& params, int64_t tokens, int long_requests, const Stream& stream);
+// The same bits for the same calls, made for requests of few tokens: gdn_recurrent_few_tokens.cu.
+void gdn_recurrent_few_tokens(const GDNParams& params, cudaStream_t stream);
+
+// Chunks of 64 tokens on the tensor cores, bfloat16, heads of 128 x 128, sm_90a: gdn_chunk_sm90.cu.
+bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream);
+void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& params, const Stream& stream);
+
+}  // namespace headrace::cuda

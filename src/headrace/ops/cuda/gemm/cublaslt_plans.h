@@ -1,0 +1,50 @@
+// cuBLASLt's handle and what it chose for each shape.
+#pragma once
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "headrace/ops/fused_linear.h"
+
+namespace headrace::cuda {
+
+struct Destroy {
+  void operator()(cublasLtMatrixLayout_t layout) const noexcept;
+  void operator()(cublasLtMatmulDesc_t descriptor) const noexcept;
+};
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
+using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
+
+// Of one stream. Not thread-safe but for handle(). The library takes some 90 ms to choose its first kernel.
+class CublasLtPlans {
+ public:
+  struct Plan {
+    Descriptor descriptor;
+    Layout weight, x, residual, y;
+    cublasLtMatmulAlgo_t algorithm{};
+    bool built = false;  // whether the library has a kernel for it
+  };
+  using Key = std::array<int64_t, 12>;  // all that the choice depends on
+
+  explicit CublasLtPlans(int32_t device) : device_(device) {}
+  CublasLtPlans(const CublasLtPlans&) = delete;
+  CublasLtPlans& operator=(const CublasLtPlans&) = delete;
+  ~CublasLtPlans();
+
+  // Starts the library, or waits for the thread that does. Thread-safe. Error kOutOfMemory, kUnsupported; the next call
+  // then tries again.
+  cublasLtHandle_t handle();
+  // For one product; valid as long as this object.
+  const Plan& plan(const FusedLinearArgs& args);
+
+ private:
+  int32_t device_;
+  std::once_flag started_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace headrace::cuda

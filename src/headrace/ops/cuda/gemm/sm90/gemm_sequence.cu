@@ -1,0 +1,389 @@
+// A chain of products of at most 8 rows as one kernel, bound by the bytes of all of its weights.
+//
+// A block to each multiprocessor, an equal share of every product's rows to each block. Two warpgroups multiply, every
+// other slice of the sum each. A warp for each of them brings the weights of all steps through a ring of shared memory,
+// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written. They
+// hand it over as values that say by themselves that they are there, where they can (gemm_sequence_exchange.h).
+//
+// Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
+// of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
+// products of chunks with one another the eight that belong together count, and the rest is done in vain: the tensor
+// cores have time for that, and a warp needs next to no instructions. The sums of eight chunks by two warpgroups are
+// the sixteen parts of gemm_common.cuh, so a row's bits are strict mode's.
+#include "headrace/ops/cuda/arch/pdl.cuh"
+#include "headrace/ops/cuda/arch/tensor_map.h"
+#include "headrace/ops/cuda/gemm/gemm.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_input.cuh"
+
+namespace headrace::cuda {
+namespace {
+
+using namespace chain;  // NOLINT: the kernel's own names
+
+// kColumns: rows of x in a product, those that are not there are zeros.
+template <class T, int kColumns>
+struct Multiplier {
+  using Sums = float[kColumns][4];
+  static constexpr int kPartFloats = GemmSequencePlan::part_floats(kColumns);
+  Steps& p;
+  const Shared shared;
+  const int team;
+  Ring ring{p, shared, team};
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
+  Input<T, kColumns> input{p, shared, team, warp, lane};
+  Meeting meeting{p.barrier};
+
+  static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+  // A slot for each tile. While one is multiplied, the next is waited for; straight on, since the compiler lets
+  // products of so many sums go on beside other instructions only so.
+  template <int kTiles>
+  __device__ void multiply_slice(Sums (&sums)[kTiles], uint32_t x_slice) {
+    const uint32_t x = uniform(operand_low(x_slice, 0));
+    uint32_t empty[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint32_t w = uniform(operand_low(ring.slot(), 0));
+      empty[tile] = ring.empty();
+      barrier_wait(ring.full(), ring.phase);
+      ring.next();
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < GemmSequencePlan::kChunkLen / 16; ++k) {
+        wgmma_shared<T>(sums[tile], operand(w + k * 2), operand(x + k * 2), Add::kYes);
+      }
+      wgmma_commit();
+      if (tile == 0) continue;
+      wgmma_wait<1>();
+      if (lane == 0) barrier_arrive(empty[tile - 1]);
+    }
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(empty[kTiles - 1]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) hold(sums[tile]);
+  }
+
+  // A warp has sums of four rows at four chunks: a thread's two rows are those of two chunks, and of its columns those
+  // count that stand for the same chunk. A part's number is gemm_common.cuh's: first the chunks of even slices.
+  __device__ void store_parts(int tile, int first_slice, const Sums& sums) const {
+    const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
+    int row = lane % 4 * 2;                              // of x, and the next one
+    if constexpr (kColumns == 4) {                       // a block of eight columns is two chunks
+      if ((row >= 4) != odd) return;
+      row %= 4;
+    }
+    const int part = first_slice * GemmSequencePlan::kSliceChunks + (upper ? 4 : 0) + (odd ? 1 : 0);
+    float* const to = shared.parts + part * kPartFloats + (tile * 2 + warp / 2) * kUnitRows + lane / 4 % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float low, high;
+      if constexpr (kColumns == 4) {
+        low = upper ? sums[2][i] : sums[0][i], high = upper ? sums[3][i + 2] : sums[1][i + 2];
+      } else {
+        low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
+        high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
+      }
+      to[GemmSequencePlan::row_at(row + i)] = low, to[2 * kPartFloats + GemmSequencePlan::row_at(row + i)] = high;
+    }
+  }
+  __device__ float total(int row, int at) const {
+    const float* const part = shared.parts + GemmSequencePlan::row_at(row) + at;
+    float sum = 0;
+#pragma unroll
+    for (int s = 0; s < kSegments; ++s) sum += part[s * kPartFloats];
+    return sum;
+  }
+  __device__ float value_of(const Step& step, const Output& out, uint32_t residual) const {
+    const Result& result = step.products[out.product].result;
+    const int of_first = out.at + out.at / kUnitRows * kUnitRows;  // of two that are combined, unit by unit
+    float sum = step.combined ? silu_for(result.y.type, total(out.row, of_first)) * total(out.row, of_first + kUnitRows)
+                              : total(out.row, out.at);
+    if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
+    if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
+    return sum;
+  }
+  // As the next step's x: four lanes hold four neighbours, all of which there are.
+  __device__ void hand_over(const Rows& x, const Output& out, float value) const {
+    const uint32_t bits = bits_of<T>(value);
+    const uint32_t pair = bits | __shfl_down_sync(0xffffffffu, bits, 1) << 16;
+    const uint32_t next_pair = __shfl_down_sync(0xffffffffu, pair, 2);
+    if (!out.wanted || out.at % kUnitRows != 0) return;
+    write_word(static_cast<T*>(x.data) + x.at(out.row) + out.column, pair, next_pair);
+  }
+  __device__ void write(const Step& step, const Output& out, uint32_t residual) const {
+    const float value = out.wanted ? value_of(step, out, residual) : 0.0f;
+    if (step.hands_over) hand_over((&step + 1)->x, out, value);
+    if (out.wanted) step.products[out.product].result.y.set(out.row, 0, out.column, value);
+  }
+
+  template <int kTiles>
+  __device__ void multiply_group(const Step& step, Slices& x) {
+    Sums sums[kTiles] = {};
+    const int slices = GemmSequencePlan::team_slices(step.slices, x.first_slice);
+    for (int i = 0; i < slices; ++i) {
+      multiply_slice(sums, x.whole ? input.slice(i, x.first_slice) : input.take(step, x));
+    }
+    named_barrier<kGroupMultiplied, kConsumers>();  // the parts of the group before are read
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) store_parts(tile, x.first_slice, sums[tile]);
+    if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
+  }
+  // By one thread, when x is here and so nobody waits for it.
+  __device__ void begin_step(int s) {
+    atomicExch(shared.step, s);
+    if (s == 0) open_hand_over();
+    const bool last = s + 1 == p.num_steps;
+    if (!last && p.steps[s + 1].after == After::kEarlierSeen) __threadfence();  // of what is older than this step
+  }
+  // The highest bit at the start, which was asked for before the first step's x, tells where this launch's values lie.
+  __device__ void open_hand_over() {
+    const int64_t mine = meeting.before >> 31 != 0 ? HandOver::kBytes : 0;
+    *shared.other_values = p.exchange + (HandOver::kBytes - mine);
+    for (int s = 1; s < p.num_steps; ++s) {
+      if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
+    }
+  }
+  // Tells the other blocks of step s. What is handed over says by itself that it is there, so they are told to ask for
+  // it when this block has its last sums, and what it writes meanwhile is there when they do. (Told earlier, they ask
+  // twice.) Of what does not they are told when it is written.
+  enum class Has : uint8_t { kSums, kWritten };
+  __device__ void tell(int s, Has has) const {
+    if (threadIdx.x != 0 || s + 1 == p.num_steps) return;
+    const After after = p.steps[s + 1].after;
+    if ((after == After::kSeen) == (has == Has::kWritten)) meeting.arrive(after);
+  }
+  __device__ void run_step(int s) {
+    const Step& step = p.steps[s];
+    const Share share(step);
+    const bool empty = share.empty();
+    Slices x = empty ? Slices{} : input.begin(step);
+    if (threadIdx.x == 0) begin_step(s);
+    if (s > 0 && s + 1 == p.num_steps) forget_values(*shared.other_values);
+    if (empty) return tell(s, Has::kSums);
+    for_groups(step, [&](int begin, int end) {
+      const Output out(p, step, begin, end);
+      const Rows& from = step.products[0].result.residual;  // of one product alone
+      const uint32_t residual = out.wanted && from.data != nullptr ? fresh_bits(from, out.row, out.column) : 0;
+      switch (step.tiles(end - begin)) {
+        case 1: multiply_group<1>(step, x); break;
+        case 2: multiply_group<2>(step, x); break;
+        default: multiply_group<3>(step, x);
+      }
+      named_barrier<kGroupSummed, kConsumers>();
+      if (end == share.end) tell(s, Has::kSums);
+      write(step, out, residual);
+    });
+    named_barrier<kStepDone, kConsumers>();
+  }
+
+  __device__ void run() {
+    for (int s = 0; s < p.num_steps; ++s) {
+      input.fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
+      if (s == 0) {
+        pdl_wait();
+        if (threadIdx.x == 0) meeting.begin();
+      } else {
+        if (threadIdx.x == 0) meeting.wait(p.steps[s].after);
+        named_barrier<kStepMay, kConsumers>();
+      }
+      run_step(s);
+      tell(s, Has::kWritten);
+    }
+    const bool even_meetings = p.num_steps % 2 != 0;  // the exchange counts on an odd number
+    if (p.num_steps > 1 && even_meetings && threadIdx.x == 0) meeting.arrive(After::kAsked);
+  }
+};
+
+constexpr unsigned kStepsPieces = (sizeof(Steps) + 15) / 16;
+static_assert(kStepsPieces <= kThreads && offsetof(Params, steps) % 16 == 0 &&
+              sizeof(Params) >= offsetof(Params, steps) + kStepsPieces * 16);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Sixteen bytes of a kernel's parameters by an ordinary load, since lanes that ask the constant cache for words of
+// their own are served one by one. Parameters lie in a window of global memory (PTX, "generic addressing").
+__device__ inline uint4 load_parameter(const void* from, unsigned piece) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(static_cast<const char*>(from) + piece * 16));
+  return x;
+}
+// Of the first step's weights, by the warps that bring them.
+__device__ inline void prefetch_maps(const Params& given) {
+  const unsigned product = threadIdx.x % 32;
+  if (product < FusedLinearArgs::kMaxProducts && given.steps.steps[0].products[product].rows > 0) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&given.weights[0][product]) : "memory");
+  }
+}
+// Of a team's ring, by a warp: a slot for each lane.
+__device__ inline void init_barriers(const Steps& p, const Shared& shared, int team) {
+  static_assert(GemmSequencePlan::kMostSlots <= 32);
+  const int slot = static_cast<int>(threadIdx.x) % 32;
+  if (slot < p.plan.slots) {
+    Ring ring(p, shared, team);
+    ring.next_slot = slot;
+    barrier_init(ring.full(), 1), barrier_init(ring.empty(), kTeamThreads / 32);
+  }
+  fence_barrier_init();
+}
+
+#endif
+
+// Registers of 10 warps, so that the small kernels between two chains find room beside a block.
+template <class T, int kColumns>
+__global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const __grid_constant__ Params given) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) char base[];
+  // Nothing streams while a chain begins: what it begins with comes in one trip to memory. Parameters that are indexed
+  // come line by line, when they are needed, so all of them are copied.
+  __shared__ uint4 copy[kStepsPieces];
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (warp >= kConsumers / 32) prefetch_maps(given);
+  if (threadIdx.x < kStepsPieces) copy[threadIdx.x] = load_parameter(&given.steps, threadIdx.x);
+  const Shared shared(given.steps, base);
+  if (threadIdx.x == 0) *shared.step = 0;
+  if (warp < kTeams) init_barriers(given.steps, shared, warp);
+  __syncthreads();
+  pdl_launch_dependents();
+  Steps& p = *reinterpret_cast<Steps*>(copy);
+  if (warp >= kConsumers / 32) {
+    if (threadIdx.x % 32 == 0) bring_weights(given, p, shared, warp - kConsumers / 32);
+  } else {
+    Multiplier<T, kColumns>{p, shared, warp / 4}.run();
+  }
+#endif
+}
+
+// As one that is handed nothing.
+Step step_of(const FusedLinearArgs& a, int blocks) {
+  Step step{.x = Rows(a.x),
+            .norm_weight = a.norm_weight.data(),
+            .eps = a.eps,
+            .weight_offset = a.norm_form == WeightForm::kPlusOne ? 1.0f : 0.0f,
+            .products = {},
+            .in = static_cast<int>(a.x.dim(1)),
+            .slices = GemmSequencePlan::slices_of(a.x.dim(1)),
+            .units = 0,
+            .units_more = 0,
+            .combined = a.combine == FusedLinearArgs::Combine::kSiluMul,
+            .whole_chunks = a.x.dim(1) % GemmSequencePlan::kChunkLen == 0,
+            .handed = false,
+            .hands_over = false,
+            .after = After::kSeen};
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    const auto rows = static_cast<int>(product.weight.dim(0));
+    if (!step.combined || i == 0) step.units += (rows + kUnitRows - 1) / kUnitRows;
+    step.products[i] = {.rows = rows,
+                        .end_unit = step.units,
+                        .result = {.y = Rows(product.y),
+                                   .residual = Rows(a.residual),
+                                   .bias = product.bias.data(),
+                                   .bias_type = product.bias.dtype()}};
+  }
+  step.units_more = step.units % blocks;
+  step.units /= blocks;
+  return step;
+}
+
+// From the step before `to`, in the first generation.
+void hand_over(const HandOver::Step& place, size_t to, Steps& steps) {
+  Step& step = steps.steps[to];
+  step.x.data = steps.exchange + place.x_at;
+  step.x.token_stride = step.in;
+  step.after = place.after;
+  step.handed = steps.steps[to - 1].hands_over = true;
+}
+
+// A box is a unit's rows: of a slice where rows are whole chunks, else of one chunk.
+CUtensorMap map_of_weight(const TensorView& weight) {
+  constexpr const char* kOp = "gemm_sequence";
+  return weight.dim(1) % GemmSequencePlan::kChunkLen == 0
+             ? map_of_chunks(weight, kUnitRows, GemmSequencePlan::kSliceChunks, kOp)
+             : map_of_rows(weight, kUnitRows, kOp);
+}
+
+template <int kColumns>
+void (*kernel_of(DType type))(Params) {
+  return type == DType::kBF16 ? run_gemm_sequence<__nv_bfloat16, kColumns> : run_gemm_sequence<__half, kColumns>;
+}
+
+GemmSequencePlan plan_of(const std::vector<FusedLinearArgs>& chain) {
+  GemmSequenceStep steps[GemmSequence::kMost] = {};
+  int count = 0;
+  for (const FusedLinearArgs& a : chain) {
+    steps[count++] = {.in = a.x.dim(1), .normed = a.norm_weight.data() != nullptr};
+  }
+  return plan_gemm_sequence(static_cast<int>(chain[0].x.dim(0)), steps, count);
+}
+
+}  // namespace
+
+bool GemmSequence::supports(const FusedLinearArgs& a, const Stream& stream) {
+  return stream.arch == 90 && a.x.dim(0) <= GemmSequencePlan::kMostRows && has_few_rows(a) &&
+         (!a.norm_weight ||
+          (a.norm_weight.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0)) &&
+         plan_of({a}).slots > 0;
+}
+
+bool GemmSequence::pays(const FusedLinearArgs& a) {
+  int64_t bytes = 0;
+  bool as_x = true;
+  for (int i = 0; i < a.num_products; ++i) {
+    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
+    bytes += product.weight.bytes();
+    as_x = as_x && (!product.y || product.y.dtype() == a.x.dtype());
+  }
+  return gemm_sequence_pays(bytes, as_x);
+}
+
+void GemmSequence::add(const FusedLinearArgs& a, const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  const bool fits = waiting_.empty() || (waiting_.size() < kMost && waiting_[0].x.dim(0) == a.x.dim(0) &&
+                                         waiting_[0].x.dtype() == a.x.dtype());
+  if (!fits) launch_waiting(stream);
+  waiting_.push_back(a);
+  if (plan_of(waiting_).slots > 0) return;
+  waiting_.pop_back();
+  launch_waiting(stream);
+  waiting_.push_back(a);
+}
+
+void GemmSequence::launch(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  if (!waiting_.empty()) launch_waiting(stream);
+}
+
+void launch_waiting(const Stream& stream) { stream.chain->launch(stream); }
+
+void GemmSequence::launch_waiting(const Stream& stream) {
+  Params p{.weights = {},
+           .steps = {.steps = {},
+                     .num_steps = static_cast<int>(waiting_.size()),
+                     .rows = static_cast<int>(waiting_[0].x.dim(0)),
+                     .plan = plan_of(waiting_),
+                     .barrier = stream.counters + Stream::kCounters,
+                     .exchange = static_cast<char*>(exchange_)}};
+  const HandOver exchange = plan_hand_over(waiting_);
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    p.steps.steps[i] = step_of(waiting_[i], stream.num_sms);
+    if (exchange.steps[i].x_at != HandOver::kNotHanded) hand_over(exchange.steps[i], i, p.steps);
+    for (size_t j = 0; j < static_cast<size_t>(waiting_[i].num_products); ++j) {
+      p.weights[i][j] = map_of_weight(waiting_[i].products[j].weight);
+    }
+  }
+  const DType type = waiting_[0].x.dtype();
+  waiting_.clear();  // also where the launch fails: its error is told once
+  void (*const kernel)(Params) = GemmSequencePlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
+  // Blocks that meet have to be there at the same time. They come to be: a process has one stream for a device
+  // (module.cpp), what was queued before a chain ends by itself, and what is queued behind it begins when all of its
+  // blocks have called pdl_launch_dependents(). Beside another process two chains could hold a part of the device each,
+  // for ever: there they begin as a whole, cooperatively, which takes 2 us longer behind a kernel that leaves some
+  // multiprocessors free.
+  const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
+  launch_pdl(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
+             static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "gemm_sequence",
+             {.runs = as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder});
+}
+
+}  // namespace headrace::cuda

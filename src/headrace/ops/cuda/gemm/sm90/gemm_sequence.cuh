@@ -1,0 +1,237 @@
+// What the warps of a product chain agree on: which rows of which weights a block takes, in which order they come, and
+// where they lie in shared memory.
+#pragma once
+#include "headrace/ops/cuda/arch/mma_sm80.cuh"
+#include "headrace/ops/cuda/arch/tma.cuh"
+#include "headrace/ops/cuda/gemm/gemm_common.cuh"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_hand_over.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_plan.h"
+
+namespace headrace::cuda::gemm_sequence {
+
+constexpr int kTeams = GemmSequencePlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
+constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's weights
+constexpr int kUnitRows = GemmSequencePlan::kUnitRows, kGroupTiles = GemmSequencePlan::kGroupTiles;
+static_assert(GemmSequencePlan::row_at(3) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(4) &&
+              GemmSequencePlan::row_at(7) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(8));
+static_assert(GemmSequencePlan::kChunkLen == kPartLen && kTeams * GemmSequencePlan::kSliceChunks == kSegments);
+
+// Barriers of the threads that multiply: one for each place where they meet.
+constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7,
+              kSquaresSeen = 8, kGroupMultiplied = 9;
+
+struct Product {
+  int rows, end_unit;  // end_unit: of this and all products before it
+  Result result;
+};
+
+// Its weights come in units of four rows of one product; of products that are combined, four rows of each.
+struct Step {
+  Rows x;                   // where it is handed over, in the exchange
+  const void* norm_weight;  // of x's type
+  float eps, weight_offset;
+  Product products[FusedLinearArgs::kMaxProducts];
+  int in, slices;
+  int units, units_more;  // of each block, and how many blocks have one more
+  bool combined, whole_chunks;
+  bool handed, hands_over;  // its x, and its results as the next one's
+  After after;
+
+  __device__ int tile_units() const { return combined ? 1 : 2; }
+  __device__ int tiles(int of_units) const { return combined ? of_units : (of_units + 1) / 2; }  // no division
+};
+
+struct Steps {
+  Step steps[GemmSequence::kMost];
+  int num_steps, rows;
+  GemmSequencePlan plan;
+  uint32_t* barrier;  // of all blocks; its low bits are zero between two meetings
+  char* exchange;     // two generations of values
+};
+
+struct Params {
+  CUtensorMap weights[GemmSequence::kMost][FusedLinearArgs::kMaxProducts];
+  Steps steps;
+};
+
+// Units of one step that this block takes.
+struct Share {
+  int begin, end;
+  __device__ explicit Share(const Step& step)
+      : begin(step.units * static_cast<int>(blockIdx.x) + min(static_cast<int>(blockIdx.x), step.units_more)),
+        end(begin + step.units + (static_cast<int>(blockIdx.x) < step.units_more ? 1 : 0)) {}
+  __device__ bool empty() const { return begin == end; }
+};
+
+// Calls f(first unit, end) for every group of tiles.
+template <class F>
+__device__ inline void for_groups(const Step& step, const F& f) {
+  const Share share(step);
+  const int units = kGroupTiles * step.tile_units();
+  for (int unit = share.begin; unit < share.end; unit += units) f(unit, min(share.end, unit + units));
+}
+
+// Which product a unit belongs to, and its first row there.
+struct Place {
+  int product = 0, row;
+  __device__ Place(const Step& step, int unit) {
+    int before = 0;
+    while (!step.combined && unit >= step.products[product].end_unit) before = step.products[product++].end_unit;
+    row = (unit - before) * kUnitRows;
+  }
+};
+
+// One result of a group, and the thread that adds it up: a warp for each row of x.
+struct Output {
+  int row;            // of x
+  int at;             // of the group's rows, or pairs of rows
+  int unit, product;  // of the step
+  int column;         // of the product's result
+  bool wanted;
+
+  __device__ Output(const Steps& p, const Step& step, int begin, int end)
+      : row(static_cast<int>(threadIdx.x) / 32), at(static_cast<int>(threadIdx.x) % 32), unit(begin + at / kUnitRows) {
+    wanted = at < GemmSequencePlan::kGroupRows && row < p.rows && unit < end;
+    if (!wanted) return;
+    const Place place(step, unit);
+    product = place.product, column = place.row + at % kUnitRows;
+    wanted = column < step.products[product].rows;
+  }
+};
+
+// The bits of a residual's element: what needs them waits for memory, so that comes as late as possible.
+__device__ inline uint32_t fresh_bits(const Rows& x, int64_t row, int64_t column) {
+  const int64_t at = x.at(row) + column;
+  if (x.type == DType::kF32) return __ldcg(static_cast<const unsigned*>(x.data) + at);
+  return __ldcg(static_cast<const unsigned short*>(x.data) + at);
+}
+
+// Where things lie: addresses, and pointers to what ordinary instructions use.
+struct Shared {
+  uint32_t x, ring, norm;
+  float *parts, *squares;
+  uint32_t barriers;
+  int* step;            // that is multiplied
+  char** other_values;  // of the exchange: those of the launch before
+
+  __device__ Shared(const Steps& p, char* memory)
+      : x(shared_address(memory)),
+        ring(x + p.plan.x_bytes(p.rows)),
+        norm(ring + p.plan.ring_bytes()),
+        parts(reinterpret_cast<float*>(memory + (norm - x) + p.plan.norm_bytes())),
+        squares(parts + GemmSequencePlan::part_bytes(p.rows) / 4),
+        barriers(shared_address(squares) + GemmSequencePlan::kSquareBytes),
+        step(reinterpret_cast<int*>(reinterpret_cast<char*>(squares) + GemmSequencePlan::kSquareBytes +
+                                    GemmSequencePlan::kBarrierBytes)),
+        other_values(reinterpret_cast<char**>(step + 2)) {}
+};
+
+// The slots of one team, the next one, and in which of its two phases it is.
+struct Ring {
+  uint32_t slots_at, barriers;
+  int slots, next_slot = 0;
+  uint32_t phase = 0;
+
+  __device__ Ring(const Steps& p, const Shared& shared, int team)
+      : slots_at(shared.ring + team * p.plan.slots * GemmSequencePlan::kSlotBytes),
+        barriers(shared.barriers + team * GemmSequencePlan::kMostSlots * 16),
+        slots(p.plan.slots) {}
+  __device__ uint32_t full() const { return barriers + next_slot * 16; }
+  __device__ uint32_t empty() const { return full() + 8; }
+  __device__ uint32_t slot() const { return slots_at + next_slot * GemmSequencePlan::kSlotBytes; }
+  __device__ void next() {
+    if (++next_slot == slots) next_slot = 0, phase ^= 1;
+  }
+};
+
+// Where the rows of one half of a slot come from.
+struct Box {
+  const CUtensorMap* weight;
+  int row;
+
+  // Past the ends come zeros.
+  __device__ void copy(uint32_t to, const Step& step, int slice, uint32_t full) const {
+    const int chunk = slice * GemmSequencePlan::kSliceChunks;
+    if (step.whole_chunks) return tma_load(to, *weight, 0, row, chunk, 0, full, kReadOnce);
+#pragma unroll 1
+    for (int c = 0; c < GemmSequencePlan::kSliceChunks; ++c) {
+      tma_load(to + c * (GemmSequencePlan::kBoxBytes / GemmSequencePlan::kSliceChunks), *weight,
+               (chunk + c) * GemmSequencePlan::kChunkLen, row, 0, 0, full, kReadOnce);
+    }
+  }
+};
+
+// By one thread for each team, from the kernel's start to its end: weights wait for nobody, so they are brought while
+// blocks meet. Those of a step that has not begun are asked for few at a time: else they stand in line before those
+// that other blocks wait for, and before what is written when a step ends.
+__device__ inline void bring_weights(const Params& given, const Steps& p, const Shared& shared, int team) {
+  Ring ring(p, shared, team), landing = ring;
+  int under_way = 0, begun = 0;
+  for (int s = 0; s < p.num_steps; ++s) {
+    const Step& step = p.steps[s];
+    int first_slice = team;
+    for_groups(step, [&](int begin, int end) {
+      Box boxes[kGroupTiles * 2];
+      const int count = (end - begin) * (step.combined ? 2 : 1);
+#pragma unroll
+      for (int b = 0; b < kGroupTiles * 2; ++b) {
+        if (b >= count) continue;
+        const Place place(step, begin + (step.combined ? b / 2 : b));
+        boxes[b] = {&given.weights[s][step.combined ? b % 2 : place.product], place.row};
+      }
+      for (int slice = first_slice; slice < step.slices; slice += kTeams) {
+#pragma unroll
+        for (int b = 0; b < kGroupTiles * 2; b += 2) {
+          if (b >= count) continue;
+          const bool two = b + 1 < count;
+          if (begun < s) begun = atomicAdd(shared.step, 0);
+          const int most = begun < s ? min(p.plan.slots, GemmSequencePlan::kEarlySlots) : p.plan.slots;
+          for (; under_way >= most; --under_way, landing.next()) barrier_wait(landing.full(), landing.phase);
+          ++under_way;
+          barrier_wait(ring.empty(), ring.phase ^ 1);
+          barrier_expect(ring.full(), two ? 2 * GemmSequencePlan::kBoxBytes : GemmSequencePlan::kBoxBytes);
+          boxes[b].copy(ring.slot(), step, slice, ring.full());
+          if (two) boxes[b + 1].copy(ring.slot() + GemmSequencePlan::kBoxBytes, step, slice, ring.full());
+          ring.next();
+        }
+      }
+      if (p.plan.holds(step.slices)) first_slice = (first_slice + 1) % kTeams;
+    });
+  }
+}
+
+// All blocks of the grid, which run at once since they are launched so. Thread 0 of the consumers arrives and waits;
+// the others meet it before and after. A meeting flips the counter's highest bit and leaves the others zero, so nothing
+// is reset between launches.
+struct Meeting {
+  uint32_t* counter;
+  uint32_t before = 0;  // the highest bit, when no block can have arrived
+
+  __device__ void begin() { before = read(After::kAsked); }
+  __device__ void arrive(After after) const {
+    const uint32_t count = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+    if (after == After::kSeen) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+    } else {
+      asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+    }
+  }
+  __device__ void wait(After after) {
+    while (((read(after) ^ before) & 0x80000000u) == 0) {
+    }
+    before ^= 0x80000000u;
+  }
+
+ private:
+  __device__ uint32_t read(After after) const {
+    uint32_t value;
+    if (after != After::kAsked) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    }
+    return value;
+  }
+};
+
+}  // namespace headrace::cuda::gemm_sequence

@@ -1,0 +1,50 @@
+// Rows of tokens sorted by the expert that they chose, cut into tiles for products.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "headrace/ops/cuda/runtime/stream.h"
+#include "headrace/ops/expert_routing.h"
+
+namespace headrace::cuda {
+
+// `count` neighbours in the sorted order, all of one expert. Tiles past the last one have no rows.
+struct ExpertTile {
+  int32_t expert, begin, count;
+};
+
+// A slot is one choice of a token: slot / k is the token.
+struct ExpertGroups {
+  const int32_t* experts = nullptr;  // [slots], kNoExpert for slots that nobody makes
+  int32_t slots = 0, num_experts = 0, tile_rows = 0;
+  enum class Tiles : uint8_t {
+    kSorted,  // of neighbours in the sorted order
+    kOfSlots  // of one slot each, in their order, unsorted: who was chosen twice is read twice
+  } of = Tiles::kSorted;
+  // Of kSorted:
+  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order, as far as the tiles go
+  ExpertTile* tiles = nullptr;   // [most_tiles()]
+  int32_t* num_tiles = nullptr;  // [1]: those that have rows
+
+  constexpr int32_t most_tiles() const {
+    return of == Tiles::kOfSlots ? slots : std::min(slots, slots / tile_rows + num_experts);
+  }
+#ifdef __CUDACC__
+  __device__ int32_t tiles_to_make() const { return of == Tiles::kOfSlots ? slots : __ldcg(num_tiles); }
+  __device__ ExpertTile tile(int32_t i) const {
+    if (of == Tiles::kOfSlots) {
+      const int32_t expert = __ldcg(experts + i);
+      return {expert, i, expert == kNoExpert ? 0 : 1};
+    }
+    const auto* words = reinterpret_cast<const int32_t*>(tiles + i);
+    return {__ldcg(words), __ldcg(words + 1), __ldcg(words + 2)};
+  }
+  __device__ int32_t slot_at(int32_t place) const { return of == Tiles::kOfSlots ? place : __ldcg(order + place); }
+#endif
+};
+
+// Of kSorted: fills `order`, `tiles` and `num_tiles`. An expert's rows are shared out evenly among as few
+// tiles as hold them. Within an expert the order is unspecified.
+void group_slots(const ExpertGroups& groups, const Stream& stream);
+
+}  // namespace headrace::cuda

@@ -1,0 +1,34 @@
+// Which experts the kernel of Hopper takes at once.
+#include "headrace/ops/cuda/moe/sm90/fused_moe_small_batch.cuh"
+
+#include "headrace/ops/cuda/arch/pdl.cuh"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence.h"
+
+namespace headrace::cuda {
+namespace grouped {
+
+extern template void fused_moe_small_batch_of<__nv_bfloat16>(const GroupedGemm&, const GroupedGemm&, const ExpertSum&,
+                                                             const Stream&, GridRuns);
+extern template void fused_moe_small_batch_of<__half>(const GroupedGemm&, const GroupedGemm&, const ExpertSum&,
+                                                      const Stream&, GridRuns);
+
+}  // namespace grouped
+
+bool fused_moe_small_batch_supports(const GroupedGemm& gate_up, const ExpertSum& sum) {
+  const ExpertGroups& groups = gate_up.groups;
+  constexpr int64_t kColumns = 128;  // of a tile of down
+  const int64_t sums = sum.tokens * ((sum.hidden + kColumns - 1) / kColumns);
+  return groups.of == ExpertGroups::Tiles::kOfSlots && groups.slots <= kMostSlotsAtOnce &&
+         groups.slots + sums < Stream::kCounters;  // and one for the blocks that have ended
+}
+
+// Blocks wait for one another, as those of a chain do: launch_waiting() in gemm_sequence.cu says why they come to be
+// there at the same time.
+void fused_moe_small_batch(const GroupedGemm& gate_up, const GroupedGemm& down, const ExpertSum& sum,
+                           const Stream& stream) {
+  const GridRuns runs = stream.chain->device_is_shared() ? GridRuns::kAtOnce : GridRuns::kInAnyOrder;
+  gate_up.x.type == DType::kBF16 ? grouped::fused_moe_small_batch_of<__nv_bfloat16>(gate_up, down, sum, stream, runs)
+                                 : grouped::fused_moe_small_batch_of<__half>(gate_up, down, sum, stream, runs);
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,259 @@
+#include "headrace/ops/cuda/runtime/runtime.h"
+#include "headrace/core/error.h"
+#include "headrace/ops/cuda/runtime/memory_left.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/human_bytes.h"
+#include "headrace/core/memory_need.h"
+#include "headrace/ops/cuda/gemm/cublaslt_plans.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_hand_over.h"
+#include "headrace/ops/cuda/runtime/device_check.h"
+
+namespace headrace::cuda {
+namespace {
+
+// Partial results of split attention and of matrix products; the chunk images of 32k tokens of Gated DeltaNet.
+constexpr size_t kScratchBytes = size_t{320} << 20;
+constexpr size_t kRingBytes = size_t{8} << 20;
+
+// Small sizes to powers of two, large ones to whole 2 MiB pages: few classes, little waste.
+size_t rounded_size(size_t bytes) {
+  constexpr size_t kLarge = size_t{2} << 20;
+  if (bytes >= kLarge) return (bytes + kLarge - 1) / kLarge * kLarge;
+  return std::bit_ceil(std::max<size_t>(bytes, 512));
+}
+
+class Graph final : public DeviceGraph {
+ public:
+  Graph(cudaGraphExec_t exec, const Stream& stream, Runtime& runtime)
+      : exec_(exec), stream_(&stream), runtime_(&runtime) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() override {
+    cudaGraphExecDestroy(exec_);
+    runtime_->graph_gone();
+  }
+  void launch() override {
+    make_current(*stream_);
+    launch_waiting(*stream_);
+    check_cuda(cudaGraphLaunch(exec_, stream_->handle), "launching a graph");
+  }
+
+ private:
+  cudaGraphExec_t exec_;
+  const Stream* stream_;  // not owned, nor is this
+  Runtime* runtime_;
+};
+
+class Mark final : public DeviceEvent {
+ public:
+  explicit Mark(const Stream& stream) : stream_(&stream) {
+    make_current(stream);
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  ~Mark() override { cudaEventDestroy(event_); }
+  void set() override {
+    make_current(*stream_);
+    launch_waiting(*stream_);
+    check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
+  }
+  void wait() override { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  const Stream* stream_;  // not owned
+};
+
+}  // namespace
+
+Runtime::Runtime(int32_t index) : index_(index) {
+  with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
+            [this] { start(); });
+  check_pinned(cudaMallocHost(&ring_, kRingBytes), kRingBytes);
+}
+
+void Runtime::start() {
+  const cudaDeviceProp properties = checked_device(index_);
+  stream_.device = index_;
+  stream_.num_sms = properties.multiProcessorCount;
+  stream_.arch = properties.major * 10 + properties.minor;
+  stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
+  stream_.shared_bytes_of_sm = properties.sharedMemPerMultiprocessor;
+  check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
+  stream_.scratch_bytes = kScratchBytes;
+  stream_.scratch = allocate(kScratchBytes);
+  constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
+  stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
+  check_cuda(cudaMemsetAsync(stream_.counters, 0, kCounterBytes, stream_.handle), "clearing counters");
+  constexpr size_t kExchangeBytes = size_t{2} * HandOver::kBytes;
+  exchange_ = allocate(kExchangeBytes);
+  check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the exchange of chains");
+  int mps = 0;
+  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
+  blas_ = std::make_unique<CublasLtPlans>(index_);
+  chain_ = std::make_unique<GemmSequence>(exchange_,
+                                          mps != 0 ? GemmSequence::Device::kShared : GemmSequence::Device::kAlone);
+  stream_.blas = blas_.get(), stream_.chain = chain_.get(), stream_.notes = &notes_;
+}
+
+Runtime::~Runtime() {
+  blas_.reset();
+  free_cached();
+  for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
+  cudaFree(stream_.scratch);
+  cudaFree(stream_.counters);
+  cudaFree(exchange_);
+  cudaFreeHost(ring_);
+  cudaStreamDestroy(stream_.handle);
+}
+
+void* Runtime::allocate(size_t bytes) {
+  const size_t size = rounded_size(bytes);
+  make_current(stream_);
+  const std::lock_guard lock(mutex_);
+  if (void* memory = blocks_.take(size); memory != nullptr) return memory;
+  void* memory = nullptr;
+  cudaError_t status = cudaMalloc(&memory, size);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();         // the error is handled here
+    if (blocks_.recording()) {  // waiting, as freeing needs, would end a capture
+      memory = blocks_.take_spare(size);
+      if (memory != nullptr) return memory;
+    } else {
+      free_cached();
+      status = cudaMalloc(&memory, size);
+    }
+  }
+  if (status == cudaSuccess) {
+    blocks_.add(memory, size);
+    return memory;
+  }
+  cudaGetLastError();
+  if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMalloc");  // a fault of an earlier kernel
+  throw Error(ErrorCode::kOutOfMemory,
+              str(to_string(device()), ": could not allocate ", human_bytes(bytes), said_of(memory_left())));
+}
+
+void Runtime::release(void* memory, size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  blocks_.put(memory, rounded_size(bytes));
+}
+
+void Runtime::free_cached() noexcept {
+  try {
+    synchronize();
+  } catch (const Error&) {  // an earlier kernel's fault, which the next call tells: what follows frees all the same
+  }
+  for (void* block : blocks_.drop_free()) cudaFree(block);
+}
+
+void Runtime::fill_zero(void* memory, size_t bytes) {
+  check_cuda(cudaMemsetAsync(memory, 0, bytes, queue()), "cudaMemsetAsync");
+}
+
+// A place in the pinned ring. Wrapping waits for the device, so nothing is overwritten before it was read.
+char* Runtime::stage(size_t bytes) {
+  if (ring_at_ + bytes > kRingBytes) {
+    check_cuda(cudaStreamSynchronize(queue()), "waiting for the device");
+    ring_at_ = 0;
+  }
+  char* place = ring_ + ring_at_;
+  ring_at_ += (bytes + 63) / 64 * 64;
+  return place;
+}
+
+void Runtime::copy_to_device(void* to, const void* from, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (size_t done = 0; done < bytes;) {
+    const size_t part = std::min(bytes - done, kRingBytes / 2);
+    char* staged = stage(part);
+    std::memcpy(staged, static_cast<const char*>(from) + done, part);
+    check_cuda(cudaMemcpyAsync(static_cast<char*>(to) + done, staged, part, cudaMemcpyHostToDevice, queue()),
+               "copying to the device");
+    done += part;
+  }
+}
+
+void Runtime::copy_to_host(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, queue()), "copying from the device");
+  synchronize();
+}
+
+void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue()), "copying on the device");
+}
+
+void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
+
+std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_); }
+
+std::future<void> Runtime::start_matmul_library() {
+  return std::async(std::launch::async, [this] {
+    try {
+      blas_->handle();
+    } catch (const Error&) {  // the first product that needs the library tries again and reports it
+    }
+  });
+}
+
+void* Runtime::allocate_shared(size_t bytes) {
+  void* memory = nullptr;
+  make_current(stream_);
+  check_pinned(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped), bytes);
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+
+void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memory); }
+
+void Runtime::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  check_cuda(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeRelaxed), "beginning a capture");
+  blocks_.begin_recording();
+}
+
+void Runtime::graph_gone() noexcept {
+  const std::lock_guard lock(mutex_);
+  blocks_.graph_gone();
+}
+
+std::unique_ptr<DeviceGraph> Runtime::end_capture() {
+  make_current(stream_);
+  const std::lock_guard lock(mutex_);
+  blocks_.end_recording();
+  try {
+    return std::make_unique<Graph>(ended_capture(), stream_, *this);
+  } catch (const Error&) {
+    blocks_.graph_gone();  // it never was
+    throw;
+  }
+}
+
+cudaGraphExec_t Runtime::ended_capture() {
+  cudaGraph_t graph = nullptr;
+  std::exception_ptr failure;
+  try {
+    launch_waiting(stream_);
+  } catch (const Error&) {
+    failure = std::current_exception();  // told when the capture has ended
+  }
+  const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
+  if (status != cudaSuccess) cudaGetLastError();
+  if (failure && graph != nullptr) cudaGraphDestroy(graph);
+  if (failure) std::rethrow_exception(failure);
+  check_cuda(status, "ending a capture");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(instantiated, "making a graph of a capture");
+  return exec;
+}
+
+}  // namespace headrace::cuda

@@ -1,0 +1,56 @@
+#include "headrace/ops/cuda_module.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+namespace {
+
+constexpr const char* kLibrary = "libheadrace_cuda.so";
+// Where a build and an installation have it, before any place that the environment names. glibc puts the directory of
+// the program or library that this is part of in place of $ORIGIN; to another loader it would be a directory's name.
+#ifdef __GLIBC__
+constexpr std::array kPlaces = {"$ORIGIN/libheadrace_cuda.so", "$ORIGIN/../lib/libheadrace_cuda.so", kLibrary};
+#else
+constexpr std::array kPlaces = {kLibrary};
+#endif
+
+// Whether the loader found no such file, rather than one that it could not load.
+bool is_of_no_file(std::string_view reason) {
+  return reason.find(str(kLibrary, ": ")) != std::string_view::npos && reason.ends_with("No such file or directory");
+}
+
+void* open_library() {
+  std::string reason;  // of the first place that has it: what a later one says is that it has none
+  for (const char* place : kPlaces) {
+    if (void* library = dlopen(place, RTLD_NOW | RTLD_LOCAL)) return library;
+    const std::string said = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
+    if (reason.empty() && !is_of_no_file(said)) reason = said;
+  }
+  HR_REQUIRE(!reason.empty(), ErrorCode::kNoDevice, "cuda: the CUDA part of headrace is not here: no ", kLibrary,
+             " beside the program, in ../lib or where the loader looks (script/build cuda makes it)");
+  throw Error(ErrorCode::kNoDevice, str("cuda: the CUDA part of headrace could not be loaded: ", reason));
+}
+
+const CudaModule* open_module() {
+  void* const library = open_library();  // stays open: its runtimes live until the program ends
+  using Entry = const CudaModule* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, "headrace_cuda_module"));
+  HR_REQUIRE(entry != nullptr, ErrorCode::kNoDevice, "cuda: ", kLibrary, " has no entry headrace_cuda_module");
+  const CudaModule* module = entry();
+  HR_REQUIRE(module->version == kCudaModuleVersion, ErrorCode::kNoDevice, "cuda: ", kLibrary, " is of version ",
+             module->version, ", expected ", kCudaModuleVersion);
+  return module;
+}
+
+}  // namespace
+
+const CudaModule& cuda_module() {
+  static const CudaModule* module = open_module();
+  return *module;
+}
+
+}  // namespace headrace

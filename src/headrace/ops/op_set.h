@@ -1,0 +1,67 @@
+// The ops of one implementation: a table of functions, filled in by reference/, by each instruction set of cpu/
+// and by the CUDA module.
+#pragma once
+#include <string_view>
+
+#include "headrace/ops/attention_step.h"
+#include "headrace/ops/causal_conv1d.h"
+#include "headrace/ops/denoise_step.h"
+#include "headrace/ops/embedding.h"
+#include "headrace/ops/expert_mlp.h"
+#include "headrace/ops/expert_routing.h"
+#include "headrace/ops/fused_linear.h"
+#include "headrace/ops/gated_delta_rule.h"
+#include "headrace/ops/gdn_step.h"
+#include "headrace/ops/linear.h"
+#include "headrace/ops/merge_tokens.h"
+#include "headrace/ops/norm_rotary.h"
+#include "headrace/ops/paged_attention.h"
+#include "headrace/ops/penalize_tokens.h"
+#include "headrace/ops/pointwise.h"
+#include "headrace/ops/rms_norm.h"
+#include "headrace/ops/rotary_embedding.h"
+#include "headrace/ops/sample_tokens.h"
+#include "headrace/ops/soft_embedding.h"
+#include "headrace/ops/store_kv.h"
+#include "headrace/ops/token_confidence.h"
+
+namespace headrace {
+
+// Every function checks its Args first (Error kInvalidArgument), returns early on empty work and writes its
+// outputs in full. Immutable; callable from any thread.
+struct OpSet {
+  std::string_view name;  // what a run report says: "reference", "portable", "avx2", "avx512", "avx512bf16", "amx"
+  void (*store_kv)(const StoreKVArgs&, const OpContext&);
+  void (*paged_attention)(const PagedAttentionArgs&, const OpContext&);
+  void (*causal_conv1d)(const CausalConv1dArgs&, const OpContext&);
+  void (*gated_delta_rule)(const GatedDeltaRuleArgs&, const OpContext&);
+  void (*linear)(const LinearArgs&, const OpContext&);
+  void (*rms_norm)(const RMSNormArgs&, const OpContext&);
+  void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
+  void (*pointwise)(const PointwiseArgs&, const OpContext&);
+  void (*embedding)(const EmbeddingArgs&, const OpContext&);
+  void (*token_confidence)(const TokenConfidenceArgs&, const OpContext&);
+  void (*sample_tokens)(const SampleTokensArgs&, const OpContext&);
+  void (*penalize_tokens)(const PenalizeTokensArgs&, const OpContext&);
+  // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
+  // ops that it stands for run one by one.
+  bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
+  bool (*attention_step)(const AttentionStepArgs&, const OpContext&) = nullptr;
+  // Null where one launch is as dear as several: then layers run its parts.
+  void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
+  void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;
+  // Null on a CPU, where layers do these in place.
+  void (*expert_routing)(const ExpertRoutingArgs&, const OpContext&) = nullptr;
+  void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
+  void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
+  void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
+  void (*denoise_step)(const DenoiseStepArgs&, const OpContext&) = nullptr;
+  int32_t library_rows = 16;     // from so many rows on a CPU's matrix library is faster than `linear` in fast mode
+  int32_t most_head_dim = 0;     // that paged_attention takes, of keys and of values; 0: any
+  int32_t most_gdn_key_dim = 0;  // that gated_delta_rule takes; 0: any
+  int32_t most_conv_width = 0;   // taps that causal_conv1d takes; 0: any
+  int32_t most_experts = 0;      // that expert_routing chooses among; 0: any
+  int32_t most_vocab = 0;        // ids that sample_tokens draws from; 0: any
+};
+
+}  // namespace headrace

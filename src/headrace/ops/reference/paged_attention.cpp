@@ -1,0 +1,87 @@
+// The oracle of attention: one query row at a time, double sums, no tiling. Never made faster.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "headrace/ops/reference/element.h"
+#include "headrace/ops/reference/reference_ops.h"
+
+namespace headrace::reference {
+namespace {
+
+// A key that a row sees: a row of the pool, or a new row of the batch.
+struct Key {
+  int64_t page = -1, offset = 0;  // in the pool when page >= 0
+  int64_t token = 0;              // else this token's k_new, v_new
+};
+
+Key pool_key(const PagedAttentionArgs& a, int64_t page_row, int64_t position) {
+  const auto table = a.page_table.as<const int32_t, 2>("page_table");
+  return {.page = table(page_row, position / a.kv.page_size()), .offset = position % a.kv.page_size()};
+}
+
+std::vector<Key> visible_keys(const PagedAttentionArgs& a, const KeySpan& span, int32_t row) {
+  std::vector<Key> keys;
+  if (a.keys == PagedAttentionArgs::Keys::kEncoder) {
+    for (int32_t j = 0; j < span.encoder_len; ++j) keys.push_back(pool_key(a, span.encoder_page_row, j));
+    return keys;
+  }
+  for (int32_t j = span.first_cached(row, a.window); j < span.ctx_len; ++j) {
+    if (span.sees_cached(j)) keys.push_back(pool_key(a, span.page_row, j));
+  }
+  for (int32_t j = span.first_new(row, a.window); j < span.new_keys(row); ++j) {
+    keys.push_back(a.k_new ? Key{.token = span.q_off + j} : pool_key(a, span.page_row, span.phys0 + j));
+  }
+  return keys;
+}
+
+double element_of(const TensorView& pool, float scale, const TensorView& fresh, DType dtype, const Key& key,
+                  int64_t head, int64_t d) {
+  if (key.page >= 0) return scale * get(pool, key.page, head, key.offset, d);
+  return scale * rounded_to(dtype, get(fresh, key.token, head, d) / scale);
+}
+
+// One output row; returns its log-sum-exp.
+double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t token, int64_t head) {
+  const int64_t kv_head = head / (a.q.dim(1) / a.num_kv_heads());
+  std::vector<double> scores;
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (const Key& key : keys) {
+    double score = 0;
+    for (int64_t d = 0; d < a.q.dim(2); ++d) {
+      score += get(a.q, token, head, d) * element_of(a.kv.k, a.kv.k_scale, a.k_new, a.key_dtype(), key, kv_head, d);
+    }
+    score *= static_cast<double>(a.scale);
+    if (a.logit_cap > 0) score = static_cast<double>(a.logit_cap) * std::tanh(score / static_cast<double>(a.logit_cap));
+    scores.push_back(score);
+    largest = std::max(largest, score);
+  }
+  for (double& score : scores) sum += (score = std::exp(score - largest));
+  for (int64_t d = 0; d < a.out.dim(2); ++d) {
+    double total = 0;
+    for (size_t j = 0; j < keys.size(); ++j) {
+      total += scores[j] * element_of(a.kv.v, a.kv.v_scale, a.v_new, a.key_dtype(), keys[j], kv_head, d);
+    }
+    set(a.out, keys.empty() ? 0 : total / sum, token, head, d);
+  }
+  return keys.empty() ? -std::numeric_limits<double>::infinity() : largest + std::log(sum);
+}
+
+}  // namespace
+
+void paged_attention_row(const PagedAttentionArgs& a, size_t request, int32_t row, int64_t head) {
+  const KeySpan span = folded(a.spans[request], a.type);
+  const double lse = attend(a, visible_keys(a, span, row), span.q_off + row, head);
+  if (a.lse) set(a.lse, lse, span.q_off + row, head);
+}
+
+void paged_attention(const PagedAttentionArgs& a, const OpContext&) {
+  check(a);
+  for (size_t request = 0; request < a.spans.size(); ++request) {
+    for (int32_t row = 0; row < a.spans[request].q_len; ++row) {
+      for (int64_t head = 0; head < a.q.dim(1); ++head) paged_attention_row(a, request, row, head);
+    }
+  }
+}
+
+}  // namespace headrace::reference

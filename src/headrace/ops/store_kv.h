@@ -1,0 +1,22 @@
+// Writes new keys and values to their slots of the paged pool.
+#pragma once
+#include "headrace/cache/kv_pool.h"
+#include "headrace/ops/op_context.h"
+
+namespace headrace {
+
+// For every token t with slots[t] != kDoNotStore and every kv head h:
+//   kv.k[slots[t] / page_size, h, slots[t] % page_size, :] = k[t, h, :] / k_scale, rounded to the pool's dtype, and
+// saturated where that is float8_e4m3fn; v likewise. The quotient is rounded to float32 first, on every device.
+// Slots of one call are distinct. Inputs may be strided in their first two dimensions.
+struct StoreKVArgs {
+  TensorView k = {};      // [num_tokens, num_kv_heads, head_dim] float32, bfloat16 or float16
+  TensorView v = {};      // [num_tokens, num_kv_heads, v_head_dim], dtype of k
+  TensorView slots = {};  // int64 [num_tokens]
+  KVLayerView kv = {};    // written
+};
+
+// Error kInvalidArgument when shapes, dtypes or scales disagree, or a slot is outside the pool.
+void check(const StoreKVArgs& args);
+
+}  // namespace headrace
