@@ -1,0 +1,31 @@
+# The CUDA compiler and its options, for the side library and the benchmarks of a device.
+# HEADRACE_CUDA_FLAGS: nvcc's options for CMAKE_CUDA_ARCHITECTURES; HEADRACE_SM90_FLAGS: those for sm_90a among them.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "Architectures of the CUDA code" FORCE)
+endif()
+set(HEADRACE_CUDA_FLAGS "")
+foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+  if(NOT architecture MATCHES "^([0-9]+[af]?)(-real|-virtual)?$")
+    message(FATAL_ERROR "headrace: CMAKE_CUDA_ARCHITECTURES has '${architecture}', expected numbers such as 80-real, 80-virtual or 90a")
+  endif()
+  set(number ${CMAKE_MATCH_1})
+  if(CMAKE_MATCH_2 STREQUAL "-real")
+    set(code "sm_${number}")
+  elseif(CMAKE_MATCH_2 STREQUAL "-virtual")
+    set(code "compute_${number}")
+  else()
+    set(code "[compute_${number},sm_${number}]")
+  endif()
+  list(APPEND HEADRACE_CUDA_FLAGS "-gencode=arch=compute_${number},code=${code}")
+endforeach()
+set(HEADRACE_SM90_FLAGS ${HEADRACE_CUDA_FLAGS})
+list(FILTER HEADRACE_SM90_FLAGS INCLUDE REGEX "compute_90a,")
+if(NOT HEADRACE_SM90_FLAGS)
+  set(HEADRACE_SM90_FLAGS ${HEADRACE_CUDA_FLAGS})
+endif()
+
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # sources have options of their own: those of Hopper are compiled for sm_90a alone
+enable_language(CUDA)
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 does not know that nvcc 13 has it
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+find_package(CUDAToolkit REQUIRED)
