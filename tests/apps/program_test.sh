@@ -107,7 +107,7 @@ check "a pipe beside a prompt is not read" "$one piped" \
 yes 'There was a king.' | head -c 200000 >"$work/long"
 check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
 long=$(printf 'a%.0s' {1..600})
-check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the context (-c) holds 512 with at least one new token; status 2" \
+check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the model's context (config.json) holds 512 with at least one new token; status 2" \
   "$("$headrace" generate puzzle-llada "$long" 2>&1 | grep -v warning); status $(status "$headrace" generate puzzle-llada "$long")"
 check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
   "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
