@@ -7,7 +7,7 @@
 #include "headrace/ops/cuda/arch/vec8.cuh"
 
 namespace headrace::cuda {
-namespace ordered {
+namespace batch_invariant {
 namespace {
 
 constexpr const char* kOp = "linear";
@@ -53,7 +53,7 @@ bool can_write(const FusedLinearArgs& a, const FusedLinearArgs::Product& product
 }
 
 }  // namespace
-}  // namespace ordered
+}  // namespace batch_invariant
 
 bool batch_invariant_gemm_sm90_supports(const FusedLinearArgs& a, const Stream& stream) {
   const DType type = a.x.dtype();

@@ -18,7 +18,7 @@
 namespace headrace::cuda {
 namespace {
 
-using namespace chain;  // NOLINT: the kernel's own names
+using namespace gemm_sequence;  // NOLINT: the kernel's own names
 
 // kColumns: rows of x in a product, those that are not there are zeros.
 template <class T, int kColumns>

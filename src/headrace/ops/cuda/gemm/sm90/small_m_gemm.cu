@@ -6,7 +6,7 @@
 #include "headrace/ops/cuda/gemm/gemm.h"
 
 namespace headrace::cuda {
-namespace narrow {
+namespace small_m {
 
 using Order = SmallMGemmPlan::Order;
 using Launch = void(const Params& p, const SmallMGemmPlan& plan, const Stream& stream);
@@ -87,7 +87,7 @@ Params params_of(const FusedLinearArgs& a, const SmallMGemmPlan& plan) {
 }
 
 }  // namespace
-}  // namespace narrow
+}  // namespace small_m
 
 bool small_m_gemm_supports(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   const DType type = a.x.dtype();

@@ -5,7 +5,7 @@
 #include "headrace/ops/cuda/gemm/gemm.h"
 
 namespace headrace::cuda {
-namespace gate_up {
+namespace swiglu {
 
 extern template void launch_of<__nv_bfloat16>(int width, const Params& p, const Stream& stream);
 extern template void launch_of<__half>(int width, const Params& p, const Stream& stream);
@@ -32,7 +32,7 @@ Params params_of(const FusedLinearArgs& a, int width) {
 }
 
 }  // namespace
-}  // namespace gate_up
+}  // namespace swiglu
 
 bool swiglu_gemm_supports(const FusedLinearArgs& a, const Stream& stream) {
   return a.combine == FusedLinearArgs::Combine::kSiluMul && a.products[0].y.dtype() == a.x.dtype() &&
