@@ -9,9 +9,9 @@ namespace headrace::cuda {
 
 inline constexpr int64_t kFewRows = 16;  // largest M of a skinny GEMM: up to here the weights' bytes bound a GEMM
 
-// Skinny GEMM by mma.sync: M <= kFewRows, bfloat16 or float16; reads each weight once. The order of a sum over K does
-// not depend on M, except for the GEMV kernels (M <= 2) under kFast. Under kStrict it is the fixed split-K order of the
-// batch-invariant GEMMs. Norms have the bits of rms_norm in the GEMV kernels under kStrict only.
+// Skinny GEMM by mma.sync: M <= kFewRows, bfloat16 or float16, K a multiple of 8; reads each weight once. The order of
+// a sum over K does not depend on M, except for the GEMV kernels (M <= 2) under kFast. Under kStrict it is the fixed
+// split-K order of the batch-invariant GEMMs. Norms have the bits of rms_norm in the GEMV kernels under kStrict only.
 bool skinny_gemm_supports(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 // Returns true if dtypes, alignment and sizes are those of a skinny GEMM. The device's shared memory may still be too
 // small.
@@ -22,8 +22,8 @@ void skinny_gemm(const FusedLinearArgs& args, Determinism determinism, const Str
 // norm has the bits of rms_norm under kStrict.
 bool gemv_supports(const FusedLinearArgs& args, const Stream& stream);
 
-// Batch-invariant GEMM by mma.sync: any M, bfloat16 or float16, the bits of skinny_gemm under kStrict. Takes one GEMM
-// without a norm.
+// Batch-invariant GEMM by mma.sync: any M, bfloat16 or float16, K a multiple of 8, the bits of skinny_gemm under
+// kStrict. Takes one GEMM without a norm.
 bool batch_invariant_gemm_sm80_supports(const FusedLinearArgs& args);
 void batch_invariant_gemm_sm80(const FusedLinearArgs& args, const Stream& stream);
 

@@ -36,7 +36,7 @@ __device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, in
   if (lane == 31) tile_begin[p.num_experts] = tiles_before;
 }
 
-// Writes the tiles of the experts, and empty ones behind them.
+// Writes the tiles of the experts, and empty ones after them.
 __device__ void write_tiles(const ExpertGroups& p, const int* count, const int* row_begin, const int* tile_begin) {
   for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
     const int tiles = tile_begin[e + 1] - tile_begin[e];

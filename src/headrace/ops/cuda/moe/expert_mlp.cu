@@ -98,8 +98,7 @@ ExpertGroups groups_of(const ExpertMLPArgs& a, ExpertKernel kernel, Scratch& scr
 }
 
 ExpertParts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
-  constexpr int64_t kKept =
-      int64_t{1} << 20;  // left free in the scratch for rounding up, and for tiles of rarely chosen experts
+  constexpr int64_t kKept = int64_t{1} << 20;  // of the scratch: for rounding up, and tiles of rarely chosen experts
   const ExpertWork work{.tokens = a.x.dim(0),
                         .chosen = a.experts.dim(1),
                         .channels = a.x.dim(1),

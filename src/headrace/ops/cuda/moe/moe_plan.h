@@ -1,4 +1,4 @@
-// How a mixture of experts is tiled: rows of a tile, tokens and channels at a time. Pure: sizes in, choice out.
+// Tiling of a mixture of experts: rows of a tile, tokens and channels at a time. Pure: sizes in, choice out.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -43,8 +43,7 @@ struct ExpertParts {
 // Halves the channels before the tokens, as long as whole tiles are left: fewer tokens at a time read all weights
 // again.
 constexpr ExpertParts expert_parts(const ExpertWork& w) {
-  constexpr int64_t kMostOfGrid =
-      65535;  // a grid's y: tokens of a sum, or tiles, of which there are no more than slots
+  constexpr int64_t kMostOfGrid = 65535;  // gridDim.y: tokens of a sum, or tiles (no more than slots)
   int64_t channels = w.channels;
   while (w.tokens * w.bytes_per_token(channels) > w.room && w.sm90 && channels % (int64_t{2} * kDownColumnsSm90) == 0) {
     channels /= 2;

@@ -117,8 +117,8 @@ struct OwnNorm {
     for (const float v : x.v) sum = fmaf(v, v, sum);
     return sum;
   }
-  // In batch-invariant mode adds as 128 threads of rms_norm.cu do, each the vectors at one place of every pass. The
-  // halves of the warp hold alternate passes, so the sum moves between them.
+  // In batch-invariant mode this adds as 128 threads of rms_norm.cu do, each the vectors at one place of every pass.
+  // The halves of the warp hold alternate passes, so the sum moves between them.
   __device__ static void add_squares(const RawVec8<T> (&x)[Part::kPieces], float (&sums)[kSums]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float sum = 0;
@@ -207,7 +207,7 @@ struct OwnSums {
   }
 };
 
-// Where a thread writes its result, if it has one. It is found before x is ready and kept in shared memory, because the
+// Destination of a thread's result, if it has one. It is found before x is ready and kept in shared memory, because the
 // registers are full of weights.
 struct Target {
   void* y;               // null: none

@@ -21,7 +21,7 @@ constexpr SkinnyGemmShape kShape = {
 template <Order kOrder>
 constexpr int kPad = static_cast<int>(kShape<kOrder>.pad());
 
-// The norm's factors in shared memory, behind the rows of x. The norm weight is a constant, so it is read before the
+// The norm's factors in shared memory, after the rows of x. The norm weight is a constant, so it is read before the
 // kernel that writes x has ended.
 template <Order kOrder>
 __device__ inline float* norm_factors(const Params& p, uint4* shared) {

@@ -10,9 +10,9 @@ inline constexpr int kWarps = SkinnyGemmShape::kWarps, kWarpLen = kPassLen / kWa
                      kChunks = kWarpLen / kChunkLen;  // per warp and pass
 inline constexpr int kThreads = kWarps * 32, kTileRows = SkinnyGemmShape::kTileRows;
 
-// Which 16 elements of K one MMA takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one MMA
-// and half the next. kNeighbours: the order of gemm_common.cuh, for batch-invariant mode. It costs an exchange between
-// lanes: some tenths of a microsecond, where a skinny GEMM takes 4 to 7.
+// Selects the 16 elements of K that one MMA takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds
+// one MMA and half the next. kNeighbours: the order of gemm_common.cuh, for batch-invariant mode. It costs an exchange
+// between lanes: some tenths of a microsecond, where a skinny GEMM takes 4 to 7.
 enum class Order : uint8_t { kPieces, kNeighbours };
 // Chains of MMAs of a warp for each weight: one, or in batch-invariant mode one for each of its K splits.
 template <Order kOrder>

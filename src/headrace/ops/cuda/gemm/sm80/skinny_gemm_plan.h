@@ -14,7 +14,7 @@ struct SkinnyGemmShape {
   static constexpr int kWarps = 8, kTileRows = 8, kBuffers = 2;  // kBuffers: of a tile's sums
   // Padding elements of a row of x, against bank conflicts between 16-byte reads of two rows, or 8-byte reads of four.
   constexpr int64_t pad() const { return strict ? 16 : 32; }
-  // Dynamic shared memory: rows of x, and behind them the norm's factors as float32.
+  // Dynamic shared memory: rows of x, then the norm's factors as float32.
   constexpr int64_t rows_bytes() const { return rows * (in + pad()) * 2 + (normed ? in * 4 : 0); }
   // Static shared memory: the partial sums of all warps for one tile.
   constexpr int64_t parts_bytes() const {

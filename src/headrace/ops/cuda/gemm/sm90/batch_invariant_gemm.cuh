@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (thread == 0) Producer{p, shared}.run();
   } else {
-    // In total at most the registers of the launch, 3 x 168: with more, setmaxnreg would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     Consumer<T>{{group - 1, thread / 32, thread % 32}, p, shared}.run();
   }

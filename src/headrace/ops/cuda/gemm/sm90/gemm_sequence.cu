@@ -1,15 +1,15 @@
 // GEMM sequence: consecutive GEMMs of M <= 8 in one persistent kernel, bound by the bytes of all of their weights.
 //
-// There is one CTA per SM, and each takes an equal share of every weight's rows. Two consumer warpgroups multiply every
-// other slice of K each. A producer warp for each of them brings the weights of all steps through a pipeline in shared
-// memory and does not stop where steps end. A grid barrier separates two steps, since x is what all CTAs have written.
-// Where they can, CTAs hand x over with the flag in the data (gemm_sequence_hand_over.h).
+// There is one CTA per SM, and each takes an equal share of every weight's rows. K is cut into slices; two consumer
+// warpgroups multiply every other slice each. Each has a producer warp, which loads the weights of all steps through a
+// pipeline in shared memory and does not stop between steps. A grid barrier separates two steps, since x is what all
+// CTAs have written. If possible, CTAs hand x over with the flag in the data (gemm_sequence_hand_over.h).
 //
-// Weights are the A operand of WGMMA, as they come: its 64 rows are four rows of each of two TMA boxes, at eight chunks
-// of 64 elements of K. B has the rows of x at the same eight chunks. Of all chunk by chunk products only the eight that
-// belong together count, and the rest is wasted. The tensor cores have time for that, and a warp needs next to no
-// instructions. The sums of eight chunks by two warpgroups are the sixteen K splits of gemm_common.cuh, so a row has
-// the bits of batch-invariant mode.
+// Weights are the A operand of WGMMA, as they lie in memory: its 64 rows are four rows of each of two TMA boxes, at
+// eight chunks of 64 elements of K. B has the rows of x at the same eight chunks. Of all chunk-by-chunk products only
+// the eight that belong together count, and the rest is wasted. The tensor cores have time for that, and a warp needs
+// next to no instructions. The sums of eight chunks by two warpgroups are the sixteen K splits of gemm_common.cuh, so a
+// row has the bits of batch-invariant mode.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/tensor_map.h"
 #include "headrace/ops/cuda/gemm/gemm.h"
@@ -29,7 +29,7 @@ struct Multiplier {
   const Shared shared;
   const int team;
   Ring ring{p, shared, team};
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the warpgroup
   Input<T, kColumns> input{p, shared, team, warp, lane};
   Meeting meeting{p.barrier};
 
@@ -143,9 +143,9 @@ struct Multiplier {
       if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
     }
   }
-  // Signals the other CTAs about step s. If x is handed over, the signal only says when to load it, so this CTA gives
-  // it when it has its last sums. Its values are there when the others load them; after an earlier signal they would
-  // load twice. Otherwise the signal follows when the results are written.
+  // Signals the other CTAs about step s. If x is handed over, the signal only says when to load it. This CTA then
+  // signals when it has its last sums; its values are written when the others load them. After an earlier signal they
+  // would load twice. If x is not handed over, the signal follows the writes.
   enum class Has : uint8_t { kSums, kWritten };
   __device__ void tell(int s, Has has) const {
     if (threadIdx.x != 0 || s + 1 == p.num_steps) return;
@@ -235,8 +235,8 @@ template <class T, int kColumns>
 __global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const __grid_constant__ Params given) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char base[];
-  // No data streams while a sequence begins, so all that it begins with comes in one trip to memory. Parameters that
-  // are indexed come line by line when they are needed, so all of them are copied.
+  // No data streams while a sequence begins, so all that it needs first comes in one trip to memory. Indexed parameters
+  // would come line by line when they are needed, so all of them are copied.
   __shared__ uint4 copy[kStepsPieces];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (warp >= kConsumers / 32) prefetch_maps(given);
@@ -377,9 +377,9 @@ void GemmSequence::launch_waiting(const Stream& stream) {
   waiting_.clear();  // also if the launch fails: its error is reported once
   void (*const kernel)(Params) = GemmSequencePlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
   // CTAs that wait at a grid barrier must all be resident. They are: a process has one stream per device (module.cpp),
-  // and what was queued before a sequence ends by itself. What is queued behind it begins only after all of its CTAs
-  // have called pdl_launch_dependents(). Beside another process two sequences could each hold a part of the device for
-  // ever. There the launch is cooperative, which takes 2 us longer behind a kernel that leaves some SMs free.
+  // and work queued before a sequence ends by itself. Work queued after it begins only when all of its CTAs have called
+  // pdl_launch_dependents(). Beside another process two sequences could each hold a part of the device forever. There
+  // the launch is cooperative, which takes 2 us longer after a kernel that leaves some SMs free.
   const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
   launch_pdl(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
              static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "gemm_sequence",

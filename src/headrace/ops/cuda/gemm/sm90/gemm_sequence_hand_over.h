@@ -8,14 +8,14 @@
 
 namespace headrace::cuda {
 
-// What a grid barrier before a step guarantees. kSeen: all that other CTAs wrote before it is visible. kEarlierSeen:
-// all that they wrote in steps before the last one is visible. kAsked: nothing; it only says that it is time to load
-// what is handed over.
+// Guarantee of a grid barrier before a step. kSeen: all that other CTAs wrote before it is visible. kEarlierSeen: all
+// that they wrote in steps before the last one is visible. kAsked: nothing; it only says that it is time to load what
+// is handed over.
 enum class After : uint8_t { kSeen, kEarlierSeen, kAsked };
 
 struct HandOver {
   static constexpr int kBytes = 256 << 10;  // of one generation of the hand-over memory
-  static constexpr int kNotHanded = -1;     // x is read from its own memory, behind a barrier that makes it visible
+  static constexpr int kNotHanded = -1;     // x is read from its own memory, after a barrier that makes it visible
 
   struct Step {
     int x_at = kNotHanded;  // byte offset of x in a generation

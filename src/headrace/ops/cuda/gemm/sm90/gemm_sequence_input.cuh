@@ -14,7 +14,7 @@ struct Slices {
   bool whole, fresh = true;
 };
 
-// Where a step's x lies. The copy stays in registers: values in shared memory, such as a Step, are read anew behind
+// Address of a step's x. The copy stays in registers: values in shared memory, such as a Step, are read anew after
 // every instruction that touches memory.
 template <class T>
 struct Source {
@@ -70,15 +70,15 @@ struct Input {
       copy16(vec8_at(to, row), inside ? from : x.data, inside);
     }
   }
-  // Call it when this thread's fetch is complete. Handed-over values that had not come are polled until they do. That
-  // is rare, so it takes as few registers as possible.
+  // Call it when this thread's fetch is complete. Polls handed-over values that have not arrived until they do. That is
+  // rare, so it uses as few registers as possible.
   __device__ void settle(const Step& step, int slice, int place) const {
     if (!step.handed) return;
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       const uint4 words = load_vec8(vec8_at(place, first_row + i * kRowStep));
-      largest = max(largest, max(words.y, words.w));  // all ones if a word has not come; zeros count as come
+      largest = max(largest, max(words.y, words.w));  // all ones if a word is missing; zeros are not
     }
     if (largest != ~0u) return;
 #pragma unroll 1
@@ -92,7 +92,8 @@ struct Input {
   __device__ void settle_all(const Step& step, int slices) const {
     for (int i = 0; i < slices; ++i) settle(step, team + i * kTeams, i);
   }
-  // Adds the squares of each of this thread's rows to its sum. Returns true if all values of a handed-over x have come.
+  // Adds the squares of each of this thread's rows to its sum. Returns true if all values of a handed-over x have
+  // arrived.
   __device__ bool square(int slices, float (&sums)[kThreadRows]) const {
     uint32_t largest = 0;
     for (int slice = 0; slice < slices; ++slice) {

@@ -1,4 +1,4 @@
-// How a GEMM sequence uses shared memory. Pure: shapes in, sizes out.
+// Shared-memory plan of a GEMM sequence. Pure: shapes in, sizes out.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -46,8 +46,8 @@ struct GemmSequencePlan {
   // conflicts. There are sixteen splits: eight chunks of the slices of each warpgroup.
   static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
   static constexpr int row_at(int row) { return row * kGroupRows + row / 4 * 8; }
-  // Floats of a split: four less, so that neighbouring splits lie in other banks. What is cut off lies behind the last
-  // row.
+  // Floats of a split: four less, so that neighbouring splits lie in other banks. The last row does not use what is cut
+  // off.
   static constexpr int part_floats(int columns) { return row_at(columns) - 4; }
   static constexpr int part_bytes(int rows) { return kTeams * kSliceChunks * part_floats(columns(rows)) * 4; }
   static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,

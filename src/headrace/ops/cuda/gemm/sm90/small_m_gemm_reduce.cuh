@@ -42,7 +42,7 @@ struct RowsUnit {
   using Sums = UnitSums<S>;
   using T = typename S::Element;
   const Params& p;
-  int row, column;  // a lane has this column and the next, of this row and 8 behind it
+  int row, column;  // a lane has this column and the next, of this row and row + 8
 
   __device__ RowsUnit(const Params& params, int tile, int warp, int columns)
       : p(params),
@@ -110,7 +110,7 @@ struct TurnedUnit {
       if (p.result.bias != nullptr && row < p.out) addends.bias[h] = load(p.result.bias, p.result.bias_type, row);
     }
   }
-  // A lane has rows lane / 4 and 8 behind it, for rows 2 (lane % 4) and the next of x.
+  // A lane has weight rows lane / 4 and lane / 4 + 8, for rows 2 (lane % 4) and the next of x.
   __device__ void write(const Sums& sums, const Addends& addends) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

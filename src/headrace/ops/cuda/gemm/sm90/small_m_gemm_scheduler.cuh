@@ -63,9 +63,9 @@ __device__ int num_clusters() {
   return value;
 }
 
-// Tile scheduler of a CTA: a tile, and a stage of the CTA's part of K. In batch-invariant mode each chunk of a stage
-// belongs to another K split of gemm_common.cuh, neighbours. The stages of a group of splits follow one another, pass
-// by pass.
+// Tile scheduler of a CTA: a tile, and a stage of the CTA's part of K. In batch-invariant mode the chunks of a stage
+// belong to neighbouring K splits of gemm_common.cuh, one chunk each. The stages of a group of splits follow one
+// another, pass by pass.
 template <class S>
 struct Work {
   const Params& p;
@@ -107,8 +107,8 @@ struct Place {
   }
 };
 
-// A stage has the x of its chunks, and behind it their weights. The MMA reads 64 rows of x: where there are fewer, what
-// lies behind them gives result rows that are not used.
+// A stage has the x of its chunks, then their weights. The MMA reads 64 rows of x. Where there are fewer, it reads what
+// follows them and gives result rows that are not used.
 struct Shared {
   uint32_t memory;
   int num_stages, stage_bytes, x_bytes, join_bytes;

@@ -143,7 +143,7 @@ struct Consumer : PingPong {
     at.next();
   }
 
-  // A lane has channels lane / 4 and 8 behind it of a warp's 16, of rows 2 (lane % 4) and the next of each 8. A
+  // A lane has channels lane / 4 and lane / 4 + 8 of a warp's 16, of rows 2 (lane % 4) and the next of each 8. A
   // transpose through shared memory, 16 rows at a time, gives it 8 neighbouring channels of one row.
   __device__ void write(const float (&gate)[S::kTiles][4], const float (&up)[S::kTiles][4], int first_row,
                         int first_channel) const {
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (thread == 0) Producer<S>{p, shared}.run();
   } else {
-    // In total at most the registers of the launch, 3 x 168: with more, setmaxnreg would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     pdl_wait();
     Consumer<S>{{group - 1, thread / 32, thread % 32}, p, shared}.run();

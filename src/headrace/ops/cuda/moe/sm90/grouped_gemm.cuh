@@ -18,8 +18,7 @@
 namespace headrace::cuda::grouped {
 
 inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;
-inline constexpr int kBlocks = 2, kBlockRows = 64,
-                     kBlockBytes = kBlockRows * kRowBytes;  // of a warpgroup: two blocks of 64 weight rows
+inline constexpr int kBlocks = 2, kBlockRows = 64, kBlockBytes = kBlockRows * kRowBytes;  // of a warpgroup
 inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 tokens of a warp's channels
 
 // One TMA descriptor that reaches all memory. Its last two dimensions walk over addresses, in steps of 16 bytes and of
@@ -171,8 +170,8 @@ struct Producer {
     tma_load(shared.weights(at.stage) + thread * kBlockBytes, p.weights, chunk * kDepth, box.row, box.near, box.far,
              full, S::kPolicy);
   }
-  // The rows of x of which this thread copies 16 bytes: those of the tile's tokens thread / 8 and every 16th behind it.
-  // Rows without a token keep old data, which no token's results depend on.
+  // Rows of x of which this thread copies 16 bytes: those of the tile's tokens thread / 8 and every 16th after it. Rows
+  // without a token keep old data, on which no token's results depend.
   struct TokenRows {
     int rows[S::kMostRows / 16], count;
   };
@@ -180,8 +179,7 @@ struct Producer {
     TokenRows found{.count = (tile.count - thread / 8 + 15) / 16};
 #pragma unroll
     for (int i = 0; i < S::kMostRows / 16; ++i) {
-      const int row =
-          min(thread / 8 + i * 16, tile.count - 1);  // no branches, so that the loads are in flight together
+      const int row = min(thread / 8 + i * 16, tile.count - 1);  // loads without branches are in flight together
       found.rows[i] = row_at(tile.begin + row);
     }
     return found;
@@ -193,7 +191,7 @@ struct Producer {
   __device__ Box box_of(int expert, int column_tile) const {
     const int channel = first_channel<S, kGated>(column_tile, thread / kBlocks, thread % kBlocks);
     const int64_t address = p.product.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
-    return {p.product.first + (channel < p.product.out ? channel : 0),  // nothing is written behind the last channel
+    return {p.product.first + (channel < p.product.out ? channel : 0),  // nothing is written past the last channel
             static_cast<int>(address / kNearStep % kNearSteps), static_cast<int>(address / kFarStep)};
   }
   __device__ void copy_rows(const TokenRows& rows, int chunk, uint32_t to) const {
@@ -235,7 +233,7 @@ struct Consumer {
   }
 
  private:
-  // kDown: where results go. Lane l has the places of tokens l, 32 + l, ...
+  // kDown: destinations of the results. Lane l has the slots of tokens l, 32 + l, ...
   template <int kTiles>
   struct Places {
     int slots[kGated ? 1 : (kTiles * 8 + 31) / 32];
@@ -322,7 +320,7 @@ struct Consumer {
   __device__ static uint32_t gated_pair(const float (&sums)[kBlocks][kTiles][4], int j, int i) {
     return pack2<T>(kActivation(sums[0][j][i]) * sums[1][j][i], kActivation(sums[0][j][i + 1]) * sums[1][j][i + 1]);
   }
-  // A lane has pairs of two tokens, 2 (lane % 4) of each 8 and the next, of channels lane / 4 and 8 behind it of a
+  // A lane has pairs of two tokens, 2 (lane % 4) of each 8 and the next, of channels lane / 4 and lane / 4 + 8 of a
   // warp's 16: pair(tokens / 8, 0 or 2). A transpose through shared memory, 32 tokens at a time, gives it 8 channels of
   // one token.
   template <int kTiles, class F>
@@ -364,7 +362,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant
     if constexpr (!S::kFew) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     Producer<S, kGated>{p, shared, thread}.run();
   } else {
-    // In total at most the registers of the launch, 3 x 168: with more, setmaxnreg would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     if constexpr (!S::kFew) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
     Consumer<S, kGated>{p, shared, group - 1, thread / 32, thread % 32}.run();
   }
