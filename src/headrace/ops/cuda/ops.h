@@ -1,5 +1,5 @@
-// The CUDA kernels' host entry points: check, early return, launch on context.stream. Every tensor is in device memory
-// and args.on_device holds the batch's arrays.
+// Host entry points of the CUDA kernels, one per op: check the arguments, return early on empty work, launch on
+// context.stream. All tensors are in device memory, and args.on_device holds the batch's arrays.
 #pragma once
 #include "headrace/ops/op_set.h"
 
@@ -12,7 +12,7 @@ void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
 bool gdn_step(const GDNStepArgs& args, const OpContext& context);
 bool attention_step(const AttentionStepArgs& args, const OpContext& context);
 void linear(const LinearArgs& args, const OpContext& context);
-// Rows of 16-bit floats of up to so many elements, in whole pieces, have the sums that a chain of products makes.
+// Longest 16-bit row, a multiple of 8 elements, for which rms_norm adds in the order of the GEMM sequence kernel.
 inline constexpr int64_t kLongestOrderedNorm = 16384;
 void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
@@ -28,13 +28,13 @@ void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 void soft_embedding(const SoftEmbeddingArgs& args, const OpContext& context);
 
-// One row of one head by one block, each sum in one order: what AttnImpl::kReference runs.
+// Attention oracle: one CTA per query row and head, every sum in one fixed order. AttnImpl::kReference runs it.
 namespace reference {
 void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
 }  // namespace reference
 
-// The same with few rows in chains (gemm_sequence.h) whether that is faster or not: small sizes are what tests can
-// judge.
+// linear and fused_linear that always defer small M to the GEMM sequence (gemm_sequence.h), even where that is slower.
+// Tests need it because they use small sizes.
 namespace chained {
 void linear(const LinearArgs& args, const OpContext& context);
 void fused_linear(const FusedLinearArgs& args, const OpContext& context);

@@ -1,4 +1,4 @@
-// Elements of a dtype that is known when the kernel runs, and strided rows of them.
+// Elements of a dtype known at run time, and strided rows of them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,7 +24,7 @@ __device__ inline void store(void* data, DType type, int64_t i, float value) {
   }
 }
 
-// The value as it is after a round trip through `type`.
+// Returns the value rounded to `type`.
 __device__ inline float rounded(DType type, float value) {
   switch (type) {
     case DType::kBF16: return __bfloat162float(__float2bfloat16_rn(value));
@@ -40,7 +40,7 @@ struct Rows {
   int64_t token_stride = 0, head_stride = 0;
 
   Rows() = default;
-  // Of a TensorView, which kernels alone do not need to know.
+  // From a TensorView. A template, so that kernels need not include tensor.h.
   template <class View>
   explicit Rows(const View& x)
       : data(x.data()),
@@ -69,9 +69,9 @@ __device__ inline float warp_max(float x) {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x * sigmoid(x); }
-// For what is rounded to 16 bits next: a few units of float32's last place beside silu, a third of its instructions.
+// For results that are rounded to 16 bits: a few float32 ulps from silu, a third of its instructions.
 __device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-// The one for a result of type T.
+// Returns the silu for a result of type T.
 template <class T>
 __device__ inline float silu_of(float x) {
   return sizeof(T) == 2 ? quick_silu(x) : silu(x);

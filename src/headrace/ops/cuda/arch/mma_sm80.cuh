@@ -1,4 +1,4 @@
-// Tensor-core instructions of sm_80 and up on 16-bit floats, and the copies that feed them.
+// Tensor-core instructions of sm_80 and up for 16-bit floats, with ldmatrix and cp.async to feed them.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -27,7 +27,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8x8 tiles of 16-bit elements; every lane names one row of 16 bytes.
+// ldmatrix of four 8x8 tiles of 16-bit elements; every lane gives the address of one 16-byte row.
 __device__ inline void load_tiles(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -39,7 +39,7 @@ __device__ inline void load_tiles_transposed(uint32_t (&r)[4], uint32_t address)
                : "r"(address));
 }
 
-// 16 bytes to shared memory without passing registers; zeros unless `valid`.
+// cp.async of 16 bytes from global to shared memory. Writes zeros unless `valid`.
 __device__ inline void copy16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
@@ -49,8 +49,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Where 16-byte chunk `chunk` of row `row` lies in a tile of kChunks chunks a row, so that neither rows nor columns of
-// eight chunks meet in one bank.
+// Returns the byte offset of 16-byte chunk `chunk` of row `row` in a swizzled tile with kChunks chunks a row. Neither
+// rows nor columns of eight chunks have bank conflicts.
 template <int kChunks>
 __device__ inline uint32_t swizzled(int row, int chunk) {
   return static_cast<uint32_t>((row * kChunks + (chunk ^ (row & 7))) * 16);

@@ -1,10 +1,9 @@
-// Launches that overlap with the end of the kernel before them (programmatic dependent launch), in graphs as well.
+// Programmatic dependent launch (PDL): a kernel overlaps with the end of the kernel before it, in graphs as well.
 //
-// A kernel launched with launch_pdl may start while the one before it runs. It must call pdl_wait() in every
-// thread that reads what earlier kernels wrote or writes anything, before it does so; only constants, the model's
-// weights, what DeviceMetadata promises and plans that an earlier layer left (WorkPlan::stands) may be read earlier.
-// pdl_launch_dependents() in every block lets the next kernel begin; what that kernel reads before its own pdl_wait()
-// is up to its author.
+// A kernel launched with launch_pdl may start while its predecessor runs. Every thread must call pdl_wait() before it
+// writes anything or reads what earlier kernels wrote. Earlier it may read constants only: the model's weights, what
+// DeviceMetadata promises, and plans that an earlier layer left (WorkPlan::stands). pdl_launch_dependents() in every
+// CTA lets the next kernel begin; that kernel's author decides what it reads before its own pdl_wait().
 #pragma once
 #include <cuda_runtime.h>
 
@@ -27,17 +26,17 @@ __device__ inline void pdl_launch_dependents() {
 #endif
 }
 
-// kAtOnce: blocks of the grid wait for one another, so all of them have to run at the same time. Error kCuda where the
-// device has no room for them.
+// kAtOnce: CTAs of the grid wait for one another, so all of them must be resident (cooperative launch). Launching
+// throws kCuda if the device has no room for them.
 enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
-// How much of a multiprocessor's memory is shared memory, and not L1, while a kernel runs that asks for none as it is
-// launched. It is divided anew only where no block runs, so kernels that follow one another closely had better agree.
-// kOfStep: what was measured beside the step's products (KernelAttributes::Products). kAll: what comes next needs it.
+// Shared-memory carve-out (shared memory versus L1) of an SM while a kernel without dynamic shared memory runs. It
+// changes only while no CTA runs on the SM, so consecutive kernels should agree. kOfStep: the share measured beside the
+// step's GEMMs (KernelAttributes::Products). kAll: the next kernel needs all shared memory.
 enum class SharedShare : uint8_t { kOfStep, kAll };
 
 struct LaunchOptions {
-  unsigned cluster = 1;  // blocks along x that can read one another's shared memory; more than 1 needs sm_90
+  unsigned cluster = 1;  // CTAs of a cluster, along x; more than 1 needs sm_90
   GridRuns runs = GridRuns::kInAnyOrder;
   SharedShare share = SharedShare::kOfStep;
 };
@@ -47,7 +46,8 @@ void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes,
   allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(params). `name` stands in the error.
+// Launches kernel<<<grid, block, shared_bytes, stream>>>(params), with PDL on sm_90. Throws kCuda; `name` stands in the
+// error.
 template <class Params>
 void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
                 const Params& params, const char* name, const LaunchOptions& options = {}) {

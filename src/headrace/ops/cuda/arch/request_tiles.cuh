@@ -1,15 +1,17 @@
-// Which request a block works for, found on the device from the key spans, so that a captured graph serves any lengths.
+// Maps a CTA to a request and a tile. Computed on the device from the key spans, so that a captured graph serves any
+// lengths.
 #pragma once
 #include "headrace/batch/key_span.h"
 
 namespace headrace::cuda {
 
 struct TilePlace {
-  int request = -1;  // -1: this block has no work
-  int tile = 0;      // of the request
+  int request = -1;  // -1: this CTA has no work
+  int tile = 0;      // index in the request
 };
 
-// Called by whole warps; every lane gets the answer.
+// Finds tile number `wanted` in the batch. A request has q_len * rows_per_token rows in tiles of `tile_rows`. Whole
+// warps call it; every lane gets the answer.
 __device__ inline TilePlace locate_tile(const KeySpan* spans, int requests, int tile_rows, int wanted,
                                         int rows_per_token = 1) {
   const int lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// Sixteen bytes of shared memory, by address.
+// 16-byte loads and stores of shared memory by its 32-bit address.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Descriptions of tensors for the copy engine, by the driver's function, which is asked for at run time: the side
-// library links no driver.
+// TMA descriptors (CUtensorMap). The driver's encode function is looked up at run time, because the CUDA library does
+// not link the driver.
 #pragma once
 #include <cuda.h>
 
@@ -10,7 +10,7 @@ namespace headrace::cuda {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-// Error kCuda where the driver is too old to have it.
+// Returns cuTensorMapEncodeTiled. Throws kCuda if the driver is too old to have it.
 inline EncodeTiled tensor_map_encoder() {
   static const EncodeTiled encode = [] {
     void* function = nullptr;
@@ -24,7 +24,8 @@ inline EncodeTiled tensor_map_encoder() {
   return encode;
 }
 
-// Of `x`, rows of 16-bit floats, with the 128-byte swizzle and zeros past the ends. `op` stands in the error.
+// Returns the TMA descriptor of `x`, rows of 16-bit floats, with the 128-byte swizzle and zeros past the ends. Sizes
+// and box are in elements, strides in bytes, the innermost dimension first. Throws kCuda; `op` stands in the error.
 inline CUtensorMap encoded_map(const TensorView& x, const cuuint64_t (&sizes)[4], const cuuint64_t (&strides)[3],
                                const cuuint32_t (&box)[4], const char* op) {
   CUtensorMap map{};
@@ -38,15 +39,15 @@ inline CUtensorMap encoded_map(const TensorView& x, const cuuint64_t (&sizes)[4]
   return map;
 }
 
-// Dimensions [elements, rows], in boxes of `box_rows` x 64 elements.
+// Descriptor with dimensions [elements, rows] and TMA boxes of `box_rows` x 64 elements.
 inline CUtensorMap map_of_rows(const TensorView& x, cuuint32_t box_rows, const char* op) {
   const auto row = static_cast<cuuint64_t>(x.stride(0)) * 2, elements = static_cast<cuuint64_t>(x.dim(1)),
              rows = static_cast<cuuint64_t>(x.dim(0));
   return encoded_map(x, {elements, rows, 1, 1}, {row, row * elements, row * elements}, {64, box_rows, 1, 1}, op);
 }
 
-// Of rows of whole chunks of 64 elements. Dimensions [64, rows, chunks], in boxes of `box_chunks` chunks, `box_rows` x
-// 64 elements each.
+// Descriptor of rows of whole chunks of 64 elements. Dimensions [64, rows, chunks]; a TMA box has `box_chunks` chunks
+// of `box_rows` x 64 elements each.
 inline CUtensorMap map_of_chunks(const TensorView& x, cuuint32_t box_rows, cuuint32_t box_chunks, const char* op) {
   constexpr cuuint64_t kChunk = 64;
   const auto row = static_cast<cuuint64_t>(x.stride(0)) * 2, chunks = static_cast<cuuint64_t>(x.dim(1)) / kChunk,

@@ -1,4 +1,4 @@
-// Eight elements at a time: 16 bytes of a 16-bit type.
+// Packed access: eight elements at a time, 16 bytes of a 16-bit type.
 #pragma once
 #include <type_traits>
 
@@ -14,11 +14,11 @@ template <class T>
 struct Vec8 {
   float v[kVec8];
 
-  // Of what an earlier kernel wrote: never from this multiprocessor's cache.
+  // Loads what an earlier kernel wrote: bypasses this SM's L1.
   __device__ static Vec8 load(const T* from);
-  // Of what no kernel writes.
+  // Loads what no kernel writes.
   __device__ static Vec8 load_constant(const T* from);
-  // To any memory.
+  // Stores to any memory.
   __device__ void store(T* to) const {
     if constexpr (std::is_same_v<T, float>) {
       reinterpret_cast<float4*>(to)[0] = make_float4(v[0], v[1], v[2], v[3]);
@@ -27,7 +27,7 @@ struct Vec8 {
       *reinterpret_cast<uint4*>(to) = packed();
     }
   }
-  // To global memory alone: some plain stores are compiled to four of 4 bytes.
+  // Stores to global memory only. The compiler splits some plain stores into four of 4 bytes.
   __device__ void store_global(T* to) const {
     if constexpr (std::is_same_v<T, float>) {
       store(to);
@@ -42,7 +42,7 @@ struct Vec8 {
   }
 };
 
-// A piece as it lies in memory: nothing waits for its load before piece().
+// Eight elements as they lie in memory. Only piece() waits for the load, so several loads can be in flight.
 template <class T>
 struct RawVec8 {
   uint4 bits[sizeof(T) * kVec8 / 16];
@@ -96,7 +96,7 @@ __device__ inline T* row_of(const Rows& x, int64_t token, int64_t head = 0) {
   return static_cast<T*>(x.data) + x.at(token, head);
 }
 
-// Whether rows of `x` begin at multiples of 16 bytes and their length is a multiple of a piece.
+// Returns true if rows of `x` begin at multiples of 16 bytes and have a multiple of 8 elements.
 inline bool is_vec8(const TensorView& x) {
   if (reinterpret_cast<uintptr_t>(x.data()) % 16 != 0 || x.dim(x.rank() - 1) % kVec8 != 0) return false;
   for (int i = 0; i + 1 < x.rank(); ++i) {

@@ -1,5 +1,5 @@
-// Warpgroup matrix products of sm_90a: four warps multiply 64 rows, a warp 16 of them, with its fragments laid out as
-// mma.sync's. Compiled for sm_90a only.
+// WGMMA of sm_90a: a warpgroup multiplies 64 rows, a warp 16 of them, with fragments laid out as mma.sync's. Compiled
+// for sm_90a only.
 #pragma once
 #include "headrace/ops/cuda/arch/tma.cuh"
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
@@ -15,14 +15,15 @@ __device__ inline void stmatrix_x4_trans(uint32_t address, uint32_t a, uint32_t 
                : "memory");
 }
 
-// Operands in shared memory with the 128-byte swizzle, 64 bfloat16 in a row. `next_rows` bytes lead to the next 8 rows,
-// `next_columns` to the next 64 columns of an operand whose rows are the summed dimension (else it is not used).
+// Returns the descriptor of an operand in shared memory with the 128-byte swizzle, 64 bfloat16 in a row. `next_rows`:
+// bytes to the next 8 rows. `next_columns`: bytes to the next 64 columns of an operand whose rows are K; otherwise
+// unused.
 __device__ inline uint64_t wgmma_operand(uint32_t address, uint32_t next_rows, uint32_t next_columns) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
          static_cast<uint64_t>(next_rows >> 4) << 32 | uint64_t{1} << 62;
 }
-// The same, `offset` bytes after a place of shared memory of which `base` is the address / 16; one addition where all
-// else is constant.
+// Descriptor of the operand `offset` bytes after a shared-memory address; `base` is that address / 16. It costs one
+// addition where all else is constant.
 __device__ inline uint64_t wgmma_operand_after(uint32_t base, uint32_t offset, uint32_t next_rows,
                                                uint32_t next_columns) {
   return (base + (offset >> 4 | next_columns >> 4 << 16)) | uint64_t{1 << 30 | next_rows >> 4} << 32;
@@ -31,8 +32,8 @@ __device__ inline uint64_t wgmma_operand_after(uint32_t base, uint32_t offset, u
 __device__ inline uint64_t wgmma_operand_of_16_after(uint32_t base, uint32_t offset) {
   return (base + (offset >> 4 | 1 << 16)) | uint64_t{3U << 30 | 256 >> 4} << 32;
 }
-// Zeros rows [count, 64) of `tiles` operands of 64 rows, one after the other, by `threads` threads; nothing when all 64
-// count.
+// Zeros rows [count, 64) of `tiles` consecutive operands of 64 rows with `threads` threads. Does nothing if count is 64
+// or more.
 __device__ inline void clear_rows(char* operands, int tiles, int count, int thread, int threads) {
   if (count >= 64) return;
   for (int i = thread; i < tiles * 512; i += threads) {
@@ -42,8 +43,8 @@ __device__ inline void clear_rows(char* operands, int tiles, int count, int thre
 
 constexpr int kZeroFirst = 0, kAccumulate = 1;
 
-// d = a b or d += a b: a [64, 16] in registers or shared memory, b [16, n] in shared memory: its columns are rows
-// there, or as it is written when kTransposeB. clang-format off: the operand lists are generated.
+// d = a b or d += a b: a [64, 16] in registers or shared memory, b [16, n] in shared memory. Shared memory holds b's
+// columns as rows, or with kTransposeB b itself. The operand lists are generated, hence clang-format off.
 // clang-format off
 template <int kAdd, int kTransposeB>
 __device__ inline void wgmma_rs(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
@@ -71,7 +72,7 @@ __device__ inline void wgmma_ss(float (&d)[8][4], uint64_t a, uint64_t b) {
 }
 // clang-format on
 
-// Bytes between shared and device memory, both and the count multiples of 16.
+// Bulk copies between shared and global memory. Addresses and byte counts are multiples of 16.
 __device__ inline void copy_bytes_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
@@ -82,7 +83,7 @@ __device__ inline void copy_bytes_out(void* to, uint32_t from, uint32_t bytes) {
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// A box of shared memory to a 4-dimensional tensor.
+// TMA store of a box from shared memory to a 4-dimensional tensor.
 __device__ inline void tma_store(const CUtensorMap& map, int x, int y, int z, int w, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(
                    reinterpret_cast<uint64_t>(&map)),
@@ -90,7 +91,7 @@ __device__ inline void tma_store(const CUtensorMap& map, int x, int y, int z, in
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// The bytes that this thread copies out are read.
+// Waits until this thread's bulk stores have read their shared memory.
 __device__ inline void wait_bytes_out() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 }  // namespace headrace::cuda

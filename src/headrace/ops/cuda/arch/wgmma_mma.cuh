@@ -1,5 +1,5 @@
-// Warpgroup matrix products of sm_90a on 16-bit floats: four warps multiply 64 rows, a warp 16 of them, with fragments
-// laid out as mma.sync's. Operands in shared memory have the 128-byte swizzle. PTX ISA 8, section "wgmma".
+// WGMMA of sm_90a on 16-bit floats: a warpgroup multiplies 64 rows, a warp 16 of them, with fragments laid out as
+// mma.sync's. Operands in shared memory have the 128-byte swizzle. PTX ISA 8, section "wgmma".
 #pragma once
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
 
@@ -11,7 +11,7 @@ template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// What ordinary stores wrote to shared memory becomes visible to wgmma; before the barrier that tells its warpgroup.
+// Makes ordinary stores to shared memory visible to WGMMA. Call it before the barrier that signals the warpgroup.
 __device__ inline void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Keeps the compiler from moving an accumulator across a wait or a fence.
@@ -24,19 +24,20 @@ __device__ inline void hold(float (&d)[kTiles][4]) {
   }
 }
 
-// Descriptor of an operand of which 64 elements (128 bytes) of a row lie side by side, and 8 rows in 1024 bytes. Its
-// low word; an offset of n bytes adds n / 16 to it. next_columns: bytes to the next 64 elements of a row, where the
-// rows are the summed dimension; else unused.
+// Returns the low word of an operand's descriptor: 64 elements (128 bytes) in a row, 8 rows in 1024 bytes. For an
+// offset of n bytes add n / 16 to it. next_columns: bytes to the next 64 elements of a row if the rows are K; otherwise
+// unused.
 __device__ inline uint32_t operand_low(uint32_t address, uint32_t next_columns) {
   return ((address & 0x3ffff) >> 4) | next_columns >> 4 << 16;
 }
+// Returns the descriptor of an operand with that low word.
 __device__ inline uint64_t operand(uint32_t low) { return low | uint64_t{1 << 30 | 1024 >> 4} << 32; }
 
 enum class Add : int { kNo = 0, kYes = 1 };  // d = a b, or d += a b
 
 // The operand lists are longer than a line.
 // clang-format off
-// d [64, 32] of a [64, 16] and b [32, 16], both in shared memory, rows of 16 elements.
+// d [64, 32] of a [64, 16] and b [32, 16], both K-major in shared memory.
 template <class T>
 __device__ inline void wgmma_shared(float (&d)[4][4], uint64_t a, uint64_t b, Add add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -50,7 +51,7 @@ __device__ inline void wgmma_shared(float (&d)[4][4], uint64_t a, uint64_t b, Ad
   }
 }
 
-// d [64, 64] of a [64, 16] and b [64, 16], both in shared memory, rows of 16 elements.
+// d [64, 64] of a [64, 16] and b [64, 16], both K-major in shared memory.
 template <class T>
 __device__ inline void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b, Add add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -64,7 +65,7 @@ __device__ inline void wgmma_shared(float (&d)[8][4], uint64_t a, uint64_t b, Ad
   }
 }
 
-// d [64, 64] += a [64, 16] in registers times b [16, 64] in shared memory, rows of 64 elements.
+// d [64, 64] += a [64, 16] in registers times b [16, 64] in shared memory, rows of 64 elements (N-major).
 template <class T>
 __device__ inline void wgmma_registers(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -78,7 +79,7 @@ __device__ inline void wgmma_registers(float (&d)[8][4], const uint32_t (&a)[4],
   }
 }
 
-// d [64, 128] of a [64, 16] and b [128, 16], both in shared memory, rows of 16 elements.
+// d [64, 128] of a [64, 16] and b [128, 16], both K-major in shared memory.
 template <class T>
 __device__ inline void wgmma_shared(float (&d)[16][4], uint64_t a, uint64_t b, Add add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -92,7 +93,7 @@ __device__ inline void wgmma_shared(float (&d)[16][4], uint64_t a, uint64_t b, A
   }
 }
 
-// d [64, 128] += a [64, 16] in registers times b [16, 128] in shared memory, rows of 128 elements.
+// d [64, 128] += a [64, 16] in registers times b [16, 128] in shared memory, rows of 128 elements (N-major).
 template <class T>
 __device__ inline void wgmma_registers(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -106,7 +107,7 @@ __device__ inline void wgmma_registers(float (&d)[16][4], const uint32_t (&a)[4]
   }
 }
 
-// d [64, 256] += a [64, 16] in registers times b [16, 256] in shared memory, rows of 256 elements.
+// d [64, 256] += a [64, 16] in registers times b [16, 256] in shared memory, rows of 256 elements (N-major).
 template <class T>
 __device__ inline void wgmma_registers(float (&d)[32][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {

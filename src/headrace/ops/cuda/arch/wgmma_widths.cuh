@@ -1,5 +1,4 @@
-// More widths of the warpgroup product of wgmma_products.cuh: d [64, 8 n] += a [64, 16] b [8 n, 16]^T, both in shared
-// memory, rows of 16 elements.
+// More N for the WGMMA of wgmma_mma.cuh: d [64, 8 n] += a [64, 16] b [8 n, 16]^T, both K-major in shared memory.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 

@@ -1,4 +1,4 @@
-// Dense products through cuBLASLt. The only file that calls it, but for the handle's end in runtime.cpp.
+// Dense GEMM by cuBLASLt. No other file calls cuBLASLt, except that runtime.cpp ends the handle.
 #include <algorithm>
 #include <tuple>
 
@@ -11,7 +11,7 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{64} << 20;  // the last part of the stream's scratch
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;  // at the end of the stream's scratch
 
 ErrorCode code_of(cublasStatus_t status) {
   switch (status) {
@@ -22,8 +22,8 @@ ErrorCode code_of(cublasStatus_t status) {
   }
 }
 
-// Error kCuda where the device itself fails, which its runtime knows and no status of the library says; else what the
-// status means, with what is free where memory lacks.
+// Throws if a cuBLASLt call failed. kCuda if the device itself failed, which the CUDA runtime reports and cuBLASLt's
+// status does not. Otherwise the code of the status; kOutOfMemory names the free bytes.
 void check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const std::string failed = str("cublaslt: ", what, " failed: ", cublasLtGetStatusString(status));
@@ -42,7 +42,7 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
   check_blas(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof(value)), "setting an attribute");
 }
 
-// A row-major matrix is the transpose of a column-major one.
+// cuBLASLt is column-major: a row-major matrix is the transpose of a column-major one.
 Layout layout_of(DType type, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
   check_blas(cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<uint64_t>(columns),
@@ -51,7 +51,7 @@ Layout layout_of(DType type, int64_t rows, int64_t columns, int64_t stride) {
   return Layout(layout);
 }
 
-// The largest power of two, at most 16, that divides where the rows begin.
+// Returns the largest power of two, at most 16, that divides the address of every row.
 uint32_t alignment_of(const TensorView& x) {
   const auto bits =
       reinterpret_cast<uintptr_t>(x.data()) | static_cast<uintptr_t>(x.stride(0) * size_of(x.dtype())) | 16;
@@ -110,7 +110,7 @@ CublasLtPlans::Plan plan_of(const FusedLinearArgs& a, cublasLtHandle_t handle) {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, descriptor, plan.weight.get(), plan.x.get(), plan.residual.get(),
                                      plan.y.get(), created, 1, &result, &found);
-  if (status == CUBLAS_STATUS_ALLOC_FAILED) check_blas(status, "choosing a kernel");  // and not: there is none
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) check_blas(status, "choosing a kernel");  // else there is none
   plan.built = status == CUBLAS_STATUS_SUCCESS && found > 0;
   plan.algorithm = result.algo;
   return plan;
@@ -120,7 +120,7 @@ cublasLtHandle_t started(int32_t device) {
   check_cuda(cudaSetDevice(device), "cudaSetDevice");
   cublasLtHandle_t handle = nullptr;
   check_blas(cublasLtCreate(&handle), "starting it");
-  constexpr int64_t kRows = 2048, kIn = 1024, kOut = 4096;  // any shape does: what takes long is done once
+  constexpr int64_t kRows = 2048, kIn = 1024, kOut = 4096;  // any shape will do: the slow part happens once
   const auto matrix = [](int64_t rows, int64_t columns) { return TensorView(nullptr, DType::kBF16, {rows, columns}); };
   FusedLinearArgs product{.x = matrix(kRows, kIn)};
   product.products[0] = {.weight = matrix(kOut, kIn), .y = matrix(kRows, kOut)};
@@ -152,7 +152,7 @@ const CublasLtPlans::Plan& CublasLtPlans::plan(const FusedLinearArgs& a) {
 
 bool cublaslt_gemm_supports(const FusedLinearArgs& a) {
   const FusedLinearArgs::Product& p = a.products[0];
-  // Rows that begin anywhere the library multiplies by kernels that round sums before they add a bias.
+  // With a bias, rows at any address would get cuBLASLt kernels that round the sum before they add the bias.
   const auto aligned = [](const TensorView& rows) {
     return reinterpret_cast<uintptr_t>(rows.data()) % 16 == 0 && rows.stride(0) * size_of(rows.dtype()) % 16 == 0;
   };

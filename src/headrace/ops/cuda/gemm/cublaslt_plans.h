@@ -1,4 +1,4 @@
-// cuBLASLt's handle and what it chose for each shape.
+// cuBLASLt's handle and the algorithm that it chose for each shape.
 #pragma once
 #include <cublasLt.h>
 
@@ -18,14 +18,15 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Of one stream. Not thread-safe but for handle(). The library takes some 90 ms to choose its first kernel.
+// Caches one cuBLASLt plan per shape, for one stream, and owns the handle. Only handle() is thread-safe. cuBLASLt takes
+// some 90 ms to choose its first kernel.
 class CublasLtPlans {
  public:
   struct Plan {
     Descriptor descriptor;
     Layout weight, x, residual, y;
     cublasLtMatmulAlgo_t algorithm{};
-    bool built = false;  // whether the library has a kernel for it
+    bool built = false;  // true if cuBLASLt has a kernel for it
   };
   using Key = std::array<int64_t, 12>;  // all that the choice depends on
 
@@ -34,10 +35,10 @@ class CublasLtPlans {
   CublasLtPlans& operator=(const CublasLtPlans&) = delete;
   ~CublasLtPlans();
 
-  // Starts the library, or waits for the thread that does. Thread-safe. Error kOutOfMemory, kUnsupported; the next call
-  // then tries again.
+  // Returns the handle. Creates it on the first call, or waits for the thread that does. Thread-safe. Throws
+  // kOutOfMemory or kUnsupported; the next call then tries again.
   cublasLtHandle_t handle();
-  // For one product; valid as long as this object.
+  // Returns the plan of args.products[0], made on the first call for its shape. Valid as long as this object.
   const Plan& plan(const FusedLinearArgs& args);
 
  private:

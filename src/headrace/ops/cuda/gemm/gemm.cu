@@ -1,4 +1,4 @@
-// The two ops that multiply by weights: which kernel does it, and the parts of a fused one that has none of its own.
+// The ops linear and fused_linear: chooses the kernel of a call, and splits fused calls that no kernel takes whole.
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/gemm/gemm.h"
 #include "headrace/ops/cuda/gemm/sm90/gemm_sequence.h"
@@ -12,7 +12,7 @@ namespace {
 
 enum class Chained : uint8_t { kWhereFaster, kAlways };
 
-// One product without a norm.
+// Runs one GEMM without a norm.
 void multiply(const FusedLinearArgs& a, const OpContext& context) {
   Stream& stream = stream_of(context);
   const bool strict = context.determinism == Determinism::kStrict;
@@ -24,7 +24,7 @@ void multiply(const FusedLinearArgs& a, const OpContext& context) {
   simt_gemm(a, stream);
 }
 
-// Slices of the stream's scratch, but for the end that the library works in.
+// Allocates from the stream's scratch. Its end is cuBLASLt's workspace, which rows_at_once() leaves free.
 struct Temporary {
   char* at;
   Device device;
@@ -36,8 +36,8 @@ struct Temporary {
   }
 };
 
-// Whether one kernel makes silu(gate) * up. run_parts needs no results of its own then beside the normalised rows,
-// which stand in for x.
+// Returns true if one kernel computes silu(gate) * up. run_parts then needs scratch for the normalised x only, which
+// replaces x.
 bool combined_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   if (a.combine != FusedLinearArgs::Combine::kSiluMul) return false;
   FusedLinearArgs of_rows = a;
@@ -46,7 +46,7 @@ bool combined_at_once(const FusedLinearArgs& a, const Stream& stream, bool stric
   return strict ? batch_invariant_gemm_sm90_supports(of_rows, stream) : swiglu_gemm_supports(of_rows, stream);
 }
 
-// Of run_parts, at most; but for a few last rows that are not combined at once, and are small.
+// Most scratch bytes of run_parts. Does not count a small last slice of rows that is not combined in one kernel.
 int64_t temporary_bytes(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   const int64_t rows = a.x.dim(0), out = a.products[0].weight.dim(0);
   const int64_t normed = a.norm_weight ? rows * a.x.dim(1) * size_of(a.x.dtype()) : 0;
@@ -54,12 +54,13 @@ int64_t temporary_bytes(const FusedLinearArgs& a, const Stream& stream, bool str
   return normed + rows * out * (strict ? 8 : size_of(a.products[0].y.dtype())) + 1024;
 }
 
-// Whether `next` goes on where `first` ends.
+// Returns true if `next` begins where the `bytes` of `first` end, with the same dtype.
 bool goes_on(const TensorView& first, const TensorView& next, int64_t bytes) {
   return static_cast<char*>(first.data()) + bytes == next.data() && first.dtype() == next.dtype();
 }
 
-// Whether one product makes the results of both: rows of weights, biases and columns of results lie side by side.
+// Returns true if one GEMM can compute both results: the rows of weights, the biases and the columns of y are
+// contiguous.
 bool side_by_side(const FusedLinearArgs::Product& first, const FusedLinearArgs::Product& next) {
   const int64_t out = first.weight.dim(0);
   const bool biases = first.bias ? next.bias && goes_on(first.bias, next.bias, first.bias.bytes()) : !next.bias;
@@ -79,7 +80,7 @@ FusedLinearArgs::Product joined(const FusedLinearArgs::Product& first, const Fus
           .y = TensorView(first.y.data(), first.y.dtype(), {first.y.dim(0), out}, first.y.strides(), first.y.device())};
 }
 
-// Makes one of products that lie side by side: each alone may be too narrow for the device.
+// Merges GEMMs whose weights and results are contiguous: each alone may have too small an N for the device.
 void join_products(FusedLinearArgs& a) {
   int kept = 0;
   for (int i = 1; i < a.num_products; ++i) {
@@ -94,21 +95,22 @@ void join_products(FusedLinearArgs& a) {
   a.num_products = kept + 1;
 }
 
-// Whether all of it goes to the kernel for 2 to 64 rows, behind a norm of its own.
+// Returns true if small_m_gemm takes the whole call, after a separate norm kernel.
 bool becomes_small_m_gemm(FusedLinearArgs a, const OpContext& context) {
   if (a.combine == FusedLinearArgs::Combine::kNone) join_products(a);
   a.norm_weight = {};
   return small_m_gemm_supports(a, context.determinism, stream_with_waiting(context));
 }
 
-// Whether products of few rows are to wait for those that follow them.
+// Heuristic: returns true if the call should wait for the GEMMs that follow it and run in a GEMM sequence with them.
 bool pays_as_sequence(const FusedLinearArgs& a, const OpContext& context) {
   if (!GemmSequence::pays(a)) return false;
   const bool few = a.x.dim(0) <= GemmSequencePlan::kMostFastRows;
   return few || context.determinism == Determinism::kStrict || !becomes_small_m_gemm(a, context);
 }
 
-// In both modes: a chain adds in strict mode's order, but for the squares of rows that are too long for rms_norm's.
+// Returns true if the call may join the GEMM sequence, in either mode: the sequence always adds in batch-invariant
+// order. The exception is a norm of rows that are too long for the order of rms_norm.
 bool may_join_sequence(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   if (!GemmSequence::supports(a, stream_with_waiting(context))) return false;
   const bool strict = context.determinism == Determinism::kStrict;
@@ -116,7 +118,8 @@ bool may_join_sequence(const FusedLinearArgs& a, const OpContext& context, Chain
   return chained == Chained::kAlways || pays_as_sequence(a, context);
 }
 
-// Notes as well which kernel products have from here on.
+// Defers the call to the GEMM sequence if that pays; returns true if it did. Also records the kind of GEMM in
+// KernelAttributes.
 bool joins_sequence(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
   using Products = KernelAttributes::Products;
   const Stream& stream = stream_with_waiting(context);
@@ -126,8 +129,8 @@ bool joins_sequence(const FusedLinearArgs& a, const OpContext& context, Chained 
   return joins;
 }
 
-// The parts one after another. Results that are combined stay float32, as the fused kernel has them, when the bits of
-// many rows must be those of a few.
+// Runs the norm, the GEMMs and silu(gate) * up one after another. In batch-invariant mode gate and up stay float32, as
+// in the fused kernel, so that the bits do not depend on M.
 void run_parts(FusedLinearArgs a, const OpContext& context) {
   const bool strict = context.determinism == Determinism::kStrict;
   Temporary temporary{static_cast<char*>(stream_of(context).scratch), a.x.device()};
@@ -160,7 +163,7 @@ void run_parts(FusedLinearArgs a, const OpContext& context) {
   pointwise({.kind = PointwiseKind::kSiluMul, .x = a.products[0].y, .y = a.products[1].y, .out = result}, context);
 }
 
-// The most rows that the temporaries leave room for.
+// Returns the most rows whose temporaries fit in the scratch: a multiple of 128, at least 128.
 int64_t rows_at_once(const FusedLinearArgs& a, const Stream& stream, bool strict) {
   constexpr int64_t kKept = int64_t{64} << 20, kMultiple = 128;
   const int64_t rows =

@@ -1,11 +1,13 @@
-// What the tensor-core products share: 16-byte loads, the order of the sum, and how results are stored.
+// Shared by the tensor-core GEMMs: 16-byte loads, the fixed split-K order, and the epilogue.
 //
-// A product takes 16 neighbours of `in`: Hopper's warpgroups read them as they lie in memory, and on Hopper the result
-// of one product does not depend on how its 16 elements are shared out among lanes and positions (a test compares the
-// kernels' bits). Kernels that feed mma.sync all share them out alike (first_of_lane), since older devices may not
-// have that property. The sum is cut in kSegments parts: element k belongs to part k / kPartLen % kSegments; each part
-// is one chain of products in ascending k, and the parts are added in ascending order. All kernels that follow this
-// give the same bits. The parts are those that a chain of products of few rows (gemm_sequence.cu) has by its nature.
+// Fixed split-K order (batch-invariant mode): K is cut into kSegments splits; element k belongs to split k / kPartLen %
+// kSegments. Each split is one chain of k16 MMAs in ascending k, and the splits are added in ascending order. All
+// kernels that follow this order give the same bits. The GEMM sequence kernel (gemm_sequence.cu) has these splits by
+// its nature.
+//
+// An MMA takes 16 neighbouring elements of K. WGMMA reads them as they lie in memory. On Hopper the result of an MMA
+// does not depend on how lanes and positions share its 16 elements; a test compares the kernels' bits. Older devices
+// may not have that property, so all kernels that feed mma.sync share them alike (first_of_lane).
 #pragma once
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/tma.cuh"
@@ -13,7 +15,7 @@
 namespace headrace::cuda {
 
 constexpr int kSegments = 16, kPartLen = 64, kPassLen = kSegments * kPartLen;
-constexpr int kChunkLen = 32;  // that four lanes load at once, 16 bytes each
+constexpr int kChunkLen = 32;  // elements of K that four lanes load at once, 16 bytes each
 
 // d += a b^T for 16 rows of x and 8 rows of W.
 template <class T>
@@ -32,17 +34,18 @@ __device__ inline void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uin
   }
 }
 
-// Of 16 neighbours of a row four lanes hold four each: the first that this lane has.
+// Four lanes hold four elements each of 16 neighbours of a row. Returns the index of this lane's first.
 __device__ inline int first_of_lane(int lane) { return lane % 2 * 8 + lane / 2 % 2 * 4; }
 
-// The 16 elements that four lanes hold of each row: low rows, high rows, and eight rows of W.
+// One MMA over 16 neighbours of K that four lanes hold: rows 0 to 7 of x (`low`), rows 8 to 15 (`high`), eight rows of
+// W.
 template <class T>
 __device__ inline void multiply_16(float (&d)[4], const uint2& low, const uint2& high, const uint2& w) {
   mma_m16n8k16<T>(d, low.x, high.x, low.y, high.y, w.x, w.y);
 }
 
-// What one load brings, 8 neighbours of 32 to each of four lanes, becomes each lane's four of the first 16 and of the
-// second. Loads of 8 bytes would need no exchange, but be twice as many.
+// Exchanges a 16-byte load among four lanes. Each lane loaded 8 neighbours of 32; it gets its four of the first 16 and
+// its four of the second 16. 8-byte loads would need no exchange, but twice as many instructions.
 struct Pair16 {
   uint2 first, second;
   __device__ explicit Pair16(const uint4& piece) {
@@ -54,16 +57,16 @@ struct Pair16 {
   }
 };
 
-// The 32 elements that four lanes hold of each row in pieces of 16 bytes: two products of elements that do not lie
-// side by side, for kernels with an order of their own.
+// Two MMAs over the 32 elements that four lanes loaded as 16 bytes each. The elements of one MMA do not lie side by
+// side: for kernels that need not follow the order above.
 template <class T>
 __device__ inline void multiply_chunk(float (&d)[4], const uint4& low, const uint4& high, const uint4& w) {
   mma_m16n8k16<T>(d, low.x, high.x, low.y, high.y, w.x, w.y);
   mma_m16n8k16<T>(d, low.z, high.z, low.w, high.w, w.z, w.w);
 }
 
-// Weights pass through once: they shall not displace what is read again, in the L2 neither, where a step's states, keys
-// and instructions can stay until the next one.
+// Loads 16 bytes of weights, which are read once and must not displace what is read again. That includes the L2, where
+// a step's states, keys and instructions can stay until the next step.
 __device__ inline uint4 load_streaming(const void* from) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
@@ -72,7 +75,7 @@ __device__ inline uint4 load_streaming(const void* from) {
   return v;
 }
 
-// An element that the kernel before may have written while this one had begun: never from this multiprocessor's cache.
+// Loads an element that the previous kernel may have written after this one began (PDL): bypasses this SM's L1.
 __device__ inline float load_fresh(const void* data, DType type, int64_t at) {
   if (type == DType::kF32) return __ldcg(static_cast<const float*>(data) + at);
   const unsigned short bits = __ldcg(static_cast<const unsigned short*>(data) + at);
@@ -82,7 +85,7 @@ __device__ inline float load_fresh(const Rows& x, int64_t row, int64_t column) {
   return load_fresh(x.data, x.type, x.at(row) + column);
 }
 
-// Rows of one result, with what is added before they are rounded.
+// Epilogue of one GEMM: adds the bias and the residual, if any, in float32 and rounds to y's dtype.
 struct Result {
   Rows y, residual;
   const void* bias;

@@ -1,11 +1,11 @@
-// Products of any dtypes on the plain float32 units, the sum over `in` sequential: a row's bits depend on it alone.
+// SIMT GEMM for any dtypes, with float32 FMA. Adds over K sequentially, so a row's bits depend on that row alone.
 #include "headrace/ops/cuda/gemm/gemm.h"
 #include "headrace/ops/cuda/gemm/gemm_common.cuh"
 
 namespace headrace::cuda {
 namespace {
 
-constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPer = 4;  // each thread makes kPer x kPer results
+constexpr int kTile = 64, kDepth = 16, kThreads = 256, kPer = 4;  // each thread computes kPer x kPer results
 
 struct Params {
   Rows x, weight;

@@ -1,5 +1,5 @@
-// A counting sort in one block, or where there are many slots in a cluster of blocks, a share each. No result of a
-// product depends on where in its tile a row lies, so rows take their places as they come.
+// Counting sort in one CTA, or for many slots in a cluster of CTAs with a share each. No result of a GEMM depends on
+// its row's place in the tile, so rows take their places as they come.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/cluster.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -9,9 +9,9 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 1024, kMostGroupedExperts = 4096, kClusterBlocks = 8;
-constexpr int32_t kFewSlots = 4096;  // a block sorts so many as fast as a cluster
+constexpr int32_t kFewSlots = 4096;  // one CTA sorts so many as fast as a cluster
 
-// Exclusive sums over counts of rows and of tiles, by the first warp: each lane takes a run of experts.
+// Exclusive prefix sums of the counts of rows and tiles, by the first warp; each lane takes a run of experts.
 __device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, int* tile_begin) {
   const int lane = threadIdx.x % 32, run = (p.num_experts + 31) / 32;
   const int first = min(lane * run, p.num_experts), last = min(first + run, p.num_experts);
@@ -36,7 +36,7 @@ __device__ void scan(const ExpertGroups& p, const int* count, int* row_begin, in
   if (lane == 31) tile_begin[p.num_experts] = tiles_before;
 }
 
-// The tiles of the experts, and empty ones behind them.
+// Writes the tiles of the experts, and empty ones after them.
 __device__ void write_tiles(const ExpertGroups& p, const int* count, const int* row_begin, const int* tile_begin) {
   for (int e = threadIdx.x; e < p.num_experts; e += kThreads) {
     const int tiles = tile_begin[e + 1] - tile_begin[e];
@@ -50,8 +50,8 @@ __device__ void write_tiles(const ExpertGroups& p, const int* count, const int* 
   if (threadIdx.x == 0) *p.num_tiles = num_tiles;
 }
 
-// Of each expert: count becomes the slots of all blocks, `before` those of the blocks before this one. `own` is read by
-// all of them until each has waited for the cluster.
+// For each expert `count` becomes the slots of all CTAs, and `before` those of the CTAs before this one. All CTAs read
+// `own` until each has waited for the cluster.
 template <int kBlocks>
 __device__ void add_blocks(int num_experts, const int* own, int* count, int* before) {
 #if __CUDA_ARCH__ >= 900
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) sort_slots(const __grid_constant__ E
     if (expert != kNoExpert) p.order[atomicAdd(&row_begin[expert], 1)] = i;
   }
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kBlocks > 1) cluster_wait_acquire();  // nobody leaves whose counts are still read
+  if constexpr (kBlocks > 1) cluster_wait_acquire();  // no CTA exits while others read its counts
 #endif
 }
 

@@ -1,4 +1,4 @@
-// Rows of tokens sorted by the expert that they chose, cut into tiles for products.
+// Tokens sorted by the expert that they chose, cut into tiles for the grouped GEMM.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,18 +13,18 @@ struct ExpertTile {
   int32_t expert, begin, count;
 };
 
-// A slot is one choice of a token: slot / k is the token.
+// A slot is one choice of a token: slot / k is the token. The pointers are to device memory and not owned.
 struct ExpertGroups {
-  const int32_t* experts = nullptr;  // [slots], kNoExpert for slots that nobody makes
+  const int32_t* experts = nullptr;  // [slots]; kNoExpert: the slot is not computed
   int32_t slots = 0, num_experts = 0, tile_rows = 0;
   enum class Tiles : uint8_t {
-    kSorted,  // of neighbours in the sorted order
-    kOfSlots  // of one slot each, in their order, unsorted: who was chosen twice is read twice
+    kSorted,  // tiles of neighbours in the sorted order
+    kOfSlots  // a tile for each slot, unsorted: an expert that is chosen twice is read twice
   } of = Tiles::kSorted;
-  // Of kSorted:
-  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order, as far as the tiles go
+  // For kSorted only:
+  int32_t* order = nullptr;      // [slots]: the slot at each place of the sorted order, as far as the tiles reach
   ExpertTile* tiles = nullptr;   // [most_tiles()]
-  int32_t* num_tiles = nullptr;  // [1]: those that have rows
+  int32_t* num_tiles = nullptr;  // [1]: number of tiles that have rows
 
   constexpr int32_t most_tiles() const {
     return of == Tiles::kOfSlots ? slots : std::min(slots, slots / tile_rows + num_experts);
@@ -43,8 +43,8 @@ struct ExpertGroups {
 #endif
 };
 
-// Of kSorted: fills `order`, `tiles` and `num_tiles`. An expert's rows are shared out evenly among as few
-// tiles as hold them. Within an expert the order is unspecified.
+// Fills `order`, `tiles` and `num_tiles` of a kSorted group. As few tiles as hold an expert's rows share them evenly.
+// The order within an expert is unspecified. Throws kUnsupported for more than 4096 experts.
 void group_slots(const ExpertGroups& groups, const Stream& stream);
 
 }  // namespace headrace::cuda

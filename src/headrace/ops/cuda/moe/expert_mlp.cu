@@ -1,6 +1,6 @@
-// Slots are sorted by expert, unless they are few, then two grouped products, then the weighted sum of a token's
-// results. Of many tokens down and the sum are made a part of the channels at a time, as many as the stream's scratch
-// holds of their results: all experts' weights are read once. Only what does not fit so is done some tokens at a time.
+// Sorts slots by expert, unless they are few, then runs two grouped GEMMs and the weighted sum of a token's results.
+// For many tokens, down and the sum run on a part of the channels at a time, as many as the stream's scratch holds of
+// their results: all experts' weights are read once. Only what still does not fit is split by tokens.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
@@ -13,7 +13,7 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// So few rarely choose an expert twice, and a sort costs more than to read its weights again, from the L2.
+// So few tokens rarely choose an expert twice. A sort costs more than reading its weights again from the L2.
 constexpr int64_t kUnsortedTokens = 4;
 
 template <class T>
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(const __grid_constant__ Exp
   for (int d = threadIdx.x; d < p.hidden; d += kThreads) p.write<T>(static_cast<int>(blockIdx.x), d);
 }
 
-// The same sums, eight channels at a time.
+// sum_rows, eight channels at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_pieces(const __grid_constant__ ExpertSum p) {
   pdl_wait();
@@ -65,7 +65,7 @@ struct Scratch {
   }
 };
 
-// Of both products: `in` of one is `out` of the other.
+// Returns the kernel of both GEMMs: K of one is N of the other.
 ExpertKernel kernel_of(const GroupedGemm& gate_up, const Stream& stream) {
   if (grouped_sm90_supports(gate_up, stream)) return ExpertKernel::kSm90;
   return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? ExpertKernel::kTensorCores : ExpertKernel::kPlain;
@@ -79,7 +79,7 @@ void multiply(const GroupedGemm& product, ExpertKernel kernel, const Stream& str
   }
 }
 
-// Of all slots of `a`, with room in the stream's scratch.
+// Groups all slots of `a`, with room in the stream's scratch.
 ExpertGroups groups_of(const ExpertMLPArgs& a, ExpertKernel kernel, Scratch& scratch) {
   const int64_t tokens = a.x.dim(0), slots = tokens * a.experts.dim(1);
   ExpertGroups groups{.experts = static_cast<const int32_t*>(a.experts.data()),
@@ -114,7 +114,7 @@ ExpertParts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
   return parts;
 }
 
-// Of the channels from `first` on.
+// Returns the channels from `first` on.
 Rows columns_of(const TensorView& x, int64_t first) {
   Rows rows(x);
   if (x) rows.data = static_cast<char*>(rows.data) + first * size_of(x.dtype());

@@ -1,5 +1,5 @@
-// A warp for each token. Scores are made in double as the host makes them, so that a choice between two experts that
-// are all but equal falls the same way.
+// One warp for each token. Scores are computed in double as on the host, so that a choice between two all but equal
+// experts falls the same way.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -27,18 +27,18 @@ struct Params {
   int64_t experts_stride, weights_stride;
 };
 
-// Floats as unsigned numbers in the same order, zeros of both signs alike, and NaN below all as 0.
+// Maps floats to unsigned numbers in the same order. Zeros of both signs are alike; NaN becomes 0, below all.
 __device__ inline unsigned ordered(float x) {
   const unsigned bits = __float_as_uint(x + 0.0f);
   return isnan(x) ? 0 : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Of shared memory: every expert's and group's score, and the choices.
+// Shared-memory floats of a warp: every expert's and group's score, and the choices.
 __host__ __device__ inline int floats_of_warp(const Params& p) { return p.num_experts + p.num_groups + p.k; }
 
 __device__ inline double sigmoid_of(float x) { return 1 / (1 + exp(-static_cast<double>(x))); }
 
-// The sum of the two best of a group, or the only one.
+// Returns the sum of the two best scores of a group, or its only one.
 __device__ inline float group_score(const float* rank, int size) {
   float first = -INFINITY, second = -INFINITY;
   for (int i = 0; i < size; ++i) {
@@ -48,7 +48,7 @@ __device__ inline float group_score(const float* rank, int size) {
   return size > 1 ? first + second : first;
 }
 
-// Scores of experts outside the best groups become minus infinity. `groups` holds one float for each group.
+// Sets the scores of experts outside the best groups to minus infinity. `groups` holds one float for each group.
 __device__ void keep_best_groups(const Params& p, float* rank, float* groups) {
   const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
   for (int g = lane; g < p.num_groups; g += 32) groups[g] = group_score(rank + g * size, size);
@@ -77,7 +77,7 @@ __device__ void choose_nothing(const Params& p, int token) {
   }
 }
 
-// What a lane has of the scores: every 32nd expert's, as ordered() makes them; 0 for those that are chosen.
+// A lane's scores: every 32nd expert's, as ordered() maps them; 0 for those that are chosen.
 template <int kPer>
 struct Scores {
   unsigned of[kPer];
@@ -95,7 +95,7 @@ struct Scores {
     for (int i = 0; i < kPer; ++i) most = max(most, of[i]);
     return most;
   }
-  // The lowest expert with that score.
+  // Returns this lane's lowest expert with that score, or kNone.
   __device__ int first_with(unsigned score) const {
     int first = kNone;
 #pragma unroll
@@ -108,7 +108,7 @@ struct Scores {
   }
 };
 
-// The k experts with the largest `rank`, which lies in shared memory as `chosen` does; ties to the lower expert.
+// Chooses the k experts with the largest `rank`; ties go to the lower expert. `rank` and `chosen` lie in shared memory.
 template <int kPer>
 __device__ void choose_best(const Params& p, const float* rank, int* chosen) {
   Scores<kPer> scores(rank, p.num_experts);
@@ -116,7 +116,7 @@ __device__ void choose_best(const Params& p, const float* rank, int* chosen) {
   for (int j = 0; j < p.k; ++j) {
     const unsigned top = __reduce_max_sync(0xffffffffu, own);
     const int index = __reduce_min_sync(0xffffffffu, own == top ? scores.first_with(top) : kNone);
-    // NaN everywhere: the result will be NaN as well.
+    // All are NaN: the result will be NaN as well.
     if (threadIdx.x % 32 == 0) chosen[j] = top == 0 ? 0 : index;
     if (index % 32 == static_cast<int>(threadIdx.x % 32)) scores.drop(index), own = scores.largest();
   }
@@ -130,7 +130,7 @@ __device__ void choose_shared(const Params& p, int token) {
   p.weights[token * p.weights_stride + p.k] = weight;
 }
 
-// Scores to `rank`; returns the largest logit. Several loads are under way at a time.
+// Writes the scores to `rank` and returns the largest logit. Several loads are in flight at a time.
 __device__ float score_experts(const Params& p, int token, float* rank) {
   constexpr int kAtOnce = 8;
   const auto* logits = static_cast<const float*>(p.logits.data) + p.logits.at(token);
@@ -174,13 +174,13 @@ __global__ void __launch_bounds__(kWarps * 32) choose(const __grid_constant__ Pa
     sum = warp_sum_of(sum);
   }
   choose_best<kPer>(p, rank, chosen);
-  const double first = lane < p.k ? score(chosen[lane]) : 0;  // most have no others
+  const double first = lane < p.k ? score(chosen[lane]) : 0;  // k is rarely larger
   const auto score_at = [&](int j) { return j < 32 ? first : score(chosen[j]); };
-  for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // made at once, added one after the other
+  for (int j0 = 0; p.renormalise && j0 < p.k; j0 += 32) {  // computed at once, added one after the other
     const double own = j0 + lane < p.k ? score_at(j0 + lane) : 0;
     for (int j = 0; j < min(32, p.k - j0); ++j) sum += __shfl_sync(0xffffffffu, own, j);
   }
-  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
+  if (sum == 0) sum = 1;  // sigmoids are not normalised, and vanished ones stay zero
   for (int j = lane; j < p.k; j += 32) {
     const int expert = chosen[j];
     const float own = p.expert_scale != nullptr ? load(p.expert_scale, p.scale_type, expert) : 1.0f;
@@ -219,7 +219,7 @@ void expert_routing(const ExpertRoutingArgs& a, const OpContext& context) {
                  .weights_stride = a.weights.stride(0)};
   constexpr int kMostShared = kLeastSharedBytes;
   const int shared_bytes = kWarps * floats_of_warp(p) * static_cast<int>(sizeof(float));
-  static_assert(kWarps * 2 * kMostExperts * sizeof(float) < kMostShared);  // as many choices
+  static_assert(kWarps * 2 * kMostExperts * sizeof(float) < kMostShared);  // as many choices as experts
   HR_REQUIRE(p.num_experts <= kMostExperts && shared_bytes <= kMostShared, ErrorCode::kUnsupported,
              "expert_routing: ", p.num_experts, " experts in ", p.num_groups, " groups, at most ", kMostExperts,
              " are built");

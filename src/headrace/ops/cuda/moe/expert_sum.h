@@ -1,4 +1,4 @@
-// The weighted sum of the results of a token's experts.
+// Weighted sum of the results of a token's experts.
 #pragma once
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/expert_routing.h"
@@ -8,7 +8,7 @@ namespace headrace::cuda {
 struct ExpertSum {
   Rows results;            // [tokens * k, hidden], dense
   const float* weights;    // [tokens * k]
-  const int32_t* experts;  // [tokens * k]: results of kNoExpert are not there
+  const int32_t* experts;  // [tokens * k]; kNoExpert: the result does not exist
   Rows residual, y;        // [tokens, hidden]; residual may have no data
   int tokens, hidden, k;
 
@@ -18,7 +18,7 @@ struct ExpertSum {
     float weight;
   };
   __device__ Choice choice(int slot) const { return {__ldcg(experts + slot) != kNoExpert, __ldcg(weights + slot)}; }
-  // Of channel d.
+  // Writes channel d of a token.
   template <class T>
   __device__ void write(int token, int d) const {
     float sum = 0;
@@ -28,8 +28,9 @@ struct ExpertSum {
     }
     y.set(token, 0, d, residual.data == nullptr ? sum : residual.get(token, 0, d) + sum);
   }
-  // The same of channels d to d + 7, where all rows lie in pieces. T: of the results; y is of it or float32.
-  // `choice_of`: as choice(). What nobody made is left out behind its load, so that many loads are under way.
+  // Writes channels d to d + 7 of a token; all rows are 16-byte vectors (is_vec8). T: dtype of the results; y has it or
+  // float32. `choice_of`: as choice(). Results of kNoExpert are dropped after their load, so that many loads are in
+  // flight.
   template <class T, class ChoiceOf>
   __device__ void write_piece(int token, int d, const ChoiceOf& choice_of) const {
     constexpr int kAtOnce = 12;  // most tokens have no more choices
@@ -62,7 +63,7 @@ struct ExpertSum {
   }
 
  private:
-  // Of rows of T or float32.
+  // Loads 8 elements of rows of T or float32.
   template <class T>
   __device__ static Vec8<float> piece_of(const Rows& x, int token, int d) {
     if (x.type == DType::kF32) return Vec8<float>::load(row_of<float>(x, token) + d);

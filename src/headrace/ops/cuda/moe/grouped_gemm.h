@@ -1,4 +1,4 @@
-// Products of sorted rows, each tile with the weights of its own expert.
+// Grouped GEMM: sorted rows, each tile with the weights of its own expert.
 #pragma once
 #include "headrace/ops/activation.h"
 #include "headrace/ops/cuda/arch/element.cuh"
@@ -7,11 +7,12 @@
 
 namespace headrace::cuda {
 
+// One grouped GEMM. The pointers are to device memory and not owned.
 struct GroupedGemm {
   ExpertGroups groups;
   Rows x;  // row order[i] / k for place i, or row i itself when k is 0
   int32_t k = 0;
-  const int64_t* addresses;  // [experts, 3]: gate, up, down
+  const int64_t* addresses;  // [experts, 3]: device addresses of gate, up, down
   DType weight_type;
   Activation activation = Activation::kSilu;
   enum class Of : uint8_t {
@@ -19,18 +20,18 @@ struct GroupedGemm {
     kDown,    // y[order[i]] = x down^T
   } of = Of::kGateUp;
   int32_t in = 0, out = 0;
-  int32_t first = 0;  // of down, in the Hopper kernel: the channel that y begins with, of out from there on
+  int32_t first = 0;  // kDown on sm_90: the channel that y begins with; `out` counts from there
   Rows y;
 };
 
-// On sm_90, bfloat16 or float16, `in` and `out` multiples of 64. The order of a sum depends on `in` alone: a chain of
-// k16 products in ascending k, whatever the tile.
+// WGMMA (sm_90): bfloat16 or float16, K (`in`) and N (`out`) multiples of 64. A sum is one chain of k16 MMAs in
+// ascending k whatever the tile, so its order depends on K alone. Returns true if the kernel takes the call.
 bool grouped_sm90_supports(const GroupedGemm& product, const Stream& stream);
 void grouped_gemm_sm90(const GroupedGemm& product, const Stream& stream);
-// bfloat16 or float16, `in` a multiple of 8. The order of a sum depends on `in` alone.
+// mma.sync: bfloat16 or float16, K a multiple of 8. The order of a sum depends on K alone.
 bool grouped_supports(const GroupedGemm& product);
 void grouped_gemm(const GroupedGemm& product, const Stream& stream);
-// Any dtypes, slowly; the sum over `in` is sequential.
+// SIMT: any dtypes, slow; adds over K sequentially.
 void simt_grouped_gemm(const GroupedGemm& product, const Stream& stream);
 
 }  // namespace headrace::cuda

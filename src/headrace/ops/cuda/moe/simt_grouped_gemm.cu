@@ -1,4 +1,4 @@
-// On the plain float32 units: a block makes 16 rows of 32 columns, a thread four rows of one column.
+// SIMT grouped GEMM with float32 FMA: a CTA computes 16 rows of 32 columns, a thread four rows of one column.
 #include "headrace/ops/cuda/moe/grouped_gemm.h"
 
 namespace headrace::cuda {

@@ -1,4 +1,4 @@
-// Which blocks of a device's memory are free, and for whom. Host work alone.
+// Caching allocator: which blocks of a device's memory are free, and for whom. Host code only.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -7,15 +7,17 @@
 
 namespace headrace::cuda {
 
-// Blocks that are handed out while a graph is recorded belong to graphs from then on, which write to them whenever they
-// run: only another recording gets them again, until the last graph is gone. A recording counts as a graph from its
-// beginning, so one that fails leaves nothing behind. Not thread-safe.
+// Keeps freed blocks by size for reuse. Owns no memory: the caller allocates and frees it. Not thread-safe.
+//
+// Blocks handed out during a graph capture belong to graphs from then on, because graphs write to them at every replay.
+// Only another capture may reuse them, until the last graph is destroyed. A capture counts as a graph from its start,
+// so a failed one leaves nothing behind.
 class CachingAllocator {
  public:
   void begin_recording() { recording_ = true, ++num_graphs_; }
   void end_recording() { recording_ = false; }
   bool recording() const { return recording_; }
-  // A graph was destroyed, or its recording failed; called behind end_recording().
+  // Call when a graph was destroyed or its capture failed, after end_recording().
   void graph_gone() {
     if (--num_graphs_ > 0) return;
     for (auto& [size, blocks] : of_graphs_) {
@@ -24,21 +26,23 @@ class CachingAllocator {
     of_graphs_.clear();
   }
 
-  // A free block of that size; graphs, which never run at the same time, share larger ones too. Null if there is none.
+  // Returns a free block of exactly that size, or null. During a capture the block may be larger: graphs never run at
+  // the same time, so they share blocks.
   void* take(size_t size) {
     return (recording_ ? first_of(of_graphs_, size, Fit::kOrLarger) : first_of(plain_, size, Fit::kExact)).block;
   }
-  // For a recording that finds no other memory: a block of steps without graphs, which becomes the graphs'.
+  // For a capture that finds no other memory. Returns a free block that no graph uses, of at least `size` bytes, and
+  // gives it to the graphs. Null if there is none.
   void* take_spare(size_t size) {
     const auto [block, of_size] = first_of(plain_, size, Fit::kOrLarger);
     if (block != nullptr) graph_blocks_[block] = of_size;
     return block;
   }
-  // A new block, which is in use.
+  // Registers a new block, which is in use.
   void add(void* block, size_t size) {
     if (recording_) graph_blocks_[block] = size;
   }
-  // A block is free again. `size` is what was asked for, which a graph's may be larger than.
+  // Frees a block. `size` is the requested size; a graph's block may be larger.
   void put(void* block, size_t size) {
     const auto of_graph = graph_blocks_.find(block);
     if (of_graph == graph_blocks_.end()) {
@@ -51,14 +55,14 @@ class CachingAllocator {
     }
   }
 
-  // Free blocks that no graph writes to; they are forgotten here.
+  // Removes and returns the free blocks that no graph writes to.
   std::vector<void*> drop_free() {
     std::vector<void*> all;
     for (const auto& [size, blocks] : plain_) all.insert(all.end(), blocks.begin(), blocks.end());
     plain_.clear();
     return all;
   }
-  // Those of graphs, free or not, likewise.
+  // Removes and returns the graphs' blocks, free or in use.
   std::vector<void*> drop_of_graphs() {
     std::vector<void*> all;
     for (const auto& [block, size] : graph_blocks_) all.push_back(block);
@@ -85,7 +89,7 @@ class CachingAllocator {
     return {};
   }
 
-  Blocks plain_, of_graphs_;                        // free ones
+  Blocks plain_, of_graphs_;                        // free blocks
   std::unordered_map<void*, size_t> graph_blocks_;  // every block that a graph may write to, free or not, and its size
   int num_graphs_ = 0;
   bool recording_ = false;

@@ -10,20 +10,20 @@ namespace headrace::cuda {
 MemoryLeft memory_left() noexcept {
   MemoryLeft left;
   if (cudaMemGetInfo(&left.available, &left.total) == cudaSuccess) return left;
-  cudaGetLastError();  // it is not what failed
+  cudaGetLastError();  // clears this call's error, which is not the one to report
   return {};
 }
 
 void throw_failed(cudaError_t status, const char* what) {
   const std::string failed = str("cuda: ", what, " failed: ", cudaGetErrorString(status));
   if (status != cudaErrorMemoryAllocation) throw Error(ErrorCode::kCuda, failed);
-  cudaGetLastError();  // thrown here: the next launch is not to find it
+  cudaGetLastError();  // cleared because it is thrown here: the next launch must not report it again
   throw Error(ErrorCode::kOutOfMemory, failed + said_of(memory_left()));
 }
 
 void check_pinned(cudaError_t status, size_t bytes) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // thrown here; it may be a fault of an earlier kernel
+  cudaGetLastError();  // cleared because it is thrown here; it may be a fault of an earlier kernel
   if (status == cudaErrorMemoryAllocation) {
     throw Error(ErrorCode::kOutOfMemory, could_not_pin(bytes, available_host_memory()));
   }

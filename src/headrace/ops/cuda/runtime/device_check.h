@@ -1,4 +1,4 @@
-// Whether this build runs on a device.
+// Checks that this build runs on a device.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,10 +6,11 @@
 
 namespace headrace::cuda {
 
-// Error kNoDevice unless device `index` is there and code of this build runs on it. Makes it the current one.
+// Makes device `index` current and returns its properties. Throws kNoDevice if it does not exist or this build has no
+// code for it.
 cudaDeviceProp checked_device(int32_t index);
 
-// cudaSuccess if the current device runs this build's code.
+// Returns cudaSuccess if the current device runs this build's code.
 cudaError_t try_code();
 
 }  // namespace headrace::cuda

@@ -1,20 +1,21 @@
-// How an op is entered from outside: on its stream's device, and told what that is, or that it is the least of those
-// that sm_80's code runs on.
+// Entry of an op from outside: makes the stream's device current and chooses which device properties the op sees.
 #pragma once
 #include "headrace/ops/cuda/runtime/stream.h"
 
 namespace headrace::cuda {
 
+// kItsDevice: the device's own properties. kLeastDevice: capped to the smallest device that runs sm_80 code.
 enum class Told : uint8_t { kItsDevice, kLeastDevice };
 
-// The stream as the set "cuda_baseline" sees it, which so takes no kernel and no size that such a device lacks.
+// Returns a copy of the stream capped to sm_80. The ops table "cuda_baseline" uses it, so ops choose no kernel and no
+// size that such a device lacks.
 inline Stream least_of(const Stream& stream) {
   Stream least = stream;
   least.arch = 80, least.shared_bytes_of_block = kLeastSharedBytes, least.shared_bytes_of_sm = kLeastSharedBytesOfSM;
   return least;
 }
 
-// Runs op with such a copy, behind what waits in the stream: the copy launches nothing of it.
+// Runs `op` with the capped copy. Launches the stream's deferred GEMMs first, because the copy must not launch them.
 template <class Result, class Args>
 Result run_as_least(Result (*op)(const Args&, const OpContext&), const Args& args, const OpContext& context) {
   Stream least = least_of(stream_of(context));
@@ -23,6 +24,7 @@ Result run_as_least(Result (*op)(const Args&, const OpContext&), const Args& arg
   return op(args, there);
 }
 
+// Ops table entry of kOp.
 template <auto kOp, Told kTold>
 struct Entry;
 template <class Result, class Args, Result (*kOp)(const Args&, const OpContext&), Told kTold>

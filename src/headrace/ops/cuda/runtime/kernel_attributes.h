@@ -1,4 +1,4 @@
-// What one device has been told and asked about kernels. Names no CUDA, so that its rules are tested without a device.
+// Kernel attributes that one device was given or queried for. Includes no CUDA header, so that tests need no device.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace headrace::cuda {
 
-// Kernels by the address of their host function. A device's answers and settings are its own: another device of the
-// process has a KernelAttributes of its own. Thread-safe.
+// Identifies kernels by the address of their host function. Attributes are per device: each device of the process has
+// its own KernelAttributes. Thread-safe.
 class KernelAttributes {
  public:
-  // Calls tell() unless it has been called for this kernel with as many bytes or more. Where it throws, nothing is
-  // kept.
+  // Calls tell() unless an earlier call allowed this kernel as many bytes or more. If tell() throws, nothing is
+  // recorded.
   template <class Tell>
   void allow_shared(const void* kernel, size_t bytes, const Tell& tell) {
     const std::lock_guard lock(mutex_);
@@ -22,7 +22,7 @@ class KernelAttributes {
     tell();
     shared_bytes_[kernel] = bytes;
   }
-  // What ask() answered the first time, for a kernel that is always launched alike.
+  // Returns the first answer of ask() for this kernel. Every launch of the kernel must have the same configuration.
   template <class Ask>
   int resident_blocks(const void* kernel, const Ask& ask) {
     const std::lock_guard lock(mutex_);
@@ -30,11 +30,11 @@ class KernelAttributes {
     return found != resident_blocks_.end() ? found->second : resident_blocks_[kernel] = ask();
   }
 
-  // The last products that were asked for. Behind chains and those that are held in registers kernels without dynamic
-  // shared memory agree about a multiprocessor's memory (SharedShare); elsewhere the driver decides, which is faster
-  // there. What stands before the first products of a step, and steps that alternate on a device, follow others'
-  // products: that is a matter of microseconds alone. Measured: docs/performance/models.md, "How a multiprocessor's
-  // memory is divided".
+  // Kind of the last GEMM that an op asked for. After GEMM sequences and register-resident GEMVs, kernels without
+  // dynamic shared memory request one common carve-out of the SM's memory (SharedShare). After other GEMMs the driver
+  // decides, which is faster there. Kernels before a step's first GEMM follow the previous step's GEMMs, as do steps
+  // that alternate on a device. That costs microseconds only. Measured: docs/performance/models.md, "How a
+  // multiprocessor's memory is divided".
   enum class Products : uint8_t { kOthers, kSequenceOrGemv };
   void note_products(Products last) { products_ = last; }
   Products products() const { return products_; }

@@ -1,4 +1,4 @@
-// The side library's one exported symbol.
+// The CUDA library's one exported symbol.
 #include <array>
 #include <memory>
 
@@ -60,9 +60,9 @@ constexpr OpSet ops_told(std::string_view name) {
 }
 constexpr OpSet kOps = ops_told<Told::kItsDevice>("cuda");
 
-// What every device that the library has code for runs (limits.h): sm_80's machine code runs on 8.0, 8.6 and 8.9.
+// Ops table for every device that the library has code for (limits.h): sm_80 machine code runs on 8.0, 8.6 and 8.9.
 constexpr OpSet without_steps(OpSet set) {
-  set.gdn_step = nullptr;  // these two are Hopper's alone
+  set.gdn_step = nullptr;  // these two exist on sm_90 only
   set.attention_step = nullptr;
   return set;
 }

@@ -17,11 +17,12 @@
 namespace headrace::cuda {
 namespace {
 
-// Partial results of split attention and of matrix products; the chunk images of 32k tokens of Gated DeltaNet.
+// Sized for the partial results of split-KV attention and split-K GEMM, and for the WY factors of 32k tokens of Gated
+// DeltaNet.
 constexpr size_t kScratchBytes = size_t{320} << 20;
 constexpr size_t kRingBytes = size_t{8} << 20;
 
-// Small sizes to powers of two, large ones to whole 2 MiB pages: few classes, little waste.
+// Rounds small sizes up to powers of two, large ones to whole 2 MiB pages: few size classes, little waste.
 size_t rounded_size(size_t bytes) {
   constexpr size_t kLarge = size_t{2} << 20;
   if (bytes >= kLarge) return (bytes + kLarge - 1) / kLarge * kLarge;
@@ -46,7 +47,7 @@ class Graph final : public DeviceGraph {
 
  private:
   cudaGraphExec_t exec_;
-  const Stream* stream_;  // not owned, nor is this
+  const Stream* stream_;  // not owned; nor is runtime_
   Runtime* runtime_;
 };
 
@@ -123,7 +124,7 @@ void* Runtime::allocate(size_t bytes) {
   cudaError_t status = cudaMalloc(&memory, size);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();         // the error is handled here
-    if (blocks_.recording()) {  // waiting, as freeing needs, would end a capture
+    if (blocks_.recording()) {  // freeing needs a wait, which would end a capture
       memory = blocks_.take_spare(size);
       if (memory != nullptr) return memory;
     } else {
@@ -149,7 +150,7 @@ void Runtime::release(void* memory, size_t bytes) noexcept {
 void Runtime::free_cached() noexcept {
   try {
     synchronize();
-  } catch (const Error&) {  // an earlier kernel's fault, which the next call tells: what follows frees all the same
+  } catch (const Error&) {  // the next call reports the earlier kernel's fault; free the blocks all the same
   }
   for (void* block : blocks_.drop_free()) cudaFree(block);
 }
@@ -158,7 +159,8 @@ void Runtime::fill_zero(void* memory, size_t bytes) {
   check_cuda(cudaMemsetAsync(memory, 0, bytes, queue()), "cudaMemsetAsync");
 }
 
-// A place in the pinned ring. Wrapping waits for the device, so nothing is overwritten before it was read.
+// Returns `bytes` of the pinned ring buffer. Wrapping synchronises with the device, so no data is overwritten before it
+// was read.
 char* Runtime::stage(size_t bytes) {
   if (ring_at_ + bytes > kRingBytes) {
     check_cuda(cudaStreamSynchronize(queue()), "waiting for the device");
@@ -198,7 +200,7 @@ std::future<void> Runtime::start_matmul_library() {
   return std::async(std::launch::async, [this] {
     try {
       blas_->handle();
-    } catch (const Error&) {  // the first product that needs the library tries again and reports it
+    } catch (const Error&) {  // the first GEMM that needs cuBLASLt tries again and reports it
     }
   });
 }
@@ -231,7 +233,7 @@ std::unique_ptr<DeviceGraph> Runtime::end_capture() {
   try {
     return std::make_unique<Graph>(ended_capture(), stream_, *this);
   } catch (const Error&) {
-    blocks_.graph_gone();  // it never was
+    blocks_.graph_gone();  // no graph was made
     throw;
   }
 }
@@ -242,7 +244,7 @@ cudaGraphExec_t Runtime::ended_capture() {
   try {
     launch_waiting(stream_);
   } catch (const Error&) {
-    failure = std::current_exception();  // told when the capture has ended
+    failure = std::current_exception();  // rethrown after the capture has ended
   }
   const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
   if (status != cudaSuccess) cudaGetLastError();

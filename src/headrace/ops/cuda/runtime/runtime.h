@@ -1,4 +1,4 @@
-// Memory and order of work on one CUDA device.
+// Memory and stream of one CUDA device.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -10,13 +10,13 @@
 
 namespace headrace::cuda {
 
-// One stream, so released memory is reused at once: what is queued later runs later. Freed blocks are kept by size and
-// given back to the driver only when it runs out. Blocks that were handed out during a capture belong to graphs as long
-// as there are any (CachingAllocator). Host memory is staged through a pinned ring. Whatever is asked of it makes its
-// device the calling thread's current one.
+// Owns one device's stream and memory. There is one stream, so released memory is reusable at once: later work runs
+// later. Freed blocks are cached by size and returned to the driver only when memory runs out. Blocks handed out during
+// a capture belong to graphs as long as any exist (CachingAllocator). Host data is staged through a pinned ring buffer.
+// Every call makes the device current for the calling thread.
 class Runtime final : public DeviceRuntime {
  public:
-  // Error kNoDevice: no driver or an old one, no such device, or an architecture that is not built; kOutOfMemory.
+  // Throws kNoDevice (no driver or an old one, no such device, or an architecture that is not built) or kOutOfMemory.
   explicit Runtime(int32_t index);
   ~Runtime() override;
 
@@ -32,17 +32,17 @@ class Runtime final : public DeviceRuntime {
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
   std::future<void> start_matmul_library() override;
-  void* stream() override { return &stream_; }  // ops may leave products waiting in it: queue() has none
+  void* stream() override { return &stream_; }  // ops may leave deferred GEMMs in it; queue() launches them
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
-  void graph_gone() noexcept;  // one that end_capture() has made
+  void graph_gone() noexcept;  // call when a graph of end_capture() is destroyed
 
  private:
-  void start();  // what lies on the device
+  void start();  // allocates what lies on the device
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
   char* stage(size_t bytes);
-  // The stream's handle behind all work that was asked for. Makes the device current, as what may wait needs it.
+  // Makes the device current, launches the deferred GEMMs and returns the stream's handle.
   cudaStream_t queue() const {
     make_current(stream_);
     launch_waiting(stream_);
@@ -51,13 +51,13 @@ class Runtime final : public DeviceRuntime {
 
   int32_t index_;
   Stream stream_;
-  std::unique_ptr<CublasLtPlans> blas_;  // what the stream refers to
+  std::unique_ptr<CublasLtPlans> blas_;  // stream_ refers to these
   std::unique_ptr<GemmSequence> chain_;
   KernelAttributes notes_;
-  std::mutex mutex_;          // of what follows
+  std::mutex mutex_;          // guards the members below
   CachingAllocator blocks_;   // by rounded size
-  void* exchange_ = nullptr;  // of the stream's chains
-  char* ring_ = nullptr;      // pinned
+  void* exchange_ = nullptr;  // hand-over memory of the GEMM sequence
+  char* ring_ = nullptr;      // pinned ring buffer
   size_t ring_at_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What OpContext::stream points to on a CUDA device.
+// On a CUDA device OpContext::stream points to a Stream.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,48 +12,50 @@ class CublasLtPlans;
 class KernelAttributes;
 class GemmSequence;
 
-// One device's queue of work and what its kernels share. Owned by the runtime.
+// One device's stream and the resources that its kernels share. The runtime owns it.
 struct Stream {
   cudaStream_t handle = nullptr;
   int device = 0, num_sms = 0, arch = 0;  // arch: 90 for sm_90
-  // What a block may ask for, static memory included, and what a multiprocessor has for its blocks and 1 KiB of each.
+  // Shared memory that a CTA may request, static included, and that an SM has for its CTAs and 1 KiB of each.
   size_t shared_bytes_of_block = 0, shared_bytes_of_sm = 0;
-  void* scratch = nullptr;  // kernels of one op at a time; sized once
+  void* scratch = nullptr;  // one op uses it at a time; its size is fixed
   size_t scratch_bytes = 0;
-  uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one at which all blocks of a grid meet
+  uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one for the grid barrier
   static constexpr int64_t kCounters = 256;
-  // Not owned, never null; copies of the stream share them.
-  CublasLtPlans* blas = nullptr;      // of the library's products
-  GemmSequence* chain = nullptr;      // products that were asked for and are not queued yet
-  KernelAttributes* notes = nullptr;  // what the device was told and asked about kernels
+  // Not owned, never null. Copies of the stream share them.
+  CublasLtPlans* blas = nullptr;      // cuBLASLt plans
+  GemmSequence* chain = nullptr;      // deferred GEMMs that are not launched yet
+  KernelAttributes* notes = nullptr;  // kernel attributes of the device
 };
 
-// Makes the stream's device the calling thread's current one, as launches, allocations and what is asked of kernels
-// need it. Wherever the library is entered (entry.h, runtime.cpp) this comes first. It is not undone: a thread that
-// never chose has device 0, which would get a context, and its memory with it, by being made current again.
+// Makes the stream's device current for the calling thread; launches, allocations and kernel queries need that. Every
+// entry into the library (entry.h, runtime.cpp) calls it first. It is not undone: a thread that never chose a device
+// has device 0. Making that current again would create a context there and take its memory.
 inline void make_current(const Stream& stream) {
   int now = 0;
   check_cuda(cudaGetDevice(&now), "cudaGetDevice");
   if (now != stream.device) check_cuda(cudaSetDevice(stream.device), "cudaSetDevice");
 }
 
-// Queues the products that wait. Everything that is to come after them does this first.
+// Launches the deferred GEMMs. Call it before queueing work that must follow them.
 void launch_waiting(const Stream& stream);
 
-// The stream as it is: for what may join the products that wait. Error kInvalidArgument for a context without one.
+// Returns the stream without launching deferred GEMMs, for ops that may join them. Throws kInvalidArgument if the
+// context has no stream.
 Stream& stream_with_waiting(const OpContext& context);
-// The stream to queue an op on.
+// Launches the deferred GEMMs and returns the stream to queue an op on.
 Stream& stream_of(const OpContext& context);
 
-// Before a launch with so much dynamic shared memory: what a kernel may have without being asked for is 48 KiB, less
-// what it has of static memory. `kernel` is its host function here and below, the device the calling thread's
-// (make_current).
+// Allows a kernel `bytes` of dynamic shared memory; call it before such a launch. By default a kernel may have 48 KiB
+// less its static shared memory. `kernel` is the host function, here and below. Both calls apply to the calling
+// thread's current device (make_current). `name` stands in the error.
 void allow_shared(const Stream& stream, const void* kernel, size_t bytes, const char* name);
-// Blocks of so many threads and so much dynamic shared memory that a multiprocessor has room for, at least 1. A device
-// is asked once for each kernel.
+// Returns the CTAs of `threads` threads and `shared_bytes` of dynamic shared memory that fit on an SM, at least 1.
+// Queries the device once per kernel.
 int resident_blocks(const Stream& stream, const void* kernel, int threads, size_t shared_bytes, const char* name);
 
-// After a launch: a bad configuration is reported here, a fault of the kernel itself at the next synchronisation.
+// Call after a launch. Throws kCuda for a bad configuration; a fault of the kernel itself appears at the next
+// synchronisation.
 inline void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
 
 }  // namespace headrace::cuda

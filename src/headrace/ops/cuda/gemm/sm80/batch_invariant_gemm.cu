@@ -1,9 +1,9 @@
-// Products of many rows in the one order of gemm_common.cuh, so that a row's bits are those of skinny_gemm, on any
-// device from sm_80 on.
+// Batch-invariant GEMM by mma.sync for large M, on any device from sm_80 on. It has the fixed split-K order of
+// gemm_common.cuh, so a row has the bits of skinny_gemm.
 //
-// A block makes 128 x 128 results; each of its 8 warps 64 x 32. Chunks of 32 elements of `in` stream through four
-// stages of shared memory, part by part: the chunks of one part follow each other, and its sums are then added to the
-// totals.
+// A CTA computes 128 x 128 results, each of its 8 warps 64 x 32. Chunks of 32 elements of K stream through a pipeline
+// of four stages in shared memory, split by split. The chunks of one split follow each other; its sums are then added
+// to the totals.
 #include <cuda_pipeline.h>
 
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -14,7 +14,7 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 256, kRows = 128, kColumns = 128, kStages = 4;
-constexpr int kPartChunks = kPartLen / kChunkLen;  // of a pass
+constexpr int kPartChunks = kPartLen / kChunkLen;  // of a split, in one pass
 constexpr int kWarpRows = 64, kWarpColumns = 32, kHigh = kWarpRows / 16, kWide = kWarpColumns / 8;
 constexpr int kStageBytes = (kRows + kColumns) * kChunkLen * 2;
 
@@ -26,17 +26,17 @@ struct Params {
   int rows, out, in, passes;
 };
 
-// Chunk number `i` in the order of the sum: its first element of `in`, which may lie past the end.
+// Returns the first element of K of chunk `i` in the order of the sum. It may lie past the end.
 __device__ inline int first_element(int i, int passes) {
   const int part = i / (passes * kPartChunks), in_part = i % (passes * kPartChunks);
   return in_part / kPartChunks * kPassLen + part * kPartLen + in_part % kPartChunks * kChunkLen;
 }
 
-// Where 16-byte piece `piece` of a row's four lies: the halves of every other two rows change places, so that 8-byte
-// reads of 32 bytes of four rows meet all banks.
+// Swizzle: the place of vector `piece` of a row's four 16-byte vectors. Every other two rows have their halves swapped,
+// so that 8-byte reads of 32 bytes of four rows hit all banks.
 __device__ inline int vec8_at(int row, int piece) { return row * 4 + (piece ^ (row & 2)); }
 
-// Queues the copy of one chunk of x and W: rows of 64 bytes, zeros past the ends.
+// Issues the cp.async of one chunk of x and W: rows of 64 bytes, zeros past the ends.
 __device__ inline void copy_chunk(const Params& p, int chunk, int total, char* stage) {
   if (chunk < total) {
     const int k0 = first_element(chunk, p.passes);

@@ -1,13 +1,13 @@
-// Products of one row or two, as a decode step of as many requests has them: a chain of kernels, each of which waits
-// for the rows that the one before makes. All weights of a block are in its registers or on their way before that, and
-// so is everything else that does not need the rows; behind the wait there are few instructions and one barrier, with a
-// norm two or three.
+// Register-resident GEMV: GEMM with M = 1 or 2, as in a decode step of as many requests. Such a step is a chain of
+// kernels, each of which waits for the x that the previous one writes (PDL). Before the wait a CTA requests all of its
+// weights into registers and does everything else that does not need x. After the wait there are few instructions and
+// one barrier, with a norm two or three.
 //
-// Warps share out the sum as those of skinny_gemm.cuh do, and a warp needs no part of x but its own: it takes that
-// from memory by itself, all rows and passes at a time, and shares it among its lanes through shared memory. For a norm
-// each warp squares its own part.
+// Warps split K as those of skinny_gemm.cuh do, and a warp needs only its own part of x. It loads that part itself, all
+// rows and passes at a time, and shares it among its lanes through shared memory. For a norm each warp squares its own
+// part.
 //
-// In strict mode the sums have the order of gemm_common.cuh, and those of a norm that of rms_norm.cu.
+// In batch-invariant mode the sums have the order of gemm_common.cuh, and those of a norm that of rms_norm.cu.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
@@ -17,22 +17,22 @@ namespace headrace::cuda::skinny {
 
 enum class Norm : uint8_t { kNone, kRms };
 
-// A warp's part of x: 128 elements of each pass, of every row. Half a warp holds a pass, a lane eight neighbours.
-// Behind the end of `in` lie zeros.
+// A warp's part of x: 128 elements of each pass, of every row. Half a warp holds one pass, a lane eight neighbours.
+// Elements past the end of K are zeros.
 template <class T, int kPasses, int kRows, Order kOrder>
 struct OwnPart {
-  static constexpr int kLanes = kWarpLen / kVec8, kPieces = (kPasses + 1) / 2;  // of a lane
-  // Of a row in shared memory, and some more: lanes that read at once meet in no bank.
+  static constexpr int kLanes = kWarpLen / kVec8, kPieces = (kPasses + 1) / 2;  // kPieces: 16-byte vectors of a lane
+  // Vectors of a row in shared memory, padded so that lanes that read at once have no bank conflicts.
   static constexpr int kRowPieces = kPieces * 32 + (kRows == 1 ? 0 : kOrder == Order::kPieces ? 4 : 2);
   RawVec8<T> x[kRows][kPieces];
 
-  // The first element of a lane's piece.
+  // Returns the first element of K of this lane's vector `i`.
   __device__ static int first(int i) {
     const int lane = threadIdx.x % 32, pass = 2 * i + lane / kLanes;
     return pass * kPassLen + threadIdx.x / 32 * kWarpLen + lane % kLanes * kVec8;
   }
-  // Always, but the compiler does not know it, and takes one row after the other: for several at once, each unpacked,
-  // it has no registers.
+  // Always true, but the compiler does not know that and so takes one row after the other. It has no registers for
+  // several unpacked rows at once.
   __device__ static bool has_row(const Params& p, int row) { return kRows == 1 || row < p.rows; }
   __device__ void load(const Params& p) {
 #pragma unroll
@@ -54,17 +54,17 @@ struct OwnPart {
   }
 };
 
-// The norm of the rows: each lane multiplies its pieces.
+// RMS norm of x: each lane scales its own vectors.
 template <class T, int kPasses, int kRows, Order kOrder>
 struct OwnNorm {
   using Part = OwnPart<T, kPasses, kRows, kOrder>;
-  static constexpr int kSums = kWarps * (kOrder == Order::kPieces ? 1 : Part::kLanes);  // of a row
+  static constexpr int kSums = kWarps * (kOrder == Order::kPieces ? 1 : Part::kLanes);  // per row
   struct Shared {
     float sums[kRows][kSums], totals[kRows];
   };
   float factors[Part::kPieces][kVec8] = {};
 
-  // The norm's weight is a constant: it is read before the kernel that makes x has ended.
+  // The norm weight is a constant: it is read before the kernel that writes x has ended.
   __device__ void load_factors(const Params& p) {
 #pragma unroll
     for (int i = 0; i < Part::kPieces; ++i) {
@@ -81,14 +81,14 @@ struct OwnNorm {
       }
     }
   }
-  // The whole block meets at a barrier.
+  // All threads of the CTA must call it: it contains barriers.
   __device__ void apply(const Params& p, Part& part, float per_element, Shared& shared) const {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (Part::has_row(p, row)) add_squares(part.x[row], shared.sums[row]);
     }
     __syncthreads();
-    constexpr bool kShared = kOrder == Order::kNeighbours && kRows > 1;  // so much to add that a warp does a row
+    constexpr bool kShared = kOrder == Order::kNeighbours && kRows > 1;  // so many sums that one warp adds each row's
     if constexpr (kShared) {
       static_assert(kRows <= kWarps);
       const int row = threadIdx.x / 32;
@@ -117,8 +117,8 @@ struct OwnNorm {
     for (const float v : x.v) sum = fmaf(v, v, sum);
     return sum;
   }
-  // In strict mode as 128 threads of rms_norm.cu add it up, each the pieces at one place of every pass. Passes lie in
-  // the halves of the warp in turns.
+  // In batch-invariant mode this adds as 128 threads of rms_norm.cu do, each the vectors at one place of every pass.
+  // The halves of the warp hold alternate passes, so the sum moves between them.
   __device__ static void add_squares(const RawVec8<T> (&x)[Part::kPieces], float (&sums)[kSums]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float sum = 0;
@@ -152,8 +152,8 @@ struct OwnNorm {
   }
 };
 
-// A warp's products of its part of x with eight rows of W: four lanes have the results of a row of x, of columns
-// lane % 4 * 2 and the next, of one or more parts. Lanes of other rows hold zeros.
+// A warp's partial sums: its part of x times eight rows of W. Four lanes have the results of one row of x, each of
+// columns lane % 4 * 2 and the next, for one or more K splits. Lanes of other rows hold zeros.
 template <class T, int kPasses, int kRows, Order kOrder>
 struct OwnSums {
   using Part = OwnPart<T, kPasses, kRows, kOrder>;
@@ -170,7 +170,7 @@ struct OwnSums {
   }
 
  private:
-  // Four sums take turns: a product's result comes some 30 cycles after it was asked for.
+  // Four accumulators in rotation: an MMA's result arrives some 30 cycles after its issue.
   static __device__ float2 of_pieces(const uint4* x, bool has_row, const uint4 (&w)[kPasses][kChunks]) {
     constexpr int kChains = 4;
     float sums[kChains][4] = {};
@@ -207,8 +207,8 @@ struct OwnSums {
   }
 };
 
-// The element of a result that a thread writes, if it does. Where it lies is known before the rows are; it waits in
-// shared memory, as registers are full of weights.
+// Destination of a thread's result, if it has one. It is found before x is ready and kept in shared memory, because the
+// registers are full of weights.
 struct Target {
   void* y;               // null: none
   const void* residual;  // null: none
@@ -234,13 +234,13 @@ struct Target {
   __device__ float loaded_residual() const { return residual != nullptr ? load_fresh(residual, residual_type, 0) : 0; }
 };
 
-// Waits for a load. A kernel's end is known behind it only when all that was asked of memory until then has come: those
-// that wait for the rows would do so longer if this one asked for all its weights at once.
+// Waits for a load. A kernel sees that its predecessor has ended only after all loads that it issued before have
+// arrived. The wait for x would take longer if a CTA requested all its weights at once.
 __device__ inline void await(const uint4& loaded) {
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(loaded.x) : "memory");
 }
 
-// Registers of a thread: what is left of a multiprocessor's beside the weights' is for the kernel that comes next.
+// Registers of a thread. What the weights leave of an SM's registers is for the next kernel.
 constexpr int gemv_registers(bool combined, int passes, int tiles) {
   const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
   return pieces <= 8 ? 64 : pieces <= 16 ? 96 : pieces <= 32 ? 168 : 255;
@@ -271,7 +271,7 @@ __global__ void __maxnreg__(gemv_registers(kCombined, kPasses, kTiles)) held(con
   pdl_launch_dependents();
   Norms norm;
   if constexpr (kNorm == Norm::kRms) norm.load_factors(p);
-  const int at = threadIdx.x, row = kRows == 1 ? 0 : at / kColumns, column = at - row * kColumns;  // of the results
+  const int at = threadIdx.x, row = kRows == 1 ? 0 : at / kColumns, column = at - row * kColumns;  // of its result
   const bool writes = at < kRows * kColumns;
   if (writes) targets[at].find(p, row, first + column / kTileRows, column % kTileRows);
   const float per_element = 1 / static_cast<float>(p.in);
@@ -306,7 +306,7 @@ __global__ void __maxnreg__(gemv_registers(kCombined, kPasses, kTiles)) held(con
       for (int w = 0; w < kWeights; ++w) total[w] += parts[s][w][row][column];
     }
     if constexpr (kCombined) total[0] = silu_for(target.y_type, total[0]) * total[1];
-    // Two that are combined have neither; -0 is to stay what it is.
+    // SwiGLU has neither bias nor residual; -0 must stay -0.
     store(target.y, target.y_type, 0, kCombined ? total[0] : total[0] + target.bias + residual);
   }
 }

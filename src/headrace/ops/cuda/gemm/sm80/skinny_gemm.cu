@@ -1,4 +1,4 @@
-// Which products the kernels of skinny_gemm.cuh take, and what they are told.
+// Host side of the skinny GEMM and GEMV: which calls they take, and their parameters.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/gemm/sm80/skinny_gemm.cuh"
 
@@ -12,7 +12,7 @@ bool aligned(const TensorView& x) {
 }  // namespace
 
 bool has_few_rows(const FusedLinearArgs& a) {
-  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // of 16 rows; others are not measured
+  const int64_t largest_in = a.norm_weight ? 5120 : 5632;  // for M = 16; larger ones are not measured
   const DType type = a.x.dtype();
   if (type == DType::kF32 || a.x.dim(0) == 0 || a.x.dim(0) > kFewRows || a.x.dim(1) % 8 != 0 || !aligned(a.x))
     return false;

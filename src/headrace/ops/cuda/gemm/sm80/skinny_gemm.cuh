@@ -1,8 +1,9 @@
-// Products of at most 16 rows, as decoding has them: bound by the weights' bytes, which are read once.
+// Skinny GEMM: M <= 16, as in decoding. Bound by the bytes of the weights, which are read once.
 //
-// A block takes 8 rows of W at a time (8 of each of two weights when they are combined), its warps an eighth of the sum
-// each, in strict mode two of the parts of gemm_common.cuh. A warp loads a tile's 16-byte pieces one tile ahead, and
-// the first tile's before it waits for the kernel that makes x: while that one drains, the weights are on their way.
+// A CTA takes tiles of 8 rows of W, or 8 of each of two weights for SwiGLU. Each of its 8 warps sums an eighth of K, in
+// batch-invariant mode two of the K splits of gemm_common.cuh. A warp loads the 16-byte vectors of a tile one tile
+// ahead. It loads the first tile before it waits for the kernel that writes x (PDL), so weights arrive while that
+// kernel drains.
 #pragma once
 #include <algorithm>
 
@@ -13,15 +14,15 @@
 
 namespace headrace::cuda::skinny {
 
-// As the kernels of these template arguments see it.
+// The part of SkinnyGemmShape that the template arguments fix.
 template <Order kOrder, bool kCombined = false, bool kMany = false>
 constexpr SkinnyGemmShape kShape = {
     .rows = kMany ? 16 : 8, .in = 0, .normed = false, .combined = kCombined, .strict = kOrder == Order::kNeighbours};
 template <Order kOrder>
 constexpr int kPad = static_cast<int>(kShape<kOrder>.pad());
 
-// The norm's weight as it multiplies, in shared memory behind the rows of x: a constant, so it is read before the
-// kernel that makes x has ended.
+// The norm's factors in shared memory, after the rows of x. The norm weight is a constant, so it is read before the
+// kernel that writes x has ended.
 template <Order kOrder>
 __device__ inline float* norm_factors(const Params& p, uint4* shared) {
   return reinterpret_cast<float*>(shared + p.rows * ((p.in + kPad<kOrder>) / 8));
@@ -33,11 +34,11 @@ __device__ inline void stage_norm(const Params& p, uint4* shared) {
   for (int i = threadIdx.x; i < p.in; i += kThreads) factors[i] = load(p.norm_weight, p.norm_type, i) + p.weight_offset;
 }
 
-// One row's norm by one warp, whatever the other rows; `to` holds the row and is overwritten.
+// Normalises one row with one warp, independently of other rows. `to` holds the row and is overwritten.
 template <class T>
 __device__ inline void normalise(const Params& p, const float* factors, float sum, uint4* to) {
   const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(p.in) + p.eps);
-  for (int i = threadIdx.x % 32; i < p.in / 8; i += 32) {  // the pieces that this lane wrote
+  for (int i = threadIdx.x % 32; i < p.in / 8; i += 32) {  // the vectors that this lane wrote
     uint4 piece = to[i];
     uint32_t* const words[] = {&piece.x, &piece.y, &piece.z, &piece.w};
 #pragma unroll
@@ -49,8 +50,8 @@ __device__ inline void normalise(const Params& p, const float* factors, float su
   }
 }
 
-// Copies x, or its norm, to shared memory: rows of `in` elements and a few more, read past the caches of this
-// multiprocessor, since the kernel that made it may still have been running when this block began. A warp for each row.
+// Copies x, or its norm, to shared memory, rows of K elements and padding. Bypasses this SM's L1, since the kernel that
+// wrote x may still have been running when this CTA began. With a norm each row has a warp.
 template <class T, Order kOrder>
 __device__ void stage_rows(const Params& p, uint4* shared) {
   const int pieces = p.in / 8, stride = (p.in + kPad<kOrder>) / 8;
@@ -136,7 +137,7 @@ struct Tile {
   }
 };
 
-// The warps' parts of one tile, added up and written. `parts` is not touched by the next tile's.
+// Adds the warps' partial sums of one tile and writes the results. The next tile has another buffer.
 template <bool kCombined, bool kMany, Order kOrder>
 struct Parts {
   using Sums = skinny::Sums<kCombined, kOrder>;
@@ -163,7 +164,7 @@ struct Parts {
 #pragma unroll
       for (int w = 0; w < kWeights; ++w) total[w] += v[s][w][r][c];
     }
-    if constexpr (kCombined) {  // strict: as the kernels of many rows have it
+    if constexpr (kCombined) {  // batch-invariant: the silu of the kernels for large M
       total[0] = (kOrder == Order::kPieces ? silu(total[0]) : silu_for(weight.result.y.type, total[0])) * total[1];
     }
     weight.result.write(r, place.row0 + c, total[0]);
@@ -174,7 +175,7 @@ template <bool kCombined, bool kMany, Order kOrder>
 constexpr bool kPartsAsPlanned =
     sizeof(Parts<kCombined, kMany, kOrder>) == kShape<kOrder, kCombined, kMany>.parts_bytes();
 
-// kTiles tiles for each block: all of their weights are on their way before this waits for x.
+// kTiles tiles per CTA. Requests all of their weights before it waits for x.
 template <class T, bool kCombined, bool kMany, Order kOrder, int kPasses, int kTiles>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, kTiles))
     few_rows_at_once(const __grid_constant__ Params p) {
@@ -201,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kCombined, kPasses, k
   }
 }
 
+// Persistent CTAs: each takes every gridDim.x-th tile and loads one tile ahead.
 template <class T, bool kCombined, bool kMany, Order kOrder>
 __global__ void __launch_bounds__(kThreads, kCombined ? 2 : 3) few_rows(const __grid_constant__ Params p) {
   extern __shared__ uint4 x[];
@@ -245,7 +247,7 @@ void launch(const Params& p, const Stream& stream) {
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     static_assert(kTiles <= SkinnyGemmShape::kBuffers);
     const int fitting = blocks_at_once(kCombined, kPasses, kTiles);
-    const int resident = p.rows <= kMostGemvRows ? fitting : std::min(fit(kTiles), fitting);  // those rows take little
+    const int resident = p.rows <= kMostGemvRows ? fitting : std::min(fit(kTiles), fitting);  // little shared memory
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
     if constexpr (!kMany) {
       if (p.rows == 1) return launch_gemv<T, kCombined, kPasses, 1, kOrder>(p, stream), true;
@@ -260,7 +262,7 @@ void launch(const Params& p, const Stream& stream) {
       at_once(std::integral_constant<int, kPassesAtOnce[2]>())) {
     return;
   }
-  constexpr int kBlocksPerSM = 4;  // asked for; fewer fit when x is large, and then blocks wait their turn
+  constexpr int kBlocksPerSM = 4;  // requested; fewer fit when x is large, and the other CTAs then wait
   const int blocks = std::min(p.tiles, stream.num_sms * std::min(kCombined ? 3 : kBlocksPerSM, fit(2)));
   launch_with(few_rows<T, kCombined, kMany, kOrder>, blocks, shared_bytes, p, stream);
 }
@@ -275,7 +277,7 @@ void launch_for(const FusedLinearArgs& a, const Params& p, const Stream& stream)
   }
 }
 
-// Instantiated in a file for each order: together they take a minute to compile.
+// Instantiated in one file per order: together they take a minute to compile.
 template <Order kOrder>
 void launch_for(const FusedLinearArgs& a, const Params& p, const Stream& stream) {
   a.x.dtype() == DType::kBF16 ? launch_for<__nv_bfloat16, kOrder>(a, p, stream)

@@ -1,4 +1,4 @@
-// What the kernels of skinny_gemm.cuh and gemv.cuh are told, and how their warps read weights.
+// Parameters of the skinny GEMM and GEMV kernels, and how their warps load weights.
 #pragma once
 #include "headrace/ops/cuda/gemm/gemm.h"
 #include "headrace/ops/cuda/gemm/gemm_common.cuh"
@@ -7,21 +7,21 @@
 namespace headrace::cuda::skinny {
 
 inline constexpr int kWarps = SkinnyGemmShape::kWarps, kWarpLen = kPassLen / kWarps,
-                     kChunks = kWarpLen / kChunkLen;  // of a pass
+                     kChunks = kWarpLen / kChunkLen;  // per warp and pass
 inline constexpr int kThreads = kWarps * 32, kTileRows = SkinnyGemmShape::kTileRows;
 
-// Which 16 elements of `in` one product takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds one
-// product and half the next. kNeighbours is the order of gemm_common.cuh, which strict mode has: it costs an
-// exchange between lanes, some tenths of a microsecond where a kernel of few rows takes 4 to 7.
+// Selects the 16 elements of K that one MMA takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds
+// one MMA and half the next. kNeighbours: the order of gemm_common.cuh, for batch-invariant mode. It costs an exchange
+// between lanes: some tenths of a microsecond, where a skinny GEMM takes 4 to 7.
 enum class Order : uint8_t { kPieces, kNeighbours };
-// A warp's sums are one chain of products for each weight, and in strict mode for each part of the sum.
+// Chains of MMAs of a warp for each weight: one, or in batch-invariant mode one for each of its K splits.
 template <Order kOrder>
 constexpr int kChainsOfWarp = kOrder == Order::kPieces ? 1 : kWarpLen / kPartLen;
 
 struct Weight {
   const char* data;
   int64_t row_bytes;
-  int out, end_tile;  // tiles of this and all products before it
+  int out, end_tile;  // end_tile: tiles of this weight and all before it
   Result result;
 };
 
@@ -30,12 +30,12 @@ struct Params {
   const void* norm_weight;
   DType norm_type;
   float eps, weight_offset;
-  bool norm_in_pieces;  // its weight has x's type and is aligned
+  bool norm_in_pieces;  // the norm weight has x's dtype and is aligned
   Weight weights[FusedLinearArgs::kMaxProducts];
   int num_weights, rows, in, tiles, passes;
 };
 
-// Which weight a tile belongs to, and its first row there.
+// The weight that a tile belongs to, and the tile's first row there.
 struct Place {
   int weight, row0;
 };
@@ -45,7 +45,7 @@ __device__ inline Place place_of(const Params& p, int tile) {
   return {w, (tile - before) * kTileRows};
 }
 
-// A warp's 16-byte pieces of one tile and pass: four of a row at once, zeros past the end of `in`.
+// Loads a warp's part of one tile and pass, 16 bytes at a time, four lanes a row. Zeros past the end of K.
 __device__ inline void load_pieces(const Params& p, const Weight& weight, int row0, int first_k,
                                    uint4 (&pieces)[kChunks]) {
   const int lane = threadIdx.x % 32, row = min(row0 + lane / 4, weight.out - 1), k = first_k + lane % 4 * 8;
@@ -56,13 +56,13 @@ __device__ inline void load_pieces(const Params& p, const Weight& weight, int ro
   }
 }
 
-// Of the kernels of gemv.cuh; with three and more those of small_m_gemm.cuh are as fast, or faster.
+// Largest M of the GEMV kernels (gemv.cuh). From M = 3 on small_m_gemm.cuh is as fast or faster.
 constexpr int kMostGemvRows = 2;
-// Passes of the kernels that ask for all weights of a block at once.
+// Passes of the kernels that request all weights of a CTA at once.
 constexpr int kPassesAtOnce[] = {1, 2, 4};
-// Tiles that share one copy of x where their weights fit: blocks are few, and all run at once.
+// Tiles of a CTA that share one copy of x, where their weights fit in registers. Such CTAs are few and all resident.
 constexpr int tiles_at_once(bool combined, int passes) { return combined || passes > 1 ? 1 : 2; }
-// Blocks of one multiprocessor that hold all weights of their tiles in registers.
+// CTAs that fit on an SM when each keeps all weights of its tiles in registers.
 constexpr int blocks_at_once(bool combined, int passes, int tiles) {
   const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
   return pieces <= 8 ? 4 : pieces <= 16 ? 2 : 1;

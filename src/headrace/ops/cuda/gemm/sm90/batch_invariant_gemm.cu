@@ -1,4 +1,4 @@
-// Which products the kernel of batch_invariant_gemm_sm90.cuh takes, and its launch.
+// Host side of the sm_90 batch-invariant GEMM: which calls it takes, and its launch.
 #include "headrace/ops/cuda/gemm/sm90/batch_invariant_gemm.cuh"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void launch(const Params& p, const Stream& stream) {
              "batch_invariant_gemm_sm80");
 }
 
-// Rows that copies of 16 bytes reach.
+// Returns true if TMA can read the rows: 16-byte vectors of the dtype `type`.
 bool in_boxes(const TensorView& x, DType type) { return x.dtype() == type && is_vec8(x); }
 
 bool can_write(const FusedLinearArgs& a, const FusedLinearArgs::Product& product) {

@@ -1,9 +1,9 @@
-// Products of many rows on Hopper's warpgroup instructions, in the order of gemm_common.cuh: a row's bits are those of
-// skinny_gemm, because a warpgroup's product adds the same 16 elements to a sum as mma.sync does, to the bit.
+// Batch-invariant GEMM by WGMMA (sm_90a) for large M, in the fixed split-K order of gemm_common.cuh. A row has the bits
+// of skinny_gemm, because WGMMA adds the same 16 elements to a sum as mma.sync does, to the bit.
 //
-// Blocks stay and take tiles in turn: kRows rows of x by kColumns rows of W. One thread fills a ring of stages of 64
-// elements of `in`, part by part; two warpgroups multiply 64 rows each and take turns of up to two stages, so that one
-// folds a part's sums into the totals, or writes results, while the other multiplies.
+// Persistent CTAs take tiles of kRows rows of x by kColumns rows of W. One producer thread fills a TMA pipeline with
+// stages of 64 elements of K, split by split. Two ping-pong warpgroups multiply 64 rows each, up to two stages a turn.
+// So one adds a split's sums to the totals, or writes results, while the other multiplies.
 #pragma once
 #include "headrace/ops/cuda/arch/pairs.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -15,7 +15,7 @@
 
 namespace headrace::cuda::batch_invariant {
 
-inline constexpr int kDepth = kPartLen, kRowBytes = kDepth * 2;  // elements of `in` in a stage: of one part
+inline constexpr int kDepth = kPartLen, kRowBytes = kDepth * 2;  // elements of K in a stage: of one split
 inline constexpr int kGroups = PingPong::kGroups, kGroupRows = 64, kRows = kGroups * kGroupRows, kColumns = 192,
                      kBoxRows = 96;
 inline constexpr int kTiles = kColumns / 8, kStages = 5;
@@ -24,11 +24,11 @@ inline constexpr int kBoxBytes = kBoxRows * kRowBytes, kStageBytes = kXBytes + k
 inline constexpr int kThreads = (1 + kGroups) * 128, kSharedBytes = kStages * (kStageBytes + 16);
 
 struct Params {
-  CUtensorMap x, weights[2];  // [in, rows] and [in, out]
-  Rows y, residual;           // y: of x's type, or float32 without residual; the residual's data may be null
-  const void* bias;           // of x's type, or null
+  CUtensorMap x, weights[2];  // [K, M] and [K, N]
+  Rows y, residual;           // y: of x's dtype, or float32 without residual; the residual's data may be null
+  const void* bias;           // of x's dtype, or null
   int rows, out, in;
-  int weight_columns;  // columns of a tile that one weight has: kColumns, or half of it when two are combined
+  int weight_columns;  // columns of a tile that one weight has: kColumns, or half of it for SwiGLU
   int row_tiles, column_tiles;
 };
 
@@ -53,7 +53,7 @@ struct Producer {
   }
 
  private:
-  // What lies past the ends comes as zeros.
+  // Zeros past the ends.
   __device__ void fill(const GemmTile& tile, int k, const PipelineState<kStages>& at) const {
     barrier_wait(shared.empty + at.stage * 8, at.phase ^ 1);
     const uint32_t full = shared.full + at.stage * 8, weights = shared.weights(at.stage);
@@ -65,7 +65,7 @@ struct Producer {
   }
 };
 
-// 4 x 4 words of four neighbouring lanes, turned round.
+// Transposes 4 x 4 words of four neighbouring lanes.
 __device__ inline void transpose_quad(uint32_t (&w)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll
@@ -118,7 +118,7 @@ struct Consumer : PingPong {
         hold(sums);
         release(shared.empty + (two ? (before + 1 == kStages ? 0 : before + 1) : before) * 8);
       }
-      if (add == Add::kNo) break;  // this part and those after it are empty
+      if (add == Add::kNo) break;  // this split and those after it are empty
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -161,7 +161,7 @@ struct Consumer : PingPong {
   }
   template <int kCount>
   __device__ void write_tiles(float (&v)[kCount][4], int row, int first) const {
-    if (p.bias != nullptr) add_bias(v, first);  // read at once, as the residual is
+    if (p.bias != nullptr) add_bias(v, first);  // loads issued at once, as for the residual
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
       const int at = row + high * 8;
@@ -196,7 +196,7 @@ struct Consumer : PingPong {
       *reinterpret_cast<float2*>(y + i * 8) = make_float2(v[i][high * 2], v[i][high * 2 + 1]);
     }
   }
-  // Four tiles of 8 columns, turned round among four lanes, are 16 bytes of one tile for each.
+  // Transposing four tiles of 8 columns among four lanes gives each lane 16 bytes of one tile.
   template <int kCount>
   __device__ void write_pieces(const float (&v)[kCount][4], int high, int row, int first) const {
     T* y = row_at<T>(p.y, row) + first;
@@ -210,7 +210,7 @@ struct Consumer : PingPong {
       *reinterpret_cast<uint4*>(y + i * 8) = {words[0], words[1], words[2], words[3]};
     }
   }
-  // All of a row's pieces are asked for before the first is waited for.
+  // Issues all loads of a row before it waits for the first.
   template <int kCount>
   __device__ void add_residual(float (&v)[kCount][4], int high, int row, int first) const {
     const T* residual = row_at<T>(p.residual, row) + first;
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (thread == 0) Producer{p, shared}.run();
   } else {
-    // Together at most the registers of the launch, 3 x 168: more would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     Consumer<T>{{group - 1, thread / 32, thread % 32}, p, shared}.run();
   }

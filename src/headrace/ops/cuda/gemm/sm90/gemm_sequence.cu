@@ -1,15 +1,15 @@
-// A chain of products of at most 8 rows as one kernel, bound by the bytes of all of its weights.
+// GEMM sequence: consecutive GEMMs of M <= 8 in one persistent kernel, bound by the bytes of all of their weights.
 //
-// A block to each multiprocessor, an equal share of every product's rows to each block. Two warpgroups multiply, every
-// other slice of the sum each. A warp for each of them brings the weights of all steps through a ring of shared memory,
-// and does not stop where steps end; between two steps the blocks meet, since x is what all of them have written. They
-// hand it over as values that say by themselves that they are there, where they can (gemm_sequence_exchange.h).
+// There is one CTA per SM, and each takes an equal share of every weight's rows. K is cut into slices; two consumer
+// warpgroups multiply every other slice each. Each has a producer warp, which loads the weights of all steps through a
+// pipeline in shared memory and does not stop between steps. A grid barrier separates two steps, since x is what all
+// CTAs have written. If possible, CTAs hand x over with the flag in the data (gemm_sequence_hand_over.h).
 //
-// Weights are the first operand of wgmma, as they come: its 64 rows are four rows of each of two boxes, at eight chunks
-// of 64 elements of the sum. The second operand's columns are the rows of x at the same eight chunks. So of all the
-// products of chunks with one another the eight that belong together count, and the rest is done in vain: the tensor
-// cores have time for that, and a warp needs next to no instructions. The sums of eight chunks by two warpgroups are
-// the sixteen parts of gemm_common.cuh, so a row's bits are strict mode's.
+// Weights are the A operand of WGMMA, as they lie in memory: its 64 rows are four rows of each of two TMA boxes, at
+// eight chunks of 64 elements of K. B has the rows of x at the same eight chunks. Of all chunk-by-chunk products only
+// the eight that belong together count, and the rest is wasted. The tensor cores have time for that, and a warp needs
+// next to no instructions. The sums of eight chunks by two warpgroups are the sixteen K splits of gemm_common.cuh, so a
+// row has the bits of batch-invariant mode.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/tensor_map.h"
 #include "headrace/ops/cuda/gemm/gemm.h"
@@ -20,7 +20,7 @@ namespace {
 
 using namespace gemm_sequence;  // NOLINT: the kernel's own names
 
-// kColumns: rows of x in a product, those that are not there are zeros.
+// kColumns: rows of x in the MMA, padded with zeros.
 template <class T, int kColumns>
 struct Multiplier {
   using Sums = float[kColumns][4];
@@ -29,13 +29,13 @@ struct Multiplier {
   const Shared shared;
   const int team;
   Ring ring{p, shared, team};
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the team
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the warpgroup
   Input<T, kColumns> input{p, shared, team, warp, lane};
   Meeting meeting{p.barrier};
 
   static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-  // A slot for each tile. While one is multiplied, the next is waited for; straight on, since the compiler lets
-  // products of so many sums go on beside other instructions only so.
+  // Takes a pipeline slot for each tile and waits for the next while one is multiplied. The code is straight-line: only
+  // then does the compiler let MMAs with so many accumulators overlap other instructions.
   template <int kTiles>
   __device__ void multiply_slice(Sums (&sums)[kTiles], uint32_t x_slice) {
     const uint32_t x = uniform(operand_low(x_slice, 0));
@@ -62,12 +62,12 @@ struct Multiplier {
     for (int tile = 0; tile < kTiles; ++tile) hold(sums[tile]);
   }
 
-  // A warp has sums of four rows at four chunks: a thread's two rows are those of two chunks, and of its columns those
-  // count that stand for the same chunk. A part's number is gemm_common.cuh's: first the chunks of even slices.
+  // A warp has sums of four weight rows at four chunks. A thread's two rows belong to two chunks; of its columns those
+  // count that stand for the same chunk. Splits are numbered as in gemm_common.cuh: first the chunks of even slices.
   __device__ void store_parts(int tile, int first_slice, const Sums& sums) const {
     const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
-    int row = lane % 4 * 2;                              // of x, and the next one
-    if constexpr (kColumns == 4) {                       // a block of eight columns is two chunks
+    int row = lane % 4 * 2;                              // this row of x and the next one
+    if constexpr (kColumns == 4) {                       // eight columns are two chunks
       if ((row >= 4) != odd) return;
       row %= 4;
     }
@@ -94,14 +94,14 @@ struct Multiplier {
   }
   __device__ float value_of(const Step& step, const Output& out, uint32_t residual) const {
     const Result& result = step.products[out.product].result;
-    const int of_first = out.at + out.at / kUnitRows * kUnitRows;  // of two that are combined, unit by unit
+    const int of_first = out.at + out.at / kUnitRows * kUnitRows;  // SwiGLU: units of both weights alternate
     float sum = step.combined ? silu_for(result.y.type, total(out.row, of_first)) * total(out.row, of_first + kUnitRows)
                               : total(out.row, out.at);
     if (result.bias != nullptr) sum += load(result.bias, result.bias_type, out.column);
     if (result.residual.data != nullptr) sum += load(&residual, result.residual.type, 0);
     return sum;
   }
-  // As the next step's x: four lanes hold four neighbours, all of which there are.
+  // Writes the next step's x: four lanes hold four neighbours, all of which exist.
   __device__ void hand_over(const Rows& x, const Output& out, float value) const {
     const uint32_t bits = bits_of<T>(value);
     const uint32_t pair = bits | __shfl_down_sync(0xffffffffu, bits, 1) << 16;
@@ -122,19 +122,20 @@ struct Multiplier {
     for (int i = 0; i < slices; ++i) {
       multiply_slice(sums, x.whole ? input.slice(i, x.first_slice) : input.take(step, x));
     }
-    named_barrier<kGroupMultiplied, kConsumers>();  // the parts of the group before are read
+    named_barrier<kGroupMultiplied, kConsumers>();  // the previous group's sums are read
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) store_parts(tile, x.first_slice, sums[tile]);
     if (x.whole) x.first_slice = (x.first_slice + 1) % kTeams;
   }
-  // By one thread, when x is here and so nobody waits for it.
+  // One thread calls it once x is here, so that no thread waits for it.
   __device__ void begin_step(int s) {
     atomicExch(shared.step, s);
     if (s == 0) open_hand_over();
     const bool last = s + 1 == p.num_steps;
-    if (!last && p.steps[s + 1].after == After::kEarlierSeen) __threadfence();  // of what is older than this step
+    if (!last && p.steps[s + 1].after == After::kEarlierSeen) __threadfence();  // for what is older than this step
   }
-  // The highest bit at the start, which was asked for before the first step's x, tells where this launch's values lie.
+  // Selects the generation of this launch's values by the barrier's highest bit at the start, which was read before the
+  // first step's x was loaded.
   __device__ void open_hand_over() {
     const int64_t mine = meeting.before >> 31 != 0 ? HandOver::kBytes : 0;
     *shared.other_values = p.exchange + (HandOver::kBytes - mine);
@@ -142,9 +143,9 @@ struct Multiplier {
       if (p.steps[s].handed) p.steps[s].x.data = static_cast<char*>(p.steps[s].x.data) + mine;
     }
   }
-  // Tells the other blocks of step s. What is handed over says by itself that it is there, so they are told to ask for
-  // it when this block has its last sums, and what it writes meanwhile is there when they do. (Told earlier, they ask
-  // twice.) Of what does not they are told when it is written.
+  // Signals the other CTAs about step s. If x is handed over, the signal only says when to load it. This CTA then
+  // signals when it has its last sums; its values are written when the others load them. After an earlier signal they
+  // would load twice. If x is not handed over, the signal follows the writes.
   enum class Has : uint8_t { kSums, kWritten };
   __device__ void tell(int s, Has has) const {
     if (threadIdx.x != 0 || s + 1 == p.num_steps) return;
@@ -161,7 +162,7 @@ struct Multiplier {
     if (empty) return tell(s, Has::kSums);
     for_groups(step, [&](int begin, int end) {
       const Output out(p, step, begin, end);
-      const Rows& from = step.products[0].result.residual;  // of one product alone
+      const Rows& from = step.products[0].result.residual;  // only a single GEMM has a residual
       const uint32_t residual = out.wanted && from.data != nullptr ? fresh_bits(from, out.row, out.column) : 0;
       switch (step.tiles(end - begin)) {
         case 1: multiply_group<1>(step, x); break;
@@ -177,7 +178,7 @@ struct Multiplier {
 
   __device__ void run() {
     for (int s = 0; s < p.num_steps; ++s) {
-      input.fetch_norm(p.steps[s]);  // a constant, so it waits for nobody
+      input.fetch_norm(p.steps[s]);  // a constant: no wait needed
       if (s == 0) {
         pdl_wait();
         if (threadIdx.x == 0) meeting.begin();
@@ -188,7 +189,7 @@ struct Multiplier {
       run_step(s);
       tell(s, Has::kWritten);
     }
-    const bool even_meetings = p.num_steps % 2 != 0;  // the exchange counts on an odd number
+    const bool even_meetings = p.num_steps % 2 != 0;  // hand-over needs an odd number of barriers in a launch
     if (p.num_steps > 1 && even_meetings && threadIdx.x == 0) meeting.arrive(After::kAsked);
   }
 };
@@ -199,8 +200,8 @@ static_assert(kStepsPieces <= kThreads && offsetof(Params, steps) % 16 == 0 &&
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Sixteen bytes of a kernel's parameters by an ordinary load, since lanes that ask the constant cache for words of
-// their own are served one by one. Parameters lie in a window of global memory (PTX, "generic addressing").
+// Loads 16 bytes of a kernel's parameters by an ordinary load, because the constant cache serves lanes that read
+// different words one by one. Parameters lie in a window of global memory (PTX, "generic addressing").
 __device__ inline uint4 load_parameter(const void* from, unsigned piece) {
   uint4 x;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -208,14 +209,14 @@ __device__ inline uint4 load_parameter(const void* from, unsigned piece) {
                : "l"(static_cast<const char*>(from) + piece * 16));
   return x;
 }
-// Of the first step's weights, by the warps that bring them.
+// Prefetches the TMA descriptors of the first step's weights; the producer warps call it.
 __device__ inline void prefetch_maps(const Params& given) {
   const unsigned product = threadIdx.x % 32;
   if (product < FusedLinearArgs::kMaxProducts && given.steps.steps[0].products[product].rows > 0) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&given.weights[0][product]) : "memory");
   }
 }
-// Of a team's ring, by a warp: a slot for each lane.
+// Initialises the mbarriers of a warpgroup's pipeline with one warp, a slot for each lane.
 __device__ inline void init_barriers(const Steps& p, const Shared& shared, int team) {
   static_assert(GemmSequencePlan::kMostSlots <= 32);
   const int slot = static_cast<int>(threadIdx.x) % 32;
@@ -229,13 +230,13 @@ __device__ inline void init_barriers(const Steps& p, const Shared& shared, int t
 
 #endif
 
-// Registers of 10 warps, so that the small kernels between two chains find room beside a block.
+// Register limit of the 10 warps, so that the small kernels between two sequences find room beside a CTA.
 template <class T, int kColumns>
 __global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const __grid_constant__ Params given) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char base[];
-  // Nothing streams while a chain begins: what it begins with comes in one trip to memory. Parameters that are indexed
-  // come line by line, when they are needed, so all of them are copied.
+  // No data streams while a sequence begins, so all that it needs first comes in one trip to memory. Indexed parameters
+  // would come line by line when they are needed, so all of them are copied.
   __shared__ uint4 copy[kStepsPieces];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (warp >= kConsumers / 32) prefetch_maps(given);
@@ -254,7 +255,7 @@ __global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const _
 #endif
 }
 
-// As one that is handed nothing.
+// Returns a step whose x is not handed over.
 Step step_of(const FusedLinearArgs& a, int blocks) {
   Step step{.x = Rows(a.x),
             .norm_weight = a.norm_weight.data(),
@@ -286,7 +287,7 @@ Step step_of(const FusedLinearArgs& a, int blocks) {
   return step;
 }
 
-// From the step before `to`, in the first generation.
+// Makes step `to` get x from the step before, in the first generation.
 void hand_over(const HandOver::Step& place, size_t to, Steps& steps) {
   Step& step = steps.steps[to];
   step.x.data = steps.exchange + place.x_at;
@@ -295,7 +296,7 @@ void hand_over(const HandOver::Step& place, size_t to, Steps& steps) {
   step.handed = steps.steps[to - 1].hands_over = true;
 }
 
-// A box is a unit's rows: of a slice where rows are whole chunks, else of one chunk.
+// A TMA box has a unit's rows, of a slice if rows are whole chunks, else of one chunk.
 CUtensorMap map_of_weight(const TensorView& weight) {
   constexpr const char* kOp = "gemm_sequence";
   return weight.dim(1) % GemmSequencePlan::kChunkLen == 0
@@ -373,13 +374,12 @@ void GemmSequence::launch_waiting(const Stream& stream) {
     }
   }
   const DType type = waiting_[0].x.dtype();
-  waiting_.clear();  // also where the launch fails: its error is told once
+  waiting_.clear();  // also if the launch fails: its error is reported once
   void (*const kernel)(Params) = GemmSequencePlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
-  // Blocks that meet have to be there at the same time. They come to be: a process has one stream for a device
-  // (module.cpp), what was queued before a chain ends by itself, and what is queued behind it begins when all of its
-  // blocks have called pdl_launch_dependents(). Beside another process two chains could hold a part of the device each,
-  // for ever: there they begin as a whole, cooperatively, which takes 2 us longer behind a kernel that leaves some
-  // multiprocessors free.
+  // CTAs that wait at a grid barrier must all be resident. They are: a process has one stream per device (module.cpp),
+  // and work queued before a sequence ends by itself. Work queued after it begins only when all of its CTAs have called
+  // pdl_launch_dependents(). Beside another process two sequences could each hold a part of the device forever. There
+  // the launch is cooperative, which takes 2 us longer after a kernel that leaves some SMs free.
   const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
   launch_pdl(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
              static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "gemm_sequence",

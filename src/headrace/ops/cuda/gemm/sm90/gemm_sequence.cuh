@@ -1,5 +1,5 @@
-// What the warps of a product chain agree on: which rows of which weights a block takes, in which order they come, and
-// where they lie in shared memory.
+// Layout that the warps of the GEMM sequence kernel share: which weight rows a CTA takes, in which order they come, and
+// where data lies in shared memory.
 #pragma once
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
 #include "headrace/ops/cuda/arch/tma.cuh"
@@ -10,31 +10,31 @@
 namespace headrace::cuda::gemm_sequence {
 
 constexpr int kTeams = GemmSequencePlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
-constexpr int kThreads = kConsumers + kTeams * 32;  // a warp brings each team's weights
+constexpr int kThreads = kConsumers + kTeams * 32;  // a producer warp for each consumer warpgroup
 constexpr int kUnitRows = GemmSequencePlan::kUnitRows, kGroupTiles = GemmSequencePlan::kGroupTiles;
 static_assert(GemmSequencePlan::row_at(3) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(4) &&
               GemmSequencePlan::row_at(7) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(8));
 static_assert(GemmSequencePlan::kChunkLen == kPartLen && kTeams * GemmSequencePlan::kSliceChunks == kSegments);
 
-// Barriers of the threads that multiply: one for each place where they meet.
+// Named barriers of the consumer threads, one for each place where they synchronise.
 constexpr int kTeam0 = 1, kTeam1 = 2, kStepMay = 3, kSquared = 4, kXIsHere = 5, kGroupSummed = 6, kStepDone = 7,
               kSquaresSeen = 8, kGroupMultiplied = 9;
 
 struct Product {
-  int rows, end_unit;  // end_unit: of this and all products before it
+  int rows, end_unit;  // end_unit: of this weight and all before it
   Result result;
 };
 
-// Its weights come in units of four rows of one product; of products that are combined, four rows of each.
+// One step. Its weights come in units of four rows of one weight; for SwiGLU, four rows of each.
 struct Step {
-  Rows x;                   // where it is handed over, in the exchange
-  const void* norm_weight;  // of x's type
+  Rows x;                   // in the hand-over memory if it is handed over
+  const void* norm_weight;  // of x's dtype
   float eps, weight_offset;
   Product products[FusedLinearArgs::kMaxProducts];
   int in, slices;
-  int units, units_more;  // of each block, and how many blocks have one more
+  int units, units_more;  // units of each CTA, and how many CTAs have one more
   bool combined, whole_chunks;
-  bool handed, hands_over;  // its x, and its results as the next one's
+  bool handed, hands_over;  // whether x is handed over, and the results to the next step
   After after;
 
   __device__ int tile_units() const { return combined ? 1 : 2; }
@@ -45,8 +45,8 @@ struct Steps {
   Step steps[GemmSequence::kMost];
   int num_steps, rows;
   GemmSequencePlan plan;
-  uint32_t* barrier;  // of all blocks; its low bits are zero between two meetings
-  char* exchange;     // two generations of values
+  uint32_t* barrier;  // grid barrier; its low bits are zero between two barriers
+  char* exchange;     // two generations of hand-over memory
 };
 
 struct Params {
@@ -54,7 +54,7 @@ struct Params {
   Steps steps;
 };
 
-// Units of one step that this block takes.
+// Units of one step that this CTA takes.
 struct Share {
   int begin, end;
   __device__ explicit Share(const Step& step)
@@ -71,7 +71,7 @@ __device__ inline void for_groups(const Step& step, const F& f) {
   for (int unit = share.begin; unit < share.end; unit += units) f(unit, min(share.end, unit + units));
 }
 
-// Which product a unit belongs to, and its first row there.
+// The weight that a unit belongs to, and the unit's first row there.
 struct Place {
   int product = 0, row;
   __device__ Place(const Step& step, int unit) {
@@ -81,12 +81,12 @@ struct Place {
   }
 };
 
-// One result of a group, and the thread that adds it up: a warp for each row of x.
+// One result of a group, and the thread that adds up its splits: a warp for each row of x.
 struct Output {
   int row;            // of x
   int at;             // of the group's rows, or pairs of rows
   int unit, product;  // of the step
-  int column;         // of the product's result
+  int column;         // of y
   bool wanted;
 
   __device__ Output(const Steps& p, const Step& step, int begin, int end)
@@ -99,20 +99,20 @@ struct Output {
   }
 };
 
-// The bits of a residual's element: what needs them waits for memory, so that comes as late as possible.
+// Returns the bits of a residual's element. Converting them waits for the load, so that comes as late as possible.
 __device__ inline uint32_t fresh_bits(const Rows& x, int64_t row, int64_t column) {
   const int64_t at = x.at(row) + column;
   if (x.type == DType::kF32) return __ldcg(static_cast<const unsigned*>(x.data) + at);
   return __ldcg(static_cast<const unsigned short*>(x.data) + at);
 }
 
-// Where things lie: addresses, and pointers to what ordinary instructions use.
+// Layout of shared memory: addresses, and pointers to what ordinary instructions use.
 struct Shared {
   uint32_t x, ring, norm;
   float *parts, *squares;
   uint32_t barriers;
-  int* step;            // that is multiplied
-  char** other_values;  // of the exchange: those of the launch before
+  int* step;            // the step that is being multiplied
+  char** other_values;  // hand-over memory of the previous launch
 
   __device__ Shared(const Steps& p, char* memory)
       : x(shared_address(memory)),
@@ -126,7 +126,7 @@ struct Shared {
         other_values(reinterpret_cast<char**>(step + 2)) {}
 };
 
-// The slots of one team, the next one, and in which of its two phases it is.
+// The pipeline of one warpgroup: its slots, the next slot and its phase parity.
 struct Ring {
   uint32_t slots_at, barriers;
   int slots, next_slot = 0;
@@ -144,12 +144,12 @@ struct Ring {
   }
 };
 
-// Where the rows of one half of a slot come from.
+// A TMA box: the rows of one half of a slot.
 struct Box {
   const CUtensorMap* weight;
   int row;
 
-  // Past the ends come zeros.
+  // Zeros past the ends.
   __device__ void copy(uint32_t to, const Step& step, int slice, uint32_t full) const {
     const int chunk = slice * GemmSequencePlan::kSliceChunks;
     if (step.whole_chunks) return tma_load(to, *weight, 0, row, chunk, 0, full, kReadOnce);
@@ -161,9 +161,9 @@ struct Box {
   }
 };
 
-// By one thread for each team, from the kernel's start to its end: weights wait for nobody, so they are brought while
-// blocks meet. Those of a step that has not begun are asked for few at a time: else they stand in line before those
-// that other blocks wait for, and before what is written when a step ends.
+// Producer: one thread for each consumer warpgroup, from the kernel's start to its end. Weights are constants, so it
+// loads them across grid barriers. For a step that has not begun it loads few slots at a time. Otherwise they would
+// queue ahead of weights that other CTAs wait for, and of the results that are written when a step ends.
 __device__ inline void bring_weights(const Params& given, const Steps& p, const Shared& shared, int team) {
   Ring ring(p, shared, team), landing = ring;
   int under_way = 0, begun = 0;
@@ -200,12 +200,12 @@ __device__ inline void bring_weights(const Params& given, const Steps& p, const 
   }
 }
 
-// All blocks of the grid, which run at once since they are launched so. Thread 0 of the consumers arrives and waits;
-// the others meet it before and after. A meeting flips the counter's highest bit and leaves the others zero, so nothing
-// is reset between launches.
+// Grid barrier. All CTAs are resident at once, as they are launched so. Thread 0 of the consumers arrives and waits;
+// the others synchronise with it before and after. A barrier flips the counter's highest bit and leaves the others
+// zero, so nothing is reset between launches.
 struct Meeting {
   uint32_t* counter;
-  uint32_t before = 0;  // the highest bit, when no block can have arrived
+  uint32_t before = 0;  // the highest bit, read when no CTA can have arrived
 
   __device__ void begin() { before = read(After::kAsked); }
   __device__ void arrive(After after) const {

@@ -1,5 +1,5 @@
-// Products of few rows that follow one another, run by one kernel of sm_90 that reads their weights without a pause.
-// Includes nothing of CUDA: the plans' tests are built on machines without it.
+// GEMM sequence: up to four consecutive GEMMs of small M, run by one persistent kernel of sm_90 that reads their
+// weights without a pause. Includes no CUDA header: the plans' tests build on machines without CUDA.
 #pragma once
 #include <mutex>
 #include <vector>
@@ -10,25 +10,29 @@ namespace headrace::cuda {
 
 struct Stream;
 
-// What a stream has been asked for and has not launched yet. Whoever takes the stream to queue anything else launches
-// it first (stream_of), and so do copies and waits: nobody else sees that it was late. Thread-safe.
+// GEMMs of one stream that ops deferred and that are not launched yet. stream_of() launches them before anything else
+// is queued, and so do copies and waits: no caller can see the delay. Thread-safe.
 class GemmSequence {
  public:
-  static constexpr size_t kMost = 4;  // products and what they share: a layer of a decoder has four
+  static constexpr size_t kMost = 4;  // calls, each with up to four weights: a decoder layer has four
 
-  // Whether other processes' kernels may run on the device at the same time (MPS).
+  // kShared: other processes' kernels may run on the device at the same time (MPS).
   enum class Device : uint8_t { kAlone, kShared };
-  // `exchange`: two generations of HandOver::kBytes on the device, all ones, its own; not owned.
+  // `exchange`: hand-over memory for this object alone, two generations of HandOver::kBytes on the device, filled with
+  // ones; not owned.
   GemmSequence(void* exchange, Device device) : exchange_(exchange), device_(device) {}
   bool device_is_shared() const { return device_ == Device::kShared; }
 
-  // Whether `args` may stand in a chain: 1 to 8 rows of one 16-bit type, weights in rows of whole 16 bytes.
+  // Returns true if `args` can run in a sequence: sm_90, M from 1 to 8, one 16-bit dtype, weight rows of whole 16
+  // bytes.
   static bool supports(const FusedLinearArgs& args, const Stream& stream);
-  // Whether it is faster there than by kernels of few rows, one after another; linear.cu knows of others.
+  // Heuristic: returns true if the sequence kernel beats separate skinny GEMMs for this call. gemm.cu compares it with
+  // the small-M GEMM.
   static bool pays(const FusedLinearArgs& args);
-  // Puts `args`, which it supports, behind what waits already.
+  // Appends `args`, which must be supported. Launches the waiting GEMMs first if `args` does not fit into their
+  // sequence. Throws kCuda.
   void add(const FusedLinearArgs& args, const Stream& stream);
-  // Queues what waits. Error kCuda.
+  // Launches the waiting GEMMs, if any, as one kernel. Throws kCuda.
   void launch(const Stream& stream);
 
  private:

@@ -1,17 +1,20 @@
-// How a step's results reach the blocks that read them as the next step's x: as values that say by themselves that they
-// are there. So no block waits until all others can see its stores (the MEMBAR of a release, 1.1 us a step).
+// Flag-in-data hand-over: a step's results reach the CTAs that read them as the next step's x, and each value says by
+// itself that it has arrived. So no CTA waits until all others can see its stores (the MEMBAR of a release, 1.1 us a
+// step). NCCL calls this LL.
 //
-// The memory is all ones until values come, four neighbours of a row at a time. Such a word is written by one access of
-// 8 bytes, relaxed and at the device's scope. The upper half of a word that has come is never all ones, since
-// conversions to 16 bits make one NaN only, 0x7fff. Words are brought by cp.async, which is a weak access and may bring
-// old ones for long; what has not come with it is read by accesses like those that write, of which the memory model
-// says that they get all of a word or nothing (PTX, "single-copy atomicity"; a vector is read as its elements, in any
-// order). Of a weak access it does not say so: that one gets whole words, too, rests on the hardware, where 16 bytes
-// are read at once (so is ld.relaxed.b128, which promises it, by the same load).
+// The memory is all ones until values come, four neighbours of a row in a word of 8 bytes. One relaxed 8-byte store at
+// GPU scope writes a word. The upper half of a word that has come is never all ones, since conversions to 16 bits make
+// one NaN only, 0x7fff.
 //
-// There are two generations of this memory. A launch writes values into one and ones into the other, which the launch
-// before has used and nobody reads any more. Which is which tells the highest bit of the counter of meetings: a launch
-// flips it an odd number of times, and nobody flips it before all blocks have read it.
+// Readers load words by cp.async, a weak access that may return old words for long. They read the missing ones by
+// relaxed 8-byte loads. For these the memory model guarantees all of a word or nothing (PTX, "single-copy atomicity"; a
+// vector is read as its elements, in any order). It does not guarantee that for weak accesses. That cp.async gets whole
+// words too rests on the hardware, which reads 16 bytes at once. ld.relaxed.b128, which promises it, uses the same
+// load.
+//
+// There are two generations of this memory. A launch writes values into one and ones into the other, which only the
+// previous launch used. The highest bit of the grid barrier's counter selects the generation. A launch flips it an odd
+// number of times, and no CTA flips it before all have read it.
 #pragma once
 #include "headrace/ops/cuda/arch/shared_vec.cuh"
 #include "headrace/ops/cuda/gemm/sm90/gemm_sequence.cuh"
@@ -28,7 +31,7 @@ __device__ inline uint32_t bits_of(float value) {
   }
 }
 
-// Two words that lie side by side, when both have come.
+// Returns two neighbouring words; polls until both have come.
 __device__ inline uint4 wait_for_words(const void* from) {
   uint4 words;
   do {
@@ -43,7 +46,7 @@ __device__ inline void write_word(void* to, uint32_t low, uint32_t high) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(low | uint64_t{high} << 32) : "memory");
 }
 
-// By all threads that multiply, of all blocks.
+// Fills a generation with ones; all consumer threads of all CTAs call it.
 __device__ inline void forget_values(char* values) {
   for (int i = blockIdx.x * kConsumers + threadIdx.x; i < HandOver::kBytes / 16; i += gridDim.x * kConsumers) {
     reinterpret_cast<uint4*>(values)[i] = make_uint4(~0u, ~0u, ~0u, ~0u);

@@ -1,5 +1,5 @@
-// Which steps of a chain get their x from the step before as values that say by themselves that they are there
-// (gemm_sequence_exchange.cuh). Pure: a chain in, places out.
+// Decides which steps of a GEMM sequence get x from the step before by flag-in-data hand-over
+// (gemm_sequence_hand_over.cuh; NCCL calls it LL). Pure: a sequence in, offsets out.
 #pragma once
 #include <array>
 #include <span>
@@ -8,16 +8,17 @@
 
 namespace headrace::cuda {
 
-// What holds behind a meeting of all blocks before a step. kSeen: what they wrote before may be touched. kEarlierSeen:
-// what they wrote in steps before the last one. kAsked: only that it is time to ask for what is handed over.
+// Guarantee of a grid barrier before a step. kSeen: all that other CTAs wrote before it is visible. kEarlierSeen: all
+// that they wrote in steps before the last one is visible. kAsked: nothing; it only says that it is time to load what
+// is handed over.
 enum class After : uint8_t { kSeen, kEarlierSeen, kAsked };
 
 struct HandOver {
-  static constexpr int kBytes = 256 << 10;  // of one generation of values
-  static constexpr int kNotHanded = -1;     // x is read where it lies, behind a meeting that makes it seen
+  static constexpr int kBytes = 256 << 10;  // of one generation of the hand-over memory
+  static constexpr int kNotHanded = -1;     // x is read from its own memory, after a barrier that makes it visible
 
   struct Step {
-    int x_at = kNotHanded;  // where x lies in a generation, in bytes
+    int x_at = kNotHanded;  // byte offset of x in a generation
     After after = After::kSeen;
   };
   std::array<Step, GemmSequence::kMost> steps{};
@@ -25,7 +26,7 @@ struct HandOver {
 
 namespace hand_over_rules {
 
-// Rows of 16-bit values, or of float32.
+// Returns the end of a tensor's last row, of 16-bit values or float32.
 inline const char* end_of(const TensorView& x) {
   const int64_t elements = (x.dim(0) - 1) * x.stride(0) + x.dim(1);
   return static_cast<const char*>(x.data()) + elements * (x.dtype() == DType::kF32 ? 4 : 2);
@@ -42,8 +43,8 @@ inline bool has_one_result(const FusedLinearArgs& a) {
   return is_one_product(a) || a.combine == FusedLinearArgs::Combine::kSiluMul;
 }
 
-// Whether `step` touches a result of `before`, besides its own x. Where both are results of one product each and lie
-// alike, a thread touches only what it wrote itself.
+// Returns true if `step` touches a result of `before`, besides its own x. The exception is one GEMM each and the same
+// memory layout: then a thread touches only what it wrote itself.
 inline bool clashes(const FusedLinearArgs& step, const FusedLinearArgs& before) {
   const bool same_threads = is_one_product(step) && is_one_product(before);
   for (int i = 0; i < before.num_products; ++i) {
@@ -61,8 +62,9 @@ inline bool clashes(const FusedLinearArgs& step, const FusedLinearArgs& before) 
 
 }  // namespace hand_over_rules
 
-// Values that are handed over tell nothing of other memory. So a step meets as it has to for what it touches besides:
-// what steps before it wrote. What they read may be written, since all of their values stand in this step's x.
+// Handed-over values say nothing about other memory. So a step still needs its barrier for other results of earlier
+// steps that it touches. It may overwrite what earlier steps read, since all of their results have gone into this
+// step's x.
 inline HandOver plan_hand_over(std::span<const FusedLinearArgs> chain) {
   using namespace hand_over_rules;  // NOLINT: this function's own
   HandOver exchange;

@@ -1,21 +1,21 @@
-// A step's x in the shared memory of a product chain: brought past the caches, normed there, laid out as the second
-// operand of wgmma: rows of 64 elements with the 128-byte swizzle, chunk by chunk.
+// A step's x in shared memory: loaded past the L1, normed there, and laid out as WGMMA's B operand: rows of 64 elements
+// with the 128-byte swizzle, chunk by chunk.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 #include "headrace/ops/cuda/gemm/sm90/gemm_sequence_hand_over.cuh"
 
 namespace headrace::cuda::gemm_sequence {
 
-// The slices of x that a team multiplies with: all of them are here, and the teams take turns with them, or its own
-// come as they are needed.
+// The slices of x that a warpgroup multiplies with. Either all are in shared memory and the warpgroups swap them from
+// group to group, or a warpgroup's own slices are streamed.
 struct Slices {
-  int first_slice, count, at = 0, turn = 0;  // the place and the number of what is to be used
-  int next = 0, left = 0;                    // to be fetched; fetches to come
+  int first_slice, count, at = 0, turn = 0;  // at, turn: buffer and number of the slice to use next
+  int next = 0, left = 0;                    // slice to fetch next; fetches to come
   bool whole, fresh = true;
 };
 
-// Where a step's x lies. Such copies stand in registers: what lies in shared memory, as a step does, is read anew
-// behind every instruction that touches memory.
+// Address of a step's x. The copy stays in registers: values in shared memory, such as a Step, are read anew after
+// every instruction that touches memory.
 template <class T>
 struct Source {
   const T* data;
@@ -26,11 +26,11 @@ struct Source {
       : data(static_cast<const T*>(step.x.data)), stride(step.x.token_stride), in(step.in) {}
 };
 
-// As one thread of a team sees it. kColumns: rows of x in a product, those that are not there are zeros.
+// x as one consumer thread sees it. kColumns: rows of x in the MMA, padded with zeros.
 template <class T, int kColumns>
 struct Input {
-  static constexpr int kPieces = GemmSequencePlan::kSliceLen / 8;  // of 16 bytes, of a row of a slice
-  static constexpr int kRowStep = kTeamThreads / kPieces;          // a thread has one piece of every other row
+  static constexpr int kPieces = GemmSequencePlan::kSliceLen / 8;  // 16-byte vectors of a row of a slice
+  static constexpr int kRowStep = kTeamThreads / kPieces;          // a thread has one vector of every other row
   static constexpr int kThreadRows = kColumns / kRowStep;
   static constexpr int kSliceBytes = GemmSequencePlan::kSliceLen * 2 * kColumns;
   const Steps& p;
@@ -43,9 +43,9 @@ struct Input {
     team == 0 ? named_barrier<kTeam0, kTeamThreads>() : named_barrier<kTeam1, kTeamThreads>();
   }
   __device__ uint32_t slice(int i, int of_team) const { return shared.x + (of_team * places + i) * kSliceBytes; }
-  // This thread's piece of a row of x.
+  // Returns the address of this thread's vector of a row of x.
   __device__ uint32_t vec8_at(int i, int row) const {
-    const int at = piece / 8 * kColumns + row;  // of rows of 128 bytes
+    const int at = piece / 8 * kColumns + row;  // in rows of 128 bytes
     return slice(i, team) + at * 128 + ((piece ^ at) % 8) * 16;
   }
   __device__ uint32_t norm_piece(int slice) const { return shared.norm + (slice * kPieces + piece) * 16; }
@@ -59,7 +59,7 @@ struct Input {
       copy16(norm_piece(slice), weight + (inside ? k : 0), inside);
     }
   }
-  // Past the caches of this multiprocessor: other blocks have just written it. Zeros behind the ends.
+  // Loads past this SM's L1, since other CTAs have just written x. Zeros past the ends.
   __device__ void fetch(const Source<T>& x, int slice, int to) const {
     const int k = slice * GemmSequencePlan::kSliceLen + piece * 8;
     const T* from = x.data + first_row * x.stride + k;
@@ -70,15 +70,15 @@ struct Input {
       copy16(vec8_at(to, row), inside ? from : x.data, inside);
     }
   }
-  // What this thread fetched has come. Where it was handed over and had not been there yet, it is asked for until it
-  // is: seldom, so in as few registers as may be.
+  // Call it when this thread's fetch is complete. Polls handed-over values that have not arrived until they do. That is
+  // rare, so it uses as few registers as possible.
   __device__ void settle(const Step& step, int slice, int place) const {
     if (!step.handed) return;
     uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       const uint4 words = load_vec8(vec8_at(place, first_row + i * kRowStep));
-      largest = max(largest, max(words.y, words.w));  // all ones where a word has not come; zeros have
+      largest = max(largest, max(words.y, words.w));  // all ones if a word is missing; zeros are not
     }
     if (largest != ~0u) return;
 #pragma unroll 1
@@ -92,7 +92,8 @@ struct Input {
   __device__ void settle_all(const Step& step, int slices) const {
     for (int i = 0; i < slices; ++i) settle(step, team + i * kTeams, i);
   }
-  // Adds to a row's sum for each of this thread's rows; whether all of x has come, where it is handed over.
+  // Adds the squares of each of this thread's rows to its sum. Returns true if all values of a handed-over x have
+  // arrived.
   __device__ bool square(int slices, float (&sums)[kThreadRows]) const {
     uint32_t largest = 0;
     for (int slice = 0; slice < slices; ++slice) {
@@ -112,9 +113,9 @@ struct Input {
     for (int i = 0; i < kThreadRows; ++i) sums[i] = warp_sum(sums[i]);
     return largest != ~0u;
   }
-  // The factors of this thread's rows: sums as those of rms_norm.cu.
+  // Computes the norm's factor of each of this thread's rows, with the sums of rms_norm.cu.
   __device__ void find_scales(const Step& step, int slices, float (&scales)[kThreadRows]) const {
-    constexpr int kOfRow = GemmSequencePlan::kMostRows / 2;  // places for each warp
+    constexpr int kOfRow = GemmSequencePlan::kMostRows / 2;  // sums of each warp
     float sums[kThreadRows] = {};
     while (!__all_sync(0xffffffffu, square(slices, sums) || !step.handed)) {
       settle_all(step, slices);
@@ -126,7 +127,7 @@ struct Input {
       for (int i = 0; i < kThreadRows; ++i) shared.squares[(team * 4 + warp) * kOfRow + i] = sums[i];
     }
     named_barrier<kSquared, kConsumers>();
-    named_barrier<kSquaresSeen, kConsumers>();  // the race checker misses the first one in some launches
+    named_barrier<kSquaresSeen, kConsumers>();  // racecheck misses the first one in some launches
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) {
       float sum = 0;
@@ -178,7 +179,7 @@ struct Input {
     }
     if (x.whole) {
       wait_copies<0>();
-      step.norm_weight != nullptr ? normalise(step, x.count) : settle_all(step, x.count);  // normalise looks by itself
+      step.norm_weight != nullptr ? normalise(step, x.count) : settle_all(step, x.count);  // normalise polls by itself
       fence_for_wgmma();
       named_barrier<kXIsHere, kConsumers>();
       return x;
@@ -187,8 +188,8 @@ struct Input {
     x.left -= now;
     return x;
   }
-  // The next slice of those that come, where it lies. The one before it is done with by all of the team: its place
-  // serves a later one.
+  // Returns the address of the next streamed slice. All threads of the warpgroup are done with the slice before it, so
+  // a later slice goes to that buffer.
   __device__ uint32_t take(const Step& step, Slices& x) const {
     wait_copies<1>();
     settle(step, team + x.turn * kTeams, x.at);

@@ -1,5 +1,5 @@
-// What Hopper's kernels of many rows' products share: the order in which blocks take tiles, and two warpgroups that
-// multiply in turns, so that one folds or writes results meanwhile.
+// Shared by the sm_90 GEMMs of large M: the order in which CTAs take tiles, and ping-pong warpgroups. Two warpgroups
+// alternate on the tensor cores, so that one adds up or writes results while the other multiplies.
 #pragma once
 #include "headrace/ops/cuda/arch/tma.cuh"
 #include "headrace/ops/cuda/arch/wgmma.cuh"
@@ -7,11 +7,11 @@
 namespace headrace::cuda {
 
 struct GemmTile {
-  int row, column;  // of row tiles and column tiles
+  int row, column;  // indices of a row tile and a column tile
 };
-// Strip by strip: the rows of a strip meet one tile of the weights after another.
+// Tile t in rasterisation order, strip by strip: all row tiles of a strip use one weight tile before the next.
 __device__ inline GemmTile gemm_tile(int row_tiles, int column_tiles, int t) {
-  constexpr int kStripTiles = 16;  // row tiles that blocks stay with while they walk over the weights
+  constexpr int kStripTiles = 16;  // row tiles that CTAs stay with while they walk over the weights
   const int of_strip = kStripTiles * column_tiles, first = t / of_strip * kStripTiles;
   const int rows = min(kStripTiles, row_tiles - first), in_strip = t % of_strip;
   return {first + in_strip % rows, in_strip / rows};
@@ -21,7 +21,7 @@ struct PingPong {
   static constexpr int kGroups = 2, kThreads = kGroups * 128;
   int group, warp, lane;
 
-  // Barrier 1 lets the first group multiply, barrier 2 the second.
+  // Named barrier 1 lets warpgroup 0 multiply, barrier 2 warpgroup 1.
   __device__ void take_turn() const { group == 0 ? named_barrier<1, kThreads>() : named_barrier<2, kThreads>(); }
   __device__ void pass_turn() const {
     group == 0 ? named_barrier_arrive<2, kThreads>() : named_barrier_arrive<1, kThreads>();

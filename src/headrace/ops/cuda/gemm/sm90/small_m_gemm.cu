@@ -1,4 +1,4 @@
-// Which products the kernel of small_m_gemm.cuh takes, and what it is told.
+// Host side of the small-M GEMM: which calls it takes, and its parameters.
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm.cuh"
 
 #include "headrace/ops/cuda/arch/tensor_map.h"
@@ -34,10 +34,10 @@ SmallMGemmPlan plan_of(const FusedLinearArgs& a, Determinism determinism, const 
                            stream.num_sms);
 }
 
-// Rows that copies of 16 bytes reach.
+// Returns true if TMA can read the rows: 16-byte vectors of the dtype `type`.
 bool in_boxes(const TensorView& x, DType type) { return x.dtype() == type && is_vec8(x); }
 
-// A lane writes two neighbouring 16-bit results at once, and reads such residuals; float32 one by one.
+// A lane writes two neighbouring 16-bit results at once, and reads such residuals; it writes float32 one by one.
 bool can_write(const FusedLinearArgs& a) {
   const auto in_words = [&](const TensorView& x) {
     return x.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(x.data()) % 4 == 0 && x.stride(0) % 2 == 0 &&

@@ -1,15 +1,16 @@
-// Products of 2 to 64 rows on Hopper's warpgroup instructions: bound by the weights' bytes, which are read once.
+// Small-M GEMM (M from 2 to 64) by WGMMA (sm_90a), bound by the bytes of the weights, which are read once.
 //
-// The rows of x are the 64 rows of a product, and rows of the weights its columns, since a product may have any
-// multiple of 8 columns: so a tile can be what gives each multiprocessor the same share of the weights. Tiles of 64
-// rows are turned round where there are few rows of x: those of the weights are the 64 rows, and x the columns.
-// Clusters take tiles in turn: so many rows of a weight, or half of them of each of two that are combined. Each block
-// of a cluster takes a part of `in` of every tile. Two threads fill a ring of stages, one of them with weights, before
-// the kernel that makes x has ended, the other with the slices of x that they meet. One warpgroup multiplies. A block
-// that is alone writes its sums; else they go to the blocks of its cluster, each of which adds up its share of the tile
-// in the order of the blocks and writes it: the same bits in every run. In strict mode a block has some of the parts of
-// gemm_common.cuh, a group of neighbours after the other, whose sums are handed on by themselves; a block alone, and
-// the first one of a cluster, which has the first parts, adds them up as they come.
+// Default: A = x (M = 64, padded), B = W. N of WGMMA may be any multiple of 8, so the tile width gives each SM the same
+// share of the weights. For few rows of x, tiles of 64 rows of W swap the operands (swap-AB: A = W, B = x).
+//
+// Persistent clusters take tiles of so many rows of W, or for SwiGLU half as many of each weight. The CTAs of a cluster
+// split K. Two producer threads fill the pipeline: one loads weights, before the kernel that writes x has ended (PDL),
+// the other x. One consumer warpgroup multiplies.
+//
+// A single CTA writes its sums. In a cluster each CTA gets the sums of its share of the tile, adds them in the order of
+// the CTAs and writes the results: the same bits in every run. In batch-invariant mode a CTA has some of the K splits
+// of gemm_common.cuh, a group of neighbours after the other, and sends each split's sums separately. A single CTA, and
+// the first one of a cluster, which has the first splits, adds them up as they come.
 #pragma once
 #include "headrace/ops/cuda/arch/cluster.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -20,8 +21,8 @@
 namespace headrace::cuda::small_m {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Fills stages with the x or the weights of their chunks, with zeros past the ends. A thread for each: neither waits
-// until the other's copies are asked for.
+// Fills stages with x or with weights, zeros past the ends. Each has a thread of its own, so that neither waits until
+// the other's copies are issued.
 template <class S>
 struct Producer {
   const Params& p;
@@ -34,7 +35,7 @@ struct Producer {
       copy<S::kChunks>(shared.x(stage), p.x, work.chunk, 0, p.x_bytes, shared.full(stage), kReadAgain);
     });
   }
-  // Weights are constants: they come while the kernel before this one still makes x.
+  // Weights are constants: they are loaded while the previous kernel still writes x (PDL).
   __device__ void fill_with_weights() const {
     constexpr int kBytes = S::kWeightColumns * kRowBytes;
     for_stages([&](const Work<S>& work, int stage) {
@@ -43,7 +44,7 @@ struct Producer {
       barrier_expect(full, S::kChunks * S::kChunkBytes);
       if constexpr (S::kWeights == 1) {
         copy<S::kChunks>(to, p.weights[0], work.chunk, row, kBytes, full, kReadOnce);
-      } else {  // both of a chunk side by side: the rows of one operand
+      } else {  // both weights of a chunk side by side: the rows of one operand
 #pragma unroll
         for (int i = 0; i < S::kChunks * S::kWeights; ++i) {
           copy<1>(to + i * kBytes, p.weights[i % S::kWeights], work.chunk + i / S::kWeights, row, kBytes, full,
@@ -59,8 +60,8 @@ struct Producer {
     Place at{p.stages};
     bool waited = S::kAlone;
     for (Work<S> work(p); work.inside(); work.next(), at.next()) {
-      // For the cluster's other blocks, which copies do not need: but racecheck lets nobody pass that barrier before
-      // all of its threads wait there. Before this one waits for others, that is.
+      // Copies need no wait for the cluster's other CTAs. But racecheck wants all threads of a CTA to wait at the
+      // cluster barrier before any passes it, so this thread does so before it waits for others.
       if (!waited && at.phase == 1) {
         cluster_wait_acquire_apart();
         waited = true;
@@ -69,7 +70,7 @@ struct Producer {
       fill(work, at.stage);
     }
   }
-  // Chunks that are neighbours, of `bytes` each.
+  // Copies kCount neighbouring chunks of `bytes` each.
   template <int kCount>
   __device__ void copy(uint32_t to, const CUtensorMap& map, int chunk, int row, int bytes, uint32_t full,
                        uint64_t policy) const {
@@ -120,12 +121,12 @@ struct Consumer {
  private:
   __device__ int share(int rank) const { return p.share - (rank < p.whole_shares ? 0 : 1); }
   __device__ int summands() const { return S::kAlone ? 1 : p.summands; }
-  // Until the others' memory is free.
+  // Waits until the other CTAs' memory for sums is free.
   __device__ void wait_for_room(const Work<S>& work, uint32_t phase) const {
     if (!S::kAlone && !work.first) barrier_wait_sent(shared.taken(), phase ^ 1);
   }
 
-  // One chunk of a stage.
+  // Multiplies one chunk of a stage.
   __device__ void multiply_chunk(int stage, int chunk, Sums& sums, Add first) const {
     const uint32_t x = uniform(operand_low(shared.x(stage) + chunk * p.x_bytes, 0));
     const uint32_t weights = uniform(operand_low(shared.weights<S>(stage) + chunk * S::kChunkBytes, 0));
@@ -136,7 +137,7 @@ struct Consumer {
       wgmma_shared<T>(sums, rows, columns, k == 0 ? first : Add::kYes);
     }
   }
-  // The stage that comes, and the one before it, while its products go on.
+  // The next stage, and the one before it, whose MMAs still run.
   struct Stages {
     Place at;
     int before = -1;
@@ -172,13 +173,14 @@ struct Consumer {
     finish(stages);
     hold(sums);
   }
-  // All of the block's parts, a group of them at a time: of a first block the totals, else each is sent.
+  // Multiplies all K splits of this CTA, a group at a time. The first CTA adds them to `totals`; the others send each
+  // split's sums.
   __device__ void multiply_parts(const Work<S>& work, Stages& stages, uint32_t phase, Sums& totals) const {
     for_all([&](int i, int j) { totals[i][j] = 0; });
     const int begin = work.rank * p.parts;
     for (int group = begin; group < begin + p.parts; group += S::kGroup) {
       Sums sums[S::kGroup];
-      for (int chunk = group; chunk < p.chunks; chunk += kSegments) {  // what a part has no more is zeros
+      for (int chunk = group; chunk < p.chunks; chunk += kSegments) {  // chunks past a split's end are zeros
 #pragma unroll
         for (int i = 0; i < S::kGroup; i += S::kChunks) {
           wait_for_stage(stages);
@@ -213,7 +215,7 @@ struct Consumer {
     if (lane == 0) barrier_arrive(shared.empty(stage));
   }
 
-  // The sums of one unit of a warp.
+  // Copies the sums of one unit of a warp.
   static __device__ void copy_unit(const Sums& sums, int columns, typename Unit<S>::Sums& of_unit) {
 #pragma unroll
     for (int w = 0; w < S::kWeights; ++w) {
@@ -221,7 +223,7 @@ struct Consumer {
       for (int j = 0; j < 4; ++j) of_unit[w][j] = sums[columns + w * S::kUnitTiles][j];
     }
   }
-  // A few units at a time, since one's residual shall not wait until another's is there.
+  // A few units at a time, so that one unit's residual does not wait for another's.
   __device__ void write_all(int tile, const Sums& sums) const {
     constexpr int kTogether = 4;
     if (!has_units()) return;
@@ -241,16 +243,17 @@ struct Consumer {
     }
   }
 
-  // Where one of the summands of a unit of a share lies, weight by weight.
+  // Returns the address of summand `from` of a unit of the share; its weights follow one another.
   __device__ uint32_t slot(int from, int of_share) const {
     return shared.join() + ((from * p.share + of_share) * S::kWeights * 32 + lane) * 16;
   }
   __device__ bool has_units() const { return S::kTurned || warp < p.warps; }
-  // Warps that have the units of one weight: all of them, or half of them each; else those with rows of x.
+  // Warps that have units of one weight. With swap-AB all of them, or half of them for each weight; else those with
+  // rows of x.
   __device__ int unit_warps() const { return S::kTurned ? kWarps / S::kWeights : p.warps; }
   __device__ void send_all(int from, const Sums& sums) const {
     if (!has_units()) return;
-    int of_share = 0, to = S::kTurned ? warp % unit_warps() : warp;  // no division by what is known late
+    int of_share = 0, to = S::kTurned ? warp % unit_warps() : warp;  // no division by a runtime value
 #pragma unroll
     for (int i = 0; i < S::kUnitTiles; ++i, to += unit_warps()) {
       for (; to >= p.blocks; to -= p.blocks) ++of_share;
@@ -273,7 +276,7 @@ struct Consumer {
       send(address_in(here, block), address_in(shared.sent(), block), four);
     }
   }
-  // Adds up this block's share, in the order of the blocks and of their parts.
+  // Adds up this CTA's share, in the order of the CTAs and of their splits, and writes it.
   __device__ void join(const Work<S>& work, uint32_t phase) const {
     const int count = share(work.rank);
     bool waited = false;
@@ -300,7 +303,7 @@ struct Consumer {
   __device__ void wait_for_sums(uint32_t phase) const {
     S::kAlone ? named_barrier<1, kMultipliers>() : barrier_wait_sent(shared.sent(), phase);
   }
-  // The sums of this tile are read: the next ones may come.
+  // The sums of this tile are read: lets the cluster's CTAs send the next ones.
   __device__ void give_room() const {
     named_barrier<1, kMultipliers>();
     if (!S::kAlone && threadIdx.x < static_cast<unsigned>(p.blocks))
@@ -334,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, S::kParts ? 1 : 2) multiply(const __
     return;
   }
   pdl_wait();
-  if constexpr (!S::kAlone) cluster_wait_acquire();  // the others have begun
+  if constexpr (!S::kAlone) cluster_wait_acquire();  // the other CTAs have started
   Consumer<S>{p, shared, static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32}.run();
 #endif
 }
@@ -346,7 +349,7 @@ void launch(const Params& p, const SmallMGemmPlan& plan, const Stream& stream) {
              {.cluster = static_cast<unsigned>(plan.blocks)});
 }
 
-// With the columns and the turned rows that the plan has.
+// Launches the kernel with the plan's tile width and swap-AB rows.
 template <class T, int kWeights, SmallMGemmPlan::Order kOrder, bool kAlone>
 void launch_columns(const Params& p, const SmallMGemmPlan& plan, const Stream& stream) {
   const auto launch_if = [&]<int kColumns, int kTurnedRows>(std::integer_sequence<int, kColumns, kTurnedRows>) {
@@ -361,7 +364,7 @@ void launch_columns(const Params& p, const SmallMGemmPlan& plan, const Stream& s
   }
   (std::make_index_sequence<SmallMGemmPlan::kColumns.size()>());
   static_assert(SmallMGemmPlan::kFewestBoxRows == 16 &&
-                SmallMGemmPlan::most_turned_rows(1) == 32);  // all that there are
+                SmallMGemmPlan::most_turned_rows(1) == 32);  // there are no others
   launch_if(std::integer_sequence<int, SmallMGemmPlan::kTurnedColumns, 16>());
   launch_if(std::integer_sequence<int, SmallMGemmPlan::kTurnedColumns, 32>());
 }

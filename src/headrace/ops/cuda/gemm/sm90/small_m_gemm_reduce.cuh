@@ -1,20 +1,20 @@
-// What a block of small_m_gemm.cuh adds up and writes at a time: a unit of a tile's sums is what a warp has of 8
-// columns of a product. Unit u of a tile, of warp u % warps and 8 columns u / warps, is added up by block u % blocks,
-// as the u / blocks-th of its share.
+// Reduction and epilogue of small_m_gemm.cuh, unit by unit. A unit is what a warp has of 8 columns of the MMA. Unit u
+// of a tile comes from warp u % warps and 8 columns u / warps. CTA u % blocks adds it up, as the u / blocks-th of its
+// share.
 #pragma once
 #include "headrace/ops/cuda/arch/pairs.cuh"
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm_scheduler.cuh"
 
 namespace headrace::cuda::small_m {
 
-// The 8 x 8 fragment's transpose, as a fragment.
+// Transposes an 8 x 8 fragment.
 __device__ inline uint32_t movmatrix(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// What a lane adds to its results: the residual's two pairs, and two values of the bias.
+// Addends of a lane's results: the residual's two pairs, and two values of the bias.
 struct Addends {
   uint32_t residual[2] = {};
   float bias[2] = {};
@@ -23,33 +23,33 @@ struct Addends {
 template <class S>
 using UnitSums = float[S::kWeights][4];
 
-// A lane's two neighbours of `half` of a unit's sums, with what is added to them: of one weight, or silu(first) *
-// second of two, which have neither residual nor bias.
+// Epilogue of a lane's two neighbours in `half` of a unit. One weight: adds bias and residual. Two weights: silu(first)
+// * second, which have neither.
 template <class S>
 __device__ float2 results_of(const UnitSums<S>& sums, int half, uint32_t residual, float2 bias) {
   const float low = sums[0][half * 2], high = sums[0][half * 2 + 1];
   if constexpr (S::kWeights == 2) {
     return make_float2(quick_silu(low) * sums[1][half * 2], quick_silu(high) * sums[1][half * 2 + 1]);
-  } else {  // -0 is to stay what it is
+  } else {  // two weights have neither: -0 must stay -0
     const float2 also = unpack2<typename S::Element>(residual);
     return make_float2(low + bias.x + also.x, high + bias.y + also.y);
   }
 }
 
-// A warp's 16 rows of x, and 8 columns of each weight.
+// Default operand order: a warp's 16 rows of x, and 8 columns of each weight.
 template <class S>
 struct RowsUnit {
   using Sums = UnitSums<S>;
   using T = typename S::Element;
   const Params& p;
-  int row, column;  // a lane has this column and the next, of this row and 8 behind it
+  int row, column;  // a lane has this column and the next, of this row and row + 8
 
   __device__ RowsUnit(const Params& params, int tile, int warp, int columns)
       : p(params),
         row(warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4),
         column(tile * S::kWeightColumns + columns * 8 + static_cast<int>(threadIdx.x) % 4 * 2) {}
 
-  // Asked for before the results are there.
+  // Loads the addends before the sums are there.
   __device__ void ask(Addends& addends) const {
     if (p.result.residual.data != nullptr) {
 #pragma unroll
@@ -88,7 +88,7 @@ struct RowsUnit {
   }
 };
 
-// Turned round: a warp's 16 rows of a weight, and of the other where two are combined, and 8 rows of x.
+// Swap-AB: a warp's 16 rows of a weight, and for SwiGLU of the other, and 8 rows of x.
 template <class S>
 struct TurnedUnit {
   using Sums = UnitSums<S>;
@@ -110,7 +110,7 @@ struct TurnedUnit {
       if (p.result.bias != nullptr && row < p.out) addends.bias[h] = load(p.result.bias, p.result.bias_type, row);
     }
   }
-  // A lane has rows lane / 4 and 8 behind it, for rows 2 (lane % 4) and the next of x.
+  // A lane has weight rows lane / 4 and lane / 4 + 8, for rows 2 (lane % 4) and the next of x.
   __device__ void write(const Sums& sums, const Addends& addends) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -126,7 +126,7 @@ struct TurnedUnit {
   }
 
  private:
-  // Two neighbouring rows of the weight for one row of x, as a fragment turned round has them.
+  // Two neighbouring weight rows for one row of x, as a transposed fragment has them.
   __device__ int row(int h) const { return first_row + h * 8 + lane % 4 * 2; }
   __device__ bool inside(int h) const { return row(h) < p.out && first_token + lane / 4 < p.rows; }
   __device__ uint32_t* word(const Rows& rows, int h) const {

@@ -1,4 +1,4 @@
-// What the threads of small_m_gemm.cuh are told, where each is in its work, and where things lie in shared memory.
+// Parameters, tile scheduler and shared-memory layout of small_m_gemm.cuh.
 #pragma once
 #include "headrace/ops/cuda/gemm/gemm_common.cuh"
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm_plan.h"
@@ -8,42 +8,42 @@ namespace headrace::cuda::small_m {
 static_assert(SmallMGemmPlan::kParts == kSegments && SmallMGemmPlan::kPartLen == cuda::kPartLen);
 
 inline constexpr int kMultipliers = 128, kProducers = 2, kThreads = kMultipliers + kProducers * 32, kWarps = 4;
-inline constexpr int kRowBytes = SmallMGemmPlan::kChunk * 2;  // of a chunk
+inline constexpr int kRowBytes = SmallMGemmPlan::kChunk * 2;  // of a row of a chunk
 
 struct Params {
-  CUtensorMap x, weights[2];  // [64, rows, in / 64] and [64, out, in / 64] where `in` has whole chunks, else [in, rows]
+  CUtensorMap x, weights[2];  // [64, M, K / 64] and [64, N, K / 64] if K has whole chunks, else [K, rows]
   Result result;
   int rows, out, tiles;
-  int chunks;  // of `in`
+  int chunks;  // of K
   bool whole_chunks;
-  int stages, stage_bytes, x_bytes;  // of a ring, of a stage, and of the x of one of its chunks
+  int stages, stage_bytes, x_bytes;  // of the pipeline, of a stage, and of the x of one of its chunks
   int blocks, join_bytes;
-  int steps, steps_more;    // stages of `in` that each block of a cluster takes; the first ones take one more
-  int parts;                // that a block has
+  int steps, steps_more;    // stages of K that each CTA of a cluster takes; the first ones take one more
+  int parts;                // K splits of a CTA
   int summands;             // of a result
-  int warps;                // that have rows of x
-  int share, whole_shares;  // units of a tile's sums that a block adds up; the last blocks have one less
+  int warps;                // warps with rows of x
+  int share, whole_shares;  // units of a tile that a CTA adds up; the last CTAs have one less
 };
 
-// `kTurnedRows` of x, and zeros, are the columns of a product where a weight's rows are its rows; else 0.
+// kTurnedRows: rows of x, and zeros, that are N of the MMA with swap-AB; 0: not swapped.
 template <class T, int kTileColumns, int kTileWeights, SmallMGemmPlan::Order kOrder, int kTurnedRows, bool kOneBlock>
 struct Shape {
   using Element = T;
   static constexpr bool kParts = kOrder == SmallMGemmPlan::Order::kParts;
   static constexpr bool kTurned = kTurnedRows > 0;
   static constexpr bool kAlone = kOneBlock;                      // no clusters
-  static constexpr bool kHalves = kTurned && kTileWeights == 2;  // of a unit: each is in another warp
+  static constexpr bool kHalves = kTurned && kTileWeights == 2;  // a unit's two weights are in two warps
   static constexpr int kColumns = kTileColumns, kWeights = kTileWeights;
   static constexpr int kTiles = (kTurned ? kTurnedRows : kColumns) / 8;  // of a warp's sums
   static constexpr int kWeightColumns = kColumns / kWeights;
   static constexpr int kUnitTiles = kTurned ? kTiles : kTiles / kWeights;  // units of a warp, or halves of units
   static constexpr int kChunks = SmallMGemmPlan::kStageChunks, kGroup = SmallMGemmPlan::group_of(kColumns);
   static_assert(kGroup % kChunks == 0 &&
-                SmallMGemmPlan::kFewestBoxRows + kChunks * kColumns >= 64);  // rows of x to read
+                SmallMGemmPlan::kFewestBoxRows + kChunks * kColumns >= 64);  // the MMA reads 64 rows
   static constexpr int kChunkBytes = kColumns * kRowBytes;                   // of weights
 };
 
-// Of the launch. Blocks that are alone are not launched as clusters.
+// Rank in the cluster. Single CTAs are not launched as clusters.
 template <class S>
 __device__ int block_of_cluster() {
   int value = 0;
@@ -63,8 +63,9 @@ __device__ int num_clusters() {
   return value;
 }
 
-// Where a block is in its work: a tile, and a stage of the block's part of `in`. In strict mode the chunks of stages
-// are of as many parts of gemm_common.cuh, neighbours; stages of a group of parts follow one another, pass by pass.
+// Tile scheduler of a CTA: a tile, and a stage of the CTA's part of K. In batch-invariant mode the chunks of a stage
+// belong to neighbouring K splits of gemm_common.cuh, one chunk each. The stages of a group of splits follow one
+// another, pass by pass.
 template <class S>
 struct Work {
   const Params& p;
@@ -74,7 +75,7 @@ struct Work {
       : p(params), rank(block_of_cluster<S>()), tile(cluster_of_block<S>()), chunk(first_chunk()), group(chunk) {}
   __device__ bool inside() const { return tile < p.tiles; }
   __device__ void next_tile() { tile += num_clusters<S>(), first = false; }
-  // Of fast mode.
+  // Stages of a tile in default mode.
   __device__ int steps() const { return p.steps + (rank < p.steps_more ? 1 : 0); }
   __device__ void next() {
     if constexpr (S::kParts) {
@@ -106,8 +107,8 @@ struct Place {
   }
 };
 
-// A stage has the x of its chunks, and behind it their weights. A product reads 64 rows of x: where there are fewer,
-// what comes behind them gives rows that nobody uses.
+// A stage has the x of its chunks, then their weights. The MMA reads 64 rows of x. Where there are fewer, it reads what
+// follows them and gives result rows that are not used.
 struct Shared {
   uint32_t memory;
   int num_stages, stage_bytes, x_bytes, join_bytes;

@@ -1,4 +1,4 @@
-// Which products are combined at once in fast mode, by which kernel, and what that of swiglu_gemm.cuh is told.
+// Host side of the SwiGLU GEMM: which calls run as one kernel in default mode, by which kernel, and the parameters.
 #include "headrace/ops/cuda/gemm/sm90/swiglu_gemm.cuh"
 
 #include "headrace/ops/cuda/arch/tensor_map.h"

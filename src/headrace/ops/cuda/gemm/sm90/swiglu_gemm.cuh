@@ -1,11 +1,10 @@
-// silu(x G^T) * (x U^T) of many rows on Hopper's warpgroup instructions, transposed: the rows of the weights are the 64
-// rows of a product and rows of x its columns, since a product may have any multiple of 8 columns: so tiles can be as
-// wide as fills the multiprocessors.
+// SwiGLU GEMM, silu(x G^T) * (x U^T), by WGMMA (sm_90a) for large M, with swap-AB: A = weights (64 rows), B = x. N of
+// WGMMA may be any multiple of 8, so tiles of x can have the width that fills the SMs.
 //
-// Blocks stay and take tiles in turn: kWidth rows of x by 128 channels. One thread fills a ring of stages of 64
-// elements of `in`; two warpgroups multiply 64 channels each, gate and up of the same ones, so that a lane holds both,
-// and take turns of 128 elements, so that one writes results while the other multiplies. A result is one chain of k16
-// products in ascending k whatever the tile, so a row's bits depend on nothing else.
+// Persistent CTAs take tiles of kWidth rows of x by 128 channels. One producer thread fills a TMA pipeline with stages
+// of 64 elements of K. Two ping-pong warpgroups multiply 64 channels each, gate and up of the same ones, so that a lane
+// holds both. A turn is 128 elements of K; one warpgroup writes results while the other multiplies. A result is one
+// chain of k16 MMAs in ascending k whatever the tile, so a row's bits depend on nothing else.
 #pragma once
 #include <algorithm>
 
@@ -21,16 +20,16 @@
 
 namespace headrace::cuda::swiglu {
 
-inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // elements of `in` in a stage
+inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;  // elements of K in a stage
 inline constexpr int kGroups = PingPong::kGroups, kGroupChannels = 64, kColumns = SwigluGemmPlan::kColumns;
 inline constexpr int kGroupBytes = kGroupChannels * kRowBytes, kWeightBytes = kColumns * kRowBytes;
 inline constexpr int kThreads = (1 + kGroups) * 128;
-inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 rows of a warp's channels
+inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 rows of x, a warp's 16 channels
 inline constexpr int kResultBytes = kGroups * 4 * kWarpResultBytes;
 
 struct Params {
-  CUtensorMap x, gate, up;  // [in, rows], [in, out]
-  Rows y;                   // of x's type
+  CUtensorMap x, gate, up;  // [K, M], [K, N]
+  Rows y;                   // of x's dtype
   int rows, out, in;
   int row_tiles, column_tiles;
 };
@@ -57,7 +56,7 @@ struct Producer {
   const Params& p;
   Shared<S> shared;
 
-  // Weights are constants: those of the first stages come while the kernel before this one still makes x.
+  // Weights are constants: those of the first stages are loaded while the previous kernel still writes x (PDL).
   __device__ void run() const {
     const int tiles = p.row_tiles * p.column_tiles;
     int early = 0;
@@ -82,7 +81,7 @@ struct Producer {
   }
 
  private:
-  // What lies past the ends comes as zeros.
+  // Zeros past the ends.
   __device__ void fill_weights(const GemmTile& tile, int k, int stage) const {
     const uint32_t full = shared.full + stage * 8;
     barrier_expect(full, S::kStageBytes);
@@ -144,19 +143,19 @@ struct Consumer : PingPong {
     at.next();
   }
 
-  // A lane has channels lane / 4 and 8 behind it of a warp's 16, of rows 2 (lane % 4) and the next of each 8. Through
-  // shared memory, 16 rows at a time, it gets 8 neighbouring channels of one row.
+  // A lane has channels lane / 4 and lane / 4 + 8 of a warp's 16, of rows 2 (lane % 4) and the next of each 8. A
+  // transpose through shared memory, 16 rows at a time, gives it 8 neighbouring channels of one row.
   __device__ void write(const float (&gate)[S::kTiles][4], const float (&up)[S::kTiles][4], int first_row,
                         int first_channel) const {
     const int in_pair = lane / 2, channel = first_channel + lane % 2 * 8;
     const uint32_t to = shared.results + (group * 4 + warp) * kWarpResultBytes + lane * 16;
     const uint32_t from = to + ((in_pair / 8 * 2 + lane % 2) * 8 + in_pair % 8 - lane) * 16;
     uint4* y = static_cast<uint4*>(p.y.data) + (p.y.at(first_row + in_pair) + channel) / 8;
-    const int64_t step = p.y.token_stride * 2;  // of 16 rows
+    const int64_t step = p.y.token_stride * 2;  // 16 rows
     const int rows = channel < p.out ? p.rows - first_row - in_pair : 0;
 #pragma unroll
     for (int j = 0; j < S::kTiles; j += 2, y += step) {
-      const uint32_t slot = j / 2 % 2 * kPairBytes;  // one is read while the other is written
+      const uint32_t slot = j / 2 % 2 * kPairBytes;  // double buffer: one is read while the other is written
       stmatrix_x4_trans(to + slot, made(gate[j], up[j], 0), made(gate[j], up[j], 2), made(gate[j + 1], up[j + 1], 0),
                         made(gate[j + 1], up[j + 1], 2));
       __syncwarp();
@@ -164,7 +163,7 @@ struct Consumer : PingPong {
       if (j * 8 < rows) *y = piece;
     }
   }
-  // Of two rows, made of sums i and i + 1 of a lane.
+  // SwiGLU of two rows, from sums i and i + 1 of a lane, packed.
   __device__ static uint32_t made(const float (&gate)[4], const float (&up)[4], int i) {
     return pack2<T>(lean_silu(gate[i]) * up[i], lean_silu(gate[i + 1]) * up[i + 1]);
   }
@@ -190,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(const __grid_constant__ 
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (thread == 0) Producer<S>{p, shared}.run();
   } else {
-    // Together at most the registers of the launch, 3 x 168: more would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     pdl_wait();
     Consumer<S>{{group - 1, thread / 32, thread % 32}, p, shared}.run();

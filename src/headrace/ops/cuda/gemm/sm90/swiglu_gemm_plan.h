@@ -1,4 +1,4 @@
-// Which kernel makes silu(gate) * up of many rows in fast mode on Hopper. Pure: shapes in, choice out.
+// Chooses the kernel of SwiGLU, silu(gate) * up, for large M in default mode on sm_90. Pure: shapes in, choice out.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace headrace::cuda {
 
 struct SwigluGemmPlan {
   enum class Kernel : uint8_t {
-    kParts,    // two products of the library, then silu(gate) * up
-    kOrdered,  // the one of strict mode: 128 rows x 96 columns a tile
+    kParts,    // two cuBLASLt GEMMs, then silu(gate) * up
+    kOrdered,  // batch_invariant_gemm.cuh: 128 rows x 96 columns a tile
     kWide,     // swiglu_gemm.cuh: `width` rows x 128 columns a tile
   } kernel = Kernel::kParts;
   int width = 0;
@@ -17,13 +17,13 @@ struct SwigluGemmPlan {
   static constexpr std::array kWidths = {96, 112, 128, 144, 160, 176};
 };
 
-// Tiles take turns on the multiprocessors, so what counts is how many rounds there are and how long one is. A round's
-// nanoseconds are fits to what was measured on an H200: docs/performance/products.md, "Gate and up of many rows".
+// CTAs process tiles in waves, so a plan costs its waves times the time of one. The nanoseconds of a wave are fits to
+// measurements on an H200: docs/performance/products.md, "Gate and up of many rows".
 constexpr SwigluGemmPlan plan_swiglu_gemm(int64_t rows, int64_t out, int64_t in, int num_sms) {
   using Kernel = SwigluGemmPlan::Kernel;
-  constexpr int64_t kFewest = 64;  // the library is as fast with fewer
+  constexpr int64_t kFewest = 64;  // cuBLASLt is as fast with fewer
   SwigluGemmPlan best;
-  int64_t least = 0, capacity = 0, rounds = 0;  // of the best; capacity: results that its rounds have room for
+  int64_t least = 0, capacity = 0, rounds = 0;  // of the best; capacity: results that its waves have room for
   const auto consider = [&](Kernel kernel, int64_t width, int64_t columns, int64_t nanoseconds) {
     const int64_t tiles = (rows + width - 1) / width * ((out + columns - 1) / columns);
     const int64_t needed = (tiles + num_sms - 1) / num_sms;
@@ -36,7 +36,7 @@ constexpr SwigluGemmPlan plan_swiglu_gemm(int64_t rows, int64_t out, int64_t in,
   for (const int width : SwigluGemmPlan::kWidths) {
     consider(Kernel::kWide, width, SwigluGemmPlan::kColumns, in * (1270 + 74 * width) / 1000);
   }
-  // A second round that is nearly empty: the library has smaller tiles.
+  // A second wave that is nearly empty: cuBLASLt has smaller tiles.
   return rounds > 1 && rows * out * 5 < capacity * 3 ? SwigluGemmPlan{} : best;
 }
 

@@ -1,6 +1,6 @@
-// On the tensor cores: a warp makes 16 or 64 rows of 8 or 32 columns. Four lanes hold 16 bytes each of a row, which is
-// the part of it that a pair of m16n8k16 products takes (see gemm_common.cuh); the sum is one chain in ascending k
-// whatever the tile, so a row's bits depend on it alone.
+// Grouped GEMM by mma.sync: a warp computes 16 rows of 8 columns, or 64 of 16. Four lanes hold 16 bytes each of a row,
+// the part of it that a pair of m16n8k16 MMAs takes (multiply_chunk in gemm_common.cuh). A sum is one chain in
+// ascending k whatever the tile, so a row's bits depend on that row alone.
 #include "headrace/ops/cuda/gemm/gemm_common.cuh"
 #include "headrace/ops/cuda/moe/grouped_gemm.h"
 
@@ -14,7 +14,7 @@ struct Sums {
   float v[kWeights][kHigh][kWide][4] = {};
 };
 
-// 16 bytes of a row, or zeros past its end and for rows that are not there.
+// Returns 16 bytes of a row; zeros past its end and for a null row.
 __device__ inline uint4 piece_of(const char* row, int k, int in) {
   return row != nullptr && k < in ? __ldg(reinterpret_cast<const uint4*>(row + int64_t{k} * 2)) : uint4{};
 }

@@ -1,4 +1,4 @@
-// Which experts the kernel of Hopper takes at once.
+// Host side of the fused MoE for small batches.
 #include "headrace/ops/cuda/moe/sm90/fused_moe_small_batch.cuh"
 
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -19,11 +19,11 @@ bool fused_moe_small_batch_supports(const GroupedGemm& gate_up, const ExpertSum&
   constexpr int64_t kColumns = 128;  // of a tile of down
   const int64_t sums = sum.tokens * ((sum.hidden + kColumns - 1) / kColumns);
   return groups.of == ExpertGroups::Tiles::kOfSlots && groups.slots <= kMostSlotsAtOnce &&
-         groups.slots + sums < Stream::kCounters;  // and one for the blocks that have ended
+         groups.slots + sums < Stream::kCounters;  // and one for the CTAs that have ended
 }
 
-// Blocks wait for one another, as those of a chain do: launch_waiting() in gemm_sequence.cu says why they come to be
-// there at the same time.
+// CTAs wait for one another, as those of a GEMM sequence do: launch_waiting() in gemm_sequence.cu says why all of them
+// are resident.
 void fused_moe_small_batch(const GroupedGemm& gate_up, const GroupedGemm& down, const ExpertSum& sum,
                            const Stream& stream) {
   const GridRuns runs = stream.chain->device_is_shared() ? GridRuns::kAtOnce : GridRuns::kInAnyOrder;

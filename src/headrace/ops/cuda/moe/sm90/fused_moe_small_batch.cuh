@@ -1,7 +1,8 @@
-// The experts of a few tokens in one kernel: gate and up, down, and the weighted sum. Tiles are those of
-// grouped_gemm_sm90.cuh, of one slot each, and so are their bits. Blocks take gate and up first and go on with down:
-// its weights come while the slot's other channels are still made, and who makes the last of a token's results of some
-// channels adds them up. So memory is asked with hardly a pause from the first weights to the last.
+// Fused MoE for small batches: gate and up, down, and the weighted sum in one kernel. Tiles are those of
+// grouped_gemm.cuh with one slot each, and so are their bits. CTAs take tiles of gate and up first and go on with down.
+// The weights of down are loaded while other CTAs still compute the slot's other channels. The CTA that completes a
+// token's results of some channels adds them up. So memory is busy with hardly a pause from the first weights to the
+// last.
 #pragma once
 #include "headrace/ops/cuda/moe/sm90/fused_moe_small_batch.h"
 #include "headrace/ops/cuda/moe/sm90/grouped_gemm.cuh"
@@ -11,8 +12,8 @@ namespace headrace::cuda::grouped {
 struct FusedMoeParams {
   Params gate_up, down;
   ExpertSum sum;
-  // All zero between kernels: of each slot the tiles of gate and up that are made; of each token and tile of down the
-  // results that are there; blocks that have ended.
+  // All zero between kernels. inner_made: finished tiles of gate and up for each slot. results_made: finished results
+  // for each token and tile of down. ended: CTAs that have ended.
   uint32_t *inner_made, *results_made, *ended;
 };
 
@@ -20,21 +21,21 @@ template <class S>
 struct AtOnce {
   using T = typename S::Element;
 
-  struct Memory {  // of the consumers, shared
+  struct Memory {  // of the consumers, in shared memory
     ExpertSum::Choice choices[kMostSlotsAtOnce];
-    int of_token[kMostSlotsAtOnce];  // how many choices of it are there; one of padding has none
-    int before;                      // what a counter was
+    int of_token[kMostSlotsAtOnce];  // choices of a token that exist; a padding token has none
+    int before;                      // value of a counter before this CTA's increment
   };
 
   const FusedMoeParams& p;
   Shared<S> shared;
   Memory& memory;
 
-  // f(slot's tile, column tile) for each of this block's, in the order of all.
+  // Calls f(slot's tile, column tile) for each tile of this CTA, in the order of all.
   template <class F>
   __device__ static void for_tiles(const Params& of, int first_block, const F& f) {
     const int tiles = of.product.groups.slots * of.column_tiles, blocks = static_cast<int>(gridDim.x);
-    // Goes on where the tiles before these ended, so that every block has as many as any other, or one less.
+    // Continues where the tiles before these ended, so that every CTA has as many as any other, or one less.
     for (int t = (static_cast<int>(blockIdx.x) + blocks - first_block % blocks) % blocks; t < tiles; t += blocks) {
       const ExpertTile tile = of.product.groups.tile(t / of.column_tiles);
       if (tile.count > 0) f(tile, t % of.column_tiles);
@@ -77,12 +78,12 @@ struct AtOnce {
  private:
   static constexpr int kConsumers = 128, kBarrier = 1;
 
-  // What all threads have written becomes visible to who waits for it.
+  // Makes what all consumer threads have written visible to CTAs that wait for the slot.
   __device__ void publish_inner(int slot, int thread) const {
     named_barrier<kBarrier, kConsumers>();
     if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p.inner_made + slot) : "memory");
   }
-  // Likewise. Returns, to all threads, how many of a token's results are there.
+  // Publishes a result likewise. Returns, to all threads, how many of the token's results exist for these channels.
   __device__ int publish_result(int token, int columns, int thread) const {
     named_barrier<kBarrier, kConsumers>();
     if (thread == 0) {
@@ -103,7 +104,7 @@ struct AtOnce {
     }
     __syncwarp();
   }
-  // While the first weights are under way.
+  // Reads them while the first weights are in flight.
   __device__ void read_choices(int thread) const {
     for (int slot = thread; slot < p.sum.tokens * p.sum.k; slot += kConsumers) {
       memory.choices[slot] = p.sum.choice(slot);
@@ -116,14 +117,14 @@ struct AtOnce {
     }
     named_barrier<kBarrier, kConsumers>();
   }
-  // A thread for each piece.
+  // One thread for each 8 channels.
   __device__ void add_up(int token, int columns, int thread) const {
     const int d = columns * kColumns<S, false> + thread * kVec8;
     if (thread >= kColumns<S, false> / kVec8 || d >= p.sum.hidden) return;
     p.sum.template write_piece<T>(token, d, [&](int slot) { return memory.choices[slot]; });
   }
-  // The last block of all leaves the counters as they were found. Nobody waits for this, and whoever is counted has
-  // what it asked the others for.
+  // The last CTA of all sets the counters back to zero. No CTA waits for this, and a CTA that is counted has read all
+  // that it needs from the others.
   __device__ void leave(int thread) const {
     named_barrier<kBarrier, kConsumers>();
     if (thread == 0) memory.before = static_cast<int>(atomicAdd(p.ended, 1));
@@ -135,7 +136,7 @@ struct AtOnce {
   }
 };
 
-// Before anything is waited for: the descriptions of the weights, and of the table of their addresses a share.
+// Prefetches, before any wait: the TMA descriptors of the weights, and a share of the table of their addresses.
 __device__ inline void ask_for_constants(const FusedMoeParams& p) {
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&p.gate_up.weights, &p.down.weights})

@@ -1,4 +1,4 @@
-// The experts of a few tokens in one kernel on Hopper.
+// Fused MoE for small batches: the experts of a few tokens in one kernel of sm_90.
 #pragma once
 #include "headrace/ops/cuda/moe/expert_sum.h"
 #include "headrace/ops/cuda/moe/grouped_gemm.h"
@@ -7,9 +7,10 @@ namespace headrace::cuda {
 
 inline constexpr int kMostSlotsAtOnce = 128;
 
-// Of products that the Hopper kernel takes: whether their tiles are single slots, as many as there are counters for.
+// Returns true if every tile is one slot and there are counters for all of them. grouped_sm90_supports must hold.
 bool fused_moe_small_batch_supports(const GroupedGemm& gate_up, const ExpertSum& sum);
-// The same results as those of the two products and the sum, to the bit. Rows of `sum` lie in pieces.
+// Runs both GEMMs and the sum, with the same bits as the separate kernels. Rows of `sum` are 16-byte vectors (is_vec8).
+// Throws kCuda.
 void fused_moe_small_batch(const GroupedGemm& gate_up, const GroupedGemm& down, const ExpertSum& sum,
                            const Stream& stream);
 

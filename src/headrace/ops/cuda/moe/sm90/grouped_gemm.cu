@@ -1,4 +1,4 @@
-// Which grouped products the Hopper kernel takes, and the tensor map that it reads weights through.
+// Host side of the sm_90 grouped GEMM: which calls it takes, and the TMA descriptor of the weights.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/tensor_map.h"
 #include "headrace/ops/cuda/moe/sm90/grouped_gemm.cuh"

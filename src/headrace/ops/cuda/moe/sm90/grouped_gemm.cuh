@@ -1,11 +1,11 @@
-// Grouped products on Hopper's warpgroup instructions, transposed: the weights' rows are the 64 rows of a product and
-// the tokens its columns, because a product may have any multiple of 8 columns and experts have any number of tokens.
+// Grouped GEMM by WGMMA (sm_90a) with swap-AB: A = weights (64 rows), B = tokens. N of WGMMA may be any multiple of 8,
+// and experts have any number of tokens.
 //
-// Blocks stay and take tiles in turn: up to kMostRows tokens of one expert by kWeightRows rows of its weights. One
-// warpgroup fills a ring of stages of 64 elements of `in`: weights by the copy engine, tokens, which lie anywhere, in
-// pieces of 16 bytes. The others multiply two blocks of 64 weight rows each: gate and up of the same channels, so that
-// a lane holds both, or 128 rows of down. A result is one chain of k16 products in ascending k whatever the tile, so a
-// token's bits depend on nothing else.
+// Persistent CTAs take tiles of up to kMostRows tokens of one expert by kWeightBlocks x 64 rows of its weights. One
+// producer warpgroup fills a pipeline with stages of 64 elements of K: weights by TMA; tokens, which lie anywhere, by
+// 16-byte cp.async. Each consumer warpgroup multiplies two blocks of 64 weight rows: gate and up of the same channels,
+// so that a lane holds both, or 128 rows of down. A result is one chain of k16 MMAs in ascending k whatever the tile,
+// so a token's bits depend on nothing else.
 #pragma once
 #include "headrace/ops/cuda/arch/lean_silu.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -21,8 +21,8 @@ inline constexpr int kDepth = 64, kRowBytes = kDepth * 2;
 inline constexpr int kBlocks = 2, kBlockRows = 64, kBlockBytes = kBlockRows * kRowBytes;  // of a warpgroup
 inline constexpr int kPairBytes = 16 * 16 * 2, kWarpResultBytes = 2 * kPairBytes;  // 16 tokens of a warp's channels
 
-// One tensor map that reaches all memory: its last two dimensions walk over addresses, in steps of 16 bytes and of
-// kFarStep bytes from kFirstAddress on. So the copy engine takes the address of any expert.
+// One TMA descriptor that reaches all memory. Its last two dimensions walk over addresses, in steps of 16 bytes and of
+// kFarStep bytes from kFirstAddress on. So TMA can load the weights of any expert.
 inline constexpr int64_t kFirstAddress = 4096, kNearStep = 16, kNearSteps = int64_t{1} << 31;
 inline constexpr int64_t kFarStep = kNearStep * kNearSteps, kFarSteps = 4096;
 
@@ -44,22 +44,22 @@ struct Shape {
   static constexpr bool kFew = kMostRows <= kFewRowsSm90;
   static constexpr uint64_t kPolicy = kFew ? kReadOnce : kReadAgain;
 };
-// Weights are read once for all tokens, or by the few that follow each other.
+// FewShape: weights are read once, for all tokens. ManyShape: again by the few tiles that follow.
 template <class T>
 using FewShape = Shape<T, 1, kFewRowsSm90, 9>;
 template <class T>
 using ManyShape = Shape<T, 2, kManyRowsSm90, 4>;
 
-// Of tiles of one slot: no more rows than a product needs leave room for more stages.
+// For tiles of one slot: no more rows than the MMA needs, which leaves room for more stages.
 template <class T>
 using OneSlotShape = Shape<T, 1, 16, 12>;
 
-// Channels that a tile makes.
+// Channels of a tile.
 template <class S, bool kGated>
 constexpr int kColumns = S::kWeightBlocks* kBlockRows / (kGated ? 2 : 1);
 static_assert(kColumns<ManyShape<__half>, false> == kDownColumnsSm90);
 
-// Columns that are multiplied for `count` tokens.
+// Returns N of the MMA for `count` tokens.
 __device__ inline int width_of(int count) {
   return count <= 16    ? 16
          : count <= 32  ? 32
@@ -71,13 +71,13 @@ __device__ inline int width_of(int count) {
                         : 176;
 }
 
-// The first of the 64 channels of block `b` of a warpgroup.
+// Returns the first of the 64 channels of block `b` of a warpgroup.
 template <class S, bool kGated>
 __device__ inline int first_channel(int column_tile, int group, int b) {
   return column_tile * kColumns<S, kGated> + (kGated ? group : group * kBlocks + b) * kBlockRows;
 }
 
-// f(tile, column tile) for each that this block takes.
+// Calls f(tile, column tile) for each tile that this CTA takes.
 template <class F>
 __device__ void for_tiles_in_turn(const Params& p, const F& f) {
   const ExpertGroups& groups = p.product.groups;
@@ -86,19 +86,19 @@ __device__ void for_tiles_in_turn(const Params& p, const F& f) {
   if (turn >= turns) return;
   for (ExpertTile next = groups.tile(turn / p.column_tiles); turn < turns; turn += step) {
     const ExpertTile tile = next;
-    if (turn + step < turns) next = groups.tile((turn + step) / p.column_tiles);  // comes while this one is made
+    if (turn + step < turns) next = groups.tile((turn + step) / p.column_tiles);  // loaded while this one is computed
     if (tile.count > 0) f(tile, turn % p.column_tiles);
   }
 }
 
 template <class S>
 struct Shared {
-  uint32_t stages, results, full, empty;  // addresses; the last two of barriers
+  uint32_t stages, results, full, empty;  // addresses; the last two of mbarriers
   __device__ uint32_t weights(int stage) const { return stages + stage * S::kStageBytes; }
   __device__ uint32_t rows(int stage) const { return weights(stage) + S::kWeightBytes; }
 };
 
-// By one thread of the block, before all meet.
+// Initialises the mbarriers in one thread. Call it before a CTA-wide barrier.
 template <class S>
 __device__ Shared<S> begin_ring(char* memory) {
   const uint32_t stages = shared_address(memory), results = stages + S::kStages * S::kStageBytes;
@@ -114,12 +114,12 @@ __device__ Shared<S> begin_ring(char* memory) {
   return shared;
 }
 
-// Arrives when the copies that this thread has begun are there.
+// Arrives when all cp.async that this thread has issued so far are complete.
 __device__ inline void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Of tokens that are there when the kernel begins.
+// For tokens that exist when the kernel begins.
 struct NobodyWaits {
   __device__ void operator()() const {}
 };
@@ -135,8 +135,8 @@ struct Producer {
     for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at, NobodyWaits()); });
   }
 
-  // A tile's stages. As many of them as the ring has get their weights before its tokens are waited for, by all
-  // threads.
+  // Fills the stages of a tile. As many stages as the pipeline has get their weights before all threads wait for the
+  // tokens.
   template <class WaitForTokens>
   __device__ void fill(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at,
                        const WaitForTokens& wait_for_tokens) const {
@@ -156,7 +156,7 @@ struct Producer {
   }
 
  private:
-  // Where block `thread` of the tile's weights begins.
+  // TMA coordinates of weight block `thread` of the tile.
   struct Box {
     int row, near, far;
   };
@@ -170,8 +170,8 @@ struct Producer {
     tma_load(shared.weights(at.stage) + thread * kBlockBytes, p.weights, chunk * kDepth, box.row, box.near, box.far,
              full, S::kPolicy);
   }
-  // Which rows of x this thread copies a piece of: those of the tile's tokens thread / 8 and every 16th behind it. What
-  // a tile has no token for stays as it was: no other token's results see it.
+  // Rows of x of which this thread copies 16 bytes: those of the tile's tokens thread / 8 and every 16th after it. Rows
+  // without a token keep old data, on which no token's results depend.
   struct TokenRows {
     int rows[S::kMostRows / 16], count;
   };
@@ -179,7 +179,7 @@ struct Producer {
     TokenRows found{.count = (tile.count - thread / 8 + 15) / 16};
 #pragma unroll
     for (int i = 0; i < S::kMostRows / 16; ++i) {
-      const int row = min(thread / 8 + i * 16, tile.count - 1);  // loads without branches are under way together
+      const int row = min(thread / 8 + i * 16, tile.count - 1);  // loads without branches are in flight together
       found.rows[i] = row_at(tile.begin + row);
     }
     return found;
@@ -191,7 +191,7 @@ struct Producer {
   __device__ Box box_of(int expert, int column_tile) const {
     const int channel = first_channel<S, kGated>(column_tile, thread / kBlocks, thread % kBlocks);
     const int64_t address = p.product.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
-    return {p.product.first + (channel < p.product.out ? channel : 0),  // behind the last channel nothing is written
+    return {p.product.first + (channel < p.product.out ? channel : 0),  // nothing is written past the last channel
             static_cast<int>(address / kNearStep % kNearSteps), static_cast<int>(address / kFarStep)};
   }
   __device__ void copy_rows(const TokenRows& rows, int chunk, uint32_t to) const {
@@ -233,7 +233,7 @@ struct Consumer {
   }
 
  private:
-  // Of down, where results go: lane l has the places of tokens l, 32 + l, ...
+  // kDown: destinations of the results. Lane l has the slots of tokens l, 32 + l, ...
   template <int kTiles>
   struct Places {
     int slots[kGated ? 1 : (kTiles * 8 + 31) / 32];
@@ -251,8 +251,8 @@ struct Consumer {
     return places;
   }
 
-  // A group that is alone asks for the next products before it waits for these; two fill one another's waits, and give
-  // a stage back at once.
+  // A single consumer warpgroup issues the next MMAs before it waits for these. Two fill one another's waits, and
+  // release a stage at once.
   template <int kTiles>
   __device__ void make(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at) const {
     constexpr int kPending = S::kGroups == 1 ? 1 : 0;
@@ -280,7 +280,7 @@ struct Consumer {
   template <int kTiles>
   __device__ void multiply_stage(const PipelineState<S::kStages>& at, float (&sums)[kBlocks][kTiles][4]) const {
     barrier_wait(shared.full + at.stage * 8, at.phase);
-    fence_for_wgmma();  // the tokens' pieces came by ordinary copies
+    fence_for_wgmma();  // cp.async wrote the tokens
     const uint32_t w = uniform(operand_low(shared.weights(at.stage) + group * kBlocks * kBlockBytes, 0));
     const uint32_t x = uniform(operand_low(shared.rows(at.stage), 0));
     wgmma_fence();
@@ -320,8 +320,9 @@ struct Consumer {
   __device__ static uint32_t gated_pair(const float (&sums)[kBlocks][kTiles][4], int j, int i) {
     return pack2<T>(kActivation(sums[0][j][i]) * sums[1][j][i], kActivation(sums[0][j][i + 1]) * sums[1][j][i + 1]);
   }
-  // A lane makes pairs of two tokens, 2 (lane % 4) of each 8 and the next, of channels lane / 4 and 8 behind it of a
-  // warp's 16: pair(tokens / 8, 0 or 2). Through shared memory, 32 tokens at a time, it gets 8 channels of one token.
+  // A lane has pairs of two tokens, 2 (lane % 4) of each 8 and the next, of channels lane / 4 and lane / 4 + 8 of a
+  // warp's 16: pair(tokens / 8, 0 or 2). A transpose through shared memory, 32 tokens at a time, gives it 8 channels of
+  // one token.
   template <int kTiles, class F>
   __device__ void write_block(const ExpertTile& tile, int first, const Places<kTiles>& places, const F& pair) const {
     if (first >= p.product.out) return;
@@ -361,7 +362,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant
     if constexpr (!S::kFew) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     Producer<S, kGated>{p, shared, thread}.run();
   } else {
-    // Together at most the registers of the launch, 3 x 168: more would wait for ever.
+    // The launch has 3 x 168 registers in total; with more, setmaxnreg would wait forever.
     if constexpr (!S::kFew) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
     Consumer<S, kGated>{p, shared, group - 1, thread / 32, thread % 32}.run();
   }
@@ -374,7 +375,7 @@ void launch(const Params& p, const Stream& stream) {
              S::kSharedBytes, p, "expert_mlp");
 }
 
-// A map whose boxes are blocks of 64 rows of 64 elements.
+// Returns a TMA descriptor whose boxes are blocks of 64 rows of 64 elements. Throws kCuda.
 CUtensorMap map_of_weights(const GroupedGemm& product);
 
 template <class S>
