@@ -28,15 +28,15 @@ bool fits_sm90(const AttentionParams& params, const Stream& stream);
 // it where it is faster; up to 16 rows of one request that see many keys are then summed in another order. Returns
 // false and launches nothing if the call is unsupported.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// Registers with `plans` (may be null) the KV lengths, below the call's, at which this call would choose another plan:
-// cluster decode at all, or larger clusters. Graph capture then records one graph per KV-length bucket. A graph for
-// many keys uses the smallest clusters that any of its lengths wants.
+// Registers with `plans` (may be null) shorter KV lengths at which this call would choose another plan: cluster decode
+// at all, or larger clusters. Graph capture then records one graph per KV-length bucket. A graph for many keys uses the
+// smallest clusters that any of its lengths wants.
 void note_cluster_decode_keys(const AttentionParams& params, const AttentionShape& shape, const Stream& stream,
                               AttentionPlanCache* plans);
 
-// FlashAttention on Hopper (TMA + WGMMA): 16-bit queries, a pool of the same type or of FP8, head sizes up to 256,
-// pages of at least 8 slots. `plans` is the batch's plan cache, or null. Returns false and launches nothing if the call
-// or the device is unsupported.
+// FlashAttention on Hopper (TMA + WGMMA): 16-bit queries, a pool of the same type or of FP8. Head sizes are up to 256,
+// pages have at least 8 slots. `plans` is the batch's plan cache, or null. Returns false and launches nothing if the
+// call or the device is unsupported.
 bool fmha_sm90(const AttentionParams& params, const AttentionShape& shape, AttentionPlanCache* plans,
                const Stream& stream);
 

@@ -7,12 +7,12 @@
 
 namespace headrace::cuda {
 
-// How a call's keys are split, and the memory of partial results.
+// Split of a call's keys, and the memory of partial results.
 struct SplitPlan {
   int parts = 1;      // CTAs per row tile
   int min_tiles = 1;  // least tiles of a split, so that short requests are not split
-  // Batch-invariant mode: sums are cut at every multiple of this many KV tiles and merged in order, by one CTA or with
-  // one CTA per fixed split. 0: never.
+  // Batch-invariant mode: sums are cut at every multiple of this many KV tiles. They are merged in order, by one CTA or
+  // with one CTA per fixed split. 0: never.
   int group_tiles = 0;
   float* values = nullptr;   // [tokens, heads, parts, v_head_dim]; null: one split, written to out
   float2* states = nullptr;  // [tokens, heads, parts]: largest score (base 2), sum

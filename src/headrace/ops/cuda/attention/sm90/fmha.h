@@ -27,7 +27,7 @@ struct Work;                     // tile_scheduler.cuh
 constexpr int kWorkBytes = 140;  // sizeof(Work)
 
 // Schedule of the work tiles, and memory of partial results. plan_attention_sm90() counts and cuts the work tiles on
-// the device from the key spans. The memory belongs to the stream's scratch memory or to the plan cache.
+// the device from the key spans. The memory belongs to the stream (scratch memory, counters) or to the plan cache.
 struct WorkPlan {
   enum class Sharing : uint8_t {
     kQueue,   // work tiles are whole rows, or fixed KV splits of them; CTAs take them from a queue, long ones first
@@ -40,7 +40,7 @@ struct WorkPlan {
   // KV heads that the queue serves side by side, a divisor of all. Work tiles of the other heads come after all of
   // theirs.
   int heads_together = 1;
-  // Sums are cut at every multiple of this many KV tiles (fixed KV splits) and merged in order, so the result does not
+  // Sums are cut at every multiple of this many KV tiles (fixed KV splits) and merged in order. So the result does not
   // depend on which CTA computed a split. 0: never.
   int group_tiles = 0;
   int piece_tiles = 0;  // work tiles are cut at multiples of this

@@ -107,8 +107,8 @@ struct Sm90Shape {
   }
 };
 
-// What the rows of a work tile see, if one range of positions per row describes it: no hole, no new keys that a window
-// hides, no new keys apart from the cached ones.
+// Mask of a work tile, if one range of positions per row describes it: no hole, no new keys that a window hides, no new
+// keys apart from the cached ones.
 template <class S>
 struct Ranges {
   int2 row[S::kRows];  // [first, end)

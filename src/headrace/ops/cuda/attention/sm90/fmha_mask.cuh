@@ -9,8 +9,8 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What this thread's two rows see, and what all rows of the work tile see. It is rebuilt for every tile that is not
-// seen whole: kept, it would push the accumulators out of registers.
+// Mask of a KV tile: the keys that this thread's two rows see, and that all rows of the work tile see. It is rebuilt
+// for every tile that is not seen whole: kept, it would push the accumulators out of registers.
 template <class S>
 struct Sight {
   const Work& work;
@@ -32,9 +32,9 @@ struct Sight {
   }
 };
 
-// What fill_tile() writes, since TMA cannot: new keys that are not read from the pool; with kClearHidden also zeros for
-// keys that no row of the CTA sees, because their memory may hold NaN. Both warpgroups may write the same. The tile has
-// kColumns columns of 64 elements, from element `from_dim` of `dim` on.
+// Content that fill_tile() writes, since TMA cannot. kNewKeys: new keys that are not read from the pool. kClearHidden:
+// also zeros for keys that no row of the CTA sees, because their memory may hold NaN. Both warpgroups may write the
+// same. The tile has kColumns columns of 64 elements, from element `from_dim` of `dim` on.
 enum class Fill : uint8_t { kNewKeys, kClearHidden };
 
 // Rounds eight elements to FP8 as the pool stores them, and returns them in the MMA's type.

@@ -43,12 +43,14 @@ constexpr int tall_rows(int dim, PoolElements pool) { return dim <= 64 && pool =
 // splits of kSm90GroupKeys are faster if the device finds that they occupy most CTAs, one each.
 constexpr int kFewRowsGroupKeys = 1024, kMostFewRowsGroups = 32;
 
+// Returns the keys of such a split: they double until `max_keys` make at most kMostFewRowsGroups splits.
 constexpr int few_rows_group_keys(int max_keys) {
   int keys = kFewRowsGroupKeys;
   while (max_keys > int64_t{keys} * kMostFewRowsGroups) keys *= 2;
   return keys;
 }
 
+// Input of plan_sm90().
 struct Sm90Task {
   AttentionShape shape;
   PoolElements pool = PoolElements::kFloats;
@@ -58,6 +60,7 @@ struct Sm90Task {
   bool room_for_parts = true;  // false: no memory for partial results of few rows' splits
 };
 
+// Output of plan_sm90().
 struct Sm90Plan {
   // kRows: work tiles are whole row tiles. kGroups: or fixed KV splits of them. kShares: each CTA has equally many KV
   // tiles, wherever rows begin and end.
@@ -81,6 +84,7 @@ struct Sm90Plan {
   bool cuts_long_rows = false;  // splits few rows with many keys beside prompts, whose rows are whole
 };
 
+// Returns the row tiles of a call, for tiles of 64, 128 or 192 rows.
 constexpr int64_t sm90_tiles(const AttentionShape& shape, int rows) {
   return rows == 64 ? shape.tiles64 : rows == 128 ? shape.tiles128 : shape.tiles192;
 }
@@ -130,7 +134,7 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   const bool tall = shape.max_rows > 64, codes = task.pool == PoolElements::kCodes;
   Sm90Plan plan{.rows = tall ? tall_rows(task.kernel_dim, task.pool) : 64, .both_ends = tall && shape.min_rows <= 64};
   plan.pieces = sm90_tiles(shape, plan.rows) * task.kv_heads;
-  // With enough rows for the device, or several requests, fixed splits balance better than even ones: no split of a row
+  // With enough rows for the device, or several requests, fixed splits balance better than even ones. No split of a row
   // is small, and CTAs need not begin or end within a head.
   const bool fast = shape.determinism == Determinism::kFast;
   if (codes && shape.max_rows <= kFp8DecodeRows && !task.capped) plan.fp8_decode_resident = 2;

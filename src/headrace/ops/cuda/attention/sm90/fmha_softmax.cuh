@@ -122,8 +122,9 @@ __device__ inline bool surely_stay(const float (&added)[2]) {
   return !__any_sync(0xffffffffu, !(added[0] < kLess) || !(added[1] < kLess));
 }
 
-// Returns the base of a tile's exponents, unless the tile has a score far above those before. -INFINITY makes every
-// weight infinite or NaN, so that sums confirm nothing: for rows that saw no key yet, and for scores too large.
+// Returns the base of a tile's exponents, unless the tile has a score far above those before. Returns -INFINITY for
+// rows that saw no key yet, and for scores too large. It makes every weight infinite or NaN, so that the sums confirm
+// nothing.
 template <int kLift>
 __device__ inline float guess_base(float largest, float to_log2) {
   const float base = __fmul_rn(largest, to_log2);
@@ -138,7 +139,7 @@ __device__ inline float quad_sum(float x) {
 
 // If a lane's weights of a tile add up to more than this, the row's base is raised.
 constexpr float kMostAdded = 4096;
-// If a row's weights of a tile add up to more than this, the row cannot be rescaled: the power of two that divides them
+// If a row's weights of a tile add up to more than this, the row cannot be rescaled. The power of two that divides them
 // is soon no normal float.
 constexpr float kMostFollowed = 0x1p100f;
 

@@ -10,6 +10,7 @@ constexpr int64_t kTogetherBytes = int64_t{20} << 20;
 // Least work tiles per CTA among the heads that are processed together. With fewer, CTAs would end at different times.
 constexpr double kTogetherRounds = 1.9;
 
+// Input of heads_together().
 struct HeadsOfPrompts {
   int kv_heads;
   int64_t bytes;      // of a KV head: keys and values of the longest request

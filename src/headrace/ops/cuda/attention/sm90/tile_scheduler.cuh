@@ -23,7 +23,7 @@ struct Work {
 static_assert(sizeof(Work) == kWorkBytes && sizeof(Work) == Work::kWords * 4, "copied by words");
 
 // Counts and cuts work tiles. Whole warps call it. kShares: a CTA's next work tile is the next one of its share. Its
-// index in the plan is the number of row tiles and KV heads before it plus the number of CTAs before it, so no two
+// index in the plan is the number of row tiles and KV heads before it plus the number of CTAs before it. So no two
 // collide. kQueue: all KV heads of a work tile are one entry.
 class WorkList {
  public:
