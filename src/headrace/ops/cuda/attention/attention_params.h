@@ -1,4 +1,4 @@
-// What every CUDA attention kernel is launched with. Kernels read no more of the host's headers than this.
+// Launch parameters shared by all CUDA attention kernels. Kernel files include this instead of the op's host headers.
 #pragma once
 #include <cstdint>
 
@@ -10,15 +10,16 @@ namespace headrace::cuda {
 
 struct Stream;
 
-// One side of the paged pool, or of the new keys.
+// One side (K or V) of the paged pool, or of the new keys. Strides are in elements. The memory is not owned.
 struct PagedSide {
   const void* data = nullptr;
   DType type = DType::kF32;
-  int64_t pages = 0;                                          // of the pool
-  int64_t page_stride = 0, head_stride = 0, slot_stride = 0;  // new rows: page_stride is a token's, slot_stride unused
+  int64_t pages = 0;                                          // pages in the pool
+  int64_t page_stride = 0, head_stride = 0, slot_stride = 0;  // new keys: page_stride is per token, slot_stride unused
 };
 
-// All lengths and kinds are read from `spans` on the device.
+// Parameters of one paged-attention call. Kernels read all lengths and mask kinds from `spans` on the device. Strides
+// are in elements. The caller owns the device memory.
 struct AttentionParams {
   const void* q = nullptr;
   void* out = nullptr;
@@ -32,27 +33,27 @@ struct AttentionParams {
   float* lse = nullptr;
   int64_t lse_stride = 0;
   int requests = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
-  float scale = 1, cap = 0;        // scale: times k_scale, since tiles hold what the pool does
-  float k_scale = 1, v_scale = 1;  // of a pool of FP8: new rows are divided by them and rounded, as stored ones were
+  float scale = 1, cap = 0;  // scale includes k_scale, because K tiles hold the pool's values
+  // FP8 pool: new keys and values are divided by these and rounded, exactly as stored ones
+  float k_scale = 1, v_scale = 1;
   int window = kNoWindow;
   AttentionType type = AttentionType::kDecoder;
   bool encoder = false;
 };
 
-// How many query rows, packed as (token, head of the group), a block takes; and into how many parts a row's keys may be
-// cut, each by a block of its own.
+// Sizes that choose a call's kernel and launch. Rows are query rows packed as (token, query head of the GQA group).
 struct AttentionShape {
-  int min_rows = INT32_MAX, max_rows = 0;  // of a request: new tokens times heads of a group
-  int64_t requests = 0;                    // that have rows, about
-  // Blocks over all requests, by rows of a block.
+  int min_rows = INT32_MAX, max_rows = 0;  // of a request: new tokens times heads of a GQA group
+  int64_t requests = 0;                    // that have rows, approximately
+  // Row tiles over all requests, for tiles of 16, 64, 128 and 192 rows.
   int64_t tiles16 = 0, tiles64 = 0, tiles128 = 0, tiles192 = 0;
-  int max_keys = 0;   // that the page table and the batch allow a row
-  int seen_keys = 0;  // that a row sees at most, as far as the host knows: what is chosen by it is right for more, too
+  int max_keys = 0;   // upper bound per row, from the page table and the batch
+  int seen_keys = 0;  // the most that a row sees, as far as the host knows; kernels stay correct for more
   Determinism determinism = Determinism::kFast;
 };
 
-// What the pool holds: numbers of the queries' type, or codes of FP8, which are copied as they are and unpacked:
-// to half floats on Hopper, else to the queries' type.
+// Element type of the pool. kFloats: the queries' type. kCodes: FP8 e4m3, copied as is and then dequantised: to half
+// floats on Hopper, else to the queries' type.
 enum class PoolElements : uint8_t { kFloats, kCodes };
 
 }  // namespace headrace::cuda

@@ -1,5 +1,5 @@
-// The kernels of an attention step: of few rows norms, rotation and storing are one, attention and the gate another,
-// whose blocks find their keys while the first one runs. All in one kernel gained nothing.
+// Kernels of an attention step. For few rows there are two: norms, rotary embedding and KV store; then attention and
+// the output gate. CTAs of the second find their keys while the first runs. One kernel for everything is not faster.
 #include "headrace/ops/attention_step.h"
 
 #include "headrace/ops/cuda/arch/vec8.cuh"

@@ -82,10 +82,11 @@ AttentionShape shape_of(const PagedAttentionArgs& a, const OpContext& context) {
     const bool encoder = a.keys == PagedAttentionArgs::Keys::kEncoder;
     shape.seen_keys = std::max(shape.seen_keys, encoder ? s.encoder_len : s.ctx_len + s.q_len);
   }
-  if (const int most = a.on_device->most_rows; most > 0) {  // any split of the rows: each request's last tile is short
+  // for any split of the rows: each request may end with a partial tile
+  if (const int most = a.on_device->most_rows; most > 0) {
     const int64_t rows = a.q.dim(0) * group, requests = static_cast<int64_t>(a.spans.size());
     shape.min_rows = group, shape.max_rows = most * group, longest = most;
-    // Half of the most rows each; one of the spans is the padding's.
+    // Assumes half of `most` rows per request. One of the spans belongs to the padding.
     shape.requests = std::clamp<int64_t>(2 * a.q.dim(0) / most, 1, std::max<int64_t>(requests - 1, 1));
     shape.tiles16 = rows / 16 + std::min(requests, a.q.dim(0)), shape.tiles64 = rows / 64 + requests;
     shape.tiles128 = rows / 128 + requests, shape.tiles192 = rows / 192 + requests;
@@ -113,7 +114,7 @@ void attend(const PagedAttentionArgs& a, const OpContext& context) {
   simt_attention(params, stream_of(context));
 }
 
-// `count` of x's heads, every `step`-th from `first` on.
+// Returns a view of `count` heads of x, every `step`-th from `first` on.
 TensorView heads_of(const TensorView& x, int64_t first, int64_t count, int64_t step) {
   if (!x) return x;
   Shape shape = x.shape(), strides = x.strides();
@@ -121,8 +122,8 @@ TensorView heads_of(const TensorView& x, int64_t first, int64_t count, int64_t s
   return {x.narrow(1, first, first + 1).data(), x.dtype(), shape, strides, x.device()};
 }
 
-// A pass over K and V for each query head of a group, of all groups at once; of each group alone where log-sum-exps are
-// asked for, since kernels write those of neighbouring heads.
+// Makes one pass over K and V per query head of a GQA group, for all KV heads at once. If log-sum-exps are requested,
+// each pass covers one KV head, because kernels write the log-sum-exps of adjacent heads.
 void attend_per_head(const PagedAttentionArgs& a, const OpContext& context) {
   const int64_t kv_heads = a.num_kv_heads(), group = a.q.dim(1) / kv_heads, count = a.lse ? 1 : kv_heads;
   PagedAttentionArgs pass = a;

@@ -1,37 +1,42 @@
-// The CUDA attention kernels, and which calls they take.
+// CUDA attention kernels and the calls that each supports.
 #pragma once
 #include "headrace/ops/cuda/attention/attention_params.h"
 #include "headrace/ops/paged_attention.h"
 
 namespace headrace::cuda {
 
+// Returns the launch parameters of `args`. Pointers refer to the caller's memory.
 AttentionParams params_of(const PagedAttentionArgs& args);
 
-// Any dtype and any head size up to 512: one block for each row and head.
+// Launches the SIMT kernel: any dtype, head sizes up to 512, one CTA per row and query head. Throws kUnsupported for
+// larger heads.
 void simt_attention(const AttentionParams& params, const Stream& stream);
 
-// 16-bit floats on Hopper in fast mode, few rows that see few keys. False when the call or the device is not of that
-// form.
+// Cluster kernel of default mode: 16-bit floats on Hopper, few rows that see few keys. Returns false and launches
+// nothing if the call or the device is unsupported.
 bool paged_attention_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
-// Whether dtypes, sizes and alignment are those of tensor cores and 16-byte copies.
+// Returns true if dtypes, head sizes and alignment suit tensor cores and 16-byte copies.
 bool fits_sm80(const AttentionParams& params);
-// 16-bit floats on tensor cores (mma.sync), any head size up to 256. False when the call is not of that form.
+// FlashAttention by mma.sync: 16-bit queries, head sizes up to 256. Returns false and launches nothing if fits_sm80()
+// is false.
 bool fmha_sm80(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
-// Whether dtypes, sizes and alignment are those of the Hopper kernel below, and the device is.
+// Returns true if the device is Hopper and dtypes, head sizes and alignment suit fmha_sm90().
 bool fits_sm90(const AttentionParams& params, const Stream& stream);
-// Few such rows, with that kernel's strict bits: in strict mode, and where it is faster in fast mode, too, in which up
-// to 16 rows of one request that see many keys have sums of another order. False when the call is not of that form.
+// Cluster decode of few rows on Hopper. In batch-invariant mode its bits equal those of fmha_sm90(). Default mode uses
+// it where it is faster; up to 16 rows of one request that see many keys are then summed in another order. Returns
+// false and launches nothing if the call is unsupported.
 bool paged_attention_strict_cluster(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// Says to `plans`, which may be null, for how many keys at most, fewer than the call's, that would be another plan: of
-// that form at all, or with larger clusters. In a graph for many keys a row has as small ones as all of these want.
+// Registers with `plans` (may be null) shorter KV lengths at which this call would choose another plan: cluster decode
+// at all, or larger clusters. Graph capture then records one graph per KV-length bucket. A graph for many keys uses the
+// smallest clusters that any of its lengths wants.
 void note_cluster_decode_keys(const AttentionParams& params, const AttentionShape& shape, const Stream& stream,
                               AttentionPlanCache* plans);
 
-// 16-bit floats on Hopper (wgmma and the copy engine), over pools of these or of FP8, any head size up to 256, keys
-// from pages of at least 8 slots. False when the call or the device is not of that form. `plans`: of the batch, or
-// null.
+// FlashAttention on Hopper (TMA + WGMMA): 16-bit queries, a pool of the same type or of FP8. Head sizes are up to 256,
+// pages have at least 8 slots. `plans` is the batch's plan cache, or null. Returns false and launches nothing if the
+// call or the device is unsupported.
 bool fmha_sm90(const AttentionParams& params, const AttentionShape& shape, AttentionPlanCache* plans,
                const Stream& stream);
 

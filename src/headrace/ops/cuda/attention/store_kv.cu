@@ -16,7 +16,7 @@ struct PoolSide {
   void* data;
   DType type;
   int64_t page_stride, head_stride, slot_stride, dim;
-  float scale;  // of FP8
+  float scale;  // FP8 only
 
   PoolSide(const TensorView& x, float scale_of_codes)
       : data(x.data()),
@@ -45,7 +45,7 @@ struct Params {
   int64_t page_size, heads;
 };
 
-// A block for a token: its keys, then its values.
+// One CTA per token: stores its keys, then its values.
 __global__ void __launch_bounds__(kThreads) store_rows(const __grid_constant__ Params p) {
   pdl_launch_dependents();
   pdl_wait();

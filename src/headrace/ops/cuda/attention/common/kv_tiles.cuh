@@ -1,32 +1,33 @@
-// Which tiles of positions a block of rows reads from the pool, and what its rows see of them. Positions are those of
-// the page table: cached keys [0, ctx), new keys from phys0 on. Tiles start at multiples of their size, so that a row
-// meets the same tiles in any batch.
+// KV tiles that a CTA's rows read from the pool, and what the rows see of them. Positions are those of the page table:
+// cached keys [0, ctx), new keys from phys0 on. Tiles start at multiples of their size, so a row has the same tiles in
+// any batch.
 #pragma once
 #include "headrace/ops/cuda/attention/common/mask.cuh"
 
 namespace headrace::cuda {
 
-// Positions of one kind that some row of the block sees, without the hole.
+// Positions of one kind (cached or new) that some row of the CTA sees. The hole is not cut out.
 struct SeenRange {
   int begin = 0, end = 0;
   __device__ bool meets(int from, int to) const { return from < end && begin < to; }
 };
 
+// List of the KV tiles that a CTA reads.
 struct KeyTiles {
-  int first = 0, hole_at = 0, hole_tiles = 0, cached_count = 0;  // tiles of the cache, and of new keys that follow it
-  int first_new = 0, count = 0;                                  // new keys that lie elsewhere; count is of all
+  int first = 0, hole_at = 0, hole_tiles = 0, cached_count = 0;  // cached keys, and new keys that follow them
+  int first_new = 0, count = 0;                                  // new keys stored elsewhere; count is of all tiles
 
   __device__ int tile(int i) const {
     if (i >= cached_count) return first_new + i - cached_count;
     return first + i + (first + i >= hole_at ? hole_tiles : 0);
   }
-  // How many tiles of the cache's run come before tile `tile`.
+  // Returns how many list entries of the cached run come before tile `tile`.
   __device__ int index_of(int tile) const {
     const int hidden = min(max(tile - hole_at, 0), hole_tiles);
     return min(max(tile - hidden - first, 0), cached_count);
   }
   __device__ bool holds_cached(int i) const { return i < cached_count; }
-  // Where in the list the group of `group_tiles` tiles ends that entry i belongs to.
+  // Returns the list index at which the fixed KV split of entry i ends. A split has `group_tiles` tiles.
   __device__ int group_end(int group_tiles, int i) const {
     if (!holds_cached(i)) {
       const int next = (tile(i) / group_tiles + 1) * group_tiles;
@@ -36,12 +37,12 @@ struct KeyTiles {
   }
 };
 
-// A block's rows: the first sees the least, the last the most.
+// Keys that a CTA's rows see. `top` is the first row, which sees the least; `bottom` is the last, which sees the most.
 struct BlockKeys {
   SeenRange cached, fresh;  // positions
   SeenRange hole;           // hidden cached positions
-  int shift = 0;            // position of a new key less its place on the key axis
-  bool joined = false;      // new keys follow the cached ones: one run of tiles serves both
+  int shift = 0;            // position of a new key minus its index on the key axis
+  bool joined = false;      // new keys follow the cached ones, so one run of tiles serves both
 
   __device__ BlockKeys(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& top,
                        const KeyAxis::Row& bottom) {
@@ -54,7 +55,7 @@ struct BlockKeys {
     joined = shift == 0;
   }
 
-  __device__ KeyTiles tiles(int keys) const {  // of `keys` keys each
+  __device__ KeyTiles tiles(int keys) const {  // `keys`: keys of a tile
     KeyTiles t;
     const bool any_cached = cached.end > cached.begin, any_fresh = fresh.end > fresh.begin;
     const int begin = any_cached ? cached.begin : fresh.begin;
@@ -74,8 +75,7 @@ struct BlockKeys {
     return t;
   }
 
-  // Whether a row of the block sees any position in [from, to) of a tile. `with_cached`: of a tile that holds cached
-  // keys.
+  // Return true if a row of the CTA sees a position in [from, to) of a tile. `with_cached`: the tile holds cached keys.
   __device__ bool sees_cached(int from, int to, bool with_cached) const {
     const bool hidden = hole.begin <= max(from, cached.begin) && min(to, cached.end) <= hole.end;
     return with_cached && cached.meets(from, to) && !hidden;
@@ -85,7 +85,8 @@ struct BlockKeys {
   }
 };
 
-// Whether `row` sees a position of a tile that holds cached keys, or of one that holds new keys only.
+// Returns true if `row` sees `position` of a tile. `with_cached`: the tile holds cached keys; else it holds only new
+// ones.
 __device__ inline bool sees_position(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& row, int shift,
                                      int position, bool with_cached) {
   if (with_cached && (position < axis.ctx || shift != 0)) {
@@ -94,15 +95,15 @@ __device__ inline bool sees_position(const AttentionParams& p, const KeyAxis& ax
   return position - shift >= axis.ctx && axis.sees(p, row, position - shift);
 }
 
-// A lane of tensor cores' scores has two keys of every eight: bit 2 n + j is its key 8 n + j. These are its bits of the
-// keys before key `count`, of 128 at most.
+// In an MMA score fragment a lane has two keys of every eight: bit 2 n + j is its key 8 n + j. Returns the bits of the
+// keys below `count` (at most 128).
 __device__ inline uint32_t bits_before(int count) {
   const int within = min(max(count, 0), 128), bits = within / 8 * 2 + min(within % 8, 2);
   return bits == 32 ? UINT32_MAX : (1u << bits) - 1;
 }
 __device__ inline uint32_t bits_between(int begin, int end) { return bits_before(end) & ~bits_before(begin); }
 
-// The bits of the positions that sees_position() says `row` sees, the first of which is `from`.
+// Returns the bits of the positions from `from` on that `row` sees according to sees_position().
 __device__ inline uint32_t seen_bits(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& row, int shift,
                                      int from, bool with_cached) {
   uint32_t seen = 0;

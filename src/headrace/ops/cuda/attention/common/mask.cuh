@@ -1,4 +1,4 @@
-// The keys of one request on one axis: cached keys [0, ctx), then the new rows. What a tile of rows sees of them.
+// Key axis of one request: cached keys [0, ctx), then the new keys; and what query rows see of it.
 #pragma once
 #include "headrace/ops/cuda/attention/attention_params.h"
 
@@ -13,7 +13,7 @@ struct KeyAxis {
     ctx = p.encoder ? span.encoder_len : span.ctx_len;
     page_row = p.encoder ? span.encoder_page_row : span.page_row;
   }
-  // Row i sees keys [first, end) of the axis, without the hole and without [ctx, first_new).
+  // Row i sees keys [first, end) of the axis, except the hole and [ctx, first_new).
   struct Row {
     int first = 0, first_new = 0, end = 0;
   };
@@ -26,7 +26,7 @@ struct KeyAxis {
     if (key >= ctx) return key >= r.first_new;
     return key >= r.first && (p.encoder || span.sees_cached(key));
   }
-  // Element offsets of a key's head row in K and V; `fresh` says which memory.
+  // Element offsets of a key's head row in K and V. `fresh`: the offsets are into k_new and v_new, not into the pool.
   struct Place {
     int64_t k, v;
     bool fresh;

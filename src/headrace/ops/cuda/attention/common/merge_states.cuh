@@ -1,4 +1,4 @@
-// Softmax sums over parts of a row's keys, and how two of them are added. Source: Dao et al. 2023, Flash-Decoding.
+// Partial softmax states of KV splits and their merge (log-sum-exp). Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include <cmath>
 
@@ -12,14 +12,16 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-// Every step is rounded as written, so that all who add the same parts in the same order have the same bits.
+// State of one KV split. Every step is rounded as written, so all kernels that merge the same splits in the same order
+// get the same bits.
 struct PartialState {
-  float largest = -INFINITY, sum = 0;  // largest score in base 2; 0 when no key was seen
+  float largest = -INFINITY, sum = 0;  // largest score (base 2); sum is 0 if no key was seen
 
-  // What this part's values are multiplied by in `all`.
+  // Returns the factor of this split's values in `all`.
   __device__ float factor(const PartialState& all) const {
     return sum == 0 ? 0.0f : exp2_fast(__fadd_rn(largest, -all.largest));
   }
+  // Returns this state merged with `next`, the later split.
   __device__ PartialState joined(const PartialState& next) const {
     if (next.sum == 0) return *this;
     if (sum == 0) return next;
@@ -27,10 +29,11 @@ struct PartialState {
     all.sum = __fmaf_rn(next.sum, next.factor(all), __fmul_rn(sum, factor(all)));
     return all;
   }
+  // Returns one merged column, given both values and their factors.
   __device__ static float joined_value(float before, float before_factor, float next, float next_factor) {
     return __fmaf_rn(next, next_factor, __fmul_rn(before, before_factor));
   }
-  // Natural log of the sum of exp(scores).
+  // Returns the natural log of the sum of exp(scores), or -infinity if no key was seen.
   __device__ float log_sum() const {
     return sum == 0 ? -INFINITY : __fmul_rn(__fadd_rn(largest, __log2f(sum)), 0.6931471805599453f);
   }

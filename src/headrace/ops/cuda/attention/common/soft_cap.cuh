@@ -4,7 +4,7 @@
 
 namespace headrace::cuda {
 
-// cap * tanh(scale * score / cap) by one exponential: within 4e-7 of the cap, at a quarter of tanhf's code.
+// Returns cap * tanh(scale * score / cap) by one exponential: within 4e-7 of the cap, with a quarter of tanhf's code.
 struct SoftCap {
   float cap, to_exponent;
 

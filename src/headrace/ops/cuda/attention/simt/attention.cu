@@ -1,4 +1,4 @@
-// Attention of any shape: a block for each row and query head.
+// Attention of any shape: one CTA per row and query head.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/attention/paged_attention.h"
 #include "headrace/ops/cuda/attention/simt/attention_row.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 static_assert(kMaxHeadDim == kMostHeadDim);
 
-// Request whose rows hold `token`. Called by whole warps.
+// Returns the request whose rows include `token`, or -1. Whole warps call it.
 __device__ int request_of(const AttentionParams& p, int token) {
   const int lane = threadIdx.x % 32;
   for (int base = 0; base < p.requests; base += 32) {
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kRowWarps * 32) attend(const __grid_constant__
     attend_row<4>(p, request, token, head, scratch, RowWrite::kAll, {0, static_cast<int>(threadIdx.x)});
     return;
   }
-  const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;  // padding of a graph
+  // token of no request: a graph's padding
+  const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;
   for (int d = threadIdx.x; d < p.v_head_dim; d += kRowWarps * 32) store(p.out, p.q_type, out_at + d, 0);
 }
 

@@ -1,5 +1,5 @@
-// One query row by 128 threads of a block: float32 throughout, any dtype and mask. A key's warp is its place on the key
-// axis modulo the number of warps, so a row's bits depend on its own keys alone.
+// Attention of one query row by 128 threads of a CTA: float32 throughout, any dtype and mask. A key's warp is its index
+// on the key axis modulo the number of warps, so a row's bits depend only on its own keys.
 #pragma once
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/attention/common/fp8.cuh"
@@ -15,7 +15,7 @@ struct RowScratchOf {  // shared memory, for heads of up to kMostDim
 };
 using RowScratch = RowScratchOf<kMaxHeadDim>;
 
-// Element `i` of a key or value in units of the pool; a new one as it is after being stored.
+// Returns element `i` of a key or value in the pool's units. A new one is rounded as if it had been stored.
 __device__ inline float key_element(const AttentionParams& p, const PagedSide& side, bool fresh, float scale,
                                     int64_t i) {
   if (!fresh && side.type == DType::kE4M3) return e4m3_to_float(static_cast<const uint8_t*>(side.data)[i]);
@@ -24,9 +24,9 @@ __device__ inline float key_element(const AttentionParams& p, const PagedSide& s
   return p.key_type == DType::kE4M3 ? e4m3_to_float(float_to_e4m3(x, scale)) : rounded(p.key_type, x);
 }
 
-// Softmax state of one warp, whose values lie in shared memory: lane by lane, so that no lane needs another's. A look
-// of kTogether elements at once is for those who come here often: in the kernels that only redo rows with NaN, this
-// would otherwise be most of their code.
+// Online-softmax state of one warp. The values lie in shared memory, and each lane accesses only its own. kTogether
+// unrolls the loops over elements. Kernels that only recompute NaN rows use 1, since unrolling would be most of their
+// code.
 template <int kTogether>
 struct RowPartial {
   float* value;
@@ -52,16 +52,16 @@ struct RowPartial {
   }
 };
 
-// The 128 threads that work on a row, the named barrier of the block that they meet at, and the columns they write.
+// The 128 threads that share a row, their named barrier, and the columns that they write.
 struct RowTeam {
   int barrier, thread;
   int first_column = 0, columns = kMaxHeadDim;
   __device__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
 };
 
-enum class RowWrite : uint8_t { kAll, kWhereNaN };  // what a row replaces
+enum class RowWrite : uint8_t { kAll, kWhereNaN };  // outputs that attend_row() overwrites
 
-// Writes the row's output and log-sum-exp. Called by all threads of the team.
+// Writes the row's output and log-sum-exp. All 128 threads of `team` call it.
 template <int kTogether = 1, int kMostDim = kMaxHeadDim>
 __device__ __noinline__ void attend_row(const AttentionParams& p, int request, int token, int head,
                                         RowScratchOf<kMostDim>& shared, RowWrite write, RowTeam team) {

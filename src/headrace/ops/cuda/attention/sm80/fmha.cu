@@ -1,4 +1,4 @@
-// Which calls the tensor-core kernels take.
+// Conditions and dispatch of the sm80 attention kernels.
 #include "headrace/ops/cuda/attention/sm80/fmha.h"
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@ namespace headrace::cuda {
 
 namespace {
 
-// 16-byte copies need rows that start on 16 bytes.
+// Returns true if rows start on 16 bytes, as 16-byte copies require.
 bool aligned(const PagedSide& side, DType type) {
   if (side.data == nullptr) return true;
   const int64_t chunk = 16 / size_of(side.type);

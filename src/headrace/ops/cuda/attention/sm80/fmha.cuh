@@ -1,6 +1,6 @@
-// Attention of 16-bit floats on tensor cores (mma.sync). A block takes kRows rows, packed as (token, query head of the
-// group), so that one pass over K and V serves the whole group; blocks that share rows take parts of their keys, and a
-// second kernel joins the parts. Source: Dao 2023, FlashAttention-2; Dao et al. 2023, Flash-Decoding.
+// FlashAttention of 16-bit floats by mma.sync. A CTA has kRows rows, packed as (token, query head of the GQA group), so
+// one pass over K and V serves the whole group. CTAs that share rows process KV splits; a second kernel merges them.
+// Source: Dao 2023, FlashAttention-2; Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/request_tiles.cuh"
@@ -10,7 +10,8 @@
 
 namespace headrace::cuda {
 
-// Strict mode: a row's sums over the groups before. They lie in local memory, since registers are full.
+// Batch-invariant mode: a row's merged state of the previous fixed splits. It lies in local memory, since registers are
+// full.
 template <class S>
 struct Stash {
   float value[S::kRowTiles][S::kDim / 8][4];
@@ -19,7 +20,7 @@ struct Stash {
   __device__ void clear() {
     for (int m = 0; m < S::kRowTiles; ++m) sum[m][0] = sum[m][1] = {};
   }
-  // Adds the sums of groups before to a group's.
+  // Merges the previous splits into a split's state.
   __device__ void add_to(MmaState<S>& state) const {
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
@@ -29,7 +30,7 @@ struct Stash {
         const PartialState all = before.joined(mine);
         const float a = before.factor(all), b = mine.factor(all);
         state.largest[m][half] = all.largest;
-        state.sum[m][half] = threadIdx.x % 4 == 0 ? all.sum : 0;  // of the four lanes that share the row
+        state.sum[m][half] = threadIdx.x % 4 == 0 ? all.sum : 0;  // one lane of the four that share the row
         if (before.sum == 0) continue;
 #pragma unroll
         for (int d = 0; d < S::kDim / 8; ++d) {
@@ -41,7 +42,7 @@ struct Stash {
       }
     }
   }
-  // Takes a group's sums, with those before, and begins anew.
+  // Stores a split's state, merged with the previous ones, and resets it.
   __device__ void take(MmaState<S>& state) {
     add_to(state);
 #pragma unroll
@@ -60,7 +61,7 @@ struct Stash {
   }
 };
 
-// One block is enough for a multiprocessor: left to itself, ptxas spills for a third of some shapes.
+// One CTA per SM is enough. Without this bound ptxas spills to make room for a third CTA in some shapes.
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     attend_tiles(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitPlan plan) {
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int part = blockIdx.z;
   PartTiles tiles(range, plan, part);
   const int begin = tiles.begin, end = tiles.end;
-  if (part > 0 && begin >= end) return;  // part 0 writes rows that see nothing
+  if (part > 0 && begin >= end) return;  // split 0 writes rows that see no key
 
   MmaState<S> state;
   begin_rows(b, last, state);
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const bool has_rows = b.row0 + b.warp_m * S::kRowTiles * 16 < b.rows;
   Stash<S> local, *stash = &local;
   if constexpr (S::kStrict) {
-    asm volatile("" : "+l"(stash));  // the compiler does not know any more that these could be registers
+    asm volatile("" : "+l"(stash));  // hides from the compiler that these could be registers
     stash->clear();
   }
   for (int i = begin, stage = 0; i < end; ++i) {
@@ -166,7 +167,7 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
   static_assert(S::kSharedBytes <= kLeastSharedBytes, "this is what every device from sm_80 on runs");
   allow_shared(stream, attend_tiles<S>, S::kSharedBytes, "paged_attention");
   const SplitPlan plan = split_plan<S>(p, shape, tiles, stream);
-  if (plan.values != nullptr) {  // parts without keys stay at zero
+  if (plan.values != nullptr) {  // splits without keys stay at zero
     check_cuda(cudaMemsetAsync(plan.states, 0, static_cast<size_t>(p.tokens) * p.heads * plan.parts * sizeof(float2),
                                stream.handle),
                "paged_attention: clearing states");
@@ -177,9 +178,9 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
   check_launch("paged_attention");
 }
 
-// Tiles have as many keys in all shapes of a head size, so that a row's sums have one order in strict mode however it
-// is batched. Of heads of 256, two stages of 64 keys would not fit kLeastSharedBytes: they have 32, which two warps
-// share, since products take sixteen.
+// All shapes of a head size have KV tiles of one size, so a row's sums have one order in batch-invariant mode, however
+// it is batched. For heads of 256, two stages of 64 keys would exceed kLeastSharedBytes. Their tiles have 32 keys,
+// which two warps share, since an MMA takes 16.
 template <class T, int kDim, PoolElements kPool>
 void fmha_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   constexpr bool kWide = kDim > 128;

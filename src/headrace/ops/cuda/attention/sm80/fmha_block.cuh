@@ -1,4 +1,4 @@
-// What a block of the mma.sync attention kernels works on: its rows, and how queries and keys come to shared memory.
+// CTA of the mma.sync attention kernel: its rows, and the copies of Q, K and V to shared memory.
 #pragma once
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
 #include "headrace/ops/cuda/attention/simt/attention_row.cuh"
@@ -6,7 +6,7 @@
 
 namespace headrace::cuda {
 
-// kRowTiles tiles of 16 rows for each of kWarpsM warps; kWarpsN warps share a tile's keys.
+// kRowTiles tiles of 16 rows for each of kWarpsM warps; kWarpsN warps split the keys of a tile.
 template <class T_, PoolElements kPool_, int kDim_, int kWarpsM_, int kWarpsN_, int kRowTiles_, int kKeys_,
           int kStages_>
 struct MmaShape {
@@ -16,9 +16,9 @@ struct MmaShape {
                        kStages = kStages_;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN, kRows = 16 * kWarpsM * kRowTiles, kChunks = kDim / 8;
   static constexpr int kWarpKeys = kKeys / kWarpsN;
-  static constexpr bool kStrict = kWarpsN == 1;  // whether strict mode takes it
+  static constexpr bool kStrict = kWarpsN == 1;  // batch-invariant mode uses it
   static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
-  static constexpr int kCodeChunks = kDim / 16, kCodeBytes = kKeys * kDim;  // of one side
+  static constexpr int kCodeChunks = kDim / 16, kCodeBytes = kKeys * kDim;  // of K or of V
   static constexpr int kStageBytes = 2 * (kCodes ? kCodeBytes : kTileBytes);
   static constexpr int kPipeBytes = kQBytes + kStages * kStageBytes + (kCodes ? 2 * kTileBytes : 0);
   static constexpr int kMergeBytes = kWarpsN > 1 ? kWarpsN* kRows*(kDim + 2) * 4 : 0;
@@ -35,9 +35,9 @@ struct MmaBlock {
   const KeyAxis& axis;
   char* shared;
   int kv_head, row0, rows, group, lane, warp_m, warp_n;
-  KeyAxis::Row top, bottom;  // of the block's first and last row
+  KeyAxis::Row top, bottom;  // first and last row of the CTA
 
-  // Of codes there is one tile of floats, behind the stages.
+  // FP8: one dequantised tile, behind the stages.
   __device__ char* k_tile(int stage) const {
     return shared + S::kQBytes + (S::kCodes ? S::kStages : stage) * S::kStageBytes;
   }
@@ -59,7 +59,7 @@ struct MmaBlock {
     }
   }
 
-  // Keys that no row of the block sees are zeros: what lies there may be NaN.
+  // Returns true if some row of the CTA sees `key`. Other keys are loaded as zeros, because their memory may hold NaN.
   __device__ bool readable(int key) const {
     if (key >= bottom.end) return false;
     if (key >= axis.ctx) return key >= top.first_new;
@@ -77,7 +77,7 @@ struct MmaBlock {
       copy_chunk(k_to + to, v_to + to, at, c, valid);
     }
   }
-  // Chunk `c` of a key and its value; zeros unless `valid`.
+  // Copies chunk `c` of a key and its value; writes zeros unless `valid`.
   __device__ void copy_chunk(uint32_t k_to, uint32_t v_to, const KeyAxis::Place& at, int c, bool valid) const {
     const auto* k = static_cast<const T*>(at.fresh ? p.k_new.data : p.k.data);
     const auto* v = static_cast<const T*>(at.fresh ? p.v_new.data : p.v.data);
@@ -86,7 +86,7 @@ struct MmaBlock {
     copy16(v_to, v + (v_valid ? at.v + c * 8 : 0), v_valid);
   }
 
-  // Sixteen codes from the pool, or of new numbers as they would be stored.
+  // Copies 16 FP8 values from the pool, or quantises 16 new elements as a store would.
   __device__ static void load_codes(char* to, const PagedSide& side, int64_t at, bool fresh, bool valid, float scale) {
     if (!fresh || !valid) return copy16(shared_address(to), static_cast<const char*>(side.data) + at, valid);
     const T* from = static_cast<const T*>(side.data) + at;
@@ -111,7 +111,7 @@ struct MmaBlock {
                  p.v_scale);
     }
   }
-  // A thread unpacks what it copied itself: its own copies are all that it waits for.
+  // A thread dequantises what it copied itself, so it waits only for its own copies.
   __device__ void unpack_codes(int stage) const {
 #pragma unroll 2
     for (int i = threadIdx.x; i < S::kKeys * S::kCodeChunks; i += S::kThreads) {

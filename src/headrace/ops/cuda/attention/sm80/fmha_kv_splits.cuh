@@ -1,4 +1,4 @@
-// How the keys of a block of the baseline attention kernel are cut into parts.
+// KV splits of the mma.sync attention kernel.
 #pragma once
 #include <climits>
 
@@ -7,14 +7,14 @@
 
 namespace headrace::cuda {
 
-// What a block works on and how its keys are cut.
+// Split of a call's keys, and the memory of partial results.
 struct SplitPlan {
-  int parts = 1;      // blocks for each tile of rows
-  int min_tiles = 1;  // of a part, so that short requests are not cut
-  // Strict mode: sums are cut at every multiple of this many tiles of keys and the groups added up in order, by one
-  // block or each by a block of its own. 0: never.
+  int parts = 1;      // CTAs per row tile
+  int min_tiles = 1;  // least tiles of a split, so that short requests are not split
+  // Batch-invariant mode: sums are cut at every multiple of this many KV tiles. They are merged in order, by one CTA or
+  // with one CTA per fixed split. 0: never.
   int group_tiles = 0;
-  float* values = nullptr;   // [tokens, heads, parts, v_head_dim]; null: one part, written to out
+  float* values = nullptr;   // [tokens, heads, parts, v_head_dim]; null: one split, written to out
   float2* states = nullptr;  // [tokens, heads, parts]: largest score (base 2), sum
 };
 
@@ -25,7 +25,7 @@ __host__ __device__ inline int tiles_of_part(int tiles, const SplitPlan& plan) {
 
 __device__ inline float log_sum(float largest, float sum) { return PartialState{largest, sum}.log_sum(); }
 
-// Tiles of keys that a block reads: aligned on the key axis, without those that lie inside the hole.
+// KV tiles that a CTA reads: aligned on the key axis, without those inside the hole.
 struct TileRange {
   int first = 0, hole_at = 0, hole_tiles = 0, count = 0;
 
@@ -45,14 +45,14 @@ struct TileRange {
     return r;
   }
   __device__ int tile(int i) const { return first + i + (first + i >= hole_at ? hole_tiles : 0); }
-  // How many of the tiles come before tile `tile`.
+  // Returns how many of the tiles come before tile `tile`.
   __device__ int index_of(int tile) const {
     const int hidden = min(max(tile - hole_at, 0), hole_tiles);
     return min(max(tile - hidden - first, 0), count);
   }
 };
 
-// Which of a block's tiles part `part` takes: [begin, end) of the list, cut at `cut` and then every group.
+// Tiles [begin, end) of the list that split `part` covers. Sums are cut at `cut` and then at every fixed split.
 struct PartTiles {
   int begin, end, cut = INT_MAX;
 

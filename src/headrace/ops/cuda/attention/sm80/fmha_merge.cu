@@ -1,4 +1,4 @@
-// Adds up the parts that rows were cut into. Source: Dao et al. 2023, Flash-Decoding.
+// Merges the KV splits of rows. Source: Dao et al. 2023, Flash-Decoding.
 #include "headrace/ops/cuda/attention/sm80/fmha.h"
 #include "headrace/ops/cuda/attention/sm80/fmha_kv_splits.cuh"
 
@@ -6,10 +6,10 @@ namespace headrace::cuda {
 
 namespace {
 
-// One column of a row's parts, added up in order; `all` becomes what they are added up to.
+// Merges one column of a row's splits in order and returns it. `all` becomes the merged state.
 __device__ float joined_column(const SplitPlan& plan, const float2* states, const float* column, int stride,
                                PartialState& all) {
-  constexpr int kAhead = 8;  // parts that are loaded before the first is used
+  constexpr int kAhead = 8;  // splits loaded before the first is used
   float x = 0;
   for (int base = 0; base < plan.parts; base += kAhead) {
     float value[kAhead];
@@ -33,7 +33,7 @@ __device__ float joined_column(const SplitPlan& plan, const float2* states, cons
   return x;
 }
 
-// One block for each row and head.
+// One CTA per token and query head.
 __global__ void __launch_bounds__(128)
     join_parts(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitPlan plan) {
   __shared__ RowScratch scratch;

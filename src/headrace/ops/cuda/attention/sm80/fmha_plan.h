@@ -1,4 +1,4 @@
-// Into how many parts the attention kernel on mma.sync cuts a row's keys.
+// KV splits of the sm80 attention kernel.
 #pragma once
 #include <cstdint>
 
@@ -6,24 +6,24 @@
 
 namespace headrace::cuda {
 
-constexpr int kGroupKeys = 1024;                                // of the groups of strict mode
-constexpr int kLeastPartTiles = 4;                              // of keys: shorter requests are not cut
-constexpr int64_t kMostMmaParts = 128, kMostMmaGroups = 65535;  // of fast mode, and of a grid
+constexpr int kGroupKeys = 1024;    // of a fixed KV split (batch-invariant mode)
+constexpr int kLeastPartTiles = 4;  // least KV tiles of a split: shorter requests are not split
+constexpr int64_t kMostMmaParts = 128, kMostMmaGroups = 65535;  // default mode; limit of a grid dimension
 
 struct MmaTask {
-  int64_t blocks = 0, room = 0;  // without parts, and on the device at once
+  int64_t blocks = 0, room = 0;  // CTAs without splits; CTAs resident at once
   int max_keys = 0, tile_keys = 64;
-  int64_t fits = 0;  // parts of every row that scratch memory holds
+  int64_t fits = 0;  // splits of every row that fit the scratch memory
   Determinism determinism = Determinism::kFast;
 };
 
-// Parts so that the device is full, as far as keys and scratch memory allow; in strict mode a part for each group,
-// where blocks are few. 1: rows are not cut.
+// Returns the KV splits per row. Default mode: enough to fill the device, limited by keys and scratch memory.
+// Batch-invariant mode: one per fixed KV split if CTAs are few. 1: rows are not split.
 constexpr int mma_parts(const MmaTask& task) {
   if (task.blocks * 2 > task.room) return 1;
   const int64_t tiles = (int64_t{task.max_keys} + task.tile_keys - 1) / task.tile_keys;
   if (task.determinism == Determinism::kStrict) {
-    const int64_t groups = tiles / (kGroupKeys / task.tile_keys) + 1;  // that any tiles of a row can touch
+    const int64_t groups = tiles / (kGroupKeys / task.tile_keys) + 1;  // the most that a row's tiles can touch
     return groups > task.fits || groups > kMostMmaGroups ? 1 : static_cast<int>(groups);
   }
   int64_t parts = (tiles + kLeastPartTiles - 1) / kLeastPartTiles;

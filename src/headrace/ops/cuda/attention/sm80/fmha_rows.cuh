@@ -1,11 +1,11 @@
-// How the rows of an mma.sync attention block leave it: final, or as parts that another kernel joins.
+// Epilogue of the mma.sync attention kernel: writes final rows, or the partial states of KV splits.
 #pragma once
 #include "headrace/ops/cuda/attention/sm80/fmha_kv_splits.cuh"
 #include "headrace/ops/cuda/attention/sm80/fmha_tile.cuh"
 
 namespace headrace::cuda {
 
-// Where a row's result goes: final, or one part of it.
+// Destination of a row: the final result, or the result of one KV split.
 struct RowResult {
   const AttentionParams& p;
   const SplitPlan& plan;
@@ -18,7 +18,7 @@ struct RowResult {
       p.lse[token * p.lse_stride + head] = log_sum(largest, sum);
     }
   }
-  // Two neighbouring values, divided by the sum when final. NaN comes back as true.
+  // Writes two adjacent values; final ones are divided by the sum. Returns true if one is NaN.
   template <class T>
   __device__ bool values(int token, int head, int d, float x, float y, float sum) const {
     if (d >= p.v_head_dim) return false;
@@ -35,7 +35,8 @@ struct RowResult {
   }
 };
 
-// The warps that shared the keys join their states through shared memory and write. Returns whether a value is NaN.
+// Merges the states of the warps that split the keys, through shared memory, and writes the rows. Returns true if a
+// value is NaN.
 template <class S>
 __device__ inline bool write_joined(const MmaBlock<S>& b, MmaState<S>& state, const RowResult& result) {
   float* values = reinterpret_cast<float*>(b.shared);
@@ -98,8 +99,8 @@ __device__ inline bool write_own(const MmaBlock<S>& b, MmaState<S>& state, const
   return nan;
 }
 
-// A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN. Such elements, which real
-// models do not have, are done again row by row.
+// Recomputes rows with NaN, one by one. An infinite or NaN value corrupts rows that do not see it, since 0 times it is
+// NaN. Real models have no such values.
 template <class S>
 __device__ inline void redo_rows(const MmaBlock<S>& b, int request) {
 #pragma unroll 1

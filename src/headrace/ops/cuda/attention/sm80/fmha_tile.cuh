@@ -1,5 +1,5 @@
-// A tile of keys of the mma.sync attention kernels: its scores, weights and values, and what rows carry from tile to
-// tile. Source: Dao 2023, FlashAttention-2.
+// One KV tile of the mma.sync attention kernel: scores, weights, values, and the softmax state that rows carry from
+// tile to tile. Source: Dao 2023, FlashAttention-2.
 #pragma once
 #include "headrace/ops/cuda/attention/common/kv_tiles.cuh"
 #include "headrace/ops/cuda/attention/common/soft_cap.cuh"
@@ -7,7 +7,7 @@
 
 namespace headrace::cuda {
 
-// Adds up a row's sum over the four lanes that share it.
+// Returns the sum over the four lanes that share a row.
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
@@ -20,7 +20,7 @@ struct MmaState {
   KeyAxis::Row row[S::kRowTiles][2];
 };
 
-// The state of rows that have seen nothing yet. `last`: the block's last row.
+// Initialises the state of rows that have seen no key. `last` is the CTA's last row.
 template <class S>
 __device__ inline void begin_rows(const MmaBlock<S>& b, int last, MmaState<S>& state) {
 #pragma unroll
@@ -68,7 +68,7 @@ __device__ inline void scores_of(const MmaBlock<S>& b, int stage, float (&s)[S::
   }
 }
 
-// Scores to weights in place; brings the state to the new largest scores.
+// Turns scores into weights in place and rescales the state to the new largest scores.
 template <class S>
 __device__ inline void soften(const MmaBlock<S>& b, int tile, bool masked, MmaState<S>& state,
                               float (&s)[S::kRowTiles][S::kWarpKeys / 8][4]) {

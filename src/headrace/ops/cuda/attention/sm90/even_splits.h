@@ -1,18 +1,19 @@
-// Tiles of work in shares that differ by one at most, one for each block. Constant expressions: tested on the host.
+// Splits tiles of work into shares that differ by at most one, one share per CTA. Constant expressions: tested on the
+// host.
 #pragma once
 #include <cstdint>
 
 namespace headrace::cuda {
 
-// A few rows over some ten million keys have more tiles than 2^32 / blocks: products of the two take 64 bits.
+// A few rows over some ten million keys have more tiles than 2^32 / blocks, so the product of the two takes 64 bits.
 struct EvenSplits {
   unsigned tiles = 0, blocks = 1;
 
-  // The first tile of a block's share, which ends where the next one's begins. Those behind the last have none.
+  // Returns the first tile of a CTA's share, which ends where the next one begins. CTAs from `blocks` on have none.
   constexpr unsigned begin(unsigned block) const {
     return block < blocks ? static_cast<unsigned>(uint64_t{tiles} * block / blocks) : tiles;
   }
-  // Whose share a tile is in.
+  // Returns the CTA whose share contains `tile`.
   constexpr unsigned block_of(unsigned tile) const {
     return static_cast<unsigned>(((uint64_t{tile} + 1) * blocks - 1) / tiles);
   }

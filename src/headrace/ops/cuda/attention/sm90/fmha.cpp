@@ -1,4 +1,4 @@
-// Which calls the Hopper kernels take, and what they are launched with.
+// Conditions, memory and dispatch of the Hopper attention kernels.
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
 
-// A copy needs a base and strides of 16 bytes.
+// Returns true if base and strides are multiples of 16 bytes, as TMA requires.
 bool copies(const PagedSide& side, DType type) {
   const int64_t each = 16 / size_of(type);
   return side.data != nullptr && side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 &&
@@ -44,7 +44,8 @@ bool fits_sm90(const AttentionParams& p, const Stream& stream) {
 
 namespace {
 
-// Of which a box is `box`; `strides`: in elements, of all dimensions but the first, whose elements are neighbours.
+// Shape of a tensor map and of its TMA box. `strides` are in elements, for all dimensions but the first, which is
+// contiguous.
 template <size_t kRank>
 struct MapShape {
   std::array<cuuint64_t, kRank> sizes;
@@ -80,7 +81,7 @@ cuuint32_t box_rows(const AttentionParams& p, int keys) { return static_cast<cuu
 
 namespace {
 
-// Boxes of `columns` elements by as many slots of a page as a tile of `keys` keys takes.
+// Returns a map with TMA boxes of `columns` elements by the slots of a page that a tile of `keys` keys takes.
 CUtensorMap box_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys, int columns,
                        CUtensorMapSwizzle swizzle) {
   return encoded<4>(p, side,
@@ -113,7 +114,7 @@ CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int d
 
 namespace {
 
-// Takes memory from the front of the stream's scratch.
+// Bump allocator over the stream's scratch memory. take() throws kInternal if it is exhausted.
 class Scratch {
  public:
   explicit Scratch(const Stream& stream)
@@ -138,7 +139,7 @@ int64_t tiles_at_most(const AttentionParams& p, int rows) {
   return int64_t{p.tokens} * (p.heads / p.kv_heads) / rows + std::min(p.requests, p.tokens);
 }
 
-// The plan's arrays, one behind the other.
+// Layout of the plan's arrays, one after the other.
 class PlanMemory {
  public:
   explicit PlanMemory(const AttentionCall& call) {
@@ -176,8 +177,8 @@ void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int6
   plan.values = scratch.take<float>(slots * plan.slot_rows * p.v_head_dim);
 }
 
-// Lets groups of keys be pieces, up to `parts` of each of `places`, where there is room for what they leave, and for a
-// plan that layers share.
+// Makes up to `parts` KV splits of each of `places` row tiles work tiles of their own. Returns false if the scratch
+// memory cannot hold their partial results, or the plan exceeds the size that layers can share.
 bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
   WorkPlan& plan = call.plan;
   const int64_t tiles = tiles_at_most(call.p, call.rows), pieces = tiles * call.p.kv_heads;
@@ -190,7 +191,7 @@ bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& sc
   return true;
 }
 
-// A long context beside a prompt: one block a kv head would still be at it when all others are done.
+// Splits a long context beside a prompt: unsplit, one CTA per KV head would still run after all others have ended.
 void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& scratch) {
   WorkPlan& plan = call.plan;
   const WorkPlan uncut = plan;
@@ -203,7 +204,7 @@ void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& sc
   if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
 }
 
-// Memory for what groups leave, and where there is none, whole rows.
+// Sets fixed KV splits and reserves memory for their results. Without that memory rows stay whole.
 void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
@@ -219,7 +220,7 @@ void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scra
   if (!plan.finer_end) place_parts(call, planned.groups + 1, places, scratch);
 }
 
-// kv heads that the queue takes side by side: all, but of long prompts.
+// Returns the KV heads that the queue serves side by side: all, except for long prompts.
 int heads_side_by_side(const AttentionCall& call, const AttentionShape& shape, const Stream& stream) {
   const AttentionParams& p = call.p;
   if (shape.max_rows <= 64 || call.plan.both_ends) return p.kv_heads;
@@ -241,7 +242,7 @@ void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShap
   plan.teams = planned.teams, plan.value_parts = planned.value_parts;
 }
 
-// Sets the plan but for what lies in its memory.
+// Sets the plan, except the arrays in PlanMemory.
 void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
                Scratch& scratch) {
   const AttentionParams& p = call.p;
@@ -278,7 +279,7 @@ KVMaps maps_of(const AttentionCall& call, int dim) {
   return {.k = of(p.k, p.head_dim), .v = of(p.v, p.v_head_dim)};
 }
 
-// All that the pieces of work depend on besides the batch's spans.
+// Returns the cache key: everything that the work tiles depend on besides the batch's spans.
 AttentionPlanCache::Key key_of(const AttentionCall& call) {
   const AttentionParams& p = call.p;
   return {call.rows,
@@ -295,7 +296,7 @@ AttentionPlanCache::Key key_of(const AttentionCall& call) {
           static_cast<int32_t>(call.plan.cuts)};
 }
 
-// The pieces of work: those that an earlier layer left, or new ones.
+// Provides the work tiles: those that an earlier layer scheduled, or new ones.
 void plan_pieces(AttentionCall& call, AttentionPlanCache* plans, const Stream& stream, Scratch& scratch) {
   const PlanMemory memory(call);
   AttentionPlanCache::Place place;

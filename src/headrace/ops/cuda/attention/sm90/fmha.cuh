@@ -1,8 +1,8 @@
-// Attention of 16-bit floats on Hopper: a warp feeds tiles of K and V from the pool's pages through the copy engine,
-// others bring queries, a warpgroup unpacks codes where the pool holds FP8 (all products are of half floats then), and
-// one to three warpgroups of 64 rows each multiply. Rows are packed as (token, query head of the group), so that one
-// pass over K and V serves the whole group; keys may be cut into parts, which a kernel of its own adds up. Source: Dao
-// 2023, FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
+// FlashAttention of 16-bit floats on Hopper, warp-specialised. One warp loads tiles of K and V from the pool's pages by
+// TMA; others load Q. One to three consumer warpgroups of 64 rows each issue WGMMA. For an FP8 pool a dequant warpgroup
+// converts K and V, and all MMAs are of half floats. Rows are packed as (token, query head of the GQA group), so one
+// pass over K and V serves the whole group. Keys may be split; a separate kernel merges the splits. Source: Dao 2023,
+// FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_fp8_dequant.cuh"
@@ -48,9 +48,9 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     fence_barrier_init();
   }
   __syncthreads();
-  if (threadIdx.x >= 32) {  // the warp that brings keys waits when it has to
+  if (threadIdx.x >= 32) {  // the K/V load warp waits later, when it has to
     pdl_wait();
-    pdl_launch_dependents();  // the join's blocks may come as soon as there is room
+    pdl_launch_dependents();  // CTAs of the merge kernel may start as soon as there is room
   }
   const int group = static_cast<int>(uniform(threadIdx.x / 128)), thread = threadIdx.x % 128;
   if (group == 0) {
@@ -90,7 +90,7 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
 template <class T, int kDim, PoolElements kPool>
 void fmha_prefill(const AttentionCall& call, const Stream& stream) {
   constexpr int kGroups = tall_rows(kDim, kPool) / 64;
-  if (call.plan.stash == nullptr) {  // fast mode
+  if (call.plan.stash == nullptr) {  // default mode
     launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kLastFirst>>(call, stream);
     return;
   }

@@ -1,4 +1,4 @@
-// What becomes of a Hopper attention block's sums: teams are joined, groups of keys put away, rows written.
+// Epilogue of a Hopper attention CTA: merges consumer warpgroups, stashes fixed KV splits, writes rows.
 #pragma once
 #include <type_traits>
 
@@ -10,7 +10,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Adds the second team's sums to the first's, whose call returns true.
+// Merges the second consumer warpgroup's state into the first's. Returns true in the first.
 template <class S>
 __device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
                            float (&sum)[2]) {
@@ -62,21 +62,22 @@ __device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][
   return me.number == 0;
 }
 
-// Where a thread's sums of the groups before lie: unit 0 its largest scores and sums, the others four values each.
+// Memory of a thread's state of the previous fixed splits. Unit 0 holds its largest scores and sums, each other unit
+// four values. The first kStashUnits units are in shared memory (`near`), the rest in global memory (`far`).
 template <class S>
 struct Stash {
   static constexpr int kStep = 128 * S::kWarpgroups, kUnits = S::kValueDim / 8 + 1;
-  // So few units beyond shared memory are asked for before the others are added up.
+  // So few far units are loaded before the others are merged.
   static constexpr int kFar = kUnits - S::kStashUnits, kAhead = kFar <= 6 ? kFar : 0;
-  // Where more lie there, so many are loaded before the first of them is added.
+  // If more units are far, this many are loaded before the first of them is merged.
   static constexpr int kTogether = kAhead == 0 && kFar > 0 ? 11 : 1;
-  // An end of a group is code that comes from afar, as it runs once in many tiles: where there are many a unit is one
-  // instruction's. Else its words lie apart, which leaves the compiler's other code as it is fastest.
+  // The code at a split's end runs once in many tiles, so it is not in the instruction cache. With many splits a unit
+  // is one instruction's access. Otherwise its words are strided, which keeps the compiler's other code fastest.
   using Word = std::conditional_t<S::kManyGroups, float4, float>;
   static constexpr int kBlockWords = kStashFloats * 256 / static_cast<int>(sizeof(Word) / sizeof(float));
   Word *near, *far;
 
-  // Where rows may be done again in its place, a warpgroup's part of shared memory is in one piece.
+  // With kManyGroups a warpgroup's part of shared memory is contiguous, because rows may be recomputed in it.
   __device__ explicit Stash(const Warpgroup<S>& me)
       : near(reinterpret_cast<Word*>(me.shared.stash()) +
              (S::kManyGroups ? me.number * S::kStashUnits : me.number) * 128 + me.thread),
@@ -100,7 +101,7 @@ struct Stash {
   }
 };
 
-// Adds the values of the groups before, times `a`, to those of this one, times `b`, of a thread's two rows.
+// Merges the values of the previous splits, times `a`, with those of this one, times `b`, for a thread's two rows.
 __device__ inline void add_values(float (&now)[4], const float4& before, const float (&a)[2], const float (&b)[2]) {
   now[0] = PartialState::joined_value(before.x, a[0], now[0], b[0]);
   now[1] = PartialState::joined_value(before.y, a[0], now[1], b[0]);
@@ -108,6 +109,7 @@ __device__ inline void add_values(float (&now)[4], const float4& before, const f
   now[3] = PartialState::joined_value(before.w, a[1], now[3], b[1]);
 }
 
+// Merges the stashed state of the previous splits into this split's.
 template <class S>
 __device__ void add_stashed(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
                             float (&sum)[2]) {
@@ -142,7 +144,7 @@ __device__ void add_stashed(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8]
   }
 }
 
-// Puts a group's sums away, with those of the groups before, and begins anew.
+// Stashes a split's state, merged with the previous splits, and resets it.
 template <class S>
 __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
                                       float (&sum)[2], bool stashed) {
@@ -161,7 +163,7 @@ __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kVal
   }
 }
 
-// Four words of each of four lanes, transposed: lane l gets word l of all.
+// Transposes four words of each of four lanes: lane l gets word l of all four.
 __device__ inline void transpose(uint32_t (&w)[4], int lane) {
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
@@ -176,12 +178,12 @@ __device__ inline void transpose(uint32_t (&w)[4], int lane) {
   }
 }
 
-// A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN. Such elements, which real
-// models do not have, are done again row by row.
+// Recomputes rows with NaN, one by one. An infinite or NaN value corrupts rows that do not see it, since 0 times it is
+// NaN. Real models have no such values.
 template <class S>
 __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
   if (!me.any_of_group(nan)) return;
-  int& taken = me.shared.control().scratch_taken;  // the warpgroups have one place for it, but with many groups
+  int& taken = me.shared.control().scratch_taken;  // the warpgroups share one scratch area, except with kManyGroups
   if (me.thread == 0) {
     while (atomicCAS(&taken, 0, 1) != 0) __nanosleep(100);
   }
@@ -195,7 +197,8 @@ __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
   if (me.thread == 0) atomicExch(&taken, 0);
 }
 
-// A row's values, of which four lanes have two in eight, leave in pieces of 16 bytes, 64 together.
+// Writes final rows. Four lanes have two in eight of a row's values; a transpose makes stores of 16 bytes, 64
+// contiguous.
 template <class S>
 __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float (&o)[S::kValueDim / 8][4],
                            const float (&largest)[2], const float (&sum)[2]) {
@@ -203,7 +206,7 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
   bool nan = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float zeros = 0;  // NaN where a value is NaN or infinite; to add is less code than to ask
+    float zeros = 0;  // NaN if a value is NaN or infinite; an addition is less code than a test
     const int row = work.row0 + me.row_of(half);
     const bool inside = row < work.rows;
     const int64_t token = work.span.q_off + me.packed.token(row);
@@ -233,7 +236,7 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
   redo_if(me, nan, work);
 }
 
-// The sums of some of the rows' keys, for the join kernel.
+// Writes the state of a KV split for the merge kernel.
 template <class S>
 __device__ void write_part(const Warpgroup<S>& me, const Work& work, const float (&o)[S::kValueDim / 8][4],
                            const float (&largest)[2], const float (&sum)[2]) {

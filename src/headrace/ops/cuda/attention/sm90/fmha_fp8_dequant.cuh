@@ -1,4 +1,4 @@
-// The warpgroup of a Hopper attention block that turns codes of FP8 into tiles of half floats.
+// Dequant warpgroup of a Hopper attention CTA: converts FP8 tiles to half-float tiles.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
@@ -7,7 +7,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Follows the pieces of work as the warpgroup that multiplies does, and fills the stages that it waits for.
+// Follows the work tiles as the consumer warpgroup does, and fills the stages that it waits for.
 template <class S>
 struct Dequantizer {
   SharedLayout<S> shared;
@@ -36,14 +36,15 @@ struct Dequantizer {
   }
 
  private:
-  // All codes of this thread are loaded before the first is used: the compiler keeps loads behind stores before them.
+  // Dequantises one tile. A thread loads all of its FP8 values before it uses the first, because the compiler keeps
+  // loads behind preceding stores.
   __device__ void unpack(const char* from, uint32_t to, uint64_t& codes_full, uint64_t& codes_empty, uint64_t& full,
                          uint64_t& empty, uint32_t empty_phase) const {
-    constexpr int kPieces = S::kDim / 16, kRowsAtOnce = 128 / kPieces;  // of a row: sixteen codes each
+    constexpr int kPieces = S::kDim / 16, kRowsAtOnce = 128 / kPieces;  // chunks of a row: 16 FP8 values each
     constexpr int kSteps = S::kKeys / kRowsAtOnce;
     static_assert(kRowsAtOnce % 8 == 0, "the swizzle of a thread's rows is the same");
     const int row = thread / kPieces, piece = thread % kPieces;
-    // Pieces of neighbouring columns would meet in one bank: those of odd ones are written in the other order.
+    // Chunks of neighbouring columns would conflict in one bank, so those of odd ones are written in the other order.
     const bool swapped = (piece / 4 & 1) != 0;
     char* const base = shared.base + (to - shared_address(shared.base));
     char* const first = base + column_swizzled(S::kKeys, row, 2 * piece + swapped);
@@ -62,8 +63,8 @@ struct Dequantizer {
           e4m3_to_floats<typename S::M>(to_second.x, to_second.y);
     }
     fence_for_wgmma();
-    // Both after the fence. It makes the stores visible to products, and it is what orders the loads before the copy
-    // engine's next writes to their place: an arrival alone does not, and loads still under way then read codes of
+    // Both arrivals come after the fence. The fence makes the stores visible to WGMMA, and orders the loads before
+    // TMA's next writes to their stage. An arrival alone does not order them: loads still in flight then read values of
     // another tile.
     barrier_arrive(shared_address(&codes_empty));
     barrier_arrive(shared_address(&full));

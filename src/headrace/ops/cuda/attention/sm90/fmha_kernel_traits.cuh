@@ -1,4 +1,4 @@
-// Sizes of the Hopper attention kernels' tiles, and what lies where in a block's shared memory.
+// Tile sizes and shared-memory layout of the Hopper attention kernels.
 #pragma once
 #include <type_traits>
 
@@ -9,37 +9,37 @@
 
 namespace headrace::cuda {
 
-// Over codes weights are multiplied by so many powers of two: as half floats the least of them would be zeros, and the
-// largest, below 2^kSlack, have room for it.
+// FP8 pool: weights are multiplied by 2^kCodesLift. As half floats the smallest would otherwise be zeros; the largest,
+// below 2^kSlack, have room for it.
 constexpr int kCodesLift = 7;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// Which of a piece's tiles of keys comes first. Causal rows see only a part of their last ones: as the first, such a
-// tile is masked where nothing runs beside it anyway, and all others follow in the loop without a branch. Strict mode's
-// sums begin with the first.
+// Order of a work tile's KV tiles. Causal rows see only a part of their last ones. Processed first, such a tile is
+// masked where nothing overlaps anyway, and all others follow in a loop without a branch. Batch-invariant sums begin
+// with the first tile.
 enum class KeyOrder : uint8_t { kFirstFirst, kLastFirst };
 
-// kRowGroups groups of 64 rows, each the work of kTeams warpgroups that take its tiles of keys in turns. A block adds
-// up one of kValueParts parts of the values' columns. kResident blocks share a multiprocessor.
+// kRowGroups groups of 64 rows, each processed by kTeams consumer warpgroups that alternate over its KV tiles. A CTA
+// computes one of kValueParts parts of V's columns. kResident CTAs share an SM.
 template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
           PoolElements kPool_ = PoolElements::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst,
           bool kManyGroups_ = false>
 struct Sm90Shape {
   using T = T_;
   static constexpr bool kCodes = kPool_ == PoolElements::kCodes;
-  // What products are of. Codes are half floats by one instruction for two, and by four of bfloat16; queries become
-  // half floats, too, a row times a power of two (queries_as_halves.cuh).
+  // Element type of the MMAs. FP8 converts to half floats by one instruction per pair, to bfloat16 by four. Queries
+  // become half floats too, each row times a power of two (queries_as_halves.cuh).
   using M = std::conditional_t<kCodes, __half, T>;
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
-  // Exponents follow a row's largest score only after a tile's weights are found.
+  // Late rescaling: the running maximum follows only after a tile's weights are computed.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
-  // Weights that lag may be larger.
+  // Late rescaling allows larger weights.
   static constexpr int kLift = kCodes && !kLags ? kCodesLift : 0;
-  // Weights are found before it is known whether exponents have to follow, and again where they had to.
+  // Weights are computed before it is known whether the maximum changes, and again if it did.
   static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;
-  // A piece may well hold many of strict mode's groups. Both are right for any number.
+  // A work tile may hold many fixed KV splits. Both settings are correct for any number.
   static constexpr bool kManyGroups = kManyGroups_;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
   static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
@@ -50,37 +50,38 @@ struct Sm90Shape {
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
   static constexpr int kQBytes = 64 * kDim * 2;
-  // Rows are done again, where they are, in memory of their own, or where the sums of the groups before were.
+  // NaN rows are recomputed in memory of their own or, with kManyGroups, in the stash's.
   static constexpr int kScratchBytes = kManyGroups ? 0 : (static_cast<int>(sizeof(RowScratch)) + 1023) / 1024 * 1024;
   static constexpr int kControlBytes = (3072 + 16 * kRows + 1023) / 1024 * 1024;
-  static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: to align
-  // Small heads leave room for more stages than strict mode's prompts need, whose sums of the groups before take it.
+  static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: alignment
+  // Small heads leave room for more stages than prompts need in batch-invariant mode, whose stash takes that room.
   static constexpr int kMostStages = kGuesses ? 4 : 6;
   static constexpr int kStages = kCodes ? 2 : smaller(kMostStages, (kMemory - kOtherBytes) / kStageBytes);
-  // Keys are free before the weights are found, and can be unpacked meanwhile: where memory is short, one stage serves.
-  // So it does where there are many groups, whose sums are near in what that leaves: it is worth more to them than a
-  // second stage of keys, or of codes, is to the products.
+  // K is free before the weights are computed, and can be dequantised meanwhile: where memory is short, one stage
+  // suffices. It also does with many splits, whose stash gets the memory: that gains more than a second stage of K or
+  // of FP8 tiles.
   static constexpr int kKeyStages = kCodes && (kManyGroups || kRowGroups * kDim > 256) ? 1 : kStages;
   static constexpr int kValueStep = kKeyStages == kStages ? kStageBytes : kStageBytes - kTileBytes;
   static constexpr int kTilesBytes = kStages * kStageBytes - (kStages - kKeyStages) * kTileBytes;
-  // Codes of one side of a tile, as they lie in the pool, and how many tiles of them there is room for.
+  // FP8 bytes of one side of a tile, as in the pool, and the number of stages for them.
   static constexpr int kCodeBytes = kKeys * kDim;
   static constexpr int kMostCodeStages = kManyGroups ? 1 : 4;
   static constexpr int kCodeStages =
       kCodes ? smaller(kMostCodeStages, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kCodeBytes)) : 0;
-  static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // of what the copy engine brings
-  // Strict mode's sums of the groups before: in the shared memory that is left, of as many columns as it holds.
+  static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // stages that TMA fills
+  // Batch-invariant mode: the stash of the previous fixed splits takes the shared memory that is left, for as many
+  // columns as fit.
   static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums
   static constexpr int kStashUnits =
       kRowGroups == 1 ? 0
                       : smaller(kValueDim / 8 + 1,
                                 (227 * 1024 - kOtherBytes - kTilesBytes - kCodeStages * 2 * kCodeBytes) / kStashUnit);
-  // Most of them do not fit there.
+  // Most of the stash does not fit there.
   static constexpr bool kStashesFar = kStashUnits * 2 < kValueDim / 8 + 1;
   static constexpr int kSharedBytes =
       kOtherBytes + kTilesBytes + kCodeStages * 2 * kCodeBytes + kStashUnits * kStashUnit;
-  static constexpr int kReleases = kCodes ? 128 : 4;  // of a warpgroup, at a barrier that says that it is done
-  // Registers of a thread: of 64 Ki in all.
+  static constexpr int kReleases = kCodes ? 128 : 4;  // a warpgroup's arrivals at an `empty` barrier
+  // Registers of a thread, of 64 Ki in all.
   static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes || kResident > 1;
   static constexpr int kGroups = kWarpgroups + kCodes;
   static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56,
@@ -88,7 +89,8 @@ struct Sm90Shape {
                                             : kResident > 1 ? 200
                                                             : 224,
                        kDequantizerRegisters = kGroups == 3 ? 64 : 104;
-  // The compiler wants no instruction to use more registers than each thread of a block would have without the above.
+  // The compiler allows no instruction more registers than each thread would have without setmaxnreg; larger PV MMAs
+  // are split.
   static constexpr int kValueProducts = kValueDim / 2 < 64 * 1024 / kThreads ? 1 : 2;
   static_assert(kStages >= 2 && kWarpgroups <= 3 && kValueDim % 64 == 0);
   static_assert(kValueParts == 1 || kWarpgroups == 1);
@@ -97,37 +99,40 @@ struct Sm90Shape {
   static_assert(kResident == 1 || (kWarpgroups == 1 && !kCodes));
   static_assert(!kCodes || (kTeams == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
 
-  // Where the keys of a tile are whose values are at `place`.
+  // Returns the stage of a tile's keys, given the stage `place` of its values.
   __device__ static PipelineState<kStages> key_place(const PipelineState<kStages>& place) {
     if constexpr (kKeyStages == kStages) return place;
-    return {0, static_cast<uint32_t>(place.stage)};  // two stages: every other tile completes a phase of one
+    // two stages of values: every other tile completes a phase of the one stage of keys
+    return {0, static_cast<uint32_t>(place.stage)};
   }
 };
 
-// What the rows of a piece see, where one range of positions says it: neither a hole, nor new keys that a window hides,
-// nor new keys apart from the cached ones.
+// Mask of a work tile, if one range of positions per row describes it: no hole, no new keys that a window hides, no new
+// keys apart from the cached ones.
 template <class S>
 struct Ranges {
   int2 row[S::kRows];  // [first, end)
-  // A tile within these positions is in the pool and every key of it belongs to the request: what some rows do not see
-  // of it is brought all the same, and hidden by their weights alone. Empty where that is not so.
+  // A tile within these positions is in the pool, and every key of it belongs to the request. Keys that some rows do
+  // not see are loaded all the same and hidden by their weights alone. Empty if there are no such positions.
   int stored_from, stored_to;
+  // true: `row` describes completely what the rows see.
   bool say_all;
 };
 
 template <class S>
 struct Control {
-  // A team has full barriers of its own: it may be two rounds ahead of what the other has seen, and a barrier tells two
-  // rounds apart, no more.
+  // Each consumer warpgroup has full barriers of its own. It may be two rounds ahead of what the other has seen, and a
+  // barrier distinguishes only two rounds.
   uint64_t k_full[S::kTeams][S::kStages], v_full[S::kTeams][S::kStages], k_empty[S::kStages], v_empty[S::kStages];
   uint64_t q_full[S::kWarpgroups], q_empty[S::kWarpgroups];
   uint64_t work_full[2], work_empty[2];
   Work work[2];
-  Ranges<S> ranges[2];                     // of these
-  float exchange[4][128];                  // of the second team: largest scores and sums
-  uint64_t exchange_full, exchange_empty;  // of these and half of its values; each is passed twice a piece
+  Ranges<S> ranges[2];                     // of these work tiles
+  float exchange[4][128];                  // the second warpgroup's largest scores and sums
+  uint64_t exchange_full, exchange_empty;  // for these and half of its values; each passes twice per work tile
   int scratch_taken;
-  uint64_t k_codes_full[S::kCodeStages + 1], v_codes_full[S::kCodeStages + 1];  // one more: none would be an error
+  // one more: a size of zero would be an error
+  uint64_t k_codes_full[S::kCodeStages + 1], v_codes_full[S::kCodeStages + 1];
   uint64_t k_codes_empty[S::kCodeStages + 1], v_codes_empty[S::kCodeStages + 1];
 };
 
@@ -159,32 +164,33 @@ struct SharedLayout {
   __device__ char* stash() const { return k_codes(S::kCodeStages); }
 };
 
-// The place in the list of tiles of keys of the one that a piece takes in place of tile `i`, counted from work.begin.
+// Returns the entry in the list of KV tiles that a work tile processes in place of entry `i` (of [begin, end)).
 template <class S>
 __device__ int list_entry(const Work& work, int i) {
   return S::kLastFirst ? work.begin + work.end - 1 - i : i;
 }
 
-// The first of the values' columns that a piece adds up.
+// Returns the first V column of a work tile.
 template <class S>
 __device__ int first_column(const Work& work) {
   return S::kValueParts == 1 ? 0 : work.value_column;
 }
 
-// A number that all lanes of a warp have: the compiler then knows it, and keeps it where products take descriptors
-// from.
+// Broadcasts lane 0's value. The compiler then knows that the value is uniform, and keeps it where WGMMA takes
+// descriptors from.
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// 16-byte chunk `chunk` of a row of a tile of `rows` rows, stored as columns of 64 elements.
+// Returns the byte offset of 16-byte chunk `chunk` of a row of a tile of `rows` rows, stored as swizzled columns of 64
+// elements.
 __device__ inline uint32_t column_swizzled(int rows, int row, int chunk) {
   return static_cast<uint32_t>((chunk / 8 * rows + row) * 128 + ((chunk ^ row) & 7) * 16);
 }
 
-// Rows are packed as (token, head of the group). A multiplication finds the token: a division costs as much as loading
-// it.
+// Rows are packed as (token, head of the GQA group). A multiplication finds the token, because a division costs as much
+// as loading it.
 struct PackedRows {
   int group;
-  uint32_t inverse;  // of the group, times 2^32: exact while a row times the group is less than that
+  uint32_t inverse;  // 2^32 / group, rounded up: exact while row * group < 2^32
 
   __device__ explicit PackedRows(int of)
       : group(of), inverse(of == 1 ? 0 : UINT32_MAX / static_cast<uint32_t>(of) + 1) {}

@@ -1,4 +1,4 @@
-// How a Hopper attention block gets its queries.
+// Loads Q into the shared memory of a Hopper attention CTA.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
@@ -8,7 +8,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A warp that brings the queries of one warpgroup: those of the next piece while the last one ends.
+// Warp that loads Q for one consumer warpgroup: that of the next work tile while the previous one ends.
 template <class S>
 struct QueryLoader {
   const AttentionParams& p;
@@ -56,12 +56,12 @@ struct QueryLoader {
   }
 };
 
-// A warp's sixteen rows of queries to half floats, in place. Returns what undoes their powers of two: of a lane's rows
-// lane / 4 and lane / 4 + 8. Apart, since it is code that the loop over tiles need not carry.
+// Converts a warp's 16 rows of queries to half floats, in place. Returns the inverses of their power-of-two scales for
+// a lane's rows lane / 4 and lane / 4 + 8. Out of line, so that the loop over tiles need not carry this code.
 template <class S>
 __device__ __noinline__ float2 make_halves(char* rows, int warp, int lane) {
   const int r = warp * 16 + lane / 2;
-  const auto at = [&](int i) -> uint4& {  // so that lanes meet in no bank
+  const auto at = [&](int i) -> uint4& {  // without bank conflicts
     return *reinterpret_cast<uint4*>(rows + column_swizzled(64, r, i / 4 * 8 + lane % 2 * 4 + i % 4));
   };
   LargestPair largest;

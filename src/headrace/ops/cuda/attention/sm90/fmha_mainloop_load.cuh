@@ -1,4 +1,4 @@
-// The warp of a Hopper attention block that feeds the others: pieces of work, and tiles of K and V by the copy engine.
+// Producer warp of a Hopper attention CTA: fetches work tiles and loads their tiles of K and V by TMA.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
@@ -7,7 +7,6 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The warp that fetches pieces of work and their keys.
 template <class S>
 struct Producer {
   const AttentionParams& p;
@@ -15,17 +14,17 @@ struct Producer {
   SharedLayout<S> shared;
   PipelineState<S::kFeedStages> place;
   int lane;
-  bool waited = false;  // until then the kernel ahead may still run
+  bool waited = false;  // pdl_wait() is done; before it the preceding kernel may still run
 
-  // The pages of the tiles from list entry `first` on, a lane a box: tile lane / boxes, box lane % boxes of it. They
-  // are read ahead of their tiles, since a copy that waits for its page number comes too late.
+  // Page numbers of the tiles from list entry `first` on, one TMA box per lane: tile lane / boxes, box lane % boxes of
+  // it. They are read ahead of their tiles, because a copy that waits for its page number comes too late.
   struct Pages {
     int page = 0, slot = 0;
-    unsigned valid = 0;  // by lane
+    unsigned valid = 0;  // a bit per lane
   };
   struct Source {
     const int32_t* table;
-    int box_rows, boxes;  // of a tile
+    int box_rows, boxes;  // TMA boxes of a tile
   };
   __device__ Pages pages_of(const Work& work, const BlockKeys& keys, const Source& source, int first) const {
     const int at = first + lane / source.boxes;
@@ -44,7 +43,7 @@ struct Producer {
     pages.valid = __ballot_sync(0xffffffffu, valid);
     return pages;
   }
-  // `kColumns` columns of 64 elements from element `first` on. kReads: how often keys are read.
+  // Loads `kColumns` columns of 64 elements from element `first` on. kReads: the L2 cache policy.
   template <int kColumns, uint64_t kReads>
   __device__ void copy_side(const CUtensorMap& map, int first, uint32_t to, uint64_t& full, uint64_t& empty,
                             const Pages& pages, int kv_head, unsigned boxes_here, const Source& source) const {
@@ -60,7 +59,7 @@ struct Producer {
                kv_head, pages.page, barrier, kReads);
     }
   }
-  // The same of codes: rows of kDim bytes.
+  // Loads a tile of FP8: rows of kDim bytes.
   __device__ void copy_codes(const CUtensorMap& map, char* to, uint64_t& full, uint64_t& empty, const Pages& pages,
                              int kv_head, unsigned boxes_here, const Source& source) const {
     const uint32_t barrier = shared_address(&full), box_bytes = static_cast<uint32_t>(source.box_rows * S::kDim);
@@ -71,19 +70,20 @@ struct Producer {
     tma_load(shared_address(to) + lane % source.boxes * box_bytes, map, 0, pages.slot, kv_head, pages.page, barrier,
              S::kRowGroups == 1 ? kReadOnce : kReadAgain);
   }
+  // Waits for the preceding kernel and lets the next one launch, once.
   __device__ void wait_ahead() {
     if (waited) return;
     pdl_wait();
     pdl_launch_dependents();
     waited = true;
   }
-  // Whether none of a tile's keys is new: cached ones were stored before the batch's first kernel (DeviceMetadata).
+  // Returns true if no key of a tile is new. Cached keys were stored before the batch's first kernel (DeviceMetadata).
   __device__ bool is_cached(const Work& work, const BlockKeys& keys, int at) const {
     const int i = list_entry<S>(work, at), from = work.tiles.tile(i) * S::kKeys;
     return !p.encoder &&
            (p.k_new.data != nullptr || !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
   }
-  // The piece itself lies in shared memory: registers are few here.
+  // Loads all tiles of a work tile. `work` lies in shared memory, since registers are few here.
   __device__ void feed(const Work& work) {
     Control<S>& control = shared.control();
     const KeyAxis axis(p, work.span);
@@ -115,7 +115,7 @@ struct Producer {
       pages = next;
     }
   }
-  // A piece's words, a lane one of 32, lanes of the rest two.
+  // Words of a work tile: each lane has one of the first 32, and the first lanes have one of the rest.
   struct Words {
     int first = 0, second = 0;
   };
@@ -123,7 +123,7 @@ struct Producer {
     const int* from = reinterpret_cast<const int*>(plan.works + piece);
     return {from[lane], lane + 32 < Work::kWords ? from[lane + 32] : 0};
   }
-  // Hands a piece to the warpgroups and brings its keys.
+  // Publishes a work tile to the warpgroups and loads its keys.
   __device__ void send(const Words& words, PipelineState<2>& at) {
     Control<S>& control = shared.control();
     barrier_wait(shared_address(&control.work_empty[at.stage]), at.phase ^ 1);
@@ -157,7 +157,7 @@ struct Producer {
     ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
     ranges.say_all = all;
   }
-  // The piece of one kv head, and of one part of the values' columns.
+  // Returns the words for one KV head and one part of V's columns.
   __device__ Words of_head(Words words, int kv_head, int value_part, int slot_step) const {
     constexpr int kHead = offsetof(Work, kv_head) / 4, kSlot = offsetof(Work, slot) / 4,
                   kColumn = offsetof(Work, value_column) / 4;
@@ -177,8 +177,8 @@ struct Producer {
       words = next;
     }
   }
-  // A piece of the queue. The kv heads of a tile that are taken together lie side by side, and long causal tiles come
-  // first: of prompts a turn of heads after another, else of all heads.
+  // Returns work tile `index` of the queue. The KV heads that are processed together are adjacent, and long causal
+  // tiles come first. Prompts are served by one set of heads after another, all else by all heads at once.
   __device__ Words queued(const WorkPlan& plan, unsigned units, unsigned index) const {
     const unsigned part = index % S::kValueParts;
     unsigned of_turn = index / S::kValueParts, together = static_cast<unsigned>(p.kv_heads), first_head = 0;
@@ -195,7 +195,7 @@ struct Producer {
     const unsigned units = *plan.units, pieces = units * static_cast<unsigned>(p.kv_heads) * S::kValueParts;
     for (unsigned index = blockIdx.x; index < pieces;) {
       send(queued(plan, units, index), at);
-      wait_ahead();  // the call ahead may have the same queue
+      wait_ahead();  // the preceding call may have the same queue
       if (lane == 0) index = gridDim.x + atomicAdd(&plan.queue[0], 1u);
       index = __shfl_sync(0xffffffffu, index, 0);
     }
@@ -210,7 +210,7 @@ struct Producer {
     } else {
       run_queue(plan, at);
     }
-    send({-1, -1}, at);  // no more
+    send({-1, -1}, at);  // end of the work
   }
 };
 

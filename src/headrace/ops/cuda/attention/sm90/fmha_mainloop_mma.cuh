@@ -1,4 +1,4 @@
-// The warpgroups of a Hopper attention block that multiply: 64 rows each, tile of keys after tile.
+// Consumer warpgroups of a Hopper attention CTA: 64 rows each, KV tile after KV tile.
 #pragma once
 #include <climits>
 
@@ -11,7 +11,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A warpgroup and its 64 rows.
+// A consumer warpgroup and its 64 rows.
 template <class S>
 struct Consumer {
   using M = typename S::M;
@@ -21,10 +21,10 @@ struct Consumer {
 
   Warpgroup<S> me;
   PipelineState<S::kStages> place{};
-  uint32_t rounds = 0;  // a bit a stage: the phase that its next tile for this team completes
+  uint32_t rounds = 0;  // a bit per stage: the phase that its next tile for this warpgroup completes
   uint32_t q_phase = 0;
 
-  // Operands of the products with the tile of stage `stage`: numbers that the whole warp has.
+  // Return the low word of the WGMMA descriptor of the tile in stage `stage`, uniform in the warp.
   __device__ uint32_t k_operand(int stage) const {
     return uniform(operand_low(me.shared.k(0), 0) + static_cast<uint32_t>(stage) * (S::kStageBytes / 16));
   }
@@ -80,14 +80,15 @@ struct Consumer {
     }
   }
 
-  // Goes to the tile `count` stages on, which is this team's.
+  // Advances by `count` stages, to this warpgroup's next tile.
   __device__ void move(int count) {
-    place.stage = static_cast<int>(static_cast<uint32_t>(place.stage + count) % S::kStages);  // signed takes longer
+    // a signed modulo takes longer
+    place.stage = static_cast<int>(static_cast<uint32_t>(place.stage + count) % S::kStages);
     place.phase = rounds >> place.stage & 1;
     rounds ^= 1u << place.stage;
   }
 
-  // Keeps the rings in step for a piece that has no rows here.
+  // Keeps the pipelines in step for a work tile that has no rows here.
   __device__ void pass(const Work& work) {
     Control<S>& control = me.shared.control();
     for (int i = work.begin; i < work.end; ++i) {
@@ -100,8 +101,8 @@ struct Consumer {
     if (work.begin < work.end) place.stage = (place.stage + 1) % S::kStages;
   }
 
-  // Of a piece, whose queries are there: as products want them. Returns what undoes the powers of two that they were
-  // multiplied by.
+  // Converts a work tile's queries, which are in shared memory, for WGMMA. Returns the inverses of their power-of-two
+  // scales.
   __device__ typename Warpgroup<S>::Factors take_queries() {
     if constexpr (!S::kCodes) {
       return 1;
@@ -129,7 +130,7 @@ struct Consumer {
       holds_queries = false;
     };
     const int begin = work.begin + me.team(), end = work.end;
-    const bool turns = work.row0 + S::kRows - 64 < work.rows;  // all groups of rows are there
+    const bool turns = work.row0 + S::kRows - 64 < work.rows;  // all warpgroups have rows
 
     float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     Values o;
@@ -185,8 +186,8 @@ struct Consumer {
     }
     bool stashed = false;
     int cut = S::kLastFirst || me.plan.group_tiles == 0 ? INT_MAX : work.tiles.group_end(me.plan.group_tiles, begin);
-    // Of a tile that all rows see whole, after another, until its scores are there and the values before are under way.
-    // Returns where these values lie.
+    // Starts a tile that all rows see whole, after another: returns once its scores are there, while the PV MMA of the
+    // tile before runs. Returns the stage of the values of the tile before.
     const auto start_plain = [&] {
       const PipelineState<S::kStages> v = place;
       move(S::kTeams);
@@ -202,18 +203,18 @@ struct Consumer {
       me.release(control.k_empty[S::key_place(place).stage]);
       return v;
     };
-    // Such a tile: the loop of long contexts, without a branch.
+    // Processes such a tile: the loop of long contexts, without a branch.
     const auto step_plain = [&] {
       const PipelineState<S::kStages> v = start_plain();
       const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
       if constexpr (S::kDim > 128) {
-        // The compiler moves the wait for the values up as far as it can. Long ones leave time for one row's weights
-        // before it: held here by a barrier long passed.
+        // The compiler hoists the wait for the PV MMA as far as it can. Long heads leave time for one row's weights
+        // before it: the wait on a barrier that passed long ago keeps them there.
         soften(s, 0, x, me.to_log2, sum);
         if constexpr (S::kKeyStages == S::kStages) {
           await(control.k_full[me.team()], place);
         } else {
-          await(control.v_full[me.team()], v);  // the next keys may have passed the other one already
+          await(control.v_full[me.team()], v);  // the other barrier may already have passed for the next keys
         }
       }
       wgmma_wait<0>();
@@ -224,8 +225,8 @@ struct Consumer {
       pack<M>(w, s);
       scale(o, x);
     };
-    // The same without a look for the largest score, a fifth of the instructions: the weights tell, when they are added
-    // up, whether one was far above all before.
+    // step_plain() without the search for the largest score, a fifth of the instructions. The weights' sums tell
+    // whether a score was far above all before.
     const auto step_lagging = [&] {
       const PipelineState<S::kStages> v = start_plain();
       wgmma_wait<0>();
@@ -237,9 +238,9 @@ struct Consumer {
       sum[0] += added[0], sum[1] += added[1];
       pack<M>(w, s);
     };
-    // The bits of step_plain() without its look at every tile: weights are found as if none of the tile's scores were
-    // far above those before, while the scores stay, and are found again with a look where their sums do not say so.
-    // Behind a tile whose sums said nothing after the look either, the next is looked at first.
+    // Has the bits of step_plain() without its search in every tile. It computes weights as if none of the tile's
+    // scores were far above those before, and keeps the scores. If the weights' sums do not confirm it, it searches and
+    // computes them again. After a tile whose sums do not confirm it even then, the next tile is searched first.
     float base[2];
     bool looks;
     const auto begin_guessing = [&] {
@@ -277,8 +278,8 @@ struct Consumer {
       stashed = true;
       cut = work.tiles.group_end(me.plan.group_tiles, cut);
     };
-    // Of the last tile of a group with the first of the next behind it, seen whole both: step() without what that
-    // spares.
+    // Processes the last tile of a split with the first of the next, both seen whole: step() without what that makes
+    // unnecessary.
     const auto step_to_next_group = [&] {
       const PipelineState<S::kStages> v = start_plain();
       wgmma_wait<0>();
@@ -311,7 +312,7 @@ struct Consumer {
       pack<M>(w, s);
       scale(o, x);
     };
-    // The loop may begin with a tile that was masked: nobody has to clear any of its values, and each row saw a key.
+    // The loop may begin with a masked tile if none of its values needs clearing and each row sees a key of it.
     PlainRun loop = plain;
     if (S::kLastFirst && plain.begin > begin) {
       const int before = work.tiles.tile(list_entry<S>(work, plain.begin - 1));
@@ -349,7 +350,7 @@ struct Consumer {
       wgmma_wait<0>();
       hold(o);
       me.release(control.v_empty[place.stage]);
-      if (me.number == 0) me.take_turn(turns);  // takes what the last one gave
+      if (me.number == 0) me.take_turn(turns);  // consumes the turn that the last warpgroup gave
     }
     place.stage = (first_stage + max(end - work.begin, 0)) % S::kStages;
     sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);

@@ -1,4 +1,4 @@
-// Which keys of a tile the rows of a Hopper attention block see, and what is done about the others.
+// Masking in a Hopper attention CTA: which keys of a tile rows see, and what becomes of the others.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 #include "headrace/ops/cuda/attention/common/soft_cap.cuh"
@@ -9,8 +9,8 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What this thread's two rows see, and what all rows of the piece do. Made anew for every tile that is not seen
-// whole: kept, it would push the sums out of registers.
+// Mask of a KV tile: the keys that this thread's two rows see, and that all rows of the work tile see. It is rebuilt
+// for every tile that is not seen whole: kept, it would push the accumulators out of registers.
 template <class S>
 struct Sight {
   const Work& work;
@@ -27,17 +27,17 @@ struct Sight {
   }
   __device__ static const Work& read_anew(const Work& work) {
     const Work* at = &work;
-    asm volatile("" : "+l"(at));  // the compiler does not know any more what it has read there
+    asm volatile("" : "+l"(at));  // hides from the compiler that these words were read before
     return *at;
   }
 };
 
-// What the copy engine cannot bring: new keys that are not read from the pool; and, with kClearHidden, zeros for keys
-// that no row of the block sees, since what lies there may be NaN. Both warpgroups may write the same. The tile has
-// kColumns columns of 64 elements, from element `from_dim` of `dim` on.
+// Content that fill_tile() writes, since TMA cannot. kNewKeys: new keys that are not read from the pool. kClearHidden:
+// also zeros for keys that no row of the CTA sees, because their memory may hold NaN. Both warpgroups may write the
+// same. The tile has kColumns columns of 64 elements, from element `from_dim` of `dim` on.
 enum class Fill : uint8_t { kNewKeys, kClearHidden };
 
-// Eight numbers as a pool of FP8 would hold them, in what products are of.
+// Rounds eight elements to FP8 as the pool stores them, and returns them in the MMA's type.
 template <class T, class M>
 __device__ inline uint4 as_stored(uint4 x, float scale) {
   T number[8];
@@ -53,8 +53,8 @@ __device__ inline uint4 as_stored(uint4 x, float scale) {
   return e4m3_to_floats<M>(words[0], words[1]);
 }
 
-// fill_tile where pieces are short and it is a good part of their time: a lane looks at a key, then a warp writes every
-// fourth. With this in their code the long loops of other shapes came out up to 6 % slower.
+// fill_tile() for short work tiles, where it is a good part of the time: a lane tests a key, then a warp writes every
+// fourth. In other shapes this code makes the long loops up to 6 % slower.
 template <int kColumns, class S>
 __device__ void fill_tile_by_rows(const Warpgroup<S>& me, const PagedSide& fresh, int from_dim, int dim,
                                   const Sight<S>& sight, int index, uint32_t to, Fill fill) {
@@ -131,7 +131,7 @@ __device__ inline void cap_scores(const AttentionParams& p, float (&s)[kTiles][4
     for (int j = 0; j < 4; ++j) s[n][j] = capped(s[n][j]);
   }
 }
-// The same where queries were multiplied by a power of two each. `unscaled`: what undoes it.
+// The same for queries that were multiplied by a power of two per row; `unscaled` is its inverse.
 template <int kTiles>
 __device__ inline void cap_scores(const AttentionParams& p, float (&s)[kTiles][4], const RowFactors& unscaled) {
 #pragma unroll
@@ -177,7 +177,7 @@ __device__ void mask_by_bits(const Warpgroup<S>& me, float (&s)[S::kKeys / 8][4]
   }
 }
 
-// A run of the list of tiles that every row of the block sees whole and that the copy engine brings whole.
+// Entries of the list of tiles that every row of the CTA sees whole and that TMA loads whole.
 struct PlainRun {
   int begin = 0, end = 0;
   __device__ bool holds(int i) const { return i >= begin && i < end; }
@@ -192,7 +192,7 @@ __device__ PlainRun plain_run(const AttentionParams& p, const Work& work) {
   int from = (bottom.first + S::kKeys - 1) / S::kKeys;
   const bool cached_only = p.k_new.data != nullptr || bottom.first_new > axis.ctx;
   int to = (cached_only ? min(top.end, axis.ctx) : top.end) / S::kKeys;
-  if (keys.hole.end > keys.hole.begin) {  // what lies before it, or behind it
+  if (keys.hole.end > keys.hole.begin) {  // the longer of the runs before and behind it
     const int hole_begin = keys.hole.begin / S::kKeys, hole_end = (keys.hole.end + S::kKeys - 1) / S::kKeys;
     if (hole_begin - from >= to - hole_end) {
       to = min(to, hole_begin);

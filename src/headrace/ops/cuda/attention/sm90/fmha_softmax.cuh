@@ -1,4 +1,4 @@
-// The softmax of a warpgroup's rows, a tile of scores after another. Source: Milakov & Gimelshein 2018, online softmax.
+// Online softmax of a warpgroup's rows, one tile of scores after another. Source: Milakov & Gimelshein 2018.
 #pragma once
 #include <cmath>
 
@@ -10,13 +10,13 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// One step, of a thread's two rows: what earlier values are to be multiplied by, and what the exponents are less.
+// One step for a thread's two rows: the factor of accumulated values, and the base that exponents subtract.
 struct Softening {
   float keep[2], base[2];
 };
 
-// What a tile's weights, which are multiplied by 2^kLift, are found with. Four chains for the largest of both rows: one
-// after the other they would wait for each result.
+// Follows the largest score of a tile and returns the step for its weights, which carry the factor 2^kLift. Four
+// independent chains find the maxima of both rows: one chain would wait for each result.
 template <int kLift = 0, int kTiles, class Factors>
 __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (&largest)[2], const Factors& to_log2) {
   float top[2][2] = {{largest[0], -INFINITY}, {largest[1], -INFINITY}};
@@ -45,7 +45,7 @@ __device__ inline Softening begin_softening(const float (&s)[kTiles][4], float (
   return x;
 }
 
-// Scores of row `half` to weights in place, with exponents less `base`. Returns their sum.
+// Turns scores of row `half` into weights in place; exponents subtract `base`. Returns the weights' sum.
 template <int kTiles>
 __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float to_log2) {
   float added[2];
@@ -61,7 +61,7 @@ __device__ inline float weigh(float (&s)[kTiles][4], int half, float base, float
   return __fadd_rn(added[0], added[1]);
 }
 
-// The same, and their sum added to the row's.
+// weigh(), and adds the weights' sum to the row's.
 template <int kTiles, class Factors>
 __device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& x, const Factors& to_log2,
                               float (&sum)[2]) {
@@ -69,7 +69,7 @@ __device__ inline void soften(float (&s)[kTiles][4], int half, const Softening& 
   sum[half] = fmaf(sum[half], x.keep[half], added);
 }
 
-// Weights as a product with values takes them.
+// Packs weights as the operand of the PV MMA.
 template <class T, int kTiles>
 __device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4]) {
 #pragma unroll
@@ -81,7 +81,7 @@ __device__ inline void pack(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTile
   }
 }
 
-// weigh() and pack() of row `half` in one, and the scores stay.
+// weigh() and pack() of row `half` in one; the scores stay. Returns the weights' sum.
 template <class T, int kTiles>
 __device__ inline float weigh_packed(uint32_t (&w)[kTiles / 2][4], const float (&s)[kTiles][4], int half, float base,
                                      float to_log2) {
@@ -108,42 +108,43 @@ __device__ inline void scale(float (&o)[kTiles][4], const Softening& x) {
   }
 }
 
-// A lane's weights of a tile that add up to less than this were all below 2^kSlack, so that conditional_rescaling()
-// would have left what their exponents are less. Half of that: here exponents are rounded otherwise than it rounds.
+// If a lane's weights of a tile add up to less than this, all were below 2^kSlack, so conditional_rescaling() would
+// have left the base. It is half of 2^kSlack, because exponents are rounded differently here.
 constexpr float kSurelyStays = 0x1p7f;
 static_assert(kSlack == 8);
-// Where what exponents are less is larger, they may be rounded by as much as that half.
+// For larger bases, rounding may amount to that half.
 constexpr float kMostGuessed = 0x1p20f;
 
-// Whether the sums of all rows of a warp say so. Weights are multiplied by 2^kLift.
+// Returns true if the sums of all rows of a warp are below that. Weights carry the factor 2^kLift.
 template <int kLift>
 __device__ inline bool surely_stay(const float (&added)[2]) {
   constexpr float kLess = kSurelyStays * (1 << kLift);
   return !__any_sync(0xffffffffu, !(added[0] < kLess) || !(added[1] < kLess));
 }
 
-// What a tile's exponents are less unless it has a score far above those before. With -INFINITY every weight is
-// infinite or NaN, and the sums say nothing: of rows that saw no key yet, and of scores too large.
+// Returns the base of a tile's exponents, unless the tile has a score far above those before. Returns -INFINITY for
+// rows that saw no key yet, and for scores too large. It makes every weight infinite or NaN, so that the sums confirm
+// nothing.
 template <int kLift>
 __device__ inline float guess_base(float largest, float to_log2) {
   const float base = __fmul_rn(largest, to_log2);
   return fabsf(base) < kMostGuessed ? base - kLift : -INFINITY;
 }
 
-// Of the four lanes that share a row.
+// Returns the sum over the four lanes that share a row.
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// A lane's weights of a tile that add up to more than this raise what their row's exponents are less.
+// If a lane's weights of a tile add up to more than this, the row's base is raised.
 constexpr float kMostAdded = 4096;
-// A row's that add up to more than this in a tile cannot be followed: the power of two that they would be divided by is
-// no normal float any more soon after.
+// If a row's weights of a tile add up to more than this, the row cannot be rescaled. The power of two that divides them
+// is soon no normal float.
 constexpr float kMostFollowed = 0x1p100f;
 
-// After weigh(): where a row's weights are large, what its exponents are less rises by as much, and all that was added
-// up so far is divided by it. Weights too large for that make the row's sum NaN, and it is done again by itself.
+// Late rescaling, after weigh(). Where a row's weights are large, raises its base by as much and divides everything
+// accumulated so far. Weights too large for that make the row's sum NaN, and the row is recomputed.
 template <int kTiles, int kValues, class Factors>
 __device__ inline void raise(float (&s)[kTiles][4], float (&o)[kValues][4], float (&largest)[2], float (&sum)[2],
                              float (&added)[2], const Factors& to_log2) {

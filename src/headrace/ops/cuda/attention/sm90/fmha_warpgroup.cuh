@@ -1,4 +1,4 @@
-// A warpgroup of a Hopper attention block that multiplies, seen by one of its threads.
+// A consumer warpgroup of a Hopper attention CTA, as one of its threads sees it.
 #pragma once
 #include "headrace/ops/cuda/attention/common/merge_states.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
@@ -14,8 +14,8 @@ struct Warpgroup {
   const AttentionParams& p;
   const WorkPlan& plan;
   SharedLayout<S> shared;
-  int number, thread, lane, warp;  // of the warpgroup; in it
-  Factors to_log2;                 // from scores as they are multiplied to powers of two
+  int number, thread, lane, warp;  // number: of the warpgroup; the others: within it
+  Factors to_log2;                 // converts scores, as MMAs produce them, to base 2
   PackedRows packed;
 
   __device__ Warpgroup(const AttentionParams& params, const WorkPlan& work_plan, const SharedLayout<S>& layout,
@@ -39,14 +39,14 @@ struct Warpgroup {
   }
   __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : number; }
   __device__ int team() const { return S::kTeams == 1 ? 0 : number; }
-  // Calls `use` with a constant: the number of this warpgroup, or of another.
+  // Calls `use` with a compile-time constant: the number of this warpgroup, or of another.
   template <class F>
   __device__ static void with_constant(int number, F use) {
     if (number == 0) {
       use(std::integral_constant<int, 0>());
       return;
     }
-    asm volatile("" : "+r"(number));  // three comparisons of one number become a table of jumps, which is slow
+    asm volatile("" : "+r"(number));  // prevents a jump table, which is slow
     if (S::kWarpgroups == 2 || number == 1) {
       use(std::integral_constant<int, 1>());
     } else {
@@ -58,8 +58,8 @@ struct Warpgroup {
   }
   __device__ int row_of(int half) const { return row_group() * 64 + warp * 16 + half * 8 + lane / 4; }
 
-  // A warp is done with what the barrier guards: all of its lanes are. Where threads and not the copy engine write
-  // there next, each lane says so itself: the race checker does not follow one that speaks for the others.
+  // Signals that the warp is done with what the barrier guards. Where threads and not TMA write there next (FP8), each
+  // lane arrives itself: the race checker does not follow one lane that arrives for the others.
   __device__ void release(uint64_t& empty) const {
     if constexpr (S::kCodes) return barrier_arrive(shared_address(&empty));
     __syncwarp();
@@ -67,8 +67,8 @@ struct Warpgroup {
   }
   __device__ bool any_of_group(bool mine) const { return cuda::any_of_group(1 + number, mine); }
 
-  // The warpgroups take turns, so that one multiplies while the others find their weights. Without a branch: it and
-  // what makes lanes meet again behind it stood between a turn and its products.
+  // The warpgroups take turns (ping-pong), so that one issues MMAs while the others compute weights. Predicated, not
+  // branched: a branch and its reconvergence would delay a turn's MMAs.
   __device__ void take_turn(bool turns) const {
     each_of_turns([&]<int kNumber>(std::integral_constant<int, kNumber>) {
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p bar.sync %1, 256; }" ::"r"(
@@ -85,7 +85,7 @@ struct Warpgroup {
                    : "memory");
     });
   }
-  // Calls `use` with the number, a constant, of each warpgroup that takes turns.
+  // Calls `use` with the number, a compile-time constant, of each warpgroup that takes turns.
   template <class F>
   __device__ static void each_of_turns(F use) {
     if constexpr (S::kRowGroups > 1) use(std::integral_constant<int, 0>()), use(std::integral_constant<int, 1>());

@@ -1,4 +1,4 @@
-// The copy engine's descriptions of the pool of keys and values.
+// TMA tensor maps of the KV pool.
 #pragma once
 #include <cuda.h>
 
@@ -6,14 +6,15 @@
 
 namespace headrace::cuda {
 
-// Of one side of the pool, whose heads have `dim` elements: boxes of 64 elements, of FP8 of all `kernel_dim` codes, by
-// as many slots of a page as a tile of `keys` keys takes. `columns`: of a box of floats, where that is not 64; rows of
-// it are swizzled within their bytes.
+// Returns the tensor map of one side of the pool, whose heads have `dim` elements. A TMA box has 64 elements by the
+// slots of a page that a tile of `keys` keys takes. FP8: the box has all `kernel_dim` elements. `columns`: elements of
+// a 16-bit box, if not 64; its rows are swizzled within their bytes. Throws kCuda if the driver rejects the map.
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys,
                    int columns = 64);
 
-// Of one side of a pool of floats: boxes of all its columns of 64 elements, `keys` keys of each, one behind the other.
-// Where the last column has fewer, or pages are smaller, boxes are of the column that begins at the first coordinate.
+// Returns the tensor map of one side of a 16-bit pool. A TMA box has all columns of 64 elements, `keys` keys of each,
+// one after the other. If the last column is shorter, or pages are smaller, a box has the one column that begins at the
+// first coordinate. Throws kCuda if the driver rejects the map.
 CUtensorMap column_map_of(const AttentionParams& p, const PagedSide& side, int dim, int keys);
 
 }  // namespace headrace::cuda

@@ -1,4 +1,4 @@
-// Adds up the parts of rows whose keys several blocks of threads took.
+// Merges rows whose KV splits ran on several CTAs.
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/common/merge_states.cuh"
@@ -9,9 +9,9 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kJoinWarps = 4, kAhead = 8;  // parts that are loaded before the first is used
+constexpr int kJoinWarps = 4, kAhead = 8;  // kAhead: splits loaded before the first is used
 
-// A row of one warp, or what it has of a row: lane l holds the elements l * 4 + 128 i.
+// Merged state of a row, or one warp's part of it. Lane l holds the elements l * 4 + 128 i and the three after each.
 template <int kVectors>
 struct JoinedRow {
   PartialState state;
@@ -31,7 +31,7 @@ struct JoinedRow {
     state = all;
   }
 
-  // Every `step`-th part from `first` on.
+  // Merges every `step`-th split from `first` on.
   __device__ void add(const AttentionParams& p, const WorkPlan& plan, const JoinEntry& entry, int row, int lane,
                       int first, int step) {
     for (int base = first; base < entry.parts; base += kAhead * step) {
@@ -58,7 +58,7 @@ struct JoinedRow {
     }
   }
 
-  // Returns whether a value is NaN.
+  // Returns true if a value is NaN.
   __device__ bool write(const AttentionParams& p, int token, int head, int lane) const {
     const float scale = state.sum == 0 ? 0.0f : p.v_scale / state.sum;
     bool nan = false;
@@ -78,7 +78,7 @@ struct JoinedRow {
   }
 };
 
-// What the warps of a block have of a row, added up by the first of them.
+// Merges what the CTA's warps have of a row, in the first warp.
 template <int kVectors>
 __device__ void join_warps(JoinedRow<kVectors>& row, int warp, int lane) {
   __shared__ float4 values[kJoinWarps][kVectors][32];
@@ -96,14 +96,15 @@ __device__ void join_warps(JoinedRow<kVectors>& row, int warp, int lane) {
   }
 }
 
-// kRows: of a block; a warp's each, or one that all share, where parts are many and no order of them is the bits.
+// kRows: rows of a CTA. One per warp; or one that all warps share, where splits are many and no order of theirs is
+// required.
 template <int kVectors, int kRows>
 __global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ AttentionCall call) {
   const AttentionParams& p = call.p;
   const WorkPlan& plan = call.plan;
   __shared__ RowScratch scratch;
   pdl_launch_dependents();
-  pdl_wait();  // the blocks that write the parts
+  pdl_wait();  // the CTAs that write the splits
   const JoinEntry entry = plan.entries[blockIdx.x];
   if (entry.parts < 2) return;
   const int group = p.heads / p.kv_heads, lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.y * kRows;

@@ -1,12 +1,12 @@
-// Queries of bfloat16 as half floats, whose products with codes are exact. A row is multiplied by a power of two first,
-// since half floats do not hold every bfloat16: what is below 2^-31 of a row's largest element loses bits, what is
-// below 2^-39 is lost.
+// Converts bfloat16 queries to half floats, whose products with FP8 values are exact. A row is first multiplied by a
+// power of two, because half floats cannot represent every bfloat16. Elements below 2^-31 of a row's largest lose bits;
+// elements below 2^-39 are lost.
 #pragma once
 #include "headrace/ops/cuda/arch/pairs.cuh"
 
 namespace headrace::cuda {
 
-// The largest size of a row's elements, of those in the lower and in the upper half of words.
+// The largest magnitude of a row's elements, separately for the lower and upper halves of words.
 struct LargestPair {
   uint32_t bits = 0;
 
@@ -14,12 +14,12 @@ struct LargestPair {
   __device__ void look_of_lane(int mask) { bits = __vmaxu2(bits, __shfl_xor_sync(0xffffffffu, bits, mask)); }
 };
 
-// The power of two of a row, and what undoes it.
+// Power-of-two scale of a row, and its inverse.
 struct HalvesScale {
   float factor, inverse;
 
-  // Brings the largest element to the upper end of half floats. 2^40 at most: rows of less than that asks for have
-  // scores of nothing, and what they are multiplied by does not vanish beside a small scale.
+  // Scales the largest element to the upper end of half floats, by at most 2^40. Rows that would need more have scores
+  // of zero. The limit keeps the inverse from vanishing beside a small softmax scale.
   __device__ explicit HalvesScale(LargestPair largest) {
     const uint32_t exponent = min(268 - (max(largest.bits >> 16, largest.bits & 0xffff) >> 7), 127u + 40);
     factor = __uint_as_float(exponent << 23);

@@ -1,9 +1,9 @@
-// What the scores of a thread's rows are multiplied by, in a Hopper attention kernel.
+// Factors of the scores of a thread's rows in a Hopper attention kernel.
 #pragma once
 
 namespace headrace::cuda {
 
-// A number for each of a thread's two rows; where one is for both, a float.
+// One factor for each of a thread's two rows. Where one factor serves both, kernels use a float.
 struct RowFactors {
   float of[2];
 };

@@ -1,4 +1,4 @@
-// Cuts a batch's attention into pieces of work, once for all layers that see the same keys.
+// Cuts a batch's attention into work tiles, once for all layers that see the same keys.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/tile_scheduler.cuh"
 #include "headrace/ops/cuda/runtime/stream.h"

@@ -1,6 +1,6 @@
-// The pieces of work of an attention call, counted and cut on the device from the key spans: a piece is a tile of rows
-// of a request, one kv head, and all or some of the tiles of keys that they see. They are made once for a batch and
-// serve every layer that sees the same keys.
+// Tile scheduler of the Hopper attention kernel: counts and cuts work tiles on the device, from the key spans. A work
+// tile is a row tile of a request, one KV head, and all or some of the KV tiles that the rows see. Work tiles are made
+// once per batch and serve every layer that sees the same keys.
 #pragma once
 #include "headrace/ops/cuda/attention/common/kv_tiles.cuh"
 #include "headrace/ops/cuda/attention/sm90/even_splits.h"
@@ -11,20 +11,20 @@ namespace headrace::cuda {
 struct Work {
   static constexpr int kWhole = -1, kNothing = -2;
   static constexpr int kWords = 35;
-  int request = -1;                     // -1: no more
-  int kv_head = 0, row0 = 0, rows = 0;  // rows: of the request, packed as (token, head of the group)
-  int slot = kWhole;                    // where a part's result goes
-  int begin = 0, end = 0;               // in the list of tiles of keys
+  int request = -1;                     // -1: end of the work
+  int kv_head = 0, row0 = 0, rows = 0;  // rows: of the request, packed as (token, head of the GQA group)
+  int slot = kWhole;                    // slot of a split's result
+  int begin = 0, end = 0;               // in the list of KV tiles
   KeyTiles tiles;
   KeySpan span;              // folded
   KeyAxis::Row top, bottom;  // of the first and last row
-  int value_column = 0;  // the first of the values' columns that the piece adds up, where a block takes some of them
+  int value_column = 0;      // first V column of the work tile, where CTAs share V's columns
 };
 static_assert(sizeof(Work) == kWorkBytes && sizeof(Work) == Work::kWords * 4, "copied by words");
 
-// Counts and cuts. Called by whole warps. kShares: a piece of a block is the next one of its share, and lies in the
-// plan at the number of rows' tiles and kv heads before it plus the number of blocks before it, so that no two meet.
-// kQueue: the kv heads of a piece are one entry.
+// Counts and cuts work tiles. Whole warps call it. kShares: a CTA's next work tile is the next one of its share. Its
+// index in the plan is the number of row tiles and KV heads before it plus the number of CTAs before it. So no two
+// collide. kQueue: all KV heads of a work tile are one entry.
 class WorkList {
  public:
   __device__ explicit WorkList(const AttentionCall& call)
@@ -47,18 +47,18 @@ class WorkList {
     units_ = __reduce_add_sync(0xffffffffu, units);
     shares_.tiles = units_ * static_cast<unsigned>(p_.kv_heads);
     shares_.blocks = max(min(static_cast<unsigned>(call.blocks), shares_.tiles / kLeastShare), 1u);
-    // Heads of one tile of rows are equally long: with as many blocks for each, no block has the end of one and the
-    // beginning of the next.
+    // Heads of one row tile have equal lengths. With as many CTAs for each, no CTA has the end of one head and the
+    // start of the next.
     if (const auto heads = static_cast<unsigned>(p_.kv_heads); tiles_ == 1 && shares_.blocks > heads)
       shares_.blocks -= shares_.blocks % heads;
   }
 
-  // The queue, written by `warps` warps.
+  // Writes the queue. `warps` warps share the work.
   __device__ void write_queue(unsigned warp, unsigned warps) const {
     if (warp == 0 && lane() == 0) *plan_.units = units_;
     for (int entry = tiles_ * p_.kv_heads + static_cast<int>(warp) * 32 + lane(); entry < plan_.entry_count;
          entry += static_cast<int>(warps) * 32) {
-      plan_.entries[entry].parts = 0;  // there was room for more tiles
+      plan_.entries[entry].parts = 0;  // unused entries: there was room for more tiles
     }
     for (unsigned unit = warp; unit < units_; unit += warps) {
       Work work;
@@ -74,7 +74,7 @@ class WorkList {
     }
   }
 
-  // The share of one block.
+  // Writes the share of one CTA.
   __device__ void write_share(unsigned block) const {
     if (lane() == 0) plan_.entries[block].parts = 0;
     unsigned at = shares_.begin(block), first = 1, last = 0;
@@ -90,10 +90,12 @@ class WorkList {
   }
 
  private:
-  static constexpr unsigned kLeastShare = 2;  // tiles
-  static constexpr unsigned kPieceCost = 1;  // what a piece takes besides its tiles, in tiles: nothing lies behind them
+  static constexpr unsigned kLeastShare = 2;  // in KV tiles
+  // cost of a work tile besides its KV tiles, in tiles; these units hold no keys
+  static constexpr unsigned kPieceCost = 1;
 
-  // Tiles [at, until) of the shares, until the rows' end; moves `at` and adds what lies before to `place`.
+  // Returns the work tile at `at`: tiles [at, until) of the shares, up to the rows' end. Advances `at`, and adds the
+  // work tiles before it to `place`.
   __device__ Work shared(unsigned block, unsigned& at, unsigned until, unsigned& place) const {
     Work work;
     const unsigned kv_heads = static_cast<unsigned>(p_.kv_heads);
@@ -120,20 +122,20 @@ class WorkList {
 
   struct Found {
     int request;
-    unsigned rest;     // of the request's units before the one found
-    unsigned each;     // of the request: units of one tile of rows and one kv head
-    int tiles_before;  // of rows, of the requests before
+    unsigned rest;     // units of the request before the one found
+    unsigned each;     // units per row tile and KV head of the request
+    int tiles_before;  // row tiles of the requests before
   };
 
   __device__ static int lane() { return threadIdx.x % 32; }
   __device__ int row_tiles(int request) const { return (p_.spans[request].q_len * group_ + rows_ - 1) / rows_; }
 
-  // Tiles of keys that a request's rows see together: no tile of rows sees more.
+  // Returns the KV tiles that a request's rows see together. No row tile sees more.
   __device__ KeyTiles request_tiles(int request) const {
     const KeyAxis axis(p_, request);
     return BlockKeys(p_, axis, axis.row(p_, 0), axis.row(p_, axis.span.q_len - 1)).tiles(keys_);
   }
-  // Units of a tile of rows and a kv head: tiles of keys with kShares, else pieces.
+  // Returns the units of a row tile and a KV head: KV tiles with kShares, else work tiles.
   __device__ unsigned each_of(int request) const {
     if (p_.spans[request].q_len == 0) return 0;
     if (plan_.sharing == WorkPlan::Sharing::kShares)
@@ -144,7 +146,8 @@ class WorkList {
     const int group = group_tiles(request);
     return static_cast<unsigned>(t.tile(t.count - 1) / group - t.first / group + 1);
   }
-  // Whether all keys of a tile of rows are one piece. `t`: what it sees, or what all rows of its request see.
+  // Returns true if all keys of a row tile are one work tile. `t`: the KV tiles that it sees, or that all rows of its
+  // request see.
   __device__ bool is_whole(int request, const KeyTiles& t) const {
     if (t.count == 0 || t.count > t.cached_count) return true;
     return plan_.cuts == WorkPlan::Cuts::kLongFewRows &&
@@ -154,7 +157,7 @@ class WorkList {
     const bool finer = request < 32 && (finer_ >> request & 1) != 0;
     return finer ? piece_tiles_ / WorkPlan::kFiner : piece_tiles_;
   }
-  // Pieces are long where that gives most of the blocks one, and none of them two.
+  // Uses long work tiles if these give most CTAs one, and none of them two.
   __device__ void choose_length(unsigned blocks) {
     piece_tiles_ = plan_.long_tiles;
     unsigned pieces = 0;
@@ -162,7 +165,7 @@ class WorkList {
     pieces = __reduce_add_sync(0xffffffffu, pieces) * static_cast<unsigned>(p_.kv_heads);
     if (pieces > blocks || pieces * 2 <= blocks) piece_tiles_ = plan_.piece_tiles;
   }
-  // Of the first 32 requests, those up to which there is no more than an eighth of all tiles.
+  // Marks those of the first 32 requests up to which there is at most an eighth of all tiles.
   __device__ void find_finer() {
     unsigned all = 0, upto = 0;
     for (int r = lane(); r < p_.requests; r += 32) {
@@ -178,6 +181,7 @@ class WorkList {
     }
     finer_ = __ballot_sync(0xffffffffu, upto <= all / 8);
   }
+  // Returns the request that contains unit `wanted`.
   __device__ Found find(unsigned wanted, unsigned kv_heads) const {
     unsigned before = 0;
     int tiles_before = 0;
@@ -215,15 +219,15 @@ class WorkList {
     work.top = axis.row(p_, work.row0 / group_), work.bottom = axis.row(p_, last / group_);
     const BlockKeys keys(p_, axis, work.top, work.bottom);
     work.tiles = keys.tiles(keys_);
-    // Nobody clears what a tile within the pool holds beyond its rows' view: all of it is brought, as if the last row
-    // saw it. What an earlier kernel left in its place may be NaN.
+    // Consumers do not clear keys beyond their rows' view in a tile that the pool holds. The whole tile is loaded, as
+    // if the last row saw it, because an earlier kernel may have left NaN in that shared memory.
     if (p_.k_new.data == nullptr && !p_.encoder && keys.joined && keys.hole.end <= keys.hole.begin) {
       const int whole = (work.bottom.end + keys_ - 1) / keys_ * keys_;
       work.bottom.end = max(work.bottom.end, min(whole, axis.ctx + axis.span.q_len));
     }
   }
-  // Group `group` of the keys alone, with a slot of its own when there are several: that of the first kv head, the
-  // others follow at max_parts each. `tile` counts the tiles of rows of all requests.
+  // Restricts `work` to fixed split `group`. If there are several, it gets a slot: that of the first KV head; those of
+  // the others follow at steps of max_parts. `tile` counts the row tiles of all requests.
   __device__ void set_group(Work& work, int group, int tile) const {
     const KeyTiles& t = work.tiles;
     if (is_whole(work.request, t)) {
@@ -255,11 +259,11 @@ class WorkList {
   const AttentionParams& p_;
   const WorkPlan& plan_;
   int rows_, keys_, group_, piece_tiles_;
-  int tiles_ = 0;  // of rows
+  int tiles_ = 0;  // row tiles
   unsigned units_ = 0;
-  EvenSplits shares_;        // of tiles of keys, of all kv heads, among blocks of threads
+  EvenSplits shares_;        // even splits of the KV tiles of all KV heads among CTAs
   unsigned first_each_ = 0;  // each_of this lane's request
-  unsigned finer_ = 0;       // a bit for each of the first requests: its groups are cut
+  unsigned finer_ = 0;       // a bit for each of the first requests: its splits are shorter
 };
 
 }  // namespace headrace::cuda

@@ -1,7 +1,7 @@
-// Strict attention of few rows: a cluster of blocks takes a group of keys that is one block's work otherwise,
-// and brings keys all the time. No plan, no second kernel; the last cluster of several adds up their groups. Fast mode
-// takes it, too: as it is for few keys, and for many with groups as long as the clusters that fill the device make
-// them.
+// Cluster decode: batch-invariant split-KV attention of few rows. A cluster of CTAs processes a KV split that is one
+// CTA's work otherwise, and loads keys all the time. There is no plan and no second kernel: the last of several
+// clusters merges their splits. Default mode uses it too: unchanged for few keys; for many, with splits as long as the
+// clusters that fill the device make them.
 #pragma once
 #include "headrace/ops/cuda/arch/last_block.cuh"
 #include "headrace/ops/cuda/arch/pdl.cuh"
@@ -14,7 +14,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What a lane has of a row and a chain of products in the end: two columns and the two that are eight further on.
+// A lane's final values of a row and a chain of MMAs: two columns and the two that are eight further on.
 struct ClusterDecodeTotal {
   PartialState state;
   float4 value{};
@@ -34,11 +34,12 @@ template <class S>
 struct ClusterDecode {
   const ClusterDecodeCall& call;
   ClusterDecodeBlock<S> b;
-  int piece, request;  // tile of rows and kv head
+  int piece, request;  // piece: index of row tile and KV head
   StrictRounds<S::kBlocks, S::kGroupTiles> rounds;
   int groups;
 
-  // Of the row's groups, in the order in which they are added up. New keys apart from the cached ones follow these.
+  // Returns the slot of a split; `ordinal` is its index in merge order. Splits of new keys apart from the cached ones
+  // come last.
   __device__ int64_t slot(int ordinal) const {
     return (int64_t{piece} * call.max_groups + ordinal) * S::kBlocks + b.rank;
   }
@@ -51,7 +52,7 @@ struct ClusterDecode {
   }
   __device__ int value_row(int row_group) const { return row_group * 8 + b.lane % 4 * 2 + (b.lane / 4 & 1); }
 
-  // Neighbouring lanes, which have two rows of a column each, exchange one: then each has a row of two columns.
+  // Neighbouring lanes, which have two rows of a column each, exchange one: each then has a row of two columns.
   __device__ float4 by_row(const float (&x)[4]) const {
     const bool odd = (b.lane & 4) != 0;
     const float low = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 4),
@@ -62,9 +63,9 @@ struct ClusterDecode {
   __device__ void begin() const {
     if (threadIdx.x == 0) b.init_barriers();
     __syncwarp();
-    cluster_arrive_release();  // this block has begun: others may write to its memory
+    cluster_arrive_release();  // this CTA has begun: others may write to its memory
   }
-  struct OwnValues {  // of a warp that adds values up
+  struct OwnValues {  // of a value warp
     float4 value[S::kWarpChains][S::kRowGroups];
     uint2 gates[S::kWarpChains][S::kRowGroups];
   };
@@ -78,7 +79,7 @@ struct ClusterDecode {
   __device__ void attend(const StrictRound& first, OwnValues& own) const {
     begin();
     const int warp = b.warp_n;
-    __syncthreads();  // all of the block's barriers are there
+    __syncthreads();  // all of the CTA's barriers are initialised
     if (warp == S::kKeyLoader) {
       b.load_all_keys(rounds, first, call.maps.k);
       cluster_wait_acquire();
@@ -121,7 +122,7 @@ struct ClusterDecode {
     }
   }
 
-  // Whether this is the last of the piece's clusters to come here.
+  // Returns true if this is the last of the row tile's clusters to arrive.
   __device__ bool is_last() const {
     __syncthreads();
     bool last = false;
@@ -130,7 +131,7 @@ struct ClusterDecode {
     return __syncthreads_or(last);
   }
 
-  // A lane's first two columns of a chain; the others are eight further on.
+  // Returns a lane's first column of a chain: it has this one and the next, and the two that are eight further on.
   __device__ int first_column(int chain) const { return b.rank * S::kColumns + chain * 16 + b.lane / 8 * 2; }
   __device__ const typename S::T* gate_row(int token, int head) const {
     return static_cast<const typename S::T*>(call.gate.data) + token * call.gate.token_stride +
@@ -145,7 +146,7 @@ struct ClusterDecode {
     };
     return {pair(0), pair(8)};
   }
-  // The row's values as RowResult writes them, and times their gates. Returns whether one was NaN before that.
+  // Writes the row's values as RowResult does, times their gates. Returns true if one was NaN before that.
   __device__ bool write_gated(const ClusterDecodeTotal& total, int token, int head, int d, const uint2& gates) const {
     using T = typename S::T;
     const AttentionParams& p = b.p;
@@ -159,7 +160,7 @@ struct ClusterDecode {
     const bool nan = put(0, total.value.x, total.value.y, gates.x);
     return put(8, total.value.z, total.value.w, gates.y) || nan;
   }
-  // Returns whether a value is NaN.
+  // Writes one row and chain. Returns true if a value is NaN.
   __device__ bool write(const ClusterDecodeTotal& total, int chain, int row_group, const uint2& gates) const {
     const int row = value_row(row_group);
     if (b.row0 + row >= b.rows) return false;
@@ -173,7 +174,7 @@ struct ClusterDecode {
     const bool nan = result.template values<typename S::T>(token, head, d, x.x, x.y, state.sum);
     return result.template values<typename S::T>(token, head, d + 8, x.z, x.w, state.sum) || nan;
   }
-  // The sums of one group.
+  // Writes the rows of a single split.
   __device__ bool write_own(const OwnValues& own, bool any_key) const {
     __syncthreads();
     if (!adds_values()) return false;
@@ -190,12 +191,12 @@ struct ClusterDecode {
     }
     return nan;
   }
-  // Adds up all groups of the piece; all warps share this out. Values come where keys were, each lane's for itself, and
-  // behind a warp's the states of the eight rows that its lanes have.
+  // Merges all splits of the row tile; all warps share the work. Values are loaded to the memory of keys, each lane's
+  // for itself. Behind a warp's values lie the states of the eight rows that its lanes have.
   __device__ bool write_joined() const {
     constexpr int kWarps = S::kThreads / 32, kUnitBytes = 32 * sizeof(float4) + 8 * sizeof(float2),
                   kRoom = S::kWeightsAt / kWarps / kUnitBytes,
-                  kTogether = kRoom < 32 ? kRoom / 4 * 4 : 32;  // groups that are loaded before the first is added
+                  kTogether = kRoom < 32 ? kRoom / 4 * 4 : 32;  // splits loaded before the first is merged
     float4* const values = b.template at<float4>(b.warp_n * kTogether * kUnitBytes);
     float2* const states = reinterpret_cast<float2*>(values + kTogether * 32);
     bool nan = false;
@@ -207,7 +208,7 @@ struct ClusterDecode {
 #pragma unroll 1
       for (int base = 0; base < groups; base += kTogether) {
         const int here = min(kTogether, groups - base);
-        __syncwarp();  // those before have been added up
+        __syncwarp();  // the previous ones have been merged
 #pragma unroll 4
         for (int n = 0; n < here; ++n)
           copy16(shared_address(values + n * 32 + b.lane), slot_values(base + n, chain, g), true);
@@ -235,7 +236,7 @@ struct ClusterDecode {
   }
   __device__ void redo(int row) const {
     using T = typename S::T;
-    static_assert(S::kColumns <= 128);  // a thread writes one at most
+    static_assert(S::kColumns <= 128);  // a thread writes at most one
     const AttentionParams& p = b.p;
     const int token = b.axis.span.q_off + b.token_of(row), head = b.head_of(row), first = b.rank * S::kColumns,
               thread = static_cast<int>(threadIdx.x), d = first + thread;
@@ -252,7 +253,8 @@ template <class S>
 __device__ inline void cluster_decode_block(const ClusterDecodeCall& call, char* shared) {
   const AttentionParams& p = call.p;
   const TilePlace at = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), p.heads / p.kv_heads);
-  if (at.request < 0) return pdl_wait();  // the whole cluster has no rows; nobody may begin before it ends
+  // the whole cluster has no rows; a kernel may not end before the preceding one
+  if (at.request < 0) return pdl_wait();
   const StrictPlace<S> place{call, at};
   if (!place.has_groups()) return pdl_wait();
   ClusterDecode<S> cluster{call, {{{place.block(shared)}}}, place.piece, at.request, place.rounds(), place.groups};
@@ -265,7 +267,8 @@ __device__ inline void cluster_decode_block(const ClusterDecodeCall& call, char*
     pdl_wait();
   }
   __syncwarp();
-  if constexpr (S::kCopiesWeights) cluster_arrive_relaxed();  // others' copies have come here: their memory may go
+  // other CTAs' copies have arrived here: those CTAs may exit
+  if constexpr (S::kCopiesWeights) cluster_arrive_relaxed();
   bool nan = false;
   if (place.groups == 1) {
     nan = cluster.write_own(own, any_key);
@@ -293,10 +296,10 @@ void launch_cluster_decode(const ClusterDecodeCall& call, int64_t tiles, const S
              {.cluster = S::kBlocks});
 }
 
-// Stages and rounds that shared memory has room for.
+// Stages and rounds that fit the shared memory.
 template <class T, int kRows, int kDim, int kBlocks>
 constexpr auto stream_shape() {
-  constexpr int kStages = kDim == 64 ? 2 : 1;  // of as many bytes as heads of 128 or more have one
+  constexpr int kStages = kDim == 64 ? 2 : 1;  // as many bytes as one stage of heads of 128 or more
   if constexpr (kRows == 8) {
     constexpr int kDepth = kBlocks == 4 ? 2 : 4, kKeyStages = kDim == 64 ? 5 : kBlocks == 8 ? 2 : 3;
     return ClusterDecodeTraits < T, kRows, kDim, kBlocks, kKeyStages, kDim == 64 ? 5 : 3, kDepth > {};

@@ -1,6 +1,7 @@
-// A block of a cluster that attends in strict mode, of up to 16 rows. It makes the bits of strict_cluster_block.cuh
-// by warps that do not wait for one another: some find scores, a round ahead of what they make weights of, one for each
-// eight rows follows the largest scores and adds up weights, two bring keys and values, some add values up.
+// CTA of a batch-invariant cluster for up to 16 rows, warp-specialised. It makes the bits of strict_cluster_block.cuh
+// with warps that do not wait for one another. Score warps work a round ahead of the weights that they make. One
+// follower warp for each eight rows follows the largest scores and adds up weights. Two warps load K and V; value warps
+// accumulate V.
 #pragma once
 #include "headrace/ops/cuda/attention/common/conditional_rescaling.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_load.cuh"
@@ -15,9 +16,9 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   using Rounds = typename ClusterDecodeMemory<S>::Rounds;
   using Ways = typename ClusterDecodeMemory<S>::Ways;
 
-  // --- Warps that find scores, sixteen keys of a tile each.
+  // --- Score warps: sixteen keys of a tile each.
 
-  // Of row lane / 4, and where there are sixteen rows, the one eight further on.
+  // Queries of row lane / 4 and, if there are 16 rows, of the one eight further on.
   using Queries = uint32_t[S::kDim / 16][2][S::kRowGroups];
   using Scores = float[2][2 * S::kRowGroups];  // of keys lane % 4 * 2 and the next, and those eight further on
   __device__ void read_queries(Queries& q) const {
@@ -33,7 +34,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     }
   }
   __device__ void find_scores(const StrictRound& round, const Queries& q, int stage, Scores& s) const {
-    constexpr int kLow = S::kRowGroups - 1;  // where the lower half of sixteen rows lies; of eight, it is zeros
+    constexpr int kLow = S::kRowGroups - 1;  // index of the lower eight rows; if there are only eight, they are zeros
     const int r = this->warp_n * 16 + (this->lane & 7) + (this->lane >> 4) * 8;
     const uint32_t from = this->keys_at(stage) + this->template place<S::kKeys, S::kDim>(r, this->lane >> 3 & 1);
     float sums[2][4] = {};
@@ -51,8 +52,8 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     if (this->p.cap > 0) cap_scores(this->p, reinterpret_cast<float(&)[S::kRowGroups][4]>(s));
     this->hide(round.begin + this->rank, this->warp_n * 16, s);
   }
-  // Tells all blocks the largest scores of this warp's keys, four rows a message. Blocks without a tile do so, too: who
-  // has heard from all warps knows what they have done before.
+  // Sends the largest scores of this warp's keys to all CTAs, four rows per message. CTAs without a tile send too: a
+  // CTA that has received from all warps knows what they have completed.
   __device__ void send_largest(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
     float top[S::kRowGroups], four[4];
 #pragma unroll
@@ -64,8 +65,8 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
         top[g] = fmaxf(top[g], __shfl_xor_sync(0xffffffffu, top[g], 2));
       }
     }
-    constexpr int kSends = ClusterDecodeMemory<S>::kLargestSends;  // to a block
-    const int first = this->lane % kSends * 4;                     // of four rows
+    constexpr int kSends = ClusterDecodeMemory<S>::kLargestSends;  // messages per CTA
+    const int first = this->lane % kSends * 4;                     // the first of four rows
     const float mine = this->lane % 2 == 0 ? top[0] : top[S::kRowGroups - 1];
 #pragma unroll
     for (int i = 0; i < 4; ++i) four[i] = __shfl_sync(0xffffffffu, mine, (first + i) % 8 * 4 + (first + i) / 8);
@@ -73,7 +74,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     send(shared_address(this->largest_of(number, this->rank, this->warp_n) + first) + ways.largest,
          this->largest_full(number) + ways.largest, make_float4(four[0], four[1], four[2], four[3]));
   }
-  // Scores to weights; tells all blocks what products take of them, of rows that are there.
+  // Turns scores into weights and sends them, packed for the MMAs, to all CTAs, for valid rows only.
   using Packed = typename ClusterDecodeMemory<S>::Packed;
   __device__ void send_weights(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
     barrier_wait(this->followed(number), number / S::kRing & 1);
@@ -100,7 +101,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     barrier_arrive(this->exact_full(number));
     if constexpr (S::kCopiesWeights) barrier_arrive(this->weights_full(number));
   }
-  // To all blocks, two lanes' together.
+  // Sends to all CTAs, two lanes' weights in one message.
   __device__ void send_pairs(uint2* here, int number, const Ways& ways, const uint2& mine) const {
     const uint2 next = make_uint2(__shfl_xor_sync(0xffffffffu, mine.x, 1), __shfl_xor_sync(0xffffffffu, mine.y, 1));
     const bool odd = this->lane % 2 != 0;
@@ -110,15 +111,15 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
 #pragma unroll
     for (int i = 0; i < S::kBlocks / 2; ++i) send(to + ways.weights[i], full + ways.weights[i], both);
   }
-  // To the other blocks, from where this block has them: with messages of each lane the cluster would wait for these.
+  // Copies to the other CTAs from where this CTA has them: the cluster would wait for messages of each lane.
   __device__ void copy_weights(const Packed* here, int number) const {
-    fence_for_wgmma();  // for the copy engine
+    fence_for_wgmma();  // before the bulk copy reads them
     __syncwarp();
     if (this->lane >= S::kBlocks || this->lane == this->rank) return;
     const uint32_t from = shared_address(here - this->lane);
     copy_to_block(address_in(from, this->lane), from, step_bytes(), address_in(this->weights_full(number), this->lane));
   }
-  // What is sent of sixteen keys, and of a round.
+  // Bytes that are sent for 16 keys, and for a round.
   __device__ unsigned step_bytes() const {
     return static_cast<unsigned>(min(this->valid_rows(), 8) * 4 * S::kRowGroups * 8);
   }
@@ -127,9 +128,9 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     return static_cast<unsigned>(tiles * S::kSteps) * step_bytes();
   }
 
-  // Finds scores kAhead rounds ahead of what it makes weights of, so that largest scores have time to travel. They are
-  // told before these weights are made, where the places of weights suffice: all that is told of a round waits until
-  // the values of kDepth rounds before have been added up, since its weights take their place.
+  // Computes scores kAhead rounds ahead of the weights, so that largest scores have time to travel. It sends them
+  // before it makes these weights, if there are enough weight buffers (kTellsFirst). All messages of a round wait until
+  // the values of kDepth rounds before have been accumulated, because the round's weights take their place.
   __device__ void run_scores(const Rounds& rounds, const StrictRound& first, const Queries& q) const {
     constexpr int kAhead = 1;
     constexpr bool kTellsFirst = S::kDepth > kAhead + 1;
@@ -171,7 +172,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     }
   }
 
-  // --- Warps that follow the largest scores and add up weights, of eight rows each. A lane does so for one row.
+  // --- Follower warps: follow the largest scores and add up weights, of eight rows each; a lane does so for one row.
 
   __device__ int row_group() const { return this->warp_n - S::kFollower; }
   __device__ int followed_row() const { return row_group() * 8 + this->lane / 4; }
@@ -194,7 +195,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       top[t] = fmaxf(top[t], __shfl_xor_sync(0xffffffffu, top[t], 2));
       all = fmaxf(all, top[t]);
     }
-    // Where the largest of all stays, each does: what is less rounds to what is not more.
+    // If the largest of all leaves the maximum, each does: a smaller score rounds to no larger a value.
     float base = __fmul_rn(largest, this->to_log2);
     const bool stays =
         largest != -INFINITY && !(__fmul_rn(__fadd_rn(fmaxf(largest, all), -largest), this->to_log2) > kSlack);
@@ -215,7 +216,8 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     if (round.ends_group()) largest = -INFINITY;
     barrier_arrive(this->followed(number));
   }
-  // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
+  // Adds up the weights of this CTA's tile and sends the sums to all CTAs. A lane adds those that one lane of fmha.cuh
+  // adds.
   __device__ void send_sums(const StrictRound& round, int number, const Ways& ways) const {
     barrier_wait(this->exact_full(number), number >> 1 & 1);
     if (!this->has_tile(round)) return;
@@ -226,7 +228,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       added = {__fadd_rn(added.x, w.x), __fadd_rn(added.y, w.y)};
     }
     const float sum = __fadd_rn(added.x, added.y);
-    float four[4];  // of the row
+    float four[4];  // of the row's four lanes
 #pragma unroll
     for (int i = 0; i < 4; ++i) four[i] = __shfl_sync(0xffffffffu, sum, (this->lane & ~3) + i);
     const uint32_t to = shared_address(this->added_to(number, this->rank, row_group()) - this->lane % 4),
@@ -249,7 +251,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       sum = fmaf(sum, keep, *this->added_to(number, t, row_group()));
     }
   }
-  // Calls put(round, state) of its row at the end of each group.
+  // Calls put(round, state) for its row at the end of each split.
   template <class Put>
   __device__ void run_follower(const Rounds& rounds, StrictRound now, const Put& put) const {
     float largest = -INFINITY, sum = 0;
@@ -272,13 +274,13 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     }
   }
 
-  // --- Warps that add up values: of sixteen columns and eight rows each chain, transposed. A lane has columns lane / 4
-  // and that eight further on of rows lane % 4 * 2 and the next.
+  // --- Value warps: 16 columns and eight rows per chain of MMAs, transposed. A lane has columns lane / 4 and the one
+  // eight further on, of rows lane % 4 * 2 and the next.
 
   using Values = float[S::kWarpChains][S::kRowGroups][4];
   __device__ int value_warp() const { return this->warp_n - S::kFirstValueWarp; }
   __device__ int chain_of(int m) const { return value_warp() + S::kValueWarps * m; }
-  // What the products of this warp's chains with 32 keys of a round take.
+  // Operands of this warp's chains of MMAs for 32 keys of a round.
   struct Operands {
     typename ClusterDecodeMemory<S>::Packed w[2];
     uint32_t v[S::kWarpChains][2][4];
@@ -290,7 +292,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       }
     }
   };
-  // Pair `pair` from where `weights` and `values` point.
+  // Loads pair `pair`, counted from where `weights` and `values` point.
   __device__ static void load_operands(Operands& x, const typename ClusterDecodeMemory<S>::Packed* weights,
                                        const uint32_t (&values)[S::kWarpChains], int pair) {
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
@@ -312,10 +314,10 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       for (int j = 0; j < S::kWarpChains * 4; ++j) value[j / 4][g][j % 4] *= keep[j % 2];
     }
   }
-  // Operands are loaded ahead, behind the last of a round as well: whatever lies there is not used. Where weights of
-  // the next round may come just there, they are the round's first again.
+  // Operands are loaded ahead, even behind the end of a round, where they are not used. Where weights of the next round
+  // may be written just there, the round's first are loaded again instead.
   __device__ void add_values(const StrictRound& round, int number, int stage, Values& value) const {
-    constexpr int kPairs = S::kSteps / 2, kAhead = S::kPairsAhead;  // pairs, of a tile
+    constexpr int kPairs = S::kSteps / 2, kAhead = S::kPairsAhead;  // pairs per tile
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
     static_assert(kPairs % kAhead == 0 && S::kWeightsAt + kAhead * 32 * kKeyBytes <= S::kSharedBytes);
     unsigned scaled[S::kRowGroups];
@@ -357,7 +359,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       for (int m = 0; m < S::kWarpChains; ++m) from[m] += S::kKeys * kKeyBytes;
     }
   }
-  // Calls put(round, values) at the end of each group; the values then begin anew.
+  // Calls put(round, values) at the end of each split, then clears the values.
   template <class Put>
   __device__ void run_values(const Rounds& rounds, StrictRound now, const Put& put) const {
     Values value{};

@@ -1,4 +1,4 @@
-// The warps of a streaming strict cluster's block that bring keys and values.
+// K and V load warps of a cluster decode CTA.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_traits.cuh"
@@ -7,24 +7,24 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Boxes of one page's slots each, a lane a box.
+// TMA boxes of one page's slots each, one box per lane.
 template <class S>
 struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
   using T = typename S::T;
   using Octet = typename StrictKeys<S>::Octet;
   using Rounds = typename ClusterDecodeMemory<S>::Rounds;
 
-  // Keys or values of up to kTiles tiles, from list entry `begin` on.
+  // K or V of up to kTiles tiles, from list entry `begin` on.
   template <int kTiles_, int kColumns_>
   struct Side {
     static constexpr int kTiles = kTiles_, kColumns = kColumns_, kHeld = (kTiles * S::kOctets + 31) / 32;
     const CUtensorMap& map;
     const PagedSide &stored, &fresh;
-    int dim, column;  // of all columns, the first to bring
+    int dim, column;  // of the whole head; the first to load
     int page[kHeld];  // of this lane's boxes: lane, lane + 32 ...
   };
   __device__ int box_shift() const { return min(this->p.page_shift, S::kKeys == 128 ? 7 : 6); }
-  __device__ Octet box(int begin, int i) const {  // its first keys
+  __device__ Octet box(int begin, int i) const {  // the box's first keys
     const int in_tile = (S::kKeys == 128 ? 7 : 6) - box_shift();
     return this->octet(begin + (i >> in_tile), (i & ((1 << in_tile) - 1)) << box_shift());
   }
@@ -37,7 +37,7 @@ struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
       side.page[h] = i < boxes_of(tiles) ? this->page_of(box(begin, i)) : 0;
     }
   }
-  // Every lane arrives at `full` when its copies have, and the copy engine with its own.
+  // Every lane arrives at `full` when its copies have, and TMA with its own.
   template <class Of>
   __device__ void load(const Of& side, int begin, int tiles, uint32_t to, uint32_t full) const {
     constexpr int kRows = Of::kTiles * S::kKeys, kColumns = Of::kColumns < 64 ? Of::kColumns : 64;
@@ -70,7 +70,7 @@ struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
     }
     arrive_behind_copies(full);
   }
-  // A box key by key: some are not seen, or lie elsewhere. Four lanes bring a key.
+  // Loads a box key by key, because some are not seen or lie elsewhere. Four lanes load a key.
   template <class Of>
   __device__ void load_keys(const Of& side, int begin, int i, int page, uint32_t to) const {
     const int rows = 1 << box_shift();
@@ -86,13 +86,13 @@ struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
                             side.column + c * 8, side.dim, side.stored.data);
     }
   }
-  // Whether the list's tiles before `end` hold nothing but keys that were cached before the step.
+  // Returns true if the list's tiles before `end` hold only keys that were cached before the step.
   __device__ bool cached_before(int end) const {
     return !this->p.encoder && this->tiles.holds_cached(end - 1) &&
            (this->tiles.tile(end - 1) + 1) * S::kKeys <= this->axis.ctx;
   }
-  // Keys are the block's own tile of each round, values those of all tiles. Rounds of cached keys do not wait for the
-  // kernel ahead (DeviceMetadata).
+  // Loads K, the CTA's own tile of each round, or V, all tiles. Rounds of cached keys do not wait for the preceding
+  // kernel (DeviceMetadata).
   template <class Of, int kStages>
   __device__ void run_loads(const Rounds& rounds, StrictRound now, Of side, int first_full, int stages_at) const {
     constexpr int kBytes = Of::kTiles * S::kKeys * Of::kColumns * 2;

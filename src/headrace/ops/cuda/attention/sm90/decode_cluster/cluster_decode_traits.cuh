@@ -1,4 +1,4 @@
-// Sizes of what a block of a streaming strict cluster works with, and what lies where in its shared memory.
+// Sizes and shared-memory layout of a cluster decode CTA.
 #pragma once
 #include <type_traits>
 
@@ -8,8 +8,8 @@
 
 namespace headrace::cuda {
 
-// A stage of keys is a tile; one of values the block's columns of a round, which are as many bytes. Weights of kDepth
-// rounds find room. Rows lie in groups of eight, of which two are one product of scores.
+// A stage of K is a tile; one of V is the CTA's columns of a round, which are as many bytes. Weights of kDepth rounds
+// are buffered. Rows lie in groups of eight; two groups share an MMA of scores.
 template <class T_, int kRows_, int kDim_, int kBlocks_, int kKeyStages_, int kValueStages_, int kDepth_>
 struct ClusterDecodeTraits {
   using T = T_;
@@ -19,20 +19,20 @@ struct ClusterDecodeTraits {
   static constexpr int kRows = kRows_, kRowGroups = kRows / 8;
   static constexpr int kGroupTiles = kSm90GroupKeys / kKeys;
   static constexpr int kSteps = kKeys / 16, kOctets = kKeys / 8;            // of a tile
-  static constexpr int kColumns = kDim / kBlocks, kChains = kColumns / 16;  // sixteen columns are one product
+  static constexpr int kColumns = kDim / kBlocks, kChains = kColumns / 16;  // 16 columns are one MMA
   static constexpr int kScoreWarps = kSteps, kMostValueWarps = kScoreWarps == 8 ? 2 : 4;
   static constexpr int kValueWarps = kChains < kMostValueWarps ? kChains : kMostValueWarps,
                        kWarpChains = kChains / kValueWarps;
   static constexpr int kFirstValueWarp = kScoreWarps, kKeyLoader = kFirstValueWarp + kValueWarps,
                        kValueLoader = kKeyLoader + 1, kFollower = kKeyLoader + 2,  // one for each eight rows
       kThreads = (kFollower + kRowGroups) * 32;
-  // Rounds of what is told about largest scores, and about sums, which are added up two rounds later.
+  // Rounds that are buffered of largest scores, and of sums, which are added up two rounds later.
   static constexpr int kRing = 4, kSumsRing = 8;
-  static constexpr bool kCopiesWeights = kRowGroups > 1;  // to other blocks, by the copy engine
+  static constexpr bool kCopiesWeights = kRowGroups > 1;  // to other CTAs, by bulk copy
   static constexpr int kKeyBytes = kKeys * kDim * 2, kValueBytes = kBlocks * kKeys * kColumns * 2;
   static constexpr int kValuesAt = kKeyStages * kKeyBytes, kWeightsAt = kValuesAt + kValueStages * kValueBytes;
-  // Products load their operands so many pairs of sixteen keys ahead. With room behind a round's last weights, where
-  // nobody writes, they may do so there as well: faster by what was measured for this shape, and slower for others.
+  // MMA operands are loaded this many pairs of 16 keys ahead. With room behind a round's last weights, where nothing is
+  // written, they may be loaded past its end too. That measured faster for this shape and slower for others.
   static constexpr int kPairsAhead = 2;
   static constexpr bool kRoomBehind = kDim == 128 && kBlocks == 2;
   static constexpr int kWeightsBytes = (kBlocks * kSteps + (kRoomBehind ? 2 * kPairsAhead : 0)) * kRowGroups * 256;
@@ -43,7 +43,7 @@ struct ClusterDecodeTraits {
   static constexpr int kBaseAt = kKeepAt + kRing * kKeepBytes, kEndedAt = kBaseAt + kRing * kRows * 4,
                        kScaledAt = kEndedAt + kRing * kRows * 4, kStatesAt = kScaledAt + kRing * kRowGroups * 4;
   static constexpr int kExactAt = kStatesAt + kRows * 8, kExactBytes = kOctets * kRowGroups * 256;
-  // Barriers: how many there are before those of each kind.
+  // Barriers: the index of the first of each kind.
   static constexpr int kLargestFull = 0, kAddedFull = kRing, kFollowed = kAddedFull + kSumsRing,
                        kWeightsFull = kFollowed + kRing, kValuesAdded = kWeightsFull + kDepth,
                        kExactFull = kValuesAdded + kDepth, kKeysFull = kExactFull + 2,
@@ -60,7 +60,7 @@ template <class S>
 struct ClusterDecodeMemory : StrictKeys<S> {
   using Rounds = StrictRounds<S::kBlocks, S::kGroupTiles>;
 
-  // What lies in shared memory. Rounds are numbered; four of them, two or kDepth find room.
+  // Accessors of shared memory. Rounds are numbered; the last kRing, kSumsRing, kDepth or two of them are buffered.
   template <class X>
   __device__ X* at(int place) const {
     return reinterpret_cast<X*>(this->shared + place);
@@ -69,7 +69,7 @@ struct ClusterDecodeMemory : StrictKeys<S> {
   __device__ uint32_t values_at(int stage) const {
     return shared_address(this->shared) + S::kValuesAt + stage * S::kValueBytes;
   }
-  // The largest scores of 16 keys of a tile, which one warp has found: row by row.
+  // Largest scores of 16 keys of a tile, from one warp, row by row.
   __device__ float* largest_of(int number, int tile, int warp) const {
     return at<float>(S::kLargestAt + number % S::kRing * S::kLargestBytes) + (tile * S::kScoreWarps + warp) * S::kRows;
   }
@@ -80,8 +80,8 @@ struct ClusterDecodeMemory : StrictKeys<S> {
   __device__ float& keep_of(int number, int tile, int of_row) const {
     return at<float>(S::kKeepAt + number % S::kRing * S::kKeepBytes)[tile * S::kRows + of_row];
   }
-  // What exponents of this block's tile are less; the largest score at a round's end, and the tiles before whose values
-  // the sums are multiplied.
+  // Values per round: the base that exponents of this CTA's tile subtract; the largest score at the round's end; and
+  // the tiles before whose values the sums are rescaled.
   __device__ float& base_of(int number, int of_row) const {
     return at<float>(S::kBaseAt)[number % S::kRing * S::kRows + of_row];
   }
@@ -95,7 +95,7 @@ struct ClusterDecodeMemory : StrictKeys<S> {
   __device__ float2* exact_weights(int number, int octet, int group) const {
     return at<float2>(S::kExactAt + (number & 1) * S::kExactBytes) + (octet * S::kRowGroups + group) * 32 + this->lane;
   }
-  // What the product with 16 keys of a round takes: of each row group two words.
+  // Weights of 16 keys of a round as an MMA operand: two words for each row group.
   using Packed = std::conditional_t<S::kRowGroups == 1, uint2, uint4>;
   __device__ Packed* weights_of(int number, int step) const {
     return at<Packed>(S::kWeightsAt + number % S::kDepth * S::kWeightsBytes) + step * 32 + this->lane;
@@ -108,10 +108,10 @@ struct ClusterDecodeMemory : StrictKeys<S> {
   __device__ uint32_t values_added(int number) const { return barrier(S::kValuesAdded + number % S::kDepth); }
   __device__ uint32_t exact_full(int number) const { return barrier(S::kExactFull + (number & 1)); }
 
-  // Every lane of a warp arrives: the race checker follows such barriers alone, and it costs nothing. Called by one
-  // thread, unrolled: by the lanes of a warp this takes 1.5 us longer, and in a loop 0.8.
+  // Every lane of a warp arrives: the race checker follows only such barriers, and it costs nothing. One thread calls
+  // it, unrolled: by the lanes of a warp this takes 1.5 us longer, and in a loop 0.8.
   __device__ void init_barriers() const {
-    constexpr int kSent = 1, kCopies = 33;  // who expects bytes; lanes of a warp, and once for the copy engine
+    constexpr int kSent = 1, kCopies = 33;  // the thread that expects bytes; the lanes of a warp, and once TMA
     const auto init = [&](int from, int to, int arrivals) {
       for (int i = from; i < to; ++i) barrier_init(barrier(i), arrivals);
     };
@@ -126,12 +126,12 @@ struct ClusterDecodeMemory : StrictKeys<S> {
     init(S::kValuesEmpty, S::kBarriers, S::kValueWarps * 32);
     fence_barrier_init();
   }
-  // How far another block's shared memory lies from this one's, as addresses of a cluster go.
+  // Returns how far another CTA's shared memory lies from this one's, in the cluster's address space.
   __device__ uint32_t way_to(unsigned block) const {
     return address_in(shared_address(this->shared), block) - shared_address(this->shared);
   }
-  // Of sixteen bytes each: four rows of what one warp has found, to the block of this lane; or a quad's sums, to every
-  // fourth block from lane % 4 on.
+  // Offsets to the receivers of messages of 16 bytes. Largest scores: four rows of one warp, to the CTA of this lane.
+  // Sums: those of a quad, to every fourth CTA from lane % 4 on.
   static constexpr int kLargestSends = S::kRows / 4;
   static_assert(kLargestSends * S::kBlocks <= 32);
   struct Ways {
@@ -146,8 +146,8 @@ struct ClusterDecodeMemory : StrictKeys<S> {
     for (int i = 0; i < S::kBlocks; i += 4) x.sums[i / 4] = way_to(min(i + this->lane % 4, S::kBlocks - 1));
     return x;
   }
-  // Where chunk `c` of row `r` lies, of kRows rows of kColumns columns: as the copy engine places boxes of up to 64
-  // columns, so that readers of eight rows meet in no bank.
+  // Returns the offset of chunk `c` of row `r`, of kRows rows of kColumns columns. It is that of swizzled TMA boxes of
+  // up to 64 columns, so that reads of eight rows have no bank conflicts.
   template <int kRows, int kColumns>
   __device__ static uint32_t place(int r, int c) {
     if constexpr (kColumns >= 64) return static_cast<uint32_t>((c / 8 * kRows + r) * 128 + ((c ^ r) & 7) * 16);

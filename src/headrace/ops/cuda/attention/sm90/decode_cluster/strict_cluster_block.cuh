@@ -1,8 +1,7 @@
-// A block of a cluster that attends in strict mode: the cluster's blocks find the scores of a round of tiles of keys, a
-// tile each, tell one another their largest ones, then their weights, and add up the values of all tiles, each of its
-// own columns. Every result is made by the steps of the Hopper kernel's strict mode (attention_sm90_softmax.cuh) in
-// their order: products of the same 16 neighbours one after the other, which have one set of bits whichever
-// instruction makes them, and sums of weights by the same four lanes.
+// CTA of a batch-invariant cluster. In a round of KV tiles each CTA computes the scores of one tile. The CTAs exchange
+// their largest scores, then their weights, and each accumulates the values of all tiles for its own V columns. Every
+// result has the steps and order of fmha.cuh in batch-invariant mode (fmha_softmax.cuh). MMAs over the same 16 keys run
+// one after the other, with the same bits for any MMA instruction. The same four lanes add up weights.
 #pragma once
 #include "headrace/ops/cuda/arch/cluster.cuh"
 #include "headrace/ops/cuda/attention/common/conditional_rescaling.cuh"
@@ -11,32 +10,32 @@
 
 namespace headrace::cuda {
 
-// A warp for 16 keys of a tile. One stage: a tile of keys, and the block's columns of the values of a round, which are
-// as many bytes.
+// One warp per 16 keys of a tile. One stage: a tile of keys, and the CTA's V columns of a round, which are as many
+// bytes.
 template <class T, int kDim, int kBlocks_>
 struct StrictClusterShape
     : MmaShape<T, PoolElements::kFloats, kDim, 1, tile_keys(kDim, 1) / 16, 1, tile_keys(kDim, 1), 1> {
   using Base = MmaShape<T, PoolElements::kFloats, kDim, 1, tile_keys(kDim, 1) / 16, 1, tile_keys(kDim, 1), 1>;
   static constexpr int kBlocks = kBlocks_, kGroupTiles = kSm90GroupKeys / Base::kKeys, kWarps = Base::kWarpsN;
-  static constexpr int kColumns = kDim / kBlocks, kChains = kColumns / 8;  // of a block; eight columns are one product
+  static constexpr int kColumns = kDim / kBlocks, kChains = kColumns / 8;  // of a CTA; eight columns are one MMA
   static constexpr int kWarpChains = (kChains + kWarps - 1) / kWarps;
   static constexpr int kRoundKeys = kBlocks * Base::kKeys, kSteps = Base::kKeys / 16;
   static constexpr int kOctets = Base::kKeys / 8;                                                     // of a tile
   static constexpr int kPages = (kBlocks * kOctets * kChains + Base::kThreads - 1) / Base::kThreads;  // of a thread
-  // In shared memory, behind the stage. Rounds take turns with two places for what blocks tell one another.
+  // Shared memory behind the stage. Messages between CTAs are double-buffered by round.
   static constexpr int kWeightsAt = Base::kPipeBytes, kWeightsBytes = kBlocks * kSteps * 512;
   static constexpr int kAddedAt = kWeightsAt + 2 * kWeightsBytes, kAddedBytes = kBlocks * 256;
   static constexpr int kLargestAt = kAddedAt + 2 * kAddedBytes, kLargestBytes = kBlocks * 64;
   static constexpr int kExactAt = kLargestAt + 2 * kLargestBytes, kWarpLargestAt = kExactAt + kOctets * 512,
                        kKeepAt = kWarpLargestAt + kWarps * 64;
   static constexpr int kBarriersAt = kKeepAt + kBlocks * 64, kSharedBytes = kBarriersAt + 6 * 8;
-  static constexpr int kResident = kSharedBytes <= 113 * 1024 ? 2 : 1;  // blocks of a multiprocessor
+  static constexpr int kResident = kSharedBytes <= 113 * 1024 ? 2 : 1;  // CTAs per SM
   static_assert(Base::kRows == kStrictClusterRows && Base::kWarpKeys == 16 && kGroupTiles % kBlocks == 0);
   static_assert(kSharedBytes >= int(sizeof(RowScratch)) && kSharedBytes <= 227 * 1024);
 };
 
-// What a thread carries from tile to tile of a group: the largest score of row lane % 16; sums of the two rows that its
-// products give it, and their values, eight columns for each of its chains of products.
+// State of a thread within a split: the running maximum of row lane % 16, and the sums and values of the two rows of
+// its MMA results. Values are eight columns for each of its chains of MMAs.
 template <class S>
 struct StrictState {
   float value[S::kWarpChains][4] = {}, largest = -INFINITY, sum[2] = {};
@@ -57,7 +56,7 @@ struct StrictBlock : StrictKeys<S> {
   __device__ float& warp_largest(int warp, int row) const {
     return floats_at(S::kWarpLargestAt)[warp * S::kRows + row];
   }
-  // All warps find these alike, and write them before they read them.
+  // All warps compute the same factors, and write them before they read them.
   __device__ float& keep_of(int tile, int row) const { return floats_at(S::kKeepAt)[tile * S::kRows + row]; }
   __device__ float4* exact_weights(int octet) const {
     return reinterpret_cast<float4*>(this->shared + S::kExactAt) + octet * 32 + this->lane;
@@ -66,18 +65,18 @@ struct StrictBlock : StrictKeys<S> {
     return reinterpret_cast<float2*>(this->shared + S::kAddedAt + (number & 1) * S::kAddedBytes) + tile * 32 +
            this->lane;
   }
-  // What the product with 16 keys of a round takes: of the upper eight rows, then of the lower.
+  // Weights of 16 keys of a round as an MMA operand: of the upper eight rows, then of the lower.
   __device__ uint4* weights_of(int number, int step) const {
     return reinterpret_cast<uint4*>(this->shared + S::kWeightsAt + (number & 1) * S::kWeightsBytes) + step * 32 +
            this->lane;
   }
-  // Barriers at which the other blocks' largest scores, sums of weights and weights of round `number` arrive.
+  // Barriers at which the other CTAs' largest scores, sums of weights and weights of round `number` arrive.
   __device__ uint32_t largest_full(int number) const {
     return shared_address(this->shared + S::kBarriersAt) + (number & 1) * 8;
   }
   __device__ uint32_t added_full(int number) const { return largest_full(number) + 16; }
   __device__ uint32_t weights_full(int number) const { return largest_full(number) + 32; }
-  // One thread's: lets the barriers of a round wait for what will be sent.
+  // Sets the bytes that a round's barriers wait for. One thread calls it.
   __device__ void expect(const StrictRound& round, int number) const {
     barrier_expect(largest_full(number), S::kLargestBytes);
     const int lanes = min(this->valid_rows(), 8) * 4, each = this->valid_rows() > 8 ? 16 : 8;
@@ -85,7 +84,7 @@ struct StrictBlock : StrictKeys<S> {
     barrier_expect(added_full(number), round.count() * 256);
   }
 
-  // The keys of this block's tile that belong to this warp.
+  // Returns the keys of this CTA's tile that belong to this warp.
   __device__ Octet key_octet(const StrictRound& round, int o) const {
     return this->octet(round.begin + this->rank, this->warp_n * 16 + o * 8);
   }
@@ -117,12 +116,12 @@ struct StrictBlock : StrictKeys<S> {
         this->copy_or_clear(place(o, c), key, c * 8, p.head_dim, p.k.data);
     }
   }
-  // Where chunk `c` of key `j` of octet `o` lies: chunks are apart, so that eight keys are 128 bytes, whose order keeps
-  // neither writers nor readers waiting for one bank.
+  // Returns the offset of chunk `c` of key `j` of octet `o`. Eight keys of a chunk are 128 bytes, in an order without
+  // bank conflicts for writers and readers.
   __device__ static uint32_t value_place(int c, int o, int j) {
     return static_cast<uint32_t>((c * S::kRoundKeys + o * 8 + (j ^ ((o * S::kChains + c) & 7))) * 16);
   }
-  // This block's columns of the values of all tiles: a thread takes one chunk of some octets.
+  // This CTA's V columns of all tiles: a thread copies one chunk of some octets.
   __device__ int value_octet(int i) const { return (static_cast<int>(threadIdx.x) + i * S::kThreads) / S::kChains; }
   __device__ Octet value_octet(const StrictRound& round, int o) const {
     return this->octet(round.begin + o / S::kOctets, o % S::kOctets * 8);
@@ -157,7 +156,7 @@ struct StrictBlock : StrictKeys<S> {
     }
   }
 
-  // Scores of this warp's keys of the block's tile, and each row's largest.
+  // Computes the scores of this warp's keys of the CTA's tile, and each row's largest.
   __device__ void find_scores(const StrictRound& round, Scores& s) const {
     if (!this->has_tile(round)) return;
     scores_of<S>(*this, 0, s);
@@ -172,8 +171,8 @@ struct StrictBlock : StrictKeys<S> {
       if (this->lane % 4 == 0) warp_largest(this->warp_n, this->my_row(0, half)) = top;
     }
   }
-  // Tells all blocks the largest scores of this block's tile, a thread for each row and block. Blocks without a tile
-  // send as well: who has heard from all knows that all have added up the values two rounds before.
+  // Sends the largest scores of this CTA's tile to all CTAs, one thread per row and CTA. CTAs without a tile send too.
+  // A CTA that has received from all knows that all have accumulated the values of two rounds before.
   __device__ void send_largest(const StrictRound& round, int number) const {
     static_assert(S::kThreads >= S::kRows * S::kBlocks);
     const int row = static_cast<int>(threadIdx.x) % S::kRows, to = static_cast<int>(threadIdx.x) / S::kRows;
@@ -188,7 +187,7 @@ struct StrictBlock : StrictKeys<S> {
   }
 
   // Follows the largest scores from tile to tile; a lane does so for row lane % 16. `base`: what exponents of this
-  // block's tile are less. Returns a bit for each tile before whose values the sums of earlier ones are multiplied.
+  // CTA's tile subtract. Returns a bit for each tile before whose values the sums are rescaled.
   __device__ unsigned follow(const StrictRound& round, int number, StrictState<S>& state, float (&base)[2]) const {
     const int row = this->lane % S::kRows;
     float top[S::kBlocks], mine = 0;
@@ -207,7 +206,7 @@ struct StrictBlock : StrictKeys<S> {
     for (int half = 0; half < 2; ++half) base[half] = __shfl_sync(0xffffffffu, mine, this->my_row(0, half));
     return __reduce_or_sync(0xffffffffu, scaled) & ((1u << round.count()) - 1);
   }
-  // Scores to weights; tells all blocks what products take of them, of rows that are there.
+  // Turns scores into weights and sends them, packed for the MMAs, to all CTAs, for valid rows only.
   __device__ void send_weights(const StrictRound& round, int number, Scores& s, const float (&base)[2]) const {
     if (!this->has_tile(round)) return;
 #pragma unroll
@@ -232,8 +231,8 @@ struct StrictBlock : StrictKeys<S> {
       }
     }
   }
-  // Adds up the weights of this block's tile, a lane those that one of the Hopper kernel's adds, and tells all blocks.
-  // One warp's work.
+  // Adds up the weights of this CTA's tile and sends the sums to all CTAs. A lane adds those that one lane of fmha.cuh
+  // adds. One warp calls it.
   __device__ void send_sums(const StrictRound& round, int number) const {
     if (!this->has_tile(round)) return;
     float4 added{};
@@ -259,7 +258,7 @@ struct StrictBlock : StrictKeys<S> {
 
   __device__ int chain_of(int m) const { return this->warp_n + S::kWarps * m; }
   __device__ bool has_gemm_sequence() const { return this->warp_n < S::kChains; }
-  // What the products of this warp's chains with 32 keys of a round take.
+  // Operands of this warp's chains of MMAs for 32 keys of a round.
   struct Operands {
     uint4 w[2];
     uint32_t v[S::kWarpChains][4];
@@ -271,7 +270,7 @@ struct StrictBlock : StrictKeys<S> {
     for (int m = 0; m < S::kWarpChains; ++m)
       load_tiles_transposed(x.v[m], from + value_place(chain_of(m), pair * 4 + this->lane / 8, this->lane % 8));
   }
-  // The values of all tiles of a round, in order.
+  // Accumulates the values of all tiles of a round, in order.
   __device__ void add_values(const StrictRound& round, int number, unsigned scaled, StrictState<S>& state) const {
     if (!has_gemm_sequence()) return;
     constexpr int kPairs = S::kSteps / 2;  // of a tile

@@ -1,5 +1,4 @@
-// What the blocks of a cluster that attends in strict mode share out: rounds of tiles of keys, where keys lie and who
-// sees them.
+// Work that the CTAs of a batch-invariant cluster share: rounds of KV tiles, addresses of keys, masks.
 #pragma once
 #include "headrace/ops/cuda/attention/sm80/fmha_block.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_strict_cluster.h"
@@ -7,7 +6,7 @@
 
 namespace headrace::cuda {
 
-// Tiles [begin, end) of the list of tiles, one a block, of a group that ends at `group_end`.
+// List tiles [begin, end), one per CTA, of a KV split that ends at `group_end`.
 struct StrictRound {
   int begin = 0, end = 0, group_end = 0;
   __device__ int count() const { return end - begin; }
@@ -16,36 +15,36 @@ struct StrictRound {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The rounds of one of the `parts` clusters that share out the groups of a row's keys: each `parts`th from `part` on.
-// Where clusters have a `share` of the list of tiles each, that is their only group.
+// Rounds of one of the `parts` clusters that divide the fixed KV splits of a row: every `parts`-th split from `part`
+// on. With even splits a cluster has `share` list tiles, which are its only split.
 template <int kBlocks, int kGroupTiles>
 struct StrictRounds {
   const KeyTiles& tiles;
   int part, parts, share;
-  bool one_run;  // the list of tiles is
+  bool one_run;  // the list of tiles is one run
 
-  // The round that begins at list entry `begin`, which may be the end.
+  // Returns the round that begins at list entry `begin`, which may be the end.
   __device__ StrictRound at(int begin) const {
     const int count = tiles.count;
     if (begin >= count) return {count, count, count};
     const int group_end = min(share > 0 ? begin + share : tiles.group_end(kGroupTiles, begin), count);
     return {begin, min(begin + kBlocks, group_end), group_end};
   }
-  // Where the group begins that is `groups` behind the one of list entry `i`.
+  // Returns the list entry at which the split begins that is `groups` behind the one of entry `i`.
   __device__ int behind(int i, int groups) const {
     if (one_run) return tiles.index_of((tiles.tile(i) / kGroupTiles + groups) * kGroupTiles);
     for (; groups > 0 && i < tiles.count; --groups) i = tiles.group_end(kGroupTiles, i);
     return i;
   }
   __device__ StrictRound first() const { return at(share > 0 ? part * share : part == 0 ? 0 : behind(0, part)); }
-  // Behind an empty round, too, there is an empty one: warps that work ahead of others ask for it.
+  // Returns the next round; after an empty one an empty one, because warps that work ahead request it.
   __device__ StrictRound after(const StrictRound& round) const {
     if (!round.ends_group()) return {round.end, min(round.end + kBlocks, round.group_end), round.group_end};
     return at(share > 0 || round.count() == 0 ? tiles.count : behind(round.begin, parts));
   }
 };
 
-// A block of a cluster, whose `rank` is its place in it.
+// CTA of a cluster; `rank` is its index in the cluster.
 template <class S>
 struct StrictKeys : MmaBlock<S> {
   using T = typename S::T;
@@ -54,7 +53,7 @@ struct StrictKeys : MmaBlock<S> {
   KeyTiles tiles;
   KeyAxis::Row row[2];  // this thread's
   PackedRows packed;
-  float to_log2;  // from scores as they are multiplied to powers of two
+  float to_log2;  // converts scores, as MMAs produce them, to base 2
   int pool_from = 0, pool_to = 0, whole_from = 0, whole_to = 0, seen_from = 0, seen_to = 0;
   bool ranges = false;  // each row sees one range of positions, without gaps
 
@@ -63,8 +62,8 @@ struct StrictKeys : MmaBlock<S> {
   __device__ int head_of(int of) const { return this->kv_head * this->group + packed.head(this->row0 + of); }
   __device__ int valid_rows() const { return min(S::kRows, this->rows - this->row0); }
 
-  // Positions that rows of the block read from the pool lie in [pool_from, pool_to); of those in [whole_from, whole_to)
-  // each is one, in tiles that hold cached keys. All rows see those in [seen_from, seen_to).
+  // Positions that the CTA's rows read from the pool lie in [pool_from, pool_to). In tiles that hold cached keys, every
+  // position of [whole_from, whole_to) is one of them. All rows see those in [seen_from, seen_to).
   __device__ void find_ranges() {
     const bool stored_new = this->p.k_new.data == nullptr && keys.fresh.end > keys.fresh.begin;
     const bool cached = keys.cached.end > keys.cached.begin;
@@ -77,7 +76,7 @@ struct StrictKeys : MmaBlock<S> {
              this->bottom.first_new <= this->axis.ctx;
     if (ranges) seen_from = this->bottom.first, seen_to = this->top.end;
   }
-  // Eight positions that begin at a multiple of eight: they lie in one page. Pages are asked for long before.
+  // Eight positions that begin at a multiple of eight, hence within one page. Page numbers are loaded long before use.
   struct Octet {
     int at;
     bool with_cached, whole;
@@ -89,7 +88,7 @@ struct StrictKeys : MmaBlock<S> {
   }
   __device__ int page_of(const Octet& x) const {
     if (pool_to <= pool_from) return 0;
-    const int near = min(max(x.at, pool_from), pool_to - 1);  // what is not read may have no page
+    const int near = min(max(x.at, pool_from), pool_to - 1);  // positions that are not read may have no page
     return this->p.page_table[this->axis.page_row * this->p.table_stride + (near >> this->p.page_shift)];
   }
   __device__ const T* stored_key(const Octet& x, int page, int j, const PagedSide& pool) const {
@@ -97,7 +96,7 @@ struct StrictKeys : MmaBlock<S> {
     return static_cast<const T*>(pool.data) + page * pool.page_stride + this->kv_head * pool.head_stride +
            slot * pool.slot_stride;
   }
-  // Where key `j` of an octet lies on one side; null: no row of the block sees it.
+  // Returns the address of key `j` of an octet on one side, or null if no row of the CTA sees it.
   __device__ const T* find_key(const Octet& x, int page, int j, const PagedSide& pool, const PagedSide& fresh) const {
     const int at = x.at + j;
     const bool is_new = keys.sees_fresh(at, at + 1, x.with_cached);
@@ -113,8 +112,8 @@ struct StrictKeys : MmaBlock<S> {
     copy16(to, valid ? static_cast<const void*>(key + d) : any, valid);
   }
 
-  // Hides the scores of keys that a row does not see: of keys n * 8 + lane % 4 * 2 + j % 2, of the sixteen from
-  // `within` on of tile `i` of the list, with row `row[j / 2]`.
+  // Masks the scores of keys that a row does not see, for the 16 keys from `within` on of list tile `i`. s[n][j] is of
+  // key n * 8 + lane % 4 * 2 + j % 2 and row `row[j / 2]`.
   template <int kPerOctet>
   __device__ void hide(int i, int within, float (&s)[2][kPerOctet]) const {
     const int tile = tiles.tile(i), first = tile * S::kKeys + within + this->lane % 4 * 2;

@@ -1,5 +1,4 @@
-// Where a cluster that attends in strict mode stands: its rows, the tiles of keys that they see, and which groups of
-// these are its own.
+// Work of a batch-invariant cluster: its rows, the KV tiles that they see, and its fixed KV splits.
 #pragma once
 #include "headrace/ops/cuda/arch/request_tiles.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/strict_cluster_keys.cuh"
@@ -8,7 +7,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What block() and rounds() return refers to this.
+// block() and rounds() return objects that refer to this one.
 template <class S>
 struct StrictPlace {
   const StrictClusterCall& call;
@@ -22,7 +21,8 @@ struct StrictPlace {
   const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
   const BlockKeys keys{p, axis, top, bottom};
   const KeyTiles tiles = keys.tiles(S::kKeys);
-  const int share = call.groups == Groups::kShares && tiles.count > 0 ? share_of(call.parts) : 0;  // of a cluster
+  // list tiles of a cluster
+  const int share = call.groups == Groups::kShares && tiles.count > 0 ? share_of(call.parts) : 0;
   const bool one_run = tiles.count <= tiles.cached_count && tiles.hole_tiles == 0;
   const int groups = count_groups(), parts = min(call.parts, groups);
 
@@ -41,7 +41,7 @@ struct StrictPlace {
     return block;
   }
 
-  // Whole rounds: of fewer keys than clusters could share out, some have none.
+  // Returns a cluster's share, in whole rounds. If there are fewer keys than that, some clusters have none.
   __device__ int share_of(int clusters) const {
     const int all = clusters * S::kBlocks;
     return (tiles.count + all - 1) / all * S::kBlocks;

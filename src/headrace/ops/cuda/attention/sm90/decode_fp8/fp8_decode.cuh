@@ -1,10 +1,10 @@
-// Attention of few rows over a pool of FP8 on Hopper: memory is all that it should wait for. Eight warps of a block
-// take a piece of work, tile of keys after tile. Four find the scores of a quarter of the keys each, and their weights;
-// the other four add up a quarter of the values' elements each, times the weights of all keys, up to two tiles behind
-// them. Codes come by the copy engine, which two more warps ask for them, and are unpacked in registers; keys, and
-// elements of values, are the rows of `mma.sync` and queries, a few, its columns. All are half floats: they hold codes
-// exactly, and an instruction makes two; queries of bfloat16 become such, too, a row times a power of two. Every sum
-// has the Hopper kernel's order, so that strict mode has its bits. Source: Dao et al. 2023, Flash-Decoding.
+// FP8 decode: attention of few rows over an FP8 pool on Hopper, meant to be memory-bound. Eight warps of a CTA process
+// a work tile, KV tile after KV tile. Four compute the scores and weights of a quarter of the keys each. The other four
+// accumulate a quarter of V's columns each over all keys, up to two tiles behind. Two more warps load FP8 tiles by TMA;
+// the consumers dequantise them in registers. Keys, and columns of V, are the M of mma.sync; the few queries are its N.
+// All operands are half floats: they represent FP8 exactly, and one instruction makes two. bfloat16 queries become half
+// floats too, each row times a power of two. Every sum has the order of fmha.cuh, so batch-invariant mode has its bits.
+// Source: Dao et al. 2023, Flash-Decoding.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_load.cuh"

@@ -1,4 +1,4 @@
-// Which keys a tile of attention of few rows over codes has, and which of them rows see.
+// Keys of a KV tile in FP8 decode, and which of them rows see.
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_traits.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_mask.cuh"
@@ -7,17 +7,17 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The first position of a part of tile `i` of the list.
+// Returns the first position of part `part` of list tile `i`.
 template <class S>
 __device__ inline int fp8_decode_position(const Work& work, int i, int part) {
   return work.tiles.tile(i) * S::kKeys + part * S::kPartKeys;
 }
 __device__ inline bool fp8_decode_any(const Work& work) { return work.request >= 0 && work.slot != Work::kNothing; }
 
-// What the loop over tiles seldom needs is apart from it, so that the loop's own code is short.
+// Code that the loop over tiles seldom needs is out of line, so that the loop's own code is short.
 
-// The box of list entry `i` that begins `box` keys behind its first: where its page's number stands, or -1, and the
-// first slot of it.
+// The TMA box of list entry `i` that begins `box` keys behind the tile's first. `entry`: index of its page number in
+// the page table, or -1 if the box is not loaded. `slot`: its first slot.
 struct Fp8DecodeBox {
   int entry = -1, slot = 0;
 };
@@ -36,8 +36,7 @@ __device__ __noinline__ Fp8DecodeBox fp8_decode_box(const AttentionParams& p, co
   found.slot = begin & (p.page_size - 1);
   return found;
 }
-// Whether none of the keys of a tile is new: cached ones were stored before the batch's first kernel
-// (DeviceMetadata).
+// Returns true if no key of a tile is new. Cached keys were stored before the batch's first kernel (DeviceMetadata).
 template <class S>
 __device__ __noinline__ bool fp8_decode_cached(const AttentionParams& p, const Work& work, int i) {
   const KeyAxis axis(p, work.span);
@@ -46,8 +45,9 @@ __device__ __noinline__ bool fp8_decode_cached(const AttentionParams& p, const W
   return !p.encoder &&
          (p.k_new.data != nullptr || !keys.sees_fresh(begin, begin + S::kKeys, work.tiles.holds_cached(i)));
 }
-// In a tile that some row does not see whole: new keys or values that the pool does not hold, as it would; and zeros
-// for values that no row sees, since what lies there may be NaN. `to`: a part's place, whose first key is `first`.
+// Fills a part of a tile that some row does not see whole. It writes new keys or values that the pool does not hold,
+// quantised as the pool would. It writes zeros for values that no row sees, because their memory may hold NaN. `to`:
+// the part's memory; `first`: its first key.
 template <class S>
 __device__ __noinline__ void fill_fp8_decode(const AttentionParams& p, const Work& work, int i, int first, char* to,
                                              bool values) {
@@ -86,11 +86,11 @@ __device__ __noinline__ void fill_fp8_decode(const AttentionParams& p, const Wor
                                    lane % 4 * 4) = codes;
     }
   }
-  fence_for_wgmma();  // for the copy engine, which writes there next
+  fence_for_wgmma();  // for TMA, which writes there next
   __syncwarp();
 }
-// Which of a lane's keys of such a tile, one in each eight from `first` on, rows 2 t and 2 t + 1 of those from `row0`
-// on see: every other bit.
+// Returns which of a lane's keys in such a tile rows 2 t and 2 t + 1, counted from `row0`, see. The lane has one key in
+// each eight from `first` on, hence every other bit.
 template <class S>
 __device__ __noinline__ uint2 fp8_decode_seen(const AttentionParams& p, const Work& work, int i, int first, int row0) {
   const KeyAxis axis(p, work.span);

@@ -1,5 +1,4 @@
-// The warps of attention of few rows over codes that bring what others work on: one pieces of work and their keys, one
-// values.
+// Producer warps of FP8 decode: one loads work tiles and their keys, one values.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_keys.cuh"
@@ -9,7 +8,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Fills a ring of tiles of keys, or of values.
+// Fills the pipeline of K tiles, or that of V tiles.
 template <class S, int kStages>
 struct Fp8DecodeProducer {
   const AttentionParams& p;
@@ -19,13 +18,13 @@ struct Fp8DecodeProducer {
   uint64_t (&full)[kStages];
   uint64_t (&empty)[kStages];
   int lane;
-  int box_rows, box_shift;  // keys of a box of the copy engine; boxes of a tile are 1 << box_shift
+  int box_rows, box_shift;  // keys of a TMA box; a tile has 1 << box_shift boxes
   PipelineState<kStages> place{};
 
-  // Pages of the tiles from list entry `first` on, a lane a box: they are read ahead of their tiles.
+  // Page numbers of the tiles from list entry `first` on, one TMA box per lane. They are read ahead of their tiles.
   struct Pages {
     int first = 0, page = 0, slot = 0;
-    unsigned valid = 0;  // by lane
+    unsigned valid = 0;  // a bit per lane
   };
   Pages pages, next;
 
@@ -50,6 +49,7 @@ struct Fp8DecodeProducer {
   __device__ void begin(const Work& work) {
     pages = pages_of(work, work.begin), next = pages_of(work, work.begin + (32 >> box_shift));
   }
+  // Loads list entry `i` into the next stage.
   __device__ void bring(const Work& work, int i) {
     if (i - pages.first == 32 >> box_shift) {
       pages = next;
@@ -69,7 +69,8 @@ struct Fp8DecodeProducer {
     }
     place.next();
   }
-  // Of the first piece, what was there before the kernel ahead began; then waits for that. Returns the next tile.
+  // Loads the first work tile's keys that existed before the preceding kernel began, then waits for that kernel.
+  // Returns the next tile.
   __device__ int bring_cached(const Work& work) {
     int i = work.begin;
     begin(work);
@@ -80,7 +81,8 @@ struct Fp8DecodeProducer {
     return i;
   }
 
-  // Brings pieces, and their tiles. The next one is known to others before this one's end.
+  // Key producer: publishes work tiles and loads their keys. It publishes the next work tile before the current one
+  // ends.
   __device__ void run(Fp8DecodePieces<S>& pieces) {
     pieces.ask_words(), pieces.publish();
     Fp8DecodePiece<S> piece{control};
@@ -99,7 +101,7 @@ struct Fp8DecodeProducer {
     }
     if (lane == 0) pieces.leave();
   }
-  // Follows the other one's.
+  // Value producer: follows the key producer's work tiles.
   __device__ void run() {
     Fp8DecodePiece<S> piece{control};
     for (int i = bring_cached(piece.work());; i = piece.work().begin) {

@@ -1,4 +1,4 @@
-// How the blocks of attention of few rows over codes get their pieces of work.
+// Distribution of work tiles to the CTAs of FP8 decode.
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_traits.cuh"
 
@@ -6,17 +6,17 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The pieces of a block, those of its share or of the queue, as the producer brings them to shared memory: number,
-// words and piece are asked for while others are worked on.
+// Work tiles of a CTA, from its share or from the queue, as the key producer copies them to shared memory. Number,
+// words and publication of one are requested while others are processed.
 template <class S>
 struct Fp8DecodePieces {
   Fp8DecodeControl<S>& control;
   const AttentionParams& p;
   const WorkPlan& plan;
   int lane;
-  unsigned at, end;           // the next piece; none from `end` on
-  unsigned units = 0;         // of the queue
-  int first = 0, second = 0;  // words of the next
+  unsigned at, end;           // the next work tile; none from `end` on
+  unsigned units = 0;         // length of the queue
+  int first = 0, second = 0;  // words of the next work tile
   PipelineState<Fp8DecodeControl<S>::kPieces> place{};
 
   __device__ Fp8DecodePieces(Fp8DecodeControl<S>& of_block, const AttentionParams& params, const WorkPlan& work_plan,
@@ -29,7 +29,8 @@ struct Fp8DecodePieces {
       at = share.x, end = share.y + 1;
     }
   }
-  // When the kernel ahead has ended: it may have the same queue. The number is lane 0's until ask_words().
+  // Requests the next work tile's number. Call it only after the preceding kernel has ended, which may use the same
+  // queue. Only lane 0 has the number until ask_words().
   __device__ void ask_number() {
     if (!is_queue()) {
       ++at;
@@ -37,7 +38,7 @@ struct Fp8DecodePieces {
       at = gridDim.x + atomicAdd(&plan.queue[0], 1u);
     }
   }
-  // Long pieces of the queue come first.
+  // Requests that work tile's words. Long work tiles of the queue come first.
   __device__ void ask_words() {
     at = __shfl_sync(0xffffffffu, at, 0);
     if (at >= end) return;
@@ -45,7 +46,7 @@ struct Fp8DecodePieces {
     first = from[lane];
     if (lane + 32 < Work::kWords) second = from[lane + 32];
   }
-  // What was asked for; its request is -1 where there is none.
+  // Publishes the requested work tile. Its request is -1 if there is none.
   __device__ void publish() {
     barrier_wait(shared_address(&control.work_empty[place.stage]), place.phase ^ 1);
     Work& to = control.work[place.stage];
@@ -57,7 +58,7 @@ struct Fp8DecodePieces {
     barrier_arrive(shared_address(&control.work_full[place.stage]));
     place.next();
   }
-  // By one thread, when all is done.
+  // Resets the queue after the last CTA. One thread calls it, when all work is done.
   __device__ void leave() const {
     if (is_queue() && atomicInc(&plan.queue[1], gridDim.x - 1) == gridDim.x - 1)
       plan.queue[0] = 0;  // for the next call
@@ -74,16 +75,16 @@ struct Fp8DecodePieces {
   __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }
 };
 
-// Where the sums of a piece's tiles are cut: in strict mode, whose groups of keys are added up in order.
+// Boundaries of the fixed KV splits in a work tile. Batch-invariant mode merges these splits in order.
 struct Fp8DecodeCuts {
   const KeyTiles& tiles;
-  int group, next;  // in tiles; the first of the group behind
+  int group, next;  // tiles of a split; first tile of the next split
 
   __device__ Fp8DecodeCuts(const AttentionCall& call, const Work& work)
       : tiles(work.tiles),
         group(call.determinism == Determinism::kStrict ? call.plan.group_tiles : 0),
         next(group > 0 ? tiles.group_end(group, work.begin) : work.end) {}
-  // Whether tile `i`, of the piece's one after the other, is the first of another group.
+  // Returns true if tile `i` begins another split. The work tile's tiles come in order.
   __device__ bool pass(int i) {
     if (i != next) return false;
     next = tiles.group_end(group, i);
@@ -91,17 +92,17 @@ struct Fp8DecodeCuts {
   }
 };
 
-// The same pieces as another warp, or the same, goes through them.
+// Read side of the work tiles, for each warp that processes or loads them.
 template <class S>
 struct Fp8DecodePiece {
   Fp8DecodeControl<S>& control;
   PipelineState<Fp8DecodeControl<S>::kPieces> place{};
 
-  // Waits until the piece is known.
+  // Waits until the work tile is published.
   __device__ const Work& work() const { return known(place); }
   __device__ const Work& behind() const { return known(place_behind()); }
   __device__ int stage_behind() const { return place_behind().stage; }
-  // Called by all lanes of all warps that work on it, which are done with the piece.
+  // Releases the work tile. All lanes of all warps that process it call it.
   __device__ void leave() {
     barrier_arrive(shared_address(&control.work_empty[place.stage]));
     pass();

@@ -1,4 +1,4 @@
-// The warps of attention of few rows over codes that find scores, and weights.
+// Warps of FP8 decode that compute scores and weights.
 #pragma once
 #include "headrace/ops/cuda/attention/common/conditional_rescaling.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_keys.cuh"
@@ -9,21 +9,22 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where a tile's weights lie. Those of sixteen keys and eight rows are 32 lanes', each of row g and keys 2 t, 2 t + 1
-// and the two eight further on.
+// Memory of a tile's weights. Those of 16 keys and eight rows belong to 32 lanes. Each has row g, keys 2 t and 2 t + 1,
+// and the two keys eight further on.
 template <class S>
 struct Fp8DecodeWeights {
   char* shared;
-  // Eight lanes that write have one t and all rows, and eight that read two rows and all t: other banks, each of them.
+  // Eight lanes that write have one t and all rows; eight that read have two rows and all t. Neither have bank
+  // conflicts.
   __device__ float4& at(int tile, int o, int step, int row, int t) const {
     return reinterpret_cast<float4*>(
         shared + S::kWeightsAt + tile % 2 * S::kWeightsBytes)[(o * S::kKeySteps + step) * 32 + t * 8 + (row ^ 2 * t)];
   }
 };
 
-// Scores and weights of one part of the keys of each tile. A lane has keys g and g + 8 of sixteen and rows 2 t and
-// 2 t + 1 of eight: g is the lane's number by four, t what is left. Keys are the rows of products, and queries their
-// columns. Weights are found when all of these warps have told the largest of their scores.
+// Computes scores and weights of one part of each tile's keys. g is lane / 4, t is lane % 4. A lane has keys g and g +
+// 8 of 16 and rows 2 t and 2 t + 1 of eight. Keys are the MMA's M, queries its N. Weights are computed after all of
+// these warps have published their largest scores.
 template <class S>
 struct Fp8DecodeScorer {
   using T = typename S::T;
@@ -36,8 +37,8 @@ struct Fp8DecodeScorer {
   PackedRows packed;
   PipelineState<S::kKeyStages> place{};
   uint32_t q[S::kOctets][S::kSteps][2];
-  float2 to_log2[S::kOctets];  // of this lane's rows: from scores as they are multiplied to powers of two
-  float2 largest[S::kOctets];  // of the tiles before, as exponents have it
+  float2 to_log2[S::kOctets];  // of this lane's rows: converts scores, as MMAs produce them, to base 2
+  float2 largest[S::kOctets];  // running maximum of the previous tiles, as exponents use it
 
   __device__ Fp8DecodeScorer(const AttentionCall& of, char* memory, int of_part, int of_lane)
       : call(of),
@@ -48,7 +49,7 @@ struct Fp8DecodeScorer {
         lane(of_lane),
         packed(call.p.heads / call.p.kv_heads) {}
 
-  // `piece`: where others look for what scores are multiplied by.
+  // Loads a work tile's queries to registers. `piece`: the slot in which it publishes the scores' factors.
   __device__ void load_queries(const Work& work, int piece) {
     if (work.request < 0 || work.slot == Work::kNothing) return;
 #pragma unroll
@@ -56,7 +57,7 @@ struct Fp8DecodeScorer {
       const int row = work.row0 + min(o * 8 + lane / 4, min(S::kRows, work.rows - work.row0) - 1);
       const T* from = static_cast<const T*>(p.q) + (work.span.q_off + packed.token(row)) * p.q_token_stride +
                       (work.kv_head * packed.group + packed.head(row)) * p.q_head_stride + lane % 4 * 4;
-      uint2 words[S::kSteps];  // as they lie in memory: elements 4 t to 4 t + 3 of each sixteen of row g
+      uint2 words[S::kSteps];  // as in memory: elements 4 t to 4 t + 3 of each 16 of row g
 #pragma unroll
       for (int d = 0; d < S::kSteps; ++d) {
         words[d] =
@@ -80,7 +81,7 @@ struct Fp8DecodeScorer {
     }
   }
 
-  // Of the first kElements elements: of shorter heads the rest are zeros.
+  // Computes scores over the first kElements elements. The rest of shorter heads is zeros.
   template <int kElements>
   __device__ void find(int stage, Scores& s) const {
     const uint32_t at = shared_address(shared) + stage * S::kSideBytes + part * S::kPartBytes + (lane & 15) * 128 +
@@ -112,7 +113,7 @@ struct Fp8DecodeScorer {
       }
     }
   }
-  // `tile`: how many there were before.
+  // Publishes the largest of this warp's scores. `tile`: the number of tiles before.
   __device__ void tell_largest(const Scores& s, int tile) const {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o) {
@@ -132,14 +133,14 @@ struct Fp8DecodeScorer {
       }
     }
   }
-  // A lane's four weights of sixteen keys and two rows, changed with a neighbour's to four keys of one row.
+  // Exchanges weights with a neighbouring lane: from 16 keys' four weights of two rows to four keys of one row.
   __device__ float4 of_one_row(const float (&x)[4]) const {
     const bool odd = (lane & 4) != 0;
     const float low = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 4),
                 high = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 4);
     return odd ? float4{low, x[1], high, x[3]} : float4{x[0], low, x[2], high};
   }
-  // `first`: of the tiles that are added up in one.
+  // Computes and publishes weights. `first`: the tile is the first of a sum.
   __device__ void tell_weights(const Scores& s, int tile, bool first) {
     const int row = lane % 4 * 2;
 #pragma unroll
@@ -178,7 +179,7 @@ struct Fp8DecodeScorer {
     }
     if (!plain) hide(work, i, s);
     tell_largest(s, tile);
-    // Keys have all come to this warp: the largest of their scores was told.
+    // All keys are in this warp's registers: the largest of their scores was published.
     barrier_arrive(shared_address(&control.keys_empty[stage]));
     place.next();
     named_barrier<kScorers, S::kWorkers / 2>();
@@ -190,7 +191,7 @@ struct Fp8DecodeScorer {
   __device__ void run() {
     Fp8DecodePiece<S> piece{control};
     load_queries(piece.work(), piece.place.stage);
-    int tile = 0;  // how many there were before
+    int tile = 0;  // tiles before
     for (;; piece.leave()) {
       const Work& work = piece.work();
       if (work.request < 0) break;

@@ -1,4 +1,4 @@
-// The warps of attention of few rows over codes that add values up.
+// Warps of FP8 decode that accumulate values.
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_fp8/fp8_decode_scores.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_softmax.cuh"
@@ -7,16 +7,16 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Elements 2 g and 2 g + 1 of every fourth sixteen and rows 2 t and 2 t + 1 of each eight, not yet divided by their
-// sums.
+// A lane's accumulators: columns 2 g and 2 g + 1 of every fourth 16, rows 2 t and 2 t + 1 of each eight, not yet
+// divided by the sums.
 template <class S>
 struct Fp8DecodeSums {
   float value[S::kValueTiles][S::kOctets][4] = {};
   PartialState state[S::kOctets];  // of row g
 };
 
-// Adds a group's sums to those of the groups before. Apart, so that the latter need no registers: few pieces hold more
-// than a group.
+// Merges a split's sums into those of the previous splits. Out of line, so that the latter need no registers: few work
+// tiles hold more than one split.
 template <class S>
 __device__ __noinline__ void add_group(Fp8DecodeSums<S>& all, const Fp8DecodeSums<S>& next) {
 #pragma unroll
@@ -35,7 +35,7 @@ __device__ __noinline__ void add_group(Fp8DecodeSums<S>& all, const Fp8DecodeSum
   }
 }
 
-// What such a warp leaves of a piece.
+// Output of a value warp for a work tile.
 template <class S>
 struct Fp8DecodeResult {
   const AttentionCall& call;
@@ -44,7 +44,7 @@ struct Fp8DecodeResult {
   const PackedRows& packed;
   int part, lane;
 
-  // Calls `use(row, o, half)` for each row of the piece whose elements a lane has.
+  // Calls `use(row, o, half)` for each row of the work tile that a lane has elements of.
   template <class F>
   __device__ void each_row(const F& use) const {
     const int here = min(S::kRows, work.rows - work.row0);
@@ -58,7 +58,7 @@ struct Fp8DecodeResult {
     }
   }
   __device__ int element(int d) const { return (d * S::kParts + part) * 16 + lane / 4 * 2; }
-  // Calls `use(row, state)` for each row, by one lane of all.
+  // Calls `use(row, state)` for each row, in one lane of all.
   template <class F>
   __device__ void each_state(const F& use) const {
     if (part != 0 || lane % 4 != 0) return;
@@ -83,7 +83,7 @@ struct Fp8DecodeResult {
   }
   __device__ int token(int row) const { return work.span.q_off + packed.token(work.row0 + row); }
   __device__ int head(int row) const { return work.kv_head * packed.group + packed.head(work.row0 + row); }
-  // Returns whether a value is NaN.
+  // Returns true if a value is NaN.
   __device__ bool write_rows() const {
     using T = typename S::T;
     const AttentionParams& p = call.p;
@@ -91,7 +91,7 @@ struct Fp8DecodeResult {
 #pragma unroll
     for (int o = 0; o < S::kOctets; ++o)
       by[o] = of_lane_rows(all.state[o].sum == 0 ? 0.0f : p.v_scale / all.state[o].sum);
-    float zeros = 0;  // NaN where a value is NaN or infinite
+    float zeros = 0;  // NaN if a value is NaN or infinite
     each_row([&](int row, int o, int half) {
       T* const to = static_cast<T*>(p.out) + token(row) * p.out_token_stride + head(row) * p.out_head_stride;
       const float scale = half == 0 ? by[o].x : by[o].y;
@@ -109,8 +109,8 @@ struct Fp8DecodeResult {
   }
 };
 
-// One part of the values' elements, times the weights of all keys of each tile. A lane has weights of row g and keys 2
-// t and 2 t + 1 of each eight, as the Hopper kernel's lanes do: sums are added up in its order.
+// Accumulates one part of V's columns over all keys of each tile. A lane has the weights of row g and keys 2 t and 2 t
+// + 1 of each eight. Lanes of fmha.cuh have the same, so sums have its order.
 template <class S>
 struct Fp8DecodeAdder {
   const AttentionCall& call;
@@ -121,7 +121,7 @@ struct Fp8DecodeAdder {
   PackedRows packed;
   PipelineState<S::kValueStages> place{};
   float to_log2[S::kOctets];  // of row g
-  Fp8DecodeSums<S> now;       // its states: largest scores as products have them, and sums of this lane's weights
+  Fp8DecodeSums<S> now;       // states: largest scores as MMAs produce them, and sums of this lane's weights
 
   __device__ Fp8DecodeAdder(const AttentionCall& of, char* memory, int of_part, int of_lane)
       : call(of),
@@ -132,7 +132,7 @@ struct Fp8DecodeAdder {
         lane(of_lane),
         packed(of.p.heads / of.p.kv_heads) {}
 
-  // A tile's weights, and what was added up so far follows their rows' largest scores.
+  // Loads a tile's weights and rescales the accumulators to their rows' largest scores.
   using Weights = uint32_t[S::kOctets][S::kKeySteps][2];
   __device__ void take_weights(int tile, Weights& w) {
     float keep[S::kOctets];
@@ -167,8 +167,8 @@ struct Fp8DecodeAdder {
       }
     }
   }
-  // Elements are the rows of products: a pair of codes is one of what is loaded transposed. Two of a lane's sixteens
-  // are half a column apart: of heads of 64 the second is nothing.
+  // Columns of V are the MMA's M: the transposed load moves pairs of FP8 values. Two of a lane's groups of 16 are half
+  // a column of 128 apart; for heads of 64 the second is empty.
   template <int kTiles>
   __device__ void add_values(int stage, const Weights& w) {
     const uint32_t at = shared_address(shared) + S::kValuesAt + stage * S::kSideBytes + (lane & 15) * 128 +
@@ -190,8 +190,8 @@ struct Fp8DecodeAdder {
       }
     }
   }
-  // Values, and weights, have all come to this warp when their products are there, which are looked at so that it waits
-  // for them: no product is such a NaN.
+  // Frees the stage and the weights. It tests accumulators, so that it waits for the MMAs, which then have read both.
+  // No MMA produces this NaN.
   __device__ void free(int stage, int tile) const {
     constexpr uint32_t kNone = 0x7f800123;
     bool done = true;
@@ -226,7 +226,7 @@ struct Fp8DecodeAdder {
     place.next();
   }
 
-  // Sums as others are added to them.
+  // Returns the sums in the form in which they are merged.
   __device__ Fp8DecodeSums<S> finished() const {
     Fp8DecodeSums<S> sums = now;
 #pragma unroll
@@ -237,7 +237,7 @@ struct Fp8DecodeAdder {
     }
     return sums;
   }
-  // Of strict mode, at the end of a group whose piece holds several. `is_first`: of the piece.
+  // Batch-invariant mode: ends a split of a work tile that holds several. `is_first`: of the work tile.
   __device__ void end_group(Fp8DecodeSums<S>& before, bool is_first) {
     const Fp8DecodeSums<S> group = finished();
     if (is_first) before = {};
@@ -257,7 +257,7 @@ struct Fp8DecodeAdder {
 
   __device__ void run() {
     Fp8DecodePiece<S> piece{control};
-    Fp8DecodeSums<S> before;  // the groups of a piece that holds several
+    Fp8DecodeSums<S> before;  // previous splits of a work tile that holds several
     int tile = 0;
     for (;; piece.leave()) {
       const Work& work = piece.work();

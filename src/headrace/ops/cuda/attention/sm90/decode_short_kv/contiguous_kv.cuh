@@ -1,6 +1,6 @@
-// Of attention of many short requests the usual kind, in fast mode: keys from the first one on, from pages that hold
-// whole pieces, and perhaps new keys that the pool does not hold. One short loop serves all tiles: a warp that is alone
-// with its work waits for its own instructions more than for keys (docs/performance/short_requests.md).
+// Contiguous-KV fast path of short-KV decode, default mode: keys from the first one on, in pages that hold whole
+// slices. The request may have new keys that the pool does not hold. One short loop serves all tiles, because a warp
+// that works alone waits for its own instructions more than for keys (docs/performance/short_requests.md).
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv_pipeline.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_softmax.cuh"
@@ -9,20 +9,20 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What rows see of a request. Pieces of 16 keys: one of new keys first, if the pool does not hold them, then the
-// pool's.
+// Keys of a request that rows see, in slices of 16: one of new keys first, if the pool does not hold them, then those
+// of the pool.
 struct RunKeys {
-  int cached, added;  // keys: of the cache, and of this step
-  int stored;         // the pool holds so many
-  int fresh;          // pieces of new keys
-  int pieces;         // of the pool
+  int cached, added;  // keys: cached, and new in this step
+  int stored;         // keys in the pool
+  int fresh;          // slices of new keys
+  int pieces;         // slices of the pool
   __device__ RunKeys(const AttentionParams& p, const KeySpan& span)
       : cached(span.ctx_len),
         added(span.kind == KeySpan::Kind::kNone ? 0 : span.q_len),
         stored(cached + (p.k_new.data == nullptr ? added : 0)),
         fresh(p.k_new.data != nullptr && added > 0 ? 1 : 0),
         pieces((stored + kRunPiece - 1) / kRunPiece) {}
-  // What the launch cannot know.
+  // Returns true if the fast path supports the request. Tests what the launch cannot know.
   __device__ bool usual(const AttentionParams& p, const KeySpan& span) const {
     const bool one_run = span.hole_end <= span.hole_begin && (stored == cached || span.phys0 == cached);
     return one_run && added * fresh <= kRunPiece && (cached > 0 || fresh == 0) && stored <= p.page_size * 32;
@@ -30,27 +30,27 @@ struct RunKeys {
   __device__ int tiles() const { return (fresh + pieces + 1) / 2; }
 };
 
-// A warp's work: tiles of 32 keys, each two pieces of keys and then two of their values.
+// Work of a warp: tiles of 32 keys, each two slices of K and then two of V.
 template <class S, int kTiles>
 struct ShortRun {
   using T = typename S::T;
-  static constexpr int kBytes = kRunPiece * S::kDim * 2, kOfTile = 4, kAhead = 6,  // pieces
+  static constexpr int kBytes = kRunPiece * S::kDim * 2, kOfTile = 4, kAhead = 6,  // slices
       kStages = (S::kWarpBytes - kTiles * S::kQueryBytes) / kBytes;
   static_assert(kStages > kOfTile && kStages <= S::kMostStages);
   const ShortCall& call;
   const AttentionParams& p;
   const ShortPlace& place;
   RunKeys keys;
-  uint32_t full, memory;  // the first stage's barrier, and where the stage is
-  uint32_t phases;        // a bit for each stage, of its barrier's phase that the next piece completes
-  int lane, page;         // page: a lane the number of one of the request's
+  uint32_t full, memory;  // the first stage's barrier, and the stage's address
+  uint32_t phases;        // a bit per stage: the barrier phase that the next slice completes
+  int lane, page;         // page: each lane has one page number of the request
   float to_log2;
   int stage = 0, tiles = keys.tiles();
   int seen[kTiles][2];  // new keys that a row sees
   float value[kTiles][S::kDim / 8][4] = {};
   float largest[kTiles][2], sum[kTiles][2] = {};
 
-  // The piece that is first or second in a tile, of the pool's: that of new keys is before them.
+  // Returns the pool slice that is first or second in a tile. The slice of new keys comes before those of the pool.
   __device__ int piece_of(int tile, int sub) const { return tile * 2 + sub % 2 - keys.fresh; }
   __device__ ColumnsAt source(int tile, int sub) const {
     const int key = min(piece_of(tile, sub), keys.pieces - 1) * kRunPiece;
@@ -64,8 +64,8 @@ struct ShortRun {
     copy_columns(memory + at * kBytes, map(sub), from, full + at * 8);
   }
   __device__ bool is_fresh(int n) const { return keys.fresh != 0 && n < kOfTile && n % 2 == 0; }
-  // The first pieces, but for new keys: those that hold nothing but cached keys, or the others. With the former some
-  // more come as far as the L2 cache, as memory has nothing else to do until queries are there.
+  // Loads the first slices, except new keys: those that hold only cached keys, or the others. With the former it
+  // prefetches some more to L2, because memory is idle until queries arrive.
   template <bool kCached>
   __device__ void begin() const {
 #pragma unroll 1
@@ -79,7 +79,7 @@ struct ShortRun {
       }
     }
   }
-  // New keys and their values.
+  // Copies new keys and their values.
   __device__ void bring() const {
     const int c = lane % S::kChunks;
 #pragma unroll 1
@@ -95,7 +95,7 @@ struct ShortRun {
       }
     }
   }
-  // All that kernels ahead made.
+  // Loads everything that the preceding kernels made.
   __device__ void begin_rest(const KeySpan& span) {
     if (keys.fresh != 0) bring();
     ask_for_short_queries<S, kTiles>(p, place, queries_at(0), lane);
@@ -108,13 +108,13 @@ struct ShortRun {
       largest[i / 2][i % 2] = -INFINITY;
     }
     wait_copies<0>();
-    fence_for_wgmma();  // for the copy engine, which writes there next
+    fence_for_wgmma();  // for TMA, which writes there next
     __syncwarp();
     if (keys.fresh != 0 && lane == 0) barrier_arrive(full), barrier_arrive(full + 2 * 8);
   }
   __device__ uint32_t queries_at(int m) const { return memory + kStages * kBytes + m * S::kQueryBytes; }
 
-  // The next piece's place.
+  // Waits for the next slice and returns its address.
   __device__ uint32_t take() {
     barrier_wait(full + stage * 8, phases >> stage & 1);
     phases ^= 1u << stage;
@@ -122,7 +122,7 @@ struct ShortRun {
     stage = stage + 1 == kStages ? 0 : stage + 1;
     return at;
   }
-  // In place of the two pieces taken last, which were `kSub` and the next.
+  // Loads into the stages of the two slices taken last, which were `kSub` and the next.
   template <int kSub>
   __device__ void ask_again(int tile) const {
     __syncwarp();
@@ -162,7 +162,7 @@ struct ShortRun {
       if (key >= sees) s[m][octet][i % 4] = -INFINITY;
     }
   }
-  // What lies behind the stored keys may be NaN, and 0 times that is.
+  // Clears values behind the stored keys: they may be NaN, and 0 times NaN is NaN.
   __device__ void clear_values(int tile, const uint32_t (&at)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// Attention of short requests: a block for each request and kv head, whose warps share the keys.
+// CTA-per-head decode of short contexts: one CTA per request and KV head, whose warps split the keys.
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/cta_per_head_block.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv.cuh"
@@ -6,12 +6,12 @@
 namespace headrace::cuda {
 
 struct CtaPerHeadCall : ShortCall {
-  int places = 0;  // for tiles of keys or of values
+  int places = 0;  // stages of K tiles or V tiles
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Whether a request is of the usual kind, and its keys one group of sums.
+// Returns true if the contiguous-KV fast path supports a request and its keys are one fixed KV split.
 __device__ inline bool usual_in_order(const AttentionParams& p, const KeySpan& span) {
   const RunKeys keys(p, span);
   const bool follows = keys.added == 0 || span.phys0 == keys.cached;
@@ -19,7 +19,7 @@ __device__ inline bool usual_in_order(const AttentionParams& p, const KeySpan& s
          keys.stored <= p.page_size * 32 && keys.cached + keys.added <= kSm90GroupKeys;
 }
 
-// Rows from row0 on, 16 * kTiles at most, by all warps of the block. Returns whether a value is NaN.
+// Processes rows from row0 on, 16 * kTiles at most, with all warps of the CTA. Returns true if a value is NaN.
 template <class X>
 __device__ inline bool attend_shared_rows(const ShortCall& call, const KeySpan& span, const ShortPlace& place,
                                           int first_pages, char* shared, TilePlaceOf& turn) {
@@ -47,7 +47,7 @@ __device__ inline bool attend_shared_rows(const ShortCall& call, const KeySpan& 
   return nan;
 }
 
-// One request and kv head. A request of another kind than the usual has one warp.
+// Processes one request and KV head. If the fast path does not support the request, one warp processes it.
 template <class X>
 __device__ inline void cta_per_head_block(const ShortCall& call, int places, char* shared) {
   using S = typename X::S;
@@ -68,7 +68,7 @@ __device__ inline void cta_per_head_block(const ShortCall& call, int places, cha
   const PackedRows packed(p.heads / p.kv_heads);
   bool nan = false;
   if (rows == 0 || (!shares && threadIdx.x >= 32)) {
-    pdl_wait();  // nobody may begin before the kernels ahead have ended
+    pdl_wait();  // a kernel may not end before the preceding ones
     pdl_launch_dependents();
   }
   if (shares) {
@@ -82,7 +82,7 @@ __device__ inline void cta_per_head_block(const ShortCall& call, int places, cha
     for (int row0 = 0; row0 < rows; row0 += X::kRows) {
       const ShortPart part{span, request, kv_head, row0, first_pages};
       nan |= attend_short_rows<S, X::kTiles>(call, part, packed, control, shared, phases);
-      fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
+      fence_for_wgmma();  // for TMA: the next rows' keys come where these rows were staged for output
       __syncwarp();
     }
   }
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(X::S::kThreads, 2) cta_per_head(const __grid_c
 #endif
 }
 
-// Blocks that have a multiprocessor each take all of its memory, where keys are so many that it is worth what the next
-// kernel, which finds no room beside them, loses by it.
+// CTAs with an SM each take all of its shared memory. That pays only for many keys, because the next kernel then finds
+// no room beside them.
 template <class X>
 void launch_cta_per_head(const ShortCall& call, const AttentionShape& shape, const Stream& stream) {
   constexpr int kFewKeys = 640;

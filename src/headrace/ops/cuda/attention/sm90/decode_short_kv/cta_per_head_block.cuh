@@ -1,27 +1,28 @@
-// Attention of short requests of the usual kind where the warps of a block share a request and kv head. Of a tile of
-// keys each finds the scores of a part, follows the largest of all and makes weights of its part; of the values each
-// adds up all keys for columns of its own. So every sum is made in strict mode's order (attention_sm90_softmax.cuh),
-// and fast mode has its bits, too: nothing is faster.
+// Contiguous-KV fast path where the warps of a CTA share a request and KV head. Each warp computes the scores of a part
+// of a KV tile, follows the largest of all warps and makes its part's weights. It accumulates the values of all keys
+// for V columns of its own. Every sum has batch-invariant mode's order (fmha_softmax.cuh). Default mode has the same
+// bits, because no other order is faster.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/contiguous_kv.cuh"
 
 namespace headrace::cuda {
 
-// S: of a warp that takes a request of another kind alone (ShortShape), in whose tiles sums are made.
+// S: shape of a warp that processes other requests alone (ShortShape). Sums are made in its tiles.
 template <class S_, int kTiles_>
 struct CtaPerHeadTraits {
   using S = S_;
   static constexpr int kTiles = kTiles_, kRows = 16 * kTiles, kGroups = 2 * kTiles;  // groups of eight rows
   static constexpr int kDim = S::kDim, kKeys = S::kKeys, kWarps = S::kWarps;
-  static constexpr int kPieces = kKeys / kRunPiece, kMine = kPieces / kWarps;  // of a tile, and of a warp's part of it
-  static constexpr int kColumns = kDim / kWarps;                               // of values: a warp's
+  // slices of a tile, and of a warp's part of it
+  static constexpr int kPieces = kKeys / kRunPiece, kMine = kPieces / kWarps;
+  static constexpr int kColumns = kDim / kWarps;  // a warp's columns of V
   static constexpr int kPieceBytes = kRunPiece * kDim * 2, kTileBytes = kPieces * kPieceBytes;
-  // Behind the places of tiles. Queries are there until all warps have them; exact weights are of one tile of rows.
+  // Behind the stages. Queries stay until all warps have loaded them; exact weights are those of one row tile.
   static constexpr int kQueriesBytes = kTiles * S::kQueryBytes, kWeightsAt = 0, kExactAt = kPieces * kTiles * 512,
                        kLargestAt = larger(kExactAt + kKeys / 8 * 512, kQueriesBytes),
                        kSumsAt = kLargestAt + kWarps * kRows * 4, kBarriersAt = kSumsAt + kRows * 8;
-  // Places for tiles of keys or of values, of a block that shares a multiprocessor, and of one that has it alone.
+  // Stages of K tiles or V tiles, for a CTA that shares an SM and for one that has it alone.
   static constexpr int kFewPlaces = 3, kMostPlaces = 6, kBehindBytes = kBarriersAt + kMostPlaces * 8;
   static constexpr int shared_bytes(int places) { return places * kTileBytes + kBehindBytes; }
   static_assert(kPieces % kWarps == 0 && kColumns % 16 == 0 && kTileBytes == 32 * 1024);
@@ -31,7 +32,7 @@ struct CtaPerHeadTraits {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Tiles, keys then values of each, take turns with the places.
+// Pipeline state: the K tile and the V tile of each KV tile take one stage after the other.
 struct TilePlaceOf {
   int places, place = 0;
   uint32_t phase = 0;
@@ -47,16 +48,17 @@ struct CtaPerHead {
   const AttentionParams& p;
   const ShortPlace& place;
   RunKeys keys;
-  char* behind;          // what lies behind the places
-  uint32_t memory;       // the first place
-  int lane, warp, page;  // page: a lane the number of one of the request's
+  char* behind;          // memory behind the stages
+  uint32_t memory;       // the first stage
+  int lane, warp, page;  // page: each lane has one page number of the request
   float to_log2;
-  TilePlaceOf taken, asked;  // the next, of tiles of keys or values
-  int total = keys.cached + keys.added, tiles = (total + X::kKeys - 1) / X::kKeys, next = 0;  // next: to ask for
-  int seen[X::kTiles][2];                                                                     // keys that a row sees
+  TilePlaceOf taken, asked;  // stage of the next K or V tile to read, and to load
+  // next: the next K or V tile to load
+  int total = keys.cached + keys.added, tiles = (total + X::kKeys - 1) / X::kKeys, next = 0;
+  int seen[X::kTiles][2];  // keys that a row sees
   float value[X::kTiles][X::kColumns / 8][4] = {};
   uint32_t q[X::kTiles][X::kDim / 16][4];
-  float largest[X::kTiles][2], sum = 0;  // sum: of row `lane / 4` of the eight that this warp adds weights up for
+  float largest[X::kTiles][2], sum = 0;  // sum: of row `lane / 4` of the eight whose weights this warp adds up
 
   __device__ uint32_t barrier(int at) const { return shared_address(behind + X::kBarriersAt) + at * 8; }
   template <class V>
@@ -75,10 +77,10 @@ struct CtaPerHead {
   }
   __device__ float2& sums_of(int row) const { return at<float2>(X::kSumsAt)[row]; }
 
-  // --- Keys and values on their way. Every lane arrives for each tile: the race checker follows such barriers alone.
+  // --- Loads of K and V. Every lane arrives for each tile: the race checker follows only such barriers.
 
-  enum class Part : uint8_t { kCached, kRest, kAll };  // of a tile: pieces that were cached before the step, the others
-  // This warp's share of tile `n` of keys and values, to place `to`.
+  enum class Part : uint8_t { kCached, kRest, kAll };  // of a tile: slices cached before the step, the others, or all
+  // Loads this warp's share of K or V tile `n` into stage `to`.
   __device__ void ask(int n, int to, Part part) const {
     const bool values = n % 2 != 0;
     bool by_lanes = false;
@@ -106,7 +108,7 @@ struct CtaPerHead {
       barrier_arrive(barrier(to));
     }
   }
-  // A piece that holds new keys which the pool does not hold. What no row sees becomes zeros.
+  // Loads a slice that holds new keys which the pool does not hold. Keys that no row sees become zeros.
   __device__ void bring(bool values, int first, uint32_t to) const {
     const PagedSide &stored = values ? p.v : p.k, &fresh = values ? p.v_new : p.k_new;
     const int number = __shfl_sync(0xffffffffu, page, first >> p.page_shift & 31), c = lane % X::S::kChunks;
@@ -138,7 +140,7 @@ struct CtaPerHead {
       largest[i / 2][i % 2] = -INFINITY;
     }
     wait_copies<0>();
-    __syncthreads();  // the queries are there
+    __syncthreads();  // the queries have arrived
 #pragma unroll
     for (int i = 0; i < X::kTiles * X::kDim / 16; ++i) {
       const int m = i % X::kTiles, d = i / X::kTiles;
@@ -206,7 +208,7 @@ struct CtaPerHead {
       if (lane % 4 == 0) largest_of(warp, i * 8 + lane / 4) = top;
     }
   }
-  // What all warps have told, followed.
+  // Follows the largest scores of all warps.
   __device__ Softening follow(int m) {
     Softening x;
 #pragma unroll
@@ -218,7 +220,7 @@ struct CtaPerHead {
     }
     return x;
   }
-  // Scores to weights, which all warps need: as products take them, and as they are, for sums.
+  // Turns scores into weights for all warps: packed for the MMAs, and exact for the sums.
   __device__ void tell_weights(int m, Scores& s, const Softening& x) const {
 #pragma unroll
     for (int i = 0; i < kOctets * 4; ++i) {
@@ -234,9 +236,9 @@ struct CtaPerHead {
     for (int i = 0; i < kOctets * 2; ++i)
       *exact_weights(warp * kOctets + i / 2, i % 2) = make_float2(s[m][i / 2][i % 2 * 2], s[m][i / 2][i % 2 * 2 + 1]);
   }
-  // Of the two halves of a tile of rows, the one whose weights this warp adds up.
+  // Returns the value for that half of a row tile whose weights this warp adds up.
   __device__ float own(const float (&x)[2]) const { return warp % 2 == 0 ? x[0] : x[1]; }
-  // As weigh() adds them up.
+  // Adds up weights in the order of weigh().
   __device__ void add_weights(float keep) {
     float2 added = *exact_weights(0, warp % 2);
 #pragma unroll
@@ -246,7 +248,7 @@ struct CtaPerHead {
     }
     sum = fmaf(sum, keep, __fadd_rn(added.x, added.y));
   }
-  // What lies behind the stored keys may be NaN, and 0 times that is: of this warp's columns of a piece.
+  // Clears this warp's columns of values behind the stored keys in a slice: they may be NaN, and 0 times NaN is NaN.
   __device__ void clear_values(uint32_t piece, int first) const {
     constexpr int kChunks = X::kColumns / 8;
     for (int i = lane; i < (first + kRunPiece - total) * kChunks; i += 32) {
@@ -284,12 +286,12 @@ struct CtaPerHead {
     if (warp * X::kMine < pieces) find_scores(k_at, s);
     if (first + X::kKeys > keys.cached) hide(tile, s);
     tell_largest(s);
-    __syncthreads();  // and all have found their scores, and added up the values of the tile before
+    __syncthreads();  // all have also computed their scores, and accumulated the values of the tile before
     ask_again(2 * tile + 1 + asked.places);
 #pragma unroll
     for (int m = 0; m < X::kTiles; ++m) {
       const Softening x = follow(m);
-      if (m > 0) __syncthreads();  // the exact weights of the rows before have been added up
+      if (m > 0) __syncthreads();  // the exact weights of the previous rows have been added up
       tell_weights(m, s, x);
       scale(value[m], x);
       __syncthreads();
@@ -301,7 +303,7 @@ struct CtaPerHead {
     add_values(v_at, pieces);
   }
 
-  // All keys; then the rows' results. Returns whether a value is NaN.
+  // Processes all keys and writes the rows. Returns true if a value is NaN.
   __device__ bool attend_all() {
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) attend(i);
@@ -313,7 +315,7 @@ struct CtaPerHead {
     return write();
   }
   __device__ bool write() const {
-    float zeros = 0;  // NaN where a value is NaN or infinite
+    float zeros = 0;  // NaN if a value is NaN or infinite
 #pragma unroll
     for (int i = 0; i < X::kGroups; ++i) {
       const int row = i * 8 + lane / 4;

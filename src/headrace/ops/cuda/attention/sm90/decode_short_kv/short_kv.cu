@@ -1,4 +1,4 @@
-// Which calls have a warp or a block for each request and kv head, and their launch.
+// Conditions and launch of warp-per-head and CTA-per-head decode.
 #include <algorithm>
 
 #include "headrace/ops/cuda/attention/paged_attention.h"
@@ -16,12 +16,12 @@ void launch_of(const ShortCall& call, const AttentionShape& shape, bool alone, c
   (alone ? warp_per_head_of<T> : cta_per_head_of<T>)(call, shape, stream);
 }
 
-// Whether requests may be of the usual kind, in whole pieces of whole heads.
+// Returns true if the contiguous-KV fast path may support requests: whole slices, and K and V heads of one size.
 bool may_run(const AttentionParams& p) {
   return p.window == kNoWindow && p.cap == 0 && !p.encoder && p.head_dim == p.v_head_dim && p.page_size >= kRunPiece;
 }
 
-// Whatever the number of keys.
+// Returns the plan of a call, for any number of keys.
 ShortPlan plan_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   if (p.key_type == DType::kE4M3 || !fits_sm90(p, stream)) return {};
   ShortPlan plan = plan_short({.pieces = shape.requests * p.kv_heads,
@@ -30,7 +30,7 @@ ShortPlan plan_of(const AttentionParams& p, const AttentionShape& shape, const S
                                .strict = shape.determinism == Determinism::kStrict,
                                .runs = may_run(p)},
                               stream.num_sms);
-  plan.shared_keys = std::min(plan.shared_keys, 32 * p.page_size);  // a lane knows a page
+  plan.shared_keys = std::min(plan.shared_keys, 32 * p.page_size);  // each lane has one page number
   return plan;
 }
 

@@ -1,10 +1,10 @@
-// Attention of many requests with few rows that see some hundred keys each: a warp takes all keys of one request and kv
-// head, and brings them for itself. No plan, no parts, nothing to wait for but its own copies: eight warps share a
-// multiprocessor, so that there is one round of them where others have several beginnings and ends. Where requests are
-// too few for that, the four warps of a block share the keys of one (cta_per_head.cuh). Products are
-// `mma.sync`, of which 16 rows fill one. In strict mode tiles of keys are the Hopper kernel's, and every result is made
-// by its steps (attention_sm90_softmax.cuh) in their order; fast mode has a loop of its own for usual requests
-// (attention_short_run.cuh). Source: Dao 2023, FlashAttention-2.
+// Short-KV decode: many requests with few rows that see some hundred keys each. A warp processes all keys of one
+// request and KV head, and loads them itself. There is no plan, there are no KV splits, and it waits for its own copies
+// only. Eight warps share an SM, so there is one wave where other kernels have several prologues and epilogues. If
+// requests are too few for that, the four warps of a CTA share one (cta_per_head.cuh). MMAs are mma.sync, which 16 rows
+// fill. In batch-invariant mode KV tiles are those of fmha.cuh, and every result has its steps (fmha_softmax.cuh) in
+// their order. Default mode has a loop of its own for contiguous KV (contiguous_kv.cuh). Source: Dao 2023,
+// FlashAttention-2.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/contiguous_kv.cuh"
@@ -15,7 +15,7 @@
 
 namespace headrace::cuda {
 
-// Strict bits want the Hopper kernel's tiles.
+// Batch-invariant bits need the tiles of fmha.cuh.
 template <class T, int kDim>
 using StrictShape = ShortShape<T, kDim, tile_keys(kDim, 1), false>;
 
@@ -31,12 +31,12 @@ struct ShortWarp {
   const ShortRows<S>& rows;
   char* shared;
   int lane;
-  float to_log2;  // from scores as they are multiplied to powers of two
+  float to_log2;  // converts scores, as MMAs produce them, to base 2
   ShortRing<S, kTiles> ring;
-  // What rows carry from tile to tile of a group.
+  // State that rows carry from tile to tile of a fixed KV split.
   float value[kTiles][S::kDim / 8][4] = {};
   float largest[kTiles][2], sum[kTiles][2] = {};
-  SeenRange range[kTiles][2];  // of keys that a row sees, where rows.ranges
+  SeenRange range[kTiles][2];  // keys that a row sees, if rows.ranges
 
   __device__ ShortWarp(const ShortCall& call, ShortControl<S>& control, char* memory, uint32_t& phases, int kv_head,
                        int first_pages)
@@ -53,13 +53,13 @@ struct ShortWarp {
   __device__ uint32_t queries_at(int m) const {
     return shared_address(shared) + S::kWarpBytes - (kTiles - m) * S::kQueryBytes;
   }
-  // Where scores of the second tile of rows lie until those of the first are weights.
+  // Memory of the second row tile's scores, until those of the first are weights.
   __device__ float4* parked_scores(int octet) const {
     return reinterpret_cast<float4*>(shared + Vec8::kStages * Vec8::kBytes) + octet * 32 + lane;
   }
   __device__ int my_row(int m, int half) const { return m * 16 + half * 8 + lane / 4; }
 
-  // What needs no more than the rows.
+  // Computes what depends only on the rows.
   __device__ void prepare() {
 #pragma unroll
     for (int i = 0; i < kTiles * 2; ++i) {
@@ -68,7 +68,7 @@ struct ShortWarp {
     }
   }
 
-  // Scores of piece `n` of a tile: to `s`, unless they are parked.
+  // Computes the scores of slice `n` of a tile: to `s`, or to shared memory where they are parked.
   __device__ void find_scores(uint32_t keys, int n, Scores (&s)[Vec8::kParks ? 1 : kTiles]) const {
     const uint32_t k_at = keys + column_swizzled(16, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
                    q_row = column_swizzled(16, lane % 16, lane / 16);
@@ -91,7 +91,7 @@ struct ShortWarp {
       if (p.cap > 0) cap_scores(p, x[m]);
     }
 #pragma unroll
-    for (int i = 0; i < S::kKeys / 8; ++i) {  // registers have no numbers that a loop could count
+    for (int i = 0; i < S::kKeys / 8; ++i) {  // registers cannot be indexed by `n`
       if (Vec8::kOfTile > 1 && i / (2 * kProducts) != n) continue;
 #pragma unroll
       for (int j = 0; j < 4 * (Vec8::kParks ? 1 : kTiles); ++j)
@@ -123,7 +123,7 @@ struct ShortWarp {
       }
     }
   }
-  // Adds the values of a piece.
+  // Accumulates the values of a slice.
   using Weights = uint32_t[kProducts][kTiles][4];
   __device__ void add_values(uint32_t values, const Weights& w) {
     const uint32_t v_at = values + column_swizzled(16, lane % 16, lane / 16);
@@ -142,7 +142,7 @@ struct ShortWarp {
     }
   }
 
-  // Scores of a tile of rows to weights; its values so far to what they are relative to these.
+  // Turns scores of a row tile into weights and rescales its values to them.
   using TileWeights = uint32_t[S::kKeys / 16][4];
   __device__ void find_weights(int m, const ShortPieces& tile, bool seen_whole, Scores& s, TileWeights& w) {
     if (!seen_whole) hide(m, tile, s);
@@ -151,7 +151,7 @@ struct ShortWarp {
     pack<T>(w, s);
     scale(value[m], x);
   }
-  // Where weights wait once parked scores are no more: of 16 keys and a tile of rows.
+  // Memory of weights once parked scores are consumed: of 16 keys and a row tile.
   __device__ uint4* parked_weights(int step, int m) const {
     return reinterpret_cast<uint4*>(parked_scores(0)) + (step * kTiles + m) * 32;
   }
@@ -161,7 +161,7 @@ struct ShortWarp {
   }
 
   __device__ void attend(const ShortPieces& tile, bool seen_whole) {
-    constexpr int kHeld = Vec8::kParks ? 1 : kTiles;  // tiles of rows whose scores and weights are in registers
+    constexpr int kHeld = Vec8::kParks ? 1 : kTiles;  // row tiles whose scores and weights are in registers
     Scores s[kHeld] = {};
 #pragma unroll 1
     for (int n = tile.begin; n < tile.end; ++n) ring.take(tile, n, [&](uint32_t keys) { find_scores(keys, n, s); });
@@ -197,12 +197,12 @@ struct ShortWarp {
     }
   }
 
-  // Sums of the groups before: in the threads' own memory, not in registers.
+  // Sums of the previous fixed splits: in local memory, not in registers.
   struct Before {
     PartialState state[kTiles][2];
     float value[kTiles][S::kDim / 8][4];
   };
-  // Ends a group: what rows carry becomes the sums of all groups so far.
+  // Ends a split: what rows carry becomes the sums of all splits so far.
   __device__ void end_group(const Before* before) {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -222,6 +222,7 @@ struct ShortWarp {
       }
     }
   }
+  // Stores the sums of all splits so far and begins the next split.
   __device__ void put_away(Before* before) {
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -238,7 +239,7 @@ struct ShortWarp {
     }
   }
 
-  // All keys that the rows see.
+  // Processes all keys that the rows see.
   __device__ void attend_all(int asked) {
     ask_for_short_queries<S, kTiles>(p, rows, queries_at(0), lane);
     ring.begin(asked);
@@ -251,7 +252,7 @@ struct ShortWarp {
       if (i == cut) {
         end_group(before);
         before = &memory;
-        asm volatile("" : "+l"(before)::"memory");  // a place for all that follows, so that it has an address
+        asm volatile("" : "+l"(before)::"memory");  // forces the state to have an address
         put_away(before);
         cut = rows.tiles.group_end(S::kGroupTiles, cut);
       }
@@ -262,14 +263,14 @@ struct ShortWarp {
   }
 };
 
-// Of a warp.
+// Work of a warp.
 struct ShortPart {
   KeySpan span;  // folded
   int request, kv_head, row0;
-  int first_pages;  // a lane one of the request's first 32
+  int first_pages;  // each lane has one of the request's first 32
 };
 
-// Rows from row0 on.
+// Processes the rows from row0 on. Returns true if a value is NaN.
 template <class S, int kTiles>
 __device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
                                          ShortControl<S>& control, char* shared, uint32_t& phases) {
@@ -288,7 +289,8 @@ __device__ inline bool attend_short_rows(const ShortCall& call, const ShortPart&
   return write_short_rows<S, kTiles>(warp.p, warp.rows, shared, warp.lane, {warp.value, warp.largest, warp.sum});
 }
 
-// The same for a request of the usual kind. `block`: shared memory of all warps.
+// The contiguous-KV fast path for the rows from row0 on. `block`: shared memory of all warps. Returns true if a value
+// is NaN.
 template <class S, int kTiles>
 __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& part, const PackedRows& packed,
                                        ShortControl<S>& control, char* block, uint32_t& phases) {
@@ -320,7 +322,7 @@ __device__ inline bool attend_run_rows(const ShortCall& call, const ShortPart& p
   return write_short_rows<S, kTiles>(p, place, shared, run.lane, sums);
 }
 
-// A value that is infinite or NaN spoils rows that do not see it, since 0 times it is NaN: they are done again.
+// Recomputes rows with NaN: an infinite or NaN value corrupts rows that do not see it, since 0 times it is NaN.
 __device__ inline void redo_short_rows(const AttentionParams& p, const KeySpan& span, int request, int first_head,
                                        int heads, char* shared) {
   const int group = p.heads / p.kv_heads, end = min(first_head + heads, p.kv_heads) * group;
@@ -334,7 +336,7 @@ __device__ inline void redo_short_rows(const AttentionParams& p, const KeySpan& 
   }
 }
 
-// A page number for each lane, of the request's first. They are asked for before anything else is known, since keys
+// Returns one of the request's first page numbers per lane. They are loaded before anything else is known, because keys
 // wait for them.
 __device__ inline int first_pages_of(const AttentionParams& p, const KeySpan& span) {
   const int lane = threadIdx.x % 32;
@@ -345,12 +347,12 @@ __device__ inline int first_pages_of(const AttentionParams& p, const KeySpan& sp
 template <class S, int kTiles>
 __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   const AttentionParams& p = call.p;
-  // The padding's request is the last, and may have more rows than others: it begins first.
+  // The last request is the padding, which may have more rows than others: it begins first.
   const int request = static_cast<int>(gridDim.y - 1 - blockIdx.y), warp = static_cast<int>(uniform(threadIdx.x / 32)),
             lane = threadIdx.x % 32, first_head = static_cast<int>(blockIdx.x) * S::kWarps, kv_head = first_head + warp;
   static_assert(sizeof(ShortControl<S>) * S::kWarps <= S::kControlBytes);
-  // Spans, pages and keys that were cached before this step are there (DeviceMetadata): they are read while the kernels
-  // ahead make queries and new keys.
+  // Spans, pages and keys that were cached before this step exist already (DeviceMetadata). They are read while the
+  // preceding kernels make queries and new keys.
   const KeySpan span = folded(p.spans[request], p.type);
   const int first_pages = first_pages_of(p, span);
   ShortControl<S>& control = reinterpret_cast<ShortControl<S>*>(shared + S::kWarps * S::kWarpBytes)[warp];
@@ -366,14 +368,14 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   uint32_t phases = 0;
   bool nan = false;
   if (rows == 0) {
-    pdl_wait();  // nobody may begin before the kernels ahead have ended
+    pdl_wait();  // a kernel may not end before the preceding ones
     pdl_launch_dependents();
   }
   for (int row0 = 0; row0 < rows; row0 += 16 * kTiles) {
     const ShortPart part{span, request, kv_head, row0, first_pages};
     nan |= run ? attend_run_rows<S, kTiles>(call, part, packed, control, shared, phases)
                : attend_short_rows<S, kTiles>(call, part, packed, control, shared + warp * S::kWarpBytes, phases);
-    fence_for_wgmma();  // for the copy engine: keys of the next rows come where these left by
+    fence_for_wgmma();  // for TMA: the next rows' keys come where these rows were staged for output
     __syncwarp();
   }
   if (__syncthreads_or(nan)) redo_short_rows(p, p.spans[request], request, first_head, S::kWarps, shared);

@@ -1,4 +1,4 @@
-// When a request and kv head is one warp's work, or that of the warps of a block.
+// Plan of short-KV decode: when one warp, or the warps of a CTA, process a request and KV head.
 #pragma once
 #include <cstdint>
 
@@ -6,27 +6,29 @@
 
 namespace headrace::cuda {
 
+// Input of plan_short().
 struct ShortTask {
-  int64_t pieces = 0;   // requests times kv heads
+  int64_t pieces = 0;   // requests times KV heads
   int max_rows = 0;     // of a request
-  int dim = 0;          // of a head: of keys or values, the longer
+  int dim = 0;          // head size: the larger of K's and V's
   bool strict = false;  // Determinism::kStrict
-  bool runs = false;    // requests may be of the usual kind (attention_short_run.cuh)
+  bool runs = false;    // requests may suit the contiguous-KV fast path (contiguous_kv.cuh)
 };
 
-// Of keys that a row sees: the most with which a warp takes a request and kv head alone, and the most with which the
-// warps of a block share them. 0: never.
+// The most keys that a row may see in warp-per-head decode (alone_keys) and in CTA-per-head decode (shared_keys). 0:
+// never.
 struct ShortPlan {
   int alone_keys = 0, shared_keys = 0;
-  // For how many keys a graph for short contexts is recorded: where warps alone are faster, for theirs.
+  // Returns the keys for which a graph of short contexts is captured: those of warp-per-head decode where that is
+  // faster.
   constexpr int recorded_keys() const {
     return alone_keys >= 640 || alone_keys > shared_keys ? alone_keys : shared_keys;
   }
 };
 
-// Where keys are so few that beginnings and ends are much of the work, as measured on an H200
-// (docs/performance/short_requests.md): a block for each piece of work, and beyond six of these for each multiprocessor
-// a warp, while its rows see some hundred keys. In strict mode more than 32 rows read keys twice.
+// Returns the plan for contexts so short that prologues and epilogues are much of the work, as measured on an H200
+// (docs/performance/short_requests.md). A request and KV head gets a CTA. Beyond six of them per SM it gets a warp,
+// while its rows see some hundred keys. In batch-invariant mode more than 32 rows read keys twice.
 constexpr ShortPlan plan_short(const ShortTask& task, int num_sms) {
   constexpr int kMostRows = 40, kKeys = 640, kKeysReadTwice = 384, kManyKeys = 2048;
   const bool many = task.pieces >= 6 * num_sms, shares = task.runs && ((task.dim == 128 && task.max_rows <= 32) ||
@@ -44,10 +46,10 @@ constexpr ShortPlan plan_short(const ShortTask& task, int num_sms) {
   return plan;
 }
 
-// 16-bit floats on Hopper; in strict mode with the Hopper kernel's bits. False when the call or the device is not of
-// that form.
+// Launches short-KV decode: 16-bit floats on Hopper; in batch-invariant mode with the bits of fmha_sm90(). Returns
+// false and launches nothing if the call or the device is unsupported.
 bool short_kv_attention(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
-// Of a call that is not of that form for its number of keys alone: how many would be. 0: another reason, or none.
+// Returns the number of keys that short-KV decode would support, if only the call's number of keys prevents it. Else 0.
 int shorter_keys(const AttentionParams& params, const AttentionShape& shape, const Stream& stream);
 
 }  // namespace headrace::cuda

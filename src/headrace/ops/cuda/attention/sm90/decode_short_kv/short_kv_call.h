@@ -1,4 +1,4 @@
-// What attention of short requests is launched with.
+// Launch parameters of short-KV decode.
 #pragma once
 #include "headrace/ops/cuda/attention/attention_params.h"
 #include "headrace/ops/cuda/attention/sm90/fmha.h"
@@ -8,12 +8,12 @@ namespace headrace::cuda {
 
 struct ShortCall {
   AttentionParams p;
-  KVMaps maps[2];  // for one tile of rows, and for two: of pieces of 32 and of 16 keys
-  bool runs;       // requests may be of the usual kind
+  KVMaps maps[2];  // for one row tile and for two: slices of 32 and of 16 keys
+  bool runs;       // requests may suit the contiguous-KV fast path
 };
 
-// A warp for each request and kv head (warp_per_head.cuh), or a block (cta_per_head.cuh). One of
-// each for each type of the queries, in a file of its own.
+// Launch warp-per-head decode (warp_per_head.cuh) and CTA-per-head decode (cta_per_head.cuh). Each query type is
+// instantiated in a file of its own.
 template <class T>
 void warp_per_head_of(const ShortCall& call, const AttentionShape& shape, const Stream& stream);
 template <class T>

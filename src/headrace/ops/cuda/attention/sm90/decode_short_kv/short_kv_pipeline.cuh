@@ -1,5 +1,4 @@
-// How keys and values come to a warp of attention of many short requests: piece after piece, in the order of the
-// products, into places that take turns.
+// Pipeline of K and V for a warp of short-KV decode: slice after slice, in the order of the MMAs.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma_mma.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv_rows.cuh"
@@ -8,7 +7,7 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// In the pool.
+// Coordinates in the pool, for maps of column_map_of().
 struct ColumnsAt {
   int x, slot, head, page;
 };
@@ -30,7 +29,7 @@ __device__ inline void prefetch_columns(const CUtensorMap& map, const ColumnsAt&
 
 enum class ShortSide : uint8_t { kKeys, kValues };
 
-// Of a tile first all pieces of keys, then all of values.
+// In each tile first all slices of K, then all of V.
 template <class S, int kTiles>
 struct ShortRing {
   using T = typename S::T;
@@ -39,16 +38,16 @@ struct ShortRing {
   const ShortCall& call;
   const AttentionParams& p;
   const ShortRows<S>& rows;
-  uint32_t full;     // the first place's barrier
-  uint32_t memory;   // the first place
-  uint32_t& phases;  // a bit for each place, of its barrier's phase that the next piece completes
+  uint32_t full;     // the first stage's barrier
+  uint32_t memory;   // the first stage
+  uint32_t& phases;  // a bit per stage: the barrier phase that the next slice completes
   int lane, kv_head;
-  int page, first_page = 0;  // page numbers, a lane one of 32
-  int stage = 0;             // of the next piece that is taken
-  // The list of tiles, as far as it is known: how many, and those that are plain.
+  int page, first_page = 0;  // page numbers: each lane has one of 32
+  int stage = 0;             // of the next slice that is taken
+  // The list of tiles, as far as it is known: its length, and the entries that are plain.
   int tiles = 0, first_tile = 0;
   SeenRange plain{};
-  // The next piece that is asked for.
+  // The next slice to load.
   ShortSide side = ShortSide::kKeys;
   int tile = 0, piece = 0;
   ShortPieces of{};
@@ -57,7 +56,7 @@ struct ShortRing {
     if (i < plain.begin || i >= plain.end) return rows.pieces(i, Vec8::kKeys);
     return {(first_tile + i) * S::kKeys, 0, Vec8::kOfTile, 0, Vec8::kOfTile, true};
   }
-  // Asks for the first pieces before what the rows see is known, where nothing hides those. Returns how many.
+  // Loads the first slices before the rows' masks are known, where nothing hides keys. Returns how many.
   __device__ int begin_early(const KeySpan& span) {
     if (p.encoder || p.window != kNoWindow || span.hole_end > span.hole_begin) return 0;
     tiles = plain.end = span.ctx_len / S::kKeys;
@@ -73,7 +72,8 @@ struct ShortRing {
     if (tile == early && tile < tiles) of = pieces(tile), piece = of.begin;
     for (int i = asked; i < kStages; ++i) ask(i);
   }
-  // Calls `use` with the address of the next piece, which is `taken` of tile `from`, and asks for another in its place.
+  // Waits for the next slice, which is `taken` of tile `from`, calls `use` with its address, and loads another into its
+  // stage.
   template <class F>
   __device__ void take(const ShortPieces& from, int taken, F use) {
     if (from.whole(taken)) {
@@ -81,7 +81,7 @@ struct ShortRing {
       phases ^= 1u << stage;
     } else {
       wait_copies<0>();
-      fence_for_wgmma();  // for the copy engine, which writes there next
+      fence_for_wgmma();  // for TMA, which writes there next
       __syncwarp();
     }
     use(place(stage));
@@ -115,7 +115,7 @@ struct ShortRing {
   __device__ void ask_engine(int at) {
     const bool keys = side == ShortSide::kKeys;
     const CUtensorMap& map = keys ? call.maps[kTiles - 1].k : call.maps[kTiles - 1].v;
-    // Boxes have all columns of 64 elements, or one (column_map_of).
+    // TMA boxes have all columns of 64 elements, or one (column_map_of).
     const int dim = keys ? p.head_dim : p.v_head_dim, box_rows = min(p.page_size, Vec8::kKeys),
               columns = dim == S::kDim && box_rows == Vec8::kKeys ? 1 : S::kDim / 64;
     const int from = of.first + piece * Vec8::kKeys;
@@ -130,8 +130,8 @@ struct ShortRing {
         copy_columns(place(at) + (c * Vec8::kKeys + row) * 128, map, {c * 64, slot, kv_head, number}, barrier);
     }
   }
-  // The same by the lanes themselves, one or two for a key: where some keys are new or seen by no row. Those become
-  // zeros, since what lies there may be NaN.
+  // The lanes copy instead of TMA, one or two for a key, where some keys are new or seen by no row. The latter become
+  // zeros, because their memory may hold NaN.
   __device__ void ask_lanes(int at) {
     constexpr int kLanes = 32 / Vec8::kKeys;
     const int r = lane / kLanes, position = of.first + piece * Vec8::kKeys + r;

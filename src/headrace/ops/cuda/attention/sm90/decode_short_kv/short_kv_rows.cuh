@@ -1,4 +1,4 @@
-// Attention of many short requests: what a warp works on, and what lies where in its shared memory.
+// Short-KV decode: the rows of a warp, the keys that they see, and the layout of its shared memory.
 #pragma once
 #include "headrace/ops/cuda/attention/common/kv_tiles.cuh"
 #include "headrace/ops/cuda/attention/common/merge_states.cuh"
@@ -7,45 +7,45 @@
 
 namespace headrace::cuda {
 
-// Warps of neighbouring kv heads; heads of up to kDim elements;
-// tiles of kKeys keys. kRuns: requests of the usual kind are taken by attention_short_run.cuh, in another order.
+// Warps of neighbouring KV heads; heads of up to kDim elements; tiles of kKeys keys. kRuns: contiguous_kv.cuh processes
+// the requests that it supports, with another order of sums.
 template <class T_, int kDim_, int kKeys_, bool kRuns_>
 struct ShortShape {
   using T = T_;
   static constexpr bool kRuns = kRuns_;
   static constexpr int kDim = kDim_, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kResident = kDim <= 128 ? 2 : 1;  // blocks of a multiprocessor
+  static constexpr int kResident = kDim <= 128 ? 2 : 1;  // CTAs per SM
   static constexpr int kKeys = kKeys_, kGroupTiles = kSm90GroupKeys / kKeys;
   static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 56 * 1024 / kResident, kMostStages = 6;
   static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
-  static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a row on its way out: neighbours begin in other banks
+  static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a staged output row: neighbours begin in different banks
   static_assert(kDim % 128 == 0 && kDim <= 256);
   static_assert(kResident * kSharedBytes <= 226 * 1024 && kWarpBytes >= int(sizeof(RowScratch)));
 };
 
-// What depends on how many tiles of rows there are. A piece is the keys, or their values, that are brought together.
+// Sizes that depend on the number of row tiles. A slice is the keys, or their values, of one pipeline stage.
 template <class S, int kTiles>
 struct ShortPieceShape {
   static constexpr int kKeys = kTiles == 1 ? 32 : 16, kProducts = kKeys / 16, kBytes = kKeys * S::kDim * 2;
   static constexpr int kOfTile = S::kKeys / kKeys;
-  // Scores of the second tile of rows wait in shared memory where registers do not hold both.
+  // Scores of the second row tile wait in shared memory where registers do not hold both.
   static constexpr bool kParks = kTiles == 2 && S::kKeys > 32;
   static constexpr int kParkedBytes = kParks ? 16 * S::kKeys * 4 : 0;
-  // Pieces in use or under way: all that there is room for.
+  // Slices in use or in flight: as many as fit.
   static constexpr int kStages = (S::kWarpBytes - kTiles * S::kQueryBytes - kParkedBytes) / kBytes;
   static_assert(kStages >= 3 && kStages <= S::kMostStages && 16 * S::kOutStride <= kStages * kBytes);
 };
 
-// Of a tile of keys: the pieces that some row sees lie in [begin, end).
+// Slices of a KV tile: those that some row sees lie in [begin, end).
 struct ShortPieces {
-  int first = 0;  // position of the tile
+  int first = 0;  // first position of the tile
   int begin = 0, end = 0;
-  int whole_begin = 0, whole_end = 0;  // the pool holds all keys of these, so that the copy engine can bring them
+  int whole_begin = 0, whole_end = 0;  // the pool holds all keys of these, so that TMA can load them
   bool with_cached = false;
   __device__ bool whole(int piece) const { return piece >= whole_begin && piece < whole_end; }
 };
 
-// A request's rows of one kv head, or some of them: from row0 on.
+// Rows of a request and one KV head, from row0 on.
 struct ShortPlace {
   PackedRows packed;
   int q_off, kv_head, row0, rows;
@@ -56,7 +56,7 @@ struct ShortPlace {
   }
 };
 
-// The same, and the keys that they see. It lies in shared memory, as registers are few.
+// Such rows and the keys that they see. It lies in shared memory, because registers are few.
 template <class S>
 struct ShortRows : ShortPlace {
   KeyAxis axis;
@@ -64,8 +64,8 @@ struct ShortRows : ShortPlace {
   BlockKeys keys;
   KeyTiles tiles;
   SeenRange run;     // seen positions of tiles that hold cached keys
-  SeenRange stored;  // positions that the pool holds for the request, but for the hole
-  bool ranges;       // a row sees one range of positions
+  SeenRange stored;  // positions that the pool holds for the request, except the hole
+  bool ranges;       // each row sees one range of positions
 
   __device__ ShortRows(const AttentionParams& p, const PackedRows& group, int request, int head, int first, int most)
       : ShortPlace{group, p.spans[request].q_off, head, first, min(most, p.spans[request].q_len * group.group - first)},
@@ -81,7 +81,7 @@ struct ShortRows : ShortPlace {
     ranges = (p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) && bottom.first_new <= axis.ctx;
   }
 
-  // Of entry i of the list of tiles, in pieces of so many keys.
+  // Returns the slices of list tile i, of `keys_of_piece` keys each.
   __device__ ShortPieces pieces(int i, int keys_of_piece) const {
     ShortPieces x{.first = tiles.tile(i) * S::kKeys, .with_cached = tiles.holds_cached(i)};
     const SeenRange& seen = x.with_cached ? run : keys.fresh;
@@ -93,21 +93,21 @@ struct ShortRows : ShortPlace {
     }
     return x;
   }
-  // Entries of the list of tiles that all rows see whole and that the pool holds whole: one after the other.
+  // Returns the run of list tiles that all rows see whole and that the pool holds whole.
   __device__ SeenRange plain_tiles() const {
     if (!ranges || tiles.hole_tiles > 0) return {};
     const int from = (max(bottom.first, stored.begin) + S::kKeys - 1) / S::kKeys,
               to = min(top.end, stored.end) / S::kKeys;
     return {from - tiles.first, min(to - tiles.first, tiles.cached_count)};
   }
-  __device__ bool seen_whole(const ShortPieces& of) const {  // by all rows: a tile
+  __device__ bool seen_whole(const ShortPieces& of) const {  // a tile, by all rows
     return ranges && of.first >= bottom.first && of.first + S::kKeys <= top.end;
   }
   __device__ KeyAxis::Row row(const AttentionParams& p, int number) const {
     return axis.row(p, token_of(min(number, rows - 1)));
   }
-  // Which of its keys of a tile, beginning at position `from`, a lane's row sees: bit 2 n + j is of key 8 n + j.
-  // `range`: what the row sees where that is one range.
+  // Returns which of its keys of a tile, from position `from` on, a lane's row sees: bit 2 n + j is key 8 n + j.
+  // `range`: what the row sees, if that is one range.
   __device__ uint32_t seen_by(const AttentionParams& p, int number, const SeenRange& range, int from,
                               bool with_cached) const {
     static_assert(S::kKeys <= 128);
@@ -116,24 +116,24 @@ struct ShortRows : ShortPlace {
   }
 };
 
-// Of a warp, behind the shared memory of all for keys.
+// One per warp, behind the memory of all warps' keys.
 template <class S>
 struct ShortControl {
   uint64_t full[S::kMostStages];
   alignas(16) char rows[sizeof(ShortRows<S>)];
 };
 
-// Keys that are brought together for a request of the usual kind.
+// Keys of a slice on the contiguous-KV fast path.
 constexpr int kRunPiece = 16;
 
-// Where a row's chunk 2 d + i lies in a tile of kTileRows rows, if chunk i is at `first`: swizzling changes two bits,
-// and there are columns.
+// Returns the address of a row's chunk 2 d + i in a tile of kTileRows rows, if chunk i is at `first`. Swizzling changes
+// two bits; every four d are a column.
 template <int kTileRows>
 __device__ inline uint32_t chunk_at(uint32_t first, int d) {
   return (first ^ d % 4 * 32) + d / 4 * kTileRows * 128;
 }
 
-// 16 lanes for each 128 elements of a row.
+// Starts the copies of a warp's queries to `to`: 16 lanes for each 128 elements of a row.
 template <class S, int kTiles>
 __device__ inline void ask_for_short_queries(const AttentionParams& p, const ShortPlace& of, uint32_t to, int lane) {
   const PackedRows packed = of.packed;
@@ -149,7 +149,7 @@ __device__ inline void ask_for_short_queries(const AttentionParams& p, const Sho
   commit_copies();
 }
 
-// What a warp's rows carry from tile to tile.
+// State that a warp's rows carry from tile to tile.
 template <class S, int kTiles>
 struct ShortSums {
   const float (&value)[kTiles][S::kDim / 8][4];
@@ -157,11 +157,12 @@ struct ShortSums {
   const float (&sum)[kTiles][2];
 };
 
-// That, to their results; `shared`: of the warp. Returns whether a value is NaN.
+// Divides the state by its sums and writes the rows, through the warp's shared memory `shared`. Returns true if a value
+// is NaN.
 template <class S, int kTiles>
 __device__ inline bool write_short_rows(const AttentionParams& p, const ShortPlace& rows, char* shared, int lane,
                                         const ShortSums<S, kTiles>& from) {
-  float zeros = 0;  // NaN where a value is NaN or infinite; to add is less code than to ask
+  float zeros = 0;  // NaN if a value is NaN or infinite; an addition is less code than a test
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
     if (m * 16 >= rows.rows) break;

@@ -1,10 +1,10 @@
-// Attention of short requests: the launch of a warp for each request and kv head (short_kv_attention.cuh).
+// Launch of warp-per-head decode (short_kv.cuh).
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv.cuh"
 
 namespace headrace::cuda {
 
-// Smaller tiles than strict mode's leave more of shared memory to keys that are under way.
+// Smaller tiles than batch-invariant mode's leave more shared memory to keys in flight.
 template <class T>
 using FastShape = ShortShape<T, 128, 64, true>;
 
@@ -15,8 +15,8 @@ void launch_tiles(const ShortCall& call, const Stream& stream) {
   launch_pdl(stream, attend_short<S, kTiles>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention");
 }
 
-// One form for all requests of a launch: where some had 16 rows and some 32, the code of both took a multiprocessor
-// longer than that of 32 alone.
+// One kernel serves all requests of a launch. Separate code for requests of 16 and of 32 rows took longer on an SM than
+// that of 32 alone.
 template <class S>
 void launch_short(const ShortCall& call, const AttentionShape& shape, const Stream& stream) {
   (shape.max_rows <= 16 ? launch_tiles<S, 1> : launch_tiles<S, 2>)(call, stream);
