@@ -17,15 +17,14 @@ struct ExpertRoutingArgs {
   enum class Renormalise : uint8_t { kNo, kYes };
 
   TensorView logits = {};  // float32 [tokens, experts]
-  TensorView bias =
-      {};  // [experts], a float dtype, or null: added to the scores for selection only, not to the weights
+  TensorView bias = {};    // [experts], a float dtype, or null: added to the scores for selection, not to the weights
   TensorView expert_scale = {};  // [experts], a float dtype, or null: multiplies the weights too
   Scores scores = Scores::kSoftmax;
   Renormalise renormalise = Renormalise::kYes;   // kYes: divides a token's weights by their sum
   int64_t num_groups = 1, groups_per_token = 1;  // k experts come from the best groups only
   float weight_scale = 1;                        // multiplies every weight, after renormalising
-  TensorView num_rows =
-      {};  // int32 [1], or null: rows from this count on are padding; their experts are kNoExpert and their weights 0
+  // int32 [1], or null: rows from this count on are padding; their experts are kNoExpert and their weights 0.
+  TensorView num_rows = {};
   // Shared expert, appended after the k chosen ones as expert `num_experts`. Its weight is 1 (kFull) or the sigmoid of
   // shared_gate (kGated).
   enum class Shared : uint8_t { kNone, kFull, kGated } shared = Shared::kNone;

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// How the query heads of one KV head share K and V tiles.
+// Sharing of K and V tiles between the query heads of one KV head.
 enum class HeadGrouping : uint8_t {
   kGrouped,  // one pass over K and V serves all query heads of the group
   kPerHead,  // one pass over K and V per query head

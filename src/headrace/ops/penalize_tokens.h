@@ -17,8 +17,8 @@ struct PenalizeTokensArgs {
   // int32 [any number], or null: further tokens that occurred, and the text of each.
   TensorView new_ids = {}, new_texts = {};
   TensorView last_ids = {};  // int32 [rows], or null: one further token that occurred in each row's text
-  TensorView texts =
-      {};  // int32 [rows]: row of `seen`, or -1 to leave the logits unchanged; with last_ids no text occurs twice
+  // int32 [rows]: row of `seen`, or -1 to leave the logits unchanged; with last_ids no text occurs twice.
+  TensorView texts = {};
   TensorView penalties = {};  // float32 [rows], positive
 
   static int64_t words_of(int32_t vocab) { return (int64_t{vocab} + 31) / 32; }

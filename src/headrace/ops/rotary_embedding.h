@@ -43,8 +43,7 @@ struct RotaryEmbeddingArgs {
   TensorView positions = {};  // int32 [tokens], or [axes, tokens]
   TensorView inv_freq = {};   // float32 [R / 2]
   float magnitude = 1;        // YaRN's attention factor
-  std::optional<RotarySections> sections =
-      std::nullopt;  // partition of the R / 2 pairs; used only if positions have axes
+  std::optional<RotarySections> sections = std::nullopt;  // of the R / 2 pairs; used if positions have axes
 
   bool has_axes() const { return positions.rank() == 2; }
 };

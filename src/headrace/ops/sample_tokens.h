@@ -25,12 +25,11 @@ struct SampleTokensArgs {
   TensorView logits = {};  // float32 [rows, at least vocab]
   int32_t vocab = 0;
   std::optional<int32_t> excluded_id = {};
-  TensorView best = {}, stats = {};  // outputs of token_confidence for these logits
-  TensorView draws = {};             // uint8 [rows, sizeof(TokenDraw)]: one TokenDraw per row
-  std::span<const TokenDraw> on_host =
-      {};                  // host copy of draws, or empty; lets a device skip passes that no draw needs
-  TensorView ids = {};     // int32 [rows]
-  TensorView chosen = {};  // float32 [rows]: logits of ids
+  TensorView best = {}, stats = {};         // outputs of token_confidence for these logits
+  TensorView draws = {};                    // uint8 [rows, sizeof(TokenDraw)]: one TokenDraw per row
+  std::span<const TokenDraw> on_host = {};  // host copy of draws, or empty; a device then skips unneeded passes
+  TensorView ids = {};                      // int32 [rows]
+  TensorView chosen = {};                   // float32 [rows]: logits of ids
 };
 
 // Throws Error kInvalidArgument if shapes or dtypes disagree.

@@ -12,7 +12,7 @@ namespace {
 // A key visible to a row: in the pool, or a new key of the batch.
 struct Key {
   int64_t page = -1, offset = 0;  // in the pool if page >= 0
-  int64_t token = 0;  // else the token of k_new and v_new
+  int64_t token = 0;              // else the token of k_new and v_new
 };
 
 Key pool_key(const PagedAttentionArgs& a, int64_t page_row, int64_t position) {

@@ -179,7 +179,7 @@ __device__ void pad(const Params& p, bool real, int rows, int logits, int size) 
   }
 }
 
-// Copies the results of `count` rows to the host. Each thread issues several loads before its first store.
+// Copies the results of `count` rows to p.results. Each thread issues several loads before its first store.
 __device__ void give_results(const Params& p, int step, int count) {
   constexpr int kWords = 4;
   constexpr int kOf = kResultWords;

@@ -221,12 +221,11 @@ __global__ void __launch_bounds__(Split<kBlocks>::kThreads, kBlocks == 1 ? 2 : 7
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_norm = threadIdx.x - (S::kThreads - kHeadDim);
   const bool gates = threadIdx.x == S::kThreads - 1, norms = of_norm >= 0 && place.is_first() && p.gate.data != nullptr;
   if (kBlocks > 1) shared.outputs.open(place.is_first());
-  if (kBlocks > 1)
-    prefetch_states<T>(p, place);  // with one CTA per head, CTAs run in several waves and load early enough
+  // With one CTA per head, CTAs run in several waves and load early enough.
+  if (kBlocks > 1) prefetch_states<T>(p, place);
   Window<T> windows[S::kWindows];
   for_windows<S>([&](int w, int i) { windows[w].load_weights(p, place.channel(p, i)); });
-  const float weight =
-      norms ? load(p.norm_weight, p.norm_weight_type, of_norm) + 0.0f : 0;  // + 0.0f as the offset in rms_norm
+  const float weight = norms ? load(p.norm_weight, p.norm_weight_type, of_norm) + 0.0f : 0;  // as in rms_norm
   const float a_log = gates ? p.a_log[place.head] : 0, dt_bias = gates ? p.dt_bias[place.head] : 0;
   pdl_wait();
   pdl_launch_dependents();

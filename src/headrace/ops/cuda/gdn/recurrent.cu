@@ -270,8 +270,8 @@ template <class T, int kRows>
 __global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant__ Params of) {
   const GDNParams& p = of.gdn;
   extern __shared__ float4 memory[];
-  auto* const tiles =
-      reinterpret_cast<Tile<T, kRows>*>(memory);  // double buffer: workers use one while feeders fill the other
+  // Double buffer: workers use one tile while feeders fill the other.
+  auto* const tiles = reinterpret_cast<Tile<T, kRows>*>(memory);
   const int request = blockIdx.z, lane = threadIdx.x % 32;
   const int head = static_cast<int>(blockIdx.y);
   const Place place = {.head = head,

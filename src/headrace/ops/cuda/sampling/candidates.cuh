@@ -147,9 +147,8 @@ class WholeRow {
 
   __device__ WholeRow(const Row& row, const Plan& plan, const RowState& state, Memory& memory)
       : row_(row), plan_(plan), state_(state), memory_(memory), parts_(memory.parts) {}
-  __device__ Mass all() const {
-    return row_.is_short() ? Mass{0, 0xffffffff} : plan_.all;
-  }  // short rows: more than any top k
+  // Short rows: more than any top k.
+  __device__ Mass all() const { return row_.is_short() ? Mass{0, 0xffffffff} : plan_.all; }
   __device__ Found find(const Search& search) const {
     Range range{row_.first_place(0), row_.first_place(plan_.ranges[0].last + 1) - 1, {}};
     if (!row_.is_short()) {

@@ -12,7 +12,7 @@ constexpr int kSample = 8192;  // ids that are sampled to estimate where the top
 constexpr int kSampleParts = 32;
 constexpr int kList = 4096;       // capacity of the list that a CTA sorts
 constexpr double kUnit = 0x1p44;  // unit of weights: the sum over 2^19 ids fits 64 bits
-constexpr float kNoWeight = 32;   // exp(-32) rounds to zero multiples of 2^-44
+constexpr float kNoWeight = 32;   // exp(-32) rounds to 0 in units of 2^-44
 
 // CUDA's 64-bit functions take unsigned long long.
 __device__ inline unsigned long long* as_unsigned(uint64_t* x) { return reinterpret_cast<unsigned long long*>(x); }
@@ -53,7 +53,7 @@ struct alignas(8) BinRange {
   __device__ bool empty() const { return last < first; }
 };
 
-// Returns the rank, among the maxima of kSampleParts parts of a sample, of a logit below which the row's top k lie,
+// Returns the rank, among the maxima of kSampleParts parts of a sample, of a logit that bounds the top k from below,
 // except in about one row of 100,000. It is twice the expected number of top-k ids in the sample, plus eight.
 __host__ __device__ inline int sample_rank(int top_k, int vocab) {
   const int64_t rank = int64_t{2} * top_k * kSample / vocab + 8;
@@ -130,10 +130,8 @@ class Walk {
  public:
   __device__ Walk(const Row& row, int begin, int end) : row_(row), at_(begin), end_(end) { load(); }
 
-  enum class Code : uint8_t {
-    kShort,
-    kLong
-  };  // kLong: not unrolled, because f is long and instruction fetches dominate
+  // kLong: not unrolled, because f is long and instruction fetches dominate.
+  enum class Code : uint8_t { kShort, kLong };
   template <Code kCode, class F>
   __device__ void over(const F& f) {
     while (at_ < end_) {

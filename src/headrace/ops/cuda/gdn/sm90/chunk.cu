@@ -52,8 +52,7 @@ GDNChunks chunks_of(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   return {.requests = requests,
           .heads = p.v_heads,
           .longest = longest,
-          .needed = (a.qkv.dim(0) + kChunk - 1) / kChunk + requests +
-                    snapshots,  // an upper bound for all lengths with this sum
+          .needed = (a.qkv.dim(0) + kChunk - 1) / kChunk + requests + snapshots,  // upper bound
           .room = room(p, stream, 0),
           .room_for_passes = room(p, stream, requests),
           .num_sms = stream.num_sms,

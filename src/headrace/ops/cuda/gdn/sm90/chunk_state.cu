@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(kThreads<kHalves>, 1)
   const KeySpan span = p.batch.spans[request];
   Walk walk(p, request, span.q_len);
   if (p.has(span)) walk.skip(p, pass.first);
-  if (!p.has(span) || walk.done == span.q_len)
-    return pdl_wait();  // an idle CTA waits too, so that no later kernel starts before the previous one ends
+  // An idle CTA waits too, so that no later kernel starts before the previous one ends.
+  if (!p.has(span) || walk.done == span.q_len) return pdl_wait();
   const Place at{request,
                  head,
                  head / (p.v_heads / p.k_heads),

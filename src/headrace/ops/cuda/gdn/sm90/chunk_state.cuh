@@ -25,8 +25,8 @@ struct Layout {
   static constexpr int kCounts = kScales + kStages * kScalesEach;  // [stages] tokens of the chunk; 0: no more chunks
   static constexpr int kBarriers = kCounts + 16;                   // full, then empty
   static constexpr int kBytes = kBarriers + 2 * kStages * 8;
-  static constexpr int kStageBytes =
-      (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + Image::kBytes - kUnread;  // bytes copied per stage
+  // Bytes copied per stage.
+  static constexpr int kStageBytes = (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + Image::kBytes - kUnread;
 };
 
 struct Place {
