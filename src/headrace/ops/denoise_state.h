@@ -91,9 +91,9 @@ struct DenoiseState {
   int32_t editable = 0;    // tokens of the block before this index are prompt
   int32_t num_cached = 0;  // kBefore: begin, or begin - block_size while the previous block waits to be stored
   int32_t canvas_len = 0;  // kCanvas, kKeptCanvas: tokens of the canvas
-  int32_t shift = 0;      // the logits of this many rows before a position decide it: 0 or 1; parts: 1; kBefore: unused
-  int32_t part_size = 0;  // parts: tokens per part; divides the block size
-  int32_t part = 0;       // parts: first token of the open part, relative to the block
+  int32_t shift = 0;       // the logits of this many rows before a position decide it: 0 or 1; parts: 1; kBefore: 0
+  int32_t part_size = 0;   // parts: tokens per part; divides the block size
+  int32_t part = 0;        // parts: first token of the open part, relative to the block
   int32_t steps_before_part = 0;  // parts: num_steps when the open part was opened
   Pass pass = Pass::kWhole;
   int32_t limit = 0;      // positions from here on are never decided

@@ -61,8 +61,8 @@ struct DenoiseStepArgs {
   int64_t requests() const { return states.numel() / static_cast<int64_t>(sizeof(DenoiseState)); }
 };
 
-inline constexpr int32_t kMaxBlockRequests = 1024;
-inline constexpr int32_t kResultWords = 7;
+inline constexpr int32_t kMaxBlockRequests = 1024;  // requests per denoise_step
+inline constexpr int32_t kResultWords = 7;          // int32 words per row of results
 
 // Throws Error kInvalidArgument if shapes or dtypes disagree, or if the next step's rows might not fit.
 void check(const DenoiseStepArgs& args);

@@ -21,6 +21,7 @@ void token_confidence(const TokenConfidenceArgs& args, const OpContext& context)
 void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 
+// Returns the table of the reference ops. Immutable; callable from any thread.
 const OpSet& ops();
 
 }  // namespace headrace::reference

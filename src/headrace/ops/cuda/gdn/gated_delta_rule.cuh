@@ -64,6 +64,7 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream);
 
 // Recurrence token by token, for heads of 128 x 128 and one float dtype for qkv, a and b (recurrent.cu). `tokens` is
 // the number of rows of qkv; `long_requests` is an upper bound on the requests for which params.has() is true.
+// gdn_recurrence throws Error kUnsupported if the tokens' factors exceed the scratch memory.
 bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
 void gdn_recurrence(const GDNParams& params, int64_t tokens, int long_requests, const Stream& stream);
 // Same bits for the same calls, optimised for requests of few tokens (recurrent_few_tokens.cu).

@@ -137,6 +137,7 @@ struct Maps {
 // kDuringPassBefore: the WY factors of a pass are computed on idle SMs during the previous state pass. Two consecutive
 // passes therefore use different buffers, and this kernel completes only after the previous state pass.
 enum class Start : uint8_t { kAfterAll, kDuringPassBefore };
+// Launch the two kernels of a pass. `places`: at least the sum of the requests' places.
 void gdn_chunk_wy_sm90(const GDNParams& params, const Pass& pass, const Maps& maps, int places, Start start,
                        const Stream& stream);
 void gdn_chunk_state_sm90(const GDNParams& params, const Pass& pass, const Maps& maps, const Stream& stream);
