@@ -1,9 +1,9 @@
-// What a gated MLP applies to its gate.
+// Activations of a gated MLP's gate branch.
 #pragma once
 #include <cstdint>
 
 namespace headrace {
 
-enum class Activation : uint8_t { kSilu, kGelu };  // gelu by tanh: Gemma
+enum class Activation : uint8_t { kSilu, kGelu };  // kGelu: tanh approximation (Gemma)
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// What stands between the projections of a decoder layer and its output product, in one pass.
+// Fused attention step of a decoder layer: everything between its QKV projections and its output projection.
 #pragma once
 #include "headrace/ops/norm_rotary.h"
 #include "headrace/ops/paged_attention.h"
@@ -7,19 +7,20 @@
 
 namespace headrace {
 
-// norm_rotary of q and k, then store_kv, then paged_attention, then the gate if there is one, with their rounding to
-// the dtype in between. Under Determinism::kStrict the bits are those of the ops one by one.
+// Runs norm_rotary on q and k, store_kv, paged_attention and, if given, the output gate. Each intermediate is rounded
+// to its tensor's dtype. Under Determinism::kStrict the bits equal those of the separate ops.
 struct AttentionStepArgs {
-  // Of attention.q and store.k, which hold anything afterwards; null q: neither a norm nor a rotation. On a device its
-  // positions and the slots below are arrays of the batch, there as early as DeviceMetadata says.
+  // Applies to attention.q and store.k in place; their contents are unspecified afterwards. Null q: no norm and no
+  // rotation. On a device, `positions` here and `store.slots` must be arrays of the batch that are written as early as
+  // DeviceMetadata requires.
   NormRotaryArgs norm_rotary = {};
-  StoreKVArgs store;  // slots null: nothing is stored, and kv is not looked at
+  StoreKVArgs store;  // null slots: nothing is stored and store.kv is ignored
   PagedAttentionArgs attention;
-  TensorView gate = {};  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate); or null
+  TensorView gate = {};  // [num_tokens, num_heads, v_head_dim], dtype of out: out *= sigmoid(gate); null: no gate
 
   bool rotates() const { return static_cast<bool>(norm_rotary.q); }
   bool stores() const { return static_cast<bool>(store.slots); }
-  // Of all tokens' heads, as rows.
+  // The gate as a pointwise op over [num_tokens * num_heads, v_head_dim].
   PointwiseArgs gate_of_rows() const {
     const TensorView& out = attention.out;
     const Shape rows = {out.dim(0) * out.dim(1), out.dim(2)};
@@ -28,10 +29,10 @@ struct AttentionStepArgs {
   }
 };
 
-// Error kInvalidArgument as the ops that it stands for, and when they do not speak of the same rows.
+// Throws Error kInvalidArgument if one of the fused ops would, or if their tensors disagree.
 void check(const AttentionStepArgs& args);
 
-// Runs them one by one: `ops` is an OpSet.
+// Runs the fused ops one after another. `ops` is an OpSet.
 template <class Ops, class Context>
 void attention_step_apart(const Ops& ops, const AttentionStepArgs& a, const Context& context) {
   if (a.rotates()) {

@@ -9,9 +9,9 @@ namespace headrace {
 
 // For request r, its tokens t = 0..q_len-1 and channel c:
 //   out[t, c] = silu(sum_{j<K} weight[c, j] * x[t - (K - 1) + j, c])
-// where x before the request's first token is its state (raw inputs, oldest first; zeros when read == kNoState).
-// Then state[write] = the last K - 1 inputs, and each snapshot the K - 1 inputs before its token count. Nothing is
-// written for kNoState. Sums are float32. Requests without tokens keep their state.
+// x before a request's first token comes from its state (raw inputs, oldest first), or is zero if read == kNoState.
+// Afterwards state[write] holds the last K - 1 inputs. Each snapshot slot holds the K - 1 inputs before its token
+// count. Nothing is written to kNoState. Sums are float32. Requests without tokens keep their state.
 // Source: Yang et al. 2024, Gated Delta Networks (short convolution).
 struct CausalConv1dArgs {
   TensorView x = {};       // [num_tokens, channels] float32, bfloat16 or float16
@@ -20,14 +20,16 @@ struct CausalConv1dArgs {
   std::span<const KeySpan> spans = {};
   std::span<const StateSlots> slots = {};  // one per span
   std::span<const StateSnapshot> snapshots = {};
-  const DeviceMetadata* on_device = nullptr;  // not owned: the three where a device's kernel reads them; null on a CPU
+  const DeviceMetadata* on_device = nullptr;  // not owned: device copies of spans, slots and snapshots; null on a CPU
   TensorView out = {};                        // [num_tokens, channels] float32, bfloat16 or float16
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree or a slot is outside the state pool.
+// Throws Error kInvalidArgument if shapes or dtypes disagree or a slot is outside the state pool.
 void check(const CausalConv1dArgs& args);
 
-// Shared with gated_delta_rule: slots are kNoState or inside [0, num_slots), snapshots belong to their requests.
+// Throws Error kInvalidArgument unless every slot is kNoState or inside [0, num_slots), there is one StateSlots per
+// span, and every snapshot has a slot and lies inside its request. gated_delta_rule uses it too; `op` begins the
+// message.
 void check_state_slots(std::string_view op, std::span<const KeySpan> spans, std::span<const StateSlots> slots,
                        std::span<const StateSnapshot> snapshots, int64_t num_slots);
 

@@ -1,4 +1,4 @@
-// The checks that every op's check(args) is made of.
+// Argument checks shared by the ops' check(args) functions.
 #pragma once
 #include <string_view>
 
@@ -10,7 +10,7 @@ namespace headrace {
 void check_shape(std::string_view name, const TensorView& tensor, const Shape& expected);
 void check_dtype(std::string_view name, const TensorView& tensor, DType expected);
 void check_float(std::string_view name, const TensorView& tensor);  // float32, bfloat16 or float16
-void check_kv_layer(std::string_view name, const KVLayerView& kv);  // dtypes and scales of a pool's layer
+void check_kv_layer(std::string_view name, const KVLayerView& kv);  // dtypes and scales of one layer of a pool
 void check_rank(std::string_view name, const TensorView& tensor, int expected);
 void check_rows_contiguous(std::string_view name, const TensorView& tensor);  // the last dimension's stride is 1
 

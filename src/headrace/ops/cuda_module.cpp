@@ -10,21 +10,21 @@ namespace headrace {
 namespace {
 
 constexpr const char* kLibrary = "libheadrace_cuda.so";
-// Where a build and an installation have it, before any place that the environment names. glibc puts the directory of
-// the program or library that this is part of in place of $ORIGIN; to another loader it would be a directory's name.
+// Paths of a build and of an installation come before any path from the environment. glibc replaces $ORIGIN by the
+// directory of the program or library that contains this code; other loaders would take it as a directory's name.
 #ifdef __GLIBC__
 constexpr std::array kPlaces = {"$ORIGIN/libheadrace_cuda.so", "$ORIGIN/../lib/libheadrace_cuda.so", kLibrary};
 #else
 constexpr std::array kPlaces = {kLibrary};
 #endif
 
-// Whether the loader found no such file, rather than one that it could not load.
+// Returns true if the loader found no such file, and false if the file exists but could not be loaded.
 bool is_of_no_file(std::string_view reason) {
   return reason.find(str(kLibrary, ": ")) != std::string_view::npos && reason.ends_with("No such file or directory");
 }
 
 void* open_library() {
-  std::string reason;  // of the first place that has it: what a later one says is that it has none
+  std::string reason;  // from the first path that has the file; later paths only report that they lack it
   for (const char* place : kPlaces) {
     if (void* library = dlopen(place, RTLD_NOW | RTLD_LOCAL)) return library;
     const std::string said = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
@@ -36,7 +36,7 @@ void* open_library() {
 }
 
 const CudaModule* open_module() {
-  void* const library = open_library();  // stays open: its runtimes live until the program ends
+  void* const library = open_library();  // never closed: its runtimes live until the program ends
   using Entry = const CudaModule* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "headrace_cuda_module"));
   HR_REQUIRE(entry != nullptr, ErrorCode::kNoDevice, "cuda: ", kLibrary, " has no entry headrace_cuda_module");

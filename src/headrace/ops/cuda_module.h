@@ -1,5 +1,5 @@
-// The CUDA part of headrace: a side library that is loaded when a device is asked for, so that the same program starts
-// on a machine without CUDA.
+// The CUDA part of headrace is a shared library that is loaded on first use, so the same program starts on machines
+// without CUDA.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,38 +10,41 @@
 
 namespace headrace {
 
-// A GPU as its driver describes it. Nothing says that this build runs on it: CudaModule::runtime does.
+// A GPU as its driver describes it. A listed GPU may still be unsupported by this build: CudaModule::runtime decides.
 struct CudaDevice {
   std::string name;
   int64_t total_bytes = 0;
   int32_t capability = 0;  // compute capability, 90 for 9.0
 };
 
-// What the side library offers. Its functions throw Error as those of this library do.
+// Entry points of the CUDA library. Its functions throw Error, as those of this library do.
 struct CudaModule {
-  int32_t version = 0;  // kCudaModuleVersion of the build that made it
-  // The runtime of a device: one for each, alive until the program ends, and so everybody's who asks for that device:
-  // one thread at a time uses it (DeviceRuntime). This function itself is callable from any thread. Error kNoDevice: no
-  // driver, no such device, or an architecture that is not built; kOutOfMemory where others fill the device.
+  int32_t version = 0;  // kCudaModuleVersion of the build of the library
+  // Returns the runtime of a device. There is one per device, shared by all callers and alive until the program ends.
+  // Callable from any thread, but only one thread at a time may use the runtime (see DeviceRuntime). Throws Error
+  // kNoDevice if there is no driver, no such device or no code for its architecture; kOutOfMemory if the device's
+  // memory is full.
   DeviceRuntime& (*runtime)(int32_t index) = nullptr;
-  // Kernels for contexts whose stream is that of a runtime: the set "cuda", which takes those of the device's
-  // architecture where they fit, "cuda_baseline", which any device from sm_80 on runs, "cuda_reference", which
-  // attends as AttnImpl::kReference and is the baseline else, or "cuda_chained", for tests: "cuda" with every product
-  // of few rows in a chain, fast or not. Error kUnsupported for another name.
+  // Returns a table of kernels for contexts whose stream belongs to a runtime of this module:
+  // - "cuda": kernels of the device's architecture where they fit;
+  // - "cuda_baseline": kernels that run on any device from sm_80 on;
+  // - "cuda_reference": the baseline with attention as AttnImpl::kReference;
+  // - "cuda_chained", for tests: "cuda" with every small-M GEMM in a GEMM sequence, whether that is faster or not.
+  // Throws Error kUnsupported for another name.
   const OpSet& (*ops)(std::string_view name) = nullptr;
-  // In the order of their indices. Empty when there is none.
+  // Returns the devices in the order of their indices; empty if there are none.
   std::vector<CudaDevice> (*devices)() = nullptr;
-  // Bytes of a device that nobody uses. Starts its context. Errors as runtime().
+  // Returns the free bytes of a device. Creates its CUDA context. Throws as runtime() does.
   int64_t (*free_bytes)(int32_t index) = nullptr;
-  // The newest CUDA that the driver supports, 13000 for 13.0; 0 without a driver.
+  // Returns the newest CUDA version that the driver supports, 13000 for 13.0; 0 without a driver.
   int32_t (*driver_cuda)() = nullptr;
 };
 
 inline constexpr int32_t kCudaModuleVersion = 10;
 
-// Loads libheadrace_cuda.so once: the one beside the program, that in lib/ beside its directory, or what the loader
-// finds by that name. Error kNoDevice, one sentence: not built, not found, its libraries are missing, or of another
-// version.
+// Loads libheadrace_cuda.so once and returns its entry points. Looks beside the program, then in ../lib, then where the
+// dynamic loader searches. Throws Error kNoDevice if the library is not built, not found, lacks a dependency or has
+// another version.
 const CudaModule& cuda_module();
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
-// A block of tokens in the middle of its denoising, as plain data, and what a pass changes in it. Host and device share
-// this one definition; the strategies' own state machines are what it is tested against.
+// State of a token block under denoising, as plain data, and its update after a forward pass. Host and device share
+// this one definition. Tests compare it with the strategies' own state machines.
 #pragma once
 #include <cstdint>
 
@@ -8,9 +8,9 @@
 #include "headrace/ops/token_draw.h"
 #include "headrace/ops/token_scores.h"
 
-// A device runs this once between two steps, when weights have displaced its instructions: what counts is how many
-// there are.
-#ifdef __CUDA_ARCH__  // the host's compiler does not know it
+// Disables unrolling on the device. A device runs this code once between two steps, after the weights have evicted it
+// from the instruction cache, so code size determines its time.
+#ifdef __CUDA_ARCH__  // the host compiler does not know the pragma
 #define HR_ROLLED _Pragma("unroll 1")
 #else
 #define HR_ROLLED
@@ -18,38 +18,38 @@
 
 namespace headrace {
 
-// What a pass says of undecided positions, a row each in their order.
+// Sampling results of a pass, one row per undecided position, in order of position.
 struct BlockCandidates {
-  const int32_t* ids = nullptr;   // the tokens that were drawn
-  const float* logits = nullptr;  // theirs
-  const float* stats = nullptr;   // [rows, 4], as TokenConfidenceArgs has them
+  const int32_t* ids = nullptr;   // the sampled tokens
+  const float* logits = nullptr;  // their logits
+  const float* stats = nullptr;   // [rows, 4], as in TokenConfidenceArgs
 };
 
-// Which candidates a pass keeps.
+// Rule that selects the candidates to accept after a pass.
 struct BlockRule {
   enum class Score : int32_t {
     kConfidence,  // probability of the candidate; larger is better
     kMargin,      // best minus second-best probability
-    kEntropy,     // minus the entropy, in nats: at most the threshold passes
-    kLeftmost,    // none passes by itself, and the first is the best
+    kEntropy,     // minus the entropy, in nats; accepted if the entropy is at most the threshold
+    kLeftmost,    // none is accepted by threshold; the first has the highest rank
   };
   enum class Passes : int32_t { kAbove, kAtLeast };
   Score score = Score::kConfidence;
   Passes passes = Passes::kAbove;
   float threshold = 1;
-  int32_t steps = 0;  // passes that a block is decided in at most, its masks shared out evenly; 0: as many as it takes
+  int32_t steps = 0;  // most passes per block, its masks spread evenly over them; 0: no limit
 
   HR_HOST_DEVICE bool accepts(float value) const {
     if (score == Score::kLeftmost) return false;
     if (score == Score::kEntropy) return -value <= threshold;
     return passes == Passes::kAbove ? value > threshold : value >= threshold;
   }
-  // Candidates that a pass keeps at least, of `masks`, after `passed` passes.
+  // Returns how many of `masks` candidates a pass accepts at least, after `passed` passes.
   HR_HOST_DEVICE int32_t least(int32_t masks, int32_t passed) const {
     const int32_t left = steps - passed;
     return left > 1 ? (masks + left - 1) / left : steps > 0 ? masks : 1;
   }
-  // Of a token with that logit, from its row of token_confidence's statistics.
+  // Returns the score of a token from its logit and its row of token_confidence's statistics.
   HR_HOST_DEVICE float value_of(float logit, const float* stats) const {
     switch (score) {
       case Score::kConfidence: return TokenScores::confidence(logit - stats[0] - stats[1]);
@@ -61,49 +61,49 @@ struct BlockRule {
   }
 };
 
-// Of a request that denoises one block at a time. An array of these is copied to a device as it is.
+// State of a request that denoises one block at a time. Arrays of it are copied to a device as they are.
 struct DenoiseState {
   static constexpr int32_t kMaxBlock = 64, kMaxEndIds = 8;
 
-  // What a block sees, and with that what a pass runs.
+  // Attention scope of a block, which also determines the rows of each pass.
   enum class Sees : int32_t {
-    kBefore,  // what is cached before it: the open block runs, and once the block before it, to be stored
-    kCanvas,  // all of prompt and output, which run and are stored in every pass
-    // The same; but after the first pass over a block it runs alone, and sees its own rows in place of what is stored
-    // of it.
+    kBefore,  // Cached tokens before the block. A pass runs the open block and, once, the previous block to store it.
+    kCanvas,  // The whole canvas, prompt and output. Every pass runs and stores it.
+    // As kCanvas, but passes after the first of a block run the block alone. The block then attends to its new rows in
+    // place of its stored ones.
     kKeptCanvas,
-    // What is cached before it, and of its own parts, which are decided one after the other: all as they are while the
-    // open part's first token is undecided, since the row before it decides that one. Later passes run the open part
-    // alone, beside the others as they were stored.
+    // Cached tokens before the block, and the block itself. The block's parts are decided one after another. While the
+    // open part's first token is undecided, a pass runs the whole block, because the row before the part decides that
+    // token. Later passes run the open part alone, beside the stored rows of the other parts.
     kParts,
-    kWholeParts,  // the same, but every pass runs and sees the whole block
+    kWholeParts,  // as kParts, but every pass runs and sees the whole block
   };
-  // Of parts, what the next pass is.
+  // Next pass, with parts.
   enum class Pass : int32_t {
-    kWhole,  // the block
+    kWhole,  // the whole block
     kPart,   // the open part alone
-    kClean,  // the block, complete; its last row decides the next one's first token
+    kClean,  // the complete block; its last row decides the next block's first token
   };
 
-  int32_t running = 0;  // 0: nothing is left to do, and no row is run
+  int32_t running = 0;  // 0: the request is done and has no rows
   Sees sees = Sees::kBefore;
   int32_t begin = 0;       // position of the open block
-  int32_t editable = 0;    // its tokens before this one are prompt
-  int32_t num_cached = 0;  // of kBefore: begin, or the block before it waits for its store: begin - block_size
-  int32_t canvas_len = 0;  // of canvases: tokens
-  int32_t shift = 0;       // but for kBefore: the logits of so many rows before a position decide it, 0 or 1; parts: 1
-  int32_t part_size = 0;   // of parts: tokens of one, which divides the block
-  int32_t part = 0;        // where the open one begins, in the block
-  int32_t steps_before_part = 0;  // of num_steps
+  int32_t editable = 0;    // tokens of the block before this index are prompt
+  int32_t num_cached = 0;  // kBefore: begin, or begin - block_size while the previous block waits to be stored
+  int32_t canvas_len = 0;  // kCanvas, kKeptCanvas: tokens of the canvas
+  int32_t shift = 0;       // the logits of this many rows before a position decide it: 0 or 1; parts: 1; kBefore: 0
+  int32_t part_size = 0;   // parts: tokens per part; divides the block size
+  int32_t part = 0;        // parts: first token of the open part, relative to the block
+  int32_t steps_before_part = 0;  // parts: num_steps when the open part was opened
   Pass pass = Pass::kWhole;
   int32_t limit = 0;      // positions from here on are never decided
-  int32_t num_steps = 0;  // passes that the open block was denoised in
+  int32_t num_steps = 0;  // denoising passes of the open block so far
   int32_t page_row = 0;
-  int32_t first_logit = 0;               // of the step that runs: num_samples() rows
+  int32_t first_logit = 0;               // first of num_samples() logits rows in the current step
   uint32_t masked[kMaxBlock / 32] = {};  // bit p: token p of the open block is undecided
   BlockRule rule;
-  TokenDraw draw;     // but for the random number
-  uint64_t seed = 0;  // which that follows from
+  TokenDraw draw;     // all fields except `uniform`
+  uint64_t seed = 0;  // determines `uniform`
   int32_t num_end_ids = 0;
   int32_t end_ids[kMaxEndIds] = {};
 
@@ -120,7 +120,7 @@ struct DenoiseState {
 
   HR_HOST_DEVICE bool has_canvas() const { return sees == Sees::kCanvas || sees == Sees::kKeptCanvas; }
   HR_HOST_DEVICE bool has_parts() const { return sees == Sees::kParts || sees == Sees::kWholeParts; }
-  // Of parts: finds the open one and what the next pass is, from the undecided tokens.
+  // With parts: finds the open part and the kind of the next pass from the undecided tokens.
   HR_HOST_DEVICE void find_part(int32_t block_size) {
     int32_t first = 0;
     HR_ROLLED
@@ -134,11 +134,11 @@ struct DenoiseState {
     pass = sees == Sees::kParts && num_steps > 0 && first > part ? Pass::kPart : Pass::kWhole;
   }
 
-  // Whether the next pass runs the whole canvas.
+  // Returns true if the next pass runs the whole canvas.
   HR_HOST_DEVICE bool runs_canvas() const {
     return running != 0 && (sees == Sees::kCanvas || (sees == Sees::kKeptCanvas && num_steps == 0));
   }
-  // Rows of the next pass, and of any pass at most.
+  // Returns the rows of the next pass; most_rows() returns the upper bound for any pass.
   HR_HOST_DEVICE int32_t num_rows(int32_t block_size) const {
     if (running == 0) return 0;
     if (runs_canvas()) return canvas_len;
@@ -148,7 +148,7 @@ struct DenoiseState {
   HR_HOST_DEVICE int32_t most_rows(int32_t block_size) const {
     return has_canvas() ? canvas_len : sees == Sees::kBefore ? 2 * block_size : block_size;
   }
-  // Position of the first of them, and how many from there on are stored.
+  // Returns the position of the next pass's first row; num_stored() returns how many rows from there on are stored.
   HR_HOST_DEVICE int32_t first_position() const {
     if (has_parts()) return pass == Pass::kPart ? begin + part : begin;
     return sees == Sees::kBefore ? num_cached : runs_canvas() ? 0 : begin;
@@ -158,18 +158,18 @@ struct DenoiseState {
     if (has_parts()) return sees == Sees::kParts || pass == Pass::kClean ? num_rows(block_size) : 0;
     return runs_canvas() ? canvas_len : 0;
   }
-  // Of the undecided positions, in their order, that so many first ones have logits in the next pass: all, but where
-  // later passes run the block alone, the row before its first position is in the first one only, and decides it then.
-  // Of parts, those of the open one, or the position behind the block.
+  // Returns the number of undecided positions, counted from the first, whose logits the next pass computes. Usually
+  // these are all. With kKeptCanvas and shift 1, the first pass decides only the first one, because later passes lack
+  // the row before it. With parts, they end with the open part; a clean pass decides the position behind the block.
   HR_HOST_DEVICE int32_t num_samples(int32_t block_size) const {
     if (has_parts() && pass == Pass::kClean) return 1;
     const int32_t masks = num_masked(has_parts() ? part + part_size : block_size);
     return sees == Sees::kKeptCanvas && shift > 0 && num_steps == 0 && masks > 0 ? 1 : masks;
   }
-  // The row of the pass whose logits decide token p of the open block.
+  // Returns the row of the pass whose logits decide token p of the open block.
   HR_HOST_DEVICE int32_t row_of(int32_t p) const { return begin + p - shift - first_position(); }
-  // How the token at p of the open block, or behind it, is drawn in the next pass. Random numbers are counted from the
-  // position before, whose row decides it in autoregressive decoding, and from the passes that have looked at it.
+  // Returns how the token at p, in or just behind the open block, is drawn in the next pass. The random number depends
+  // on the position before p, whose row decides p in autoregressive decoding, and on the passes so far.
   HR_HOST_DEVICE TokenDraw draw_of(int32_t p) const {
     TokenDraw of_token = draw;
     const bool behind = has_parts() && pass == Pass::kClean;
@@ -178,7 +178,7 @@ struct DenoiseState {
     }
     return of_token;
   }
-  // Who sees whom in the next pass, whose rows begin at `row0` of the step.
+  // Returns the attention span of the next pass, whose rows begin at `row0` of the step.
   HR_HOST_DEVICE KeySpan span(int32_t row0, int32_t block_size) const {
     KeySpan s{.q_off = row0, .q_len = num_rows(block_size)};
     if (s.q_len == 0) return s;
@@ -194,15 +194,16 @@ struct DenoiseState {
     s.hole_begin = s.phys0, s.hole_end = s.phys0 + s.q_len;
     return s;
   }
-  // Which of `tokens`, as advance() has them, the first row of the next pass takes in.
+  // Returns the index in advance()'s `tokens` of the first row's input token in the next pass.
   HR_HOST_DEVICE int32_t first_token(int32_t block_size) const {
     return has_canvas() ? first_position() : block_size + first_position() - begin;
   }
 
-  // The pass is over: `candidates` are those of its samples; `tokens` [2, block_size] the block before and the open
-  // one, or [canvas_len]. Keeps the candidates that pass the rule, and at least its least, ties to the lowest position;
-  // an end token ends the request behind it; a complete block is followed by the next one, all `mask_id`, unless the
-  // limit is reached; one of parts has a pass of its own before.
+  // Updates the state after a pass. `candidates` are the results of its num_samples() samples. `tokens` is [2,
+  // block_size], the previous and the open block, or [canvas_len].
+  // Accepts the candidates that pass the rule, and at least rule.least() of them; ties go to the lowest position. An
+  // end token ends the request behind it. A complete block is followed by a new block of `mask_id`, unless the limit is
+  // reached. With parts, a clean pass over the complete block comes first.
   HR_HOST_DEVICE void advance(const BlockCandidates& candidates, int32_t block_size, int32_t mask_id, int32_t* tokens) {
     if (running == 0) return;
     int32_t* open = tokens + (has_canvas() ? begin : block_size);
@@ -226,7 +227,7 @@ struct DenoiseState {
   }
 
  private:
-  // Of a canvas, whose last block may be short.
+  // Returns the end of the open block on a canvas; the last block may be shorter.
   HR_HOST_DEVICE int32_t block_end(int32_t block_size) const {
     return begin + block_size < canvas_len ? begin + block_size : canvas_len;
   }
@@ -236,7 +237,7 @@ struct DenoiseState {
     num_steps = steps_before_part = 0;
     HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) set_masked(p, begin + p < limit ? 1 : 0);
-    if (has_canvas()) return;  // it has its masks from the start
+    if (has_canvas()) return;  // a canvas holds its masks from the start
     HR_ROLLED
     for (int32_t p = 0; p < block_size; ++p) {
       tokens[p] = tokens[block_size + p];
@@ -245,7 +246,7 @@ struct DenoiseState {
   }
   HR_HOST_DEVICE void accept(const BlockCandidates& from, int32_t block_size, int32_t* tokens) {
     const int32_t masks = num_samples(block_size), least = rule.least(masks, num_steps);
-    uint32_t kept[kMaxBlock / 32] = {};  // by candidate
+    uint32_t kept[kMaxBlock / 32] = {};  // bit per candidate
     float values[kMaxBlock];
     int32_t count = 0;
     HR_ROLLED

@@ -26,7 +26,7 @@ int32_t index_of(std::string_view name) {
 
 bool is_unusable(const Error& e) { return e.code() == ErrorCode::kNoDevice || e.code() == ErrorCode::kOutOfMemory; }
 
-// 0 where the CUDA part is not built or not found.
+// Returns 0 if the CUDA library is not built or not found.
 int32_t num_cuda_devices() {
   try {
     return static_cast<int32_t>(cuda_module().devices().size());

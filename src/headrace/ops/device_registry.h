@@ -1,4 +1,4 @@
-// Devices by the name that users give them.
+// Opens devices by name.
 #pragma once
 #include <string_view>
 
@@ -7,10 +7,10 @@
 
 namespace headrace {
 
-// "cpu"; "cuda" (its first device) or "cuda:1"; "auto": the first CUDA device that can be used, else the CPU. `log`
-// gets a warning for each CUDA device that "auto" passes over, because this build has no code for it or because it is
-// full. The runtime lives until the program ends. Error kInvalidArgument for another name; kNoDevice or kOutOfMemory,
-// one sentence, when a device that is asked for by name cannot be used.
+// Returns the runtime of a device; it lives until the program ends. Names: "cpu"; "cuda" (the first device) or
+// "cuda:1"; "auto": the first usable CUDA device, else the CPU. `log` gets a warning for each CUDA device that "auto"
+// skips because this build has no code for it or its memory is full. Throws Error kInvalidArgument for another name;
+// kNoDevice or kOutOfMemory if a device requested by name cannot be used.
 DeviceRuntime& open_device(std::string_view name, const LogCallback& log = {});
 
 }  // namespace headrace

@@ -10,7 +10,7 @@ void check(const EmbeddingArgs& a) {
   check_float("embedding: table", a.table);
   check_float("embedding: out", a.out);
   check_shape("embedding: out", a.out, {ids.dim(0), a.table.dim(1)});
-  if (a.ids.device().type != DeviceType::kCPU) return;  // a device's ids are read by its kernel alone
+  if (a.ids.device().type != DeviceType::kCPU) return;  // the host cannot read ids in device memory
   for (int64_t t = 0; t < ids.dim(0); ++t) {
     HR_REQUIRE(ids(t) >= 0 && ids(t) < a.table.dim(0), ErrorCode::kInvalidArgument, "embedding: id ", ids(t),
                " of token ", t, " is outside the vocabulary of ", a.table.dim(0));

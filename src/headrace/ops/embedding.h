@@ -1,4 +1,4 @@
-// Rows of an embedding table.
+// Embedding lookup.
 #pragma once
 #include "headrace/core/tensor.h"
 #include "headrace/ops/op_context.h"
@@ -12,7 +12,8 @@ struct EmbeddingArgs {
   TensorView out = {};    // [tokens, dim], a float dtype
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree or an id is outside the table.
+// Throws Error kInvalidArgument if shapes or dtypes disagree, or if an id on the CPU is outside the table. Ids on a
+// device are not checked.
 void check(const EmbeddingArgs& args);
 
 }  // namespace headrace

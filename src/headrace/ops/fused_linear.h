@@ -1,4 +1,4 @@
-// Matrix products of one input with what stands around them in a decoder block, in one pass over the weights.
+// Fused GEMMs of one input, with the norm before and the activation or residual after them.
 #pragma once
 #include <array>
 
@@ -8,8 +8,8 @@
 
 namespace headrace {
 
-// n = rms_norm(x), or x itself; products[i].y = n W_i^T + bias_i for i < num_products, sums in float32. Under kStrict a
-// row's bits do not depend on the other rows.
+// n = rms_norm(x), or x itself; products[i].y = n W_i^T + bias_i for i < num_products. M = tokens, K = `in`, N = `out`.
+// Sums are float32. Under kStrict a row's bits do not depend on the other rows.
 struct FusedLinearArgs {
   TensorView x = {};            // [tokens, in], a float dtype; rows may be strided
   TensorView norm_weight = {};  // [in], or null: no norm. The normalised row is rounded to x's dtype
@@ -23,12 +23,12 @@ struct FusedLinearArgs {
   int num_products = 1;
   enum class Combine : uint8_t {
     kNone,
-    kSiluMul,  // of two products of one shape: products[0].y = silu(first) * second, and products[1].y is null
+    kSiluMul,  // SwiGLU of two GEMMs of one shape: products[0].y = silu(first) * second; products[1].y is null
   } combine = Combine::kNone;
-  TensorView residual = {};  // [tokens, out] or null: added to the only product; may be its y
+  TensorView residual = {};  // [tokens, out] or null: added to the result of a single GEMM; may be its y
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const FusedLinearArgs& args);
 
 }  // namespace headrace

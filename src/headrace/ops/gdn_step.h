@@ -1,11 +1,11 @@
-// One token of a Gated DeltaNet layer for each request, from the convolution to the gated norm in one pass.
+// Fused Gated DeltaNet decode step, from the convolution to the gated norm: one token per request.
 #pragma once
 #include "headrace/ops/causal_conv1d.h"
 #include "headrace/ops/gated_delta_rule.h"
 
 namespace headrace {
 
-// What follows the recurrence: out = rms_norm(out) * weight * silu(gate), as RMSNormArgs over the last dimension.
+// Gated norm after the recurrence: out = rms_norm(out) * weight * silu(gate), as RMSNormArgs over the last dimension.
 struct GatedNorm {
   TensorView gate = {};    // [num_tokens, num_v_heads, head_v_dim], dtype of out; null: no norm
   TensorView weight = {};  // [head_v_dim], any float dtype
@@ -13,8 +13,8 @@ struct GatedNorm {
   explicit operator bool() const { return static_cast<bool>(gate); }
 };
 
-// causal_conv1d, then gated_delta_rule, then the norm if there is one, with their rounding to x's dtype in between.
-// Request r has one token, row r. Under Determinism::kStrict the bits are those of the ops one by one.
+// Runs causal_conv1d, gated_delta_rule and, if given, the norm. Each intermediate is rounded to x's dtype. Request r
+// has exactly one token, row r. Under Determinism::kStrict the bits equal those of the separate ops.
 struct GDNStepArgs {
   TensorView x = {};  // [requests, 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim], as CausalConv1dArgs
   TensorView conv_weight = {};  // [channels, K]
@@ -26,12 +26,13 @@ struct GDNStepArgs {
   int32_t num_k_heads = 0;
   std::span<const KeySpan> spans = {};
   std::span<const StateSlots> slots = {};
-  const DeviceMetadata* on_device = nullptr;  // not owned; null on a CPU
+  const DeviceMetadata* on_device = nullptr;  // not owned: device copies of spans and slots; null on a CPU
   GatedNorm norm = {};
   TensorView out = {};  // [requests, num_v_heads, head_v_dim], dtype of x
 };
 
-// Error kInvalidArgument as the ops that it stands for, and when a request has not exactly one token in its row.
+// Throws Error kInvalidArgument if one of the fused ops would, or if a request does not have exactly one token in its
+// row.
 void check(const GDNStepArgs& args);
 
 }  // namespace headrace

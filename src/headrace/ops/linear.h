@@ -1,11 +1,12 @@
-// A matrix product with weights as checkpoints store them.
+// GEMM with a weight matrix in checkpoint layout, [out, in].
 #pragma once
 #include "headrace/core/tensor.h"
 #include "headrace/ops/op_context.h"
 
 namespace headrace {
 
-// y = x W^T + bias, sums in float32. Under kStrict the order of each sum does not depend on the number of rows.
+// y = x W^T + bias. M = tokens, K = `in`, N = `out`. Sums are float32. Under kStrict the order of each sum does not
+// depend on M.
 struct LinearArgs {
   TensorView x = {};       // [tokens, in], a float dtype; rows may be strided
   TensorView weight = {};  // [out, in], a float dtype; rows may be strided
@@ -13,7 +14,7 @@ struct LinearArgs {
   TensorView y = {};       // [tokens, out], a float dtype; rows may be strided
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const LinearArgs& args);
 
 }  // namespace headrace

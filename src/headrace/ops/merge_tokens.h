@@ -1,4 +1,4 @@
-// Soft tokens: the embedding of a row that does not hold one token for certain.
+// Soft embeddings: blends of candidate tokens' embeddings for rows that hold no certain token.
 #pragma once
 #include "headrace/batch/token_merge.h"
 #include "headrace/core/tensor.h"
@@ -6,15 +6,15 @@
 
 namespace headrace {
 
-// Overwrites the flagged rows of x with their blend of rows of the table, as TokenMerge says. Every id of a flagged row
-// is below vocab: only the host can check that.
+// Overwrites the rows of x that merge.mask marks with the blend of table rows that TokenMerge defines. Every id of a
+// marked row must be below vocab; only the host can check that.
 struct MergeTokensArgs {
   TokenMerge merge;
   TensorView table = {};  // [vocab, hidden], a float dtype
   TensorView x = {};      // [tokens, hidden], a float dtype
 };
 
-// Error kInvalidArgument for shapes and dtypes that do not fit.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const MergeTokensArgs& args);
 
 }  // namespace headrace

@@ -1,12 +1,12 @@
-// What stands between a layer's projections and its attention: norms of query and key heads, and their rotation.
+// Fused norm and rotary embedding of query and key heads, between the QKV projection and attention.
 #pragma once
 #include "headrace/ops/rms_norm.h"
 #include "headrace/ops/rotary_embedding.h"
 
 namespace headrace {
 
-// q and k in place: rms_norm of each head if there are weights, rounded to the dtype, then rotary_embedding. The bits
-// are those of the ops one by one.
+// Updates q and k in place: rms_norm of each head if there are weights, rounding to the dtype, then rotary_embedding.
+// The bits equal those of the separate ops.
 struct NormRotaryArgs {
   TensorView q = {};                        // [tokens, heads, dim], a float dtype; rows may be strided
   TensorView k = {};                        // [tokens, kv heads, dim], dtype of q
@@ -16,9 +16,9 @@ struct NormRotaryArgs {
   TensorView positions = {};  // int32 [tokens], or [axes, tokens]
   TensorView inv_freq = {};   // float32 [R / 2]
   float magnitude = 1;
-  std::optional<RotarySections> sections = std::nullopt;  // as rotary_embedding
+  std::optional<RotarySections> sections = std::nullopt;  // as in RotaryEmbeddingArgs
 
-  // The ops that it stands for, of one of q and k.
+  // Return the arguments of the separate ops for one of q and k.
   RMSNormArgs norm_of(const TensorView& x, const TensorView& weight) const {
     return {.x = x, .weight = weight, .eps = eps, .weight_form = weight_form, .out = x};
   }
@@ -27,11 +27,11 @@ struct NormRotaryArgs {
   }
 };
 
-// Error kInvalidArgument as the ops that it stands for, when q and k differ in dtype, tokens or dim, and when one of
-// them has a weight and the other has not.
+// Throws Error kInvalidArgument if one of the fused ops would, if q and k differ in dtype, tokens or dim, or if only
+// one of them has a weight.
 void check(const NormRotaryArgs& args);
 
-// Runs them one by one: `ops` is an OpSet.
+// Runs the fused ops one after another. `ops` is an OpSet.
 template <class Ops, class Context>
 void norm_rotary_apart(const Ops& ops, const NormRotaryArgs& a, const Context& context) {
   if (a.q_weight) {

@@ -1,5 +1,4 @@
-// The ops of one implementation: a table of functions, filled in by reference/, by each instruction set of cpu/
-// and by the CUDA module.
+// Table of the ops of one implementation: reference/, one ISA variant of cpu/, or the CUDA module.
 #pragma once
 #include <string_view>
 
@@ -27,10 +26,10 @@
 
 namespace headrace {
 
-// Every function checks its Args first (Error kInvalidArgument), returns early on empty work and writes its
-// outputs in full. Immutable; callable from any thread.
+// Every function checks its Args first (throws Error kInvalidArgument), returns early on empty work and writes its
+// outputs completely. The table is immutable; its functions are callable from any thread.
 struct OpSet {
-  std::string_view name;  // what a run report says: "reference", "portable", "avx2", "avx512", "avx512bf16", "amx"
+  std::string_view name;  // shown in run reports: "reference", "portable", "avx2", "avx512", "avx512bf16", "amx"
   void (*store_kv)(const StoreKVArgs&, const OpContext&);
   void (*paged_attention)(const PagedAttentionArgs&, const OpContext&);
   void (*causal_conv1d)(const CausalConv1dArgs&, const OpContext&);
@@ -43,25 +42,25 @@ struct OpSet {
   void (*token_confidence)(const TokenConfidenceArgs&, const OpContext&);
   void (*sample_tokens)(const SampleTokensArgs&, const OpContext&);
   void (*penalize_tokens)(const PenalizeTokensArgs&, const OpContext&);
-  // Optional: null where it is not built. false: these sizes, dtypes or strictness are not, nothing was done, and the
-  // ops that it stands for run one by one.
+  // Optional fused ops; null if not built. They return false, and do nothing, if these sizes, dtypes or this
+  // determinism are unsupported. The caller then runs the separate ops.
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
   bool (*attention_step)(const AttentionStepArgs&, const OpContext&) = nullptr;
-  // Null where one launch is as dear as several: then layers run its parts.
+  // Null where fusing saves nothing (CPU); layers then run the separate ops.
   void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
   void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;
-  // Null on a CPU, where layers do these in place.
+  // Null on a CPU: layers implement these themselves.
   void (*expert_routing)(const ExpertRoutingArgs&, const OpContext&) = nullptr;
   void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
   void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
   void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
   void (*denoise_step)(const DenoiseStepArgs&, const OpContext&) = nullptr;
-  int32_t library_rows = 16;     // from so many rows on a CPU's matrix library is faster than `linear` in fast mode
-  int32_t most_head_dim = 0;     // that paged_attention takes, of keys and of values; 0: any
-  int32_t most_gdn_key_dim = 0;  // that gated_delta_rule takes; 0: any
-  int32_t most_conv_width = 0;   // taps that causal_conv1d takes; 0: any
-  int32_t most_experts = 0;      // that expert_routing chooses among; 0: any
-  int32_t most_vocab = 0;        // ids that sample_tokens draws from; 0: any
+  int32_t library_rows = 16;     // smallest M at which a CPU's matrix library beats `linear` in default mode
+  int32_t most_head_dim = 0;     // largest head size of keys and values in paged_attention; 0: any
+  int32_t most_gdn_key_dim = 0;  // largest head_k_dim of gated_delta_rule; 0: any
+  int32_t most_conv_width = 0;   // most taps of causal_conv1d; 0: any
+  int32_t most_experts = 0;      // most experts of expert_routing; 0: any
+  int32_t most_vocab = 0;        // largest vocabulary of sample_tokens; 0: any
 };
 
 }  // namespace headrace

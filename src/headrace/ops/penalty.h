@@ -1,15 +1,16 @@
-// The repetition penalty of one logit. Host and device share it: drawn tokens must not depend on who applied it.
+// Repetition penalty of one logit. Host and device share it, so that drawn tokens do not depend on which of them
+// applied it.
 #pragma once
 #include "headrace/batch/key_span.h"
 
 namespace headrace {
 
-// Of a token that occurred. Source: Keskar et al. 2019 (CTRL), as transformers has it.
+// Returns the logit of a token that occurred, penalised. Source: Keskar et al. 2019 (CTRL), as in transformers.
 HR_HOST_DEVICE inline float penalized(float logit, float penalty) {
   return logit > 0 ? logit / penalty : logit * penalty;
 }
 
-// What penalized() was given.
+// Returns the logit before penalized(): its inverse.
 inline float unpenalized(float logit, float penalty) { return logit > 0 ? logit * penalty : logit / penalty; }
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Elementwise combinations of two row matrices.
+// Elementwise combinations of two matrices.
 #pragma once
 #include "headrace/core/tensor.h"
 #include "headrace/ops/op_context.h"
@@ -11,11 +11,11 @@ enum class PointwiseKind : uint8_t {
   kSigmoidMul,  // out = sigmoid(x) * y: the attention gate
   kMul,         // out = x * y
   kGeluMul,     // out = gelu(x) * y, by tanh: Gemma's gated MLP
-  kSoftCap,     // out = x tanh(y / x): Gemma's cap x of its logits y
-  kDivide,      // out = y / x: logits y at a temperature x
+  kSoftCap,     // out = x tanh(y / x): soft cap x of logits y (Gemma)
+  kDivide,      // out = y / x: logits y divided by a temperature x
 };
 
-// Row by row in float32, rounded once to out's dtype. x of shape [tokens, 1] is one factor for each row of y.
+// Computes in float32 and rounds once to out's dtype. x of shape [tokens, 1] broadcasts one factor over each row of y.
 // out may be x or y.
 struct PointwiseArgs {
   PointwiseKind kind = PointwiseKind::kAdd;
@@ -24,7 +24,7 @@ struct PointwiseArgs {
   TensorView out = {};  // [tokens, dim], a float dtype
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const PointwiseArgs& args);
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
-// Random numbers that follow from a request's seed, a position and a step. Host and device share them: a request draws
-// the same ones wherever it runs.
+// Counter-based random numbers: functions of a request's seed, a position and a step. Host and device share them, so a
+// request draws the same numbers wherever it runs.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// In [0, 1): depends on the three alone. SplitMix64.
+// Returns a number in [0, 1) that depends on the three arguments only. Source: SplitMix64.
 HR_HOST_DEVICE inline double uniform(uint64_t seed, int64_t position, int32_t step) {
   uint64_t z = seed + 0x9e3779b97f4a7c15u * (static_cast<uint64_t>(position) + 1) +
                0xd1342543de82ef95u * static_cast<uint64_t>(step);
@@ -16,13 +16,13 @@ HR_HOST_DEVICE inline double uniform(uint64_t seed, int64_t position, int32_t st
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// A token without meaning, uniform in [0, vocab): of another stream than uniform's, seed xor "noise".
+// Returns a random token, uniform in [0, vocab), as noise. Uses a separate random stream: seed xor "noise".
 inline int32_t noise_token(uint64_t seed, int64_t position, int32_t step, int32_t vocab) {
   constexpr uint64_t kNoise = 0x6e6f697365;
   return static_cast<int32_t>(uniform(seed ^ kNoise, position, step) * vocab);
 }
 
-// By which positions are ranked at random, in [0, 1): of a third stream, seed xor "order".
+// Returns a number in [0, 1) by which positions are ranked at random. Uses a third random stream: seed xor "order".
 inline double order_number(uint64_t seed, int64_t position, int32_t step) {
   constexpr uint64_t kOrder = 0x6f72646572;
   return uniform(seed ^ kOrder, position, step);

@@ -10,8 +10,8 @@ enum class WeightForm : uint8_t {
   kPlusOne,  // y = x / rms(x) * (1 + w): the zero-centred norms of Qwen3-Next and Qwen3.5
 };
 
-// rms(x) = sqrt(mean(x^2) + eps) over the last dimension, in float32; out = x / rms(x) * weight, and with a gate
-// times silu(gate), applied after the norm. Rows may be strided; out may be x.
+// rms(x) = sqrt(mean(x^2) + eps) over the last dimension, in float32. out = x / rms(x) * weight, multiplied by
+// silu(gate) if there is a gate. Rows may be strided; out may be x.
 // Source: Zhang & Sennrich 2019, eq. 4; gated: Yang et al. 2024.
 struct RMSNormArgs {
   TensorView x = {};       // [tokens, heads, dim] or [tokens, dim], a float dtype
@@ -22,7 +22,7 @@ struct RMSNormArgs {
   TensorView out = {};  // shape and dtype of x
 };
 
-// Error kInvalidArgument when shapes or dtypes disagree.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const RMSNormArgs& args);
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// What a denoising step hands to the next one: the embedding of a distribution over the vocabulary.
+// Soft embedding for self-conditioning: the expected embedding under the previous denoising step's distribution.
 #pragma once
 #include "headrace/batch/self_conditioning.h"
 #include "headrace/core/tensor.h"
@@ -6,9 +6,9 @@
 
 namespace headrace {
 
-// out[t] = scale * sum_v softmax(logits[i])[v] * table[v] for rows that the mask marks, i counting those rows in their
-// order, and zeros for the others. Sums are float32 or wider; a row's bits do not depend on the others. The mask marks
-// as many rows as there are logits: only the host can check that.
+// out[t] = scale * sum_v softmax(logits[i])[v] * table[v] for rows that signal.mask marks, where i counts the marked
+// rows in order. Other rows are zero. Sums are float32 or wider; a row's bits do not depend on the other rows. The mask
+// must mark as many rows as there are logits; only the host can check that.
 struct SoftEmbeddingArgs {
   SelfConditioning signal;
   TensorView table = {};  // [vocab, hidden], a float dtype
@@ -16,7 +16,7 @@ struct SoftEmbeddingArgs {
   TensorView out = {};  // [tokens, hidden], a float dtype, dense
 };
 
-// Error kInvalidArgument for shapes and dtypes that do not fit.
+// Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const SoftEmbeddingArgs& args);
 
 }  // namespace headrace

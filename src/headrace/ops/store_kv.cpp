@@ -14,7 +14,7 @@ void check(const StoreKVArgs& a) {
   check_dtype("store_kv: v", a.v, a.k.dtype());
   check_kv_layer("store_kv", a.kv);
   const auto slots = a.slots.as<const int64_t, 1>("store_kv: slots");
-  if (a.slots.device().type != DeviceType::kCPU) return;  // a device's slots are read by its kernel alone
+  if (a.slots.device().type != DeviceType::kCPU) return;  // the host cannot read slots in device memory
   const int64_t limit = a.kv.num_pages() * a.kv.page_size();
   for (int64_t t = 0; t < slots.dim(0); ++t) {
     HR_REQUIRE(slots(t) == kDoNotStore || (slots(t) >= 0 && slots(t) < limit), ErrorCode::kInvalidArgument,

@@ -1,4 +1,4 @@
-// Writes new keys and values to their slots of the paged pool.
+// Writes new keys and values to their slots of the paged KV cache.
 #pragma once
 #include "headrace/cache/kv_pool.h"
 #include "headrace/ops/op_context.h"
@@ -7,8 +7,8 @@ namespace headrace {
 
 // For every token t with slots[t] != kDoNotStore and every kv head h:
 //   kv.k[slots[t] / page_size, h, slots[t] % page_size, :] = k[t, h, :] / k_scale, rounded to the pool's dtype, and
-// saturated where that is float8_e4m3fn; v likewise. The quotient is rounded to float32 first, on every device.
-// Slots of one call are distinct. Inputs may be strided in their first two dimensions.
+// saturated if that is float8_e4m3fn; v likewise. The quotient is rounded to float32 first, on every device. The slots
+// of one call must be distinct. Inputs may be strided in their first two dimensions.
 struct StoreKVArgs {
   TensorView k = {};      // [num_tokens, num_kv_heads, head_dim] float32, bfloat16 or float16
   TensorView v = {};      // [num_tokens, num_kv_heads, v_head_dim], dtype of k
@@ -16,7 +16,8 @@ struct StoreKVArgs {
   KVLayerView kv = {};    // written
 };
 
-// Error kInvalidArgument when shapes, dtypes or scales disagree, or a slot is outside the pool.
+// Throws Error kInvalidArgument if shapes, dtypes or scales disagree, or a slot on the CPU is outside the pool. Slots
+// on a device are not checked.
 void check(const StoreKVArgs& args);
 
 }  // namespace headrace

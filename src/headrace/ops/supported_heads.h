@@ -1,5 +1,5 @@
-// Sizes of heads, convolutions, mixtures and vocabularies, and dtypes, that a kernel set does not run are refused when
-// a layer or a model is made, not in its first batch.
+// Checks that an op table supports a model's sizes and dtypes. Layers and models call them at construction, so that an
+// unsupported model fails before its first batch.
 #pragma once
 #include <string_view>
 
@@ -7,10 +7,10 @@
 
 namespace headrace {
 
-// Error kUnsupported, naming the layer, if it is one, what it has and what is built.
+// Each throws Error kUnsupported with a message that names the layer, if any, the size found and the sizes built.
 void require_head_dim(const OpSet& ops, int32_t layer_id, int32_t head_dim);
 void require_gdn_key_dim(const OpSet& ops, int32_t layer_id, int32_t head_k_dim);
-// `what` has that dtype: "activations". Every set has the same three.
+// Checks the dtype of `what`, for example "activations". Every op table supports float32, bfloat16 and float16.
 void require_float(const OpSet& ops, int32_t layer_id, std::string_view what, DType dtype);
 void require_conv_width(const OpSet& ops, int32_t layer_id, int32_t width);
 void require_experts(const OpSet& ops, int32_t layer_id, int64_t num_experts);

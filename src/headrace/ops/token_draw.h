@@ -1,13 +1,14 @@
-// How a row's token is drawn. Host and device share it.
+// Sampling parameters of one row. Host and device share them.
 #pragma once
 #include <cstdint>
 
 namespace headrace {
 
-// Of whose weight top_p is a share: of the top k's, or of all candidates', as where top-p comes before top-k.
+// The weight of which top_p is a share: that of the top k, or of all candidates (for models whose top-p precedes
+// top-k).
 enum class TopPOf : uint8_t { kTopK, kAll };
 
-// What SamplingParams has of it, and the random number.
+// The sampling fields of SamplingParams, and the random number.
 struct TokenDraw {
   double uniform = 0;     // in [0, 1)
   float temperature = 0;  // 0: the most likely token

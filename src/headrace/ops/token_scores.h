@@ -1,4 +1,4 @@
-// How sure a model is of a row's most likely token. Host and device share it: a threshold must fall the same way on
+// Confidence scores of a row's most likely token. Host and device share them, so that a threshold falls the same way on
 // both.
 #pragma once
 #include <cmath>
@@ -7,14 +7,14 @@
 
 namespace headrace {
 
-// From token_confidence's statistics of a row. The exponentials are taken in double, so that libraries that differ in
-// the last bit of one agree on the float.
+// Computes scores from token_confidence's statistics of a row. Exponentials are taken in double, so that math libraries
+// that differ in the last bit agree on the float.
 struct TokenScores {
-  // Probability of a token whose logarithm is `logprob`.
+  // Returns the probability of a token from its log-probability.
   HR_HOST_DEVICE static float confidence(float logprob) {
     return static_cast<float>(exp(static_cast<double>(logprob)));
   }
-  // Best minus second-best probability.
+  // Returns the best minus the second-best probability.
   HR_HOST_DEVICE static float margin(float largest, float log_sum, float second) {
     const double ratio = exp(static_cast<double>(second) - static_cast<double>(largest));
     return static_cast<float>((1 - ratio) * exp(-static_cast<double>(log_sum)));

@@ -1,14 +1,14 @@
-// Matrix products of bfloat16 on AMX tiles. For kernel sources of the amx set only.
+// bfloat16 GEMM on AMX tiles. For kernel sources of the amx variant only.
 //
-// Inline assembly instead of intrinsics: GCC 12 declares too small an operand for a configuration and no memory
-// clobber for a load, and drops stores.
+// Uses inline assembly: GCC 12's intrinsics declare too small an operand for the tile configuration and no memory
+// clobber for a load, and drop stores.
 #pragma once
 #include <stdint.h>
 
 namespace headrace::cpu {
 namespace {
 
-// From here to release_tiles(), this thread has eight tiles of 16 rows of 64 bytes.
+// Configures eight tiles of 16 rows of 64 bytes for this thread, until release_tiles().
 inline void configure_tiles() {
   struct alignas(64) Config {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -39,7 +39,8 @@ template <int kC, int kA, int kB>
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
 }
 
-// c [rows, columns] = (or += ) a [rows, depth] b [depth, columns], all multiples of 32.
+// c [rows, columns] = (or +=) a [rows, depth] b [depth, columns]. M = rows, N = columns, K = depth, all multiples of
+// 32.
 struct AmxProduct {
   const uint16_t* a;  // bfloat16, rows of a_stride
   long a_stride;
@@ -50,7 +51,7 @@ struct AmxProduct {
   enum class Into { kZeros, kSum } into;
 };
 
-// One block of 32 x 32: tiles 0..3 hold it, 4 and 5 two blocks of a, 6 and 7 two of b.
+// Computes a block of 32 x 32: tiles 0 to 3 accumulate it, 4 and 5 hold blocks of a, 6 and 7 of b.
 inline void multiply_block(const AmxProduct& m, long row, long column) {
   float* const c = m.c + row * m.c_stride + column;
   const long c_bytes = m.c_stride * 4, a_bytes = m.a_stride * 2, b_bytes = m.b_stride * 4;

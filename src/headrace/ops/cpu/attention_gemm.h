@@ -1,6 +1,6 @@
-// Small matrix products of attention: c[rows, n] (+)= a[rows, depth] b[depth, n], in float32 or from bf16 pairs. Every
-// element sums over depth in ascending order whatever rows stand beside it, so no result depends on the blocking.
-// For kernel sources only: internal linkage in every build of a source.
+// Small GEMMs of attention: c[rows, n] (+)= a[rows, depth] b[depth, n], in float32 or from bf16 pairs; M = rows, N = n,
+// K = depth. Every element sums over depth in ascending order for any number of rows, so results do not depend on the
+// blocking. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/read_ahead.h"
 #include "headrace/ops/cpu/simd.h"
@@ -11,7 +11,7 @@
 namespace headrace::cpu {
 namespace {
 
-// c and b have n columns, a multiple of kAttentionPad; strides count elements.
+// GEMM shape. c and b have n columns, a multiple of kAttentionPad; strides count elements.
 struct Product {
   long rows, depth, n;
   long a_stride, b_stride, c_stride;
@@ -50,7 +50,7 @@ template <int kRows, int kVecs, Into kInto>
 }
 
 #ifdef __AVX512BF16__
-// a holds bf16, b pairs of bf16 [depth / 2, n]: the low half belongs to the even index of depth.
+// a holds bf16, b pairs of bf16 [depth / 2, n] with the even depth index in the low half.
 template <int kRows, int kVecs, Into kInto>
 [[gnu::always_inline]] inline void multiply_block(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
                                                   ReadAhead& ahead) {
@@ -109,8 +109,8 @@ inline void multiply(const A* a, const B* b, float* c, const Product& s, ReadAhe
 }
 
 #ifdef __AMX_BF16__
-// 32 columns of c for 16 or 32 rows; memory behind the last row is read and written up to a multiple of 16 rows. Tiles
-// 0 to 3 hold c, 4 and 5 a, 6 and 7 b.
+// Computes 32 columns of c for 16 or 32 rows. Reads and writes c up to a multiple of 16 rows. Tiles 0 to 3 hold c, 4
+// and 5 a, 6 and 7 b.
 template <int kTileRows, Into kInto>
 [[gnu::always_inline]] inline void multiply_tile_rows(const uint16_t* a, const uint32_t* b, float* c, const Product& s,
                                                       ReadAhead& ahead) {

@@ -1,6 +1,6 @@
-// Attention of a few query rows to a tile that all of them see whole, in pair products on keys and values where they
-// lie: a packed copy would cost more than these rows' products. Sums over a head's dimension are made lane by lane, not
-// in ascending order as of packed tiles. For kernel sources only: internal linkage in every build of a source.
+// Attention of a few query rows to a tile of keys that all rows see completely, with bf16 dot products (VDPBF16PS) on K
+// and V in the pool. A packed copy would cost more than these rows' arithmetic. Sums over the head dimension are made
+// lane by lane, not in ascending order as for packed tiles. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/attention_softmax.h"
 #include "headrace/ops/cpu/attention_tile.h"
@@ -8,13 +8,13 @@
 namespace headrace::cpu {
 namespace {
 
-// K and V of one head: row i begins at k[i] + k_offset.
+// K and V of one head; row i begins at k[i] + k_offset.
 struct TileInPlace {
   const char *const *k, *const *v;
   long k_offset, v_offset;  // in bytes
 };
 
-// Rows of bf16 queries, with what they have summed so far.
+// Query rows in bf16, with their online softmax state.
 struct RowsInPlace {
   long count;
   const uint16_t* q;  // [rows, d]
@@ -22,13 +22,13 @@ struct RowsInPlace {
   long d, dv;  // multiples of 32
 };
 
-// More rows are worth a packed copy.
+// With more rows a packed copy pays off.
 constexpr long kMaxRowsInPlace = 8;
 
 #if defined(__AVX512BF16__)
 constexpr bool kReadsInPlace = true;
 
-// Vectors of scores and probabilities hold four keys of each row, the row's number times 4 first.
+// Vectors of scores and probabilities hold four keys of each row: lane 4 row + key.
 [[gnu::always_inline]] inline Vec by_row(const float* of_rows, int rows) {
   const __m512i at = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
   const __m512 loaded = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1 << rows) - 1), of_rows);
@@ -40,7 +40,7 @@ constexpr bool kReadsInPlace = true;
   _mm512_mask_storeu_ps(of_rows, static_cast<__mmask16>((1 << rows) - 1), packed);
 }
 
-// The four keys' lane of each row, from sums of 16 parts each.
+// Returns the dot products of four keys for each row, from their sums of 16 partial results.
 template <int kRows>
 [[gnu::always_inline]] inline Vec sums_of(const __m512 (&part)[kRows][4]) {
   Vec row[4] = {};
@@ -83,7 +83,7 @@ template <int kRows>
   }
 }
 
-// Probabilities of the scores; the rows' state moves on, and kept[16] says by how much what they summed is multiplied.
+// Computes probabilities from the scores and updates the rows' state. kept[16] are the factors for the previous sums.
 inline void soften_in_place(const float* scores, SoftmaxRule rule, const RowsInPlace& rows, int num_rows,
                             uint16_t* probabilities, float* kept) {
   constexpr int kVecs = kKeyTile / 4;
@@ -97,7 +97,7 @@ inline void soften_in_place(const float* scores, SoftmaxRule rule, const RowsInP
   high = larger(high, __builtin_shufflevector(high, high, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
   high = larger(high, __builtin_shufflevector(high, high, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
   const Vec before = by_row(rows.largest, num_rows), largest = before > high ? before : high;
-  const IntVec nothing = largest == Vec{} - __builtin_inff();  // every score is -inf: as if none were seen
+  const IntVec nothing = largest == Vec{} - __builtin_inff();  // all scores are -inf: treated as no visible key
   Vec total = {};
   for (int i = 0; i < kVecs; ++i) {
     const Vec p = nothing != 0 ? Vec{} : exp_below_0(s[i] - largest);
@@ -112,7 +112,7 @@ inline void soften_in_place(const float* scores, SoftmaxRule rule, const RowsInP
   store_by_row(rows.largest, num_rows, largest);
 }
 
-// 32 kVecs columns of out = out * kept + probabilities * values.
+// Updates 32 kVecs columns: out = out * kept + probabilities * V.
 template <int kRows, int kVecs>
 [[gnu::always_inline]] inline void add_values_in_place(const RowsInPlace& rows, const TileInPlace& tile, long column,
                                                        const uint16_t* probabilities, const float* kept,
@@ -168,7 +168,7 @@ inline void attend_rows(const RowsInPlace& rows, const TileInPlace& tile, Softma
   if (column < rows.dv) add_values_in_place<kRows, 1>(rows, tile, column, probabilities, kept, next);
 }
 
-// `next` is read ahead meanwhile, or null.
+// Prefetches `next`, which may be null.
 inline void attend_in_place(RowsInPlace rows, const TileInPlace& tile, SoftmaxRule rule, const TileInPlace* next) {
   for (;; next = nullptr) {
     switch (rows.count) {

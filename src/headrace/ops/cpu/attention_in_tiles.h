@@ -1,9 +1,10 @@
-// Attention of up to 16 query rows to a tile of keys that all of them see whole, on AMX tiles that are loaded from
-// where keys and values lie: nothing of them is packed. Scores are keys times queries, so that 16 rows of keys are a
-// left operand as they are. A row of values is a right operand as it is, of pairs (even column, odd column) of one key:
-// the left one holds probabilities paired with 0, (p, 0) in rows that sum even columns and (0, p) in those of odd ones.
-// So an infinity or a NaN makes its neighbour a NaN as well: who calls this looks for them in the sums. For kernel
-// sources only: internal linkage in every build of a source.
+// Attention on AMX tiles of up to 16 query rows to a tile of keys that all rows see completely. K and V are loaded from
+// the pool without packing. Scores are computed as K Q^T, so 16 rows of keys are an A operand as they are. A row of V
+// is a B operand of pairs (even column, odd column) of one key. Its A operand holds probabilities paired with zeros:
+// (p, 0) in rows that sum even columns, (0, p) in rows that sum odd ones.
+//
+// An infinity or NaN in V therefore makes its neighbour NaN too; the caller checks the sums for this. For kernel
+// sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/attention_in_place.h"
 #ifdef __AMX_BF16__
@@ -18,7 +19,7 @@ constexpr long kMaxRowsInTiles = 16, kTileEdge = 16, kTileWords = kTileEdge * kT
 #ifdef __AMX_BF16__
 constexpr bool kReadsInTiles = true;
 
-// Whether every 16 keys, and their values, lie in equal steps.
+// Returns true if every 16 rows of the tile are evenly spaced, with one stride for the whole tile.
 inline bool lies_in_steps(const char* const* row) {
   const auto at = [row](int i) { return reinterpret_cast<intptr_t>(row[i]); };
   const intptr_t step = at(1) - at(0);
@@ -27,22 +28,21 @@ inline bool lies_in_steps(const char* const* row) {
   return even;
 }
 
-// to[d / 2, 16]: the rows' queries as a right operand; those behind the last row are zeros in `q` [16, d].
+// to[d / 2, 16]: queries as a B operand. Rows of `q` [16, d] past the last query must be zero.
 inline void pair_queries(const uint16_t* q, long d, uint32_t* to) {
   for (long i = 0; i < d / 2; ++i) {
     for (long r = 0; r < kTileEdge; ++r) __builtin_memcpy(to + i * kTileEdge + r, q + r * d + 2 * i, sizeof(*to));
   }
 }
 
-// Asks for rows of the tile that comes next, a cache line of each 16 rows of K and of V at a step: these lie in pages
-// of 4 KB of their own, and memory is faster with pages side by side than with one after the other. Steps are to be
-// spread evenly over all work: where nothing is asked for memory rests, and what is asked at once is in the way of
-// loads.
+// Prefetches the next tile: per step one cache line of each 16 rows of K and of V. These rows lie in different 4 KB
+// pages, and memory is faster with several pages at once than one after another. Steps must be spread evenly over all
+// other work: without prefetches memory idles, and too many at once delay loads.
 struct TileAhead {
   const TileInPlace* tile;  // or null
-  long row_bytes;           // the longer one of K's and V's
-  int row, end;             // of each 16
-  int per_tile, per_piece;  // steps for each tile that is loaded, and for each piece of the other work, times 256
+  long row_bytes;           // the larger of K's and V's
+  int row, end;             // within each 16 rows
+  int per_tile, per_piece;  // steps per AMX tile load, and per unit of other work, times 256
   long at = 0;
   int due = 0;  // steps, times 256
 
@@ -52,7 +52,7 @@ struct TileAhead {
   }
   void step() {
     if (row == end) return;
-    for (int i = row; i < kKeyTile; i += kTileEdge) {  // rows that are not there are null
+    for (int i = row; i < kKeyTile; i += kTileEdge) {  // absent rows are null
       read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->k[i]) + tile->k_offset + at));
       read_ahead(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(tile->v[i]) + tile->v_offset + at));
     }
@@ -65,7 +65,7 @@ struct TileAhead {
   void beside_piece() { beside(per_piece); }
 };
 
-// The scores of 16 keys, 16 rows each.
+// Computes the scores of 16 keys with 16 query rows.
 template <int kSums>
 [[gnu::always_inline]] inline void score_tile(const TileInPlace& tile, int key, const uint32_t* q, long d,
                                               float* scores, TileAhead& ahead) {
@@ -84,7 +84,7 @@ template <int kSums>
 // to[4, 64] = columns [row, row + 4) of scores[64, 16].
 inline void gather_scores(const float* scores, int row, float* to) {
   for (int key = 0; key < kKeyTile; key += kTileEdge) {
-    Vec lane[4];  // of keys 4 apart
+    Vec lane[4];  // lanes: keys 4 apart
     for (int j = 0; j < 4; ++j) {
       const float* const from = scores + (key + j) * kTileEdge + row;
       __m512 keys = _mm512_zextps128_ps512(_mm_loadu_ps(from));
@@ -107,7 +107,8 @@ inline void gather_scores(const float* scores, int row, float* to) {
   }
 }
 
-// A row's 64 probabilities as words (p, 0) to `even` and (0, p) to `odd`, 16 keys to each of tiles `step` words apart.
+// Writes a row's 64 probabilities as words (p, 0) to `even` and (0, p) to `odd`. Each 16 keys go to a tile of their
+// own, `step` words apart.
 inline void spread_probabilities(const uint16_t* probabilities, long step, uint32_t* even, uint32_t* odd,
                                  TileAhead& ahead) {
   for (int key = 0; key < kKeyTile; key += kTileEdge, even += step, odd += step) {
@@ -119,11 +120,11 @@ inline void spread_probabilities(const uint16_t* probabilities, long step, uint3
   }
 }
 
-// Where rows' sums of odd columns stand behind those of even ones: in the same tile where 8 rows will do, or the next.
+// Offset of a row's sums of odd columns from those of even ones: half a tile for up to 8 rows, else the next tile.
 template <int kParts>
 constexpr long kOddWords = kParts == 1 ? kTileWords / 2 : kTileWords;
 
-// Sums of 32 kBlocks columns in tiles 0 to kBlocks kParts - 1. probabilities[4, kParts, 16, 16] by 16 keys.
+// Sums 32 kBlocks columns in tiles 0 to kBlocks kParts - 1. probabilities: [4, kParts, 16, 16], one per 16 keys.
 template <int kBlocks, int kParts>
 [[gnu::always_inline]] inline void sum_values(const TileInPlace& tile, long column, const uint32_t* probabilities,
                                               TileAhead& ahead) {
@@ -153,7 +154,7 @@ template <int kBlocks, int kParts>
   }
 }
 
-// 32 kBlocks columns of out = out * kept + probabilities * values.
+// Updates 32 kBlocks columns: out = out * kept + probabilities * V.
 template <int kBlocks, int kParts>
 inline void add_values_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, long column,
                                 const uint32_t* probabilities, const float* kept, TileAhead& ahead) {
@@ -207,7 +208,7 @@ inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, So
   }
 }
 
-// q[d / 2, 16]: the rows' queries in pairs. Of `next`, or null, the part `part` of `parts` is read ahead meanwhile.
+// q[d / 2, 16]: queries in pairs. Meanwhile prefetches part `part` of `parts` of `next`, which may be null.
 inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const uint32_t* q,
                             const TileInPlace* next, long part, long parts) {
   const long row = kTileEdge * part / parts, end = kTileEdge * (part + 1) / parts;

@@ -1,5 +1,5 @@
-// One row's step of the online softmax over a tile of scores. Scale and soft cap are applied here and nowhere else. For
-// kernel sources only: internal linkage in every build of a source.
+// Online softmax: one row's update for a tile of scores. Scale and soft cap are applied only here. For kernel sources
+// only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/paged_attention.h"
 #include "headrace/ops/cpu/simd.h"
@@ -11,13 +11,13 @@ struct SoftmaxRule {
   float scale, logit_cap;
 };
 
-// Where a row stands: its largest score so far, the sum of exp(score - largest), and, after a step, by how much what
-// was summed before is to be multiplied.
+// Online softmax state of a row: the largest score so far, the sum of exp(score - largest) and, after an update, the
+// factor by which previous sums must be multiplied.
 struct RowState {
   float *largest, *sum, *kept;
 };
 
-// Absolute error below 2e-7. 1 - 2 / (exp(2 x) + 1) cancels near 0, where a series takes over.
+// Absolute error below 2e-7. 1 - 2 / (exp(2 x) + 1) cancels near 0; a series is used there.
 [[gnu::always_inline]] inline Vec tanh(Vec x) {
   const Vec far = 1.0f - 2.0f / (exp(2.0f * x) + 1.0f);
   const Vec s = x * x;
@@ -30,7 +30,7 @@ template <class V>
   return a > b ? a : b;
 }
 
-// The largest lane, as a tree.
+// Returns the largest lane, reduced as a tree.
 [[gnu::always_inline]] inline float largest_of(Vec v) {
 #if defined(__AVX512F__)
   typedef float Vec8 __attribute__((vector_size(32)));
@@ -56,11 +56,11 @@ template <class V>
   return (bits & lane) != 0 ? v : Vec{} + otherwise;
 }
 
-// exp(x) for x <= 0, relative error below 3e-7 + 1e-7 |x|; 2^-126 instead of less; NaN stays NaN.
+// exp(x) for x <= 0, relative error below 3e-7 + 1e-7 |x|. Results below 2^-126 become 2^-126; NaN stays NaN.
 [[gnu::always_inline]] inline Vec exp_below_0(Vec x) {
 #if defined(__AVX512F__)
   const __m512 t = reinterpret_cast<__m512>(x * 1.44269504f);
-  const __m512 bounded = _mm512_maskz_max_ps(0xffff, _mm512_set1_ps(-126.0f), t);  // the second operand when it is NaN
+  const __m512 bounded = _mm512_maskz_max_ps(0xffff, _mm512_set1_ps(-126.0f), t);  // returns t if it is NaN
   const __m512 n = _mm512_maskz_roundscale_ps(0xffff, bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Vec f = reinterpret_cast<Vec>(bounded) - reinterpret_cast<Vec>(n);
   Vec p = f * 1.535336188e-4f + 1.339887440e-3f;  // 2^f on [-0.5, 0.5]: Cephes' exp2f
@@ -85,7 +85,7 @@ template <class V>
 #endif
 }
 
-// to[64] = exp(score - largest), 0 where a key is not visible.
+// Updates a row's state and writes to[64] = exp(score - largest), 0 for invisible keys.
 template <class Probability>
 [[gnu::always_inline]] inline void soften_row(const float* scores, uint64_t visible, SoftmaxRule rule, RowState row,
                                               Probability* to) {

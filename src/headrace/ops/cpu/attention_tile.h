@@ -1,4 +1,4 @@
-// A tile of keys: where each comes from, and K and V packed as the products read them. For kernel sources only.
+// A tile of keys: addresses of its rows, and K and V packed for the GEMMs. For kernel sources only.
 #pragma once
 #include "headrace/ops/cpu/e4m3.h"
 #include "headrace/ops/cpu/paged_attention.h"
@@ -9,13 +9,13 @@ namespace {
 
 static_assert(kKeyTile == 64, "a tile's keys are the bits of a uint64_t");
 
-// What a row, or a block of rows, sees of its request: positions count cached keys from 0 and new key j as
-// new_base + j. [cached_from, cached_to) without [hole_begin, hole_end), and [new_from, new_to).
+// Keys of a request that a row, or all rows of a block, see: [cached_from, cached_to) without [hole_begin, hole_end),
+// and [new_from, new_to). Positions count cached keys from 0; new key j has position new_base + j.
 struct Reach {
   long cached_from, cached_to, hole_begin, hole_end, new_from, new_to;
 };
 
-// The bits of [begin, end) among the positions [tile, tile + 64).
+// Returns the bits of positions [begin, end) within [tile, tile + 64).
 [[gnu::always_inline]] inline uint64_t range_bits(long begin, long end, long tile) {
   const long b = begin > tile ? begin - tile : 0, e = end < tile + kKeyTile ? end - tile : kKeyTile;
   if (b >= e) return 0;
@@ -27,9 +27,10 @@ struct Reach {
   return cached | range_bits(r.new_from, r.new_to, tile);
 }
 
-// Rows of the tile's keys, without the head's offset; those that no row of the block sees are absent and never read.
+// Row addresses of a tile's keys, without the head's offset. Keys that no row of the block sees are absent and never
+// read.
 struct TileKeys {
-  uint64_t present, fresh;  // fresh: in the batch's own k and v
+  uint64_t present, fresh;  // fresh: in the batch's k_new and v_new
   const char *k[kKeyTile], *v[kKeyTile];
 };
 
@@ -102,14 +103,14 @@ struct TileRows {
           p.v_scale};
 }
 
-// One present row in float32, in units of the pool, a new one rounded to the pool's dtype.
+// Loads one present row as float32, in units of the pool. New rows are rounded to the pool's dtype.
 [[gnu::always_inline]] inline void load_key(const TileRows& rows, int i, float* to) {
   if ((rows.fresh >> i & 1) == 0) return load_pool_row(to, rows.row[i] + rows.pool_offset, rows.dim, rows.pool_type);
   load_row(to, rows.row[i] + rows.fresh_offset, 0, rows.dim, rows.fresh_type);
   if (rows.fresh_type != rows.key_type) round_row(to, rows.dim, rows.key_type, rows.scale);
 }
 
-// to[64, stride] in float32, in units of the pool; zeros where a key is absent and beyond dim.
+// Writes to[64, stride] as float32, in units of the pool; absent keys and columns past dim are zero.
 inline void stage(const TileRows& rows, float* to, long stride, ReadAhead& ahead) {
   for (int i = 0; i < kKeyTile; ++i, to += stride) {
     ahead.step();
@@ -119,7 +120,7 @@ inline void stage(const TileRows& rows, float* to, long stride, ReadAhead& ahead
   }
 }
 
-// to[d, 64] = from[64, d] of 32-bit words, for the d of one step.
+// Transposes 32-bit words: to[d, 64] = from[64, d], for the d of one step.
 #if defined(__AVX512F__)
 constexpr int kTransposeStep = 16;
 [[gnu::always_inline]] inline void transpose_step(const void* const* from, long byte, void* to, ReadAhead& ahead) {
@@ -171,7 +172,7 @@ constexpr int kTransposeStep = 4;
 }
 #endif
 
-// to[words, 64] = the 64 rows of `words` 32-bit words, a multiple of kAttentionPad / 2.
+// Transposes 64 rows to to[words, 64]. `words` counts 32-bit words and is a multiple of kAttentionPad / 2.
 inline void transpose(const void* const* from, long words, void* to, ReadAhead& ahead) {
   for (long w = 0; w < words; w += kTransposeStep) {
     transpose_step(from, w * 4, static_cast<uint32_t*>(to) + w * kKeyTile, ahead);
@@ -179,7 +180,7 @@ inline void transpose(const void* const* from, long words, void* to, ReadAhead& 
 }
 
 #ifdef __AVX512BF16__
-// Points row[i] at 64 rows of `stride` bf16 each: the tile's own memory where that will do, else copies in `staged`.
+// Points row[i] at 64 rows of `stride` bf16 each: the rows themselves where possible, else copies in `staged`.
 inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, float* row_scratch, const void** row) {
   for (int i = 0; i < kKeyTile; ++i, staged += stride) {
     const bool present = (rows.present >> i & 1) != 0, fresh = (rows.fresh >> i & 1) != 0;
@@ -198,7 +199,7 @@ inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, flo
   }
 }
 
-// to[32, dim] pairs the keys 2 i and 2 i + 1 of rows of `dim` bf16, a multiple of 32.
+// to[32, dim]: interleaves keys 2 i and 2 i + 1. Rows have `dim` bf16, a multiple of 32.
 inline void pair_keys(const void* const* row, long dim, uint32_t* to, ReadAhead& ahead) {
   for (int i = 0; i < kKeyTile; i += 2, to += dim) {
     for (int j = 0; j < 2; ++j) ahead.step();

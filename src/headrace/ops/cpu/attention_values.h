@@ -1,15 +1,16 @@
-// Infinities and NaNs among the values of a packed tile. A row that does not see a key gives it probability 0, and 0
-// times an infinity is NaN: so where rows see unlike keys of a tile, these elements are taken out before the product
-// and added afterwards to the rows that see them. For kernel sources only: internal linkage in every build of a source.
+// Infinities and NaNs in V of a packed tile. A row gives an invisible key probability 0, and 0 times infinity is NaN.
+// If rows see different keys of a tile, these elements are therefore removed before the GEMM and added afterwards to
+// the rows that see them. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/paged_attention.h"
 
 namespace headrace::cpu {
 namespace {
 
-constexpr uint32_t kExponentBits = 0x7f800000;  // all set in infinities and NaNs alone
+constexpr uint32_t kExponentBits = 0x7f800000;  // all set only in infinities and NaNs
 
-// The float32 bits of element d of a key: rows of floats, or rows of bf16 pairs whose low halves are the even keys.
+// Returns the float32 bits of element d of a key. V is packed as float rows, or as bf16 pairs with even keys in the low
+// half.
 [[gnu::always_inline]] inline uint32_t value_bits(const float* v, long dim, int key, long d) {
   uint32_t bits;
   __builtin_memcpy(&bits, v + key * dim + d, sizeof(bits));
@@ -34,7 +35,7 @@ inline float probability_at(const uint16_t* probabilities, long at) {
   return load_float(probabilities, at, FloatType::kBF16);
 }
 
-// The keys of a packed tile that hold an infinity or a NaN.
+// Returns the set of keys of a packed tile that hold an infinity or a NaN.
 template <class Packed>
 inline uint64_t nonfinite_keys(const Packed* v, long dim) {
   uint64_t keys = 0;
@@ -46,7 +47,8 @@ inline uint64_t nonfinite_keys(const Packed* v, long dim) {
   return keys;
 }
 
-// Moves these keys' infinities and NaNs to apart[64, dim]; zeros stand where they stood, and beside them in `apart`.
+// Moves these keys' infinities and NaNs to apart[64, dim], and sets them to zero in `v`. Other elements of `apart` rows
+// are 0.
 template <class Packed>
 inline void move_nonfinite(Packed* v, long dim, uint64_t keys, float* apart) {
   for (; keys != 0; keys &= keys - 1) {
@@ -63,7 +65,7 @@ inline void move_nonfinite(Packed* v, long dim, uint64_t keys, float* apart) {
   }
 }
 
-// out[dim] += what was moved out of the keys that a row sees.
+// out[dim] += probability * moved elements, for the keys that a row sees.
 template <class Probability>
 inline void add_moved(const float* apart, long dim, uint64_t keys, const Probability* probabilities, float* out) {
   for (; keys != 0; keys &= keys - 1) {

@@ -1,5 +1,5 @@
-// Vectors run over channels; a task is one request and one block of channels, whose weights and history lie in
-// float32 on the task's stack. The last `width` inputs turn in a ring of rows, so that each is converted once.
+// Vectors run over channels. A task is one request and one block of channels, with weights and history as float32 on
+// its stack. The last `width` inputs are kept in a ring buffer of rows, so that each is converted once.
 #include "headrace/ops/cpu/causal_conv1d.h"
 
 #include "headrace/core/parallel.h"
@@ -37,7 +37,7 @@ void save_state(const CausalConv1dParams& p, const Block& b, long slot, long tok
   const long old = p.width - 1;
   float dense[kMaxConvWidth * kChannelBlock];
   for (long j = 0; j < old; ++j) {
-    const long t = tokens + j - old;  // of this call's inputs; before them comes the history
+    const long t = tokens + j - old;  // index of an input of this call; negative: in the history
     float row[kChannelBlock];
     if (t >= 0) load_row(row, p.x, (p.spans[b.request].q_off + t) * p.x_stride + b.c0, b.n, p.x_type);
     const float* const from = t >= 0 ? row : b.history[tokens + j];
@@ -46,7 +46,7 @@ void save_state(const CausalConv1dParams& p, const Block& b, long slot, long tok
   store_row(p.state, slot * p.slot_stride + b.c0 * old, dense, b.n * old, p.state_type);
 }
 
-// kWidth taps; 0: p.width.
+// kWidth is the number of taps; 0: p.width.
 template <int kWidth>
 void convolve(const CausalConv1dParams& p, const Block& b) {
   const KeySpan& span = p.spans[b.request];

@@ -6,7 +6,7 @@
 
 namespace headrace::cpu {
 
-inline constexpr long kMaxConvWidth = 8;  // taps of the widest kernel that is built
+inline constexpr long kMaxConvWidth = 8;  // largest number of taps supported
 
 // Strides in elements; channels are contiguous in x and out, a slot of state is [channels, width - 1] dense.
 struct CausalConv1dParams {
@@ -24,7 +24,8 @@ struct CausalConv1dParams {
   int threads = 1;
 };
 
-// `args` are checked. Error kUnsupported for a width over kMaxConvWidth, or channels that are not contiguous.
+// `args` must be checked. Throws Error kUnsupported for a width over kMaxConvWidth or for channels that are not
+// contiguous.
 CausalConv1dParams params_of(const CausalConv1dArgs& args, const OpContext& context);
 
 HR_DECLARE_PER_ISA(void causal_conv1d(const CausalConv1dParams& params))

@@ -1,4 +1,4 @@
-// Scalar conversions between float types, for kernel sources: internal linkage in every build of a source.
+// Scalar conversions between float types. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include <stdint.h>
 

@@ -23,7 +23,7 @@ bool cpu_has_amx_bf16() {
   return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
 }
 
-// Two features whose names Clang 14 does not know.
+// Clang 14 does not know the names of two features, so they are read from CPUID.
 bool cpu_has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -37,7 +37,7 @@ bool cpu_has_avx512_bf16() {
 
 }  // namespace
 
-// What the operating system must save is asked by __builtin_cpu_supports.
+// __builtin_cpu_supports also checks that the operating system saves the registers.
 bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c(); }
 
 bool has_avx512() {

@@ -18,7 +18,7 @@
 namespace headrace::cpu {
 namespace {
 
-// Check, early return, params, run: what every op of every set does.
+// Run functions of all ops and variants: check, early return, params, kernel.
 template <void (*kKernel)(const StoreKVParams&)>
 void run_store_kv(const StoreKVArgs& args, const OpContext& context) {
   check(args);
@@ -91,7 +91,7 @@ void run_token_confidence(const TokenConfidenceArgs& args, const OpContext& cont
 }
 
 constexpr int32_t kLibraryRows = 16;
-constexpr int32_t kLibraryRowsBesidePairs = 32;  // linear_pairs.h
+constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
 
 #define HR_OP_SET(isa, rows)                                                                       \
   constexpr OpSet k_##isa = {.name = #isa,                                                         \
@@ -127,7 +127,7 @@ HR_OP_SET(amx, kLibraryRows);
 
 bool always() { return true; }
 
-// The fastest first.
+// Best first.
 constexpr std::array kSets = {
 #ifdef HR_HAVE_AMX
     KernelSet{&k_amx, has_amx},

@@ -1,4 +1,4 @@
-// Which CPU kernels run: an ordered list of instruction sets, best first, any of which can be asked for by name.
+// Selects the CPU kernels: ISA variants in order of preference, any of which can be requested by name.
 #pragma once
 #include <optional>
 #include <span>
@@ -10,18 +10,17 @@ namespace headrace::cpu {
 
 struct KernelSet {
   const OpSet* ops;     // ops->name is the set's name
-  bool (*runs_here)();  // this processor and operating system can run it
+  bool (*runs_here)();  // true if this processor and operating system support it
 };
 
-// Every set that is built in, best first. portable is always among them and runs everywhere.
+// Returns the variants of this build, best first. "portable" is always among them and runs everywhere.
 std::span<const KernelSet> kernel_sets();
 
-// The names of every set that headrace has for this processor family, best first. A build may have fewer sets
-// (HEADRACE_ISAS).
+// Returns the names of all variants for this processor family, best first. A build may contain fewer (HEADRACE_ISAS).
 std::span<const std::string_view> known_kernel_sets();
 
-// The best set that runs here, or the one asked for. Error kUnsupported when `name` is unknown, is not built in or does
-// not run on this machine; the text says which, and names the sets that do run.
+// Returns the best variant that runs here, or the one named `name`. Throws Error kUnsupported if `name` is unknown, not
+// built or not supported by this machine; the message says which, and lists the variants that run.
 const OpSet& select_kernel_set(std::optional<std::string_view> name = std::nullopt);
 
 }  // namespace headrace::cpu

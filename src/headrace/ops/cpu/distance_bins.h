@@ -1,4 +1,4 @@
-// What candidates of a draw weigh together, without an exponential for each.
+// Histogram bins for sampling: sums candidates' weights without an exponential per candidate.
 #pragma once
 #include <array>
 #include <bit>
@@ -10,9 +10,8 @@
 
 namespace headrace::cpu {
 
-// Bins of logits' distances from the largest one, in temperatures, in ascending order: by exponent and seven bits of
-// the fraction, from 2^-16 to 2^7. What is nearer is in the first one, what is farther, and what is no number, in the
-// last.
+// Bins of the distance to the largest logit, in temperatures, ascending. A bin is an exponent and seven mantissa bits,
+// from 2^-16 to 2^7. Smaller distances fall into the first bin; larger ones and NaN into the last.
 class DistanceBins {
  public:
   static constexpr uint32_t kFirst = std::bit_cast<uint32_t>(0x1p-16f) >> 16,
@@ -35,9 +34,9 @@ class DistanceBins {
     return std::bit_cast<float>((kFirst + static_cast<uint32_t>(bin)) << 16);
   }
   static double begin(size_t bin) { return bin == 0 ? 0 : end(bin - 1); }
-  // No candidate of the bin weighs less.
+  // Returns a lower bound of the weights in the bin.
   static double least_weight(size_t bin) { return std::exp(-1.001 * end(bin)); }
-  // exp(-distance), within 3e-16 of the largest weight, by Taylor's sum about the bin's middle.
+  // Returns exp(-distance), accurate to 3e-16 of the largest weight, by a Taylor series about the bin's middle.
   double weight(size_t bin, double distance) const {
     if (bin + 1 == kCount) return 0;
     const double x = middles_[bin].distance - distance;

@@ -1,5 +1,5 @@
-// Rows of FP8 e4m3fn codes to floats and back, for kernel sources: internal linkage in every build of a source. The
-// same bits as headrace::E4M3, which says what is rounded how.
+// Converts rows of FP8 e4m3fn values to float and back, with the bits of headrace::E4M3, which defines the rounding.
+// For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/simd.h"
 
@@ -20,7 +20,7 @@ typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), 
 [[gnu::always_inline]] inline BitsVec f32_to_e4m3(Vec value) {
   const BitsVec u = reinterpret_cast<BitsVec>(value), magnitude = u & 0x7fffffffu;
   const BitsVec largest = BitsVec{} + 0x43e00000u, capped = magnitude < largest ? magnitude : largest;
-  // The adder rounds what is below the smallest normal number: 2^14 has units of 2^-9.
+  // The addition rounds subnormal results: at 2^14 a float's unit is 2^-9.
   const BitsVec subnormal = reinterpret_cast<BitsVec>(reinterpret_cast<Vec>(capped) + 0x1p14f) - 0x46800000u;
   const BitsVec normal = (capped + 0x7ffffu + ((capped >> 20) & 1u) - 0x3c000000u) >> 20;
   const BitsVec code = (capped < 0x3c800000u ? subnormal : normal) | (u >> 24 & 0x80u);
@@ -31,7 +31,7 @@ typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), 
   return e4m3_to_f32(BitsVec{} + static_cast<const uint8_t*>(data)[i])[0];
 }
 
-// to[0, n) = from[0, n), of floats or of codes.
+// to[0, n) = from[0, n), from float or FP8 values.
 [[gnu::always_inline]] inline void load_pool_row(float* to, const void* from, long n, FloatType type) {
   if (type != FloatType::kE4M3) return load_row(to, from, 0, n, type);
   const auto* const codes = static_cast<const uint8_t*>(from);
@@ -53,8 +53,8 @@ typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), 
   for (; i < n; ++i) to[i] = static_cast<uint8_t>(f32_to_e4m3(Vec{} + from[i] / scale)[0]);
 }
 
-// row[0, n): each as it is after being stored as `type`, in units of the pool: divided by `scale`, which is 1 for
-// floats. The row has room for whole vectors; what lies behind n may change.
+// Rounds row[0, n) to `type`, in units of the pool: each value is divided by `scale`, which is 1 unless the type is
+// FP8. The row must have room for whole vectors; values past n may change.
 [[gnu::always_inline]] inline void round_row(float* row, long n, FloatType type, float scale) {
   if (type == FloatType::kF32) return;
   if (type == FloatType::kE4M3) {

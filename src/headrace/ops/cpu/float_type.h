@@ -1,4 +1,4 @@
-// The float types that CPU kernels read and write, as plain integers of a Params struct. FP8 is of KV pools alone.
+// Float types of the CPU kernels' Params structs. FP8 occurs in KV pools only.
 #pragma once
 
 namespace headrace::cpu {

@@ -1,5 +1,5 @@
-// Short requests run as a recurrence, longer ones in chunks; heads are independent, tokens of a head sequential.
-// The split over tasks depends on the problem only.
+// Short requests use the recurrence, longer ones the chunked form. Heads are independent; tokens of a head are
+// sequential. The split into tasks depends on the problem only.
 #include "headrace/ops/cpu/gated_delta_rule.h"
 
 #ifdef __AMX_BF16__
@@ -39,7 +39,7 @@ long chunk_floats(const GatedDeltaRuleParams& p) {
   return floats;
 }
 
-// The recurrence takes a value head per task; chunks take a key head, at the task of its first value head.
+// The recurrence runs one value head per task. The chunked form runs a key head in the task of its first value head.
 void run_head(void* context, long task, float* scratch) {
   const auto& p = *static_cast<const GatedDeltaRuleParams*>(context);
   const long request = task / p.num_v_heads, head = task % p.num_v_heads, group = p.num_v_heads / p.num_k_heads;

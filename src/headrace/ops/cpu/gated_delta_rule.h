@@ -6,7 +6,7 @@
 
 namespace headrace::cpu {
 
-// Strides in elements; the channels of qkv, the heads of a, b and out, and the heads of a state slot are dense.
+// Strides in elements. The channels of qkv, the heads of a, b and out, and the heads of a state slot must be dense.
 struct GatedDeltaRuleParams {
   const void* qkv = nullptr;
   const void* a = nullptr;
@@ -21,11 +21,11 @@ struct GatedDeltaRuleParams {
   const StateSlots* slots = nullptr;
   const StateSnapshot* snapshots = nullptr;
   FloatType qkv_type = FloatType::kF32, gate_type = FloatType::kF32, out_type = FloatType::kF32;
-  long chunked_from = 0;  // requests of fewer tokens run as a recurrence
+  long chunked_from = 0;  // shorter requests use the recurrence
   int threads = 1;
 };
 
-// `args` are checked. Error kUnsupported when something that is to be dense is not.
+// `args` must be checked. Throws Error kUnsupported if a tensor that must be dense is not.
 GatedDeltaRuleParams params_of(const GatedDeltaRuleArgs& args, const OpContext& context);
 
 HR_DECLARE_PER_ISA(void gated_delta_rule(const GatedDeltaRuleParams& params))

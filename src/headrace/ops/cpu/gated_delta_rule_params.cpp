@@ -52,7 +52,9 @@ GatedDeltaRuleParams params_of(const GatedDeltaRuleArgs& a, const OpContext& con
           .qkv_type = float_type(a.qkv),
           .gate_type = float_type(a.a),
           .out_type = float_type(a.out),
-          // Chunks begin at the call's first token, so their sums depend on how a request was split.
+          // Batch-invariant mode uses no chunks: they begin at the call's first token, so sums depend on a request's
+          // split.
+          // them.
           .chunked_from = context.determinism == Determinism::kStrict ? LONG_MAX : 16,
           .threads = context.threads};
 }

@@ -1,12 +1,12 @@
-// The chunked form: up to 64 tokens at once as matrix products. For kernel sources only.
+// Chunked form of the gated delta rule: up to 64 tokens at once as GEMMs. For kernel sources only.
 //
-// With G the running sum of log decays and E(t, j) = exp(G_t - G_j) (every exponent <= 0), a chunk does
+// G is the running sum of log decays and E(t, j) = exp(G_t - G_j); every exponent is <= 0. A chunk computes
 //   A = beta_t E(t, j) kn_t.kn_j for j < t;  P = E(t, j) qn_t.kn_j for j <= t
 //   N = (I + A)^-1 diag(beta) (V - diag(exp G) Kn S^T)
 //   O = diag(exp G) Qn S^T + P N;  S = exp(G_C) S + N^T diag(E(C, t)) Kn
-// which is the form with U and W = Kn rows solved apart, minus one triangular solve: U - W S^T = N. A task holds one
-// request's key head and the value heads that share it, so Kn Kn^T and Qn Kn^T are computed once for the group.
-// States are kept transposed, [dk, dv], through all chunks: every product then runs along rows.
+// This is the WY form without a separate triangular solve for W: U - W S^T = N. A task handles one request and key head
+// with all its value heads, so Kn Kn^T and Qn Kn^T are computed once per group. States stay transposed, [dk, dv],
+// through all chunks, so that every GEMM runs along rows.
 #pragma once
 #include "headrace/ops/cpu/gdn_recurrence.h"
 #include "headrace/ops/cpu/tile.h"
@@ -16,9 +16,9 @@ namespace {
 
 constexpr long kChunk = kGDNChunk;
 
-// The memory of one task; dkp and dvp are dk and dv rounded up to whole vectors.
+// Scratch memory of a task; dkp and dvp are dk and dv rounded up to whole vectors.
 struct ChunkScratch {
-  float* kq;      // [2 chunk, dkp]: Kn, then Qn; rows without a token are zeros
+  float* kq;      // [2 chunk, dkp]: Kn, then Qn; zero rows past the chunk's tokens
   float* kt;      // [dkp, chunk]: Kn transposed
   float* gram;    // [2 chunk, chunk]: Kn Kn^T, then Qn Kn^T, lower halves
   float* a;       // [chunk, chunk]
@@ -28,7 +28,7 @@ struct ChunkScratch {
   float* states;  // group x [dkp, dvp]
 };
 
-// Sets the pointers (to nothing without memory) and returns the floats that they need together.
+// Sets the pointers (null without memory) and returns the number of floats needed.
 inline long place(const GatedDeltaRuleParams& p, float* memory, ChunkScratch& s) {
   const long dkp = round_up_to_lanes(p.dk), dvp = round_up_to_lanes(p.dv), group = p.num_v_heads / p.num_k_heads;
   long used = 0;
@@ -48,7 +48,7 @@ inline long place(const GatedDeltaRuleParams& p, float* memory, ChunkScratch& s)
   return used;
 }
 
-// Rows of tokens lie far apart: the hardware does not see them coming. `first` and `n` in channels of qkv.
+// Prefetches a token's channels [first, first + n) of qkv. Token rows are too far apart for the hardware prefetcher.
 inline void prefetch_row(const GatedDeltaRuleParams& p, long token, long first, long n) {
   const long size = p.qkv_type == FloatType::kF32 ? 4 : 2;
   const char* const row = static_cast<const char*>(p.qkv) + (token * p.qkv_stride + first) * size;
@@ -61,7 +61,7 @@ struct Chunk {
   long rows() const { return (count + kTileRows - 1) / kTileRows * kTileRows; }
 };
 
-// What one value head needs of a chunk; entries without a token are a no-op token's.
+// Gates of a chunk and value head. Entries past the chunk's tokens have decay 1 and beta 0.
 struct ChunkGates {
   float g[kChunk];  // running sum of log decays
   float beta[kChunk];
@@ -85,7 +85,7 @@ inline void load_gates(const GatedDeltaRuleParams& p, const Chunk& chunk, long h
   gates.last = expf(g);
 }
 
-// kq of one key head.
+// Loads kq of one key head.
 inline void load_normalised_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head,
                                  const ChunkScratch& s) {
   const long dkp = round_up_to_lanes(p.dk);
@@ -107,7 +107,7 @@ inline void load_normalised_keys(const GatedDeltaRuleParams& p, const Chunk& chu
   }
 }
 
-// kq, kt and gram of one key head.
+// Computes kq, kt and gram of one key head.
 inline void load_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head, const ChunkScratch& s) {
   const long dkp = round_up_to_lanes(p.dk);
   load_normalised_keys(p, chunk, key_head, s);
@@ -128,7 +128,7 @@ inline void load_keys(const GatedDeltaRuleParams& p, const Chunk& chunk, long ke
   }
 }
 
-// a and p of one value head: rows are zeros from their diagonal on (p: after it).
+// Computes a and p of one value head. Rows of a are zero from the diagonal on, rows of p after it.
 inline void weigh_gram(const ChunkGates& gates, const Chunk& chunk, const ChunkScratch& s) {
   Vec lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<float>(i);
@@ -144,7 +144,7 @@ inline void weigh_gram(const ChunkGates& gates, const Chunk& chunk, const ChunkS
   }
 }
 
-// n = beta (v - exp(g) Kn S^T), the right-hand side.
+// n = beta (v - exp(g) Kn S^T): the right-hand side.
 inline void load_values(const GatedDeltaRuleParams& p, const Chunk& chunk, long head, const ChunkGates& gates,
                         const ChunkScratch& s) {
   const long dvp = round_up_to_lanes(p.dv), first = 2 * p.num_k_heads * p.dk + head * p.dv;
@@ -158,8 +158,8 @@ inline void load_values(const GatedDeltaRuleParams& p, const Chunk& chunk, long 
   }
 }
 
-// Rows [begin, end) of n = (I + a)^-1 n, where rows before `begin` are done and already subtracted; a tile of rows at
-// a time: the rows above by a product, the tile's own in registers.
+// Solves rows [begin, end) of n = (I + a)^-1 n. The caller has solved and subtracted the rows before `begin`. Per tile
+// of rows, a GEMM subtracts the rows above; the tile's own rows are solved in registers.
 inline void solve(long begin, long end, long dvp, const ChunkScratch& s) {
   for (long row = begin; row < end; row += kTileRows) {
     const float* const a = s.a + row * kChunk;
@@ -179,7 +179,7 @@ inline void solve(long begin, long end, long dvp, const ChunkScratch& s) {
   }
 }
 
-// O = exp(g) Qn S^T + p n, in the second half of x, and to the output.
+// O = exp(g) Qn S^T + p n, in the second half of x; then stores it.
 inline void write_outputs(const GatedDeltaRuleParams& p, const Chunk& chunk, long head, const ChunkGates& gates,
                           const ChunkScratch& s) {
   const long dvp = round_up_to_lanes(p.dv);
@@ -203,7 +203,7 @@ inline void write_outputs(const GatedDeltaRuleParams& p, const Chunk& chunk, lon
   }
 }
 
-// One value head of one chunk; state [dkp, dvp] is the transposed state before and after it.
+// Runs one value head of one chunk. `state` [dkp, dvp] is transposed, and is updated in place.
 inline void run_chunk(const GatedDeltaRuleParams& p, const Chunk& chunk, long head, const ChunkScratch& s,
                       float* state) {
   const long dkp = round_up_to_lanes(p.dk), dvp = round_up_to_lanes(p.dv);
@@ -256,7 +256,7 @@ inline void save_states(const GatedDeltaRuleParams& p, long slot, long key_head,
   }
 }
 
-// Tokens from `done` to the next chunk end, snapshot or the request's end, whichever comes first.
+// Returns the tokens from `done` to the next chunk end, snapshot or end of the request, whichever comes first.
 inline long chunk_length(const GatedDeltaRuleParams& p, long request, long done) {
   long length = p.spans[request].q_len - done;
   if (length > kChunk) length = kChunk;
@@ -267,7 +267,7 @@ inline long chunk_length(const GatedDeltaRuleParams& p, long request, long done)
   return length;
 }
 
-// The products in float32.
+// GEMMs in float32.
 struct FloatProducts {
   const GatedDeltaRuleParams& p;
   ChunkScratch scratch;
@@ -276,8 +276,8 @@ struct FloatProducts {
   void run_chunk(const Chunk& chunk, long head, float* state) const { cpu::run_chunk(p, chunk, head, scratch, state); }
 };
 
-// All tokens of one request, and of the value heads that share a key head. products.load_keys(chunk, key_head) comes
-// before products.run_chunk(chunk, head, state) of each head.
+// Runs all tokens of one request and of the value heads of a key head. Calls products.load_keys(chunk, key_head), then
+// products.run_chunk(chunk, head, state) for each head.
 template <class Products>
 inline void run_chunks(const GatedDeltaRuleParams& p, long request, long key_head, const Products& products) {
   const KeySpan& span = p.spans[request];

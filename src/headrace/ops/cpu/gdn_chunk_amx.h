@@ -1,5 +1,5 @@
-// The chunked form with its products on AMX tiles: operands bfloat16, sums float32. The triangular solve, gates and
-// states stay in float32. For bfloat16 inputs only: their own rounding is as large. See gdn_chunk.h for the algorithm.
+// Chunked form with GEMMs on AMX tiles: bfloat16 operands, float32 sums. The triangular solve, gates and states stay
+// float32. For bfloat16 inputs only, whose own rounding is as large. See gdn_chunk.h for the algorithm.
 #pragma once
 #include "headrace/ops/cpu/amx_tile.h"
 #include "headrace/ops/cpu/gdn_chunk.h"
@@ -7,7 +7,7 @@
 namespace headrace::cpu {
 namespace {
 
-// Operands of one task besides ChunkScratch; "pairs" as AmxProduct::b.
+// Operands of a task in addition to ChunkScratch; "pairs" have the layout of AmxProduct::b.
 struct AmxScratch {
   uint16_t* kq;        // [2 chunk, dk]
   uint32_t* k_pairs;   // [dk / 2, chunk]: Kn transposed
@@ -22,7 +22,7 @@ inline bool amx_fits(const GatedDeltaRuleParams& p) {
   return p.qkv_type == FloatType::kBF16 && p.dk % 32 == 0 && p.dv % 32 == 0;
 }
 
-// Sets the pointers (to nothing without memory) and returns the floats that they need together.
+// Sets the pointers (null without memory) and returns the number of floats needed.
 inline long place(const GatedDeltaRuleParams& p, float* memory, AmxScratch& s) {
   long used = 0;
   const auto take = [&](long words) {
@@ -54,7 +54,7 @@ inline long place(const GatedDeltaRuleParams& p, float* memory, AmxScratch& s) {
   *reinterpret_cast<HalfVecInMemory*>(to) = __builtin_convertvector(bits, HalfVec);
 }
 
-// Rounds kq to bfloat16 and lays out the two transposes; then gram.
+// Rounds kq to bfloat16, builds the two transposes, then computes gram.
 inline void load_keys_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, long key_head, const ChunkScratch& s,
                           const AmxScratch& m) {
   load_normalised_keys(p, chunk, key_head, s);
@@ -82,7 +82,7 @@ inline void load_keys_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, lon
   }
 }
 
-// x = [Kn; Qn] S^T, and S = exp(g_C) S for the sum to come.
+// x = [Kn; Qn] S^T; then S = exp(g_C) S, ready for the update.
 inline void multiply_state(const GatedDeltaRuleParams& p, const ChunkGates& gates, const ChunkScratch& s,
                            const AmxScratch& m, float* state) {
   for (long i = 0; i < p.dk; i += 2) {
@@ -106,7 +106,7 @@ inline void multiply_state(const GatedDeltaRuleParams& p, const ChunkGates& gate
                       .into = AmxProduct::Into::kZeros});
 }
 
-// Rows [begin, end) of n_pairs and n_to_end.
+// Packs rows [begin, end) of n into n_pairs and n_to_end.
 inline void pack_values(const GatedDeltaRuleParams& p, long begin, long end, const ChunkGates& gates,
                         const ChunkScratch& s, const AmxScratch& m) {
   for (long t = begin; t < end; t += 2) {
@@ -118,12 +118,12 @@ inline void pack_values(const GatedDeltaRuleParams& p, long begin, long end, con
   }
 }
 
-// What bfloat16 leaves of a value.
+// Returns the rounding error of a value in bfloat16.
 [[gnu::always_inline]] inline Vec left_of(Vec value) { return value - reinterpret_cast<Vec>(bf16_bits(value) << 16); }
 
-// Subtracts the first half's part from the second half of n. What bfloat16 leaves of its factors takes part: keys that
-// are nearly parallel make errors of the solution larger than those of any other product. Uses p, and the second half
-// of n_pairs.
+// Subtracts the first half's contribution from the second half of n. It includes the bfloat16 rounding errors of both
+// factors: nearly parallel keys amplify errors of the solution more than those of any other GEMM. Overwrites p and the
+// second half of n_pairs.
 inline void subtract_first_half(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkScratch& s,
                                 const AmxScratch& m) {
   constexpr long kHalf = kChunk / 2;
@@ -157,8 +157,8 @@ inline void subtract_first_half(const GatedDeltaRuleParams& p, const Chunk& chun
   add(a, m.n_pairs), add(a_left, m.n_pairs), add(a, n_left);
 }
 
-// The solution n, packed: in two halves, so that the first half's part in the second is a product on tiles. Rows
-// without a token are zeros.
+// Solves for n and packs it, in two halves, so that the first half's contribution to the second is an AMX GEMM. Rows
+// past the chunk's tokens are zero.
 inline void solve_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, const ChunkGates& gates, const ChunkScratch& s,
                       const AmxScratch& m) {
   constexpr long kHalf = kChunk / 2;
@@ -173,7 +173,7 @@ inline void solve_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, const C
   pack_values(p, kHalf, kChunk, gates, s, m);
 }
 
-// O = exp(g) Qn S^T + p n, in the second half of x, and to the output.
+// O = exp(g) Qn S^T + p n, in the second half of x; then stores it.
 inline void write_outputs_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, long head, const ChunkGates& gates,
                               const ChunkScratch& s, const AmxScratch& m) {
   memset(m.p, 0, kChunk * kChunk * sizeof(uint16_t));
@@ -199,7 +199,7 @@ inline void write_outputs_amx(const GatedDeltaRuleParams& p, const Chunk& chunk,
   }
 }
 
-// One value head of one chunk; state [dk, dv] is the transposed state before and after it.
+// Runs one value head of one chunk. `state` [dk, dv] is transposed, and is updated in place.
 inline void run_chunk_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, long head, const ChunkScratch& s,
                           const AmxScratch& m, float* state) {
   ChunkGates gates;
@@ -221,7 +221,7 @@ inline void run_chunk_amx(const GatedDeltaRuleParams& p, const Chunk& chunk, lon
                       .into = AmxProduct::Into::kSum});
 }
 
-// The products in bfloat16; the thread's tiles are configured.
+// GEMMs in bfloat16; the thread's tiles must be configured.
 struct AmxProducts {
   const GatedDeltaRuleParams& p;
   ChunkScratch scratch;

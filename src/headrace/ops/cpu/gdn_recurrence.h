@@ -1,7 +1,7 @@
-// The recurrent form: one pass over a head's state per token. For kernel sources only.
+// Recurrent form of the gated delta rule: one pass over a head's state per token. For kernel sources only.
 //
-// S' = decay S + d kn^T with d = beta (v - decay S kn), so S' qn = decay S qn + d (kn . qn): both products read the
-// old state, and a row is read and written once. A row's sums depend on nothing but the row.
+// S' = decay S + d kn^T with d = beta (v - decay S kn), so S' qn = decay S qn + d (kn . qn). Both dot products use the
+// old state, so a row is read and written once. Rows are independent of each other.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -14,9 +14,9 @@ namespace headrace::cpu {
 namespace {
 
 constexpr float kL2Epsilon = 1e-6f;
-constexpr long kRowsAhead = 12;  // rows of the state are asked for so early: 8 and 16 were as good, 4 and 32 were not
+constexpr long kRowsAhead = 12;  // prefetch distance in state rows: 8 and 16 were as good, 4 and 32 were not
 
-// What one token brings to one value head; vectors are padded with zeros to whole Vecs.
+// Inputs of one token and value head; vectors are padded with zeros to whole Vecs.
 struct GDNToken {
   const float* k;  // normalised
   const float* q;  // normalised and scaled
@@ -35,14 +35,14 @@ inline GDNGate gdn_gate(const GatedDeltaRuleParams& p, long token, long head) {
   return {-expf(p.a_log[head]) * softplus, 1 / (1 + expf(-b))};
 }
 
-// n is a whole number of Vecs.
+// n must be a multiple of the lanes.
 inline float dot(const float* x, const float* y, long n) {
   Vec acc = {};
   for (long i = 0; i < n; i += kLanes) acc += load(x + i) * load(y + i);
   return sum(acc);
 }
 
-// x[0, padded) = the n values at `first` of the token's channels, times scale / |x|, then zeros.
+// x[0, padded) = the n values at channel `first` of the token, times scale / |x|, then zeros.
 inline void load_normalised(const GatedDeltaRuleParams& p, float* x, long token, long first, float scale) {
   const long padded = round_up_to_lanes(p.dk);
   load_row(x, p.qkv, token * p.qkv_stride + first, p.dk, p.qkv_type);
@@ -51,8 +51,8 @@ inline void load_normalised(const GatedDeltaRuleParams& p, float* x, long token,
   for (long i = 0; i < padded; i += kLanes) store(x + i, load(x + i) * factor);
 }
 
-// One row of the state times k and q. Reading a row from its begin to its end, and the rows in order, is what
-// lets the hardware's stream prefetch follow; several rows at once would not.
+// Products of one state row with k and q. Reading each row from start to end, and rows in order, lets the hardware's
+// stream prefetcher follow; several rows at once would not.
 struct RowProducts {
   float k, q;
 };
@@ -74,7 +74,7 @@ struct RowProducts {
   return {sum(k) + tail_k, sum(q) + tail_q};
 }
 
-// to = the state after `token`, from = the one before it (may be the same memory); out [dv].
+// Computes the state `to` after `token` from the state `from` before it (may be the same memory), and out [dv].
 [[gnu::always_inline]] inline void step_rows(const GDNToken& token, const float* from, float* to, float* out, long dk,
                                              long dv) {
   const long whole = dk / kLanes * kLanes;
@@ -87,12 +87,12 @@ struct RowProducts {
   }
 }
 
-// With 128 as a constant, loops unroll and k and q stay in registers.
+// The constant 128 lets loops unroll and keeps k and q in registers.
 inline void step(const GDNToken& token, const float* from, float* to, float* out, long dk, long dv) {
   dk == 128 ? step_rows(token, from, to, out, 128, dv) : step_rows(token, from, to, out, dk, dv);
 }
 
-// Copies the state after `tokens` tokens to the snapshots that ask for it.
+// Copies the state after `tokens` tokens to the snapshots at that count.
 inline void save_snapshots(const GatedDeltaRuleParams& p, long request, long head, long tokens, const float* state) {
   const long size = p.dk * p.dv;
   for (long i = 0; i < p.num_snapshots; ++i) {
@@ -104,8 +104,8 @@ inline void save_snapshots(const GatedDeltaRuleParams& p, long request, long hea
   }
 }
 
-// All tokens of one request and value head. The state lives in the write slot, or in `scratch` when none is kept.
-// scratch: 2 * padded dk + 2 * padded dv floats, and dk * dv more when none is kept.
+// Runs all tokens of one request and value head. The state is updated in the write slot, or in `scratch` if there is
+// none. scratch: 2 * padded dk + 2 * padded dv floats, plus dk * dv without a write slot.
 inline void run_recurrence(const GatedDeltaRuleParams& p, long request, long head, float* scratch) {
   const KeySpan& span = p.spans[request];
   const StateSlots& slots = p.slots[request];

@@ -1,10 +1,10 @@
-// Instruction sets of the CPU kernels. Every kernel source of this folder is built once per set, with HR_ISA as
-// the name of the set; its entry point lives in headrace::cpu::HR_ISA and everything else in it has internal
-// linkage. Such sources use no standard containers or algorithms and no inline function of base: a copy built
-// with wider instructions could replace the portable one when linking (tools/check_isa_objects refuses it).
+// ISA variants of the CPU kernels. Every kernel source of this folder is compiled once per variant, with HR_ISA as the
+// variant's name. Its entry point is in headrace::cpu::HR_ISA; everything else has internal linkage. Kernel sources use
+// no standard containers or algorithms, and no inline functions of core/: the linker could replace a portable copy by
+// one with wider instructions (tools/check_isa_objects rejects that).
 #pragma once
 
-// Declares an entry point in the namespace of every set.
+// Declares an entry point in the namespace of every variant.
 #define HR_DECLARE_PER_ISA(declaration) \
   namespace portable {                  \
   declaration;                          \

@@ -1,7 +1,8 @@
-// y = x W^T: every task is a block of rows times a block of outputs. Within it, each weight is read and widened once
-// for up to four rows; for one row the kernel is bound by reading W once. A dot product is two running vectors over
-// the depth, added as a tree, then the tail: that order is the same for every number of rows, threads and blocks. Where
-// it need not be, some rows of bf16 are pair products (linear_pairs.h), and others are multiplied by panels of outputs
+// GEMM y = x W^T. A task is a block of rows times a block of outputs. Within it each weight is read and widened once
+// for up to four rows; for one row the kernel is bound by reading W once. A dot product is two vector accumulators over
+// K, added as a tree, then the tail: the same order for any number of rows, threads and blocks.
+//
+// In default mode, small M in bf16 uses bf16 dot products (linear_pairs.h), and larger M panels of outputs
 // (linear_panels.h).
 #include "headrace/ops/cpu/linear.h"
 
@@ -19,9 +20,9 @@ constexpr int kMaxRows = 4, kMaxOuts = 4;
 #ifdef __AVX512F__
 constexpr int kOutsOfRows = 2;
 #else
-constexpr int kOutsOfRows = 1;  // two would be as many running vectors as there are registers
+constexpr int kOutsOfRows = 1;  // two would use as many accumulators as there are registers
 #endif
-constexpr long kOutsAhead = 4;  // weights are asked for so many rows early: the next tile's of a product of one row
+constexpr long kOutsAhead = 4;  // prefetch distance in weight rows: the next tile's if M is 1
 
 template <FloatType kType>
 [[gnu::always_inline]] inline void read_ahead_as(const void* from, long i) {
@@ -96,11 +97,11 @@ void run_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return block<FloatType::kF32>(p, scratch, row, row_end, out, out_end);
     case FloatType::kBF16: return block<FloatType::kBF16>(p, scratch, row, row_end, out, out_end);
     case FloatType::kF16: return block<FloatType::kF16>(p, scratch, row, row_end, out, out_end);
-    case FloatType::kE4M3: __builtin_unreachable();  // of KV pools alone
+    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
   }
 }
 
-// To turn a panel takes as long as some rows' products with it.
+// Transposing a panel takes as long as the products of this many rows with it.
 constexpr long kMostUnturnedRows = 8;
 
 bool takes_panels(const LinearParams& p) {
@@ -118,7 +119,7 @@ void run_panel_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return panel_products<FloatType::kF32>(p, row, rows, out, out_end, at);
     case FloatType::kBF16: return panel_products<FloatType::kBF16>(p, row, rows, out, out_end, at);
     case FloatType::kF16: return panel_products<FloatType::kF16>(p, row, rows, out, out_end, at);
-    case FloatType::kE4M3: __builtin_unreachable();  // of KV pools alone
+    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
   }
 }
 
@@ -139,7 +140,7 @@ void run_pair_task(void* context, long task, float*) {
   pair_products(p, out, out + kPairBlock < p.out ? out + kPairBlock : p.out);
 }
 
-// Up to four rows wait for the weights alone, and more than a block of them are better shared out by rows too.
+// Up to four rows are bound by reading the weights. More than a block of rows is better split by rows too.
 bool takes_pairs(const LinearParams& p) {
   return p.sums == LinearParams::Sums::kAnyOrder && p.rows > kFewRows && p.rows <= kRowBlock &&
          p.x_type == FloatType::kBF16 && p.weight_type == FloatType::kBF16;

@@ -15,12 +15,12 @@ struct LinearParams {
   long x_stride = 0, weight_stride = 0, y_stride = 0;
   FloatType x_type = FloatType::kF32, weight_type = FloatType::kF32, bias_type = FloatType::kF32;
   FloatType y_type = FloatType::kF32;
-  // kOneOrder: a row's sums have the same order among any number of rows.
+  // kOneOrder: the order of a row's sums does not depend on the number of rows.
   enum class Sums : unsigned char { kOneOrder, kAnyOrder } sums = Sums::kOneOrder;
   int threads = 1;
 };
 
-LinearParams params_of(const LinearArgs& args, const OpContext& context);  // args are checked
+LinearParams params_of(const LinearArgs& args, const OpContext& context);  // args must be checked
 
 HR_DECLARE_PER_ISA(void linear(const LinearParams& params))
 

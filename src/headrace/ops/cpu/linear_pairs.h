@@ -1,6 +1,6 @@
-// y = x W^T in pair products of bf16, for some rows: weights are read once, as they lie, and no operand is widened. A
-// matrix library packs its weights first, which is most of the work of few rows. For kernel sources only: internal
-// linkage in every build of a source.
+// GEMM y = x W^T for small M by bf16 dot products (VDPBF16PS). Weights are read once from their original layout, and no
+// operand is widened. A matrix library packs its weights first, which takes most of the time for small M. For kernel
+// sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/linear.h"
 #include "headrace/ops/cpu/read_ahead.h"
@@ -11,12 +11,13 @@
 namespace headrace::cpu {
 namespace {
 
-constexpr int kPairRows = 4, kPairOuts = 4;  // of a tile: sixteen running sums
-constexpr long kPairDepth = 32;              // elements of a vector
+constexpr int kPairRows = 4, kPairOuts = 4;  // per tile: sixteen accumulators
+constexpr long kPairDepth = 32;              // elements per vector
 
-// Sixteen vectors to one: lane i is the sum of v[i]. (GCC 12 warns of its own intrinsics for these shuffles.)
+// Reduces sixteen vectors to one: lane i is the sum of v[i]. (GCC 12 warns about its own intrinsics for these
+// shuffles.)
 [[gnu::always_inline]] inline Vec sums_of(const Vec (&v)[16]) {
-  Vec quarter[4];  // lane 4 l + i: of v[4 q + i], the part in its 128-bit lane l
+  Vec quarter[4];  // lane 4 l + i: partial sum of v[4 q + i] in its 128-bit lane l
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q) {
     const Vec &a = v[4 * q], &b = v[4 * q + 1], &c = v[4 * q + 2], &d = v[4 * q + 3];
@@ -34,7 +35,7 @@ constexpr long kPairDepth = 32;              // elements of a vector
   return joined(joined(quarter[0], quarter[1]), joined(quarter[2], quarter[3]));
 }
 
-// Four rows by four outputs, of which `rows` and `outs` are there: those that are not repeat the last.
+// Tile of four rows by four outputs. `rows` and `outs` are the valid ones; the others repeat the last.
 struct PairTile {
   const LinearParams& p;
   long row, rows, out, outs;
@@ -99,7 +100,7 @@ struct PairTile {
   }
 };
 
-// Outputs [out, out_end) of all rows.
+// Computes outputs [out, out_end) of all rows.
 inline void pair_products(const LinearParams& p, long out, long out_end) {
   for (; out < out_end; out += kPairOuts) {
     const long outs = out_end - out < kPairOuts ? out_end - out : kPairOuts;

@@ -1,6 +1,6 @@
-// y = x W^T for some rows, outputs side by side in vectors: a panel of them is turned and widened once and then serves
-// every row, and no sum over lanes is left in the end. Sums have another order than a row's dot products (linear.cpp),
-// the same for any number of rows and threads. For kernel sources only: internal linkage in every build of a source.
+// GEMM y = x W^T with outputs in the vector lanes. A panel of weights is transposed and widened once and serves every
+// row; no sum over lanes is left at the end. The order of a sum differs from the dot products of linear.cpp, but is the
+// same for any number of rows and threads. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/linear.h"
 #include "headrace/ops/cpu/simd.h"
@@ -10,13 +10,14 @@ namespace {
 
 constexpr int kPanelVecs = 2, kPanelOuts = kPanelVecs * kLanes;
 #ifdef __AVX512F__
-constexpr int kPanelRows = 12;  // rows times vectors of running sums, and those of a panel: of 32 registers
+constexpr int kPanelRows = 12;  // rows times vectors of accumulators, plus those of a panel, fit 32 registers
 #else
-constexpr int kPanelRows = 6;  // of 16
+constexpr int kPanelRows = 6;  // fit 16 registers
 #endif
-constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; sums of so many are added up in turn
+// Half of a first-level cache with 8 lanes. Sums of this many products are added up in order.
+constexpr long kPanelDepth = 256;
 
-// Within each 128 bits: the elements of two vectors by turns, of their lower or upper half.
+// Interleaves the elements of two vectors within each 128 bits: their lower or upper halves.
 [[gnu::always_inline]] inline Vec interleaved_low(const Vec& a, const Vec& b) {
 #if defined(__AVX512F__)
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
@@ -36,7 +37,7 @@ constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; 
 #endif
 }
 
-// Two vectors become every other 128 bits of both: the first of each pair, and the second.
+// Splits two vectors into the even 128-bit parts of both, and the odd ones.
 [[gnu::always_inline]] inline void split_parts(Vec& first, Vec& second) {
   const Vec a = first, b = second;
 #if defined(__AVX512F__)
@@ -50,7 +51,7 @@ constexpr long kPanelDepth = 256;  // half of a first-level cache with 8 lanes; 
 #endif
 }
 
-// That, for all vectors that are kApart apart; then for those twice as far.
+// Applies split_parts to all vectors kApart apart, then to those twice as far apart.
 template <int kApart>
 [[gnu::always_inline]] inline void split_all(Vec (&v)[kLanes]) {
   if constexpr (kApart < kLanes) {
@@ -63,10 +64,10 @@ template <int kApart>
   }
 }
 
-// Lane i of v[j] becomes lane j of v[i].
+// Transposes: lane i of v[j] becomes lane j of v[i].
 [[gnu::always_inline]] inline void transpose(Vec (&v)[kLanes]) {
 #pragma GCC unroll 4
-  for (int q = 0; q < kLanes; q += 4) {  // tiles of four by four within 128 bits
+  for (int q = 0; q < kLanes; q += 4) {  // 4 x 4 blocks within 128 bits
     const Vec a = interleaved_low(v[q], v[q + 2]), b = interleaved_high(v[q], v[q + 2]),
               c = interleaved_low(v[q + 1], v[q + 3]), d = interleaved_high(v[q + 1], v[q + 3]);
     v[q] = interleaved_low(a, c), v[q + 1] = interleaved_high(a, c);
@@ -75,8 +76,8 @@ template <int kApart>
   split_all<4>(v);
 }
 
-// Elements [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]; of outputs that are not there, the
-// last's again.
+// Transposes weights [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]. Missing outputs repeat
+// the last one.
 template <FloatType kType>
 void turn_panel(const LinearParams& p, long out, long outs, long k, long depth, float* panel) {
   const auto at = [&](long o) { return (out + (o < outs ? o : outs - 1)) * p.weight_stride + k; };
@@ -106,7 +107,7 @@ void add_products(const float* x, const float* panel, long depth, float* sums) {
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const Vec value =
-          x[r * kPanelDepth + k] - Vec{};  // to all lanes: nothing is left of the difference, as would be of a sum
+          x[r * kPanelDepth + k] - Vec{};  // broadcast: subtracting zero is folded away, adding zero would not be
       sum[r][0] += value * w0;
       sum[r][1] += value * w1;
     }
@@ -119,7 +120,7 @@ void add_products(const float* x, const float* panel, long depth, float* sums) {
   }
 }
 
-// That, for up to kRows rows.
+// Calls add_products for up to kRows rows.
 template <int kRows>
 void add_products_of(long rows, const float* x, const float* panel, long depth, float* sums) {
   if constexpr (kRows > 1) {
@@ -135,10 +136,10 @@ inline void write_sums(const LinearParams& p, long row, long out, long outs, flo
   store_row(p.y, row * p.y_stride + out, sums, outs, p.y_type);
 }
 
-// Rows and outputs of a task, in panels one behind the other.
+// Rows and outputs of a task; its panels are processed one after another.
 constexpr long kPanelTaskRows = 128, kPanelTaskOuts = 128;
 
-// What a task works in: a panel, as much of x, and sums. Together they fit a second-level cache.
+// Scratch memory of a task: a panel, the matching slice of x, and sums. Together they fit a second-level cache.
 struct PanelScratch {
   float *panel, *x, *sums;
   PanelScratch(float* scratch, long rows)
@@ -146,7 +147,7 @@ struct PanelScratch {
   static constexpr long floats(long rows) { return kPanelDepth * kPanelOuts + rows * (kPanelDepth + kPanelTaskOuts); }
 };
 
-// Outputs [out, out_end) of rows [row, row + rows).
+// Computes outputs [out, out_end) of rows [row, row + rows).
 template <FloatType kType>
 void panel_products(const LinearParams& p, long row, long rows, long out, long out_end, const PanelScratch& at) {
   const long tiles = (rows + kPanelRows - 1) / kPanelRows;
@@ -158,7 +159,7 @@ void panel_products(const LinearParams& p, long row, long rows, long out, long o
     float* sums = at.sums;
     for (long first = out; first < out_end; first += kPanelOuts, sums += rows * kPanelOuts) {
       turn_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
-      for (long tile = 0; tile < tiles; ++tile) {  // of rows, as even as can be
+      for (long tile = 0; tile < tiles; ++tile) {  // row tiles of nearly equal size
         const long begin = rows * tile / tiles, count = rows * (tile + 1) / tiles - begin;
         add_products_of<kPanelRows>(count, at.x + begin * kPanelDepth, at.panel, depth, sums + begin * kPanelOuts);
       }

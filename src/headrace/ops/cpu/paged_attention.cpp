@@ -1,12 +1,15 @@
 // Over 400 lines: one task's steps from its queries to its rows of the output.
-// Online softmax over tiles of 64 key positions. A task is a block of query rows of one request, some kv heads and a
-// range of keys; every K and V tile is packed once and serves all rows of its unit. Tiles lie at absolute positions,
-// and a tile of which a row sees nothing leaves that row's state as it is, so a row's bits depend on its own keys only
-// (and on where they are split, for requests of few rows). Requests of few rows are split over their keys, and the
-// partial results merged in order; where any order of sums will do, their bf16 tiles are not packed. bf16 queries over
-// bf16 keys go through pair products where the set has them, with probabilities rounded to bf16, and over FP8 keys,
-// whose codes bf16 holds exactly; all else is float32. Scales of FP8 are part of the softmax scale and of the last
-// division.
+//
+// Online softmax over tiles of 64 key positions. A task is a block of query rows of one request, some KV heads and a
+// range of keys. Every K and V tile is packed once and serves all rows of its unit. Tiles begin at absolute positions,
+// and a tile that is invisible to a row leaves that row's state unchanged. A row's bits therefore depend on its own
+// keys only, and for requests of few rows on the KV splits.
+//
+// Requests of few rows are split over their keys, and the partial results are merged in order. In default mode their
+// bf16 tiles are not packed. bf16 queries use bf16 dot products, with probabilities rounded to bf16, where the variant
+// has them; this holds for bf16 keys and for FP8 keys, whose values bf16 represents exactly. All else is float32. FP8
+// scales are part of the softmax scale and of the final division.
+//
 // Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention), algorithm 1.
 #include "headrace/ops/cpu/paged_attention.h"
 
@@ -22,24 +25,24 @@
 namespace headrace::cpu::HR_ISA {
 namespace {
 
-// A worker's memory and the task it is at. Rows of a unit are ordered [head, token].
+// State of a worker: its memory and its current task. Rows of a unit are ordered [head, token].
 struct Block {
   const PagedAttentionParams* p;
   const AttentionTask* task;
   const KeySpan* span;
   long tokens, rows, rows_padded, d, dv;  // d and dv padded
-  bool pairs;                             // bf16 pair products
-  bool in_tiles;                          // few rows, which AMX tiles can take: their queries in pairs are there too
-  Reach reach;                            // of all rows together
+  bool pairs;                             // bf16 dot products
+  bool in_tiles;                          // few rows, for AMX tiles: their queries are also stored in pairs
+  Reach reach;                            // union over all rows
   Reach* token_reach;                     // [tokens]
   float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
   float *scores, *probabilities;          // [kScoreRows, 64] each; bf16 in the second
   float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
 };
 
-// How a tile of keys is multiplied: from a packed copy, or where it lies, in vectors or in AMX tiles.
+// Processing of a tile of keys: from a packed copy, or in the pool with vectors or with AMX tiles.
 enum class Way { kPacked, kInPlace, kInTiles };
-// Whether tiles where they lie are allowed.
+// Permission for a task to use AMX tiles on unpacked keys.
 enum class InTiles { kAllowed, kRefused };
 
 #ifdef __AVX512BF16__
@@ -98,7 +101,7 @@ void find_reach(Block& b) {
 
 long query_head(const Block& b, long unit, long row) { return unit * b.p->heads_per_unit + row / b.tokens; }
 
-// [d / 2, 16], behind the queries of a unit of few rows: as bfloat16 they take half of its floats.
+// [d / 2, 16], stored after the queries of a unit of few rows: as bfloat16 these use half of the unit's floats.
 uint32_t* paired_queries(const Block& b, long local) {
   return reinterpret_cast<uint32_t*>(b.q + local * b.rows_padded * b.d) + kMaxRowsInTiles * b.d / 2;
 }
@@ -128,9 +131,9 @@ void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   b.span = b.p->spans + task.request;
   b.tokens = task.t1 - task.t0;
   b.rows = b.tokens * b.p->heads_per_unit;
-  b.rows_padded = (b.rows + 15) / 16 * 16;  // an AMX tile
+  b.rows_padded = (b.rows + 15) / 16 * 16;  // multiple of an AMX tile's rows
   const bool of_pool = b.p->k.type == FloatType::kBF16 && b.p->v.type == FloatType::kBF16 && b.p->head_dim == b.d &&
-                       b.p->v_head_dim == b.dv;  // where keys and values lie
+                       b.p->v_head_dim == b.dv;  // rows in the pool
   b.in_tiles =
       kReadsInTiles && tiles == InTiles::kAllowed && b.p->any_order && b.pairs && of_pool && b.rows <= kMaxRowsInTiles;
   find_reach(b);
@@ -165,14 +168,14 @@ void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) 
   stage(v, b.v, b.dv, ahead);
 }
 
-// Rows [first, first + count) of a unit at a tile, and what each of them sees of it.
+// Rows [first, first + count) of a unit at a tile, and the keys of the tile that each row sees.
 struct Strip {
   long local, first, count;
   uint64_t visible[kScoreRows];
   uint64_t seen_by_all;
 };
 
-// False when none of the rows sees any of the tile.
+// Returns false if the tile is invisible to all rows.
 bool find_visible(const Block& b, long tile, Strip& s) {
   uint64_t any = 0;
   s.seen_by_all = ~uint64_t{0};
@@ -233,7 +236,7 @@ void soften(const Block& b, const Strip& s) {
 uint64_t take_out_nonfinite(const Block& b) {
   const auto from = [&b](auto* v) {
     const uint64_t keys = nonfinite_keys(v, b.dv);
-    move_nonfinite(v, b.dv, keys, b.staged);  // free once K and V are packed
+    move_nonfinite(v, b.dv, keys, b.staged);  // b.staged is free once K and V are packed
     return keys;
   };
   return b.pairs ? from(reinterpret_cast<uint32_t*>(b.v)) : from(b.v);
@@ -249,7 +252,7 @@ void add_taken_out(const Block& b, const Strip& s, uint64_t keys) {
 
 void attend_unit(const Block& b, const TileKeys& keys, long local, long tile, ReadAhead& ahead) {
   bool searched = false;
-  uint64_t nonfinite = 0;  // keys whose infinities and NaNs are taken out
+  uint64_t nonfinite = 0;  // keys whose infinities and NaNs are removed from V
   Strip strip;
   strip.local = local;
   for (strip.first = 0; strip.first < b.rows; strip.first += kScoreRows) {
@@ -257,7 +260,7 @@ void attend_unit(const Block& b, const TileKeys& keys, long local, long tile, Re
     if (!find_visible(b, tile, strip)) continue;
     multiply_scores(b, strip, ahead);
     soften(b, strip);
-    if (!searched && strip.seen_by_all != keys.present) {  // rare: the first and last tiles that a row sees
+    if (!searched && strip.seen_by_all != keys.present) {  // rare: only a row's first and last tiles
       nonfinite = take_out_nonfinite(b);
       searched = true;
     }
@@ -266,7 +269,7 @@ void attend_unit(const Block& b, const TileKeys& keys, long local, long tile, Re
   }
 }
 
-// The first tile from `tile` on that some row sees, or one past the last.
+// Returns the first tile at or after `tile` that is visible to a row, or one past the last.
 long next_tile(const Block& b, long tile) {
   while (tile < b.task->k1 && visible_bits(b.reach, tile) == 0) tile += kKeyTile;
   return tile;
@@ -283,7 +286,7 @@ ReadAhead ahead_of(const PagedAttentionParams& p, const TileKeys& keys, long kv_
           .num_rows = kKeyTile};
 }
 
-// Whether all rows see all of the tile, as bf16 keys of the pool without padding.
+// Returns true if all rows see the whole tile, and its keys are bf16 in the pool without padding.
 bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile) {
   const PagedAttentionParams& p = *b.p;
   if (keys.present != ~uint64_t{0} || keys.fresh != 0) return false;
@@ -320,7 +323,7 @@ RowsInPlace rows_in_place(const Block& b, long local) {
           .dv = b.dv};
 }
 
-// All units at a tile where it lies; the tile behind it is `next_keys`, or null.
+// Processes all units at an unpacked tile. `next_keys` is the following tile, or null.
 void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKeys* next_keys) {
   const AttentionTask& task = *b.task;
   const PagedAttentionParams& p = *b.p;
@@ -328,7 +331,7 @@ void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKe
   const SoftmaxRule rule = {.scale = p.scale, .logit_cap = p.logit_cap};
   for (long unit = task.u0; unit < task.u1; ++unit) {
     const long kv_head = unit / per_head, local = unit - task.u0;
-    const long after = way == Way::kInTiles ? (kv_head + 1) * per_head : unit + 1;  // what is read ahead
+    const long after = way == Way::kInTiles ? (kv_head + 1) * per_head : unit + 1;  // index of the unit to prefetch
     const TileKeys* const from = after < task.u1 ? &keys : next_keys;
     TileInPlace next;
     if (from != nullptr) next = tile_in_place(p, *from, (after < task.u1 ? after : task.u0) / per_head);
@@ -378,12 +381,12 @@ void attend(const Block& b) {
 
 bool sums_are_finite(const Block& b, long local) {
   const float* const out = b.out + local * b.rows_padded * b.dv;
-  Vec all = {};  // NaN as soon as one is not finite
+  Vec all = {};  // NaN if any value is not finite
   for (long i = 0; i < b.rows * b.dv; i += kLanes) all += load(out + i) * 0.0f;
   return sum(all) == 0;
 }
 
-// out = row / sum; zeros and -inf when nothing was seen. `row` is used up.
+// Writes out = row / sum; zeros and -inf if no key was visible. Overwrites `row`.
 void write_row(const PagedAttentionParams& p, float* row, float largest, float sum, long token, long head) {
   const float factor = sum == 0 ? 0.0f : p.v_scale / sum;
   for (long d = 0; d < p.v_head_dim; ++d) row[d] *= factor;
@@ -412,9 +415,9 @@ void finish(const Block& b) {
   }
 }
 
-// Behind finish(): units whose sums are not finite are done again without tiles, where a value that is not finite makes
-// its neighbour NaN. Each by itself, in the place of the first, which has been looked at: what shares a task with it
-// depends on the number of threads.
+// Runs after finish(). Repeats units whose sums are not finite without AMX tiles, because there a non-finite value
+// makes its neighbour NaN. Each unit is repeated as a task of its own: which units share a task depends on the number
+// of threads. It overwrites the first unit's memory, which has already been checked.
 void repeat_without_tiles(Block& b, const AttentionTask& task) {
   for (long unit = task.u0; unit < task.u1; ++unit) {
     if (sums_are_finite(b, unit - task.u0)) continue;
@@ -439,7 +442,7 @@ void run_worker(void* context, long, float* scratch) {
   release_tiles();
 }
 
-// Merges one query row's partial results into the first, and writes it out.
+// Merges the partial results of one query row into the first and writes the output.
 void merge_row(const PagedAttentionParams& p, const AttentionMerge& m, long unit, long r) {
   const long dv = padded(p.v_head_dim), rows = m.num_tokens * p.heads_per_unit;
   const long split_floats = p.num_units * rows * (dv + 2);

@@ -8,8 +8,8 @@ namespace headrace::cpu {
 namespace {
 
 constexpr long kRowsPerBlock = 512;   // query rows that share a packed K and V tile in prefill: Q and O stay in L2
-constexpr long kRowsToSplit = 32;     // requests of at most this many rows per kv head are split over their keys
-constexpr long kKeysPerSplit = 2048;  // a function of nothing: a row's splits depend on its own length only
+constexpr long kRowsToSplit = 32;     // requests of at most this many rows per KV head are split over their keys
+constexpr long kKeysPerSplit = 2048;  // fixed: a row's KV splits depend only on its own length
 constexpr long kTasksPerThread = 4;
 
 void require_dense_rows(const char* name, const TensorView& tensor) {
@@ -107,7 +107,7 @@ void PagedAttentionPlan::add_request(long request, const OpContext& context) {
     add_split_request(request, keys);
     return;
   }
-  // Long keys first: the last task to end is then a short one.
+  // Longest keys first, so that the last task to finish is a short one.
   const long block = std::max(1L, kRowsPerBlock / params_.heads_per_unit);
   for (long t1 = tokens; t1 > 0; t1 -= std::min(t1, (t1 - 1) % block + 1)) {
     const long t0 = (t1 - 1) / block * block;
@@ -142,8 +142,8 @@ void PagedAttentionPlan::add_split_request(long request, long keys) {
   }
 }
 
-// Prefill blocks take one unit each, so that their scratch stays small; few rows take as many units as leave tasks
-// enough, so that a page is read whole before the next one.
+// Prefill blocks take one unit per task, to keep their scratch memory small. Requests of few rows take as many units
+// per task as leave enough tasks, so that a page is read completely before the next one.
 void PagedAttentionPlan::add_tasks(AttentionTask task, long splits) {
   const long rows = (task.t1 - task.t0) * params_.heads_per_unit, units = task.u1;
   const long pieces = (tasks_per_request_ + splits - 1) / splits;

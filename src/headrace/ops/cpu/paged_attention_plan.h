@@ -1,5 +1,6 @@
-// How one call of paged_attention is shared out: a pure function of the arguments and the strictness, except that the
-// thread count decides how many heads a task takes, which no result depends on. Owns what Params points to.
+// Work decomposition of one paged_attention call: a pure function of the arguments and the determinism. The number of
+// threads only determines how many heads a task takes, which does not affect results. Owns the arrays that params()
+// points to.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,7 +12,7 @@ namespace headrace::cpu {
 
 class PagedAttentionPlan {
  public:
-  // `args` are checked. Error kUnsupported for a stride that the kernels do not read.
+  // `args` must be checked. Throws Error kUnsupported for a stride that the kernels do not support.
   PagedAttentionPlan(const PagedAttentionArgs& args, const OpContext& context);
   PagedAttentionPlan(const PagedAttentionPlan&) = delete;  // params_ points into it
   PagedAttentionPlan& operator=(const PagedAttentionPlan&) = delete;

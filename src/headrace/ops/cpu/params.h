@@ -1,11 +1,11 @@
-// What the params_of functions share.
+// Helpers of the params_of functions.
 #pragma once
 #include "headrace/core/tensor.h"
 #include "headrace/ops/cpu/float_type.h"
 
 namespace headrace::cpu {
 
-// float32 for a null view. Error kUnsupported for a dtype that CPU kernels do not read.
+// Returns kF32 for a null view. Throws Error kUnsupported for a dtype that CPU kernels do not read.
 inline FloatType float_type(const TensorView& tensor) {
   switch (tensor.dtype()) {
     case DType::kF32: return FloatType::kF32;
@@ -17,7 +17,7 @@ inline FloatType float_type(const TensorView& tensor) {
                                            " is not built; built are float32, bfloat16 and float16"));
 }
 
-// As float_type, of a pool's keys or values: FP8 too.
+// As float_type for keys or values of a pool, which may also be FP8.
 inline FloatType pool_type(const TensorView& tensor) {
   return tensor.dtype() == DType::kE4M3 ? FloatType::kE4M3 : float_type(tensor);
 }

@@ -1,21 +1,21 @@
-// Prefetches spread between other work: rows of the tile after this one, in small steps. For kernel sources only:
-// internal linkage in every build of a source.
+// Software prefetch of the next tile's rows, in small steps between other work. For kernel sources only: internal
+// linkage in every variant.
 #pragma once
 #include <stdint.h>
 
 namespace headrace::cpu {
 namespace {
 
-// Any address is allowed: a prefetch never faults. Asking for the second-level cache matters: EPYC tracks few misses of
-// its first level at a time, and loads of the work in between wait behind them (decode attention took twice as long; on
-// a Xeon with AMX a tenth longer).
+// Prefetches to the second-level cache. Any address is allowed, because a prefetch never faults. The level matters:
+// EPYC tracks few first-level misses, and other loads wait behind them. With first-level prefetches decode attention
+// took twice as long there, and a tenth longer on a Xeon with AMX.
 [[gnu::always_inline]] inline void read_ahead(const char* address) { __builtin_prefetch(address, 0, 2); }
 
-// Walks over rows of memory, 128 bytes at a step: first those of `row`, then those of `second`.
+// Prefetches rows of memory, 128 bytes per step: first those of `row`, then those of `second`.
 struct ReadAhead {
   const char* const* row = nullptr;
   const char* const* second = nullptr;
-  long offset = 0, bytes = 0, second_offset = 0, second_bytes = 0;  // of each row, and its size
+  long offset = 0, bytes = 0, second_offset = 0, second_bytes = 0;  // byte offset and size of each row
   long num_rows = 0, index = 0, at = 0;
 
   [[gnu::always_inline]] void step() {

@@ -1,4 +1,4 @@
-// The ops that work row by row. All are bound by memory; tasks are fixed blocks of tokens.
+// Row-wise ops. All are memory-bound; tasks are fixed blocks of tokens.
 #include "headrace/ops/cpu/rows.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ void rotate_tokens(void* context, long task, float* scratch) {
   }
 }
 
-// Near zero, where sigmoids cancel, the sixth convergent of Lambert's continued fraction: 3e-8 off at 1.
+// Near zero, where sigmoids cancel, uses the sixth convergent of Lambert's continued fraction: error 3e-8 at 1.
 [[gnu::always_inline]] inline Vec tanh(Vec u) {
   const Vec s = u * u;
   const Vec near = u * (10395.0f + s * (1260.0f + s * 21.0f)) / (10395.0f + s * (4725.0f + s * (210.0f + s)));

@@ -1,4 +1,4 @@
-// CPU kernels of the ops that work row by row: rms_norm, rotary_embedding, pointwise, embedding.
+// CPU kernels of row-wise ops: rms_norm, rotary_embedding, pointwise, embedding.
 #pragma once
 #include "headrace/ops/cpu/float_type.h"
 #include "headrace/ops/cpu/isa.h"
@@ -33,14 +33,14 @@ struct RotaryEmbeddingParams {
   float magnitude = 1;
   int threads = 1;
   bool has_axes = false;
-  RotarySections sections;  // where there are axes
-  long axis_stride = 0;     // of their positions
+  RotarySections sections;  // used if positions have axes
+  long axis_stride = 0;     // stride between the axes of positions
 };
 
 struct PointwiseParams {
   PointwiseKind kind = PointwiseKind::kAdd;
   Rows x, y, out;
-  long tokens = 0, dim = 0, x_dim = 0;  // x_dim 1: one factor for each row
+  long tokens = 0, dim = 0, x_dim = 0;  // x_dim 1: one factor per row
   int threads = 1;
 };
 
@@ -51,7 +51,7 @@ struct EmbeddingParams {
   int threads = 1;
 };
 
-// args are checked
+// args must be checked.
 RMSNormParams params_of(const RMSNormArgs& args, const OpContext& context);
 RotaryEmbeddingParams params_of(const RotaryEmbeddingArgs& args, const OpContext& context);
 PointwiseParams params_of(const PointwiseArgs& args, const OpContext& context);

@@ -24,7 +24,7 @@ constexpr bool comes_first(const Candidate& a, const Candidate& b) {
   return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
 }
 
-// Candidates in descending order, sorted no further than they are asked for.
+// Candidates in descending order, sorted only as far as they are accessed.
 class Descending {
  public:
   explicit Descending(std::vector<Candidate> all) : all_(std::move(all)) {}
@@ -39,7 +39,7 @@ class Descending {
   void sort_beyond(size_t i) {
     const auto end = std::min(all_.size(), std::max<size_t>(64, 16 * (i + 1)));
     const auto at = [this](size_t n) { return all_.begin() + static_cast<std::ptrdiff_t>(n); };
-    constexpr size_t kFew = 1024;  // whose heap moves less than a partition does
+    constexpr size_t kFew = 1024;  // up to here a partial sort's heap moves less than a partition
     if (end <= kFew) {
       std::partial_sort(at(sorted_), at(end), all_.end(), comes_first);
     } else {
@@ -53,33 +53,33 @@ class Descending {
   size_t sorted_ = 0;
 };
 
-// The logits that a token is drawn from.
+// Logits of the row to sample from.
 struct Row {
   std::span<const float> logits;
   float largest, temperature;
   std::optional<int32_t> excluded_id;
 
   bool holds(size_t id) const { return static_cast<int32_t>(id) != excluded_id; }
-  // From the largest logit, in temperatures.
+  // Distance to the largest logit, in temperatures.
   double distance(size_t id) const {
     return (static_cast<double>(largest) - static_cast<double>(logits[id])) / static_cast<double>(temperature);
   }
   double weight(size_t id) const {
     const double weight = std::exp(-distance(id));
-    return weight > 0 ? weight : 0;  // of what is no number, too
+    return weight > 0 ? weight : 0;  // also maps NaN to 0
   }
 };
 
-// Candidates in descending order, in groups of which only those that are asked for are listed and sorted.
+// Candidates in descending order, in groups. A group is listed and sorted only when it is accessed.
 class Groups {
  public:
-  // One group.
+  // Makes a single group.
   explicit Groups(std::vector<Candidate> few) : listed_(0) {
     sums_.push_back(
         std::accumulate(few.begin(), few.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.weight; }));
     members_.emplace(std::move(few));
   }
-  // All of a row, by bins. The same sums with any number of threads.
+  // Groups all candidates of a row by bins. The sums do not depend on the number of threads.
   Groups(const Row& row, int threads) : row_(&row), sums_(DistanceBins::kCount) {
     static const DistanceBins bins;
     const size_t ids = row.logits.size(), parts = std::clamp<size_t>(ids / 16384, 1, 16);
@@ -107,7 +107,7 @@ class Groups {
 
  private:
   void list(size_t group) {
-    // Bounds with a margin: most ids are passed over without a division.
+    // Conservative bounds reject most ids without a division.
     const double largest = row_->largest, temperature = row_->temperature, margin = 1e-9 * std::abs(largest);
     const double low = largest - 1.001 * temperature * DistanceBins::end(group) - margin,
                  high = largest - 0.999 * temperature * DistanceBins::begin(group) + margin;
@@ -127,9 +127,9 @@ class Groups {
   std::optional<size_t> listed_;
 };
 
-// The first `count` of them: what the others weigh is not asked.
+// Returns the first `count` candidates with weights; other candidates' weights are not computed.
 std::vector<Candidate> first_weighted(const Row& row, size_t count) {
-  std::vector<Candidate> kept;  // a heap by logits, the last one in front
+  std::vector<Candidate> kept;  // heap by logit, the last candidate in front
   for (size_t i = 0; i < row.logits.size(); ++i) {
     const Candidate next{static_cast<int32_t>(i), static_cast<double>(row.logits[i])};
     if ((kept.size() == count && !comes_first(next, kept.front())) || !row.holds(i)) continue;
@@ -144,20 +144,20 @@ std::vector<Candidate> first_weighted(const Row& row, size_t count) {
   return kept;
 }
 
-// Where candidates end: `members` of a group behind whole ones.
+// End of the candidates: whole groups, then `members` of group `group`.
 struct End {
   size_t group, members;
-  double sum;  // of what stands before
+  double sum;  // of all candidates before the end
 };
 
-// Of the least number of candidates that weigh `enough` together, without those that weigh less than `least`; one at
-// least.
+// Returns the end of the shortest prefix with weight `enough`, cut before the first candidate lighter than `least`. It
+// contains at least one candidate.
 End end_of(Groups& groups, double enough, double least) {
   double kept = 0;
   bool any = false;
   for (size_t g = 0; g < groups.size(); ++g) {
     const double sum = groups.sum(g);
-    if (sum == 0) continue;  // nothing of it is ever drawn
+    if (sum == 0) continue;  // its candidates have weight 0 and are never drawn
     if (kept + sum < enough && groups.least_weight(g) >= least) {
       kept += sum, any = true;
       continue;
@@ -171,7 +171,8 @@ End end_of(Groups& groups, double enough, double least) {
   return {groups.size(), 0, kept};
 }
 
-// The candidate on which `target` falls, a sum of weights. Where a sum in another order left a rest: the last one.
+// Returns the candidate at cumulative weight `target`. Returns the last one if rounding in another order leaves a
+// remainder.
 int32_t found(Groups& groups, const End& end, double target) {
   double reached = 0;
   size_t last = 0;
@@ -195,14 +196,14 @@ int32_t found(Groups& groups, const End& end, double target) {
   return i > 0 ? members[i - 1].id : 0;
 }
 
-// The id that p.uniform falls on; p.temperature is above 0.
+// Returns the id drawn by p.uniform. p.temperature must be positive.
 int32_t drawn(const Row& row, const TokenDraw& p, int threads) {
   const bool few = p.top_k > 0 && static_cast<size_t>(p.top_k) < row.logits.size();
   Groups groups = few ? Groups(first_weighted(row, static_cast<size_t>(p.top_k))) : Groups(row, threads);
   End end{groups.size(), 0, groups.sum()};
   if (p.top_p < 1 || p.min_p > 0) {
     const double of = few && p.top_p < 1 && p.top_p_of == TopPOf::kAll ? Groups(row, threads).sum() : end.sum;
-    end = end_of(groups, static_cast<double>(p.top_p) * of, static_cast<double>(p.min_p));  // the largest weighs 1
+    end = end_of(groups, static_cast<double>(p.top_p) * of, static_cast<double>(p.min_p));  // largest weight: 1
   }
   return found(groups, end, p.uniform * end.sum);
 }

@@ -1,10 +1,10 @@
-// Drawing tokens on a CPU: the same for every instruction set, as its sums are double and in one order.
+// sample_tokens on a CPU. One implementation serves all ISA variants: its sums are double and in a fixed order.
 #pragma once
 #include "headrace/ops/sample_tokens.h"
 
 namespace headrace::cpu {
 
-// Errors as check().
+// Throws as check() does.
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 
 }  // namespace headrace::cpu

@@ -1,5 +1,5 @@
-// Float vectors of the widest size that a set has, as GCC vector types: one source text serves every set. For
-// kernel sources only: internal linkage in every build of a source.
+// Float vectors of a variant's widest size, as GCC vector types: the same source serves every ISA variant. For kernel
+// sources only: internal linkage in every variant.
 #pragma once
 #ifdef __F16C__
 #include <immintrin.h>
@@ -32,7 +32,7 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
 
 [[gnu::always_inline]] inline float sum4(float a, float b, float c, float d) { return (a + c) + (b + d); }
 
-// The sum of all lanes, as a tree.
+// Returns the sum of all lanes, added as a tree.
 [[gnu::always_inline]] inline float sum(Vec v) {
 #if defined(__AVX512F__)
   typedef float Vec8 __attribute__((vector_size(32)));
@@ -67,8 +67,8 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  // The low bits of `shifted` are n. Lanes of NaN, those that nobody wants among them, may add up to anything: without
-  // a sign, where that is defined.
+  // The low bits of `shifted` are n. NaN lanes, including unused ones, may hold any bits; unsigned arithmetic keeps the
+  // addition defined.
   const BitsVec exponent = reinterpret_cast<BitsVec>(shifted) << 23;
   const Vec result = reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(p) + exponent);
   return x != x ? x : too_low ? Vec{} : result;

@@ -1,5 +1,5 @@
-// Copies each new token's K and V rows to its pool slot; rows of a token are independent, so tokens are shared
-// out. Memory-bound: bytes are num_tokens * heads * (head_dim + v_head_dim), read and written once.
+// Copies each new token's K and V rows to its pool slot. Tokens are independent and are divided among tasks.
+// Memory-bound: num_tokens * heads * (head_dim + v_head_dim) elements are read and written once.
 #include "headrace/ops/cpu/store_kv.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr long kTokensPerTask = 64, kChunk = 64;
 
-// Rounds a row to FP8, a chunk at a time.
+// Rounds a row to FP8, kChunk values at a time.
 void store_codes(const StoreRows& rows, FloatType type, long from, uint8_t* to) {
   float chunk[kChunk];
   for (long d = 0; d < rows.dim; d += kChunk) {

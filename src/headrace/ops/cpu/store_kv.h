@@ -13,7 +13,7 @@ struct StoreRows {
   long from_token_stride = 0, from_head_stride = 0;
   long page_stride = 0, head_stride = 0, slot_stride = 0;
   long dim = 0;
-  float scale = 1;  // of a pool of FP8
+  float scale = 1;  // of an FP8 pool
 };
 
 struct StoreKVParams {
@@ -24,7 +24,7 @@ struct StoreKVParams {
   int threads = 1;
 };
 
-StoreKVParams params_of(const StoreKVArgs& args, const OpContext& context);  // args are checked
+StoreKVParams params_of(const StoreKVArgs& args, const OpContext& context);  // args must be checked
 
 HR_DECLARE_PER_ISA(void store_kv(const StoreKVParams& params))
 

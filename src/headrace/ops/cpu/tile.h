@@ -1,4 +1,4 @@
-// Register tiles of small matrix products in float32. For kernel sources only.
+// Register tiles of small float32 GEMMs. For kernel sources only.
 #pragma once
 #include <utility>
 
@@ -15,7 +15,7 @@ constexpr int kTileRows = 4;
 #endif
 constexpr int kTileVecs = 2;
 
-// The left operand: element (row, depth) is at[row * row_stride + depth * depth_stride].
+// A operand: element (row, depth) is at[row * row_stride + depth * depth_stride].
 struct TileA {
   const float* at;
   long row_stride, depth_stride;
@@ -56,7 +56,7 @@ template <class Body>
   for (; c < columns; c += kLanes) body.template operator()<1>(c);
 }
 
-// c[rows, columns] = scale * c + a b over `depth`; rows are rounded up to whole tiles, columns are whole vectors.
+// c[rows, columns] = scale * c + a b, K = depth. Rows are rounded up to whole tiles; columns must be whole vectors.
 struct Product {
   TileA a;
   const float* b;

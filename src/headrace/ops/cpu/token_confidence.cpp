@@ -1,5 +1,5 @@
-// One task per row. A row is read once, in chunks that stay in the first cache: the chunk's two largest values, then
-// the sums of its exponentials, relative to the largest value so far. Sums of chunks are added in double.
+// One task per row. A row is read once, in chunks that stay in the first-level cache: first the chunk's two largest
+// values, then the sums of its exponentials relative to the largest value so far. Chunk sums are added in double.
 #include "headrace/ops/cpu/token_confidence.h"
 
 #include <math.h>
@@ -15,10 +15,10 @@ constexpr long kChunk = 1024;
 struct RowState {
   float largest = -HUGE_VALF, second = -HUGE_VALF;
   long best = -1;
-  double sum = 0, weighted = 0;  // of exp(x - largest), and of that times x - largest
+  double sum = 0, weighted = 0;  // sum of e = exp(x - largest), and of e * (x - largest)
 };
 
-// The two largest of each lane; NaN is never larger.
+// Returns the two largest values of all lanes; NaN is never larger.
 [[gnu::always_inline]] inline void two_largest(const float* x, long n, float* first, float* second) {
   Vec m1 = Vec{} - HUGE_VALF, m2 = m1;
   for (long i = 0; i < n; i += kLanes) {
@@ -41,7 +41,7 @@ struct RowState {
   }
 }
 
-// Moves the sums to a new largest value.
+// Rescales the sums to a new largest value.
 [[gnu::always_inline]] inline void rebase(RowState& s, float largest) {
   if (s.sum != 0) {
     const double shift = static_cast<double>(s.largest) - static_cast<double>(largest), scale = ::exp(shift);
@@ -51,7 +51,7 @@ struct RowState {
   s.largest = largest;
 }
 
-// x[0, n), n a multiple of the lanes; the ids from `first_id` on.
+// Adds x[0, n), the logits of ids from `first_id` on. n must be a multiple of the lanes.
 [[gnu::always_inline]] inline void add_chunk(RowState& s, const float* x, long n, long first_id) {
   float m1, m2;
   two_largest(x, n, &m1, &m2);
@@ -65,7 +65,7 @@ struct RowState {
   } else {
     s.second = m1 > s.second ? m1 : s.second;
   }
-  if (s.largest == -HUGE_VALF) {  // nothing but minus infinity and NaN so far: differences of infinities mean nothing
+  if (s.largest == -HUGE_VALF) {  // only minus infinity and NaN so far: differences of infinities would be NaN
     for (long i = 0; i < n; ++i) s.sum += x[i] != x[i] ? static_cast<double>(x[i]) : 0.0;
     return;
   }
@@ -79,7 +79,7 @@ struct RowState {
   s.weighted += static_cast<double>(sum(weighted));
 }
 
-// The ids [begin, end).
+// Reads the logits of ids [begin, end).
 [[gnu::always_inline]] inline RowState read_ids(const TokenConfidenceParams& p, const float* logits, long begin,
                                                 long end, float* scratch) {
   RowState s;

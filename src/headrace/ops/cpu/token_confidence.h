@@ -8,7 +8,7 @@ namespace headrace::cpu {
 struct TokenConfidenceParams {
   const float* logits = nullptr;
   long rows = 0, row_stride = 0;
-  long vocab = 0, width = 0;  // ids from vocab on have a probability alone
+  long vocab = 0, width = 0;  // ids from vocab on only count in the sums
   long excluded = -1;         // -1: none
   int* best = nullptr;
   float* stats = nullptr;
@@ -16,7 +16,7 @@ struct TokenConfidenceParams {
   int threads = 1;
 };
 
-TokenConfidenceParams params_of(const TokenConfidenceArgs& args, const OpContext& context);  // args are checked
+TokenConfidenceParams params_of(const TokenConfidenceArgs& args, const OpContext& context);  // args must be checked
 
 HR_DECLARE_PER_ISA(void token_confidence(const TokenConfidenceParams& params))
 

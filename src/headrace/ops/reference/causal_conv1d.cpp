@@ -1,4 +1,4 @@
-// The oracle of the short convolution: one channel at a time, double sums.
+// Reference of causal_conv1d: one channel at a time, sums in double.
 #include <cmath>
 #include <vector>
 
@@ -12,7 +12,7 @@ void convolve_channel(const CausalConv1dArgs& a, size_t request, int64_t c) {
   const KeySpan& span = a.spans[request];
   const StateSlots& slots = a.slots[request];
   const int64_t kernel = a.weight.dim(1), history = kernel - 1;
-  std::vector<double> x;  // the state's inputs, then the new ones
+  std::vector<double> x;  // the state's inputs, then the request's
   for (int64_t j = 0; j < history; ++j) x.push_back(slots.read == kNoState ? 0.0 : get(a.state, slots.read, c, j));
   for (int64_t t = 0; t < span.q_len; ++t) x.push_back(get(a.x, span.q_off + t, c));
   for (int64_t t = 0; t < span.q_len; ++t) {

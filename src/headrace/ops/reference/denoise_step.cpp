@@ -10,7 +10,7 @@
 namespace headrace::reference {
 namespace {
 
-// Rows and logits that requests before took.
+// Rows and logits rows of the requests so far.
 struct Taken {
   int32_t rows = 0, logits = 0;
 };
@@ -30,7 +30,7 @@ void lay_out(const DenoiseStepArgs& a, int64_t request, DenoiseState& s, Taken& 
   }
   s.first_logit = taken.logits;
   const int32_t end = taken.logits + s.num_samples(a.block_size);
-  for (int32_t p = 0; taken.logits < end; ++p) {  // that of a clean pass lies behind the block
+  for (int32_t p = 0; taken.logits < end; ++p) {  // a clean pass decides the position behind the block
     if (p < a.block_size && !s.is_masked(p)) continue;
     data<int32_t>(a.rows.logits_rows)[taken.logits] = taken.rows + s.row_of(p);
     data<TokenDraw>(a.draws)[taken.logits++] = s.draw_of(p);
@@ -38,7 +38,8 @@ void lay_out(const DenoiseStepArgs& a, int64_t request, DenoiseState& s, Taken& 
   taken.rows += rows;
 }
 
-// The smallest size that holds the step, of those for blocks if there is one and nobody runs a canvas.
+// Sets report.size to the smallest size that holds the step. Prefers the sizes for steps without canvases, if no
+// request runs a canvas and one of them is large enough.
 void choose_size(const DenoiseStepArgs& a, DenoiseReport& report) {
   const auto* sizes = data<const int32_t>(a.sizes);
   const auto *blocks_end = sizes + a.block_sizes, *end = sizes + a.sizes.numel();

@@ -1,4 +1,4 @@
-// The oracles of the dense ops: norms, rotations, pointwise, embeddings and matrix products, in double.
+// References of the dense ops: norms, rotary embedding, pointwise ops, embeddings and GEMM, in double.
 #include <cmath>
 #include <numbers>
 
@@ -9,7 +9,7 @@ namespace headrace::reference {
 namespace {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-// Source: Hendrycks & Gimpel 2016, the approximation by tanh.
+// Source: Hendrycks & Gimpel 2016, tanh approximation.
 double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
 
 TensorView as_heads(const TensorView& x) { return !x || x.rank() == 3 ? x : x.reshape({x.dim(0), 1, x.dim(1)}); }
@@ -41,7 +41,7 @@ void rotary_embedding(const RotaryEmbeddingArgs& a, const OpContext&) {
     for (int64_t i = 0; i < half; ++i) {
       const double position =
           a.has_axes() ? get(a.positions, a.sections->axis_of(static_cast<int>(i)), t) : get(a.positions, t);
-      // The angle is a float32 product, as every implementation of the checkpoints' training had it.
+      // The angle is a float32 product, as in the training of the checkpoints.
       const double angle = static_cast<double>(static_cast<float>(position) * static_cast<float>(get(a.inv_freq, i)));
       const double c = std::cos(angle) * static_cast<double>(a.magnitude),
                    s = std::sin(angle) * static_cast<double>(a.magnitude);

@@ -1,10 +1,10 @@
-// Elements of views: any float as a double, slow and right for every dtype and stride.
+// Element access of tensor views: reads any float dtype and stride as double. Slow, for reference ops only.
 #pragma once
 #include "headrace/core/tensor.h"
 
 namespace headrace::reference {
 
-// The first element of a view, as the type that its dtype stands for.
+// Returns the address of a view's first element as T*; T must match the dtype.
 template <class T>
 T* data(const TensorView& view) {
   return static_cast<T*>(view.data());
@@ -28,7 +28,7 @@ void set(const TensorView& view, double value, Index... index) {
   set_number(address_of(view, index...), view.dtype(), value);
 }
 
-// `value` as it comes back after being stored as `dtype`.
+// Returns `value` after a round trip through `dtype`.
 inline double rounded_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kBF16: return static_cast<float>(BF16(static_cast<float>(value)));

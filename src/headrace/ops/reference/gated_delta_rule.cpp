@@ -1,4 +1,4 @@
-// The oracle of Gated DeltaNet: the recurrence itself, token by token, in double.
+// Reference of gated_delta_rule: the recurrence token by token, in double.
 #include <cmath>
 #include <vector>
 
@@ -22,7 +22,7 @@ Vector normalised(Vector x, double scale) {
   return x;
 }
 
-// The recurrence of one request and value head.
+// Recurrence of one request and one value head.
 class Head {
  public:
   Head(const GatedDeltaRuleArgs& args, int64_t head)

@@ -1,4 +1,4 @@
-// The oracle of attention: one query row at a time, double sums, no tiling. Never made faster.
+// Reference of paged_attention: one query row at a time, sums in double, no tiling. Keep it simple, not fast.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -9,10 +9,10 @@
 namespace headrace::reference {
 namespace {
 
-// A key that a row sees: a row of the pool, or a new row of the batch.
+// A key visible to a row: in the pool, or a new key of the batch.
 struct Key {
-  int64_t page = -1, offset = 0;  // in the pool when page >= 0
-  int64_t token = 0;              // else this token's k_new, v_new
+  int64_t page = -1, offset = 0;  // in the pool if page >= 0
+  int64_t token = 0;              // else the token of k_new and v_new
 };
 
 Key pool_key(const PagedAttentionArgs& a, int64_t page_row, int64_t position) {
@@ -41,7 +41,7 @@ double element_of(const TensorView& pool, float scale, const TensorView& fresh, 
   return scale * rounded_to(dtype, get(fresh, key.token, head, d) / scale);
 }
 
-// One output row; returns its log-sum-exp.
+// Computes one output row and returns its log-sum-exp.
 double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t token, int64_t head) {
   const int64_t kv_head = head / (a.q.dim(1) / a.num_kv_heads());
   std::vector<double> scores;

@@ -1,4 +1,4 @@
-// The oracle: every op in double, naive and complete. No other kernel may be the oracle.
+// Reference ops: every op in double, naive and complete. All other kernels are tested against these.
 #pragma once
 #include "headrace/ops/op_set.h"
 
@@ -6,7 +6,8 @@ namespace headrace::reference {
 
 void store_kv(const StoreKVArgs& args, const OpContext& context);
 void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
-// Its row `row` of a request, of one head alone; the rest of out and lse stays as it is. Of args that were checked.
+// Computes row `row` of one request and head; leaves the rest of out and lse unchanged. `args` must have passed
+// check().
 void paged_attention_row(const PagedAttentionArgs& args, size_t request, int32_t row, int64_t head);
 void causal_conv1d(const CausalConv1dArgs& args, const OpContext& context);
 void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
@@ -20,6 +21,7 @@ void token_confidence(const TokenConfidenceArgs& args, const OpContext& context)
 void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);
 
+// Returns the table of the reference ops. Immutable; callable from any thread.
 const OpSet& ops();
 
 }  // namespace headrace::reference

@@ -35,7 +35,7 @@ int32_t drawn_from_all(std::vector<Candidate> all, const TokenDraw& draw) {
   }
   const double target = draw.uniform * sum(all);
   double reached = 0;
-  int32_t last = all.front().id;  // with a weight
+  int32_t last = all.front().id;  // last candidate with a positive weight
   for (const Candidate& c : all) {
     if (c.weight == 0) break;
     reached += c.weight;

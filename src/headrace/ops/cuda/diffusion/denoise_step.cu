@@ -1,7 +1,9 @@
-// One block of threads for the whole batch: a thread advances a request, whose state is in shared memory, a scan finds
-// where its rows go, and all threads write them. A step's work is a few thousand words, so that a second block would
-// only add a launch. It comes while the head or what reads its logits still runs, and rehearses: it goes through all of
-// itself once and writes nothing, so that its instructions and what it reads are there when the step has ended.
+// Denoise step in one CTA for the whole batch. A thread advances a request, whose state is in shared memory; a scan
+// places its rows; all threads write them. A step writes a few thousand words, so more CTAs would only cost launch
+// time.
+//
+// The kernel starts while the head GEMM or the readers of its logits still run, and rehearses: it runs all of its code
+// once without writing anything. Its instructions and inputs are then cached when the step has ended.
 #include "headrace/ops/cuda/diffusion/denoise_step.h"
 
 #include <algorithm>
@@ -13,7 +15,7 @@
 namespace headrace::cuda {
 namespace {
 
-// More would find no registers beside a chain of products, or beside blocks that read logits.
+// More threads would find no free registers beside a GEMM sequence or CTAs that read logits.
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 
 struct Params {
@@ -38,7 +40,7 @@ struct Params {
   int results_rows;
 };
 
-// Rows in the upper half, logits rows in the lower one. Exclusive; `total` is of the whole block.
+// Exclusive scan; rows in the upper half, logits rows in the lower half. `total` is the sum over the CTA.
 __device__ unsigned long long scan(unsigned long long mine, unsigned long long& total) {
   __shared__ unsigned long long of_warp[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -60,10 +62,10 @@ __device__ unsigned long long scan(unsigned long long mine, unsigned long long& 
   return before + upto - mine;
 }
 
-// Where the rows of a request are, and what they are.
+// Rows of a request in the step.
 struct Spot {
   int row0, first_position, stored, first_token, page_row;
-  int row_of_block;  // that which decides the open block's first token
+  int row_of_block;  // the row that decides the open block's first token
   int first_logit, last_logit;
 
   __device__ Spot(const DenoiseState& s, int row0, int logits, int block_size)
@@ -77,18 +79,18 @@ struct Spot {
         last_logit(s.first_logit + logits - 1) {}
 };
 
-// Requests that take a turn, one for each thread.
+// A group of requests processed together, one per thread.
 struct Turn {
   int first, count;
   DenoiseState* states;
   Spot* spots;
 };
 
-// Without waiting for the step: nobody writes them between two of these.
+// Loads states before pdl_wait(): no other kernel writes them between two denoise steps.
 __device__ void load_states(const Params& p, const Turn& turn) {
   const int words = turn.count * static_cast<int>(sizeof(DenoiseState) / sizeof(int));
   const int* from = reinterpret_cast<const int*>(p.states + turn.first);
-  __syncthreads();  // all have read those before
+  __syncthreads();  // the previous states have been read
 #pragma unroll 4
   for (int i = threadIdx.x; i < words; i += kThreads) reinterpret_cast<int*>(turn.states)[i] = from[i];
   __syncthreads();
@@ -101,11 +103,11 @@ __device__ void store_states(const Params& p, const Turn& turn) {
   for (int i = threadIdx.x; i < words; i += kThreads) to[i] = reinterpret_cast<const int*>(turn.states)[i];
 }
 
-// Rows [begin, end), all of the turn's. Here and below, a rehearsal is not `real` and writes nothing.
+// Writes rows [begin, end), all rows of the turn. Here and below, a rehearsal (`real` false) writes nothing.
 __device__ void write_rows(const Params& p, bool real, const Turn& turn, int begin, int end) {
 #pragma unroll 1
   for (int i = begin + threadIdx.x; i < end; i += kThreads) {
-    int r = 0;  // the last request that does not begin behind the row
+    int r = 0;  // the last request that begins at or before the row
 #pragma unroll 1
     for (int step = kThreads / 2; step > 0; step /= 2) {
       if (r + step < turn.count && turn.spots[r + step].row0 <= i) r += step;
@@ -125,7 +127,7 @@ __device__ void write_rows(const Params& p, bool real, const Turn& turn, int beg
   }
 }
 
-// Which rows want logits: a thread for each token of the open blocks.
+// Writes which rows have logits and how they are drawn: one thread per token of the open blocks.
 __device__ void write_logits_rows(const Params& p, bool real, const Turn& turn) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < turn.count * p.block_size; i += kThreads) {
@@ -143,7 +145,7 @@ __device__ void write_logits_rows(const Params& p, bool real, const Turn& turn) 
   }
 }
 
-// The smallest that holds the step, of those for blocks if there is one and nobody runs a canvas.
+// Smallest size that holds the step. Sizes for blocks are used if no request runs a canvas and one is large enough.
 struct Size {
   int rows = 0, of_canvases = 0;
 };
@@ -177,7 +179,7 @@ __device__ void pad(const Params& p, bool real, int rows, int logits, int size) 
   }
 }
 
-// Of `count` rows; several words for each thread, all of which are asked for before the first has come.
+// Copies the results of `count` rows to p.results. Each thread issues several loads before its first store.
 __device__ void give_results(const Params& p, int step, int count) {
   constexpr int kWords = 4;
   constexpr int kOf = kResultWords;
@@ -202,15 +204,16 @@ __device__ void give_results(const Params& p, int step, int count) {
   } while (i < count * kOf);
 }
 
-// Of the step that is laid out.
+// Totals of the step being laid out.
 struct Totals {
   int rows = 0, logits = 0, running = 0;
   bool any_canvas = false;
   Size size;
 };
 
-// One thread tells the host, which may start the next step while this one's rows are still written: its kernels come
-// behind this one. Everything that the host reads was written before the block last met. A rehearsal tells `nobodys`.
+// One thread reports to the host. The host may launch the next step while this step's rows are still being written,
+// because its kernels run after this one. All data that the host reads is written before the last CTA barrier. A
+// rehearsal writes to the scratch words `nobodys`.
 __device__ void report(const Params& p, bool real, int step, const Totals& of, int32_t* nobodys) {
   auto* to = real ? p.report : reinterpret_cast<volatile DenoiseReport*>(nobodys);
   int32_t *counter = real ? p.counter : nobodys, *num_rows = real ? p.num_rows : nobodys;
@@ -222,13 +225,13 @@ __device__ void report(const Params& p, bool real, int step, const Totals& of, i
   to->step = step;
 }
 
-// What advance() reads and changes of a request.
+// Inputs and outputs of DenoiseState::advance() for a request.
 struct Decided {
   BlockCandidates candidates;
   int32_t* tokens;
 };
 
-// In a rehearsal words of nobody, since what the model says is not there; one thread has them.
+// In a rehearsal these are scratch words, because the model's outputs do not exist yet; only one thread uses them.
 __device__ Decided decided_of(const Params& p, bool real, int r, const DenoiseState& s, int32_t* nobodys) {
   const auto* numbers = reinterpret_cast<const float*>(nobodys);
   if (!real) return {{nobodys, numbers, numbers}, nobodys};
@@ -257,7 +260,7 @@ __device__ void take_turn(const Params& p, bool real, int step, const Turn& turn
   }
   of.rows += static_cast<int>(total >> 32), of.logits += static_cast<int>(total & 0xffffffffu);
   of.any_canvas |= __syncthreads_or(r < turn.count && turn.states[r].runs_canvas()) != 0;
-  of.running += __syncthreads_count(rows > 0);  // states, spots and tokens are visible from here on
+  of.running += __syncthreads_count(rows > 0);  // also makes states, spots and tokens visible to all threads
   of.size = size_of(p, of.rows, of.any_canvas);
   if (r == kThreads - 1 && (!real || turn.first + turn.count == p.requests)) report(p, real, step, of, nobodys);
   if (real) store_states(p, turn);
@@ -265,7 +268,8 @@ __device__ void take_turn(const Params& p, bool real, int step, const Turn& turn
   write_logits_rows(p, real, turn);
 }
 
-// For a rehearsal: the first that runs, but nobody where it has a canvas, which `nobodys` has no room for.
+// Returns the request for a rehearsal: the first running one; none if it has a canvas, for which `nobodys` is too
+// small.
 __device__ Turn example_of(const Turn& turn) {
   int r = 0;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// The CUDA module's denoise_step.
+// Denoise step on CUDA.
 #pragma once
 #include "headrace/ops/denoise_step.h"
 

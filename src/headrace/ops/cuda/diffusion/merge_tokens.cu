@@ -1,4 +1,4 @@
-// A block for each row; the sums are double, as on the host, though added in another order.
+// Soft embeddings of merged tokens: one CTA per row. Sums are double, as on the CPU, but in another order.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/ops.h"
@@ -15,16 +15,16 @@ struct Params {
   const float* probs;  // [tokens, k]
   const float* residual;
   int64_t k, hidden, mask_token_id;
-  bool keep_length;  // of the summands
+  bool keep_length;  // keep the summands' total length: TokenMerge::Length::kOfParts
   Rows table, x;
 };
 
-// Of the whole block, in every thread.
+// Returns the sum over the CTA, in every thread.
 __device__ double block_sum(double x) {
   __shared__ double of_warp[kThreads / 32];
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
-  __syncthreads();  // the sums before have been read
+  __syncthreads();  // the previous sums have been read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
   __syncthreads();
   double sum = 0;
@@ -32,7 +32,7 @@ __device__ double block_sum(double x) {
   return sum;
 }
 
-// Summand j of a row at dimension d; the last one is the mask token's.
+// Returns summand j of a row at dimension d; the last one is the mask token's.
 __device__ inline double part_of(const Params& p, int64_t token, int64_t j, int64_t d) {
   const int64_t at = token * p.k + j;
   const float weight = j < p.k ? p.probs[at] : p.residual[token];
@@ -46,7 +46,7 @@ __device__ inline double blended(const Params& p, int64_t token, int64_t d) {
   return sum;
 }
 
-// What gives the sum the length that its summands have together.
+// Returns the factor that gives the sum the total length of its summands.
 __device__ double scale_of(const Params& p, int64_t token) {
   double parts = 0, length = 0;
   for (int64_t j = 0; j <= p.k; ++j) {

@@ -1,6 +1,7 @@
-// Three kernels: where the marked rows are, each row's largest logit and sum, then one product of probabilities and
-// embeddings, whose sum over the vocabulary is one chain: on the tensor cores where table and result are bfloat16, on
-// the plain float32 units otherwise. A probability is made from its logit whenever it is read, so that none is stored.
+// Soft embeddings in three kernels: find the marked rows; compute each row's largest logit and sum; multiply
+// probabilities and embeddings as one GEMM with K = vocabulary. The GEMM uses tensor cores if table and result are
+// bfloat16, else float32 FMAs. Probabilities are recomputed from logits at each read and never stored. Each row's sum
+// has a fixed order.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
@@ -28,7 +29,7 @@ struct Params {
   RowStats* stats;    // [rows]
 };
 
-// One block: a warp's votes, then the warps before it, then the tokens before these.
+// Compacts the marked tokens in order, in one CTA: a ballot per warp, a prefix over the warps, a running count.
 __global__ void __launch_bounds__(kThreads) find_rows(const __grid_constant__ Params p) {
   __shared__ int of_warp[kWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -54,7 +55,7 @@ __device__ float over_block(float x, const Combine& combine) {
   __shared__ float of_warp[kWarps];
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, distance));
-  __syncthreads();  // what was there before has been read
+  __syncthreads();  // the previous values have been read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
   __syncthreads();
   x = of_warp[0];
@@ -72,15 +73,15 @@ __global__ void __launch_bounds__(kThreads) read_rows(const __grid_constant__ Pa
   if (threadIdx.x == 0) p.stats[blockIdx.x] = {largest, 1 / sum};
 }
 
-// 64 rows of 64 dimensions by tensor cores, a warp 16 of the rows. Weights are exp(x - largest), rounded to bfloat16 as
-// the table is; the row's sum divides what comes out. The vocabulary comes in chunks, several of them on their way.
+// Tensor-core tile of 64 rows x 64 dimensions, 16 rows per warp. Weights are exp(x - largest), rounded to bfloat16 like
+// the table; the epilogue divides by the row's sum. Chunks of the vocabulary are loaded through a cp.async pipeline.
 struct Tile {
   static constexpr int kThreads = 128, kRows = 64, kColumns = 64, kDepth = 32, kStages = 6;
-  static constexpr int kRowFloats = kDepth + 4, kRowHalves = kColumns + 8;  // so that rows do not meet in one bank
+  static constexpr int kRowFloats = kDepth + 4, kRowHalves = kColumns + 8;  // padded to avoid bank conflicts
   static constexpr int kFloatBytes = kRows * kRowFloats * 4, kStageBytes = kFloatBytes + kDepth * kRowHalves * 2;
   static constexpr int kBytes = kStages * kStageBytes;
   static_assert(kBytes <= kLeastSharedBytes);
-  static constexpr int kFlush = 16;  // chunks that a tensor core's own sums, which are cut off, go on for
+  static constexpr int kFlush = 16;  // chunks per tensor-core accumulation, which truncates; then added in float32
 
   const Params& p;
   char* shared;
@@ -90,7 +91,7 @@ struct Tile {
     const int64_t v0 = chunk * kDepth;
     if (v0 < p.vocab) {
       char* stage = shared + chunk % kStages * kStageBytes;
-      constexpr int kLogits = kDepth / 4, kValues = kColumns / 8;  // pieces of 16 bytes of a row
+      constexpr int kLogits = kDepth / 4, kValues = kColumns / 8;  // 16-byte vectors per row
       for (int i = threadIdx.x; i < kRows * kLogits; i += kThreads) {
         const int r = i / kLogits, piece = i % kLogits;
         const bool inside = row0 + r < p.rows;
@@ -107,7 +108,7 @@ struct Tile {
     }
     commit_copies();
   }
-  // Two weights of neighbouring ids.
+  // Returns two weights of consecutive ids.
   __device__ static uint32_t weights(const float* x, float largest) {
     const float2 logits = *reinterpret_cast<const float2*>(x);
     return pack2<__nv_bfloat16>(__expf(logits.x - largest), __expf(logits.y - largest));
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(Tile::kThreads) multiply_by_tiles(const __grid
   for (int64_t c = 0; c < Tile::kStages - 1; ++c) tile.load(c);
   for (int64_t c = 0; c < chunks; ++c) {
     wait_copies<Tile::kStages - 2>();
-    __syncthreads();  // chunk c is there, and nobody reads the one before any more
+    __syncthreads();  // chunk c has arrived, and all warps have read chunk c - 1
     tile.load(c + Tile::kStages - 1);
     tile.multiply(c, largest, sums);
     if ((c + 1) % Tile::kFlush != 0 && c + 1 != chunks) continue;
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(Tile::kThreads) multiply_by_tiles(const __grid
   tile.write(total);
 }
 
-// Whether weights may be rounded as what comes out is, and tiles of the tensor cores hold the vocabulary and the
-// table's rows in pieces of 16 bytes.
+// Returns true if the tensor-core GEMM applies: weights may be rounded to bfloat16 like the result, tiles divide the
+// vocabulary, and rows are aligned to 16 bytes.
 bool in_tiles(const Params& p, const Stream& stream) {
   const auto aligned = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
   return stream.arch >= 80 && p.table.type == DType::kBF16 && p.out.type == DType::kBF16 &&
@@ -182,7 +183,7 @@ void launch_tiles(const Params& p, const Stream& stream) {
   check_launch("soft_embedding");
 }
 
-// 64 rows of 64 dimensions, a thread 4 of 4.
+// Float32 tile of 64 rows x 64 dimensions, 4 x 4 per thread.
 __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Params p) {
   __shared__ float weight[kDepth][kTile + 1], value[kDepth][kTile];
   const int row0 = blockIdx.y * kTile, column0 = blockIdx.x * kTile;
@@ -228,7 +229,7 @@ void soft_embedding(const SoftEmbeddingArgs& a, const OpContext& context) {
   const int64_t rows = a.signal.logits.dim(0);
   check_cuda(cudaMemsetAsync(a.out.data(), 0, static_cast<size_t>(a.out.bytes()), stream.handle), "soft_embedding");
   if (rows == 0) return;
-  constexpr int64_t kMostRows = int64_t{65535} * kTile;  // a grid's second side
+  constexpr int64_t kMostRows = int64_t{65535} * kTile;  // limit of a grid's y dimension
   HR_REQUIRE(rows <= kMostRows && static_cast<size_t>(rows) * (sizeof(RowStats) + 4) <= stream.scratch_bytes,
              ErrorCode::kInvalidArgument, "soft_embedding: ", rows,
              " rows, more than the device's scratch memory holds");

@@ -13,8 +13,8 @@ struct Params {
   int64_t dim;
 };
 
-// A step begins with this kernel, which lets the next one start only when everything before has ended: what follows
-// may then read early what earlier steps wrote (DeviceMetadata).
+// First kernel of a step. It allows the next kernel to start only after all earlier work has ended, so later kernels
+// may read early what previous steps wrote (DeviceMetadata).
 __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ Params p) {
   pdl_wait();
   pdl_launch_dependents();

@@ -1,11 +1,11 @@
-// sigmoid(gate) * y, the same bits wherever it is made.
+// Output gate sigmoid(gate) * y. All kernels share it, so that their bits agree.
 #pragma once
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/pairs.cuh"
 
 namespace headrace::cuda {
 
-// For a result of type T.
+// T is the dtype of the result.
 template <class T>
 __device__ inline float gated(float gate, float y) {
   return sizeof(T) == 2 ? __fdividef(y, 1.0f + __expf(-gate)) : sigmoid(gate) * y;

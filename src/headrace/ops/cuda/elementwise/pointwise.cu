@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__
   }
 }
 
-// A kernel for each kind: the code of all of them, eight times, comes from memory piece by piece where a step has it
-// seldom.
+// One kernel per kind. A single kernel would hold the code of all kinds, unrolled eight times, which a step fetches
+// cold from memory.
 template <class T, PointwiseKind kKind>
 __global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant__ Params p) {
   pdl_launch_dependents();
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant
   y.store(row_of<T>(p.out, token) + d);
 }
 
-// The kernel of pieces for a kind.
+// Returns the Vec8 kernel of a kind.
 template <class T>
 auto pieces_kernel(PointwiseKind kind) -> void (*)(Params) {
   switch (kind) {

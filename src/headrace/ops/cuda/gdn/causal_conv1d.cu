@@ -13,25 +13,25 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kTokens = 64, kChannels = 128;  // of one block
+constexpr int kTokens = 64, kChannels = 128;  // per CTA
 
 struct Params {
   Rows x, out;
   const void* weight;
   void* state;
   DType weight_type, state_type;
-  bool weight_in_pieces;  // of x's type, aligned, four taps after four
+  bool weight_in_pieces;  // weights have x's dtype, dense taps and 16-byte alignment: Vec8 loads
   int64_t weight_stride, slot_stride, channel_stride;
   int channels, kernel, requests, snapshots;
   DeviceMetadata batch;
 
-  // Raw input `t` of channel c, counted from the request's first token; before it, from its state.
+  // Returns raw input `t` of channel c, counted from the request's first token; t < 0 reads the state.
   __device__ float input(const KeySpan& span, int read, int c, int t) const {
     if (t >= 0) return x.get(span.q_off + t, 0, c);
     if (read == kNoState) return 0;
     return load(state, state_type, read * slot_stride + c * channel_stride + kernel - 1 + t);
   }
-  // The inputs before token `tokens` become the state `slot`. Reads all before it writes: they may be one slot.
+  // Saves the inputs before token `tokens` to state `slot`. Reads all of them first: `read` and `slot` may be equal.
   __device__ void save(const KeySpan& span, int read, int slot, int c, int tokens) const {
     float kept[kMostConvWidth - 1];
     for (int j = 0; j < kernel - 1; ++j) kept[j] = input(span, read, c, tokens - (kernel - 1) + j);
@@ -56,7 +56,7 @@ __global__ void convolve(Params p) {
   }
 }
 
-// The same for kernels of 4 and 16-bit inputs: a thread takes eight channels and reads every input once.
+// Variant for 4 taps and 16-bit inputs: a thread handles eight channels and reads every input once.
 constexpr int kTaps = 4;
 
 template <class T>
@@ -78,7 +78,7 @@ __device__ inline void load_weights(const Params& p, int c, float (&weight)[kTap
   }
 }
 
-// The inputs before the tile's first, oldest first.
+// Loads the inputs before the tile's first token, oldest first.
 template <class T>
 __device__ inline void load_past(const Params& p, const KeySpan& span, int read, int c, int begin,
                                  float (&past)[kTaps - 1][kVec8]) {
@@ -136,7 +136,7 @@ bool takes_pieces(const CausalConv1dArgs& a) {
          is_vec8(a.out);
 }
 
-// Runs after convolve: a request's first tile reads the state that this overwrites.
+// Runs after convolve, because a request's first tile reads the state that this kernel overwrites.
 __global__ void save_states(Params p) {
   const int request = blockIdx.x, c = blockIdx.y * kChannels + threadIdx.x;
   if (c >= p.channels) return;
@@ -150,8 +150,8 @@ __global__ void save_states(Params p) {
   if (slots.write != kNoState) p.save(span, slots.read, slots.write, c, span.q_len);
 }
 
-// Blocks that tiles of `tile` tokens need: the host's half of locate_tile. In a graph that serves any split of its
-// `tokens`, each request's last tile is short.
+// Returns the number of tiles of `tile` tokens, the counterpart of locate_tile on the host. In a graph that serves any
+// split of its `tokens`, it assumes that each request's last tile is partial.
 int64_t tiles_of(std::span<const KeySpan> spans, int64_t tokens, int64_t tile, const DeviceMetadata& on_device) {
   const auto requests = static_cast<int64_t>(spans.size());
   if (on_device.most_rows > 0) return tokens / tile + std::min(requests, tokens);

@@ -1,11 +1,13 @@
 // A decode step of Gated DeltaNet in one kernel: convolution, SiLU, L2 norms, gates, recurrence and gated norm.
 //
-// A value head of a request is one block's work, or that of 2 or 4 blocks with a share of the state's rows each where
-// requests are few: a multiprocessor then waits for 16 KiB of state, not for 64. Every block computes the channels
-// of q and k for itself and its own of v while the state comes, and reads and writes every state once. What rows do
-// does not depend on how many a block has, so the bits do not either. The blocks of all value heads that share a key
-// head form a cluster: they need the same channels of the convolution's state, which its first block alone moves on
-// after all have read them, and the outputs of a head meet in its first block, which has their norm.
+// One CTA handles a value head of a request. With few requests, 2 or 4 CTAs split the rows of its state, so that an SM
+// waits for 32 or 16 KiB of state instead of 64. While the state is loading, each CTA computes the channels of q and k
+// itself, and its own channels of v. Every state is read and written once. A row's arithmetic does not depend on the
+// split, so the bits do not either.
+//
+// The CTAs of all value heads of a key head form a cluster, because they use the same channels of the convolution's
+// state. The cluster's first CTA alone updates that state, after all CTAs have read it. The first CTA of a head
+// collects the head's outputs and computes their norm.
 #include "headrace/ops/cuda/arch/cluster.cuh"
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/mma_sm80.cuh"
@@ -20,20 +22,21 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kWidth = 4;  // of the convolution
+constexpr int kWidth = 4;  // taps of the convolution
 
-// kBlocks blocks for each head.
+// Sizes with kBlocks CTAs per head.
 template <int kBlocks>
 struct Split {
   static constexpr int kWarps = kBlocks == 1 ? 16 : 32 / kBlocks, kThreads = kWarps * 32;
   static constexpr int kRows = kHeadDim / kBlocks, kLaneRows = kRows / (kWarps * kWarpRows);
-  static constexpr int kChannels = 2 * kHeadDim + kRows;                  // q, k and the block's part of v
-  static constexpr int kWindows = (kChannels + kThreads - 1) / kThreads;  // of a thread
+  static constexpr int kChannels = 2 * kHeadDim + kRows;                  // q, k and the CTA's part of v
+  static constexpr int kWindows = (kChannels + kThreads - 1) / kThreads;  // per thread
   static_assert(kThreads >= kHeadDim && kBlocks <= kMostGDNCluster);
 };
 
-// The kernel is not launched where there are no clusters, before sm_90.
-__device__ inline void arrive_having_read() {  // what a thread has read is in its registers
+// Signals that this thread has loaded the cluster's shared inputs into registers. A no-op before sm_90, which has no
+// clusters: the kernel is not launched there.
+__device__ inline void arrive_having_read() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
@@ -44,14 +47,14 @@ __device__ inline void wait_for_cluster() {
 #endif
 }
 
-// The outputs of a head in its first block, sent by all of its blocks. They arrive at a barrier with their bytes: one
-// of the cluster would wait for the state's stores as well.
+// Outputs of a head in the shared memory of its first CTA, sent by all CTAs of the head. Each store signals its bytes
+// to an mbarrier; a cluster barrier would also wait for the stores of the state.
 struct HeadOutputs {
   float y[kHeadDim];
   uint64_t barrier;
 
 #if __CUDA_ARCH__ >= 900
-  // By the whole block; nothing is sent before all blocks have done this.
+  // Called by the whole CTA. No CTA may send before all have called it.
   __device__ void open(bool is_first) {
     if (is_first && threadIdx.x == 0) {
       barrier_init(shared_address(&barrier), 1);
@@ -62,7 +65,7 @@ struct HeadOutputs {
   __device__ void send_to(unsigned block, int row, float x) const {
     send(address_in(shared_address(&y[row]), block), address_in(shared_address(&barrier), block), x);
   }
-  // By a warp of the first block. Bytes may have come before they are expected.
+  // Called by a warp of the first CTA. Bytes may arrive before the expect_tx that counts them.
   __device__ void wait(int lane) const {
     if (lane == 0) barrier_expect(shared_address(&barrier), sizeof(y));
     barrier_wait_sent(shared_address(&barrier), 0);
@@ -89,7 +92,7 @@ struct Params {
   const StateSlots* slots;
 };
 
-// One channel's window: the stored inputs, then the token's.
+// Convolution window of one channel: the stored inputs, then the token's.
 template <class T>
 struct Window {
   T x[kWidth];
@@ -122,15 +125,15 @@ struct Window {
   }
 };
 
-// What a block keeps in shared memory.
+// Shared memory of a CTA.
 struct Shared {
   HeadToken token;
   HeadOutputs outputs;
-  float weight[kHeadDim], gate[kHeadDim];  // of the norm; silu(gate)
+  float weight[kHeadDim], gate[kHeadDim];  // weight of the norm; silu(gate)
 };
 
-// By a warp, whose halves do the same: out = rms_norm(y) * weight * silu(gate), or y as it is. Sums and products are
-// those of norm_pieces in rms_norm.cu, so that the bits are.
+// Writes out = rms_norm(y) * weight * silu(gate), or y itself without a gate. Called by one warp; its halves do the
+// same work. The order of operations is that of norm_pieces in rms_norm.cu, so the bits agree.
 template <class T>
 __device__ void write_output(const Params& p, const Shared& shared, int64_t token, int head, int lane) {
   constexpr int kLanes = kHeadDim / kVec8;
@@ -152,14 +155,14 @@ __device__ void write_output(const Params& p, const Shared& shared, int64_t toke
   if (lane < kLanes) y.store(row_of<T>(p.out, token, head) + first);
 }
 
-// What a block works on.
+// Work of a CTA.
 template <int kBlocks>
 struct Place {
   using S = Split<kBlocks>;
   int request, head, part, group, key_head;
   StateSlots slots;
 
-  // DeviceMetadata promises that slots were there before the step's first kernel: they are read before the wait.
+  // Slots may be read before pdl_wait(): DeviceMetadata guarantees that they precede the step's first kernel.
   __device__ explicit Place(const Params& p)
       : request(blockIdx.y),
         head(blockIdx.x / kBlocks),
@@ -169,23 +172,23 @@ struct Place {
         slots(p.slots[request]) {}
 
   __device__ int first_row() const { return part * S::kRows; }
-  __device__ bool is_first() const { return part == 0; }  // of the head
+  __device__ bool is_first() const { return part == 0; }  // of the head's CTAs
   __device__ unsigned first_of_head() const { return head % group * kBlocks; }
   __device__ float* state(const Params& p, int slot) const {
     return p.state + slot * p.slot_stride + head * p.head_stride;
   }
-  // Of the i-th channel that this block convolves: its place in the head's q, k, v, and its number.
+  // Index in the head's q, k, v, and channel number, of the i-th channel that this CTA convolves.
   __device__ int value(int i) const { return i < 2 * kHeadDim ? i : i + first_row(); }
   __device__ int channel(const Params& p, int i) const {
     const int of_head = value(i) % kHeadDim;
     const int block = i < kHeadDim ? key_head : i < 2 * kHeadDim ? p.k_heads + key_head : 2 * p.k_heads + head;
     return block * kHeadDim + of_head;
   }
-  // Whether this block moves the channel's state on.
+  // Returns true if this CTA writes the channel's convolution state.
   __device__ bool saves(int i) const { return i >= 2 * kHeadDim || (head % group == 0 && part == 0); }
 };
 
-// f(window, i) for the channels of this thread.
+// Calls f(window, i) for each channel of this thread.
 template <class S, class F>
 __device__ inline void for_windows(const F& f) {
 #pragma unroll
@@ -195,7 +198,7 @@ __device__ inline void for_windows(const F& f) {
   }
 }
 
-// Lets the L2 fetch the states while the kernel before runs. It may be the one that writes them: nothing is read here.
+// Prefetches the states into L2 while the previous kernel runs. That kernel may write them, so nothing is read here.
 template <class T, int kBlocks>
 __device__ inline void prefetch_states(const Params& p, const Place<kBlocks>& place) {
   using S = Split<kBlocks>;
@@ -218,14 +221,15 @@ __global__ void __launch_bounds__(Split<kBlocks>::kThreads, kBlocks == 1 ? 2 : 7
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, of_norm = threadIdx.x - (S::kThreads - kHeadDim);
   const bool gates = threadIdx.x == S::kThreads - 1, norms = of_norm >= 0 && place.is_first() && p.gate.data != nullptr;
   if (kBlocks > 1) shared.outputs.open(place.is_first());
-  if (kBlocks > 1) prefetch_states<T>(p, place);  // many blocks follow one another: their loads are early enough
+  // With one CTA per head, CTAs run in several waves and load early enough.
+  if (kBlocks > 1) prefetch_states<T>(p, place);
   Window<T> windows[S::kWindows];
   for_windows<S>([&](int w, int i) { windows[w].load_weights(p, place.channel(p, i)); });
-  const float weight = norms ? load(p.norm_weight, p.norm_weight_type, of_norm) + 0.0f : 0;  // as rms_norm's offset
+  const float weight = norms ? load(p.norm_weight, p.norm_weight_type, of_norm) + 0.0f : 0;  // as in rms_norm
   const float a_log = gates ? p.a_log[place.head] : 0, dt_bias = gates ? p.dt_bias[place.head] : 0;
   pdl_wait();
   pdl_launch_dependents();
-  const int64_t token = place.request;  // each has one
+  const int64_t token = place.request;  // one token per request
   const int warp_row = place.first_row() + warp * S::kLaneRows * kWarpRows;
   StateRows<S::kLaneRows> state;
   state.load(place.slots.read == kNoState ? nullptr : place.state(p, place.slots.read), warp_row, lane);
@@ -241,8 +245,8 @@ __global__ void __launch_bounds__(Split<kBlocks>::kThreads, kBlocks == 1 ? 2 : 7
     shared.token.beta = gdn_beta(b);
   }
   for_windows<S>([&](int w, int i) { shared.token.value(place.value(i)) = windows[w].convolved(); });
-  if (kBlocks > 1) wait_for_cluster();  // all blocks have begun
-  arrive_having_read();                 // what the cluster shares
+  if (kBlocks > 1) wait_for_cluster();  // all CTAs have started
+  arrive_having_read();                 // signals that the cluster's shared inputs are read
   __syncthreads();
 
   const TokenFactors factors = shared.token.factors(lane);
@@ -285,7 +289,7 @@ void launch(const Params& p, int requests, const Stream& stream) {
   }
 }
 
-// Other sizes, mixed dtypes and rows that the ops do not take in pieces run op by op.
+// Returns true if the fused kernel supports the sizes, dtypes and alignments; otherwise the separate ops run.
 bool supports(const GDNStepArgs& a, const OpContext& context) {
   const DType type = a.x.dtype();
   const int64_t group = a.state.dim(1) / a.num_k_heads;

@@ -1,5 +1,5 @@
-// The gated delta rule: which kernel runs, and the recurrence token by token for any sizes. There the state lives in
-// registers: a warp owns a few rows of it.
+// Gated delta rule: kernel selection, and a token-by-token recurrence for any sizes. Each warp of the recurrence keeps
+// a few rows of the state in registers.
 #include <algorithm>
 
 #include "headrace/core/error.h"
@@ -10,8 +10,8 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kWarps = 4, kRows = 4;  // state rows (value dimensions) of a warp
-constexpr int kFewTokens = 4;         // more are faster as a chunk
+constexpr int kWarps = 4, kRows = 4;  // state rows (value dimensions) per warp
+constexpr int kFewTokens = 4;         // longer requests are faster in chunked form
 
 template <int kPerLane>
 struct StateRows {
@@ -44,7 +44,7 @@ struct StateRows {
   }
 };
 
-// A unit vector of q or k, spread over the lanes, times `scale`.
+// Loads q or k of a token, distributed over the lanes, normalised and multiplied by `scale`.
 template <int kPerLane>
 __device__ void load_unit(const GDNParams& p, int64_t token, int64_t from, float scale, int lane,
                           float (&x)[kPerLane]) {
@@ -134,7 +134,8 @@ void gdn_simple(const GDNParams& params, cudaStream_t stream) {
 
 namespace {
 
-// A graph serves requests of any length up to its most.
+// Returns the requests with more than kFewTokens tokens. In a graph this is an upper bound: replays have any lengths up
+// to most_rows.
 int long_requests(const GatedDeltaRuleArgs& a) {
   if (const int most = a.on_device->most_rows; most > 0)
     return most > kFewTokens ? static_cast<int>(a.spans.size()) : 0;
@@ -147,9 +148,9 @@ bool any_short(const GatedDeltaRuleArgs& a) {
 
 }  // namespace
 
-// Chunks where a request is long enough to fill them; token by token for short ones, and for all under
-// Determinism::kStrict, so that no split of a request can show. Kernels pick their requests on the device, so a
-// captured graph serves other lengths.
+// Kernels: the chunked form for requests of more than kFewTokens tokens, a recurrence for the others. Under
+// Determinism::kStrict all requests use recurrences, so the bits do not depend on how a request is split. Each kernel
+// selects its requests on the device, so a captured graph serves other lengths.
 void gated_delta_rule(const GatedDeltaRuleArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;

@@ -1,4 +1,4 @@
-// What the kernels of the gated delta rule share: their parameters, and which of them runs.
+// Parameters and entry points shared by the gated delta rule kernels.
 #pragma once
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/ops/cuda/arch/element.cuh"
@@ -13,7 +13,7 @@ struct GDNParams {
   float* state;
   int64_t slot_stride, head_stride, row_stride;
   int k_heads, v_heads, dk, dv, requests, snapshots;
-  int min_len, max_len;  // requests with fewer or more tokens are another kernel's
+  int min_len, max_len;  // bounds on q_len; another kernel processes the other requests
   DeviceMetadata batch;
 
   __device__ bool has(const KeySpan& span) const {
@@ -22,7 +22,7 @@ struct GDNParams {
   __device__ float* state_of(int slot, int head) const {
     return slot == kNoState ? nullptr : state + slot * slot_stride + head * head_stride;
   }
-  // The first snapshot of `request` or of one after it: they are sorted.
+  // Returns the index of the first snapshot of `request` or of a later one. Snapshots are sorted by request.
   __device__ int first_snapshot(int request) const {
     int low = 0, high = snapshots;
     while (low < high) {
@@ -59,17 +59,18 @@ inline GDNParams params_of(const GatedDeltaRuleArgs& a) {
           .batch = *a.on_device};
 }
 
-// Token by token, any sizes: gated_delta_rule.cu.
+// Recurrence token by token, for any sizes (gated_delta_rule.cu). Throws Error kUnsupported if dk > kMostGDNKeyDim.
 void gdn_simple(const GDNParams& params, cudaStream_t stream);
 
-// Token by token, heads of 128 x 128, one float dtype for qkv, a and b: gdn_recurrence.cu. `tokens` are all of qkv,
-// `long_requests` those that params.has() at most.
+// Recurrence token by token, for heads of 128 x 128 and one float dtype for qkv, a and b (recurrent.cu). `tokens` is
+// the number of rows of qkv; `long_requests` is an upper bound on the requests for which params.has() is true.
+// gdn_recurrence throws Error kUnsupported if the tokens' factors exceed the scratch memory.
 bool gdn_recurrence_supports(const GatedDeltaRuleArgs& a);
 void gdn_recurrence(const GDNParams& params, int64_t tokens, int long_requests, const Stream& stream);
-// The same bits for the same calls, made for requests of few tokens: gdn_recurrent_few_tokens.cu.
+// Same bits for the same calls, optimised for requests of few tokens (recurrent_few_tokens.cu).
 void gdn_recurrent_few_tokens(const GDNParams& params, cudaStream_t stream);
 
-// Chunks of 64 tokens on the tensor cores, bfloat16, heads of 128 x 128, sm_90a: gdn_chunk_sm90.cu.
+// Chunked form on tensor cores with chunks of 64 tokens: bfloat16, heads of 128 x 128, sm_90a (sm90/chunk.cu).
 bool gdn_chunk_sm90_supports(const GatedDeltaRuleArgs& a, const Stream& stream);
 void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& params, const Stream& stream);
 

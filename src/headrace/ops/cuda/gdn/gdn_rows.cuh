@@ -1,7 +1,8 @@
-// The recurrence of Gated DeltaNet for heads of 128 x 128: eight lanes hold a row of the state, each in four pieces of
-// four columns, so that a warp reads four rows by lines of 128 bytes and a row's sum takes three shuffles. What a token
-// does to a row is written once, here: the fused decode step and the recurrence give the same bits, however many rows
-// a warp has. q and k are used as the convolution gives them, their unit factors stand in a token's TokenFactors.
+// Gated DeltaNet recurrence for heads of 128 x 128. Eight lanes keep one row of the state in registers, four float4
+// each. A warp thus reads four rows in lines of 128 bytes, and a row's sum takes three shuffles.
+//
+// All kernels share this update of a row, so the fused decode step and the recurrence give the same bits for any number
+// of rows per warp. q and k are used as the convolution returns them; TokenFactors holds their normalisation factors.
 #pragma once
 #include <type_traits>
 
@@ -12,9 +13,9 @@ namespace headrace::cuda {
 
 constexpr int kHeadDim = 128, kHeadPieces = kHeadDim / 4;
 constexpr int kRowLanes = 8, kLanePieces = kHeadPieces / kRowLanes;
-constexpr int kWarpRows = 32 / kRowLanes;  // that a warp holds at a time
+constexpr int kWarpRows = 32 / kRowLanes;  // rows per warp at a time
 
-// Four neighbouring elements as they lie in memory, and as float.
+// Four consecutive elements as stored, and converted to float.
 template <class T>
 using Bits4 = std::conditional_t<sizeof(T) == 2, uint2, float4>;
 
@@ -40,13 +41,13 @@ __device__ inline float4 load4(const T* p) {
   return floats<T>(load_bits4(p));
 }
 
-// Of a vector's 32 pieces; the warp's sum of them is its squared length.
+// Returns one float4's share of a vector's squared length; the warp's sum over its 32 float4 is the squared length.
 __device__ inline float sum_of_squares(const float4& x) {
   return fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, x.w * x.w)));
 }
 
-// With r = 1 / |k|, s = 1 / (|q| sqrt(128)): S' = decay S + d k^T, d = beta r (v - decay r S k), y = s S' q, where
-// d = push v + pull S k takes one instruction once S k is known.
+// Factors of a token. With r = 1 / |k| and s = 1 / (|q| sqrt(128)): S' = decay S + d k^T, d = beta r (v - decay r S k),
+// y = s S' q. d = push v + pull S k takes one instruction once S k is known.
 struct TokenFactors {
   float decay, pull, push, query;
 
@@ -58,12 +59,12 @@ struct TokenFactors {
   }
 };
 
-// A lane's piece i of a row or of a vector as long is piece lane % 8 + 8 i.
+// A lane's share of a row or of a vector of the same length. Element i is float4 number lane % 8 + 8 i.
 using RowPieces = float4[kLanePieces];
 
-// The same of a vector in shared memory, read where it is used: it takes no registers in between.
+// Same share of a vector in shared memory. It is loaded at each use, so it occupies no registers in between.
 struct SharedPieces {
-  const float4* vector;  // 32 pieces
+  const float4* vector;  // 32 float4
   int lane;
 
   __device__ float4 operator[](int i) const {
@@ -77,7 +78,7 @@ struct SharedPieces {
   }
 };
 
-// A lane's part of the product of each of its rows with x: four sums at a time, so that none waits for the one before.
+// Computes the lane's partial dot product of each of its rows with x. The four components form independent sums.
 template <int kRows, class Pieces>
 __device__ inline void dot_parts(const RowPieces (&row)[kRows], const Pieces& x, float (&part)[kRows]) {
   float4 sum[kRows];
@@ -96,23 +97,23 @@ __device__ inline void dot_parts(const RowPieces (&row)[kRows], const Pieces& x,
   for (int r = 0; r < kRows; ++r) part[r] = (sum[r].x + sum[r].y) + (sum[r].z + sum[r].w);
 }
 
-// The sum of the parts of a row's eight lanes, in each of them.
+// Returns the sum over a row's eight lanes, in each of them.
 __device__ inline float row_sum(float part) {
 #pragma unroll
   for (int lane = kRowLanes / 2; lane > 0; lane /= 2) part += __shfl_xor_sync(0xffffffffu, part, lane);
   return part;
 }
-// The same sum from the eight parts in a row.
+// Returns the same sum, in the same order, from the eight partial sums in sequence.
 __device__ inline float row_sum_of(const float4& low, const float4& high) {
   return ((low.x + high.x) + (low.z + high.z)) + ((low.y + high.y) + (low.w + high.w));
 }
 
-// kRows rows of every eight lanes of a warp: row r is first_row + 4 r + lane / 8 of the head.
+// State rows of a warp, kRows per group of eight lanes. Row r is row first_row + 4 r + lane / 8 of the head.
 template <int kRows>
 struct StateRows {
   RowPieces row[kRows];
 
-  // `head` is a head's state [128, 128], null for zeros.
+  // `head` is a head's state [128, 128]; null loads zeros.
   __device__ void load(const float* head, int first_row, int lane) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -133,7 +134,8 @@ struct StateRows {
     }
   }
 
-  // One token: S := decay S + d k^T. `pushed` is push v of every row; meanwhile() is for the time that sums take.
+  // Updates the rows by one token: S := decay S + d k^T. `pushed` is push v of each row. meanwhile() runs while the dot
+  // products are reduced.
   template <class Pieces, class Meanwhile>
   __device__ void step(const Pieces& k, const float (&pushed)[kRows], float decay, float pull,
                        const Meanwhile& meanwhile) {
@@ -160,15 +162,15 @@ struct StateRows {
   }
 };
 
-// A token of a head, in shared memory: of a block of 16 warps that holds the head's state, or of one that holds some of
-// its rows. `first_row` of a warp counts from the head's first.
+// q, k, v and gates of one token and head in shared memory. The CTA has 16 warps with the whole state of the head, or
+// some of its rows. A warp's `first_row` counts from the head's first row.
 struct HeadToken {
-  static constexpr int kThreads = 512, kRows = kHeadDim / (kThreads / 32 * kWarpRows);  // of a lane
+  static constexpr int kThreads = 512, kRows = kHeadDim / (kThreads / 32 * kWarpRows);  // per lane
 
   float4 q[kHeadPieces], k[kHeadPieces];
   float v[kHeadDim], decay, beta;
 
-  // The 384 values q, k, v.
+  // Element i of the 384 values q, k, v.
   __device__ float& value(int i) {
     return i < 2 * kHeadDim ? reinterpret_cast<float*>(i < kHeadDim ? q : k)[i % kHeadDim] : v[i - 2 * kHeadDim];
   }
@@ -183,7 +185,7 @@ struct HeadToken {
     for (int r = 0; r < kLaneRows; ++r) pushed[r] = f.push * v[first_row + kWarpRows * r + lane / kRowLanes];
     state.step(SharedPieces{k, lane}, pushed, f.decay, f.pull, [] {});
   }
-  // Outputs of the lane's rows, from the state after the token.
+  // Computes the outputs of the lane's rows, from the state after the token.
   template <int kLaneRows>
   __device__ void outputs(const StateRows<kLaneRows>& state, const TokenFactors& f, int lane,
                           float (&y)[kLaneRows]) const {

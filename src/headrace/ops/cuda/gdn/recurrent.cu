@@ -1,10 +1,10 @@
-// The gated delta rule token by token for heads of 128 x 128: a block for some rows of a head of one request, their
-// state in registers from the first token to the last.
+// Gated delta rule token by token for heads of 128 x 128. A CTA keeps some rows of one head of one request in registers
+// from the first token to the last.
 //
-// Four warps, one on each of a multiprocessor's schedulers, do nothing but the chain of tokens. Four others bring the
-// next tile of tokens to shared memory and write the outputs of the tile before: of these the first four leave the
-// parts of a sum that eight lanes have. What depends on a token alone is found by a kernel before, once for all rows of
-// a head. Rows are independent of each other, so their number in a block changes no bit.
+// Four worker warps, one per scheduler of an SM, run only the chain of tokens. Four feeder warps load the next tile of
+// tokens into shared memory and write the previous tile's outputs. The workers leave an output as the partial sums of
+// eight lanes. A first kernel computes the factors that depend on a token only, once for all rows of a head. Rows are
+// independent, so their number per CTA does not change the bits.
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/gdn/gated_delta_rule.cuh"
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kWorkers = 4, kFeeders = 4, kThreads = (kWorkers + kFeeders) * 32;
 
-// A lane's pieces of q or k as they came: 16 bytes at a time from shared memory, whose path workers share with the
-// shuffles that their chain waits for.
+// A lane's share of q or k in its stored dtype, loaded 16 bytes at a time. Few loads matter, because workers' shared
+// memory loads and the shuffles of their chain use the same path.
 template <class T>
 struct TokenPieces {
   static constexpr int kTogether = 4 / sizeof(T), kLoads = kLanePieces / kTogether;
@@ -40,26 +40,26 @@ struct TokenPieces {
 #pragma unroll
     for (int i = 0; i < kLanePieces; ++i) to[i] = (*this)[i];
   }
-  // Where a vector's piece lies.
+  // Returns the index in shared memory of a vector's float4 number `piece`.
   static __device__ int place(int piece) {
     const int lane = piece % kRowLanes, i = piece / kRowLanes;
     return (i / kTogether * kRowLanes + lane) * kTogether + i % kTogether;
   }
 };
 
-// kRows: of a lane.
+// Tile of tokens. kRows: state rows per lane.
 template <class T, int kRows>
 struct Tile {
   static constexpr int kBlockRows = kWorkers * kWarpRows * kRows;
-  // The chain of one row a lane is short: longer tiles hide what stands between two of them.
+  // One row per lane has a short chain, so longer tiles hide the work between tiles
   static constexpr int kTokens = kRows == 4 ? 12 : kRows == 1 && sizeof(T) == 2 ? 32 : 16;
-  static constexpr int kFeederTokens = kTokens / kFeeders;  // the same feeder writes their outputs
+  static constexpr int kFeederTokens = kTokens / kFeeders;  // the same feeder writes the outputs of these tokens
 
-  // Of a token: what starts its chain, and q and outputs of the token before, which are worked on at the same time.
-  // Workers read one row more than there are tokens and one more k, and use neither.
+  // Inputs of a token's chain, and q and outputs of the previous token, which workers compute at the same time. Workers
+  // read one Row past the tile's tokens, and one more k, and use neither.
   struct Row {
     Bits4<T> k[kHeadPieces], q_before[kHeadPieces];
-    float4 parts_before[kBlockRows][2];  // of the outputs, by lane
+    float4 parts_before[kBlockRows][2];  // partial outputs by lane
     float pushed[kBlockRows];            // push v
     float2 chain;                        // decay, pull
     float query_before, unused;
@@ -67,20 +67,20 @@ struct Tile {
   Row rows[kTokens + 2];
 };
 
-// A value that is the same in all lanes, so that the compiler knows it: else every shuffle is preceded by a check,
-// across which it moves nothing.
+// Makes a value provably uniform over the warp. Otherwise the compiler puts a check before each shuffle, and moves no
+// instruction across it.
 __device__ inline int of_warp(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// What the two kernels are launched with.
+// Launch parameters of both kernels.
 struct Params {
   GDNParams gdn;
-  float4* factors;  // [v_heads, tokens]: a token's decay, pull, push and query
+  float4* factors;  // [v_heads, tokens]: decay, pull, push and query of a token
   int64_t tokens;
 };
 
 constexpr int kFactorWarps = 8;
 
-// The factors of every token: a warp for a token and key head, whose value heads have a lane each.
+// Computes the factors of every token: one warp per token and key head, one lane per value head.
 template <class T>
 __global__ void __launch_bounds__(kFactorWarps * 32) find_factors(const __grid_constant__ Params of) {
   const GDNParams& p = of.gdn;
@@ -100,31 +100,31 @@ __global__ void __launch_bounds__(kFactorWarps * 32) find_factors(const __grid_c
   }
 }
 
-// Values that are made here, and not where they are used.
+// Forces the values to be computed here, not at their use.
 __device__ inline void hold(RowPieces& x) {
 #pragma unroll
   for (int i = 0; i < kLanePieces; ++i) asm volatile("" : "+f"(x[i].x), "+f"(x[i].y), "+f"(x[i].z), "+f"(x[i].w));
 }
 
-// What all warps of a block work on.
+// Work of a CTA.
 struct Place {
   int head, first_row;
   KeySpan span;
   StateSlots slots;
-  const float4* factors;  // of the head's tokens
+  const float4* factors;  // [tokens] of the head
 };
 
-// Inputs on their way from memory to a tile, by one of the feeding warps.
+// Copies inputs from global memory to a tile: one feeder warp's share.
 template <class T, int kRows>
 struct Feeder {
   static constexpr int kBlockRows = Tile<T, kRows>::kBlockRows, kFeederTokens = Tile<T, kRows>::kFeederTokens;
-  static constexpr int kValues = kFeederTokens * kBlockRows / 32;  // of v and of the outputs, for a lane
+  static constexpr int kValues = kFeederTokens * kBlockRows / 32;  // of v, and of the outputs, per lane
 
   Bits4<T> q[kFeederTokens], k[kFeederTokens];
   T v[kValues];
   float4 factors;  // of token lane % kFeederTokens
 
-  // Tokens beyond the request's last repeat it.
+  // Tokens past the request's end repeat its last token.
   __device__ void load(const GDNParams& p, const Place& place, int tile, int warp, int lane) {
     const int first = tile * Tile<T, kRows>::kTokens + warp * kFeederTokens, last = place.span.q_len - 1;
     const int key_head = place.head / (p.v_heads / p.k_heads);
@@ -178,13 +178,13 @@ struct Feeder {
   }
 };
 
-// The rows of a working warp, and the snapshots that are still to come.
+// State rows and pending snapshots of a worker warp.
 template <class T, int kRows>
 struct Worker {
   StateRows<kRows> state;
-  int own_row;          // of the block: the lane's first
-  int warp_row;         // of the head: the warp's first
-  int snapshot, until;  // the next one, and after how many tokens it is due
+  int own_row;          // the lane's first row, relative to the CTA
+  int warp_row;         // the warp's first row, relative to the head
+  int snapshot, until;  // the next snapshot, and the token count at which it is due
 
   __device__ void start(const GDNParams& p, const Place& place, int request, int warp, int lane) {
     own_row = warp * kWarpRows * kRows + lane / kRowLanes;
@@ -213,7 +213,7 @@ struct Worker {
 
   using Row = Tile<T, kRows>::Row;
 
-  // Of the token before that of `at`.
+  // Writes the partial outputs of the token before that of `at`.
   __device__ void put_parts(Row& at, const TokenPieces<T>& q, int lane) const {
     float part[kRows];
     dot_parts(state.row, q, part);
@@ -223,7 +223,7 @@ struct Worker {
     }
   }
 
-  // What the next token needs, and keys of the token behind it.
+  // Prefetched inputs of the next token, and k of the token after it.
   struct Ahead {
     TokenPieces<T> k, q_before;
     float2 chain;
@@ -238,12 +238,13 @@ struct Worker {
     }
   };
 
-  // A token's chain is one product, three shuffles and an update. All else is for the time that the shuffles take: the
-  // output of the token before, the next token's keys as float, and what the token after that needs.
+  // Runs tokens [from, to). A token's chain is one dot product, three shuffles and an update. All other work is done
+  // during the shuffles: the previous token's output, the next token's k as float and the loads for the token after
+  // that.
   __device__ void run_tokens(Tile<T, kRows>& tile, int from, int to, int lane) {
     Row* at = tile.rows + from;
     Ahead ahead;
-    RowPieces even, odd;  // keys of every other token
+    RowPieces even, odd;  // k of alternate tokens
     ahead.k.load(at->k, lane);
     ahead.k.as_float(even);
     ahead.load(at, own_row, lane);
@@ -269,7 +270,8 @@ template <class T, int kRows>
 __global__ void __launch_bounds__(kThreads, 2) recur_rows(const __grid_constant__ Params of) {
   const GDNParams& p = of.gdn;
   extern __shared__ float4 memory[];
-  auto* const tiles = reinterpret_cast<Tile<T, kRows>*>(memory);  // two: one is worked on, the other fed
+  // Double buffer: workers use one tile while feeders fill the other.
+  auto* const tiles = reinterpret_cast<Tile<T, kRows>*>(memory);
   const int request = blockIdx.z, lane = threadIdx.x % 32;
   const int head = static_cast<int>(blockIdx.y);
   const Place place = {.head = head,

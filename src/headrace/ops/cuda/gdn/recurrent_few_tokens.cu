@@ -1,5 +1,5 @@
-// The gated delta rule for requests of few tokens and heads of 128 x 128: a block of 16 warps for one head of one
-// request, which asks for its 64 KiB of state before anything else. What lasts is the way of the states, not the chain.
+// Gated delta rule for requests of few tokens and heads of 128 x 128. A CTA of 16 warps handles one head of one
+// request, and loads its 64 KiB of state first: the state's memory traffic takes the time, not the chain of tokens.
 #include "headrace/ops/cuda/gdn/gated_delta_rule.cuh"
 #include "headrace/ops/cuda/gdn/gdn_rows.cuh"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = HeadToken::kThreads, kRows = HeadToken::kRows;
 
-// A thread's part of a token: one of the 384 values, or in one thread the gates.
+// A thread's share of a token: one of the 384 values of q, k and v; one thread has the gates instead.
 template <class T>
 struct Share {
   T value, a, b;
@@ -36,7 +36,7 @@ struct Share {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2) recur_heads(const __grid_constant__ GDNParams p) {
-  __shared__ HeadToken tokens[2];  // one is worked on while the next is written
+  __shared__ HeadToken tokens[2];  // double buffer: one is in use while the next token is written
   const int head = blockIdx.x, request = blockIdx.y;
   const KeySpan span = p.batch.spans[request];
   if (!p.has(span)) return;

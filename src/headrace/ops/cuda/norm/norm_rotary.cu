@@ -1,6 +1,6 @@
-// Norms of query and key heads and their rotation, in one pass: a head is 16 or 32 lanes of eight elements. The sums
-// are those of rms_norm's kernel for rows of this length, so the bits are too. In a step the new keys and values are
-// stored on the way, whose heads follow those of the queries.
+// Fused norm and rotary embedding of query and key heads. A head is handled by 16 or 32 lanes with eight elements each.
+// Sums are ordered as in rms_norm's kernel for rows of this length, so the bits agree. In a step the kernel also stores
+// the new keys and values; value heads come after the query and key heads.
 #include <bit>
 
 #include "headrace/batch/attn_metadata.h"
@@ -14,9 +14,10 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kFewTokens = 64;  // whose blocks all begin before the kernel ahead ends; 700 are faster stored apart
+// Few enough that all CTAs start before the previous kernel ends; 700 tokens are faster with a separate store_kv.
+constexpr int kFewTokens = 64;
 
-// One side of a pool of the heads' type: [pages, heads, page_size, dim].
+// K or V of a pool with the heads' dtype: [pages, heads, page_size, dim].
 struct PoolSide {
   void* data = nullptr;
   int64_t page_stride = 0, head_stride = 0, slot_stride = 0;
@@ -31,11 +32,11 @@ struct PoolSide {
   }
 };
 
-// Where a step stores its new keys and values.
+// Destination of a step's new keys and values.
 struct Stored {
   Rows v;
   PoolSide to_k, to_v;
-  const int64_t* slots = nullptr;  // null: nowhere
+  const int64_t* slots = nullptr;  // null: nothing is stored
   int page_shift = 0;
 };
 
@@ -43,12 +44,12 @@ struct Params {
   Rows q, k;
   const void *q_weight, *k_weight;  // null: no norm
   DType weight_type;
-  bool weight_in_pieces;  // of q's type and aligned
+  bool weight_in_pieces;  // weights have q's dtype and are aligned: Vec8 loads
   const int32_t* positions;
   const float* inv_freq;
   int tokens, q_heads, k_heads, dim, half;
   float eps, weight_offset, magnitude;
-  bool shared_angles;  // heads of 128 that turn whole: the two of a warp are of one token
+  bool shared_angles;  // heads of 128 rotated completely: both heads of a warp belong to one token
   Stored stored;
 
   __host__ __device__ int heads() const { return q_heads + (stored.slots != nullptr ? 2 : 1) * k_heads; }
@@ -62,7 +63,7 @@ struct Head {
   __device__ int first() const { return lane * kVec8; }
   __device__ bool any() const { return first() < p.dim; }
 
-  // Of any type; read when the rows are there.
+  // Loads the weight, of any dtype, when it is used.
   __device__ Vec8<T> weight_of(const void* weights) const {
     Vec8<T> weight{};
     if (any()) {
@@ -81,12 +82,12 @@ struct Head {
 #pragma unroll
     for (int j = 0; j < kVec8; ++j) x.v[j] = rounded(x.v[j] * (scale * (weight.v[j] + p.weight_offset)));
   }
-  // The lane's angles of a position, as far as it turns; constant is what of them is.
+  // A lane's rotation angles. is_first(): the lane holds first elements of pairs; turns(): it holds rotated elements.
   __device__ bool is_first() const { return lane < p.half / kVec8; }
   __device__ bool turns() const { return lane < 2 * (p.half / kVec8); }
   __device__ void load_frequencies(float (&frequency)[kVec8]) const {
     const int place = threadIdx.x % 32;
-    if (p.shared_angles) {  // those that this lane finds for four
+    if (p.shared_angles) {  // those that this lane computes for four lanes
       frequency[0] = p.inv_freq[place % 8 * kVec8 + place / 8 * 2];
       frequency[1] = p.inv_freq[place % 8 * kVec8 + place / 8 * 2 + 1];
     } else if (turns()) {
@@ -111,7 +112,7 @@ struct Head {
       if (turns()) x.v[j] = is_first() ? rotations[j].first(x.v[j], other) : rotations[j].second(other, x.v[j]);
     }
   }
-  // Four lanes of the warp turn by the same eight angles: each finds two. Sines and cosines are most of the work.
+  // Four lanes of the warp need the same eight angles, so each computes two: sines and cosines are most of the work.
   __device__ void share_rotations(int position, const float (&frequency)[kVec8], Rotation (&rotations)[kVec8]) const {
     const int place = threadIdx.x % 32;
     const Rotation mine[2] = {Rotation(position, frequency[0], p.magnitude),
@@ -126,8 +127,8 @@ struct Head {
   __device__ static float rounded(float x) { return static_cast<float>(static_cast<T>(x)); }
 };
 
-// kStep: of a step, whose positions and slots are there before the kernel ahead ends (DeviceMetadata), and which stores
-// what is new. Many rows do without: its code takes them a tenth longer.
+// kStep: variant for a step, whose positions and slots are written before the previous kernel ends (DeviceMetadata). It
+// also stores the new keys and values. Large batches use kStep = false: the extra code would take them a tenth longer.
 template <class T, int kLanes, bool kStep>
 __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ Params p) {
   const Head<T, kLanes> head{p, static_cast<int>(threadIdx.x) % kLanes};
@@ -135,10 +136,10 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
                  heads = static_cast<uint32_t>(p.heads());
   const int token = static_cast<int>(row / heads), number = static_cast<int>(row - row / heads * heads);
   const bool of_q = number < p.q_heads, of_v = kStep && number >= p.q_heads + p.k_heads,
-             inside = token < p.tokens && head.any();  // others take part in the warp's sums
+             inside = token < p.tokens && head.any();  // the other lanes take part in the warp's sums
   const int of_side = of_q ? number : of_v ? number - p.q_heads - p.k_heads : number - p.q_heads;
   const void* weights = of_q ? p.q_weight : p.k_weight;
-  // As it lies in memory: nothing waits for it before it multiplies.
+  // Kept unconverted, so that nothing waits for the load until the multiplication.
   RawVec8<T> raw_weight;
   if (p.weight_in_pieces)
     raw_weight = RawVec8<T>::load_constant(static_cast<const T*>(weights) + min(head.first(), p.dim - kVec8));
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) norm_rotate(const __grid_constant__ 
   };
   const bool turns = !kStep || !__all_sync(0xffffffffu, of_v);
   pdl_launch_dependents();
-  if (!kStep) load();  // angles are found while rows come, or before
+  if (!kStep) load();  // angles are computed while the rows are loading, or before
   const bool stores = kStep && inside && !of_q;
   const int64_t slot = stores ? p.stored.slots[token] : kDoNotStore;
   Rotation rotations[kVec8];
@@ -196,7 +197,8 @@ Params params_of(const NormRotaryArgs& a) {
       .stored = {}};
 }
 
-// Whether heads come in pieces of one type, and turn by one position. Others go through the ops one by one.
+// Returns true if heads can be loaded as Vec8 of one dtype and tokens have one position. Otherwise the separate ops
+// run.
 bool fits(const NormRotaryArgs& a) {
   const bool one_dtype = !a.q_weight || a.q_weight.dtype() == a.k_weight.dtype();
   const bool one_axis = a.positions.rank() == 1;
@@ -206,7 +208,7 @@ bool fits(const NormRotaryArgs& a) {
 
 bool like(const TensorView& x, DType type) { return x.dtype() == type && is_vec8(x); }
 
-// Whether they are stored as they come.
+// Returns true if, in addition, keys and values are stored without conversion.
 bool fits(const NormRotaryArgs& a, const StoreKVArgs& to) {
   const DType type = a.q.dtype();
   return fits(a) && to.v.dim(2) == a.k.dim(2) && like(to.v, type) && like(to.kv.k, type) && like(to.kv.v, type);
@@ -248,7 +250,7 @@ bool norm_rotary_store(const NormRotaryArgs& a, const StoreKVArgs& to, const OpC
               .to_v = PoolSide(to.kv.v),
               .slots = static_cast<const int64_t*>(to.slots.data()),
               .page_shift = std::countr_zero(static_cast<unsigned>(to.kv.page_size()))};
-  // The two heads of a warp are of one token here as well.
+  // Both heads of a warp belong to one token here too.
   p.shared_angles = p.shared_angles && p.heads() % 2 == 0;
   launch<true>(p, a.q.dtype(), context);
   return true;

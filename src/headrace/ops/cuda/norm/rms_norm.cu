@@ -1,6 +1,6 @@
-// Norms of rows. Sums are fixed trees over a row's threads, so a row's bits depend on the row alone. Those of rows in
-// pieces (kLongestOrderedNorm) are those of a chain of products that norms its x (gemm_sequence_x.cuh), too: 128
-// threads take neighbouring pieces in turns, and shorter rows have the sums that idle ones would leave.
+// RMS norm of rows. A row's sum is a fixed tree over its threads, so its bits depend on the row only. Rows up to
+// kLongestOrderedNorm use the order of the GEMM sequence that norms its x (gemm_sequence_x.cuh). There 128 threads take
+// consecutive Vec8 in turns; shorter rows give the sums that idle threads would leave.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/ops.h"
@@ -9,20 +9,20 @@ namespace headrace::cuda {
 namespace {
 
 constexpr int kThreads = 256, kMostLanes = 128;
-constexpr int most_pieces(DType type) { return type == DType::kF32 ? 8 : 16; }  // of a thread, in its registers
+constexpr int most_pieces(DType type) { return type == DType::kF32 ? 8 : 16; }  // Vec8 per thread, in registers
 static_assert(kLongestOrderedNorm == kMostLanes * kVec8 * most_pieces(DType::kBF16));
 
 struct Params {
   Rows x, gate, out;
   const void* weight;
   DType weight_type;
-  bool weight_in_pieces;  // of x's type and aligned
+  bool weight_in_pieces;  // weights have x's dtype and are aligned: Vec8 loads
   uint32_t num_rows, heads;
   int64_t dim;
   float eps, weight_offset;
 };
 
-// One block for one row, any type and alignment.
+// One CTA per row, for any dtype and alignment.
 __global__ void __launch_bounds__(kThreads) norm_rows(const __grid_constant__ Params p) {
   __shared__ float partial[kThreads / 32];
   pdl_launch_dependents();
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const __grid_constant__ Pa
   }
 }
 
-// Eight elements of a weight of any type.
+// Loads eight weights of any dtype.
 template <class T>
 __device__ inline Vec8<T> weight_of_any_type(const Params& p, int d) {
   Vec8<T> weight;
@@ -65,7 +65,7 @@ __device__ inline float sum_of_lanes(float x) {
   return x;
 }
 
-// Of a row's pieces, of which `last` is where the last one begins, for all of its kLanes threads.
+// Returns the sum of squares of a row, in all of its kLanes threads. `last` is the offset of the row's last Vec8.
 template <int kLanes, class T, int kPieces>
 __device__ inline float sum_of_squares(const RawVec8<T> (&x)[kPieces], int last, float* partial) {
   float sum = 0;
@@ -88,12 +88,12 @@ __device__ inline float sum_of_squares(const RawVec8<T> (&x)[kPieces], int last,
   return sum;
 }
 
-// What a kernel of rows in pieces is for besides weights of x's type: a gate, other weights. Their code would lie
-// between the code of those that have neither, and a model's step finds nothing of a kernel in a cache.
+// kPlain: weight of x's dtype and no gate; kAny: all other cases. They are separate kernels because kAny's code would
+// lie between kPlain's instructions, and in a model's step a kernel's instructions are always fetched cold.
 enum class NormForm : uint8_t { kPlain, kAny };
 
-// kLanes threads for one row: half a warp, a warp or four. Each keeps its pieces in registers, and those of the
-// weight, which is read before the kernel that makes x has ended. No load waits for another.
+// kLanes threads per row: half a warp, a warp or four warps. Each thread keeps its Vec8 of the row and of the weight in
+// registers. The weight is loaded before pdl_wait(). No load depends on another.
 template <class T, int kLanes, int kPieces, NormForm kForm>
 __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ Params p) {
   __shared__ float partial[kThreads / 32];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) norm_pieces(const __grid_constant__ 
   pdl_launch_dependents();
   pdl_wait();
   const uint32_t row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
-  const bool inside = row < p.num_rows;  // the others take part in the sums of their warp
+  const bool inside = row < p.num_rows;  // the others take part in their warp's sums
   const uint32_t token = inside ? row / p.heads : 0, head = inside ? row - token * p.heads : 0;
   const T* from = row_of<T>(p.x, token, head);
 #pragma unroll

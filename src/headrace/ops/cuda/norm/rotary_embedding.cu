@@ -1,4 +1,4 @@
-// Rotates pairs (i, i + half) of each head.
+// Rotary embedding: rotates the pairs (i, i + half) of each head.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/norm/rotation.cuh"
@@ -15,7 +15,7 @@ struct Params {
   const float* inv_freq;
   int tokens, heads, half;
   float magnitude;
-  RotarySections sections;  // where positions have axes
+  RotarySections sections;  // used if positions have axes
   int64_t axis_stride;
 
   __device__ void turn(int position, int i, float& a, float& b) const {
@@ -26,7 +26,7 @@ struct Params {
   }
 };
 
-// A token's positions, by pair.
+// Positions of a token, per pair.
 template <bool kHasAxes>
 struct Position {
   int of_token;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Param
   }
 }
 
-// A thread turns eight pairs.
+// A thread rotates eight pairs.
 template <class T, bool kHasAxes>
 __global__ void __launch_bounds__(kThreads) rotate_pieces(const __grid_constant__ Params p) {
   pdl_launch_dependents();

@@ -1,5 +1,5 @@
-// The rotation of one pair of elements. The angle is a float32 product, as in the models' own code; its sine and
-// cosine are the accurate ones, since angles reach the length of the context.
+// Rotation of one pair of elements. The angle is a float32 product, as in the models' own code. Sine and cosine are the
+// accurate functions, because angles grow with the context length.
 #pragma once
 
 namespace headrace::cuda {
@@ -12,7 +12,7 @@ struct Rotation {
     sincosf(static_cast<float>(position) * inv_freq, &sine, &cosine);
     sine *= magnitude, cosine *= magnitude;
   }
-  // Of the pair (a, b). Rounded where it says, so that every kernel makes the same bits.
+  // Return the rotated pair (a, b). Explicit rounding makes all kernels produce the same bits.
   __device__ float first(float a, float b) const { return fmaf(a, cosine, -__fmul_rn(b, sine)); }
   __device__ float second(float a, float b) const { return fmaf(b, cosine, __fmul_rn(a, sine)); }
 };

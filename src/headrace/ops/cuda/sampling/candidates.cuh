@@ -1,26 +1,27 @@
-// A row's candidates in their order, as far as a token depends on them: a sorted list, or the row where it lies.
+// Candidates of a row in sorted order, as far as the token depends on them: a sorted list, or a search of the whole
+// row.
 #pragma once
 #include "headrace/ops/cuda/sampling/row.cuh"
 
 namespace headrace::cuda::sampling {
 
-// Which candidates are listed: those of two ranges of bins, the second perhaps empty.
+// Candidates to list: two ranges of bins; the second may be empty.
 struct Plan {
   BinRange ranges[2];
-  Mass begin, gap;  // the candidates before the first range, and between the two
-  uint64_t split;   // how many the first one has
-  Mass all;         // every candidate that may have a weight; not known of a row that is_short()
+  Mass begin, gap;  // mass of the candidates before the first range, and between the ranges
+  uint64_t split;   // candidates in the first range
+  Mass all;         // all candidates with a weight; unknown if the row is_short()
 };
 
 struct alignas(16) RowState {
   uint64_t weight[kBins];
   uint32_t count[kBins];
-  Mass likely;      // candidates with a share of min_p of the first one's weight, where there is a min_p
-  uint32_t listed;  // or would be, if there were room
+  Mass likely;      // with min_p: candidates of at least min_p times the first one's weight
+  uint32_t listed;  // entries found; may exceed kList, the capacity
   Plan plan;
 };
 
-// Of a row that is not short; then at() of `bins` is a sum.
+// Loads a row's bins and turns them into prefix sums: at() of `bins` is then a sum. The row must not be is_short().
 template <int kThreads>
 __device__ void add_up(const RowState& state, Histogram<kThreads, kBins>& bins) {
 #pragma unroll
@@ -31,17 +32,18 @@ __device__ void add_up(const RowState& state, Histogram<kThreads, kBins>& bins) 
   bins.add_up();
 }
 
-// A logit that some candidates share, and those before them.
+// Result of a search: a logit, the candidates that share it, and the mass of those before them.
 struct Found {
   uint32_t place;
   Mass above;
-  uint64_t weight;  // of each
+  uint64_t weight;  // per candidate
   uint32_t there;
-  int first;  // in a list
+  int first;  // index of the first one in a list
 };
 
-// Ascending, by the threads of whole warps that have not ended, at most size / 2 or 32; `size` is a power of two. A
-// warp works on 64 elements of its own as long as it can.
+// Bitonic sort, ascending. `size` is a power of two. Called by `threads` threads of whole warps, at most size / 2 or
+// 32; the other threads must have exited. A warp works on its own 64 elements as long as possible, without CTA
+// barriers.
 __device__ inline void sort(uint64_t* x, int size, int threads) {
   __syncthreads();
   for (int run = 2; run <= size; run *= 2) {
@@ -61,12 +63,13 @@ __device__ inline void sort(uint64_t* x, int size, int threads) {
   __syncthreads();
 }
 
-// The candidates that were listed. The first threads() of a block make it, others have ended; then a warp searches.
+// Sorted list of candidates. The first threads() threads of a CTA build it, the others have exited; then one warp
+// searches.
 class SortedList {
  public:
   struct Memory {
-    uint64_t entries[kList];  // a candidate's place, then its id
-    uint64_t up_to[kList];    // weights of those in the list up to this one
+    uint64_t entries[kList];  // candidate's place in the upper half, its id in the lower half
+    uint64_t up_to[kList];    // inclusive prefix sums of the weights
   };
 
   __device__ static int size(int count) { return count <= 64 ? 64 : 1 << (32 - __clz(count - 1)); }
@@ -129,8 +132,8 @@ class SortedList {
   int count_;
 };
 
-// All candidates of a row where they lie, for a whole block. A search counts those of a range of places in as many
-// parts as fit, and goes on with the part where it ends.
+// Searches all candidates of a row in global memory with a whole CTA. A search histograms a range of places and repeats
+// with the bin in which it ends.
 template <int kThreads>
 class WholeRow {
   static constexpr int kPartBits = 11, kParts = 1 << kPartBits;
@@ -144,11 +147,12 @@ class WholeRow {
 
   __device__ WholeRow(const Row& row, const Plan& plan, const RowState& state, Memory& memory)
       : row_(row), plan_(plan), state_(state), memory_(memory), parts_(memory.parts) {}
-  __device__ Mass all() const { return row_.is_short() ? Mass{0, 0xffffffff} : plan_.all; }  // more than the top k
+  // Short rows: more than any top k.
+  __device__ Mass all() const { return row_.is_short() ? Mass{0, 0xffffffff} : plan_.all; }
   __device__ Found find(const Search& search) const {
     Range range{row_.first_place(0), row_.first_place(plan_.ranges[0].last + 1) - 1, {}};
     if (!row_.is_short()) {
-      __syncthreads();  // the parts before have been read
+      __syncthreads();  // the previous bins have been read
       add_up(state_, memory_.bins);
       const Hit hit = memory_.bins.find(search);
       range = {row_.first_place(hit.index), row_.first_place(hit.index + 1) - 1, hit.before};
@@ -168,8 +172,8 @@ class WholeRow {
     Mass before;
   };
 
-  // The place within `range` where the search ends; place(logit, id) may be outside. Candidates of one place weigh the
-  // same, which counts where kWeighs.
+  // Narrows `range` to the place where the search ends; place(logit, id) may lie outside it. Candidates of one place
+  // have equal weights, which count if kWeighs.
   template <bool kWeighs, class PlaceOf>
   __device__ Found narrowed(Range range, const Search& search, const PlaceOf& place) const {
     for (;;) {
@@ -188,9 +192,9 @@ class WholeRow {
   }
   template <class PlaceOf>
   __device__ void count_parts(uint32_t first, uint32_t width, int shift, bool weighs, const PlaceOf& place) const {
-    __syncthreads();  // what was there before has been read
+    __syncthreads();  // the previous contents have been read
     parts_.clear();
-    float weighed = NAN;  // equal logits often follow one another here
+    float weighed = NAN;  // equal logits are often adjacent
     uint64_t weight = 0;
     using Way = Walk<kThreads>;
     Way(row_, 0, row_.vocab).template over<Way::Code::kLong>([&](float x, int id) {
@@ -201,7 +205,7 @@ class WholeRow {
     });
     __syncthreads();
   }
-  // Where a part is a place.
+  // Computes the weights of bins that hold one place each.
   __device__ void weigh_places(uint32_t first) const {
     for (int i = threadIdx.x; i < kParts; i += kThreads) {
       const uint32_t count = parts_.count[i];
@@ -218,20 +222,22 @@ class WholeRow {
   Parts& parts_;
 };
 
-// How many of the equal candidates at the end of a search belong to it: `needed` more of their weight, at least one.
+// Returns how many of the equal candidates at the end of a search belong to it: enough for `needed` weight, at least
+// one.
 __device__ inline uint32_t equals_for(double needed, uint64_t weight, uint32_t there) {
   const double count = weight > 0 ? ceil(needed / static_cast<double>(weight)) : 1;
   return static_cast<uint32_t>(fmin(fmax(count, 1.0), static_cast<double>(there)));
 }
 
-// The id of the row's token, by all threads that search `candidates`. `likely`: none where there is no min_p.
+// Draws the row's token and returns its id. Called by all threads that search `candidates`. `likely` is empty without
+// min_p.
 template <class Candidates>
 __device__ int drawn(const Row& row, const Mass& likely, const Candidates& candidates) {
   using Until = Search::Until;
   const TokenDraw& draw = row.draw;
   const Mass all = candidates.all();
   Mass kept = all;
-#pragma unroll 1  // one piece of code for the three searches: it is read but a few times
+#pragma unroll 1  // one copy of the code for the three searches: instruction fetches dominate
   for (const Until until : {Until::kCount, Until::kWeight, Until::kMoreWeight}) {
     if (until == Until::kCount && (draw.top_k <= 0 || static_cast<uint32_t>(draw.top_k) >= all.count)) continue;
     if (until == Until::kWeight && draw.top_p >= 1) continue;
@@ -253,7 +259,7 @@ __device__ int drawn(const Row& row, const Mass& likely, const Candidates& candi
     with += {equals * end.weight, equals};
     if (with.count < kept.count) kept = with;
   }
-  return 0;  // is not reached
+  return 0;  // unreachable
 }
 
 }  // namespace headrace::cuda::sampling

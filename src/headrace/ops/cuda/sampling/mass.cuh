@@ -1,4 +1,4 @@
-// Sets of candidates as integers: how many, and their weight. Sums over a block, and searches in a sequence of them.
+// Sets of candidates as integers: count and weight. Sums over a CTA, and searches in a sequence of them.
 #pragma once
 #include <cstdint>
 
@@ -30,7 +30,7 @@ __device__ inline Mass over_warp(Mass m) {
   return m;
 }
 
-// With those of the lanes before.
+// Returns the inclusive prefix sum over the lanes.
 __device__ inline Mass up_to_lane(Mass m) {
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -44,12 +44,12 @@ __device__ inline Mass of_lane(const Mass& m, int lane) {
   return {__shfl_sync(kAllLanes, m.weight, lane), __shfl_sync(kAllLanes, m.count, lane)};
 }
 
-// With those of the threads before, of `warps` whole warps that have not ended; the last thread's in `all`.
+// Returns the inclusive prefix sum over `warps` whole warps that have not exited. `all` gets the total.
 __device__ inline Mass up_to_thread(const Mass& own, int warps, Mass& all) {
   __shared__ Mass of_warp[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Mass with = up_to_lane(own);
-  __syncthreads();  // what was there before has been read
+  __syncthreads();  // the previous contents have been read
   if (lane == 31) of_warp[warp] = with;
   __syncthreads();
   const Mass sums = up_to_lane(lane < warps ? of_warp[lane] : Mass{});
@@ -59,8 +59,8 @@ __device__ inline Mass up_to_thread(const Mass& own, int warps, Mass& all) {
   return with;
 }
 
-// The first index below `count` that fulfils what all after it fulfil too, or the last. For a whole warp: each lane
-// votes on one of 32 parts.
+// Returns the first index below `count` that satisfies a monotone condition, or the last index if none does. Called by
+// a whole warp: each lane tests one of 32 sections.
 template <class Condition>
 __device__ int first_index(int count, const Condition& fulfils) {
   int from = 0, to = count;
@@ -73,7 +73,7 @@ __device__ int first_index(int count, const Condition& fulfils) {
   return from;
 }
 
-// What a search looks for: the first candidate with which all up to it fulfil the condition.
+// Search target: the first candidate at which the mass of all candidates up to it satisfies the condition.
 struct Search {
   enum class Until : uint8_t { kCount, kWeight, kMoreWeight } until;
   double target;
@@ -87,14 +87,14 @@ struct Search {
   }
 };
 
-// Where a search ends in a sequence of masses.
+// Result of a search in a sequence of masses.
 struct Hit {
   int index;
   Mass before, own;
 };
 
-// Bins in shared memory, in the order of candidates, for all threads of a block. Weights lie in halves: an atomic sum
-// of 64 bits there is a loop.
+// Histogram in shared memory, bins in the order of candidates, for all threads of a CTA. Weights are stored as 32-bit
+// halves, because a 64-bit shared-memory atomic add is a loop.
 template <int kThreads, int kBins>
 struct Histogram {
   uint32_t count[kBins], low[kBins], high[kBins];
@@ -117,12 +117,12 @@ struct Histogram {
     high[bin] = static_cast<uint32_t>(mass.weight >> 32);
   }
 
-  // Afterwards at() is the sum of `before` and of the bins up to that one.
+  // Replaces each bin by `before` plus the sum of the bins up to it.
   __device__ void add_up(const Mass& before = {}) {
     constexpr int kEach = kBins / kThreads;
     const int first = static_cast<int>(threadIdx.x) * kEach;
     Mass own{}, all;
-    __syncthreads();  // all have added
+    __syncthreads();  // all threads have added
     for (int i = first; i < first + kEach; ++i) own += at(i);
     Mass sum = up_to_thread(own, kThreads / 32, all);
     sum -= own;
@@ -133,7 +133,7 @@ struct Histogram {
     }
     __syncthreads();
   }
-  // After add_up(before). The last bin that has any where the condition is never fulfilled.
+  // Requires add_up(before). Returns the last non-empty bin if the condition is never satisfied.
   __device__ Hit find(const Search& search, const Mass& before = {}) const {
     const int index = index_of(search, before.count);
     Hit hit{index, index > 0 ? at(index - 1) : before, at(index)};
@@ -142,7 +142,7 @@ struct Histogram {
   }
 
  private:
-  // One piece of code for all searches: it is read but a few times.
+  // One copy of the code for all searches: instruction fetches dominate.
   __device__ __noinline__ int index_of(Search search, uint32_t before) const {
     const Mass end = at(kBins - 1);
     const bool ever = search.reached(end);

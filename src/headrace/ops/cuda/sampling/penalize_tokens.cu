@@ -1,4 +1,4 @@
-// A thread for each token that becomes one of a text; then a thread for each word of 32 ids of a row.
+// One thread per new token, which sets its bit; then one thread per 32-bit word of a row's token-occurrence bitmap.
 #include "headrace/ops/penalize_tokens.h"
 
 #include "headrace/core/error.h"
@@ -13,7 +13,7 @@ constexpr int kThreads = 128;
 
 struct Params {
   float* logits;
-  int64_t stride, words;  // words: of a text
+  int64_t stride, words;  // words per text
   int vocab, added;
   uint32_t* seen;
   const int32_t *new_ids, *new_texts, *last_ids, *texts;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) penalize(const __grid_constant__ Par
 
 void penalize_tokens(const PenalizeTokensArgs& a, const OpContext& context) {
   check(a);
-  constexpr int64_t kMostRows = 65535;  // a grid's second side
+  constexpr int64_t kMostRows = 65535;  // limit of a grid's y dimension
   HR_REQUIRE(a.logits.dim(0) <= kMostRows, ErrorCode::kInvalidArgument, "penalize_tokens: ", a.logits.dim(0),
              " rows, expected at most ", kMostRows);
   const auto rows = static_cast<unsigned>(a.logits.dim(0));

@@ -1,4 +1,4 @@
-// A row of logits whose token is drawn: the order of its candidates, what they weigh, and in which bins they are.
+// A row of logits to sample from: the order of its candidates, their weights and their bins.
 #pragma once
 #include <cstring>
 
@@ -8,19 +8,19 @@
 namespace headrace::cuda::sampling {
 
 constexpr int kBins = 3072;
-constexpr int kSample = 8192;  // ids that are looked at to guess where the top k end
+constexpr int kSample = 8192;  // ids that are sampled to estimate where the top k end
 constexpr int kSampleParts = 32;
-constexpr int kList = 4096;       // the longest list of candidates that a block sorts
-constexpr double kUnit = 0x1p44;  // of weights: a vocabulary of 2^19 fits 64 bits
-constexpr float kNoWeight = 32;   // exp(-32) is no multiple of 2^-44 any more
+constexpr int kList = 4096;       // capacity of the list that a CTA sorts
+constexpr double kUnit = 0x1p44;  // unit of weights: the sum over 2^19 ids fits 64 bits
+constexpr float kNoWeight = 32;   // exp(-32) rounds to 0 in units of 2^-44
 
-// CUDA's functions on 64 bits want another type.
+// CUDA's 64-bit functions take unsigned long long.
 __device__ inline unsigned long long* as_unsigned(uint64_t* x) { return reinterpret_cast<unsigned long long*>(x); }
 __device__ inline const unsigned long long* as_unsigned(const uint64_t* x) {
   return reinterpret_cast<const unsigned long long*>(x);
 }
 
-// What another kernel wrote: never from this multiprocessor's cache.
+// Loads data written by an earlier kernel, bypassing the L1 cache.
 template <class T>
 __device__ T loaded(const T* from) {
   constexpr int kWords = sizeof(T) / 8;
@@ -33,7 +33,7 @@ __device__ T loaded(const T* from) {
   return there;
 }
 
-// The order of candidates as integers: the largest logit has the lowest.
+// Maps logits to integers in the order of candidates: the largest logit has the smallest place.
 __device__ inline uint32_t place_of(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);  // no negative zero
   return (bits & 0x80000000u) != 0 ? bits : ~(bits | 0x80000000u);
@@ -42,7 +42,7 @@ __device__ inline float logit_at(uint32_t place) {
   return __uint_as_float((place & 0x80000000u) != 0 ? place : ~place & 0x7fffffffu);
 }
 
-// Bins that follow one another, as what the bits of a distance may be: less `first`, at most `width`.
+// A range of consecutive bins as a range of float bits of the distance: bits - first <= width.
 struct Distances {
   uint32_t first, width;
   __device__ bool has(float distance) const { return __float_as_uint(distance) - first <= width; }
@@ -53,13 +53,14 @@ struct alignas(8) BinRange {
   __device__ bool empty() const { return last < first; }
 };
 
-// Of so many parts of a sample the largest logits reach at least as far as the row's top k, but for some rows of
-// 100,000: twice as many as are expected there, and eight.
+// Returns the rank, among the maxima of kSampleParts parts of a sample, of a logit that bounds the top k from below,
+// except in about one row of 100,000. It is twice the expected number of top-k ids in the sample, plus eight.
 __host__ __device__ inline int sample_rank(int top_k, int vocab) {
   const int64_t rank = int64_t{2} * top_k * kSample / vocab + 8;
   return static_cast<int>(rank < top_k ? rank : top_k);
 }
-// Whether the top k say all, and a sample says where they are: it need not be known what other candidates weigh.
+// Returns true if the top k decide the token and a sample bounds them, so the weights of other candidates are not
+// needed.
 __host__ __device__ inline bool is_short(const TokenDraw& draw, int vocab) {
   return draw.top_k > 0 && (vocab <= kList || sample_rank(draw.top_k, vocab) <= kSampleParts) && !(draw.min_p > 0) &&
          !(draw.top_p < 1 && draw.top_p_of == TopPOf::kAll);
@@ -71,7 +72,7 @@ struct Row {
   float largest;
   TokenDraw draw;
 
-  // NaN, which is no candidate, for no id.
+  // Returns NaN, which is not a candidate, for invalid ids.
   __device__ float logit(int id) const { return id < vocab && id != excluded ? __ldcg(logits + id) : NAN; }
   __device__ float farthest() const { return kNoWeight * draw.temperature; }
   __device__ bool may_weigh(float x) const { return largest - x <= farthest(); }
@@ -81,13 +82,13 @@ struct Row {
     return weight > 0 ? __double2ull_rn(fmin(weight, 1.0) * kUnit) : 0;
   }
 
-  // Of the distance from the largest logit the exponent, from 2^-16 to 2^8, and seven bits more.
+  // Returns the bin: exponent of the distance from the largest logit, from 2^-16 to 2^8, and seven mantissa bits.
   __device__ int bin(float x) const {
     return min(max((__float_as_int(largest - x) >> kDropped) - kFirst, 0), kBins - 1);
   }
-  // The distances of candidates in these bins.
+  // Returns the distances of candidates in these bins.
   __device__ Distances distances(const BinRange& bins) const {
-    if (bins.empty()) return {0xffffffffu, 0};  // a NaN, which no difference is
+    if (bins.empty()) return {0xffffffffu, 0};  // bits of a NaN, which no distance has
     const auto most = static_cast<int64_t>(__float_as_int(farthest()));
     const int64_t first = bins.first == 0 ? 0 : int64_t{bins.first + kFirst} << kDropped,
                   end = bins.last == kBins - 1 ? most + 1 : int64_t{bins.last + 1 + kFirst} << kDropped;
@@ -95,7 +96,7 @@ struct Row {
     if (last < first) return {0xffffffffu, 0};
     return {static_cast<uint32_t>(first), static_cast<uint32_t>(last - first)};
   }
-  // The first place of this bin and of all after it.
+  // Returns the first place in bin `of` or a later one.
   __device__ uint32_t first_place(int of) const {
     uint32_t from = place_of(largest), to = place_of(-INFINITY) + 1;
     while (from < to) {
@@ -122,14 +123,15 @@ struct Row {
   static constexpr int kDropped = 16, kFirst = (127 - 16) << (23 - kDropped);
 };
 
-// A block's way over the logits of ids in [begin, end), NaN at its end. The first loads begin at once, others a step
-// ahead.
+// A CTA's pass over the logits of ids in [begin, end); yields NaN past the end. The constructor starts the first loads;
+// later loads run one step ahead.
 template <int kThreads>
 class Walk {
  public:
   __device__ Walk(const Row& row, int begin, int end) : row_(row), at_(begin), end_(end) { load(); }
 
-  enum class Code : uint8_t { kShort, kLong };  // kLong: there is one piece of it, since it takes long to read
+  // kLong: not unrolled, because f is long and instruction fetches dominate.
+  enum class Code : uint8_t { kShort, kLong };
   template <Code kCode, class F>
   __device__ void over(const F& f) {
     while (at_ < end_) {

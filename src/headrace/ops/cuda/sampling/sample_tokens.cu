@@ -1,12 +1,12 @@
-// A row's token depends on a short stretch of its order, or on two: the blocks that read the row list the candidates of
-// these, and a block for each row sorts its list. Where they are follows
-//   from a sample, for few top k: as many of the sample lie above where the list ends, so the top k do;
-//   else from counting all candidates and their weights in bins by the distance from the largest logit: sums over the
-//   bins say in which of them a search ends.
-// Where too many candidates are equal or nearly so for a list, the block searches the row itself: it narrows a range.
+// Samples tokens. A row's token depends on one or two short ranges of its sorted candidates. The CTAs that read the row
+// list the candidates of these ranges, and one CTA per row sorts the list. The ranges follow
+//  - for a small top k from a sample of the row, whose largest logits bound the top k;
+//  - else from a histogram of all candidates and weights over the distance from the largest logit: prefix sums over the
+//    bins give the bin in which a search ends.
+// If too many candidates are equal or nearly equal for a list, a CTA searches the row itself by narrowing a range.
 //
-// Weights are integers, so that sums do not depend on the order of adding and a row's token does not depend on how the
-// row is cut. Launches depend on sizes alone.
+// Weights are integers, so sums depend neither on the order of adding nor on how a row is split. Launches depend on
+// sizes only.
 #include <algorithm>
 
 #include "headrace/core/error.h"
@@ -18,8 +18,8 @@ namespace headrace::cuda {
 namespace sampling {
 namespace {
 
-constexpr int kRowThreads = 1024, kSliceThreads = 256;  // of a block for a row, and for a slice of one
-constexpr int kSliceBlocks = 4;                         // on a multiprocessor
+constexpr int kRowThreads = 1024, kSliceThreads = 256;  // per CTA of a row, and of a slice of a row
+constexpr int kSliceBlocks = 4;                         // CTAs per SM
 
 struct Params {
   const float *logits, *stats;
@@ -27,24 +27,25 @@ struct Params {
   const TokenDraw* draws;
   int64_t stride, best_stride, stats_stride;
   int vocab, excluded, slice, first_row;
-  RowState* states;  // of first_row and those after it
-  uint64_t* lists;   // kList each: a candidate's place, then its id
+  RowState* states;  // of first_row and later rows
+  uint64_t* lists;   // kList entries per row: candidate's place in the upper half, its id in the lower half
   int32_t* ids;
   float* chosen;
 
-  // Of the rows of this launch. Draws are there before the logits that they are for.
+  // Returns true if the row's temperature is positive. `index` counts rows of this launch. Draws are written before the
+  // logits that they apply to, so this needs no pdl_wait().
   __device__ bool is_drawn(unsigned index) const {
     return __ldcg(&draws[first_row + static_cast<int>(index)].temperature) > 0;
   }
-  // Kernels that start after begin_rows() let them may call it before they wait, of rows that are drawn.
+  // Kernels launched after begin_rows() may call it before pdl_wait(), for rows that are drawn.
   __device__ Row row(unsigned index) const {
     const int64_t at = first_row + static_cast<int>(index);
     return {logits + at * stride, vocab, excluded, __ldcg(stats + at * stats_stride), loaded(draws + at)};
   }
 };
 
-// The bins of a beginning of the order that has the top k: as far as the largest logits of some parts of a sample. For
-// the first warp.
+// Returns the bins that hold at least the top k, from the maxima of the sample's parts. Only the first warp's result is
+// valid; the whole CTA calls it.
 __device__ BinRange top_bins(const Row& row) {
   static_assert(kSampleParts == 32 && kRowThreads == 32 * kSampleParts);
   __shared__ float largest_of[kSampleParts];
@@ -74,7 +75,7 @@ __device__ BinRange top_bins(const Row& row) {
   return {0, largest > -INFINITY ? row.bin(largest) : kBins - 1};
 }
 
-// Of blocks that have nothing to do one waits, so that whoever waits for this kernel waits for those before it.
+// Exit of CTAs without work. One of them waits, so that kernels that wait for this one also wait for its predecessors.
 __device__ inline void leave_undrawn() {
   if (blockIdx.x == 0) pdl_wait();
 }
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kRowThreads) begin_rows(const __grid_constant_
     return leave_undrawn();
   }
   pdl_wait();
-  pdl_launch_dependents();  // only now: the next kernels read logits before they wait
+  pdl_launch_dependents();  // not earlier: the next kernels read logits before they wait
   const Row row = p.row(blockIdx.x);
   RowState& state = p.states[blockIdx.x];
   auto* pieces = reinterpret_cast<uint4*>(&state);
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kSliceThreads, kSliceBlocks) count_bins(const 
 
 using SliceBins = Histogram<kSliceThreads, kBins>;
 
-// Where top p ends and where the token can be, whatever else of the bin of that end is kept. No top k.
+// Plans the ranges without top k: where top p ends and where the token can lie, whatever part of the end's bin is kept.
 __device__ Plan plan_of_weights(const Row& row, const SliceBins& bins, const Mass& likely) {
   Plan plan{.all = bins.at(kBins - 1)};
   uint64_t fewest = plan.all.weight, most = fewest;
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kRowThreads) draw_from_lists(const __grid_cons
   if (lacks || listed > kList) {
     if (lacks) plan.ranges[0].last = kBins - 1;
     id = drawn(row, likely, Whole(row, plan, state, *reinterpret_cast<Whole::Memory*>(memory)));
-  } else if (listed > 0) {  // no candidates where the largest logit is infinite
+  } else if (listed > 0) {  // an infinite largest logit leaves no candidates
     if (static_cast<int>(threadIdx.x) >= SortedList::threads(listed, kRowThreads)) return;
     const SortedList list(row, plan, p.lists + int64_t{blockIdx.x} * kList, listed,
                           *reinterpret_cast<SortedList::Memory*>(memory));
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kRowThreads) draw_from_lists(const __grid_cons
   if (threadIdx.x == 0) p.ids[index] = id, p.chosen[index] = __ldcg(p.logits + index * p.stride + id);
 }
 
-enum class Weighed : uint8_t { kNone, kSome };  // rows that are not short
+enum class Weighed : uint8_t { kNone, kSome };  // kSome: some rows are not short
 
 void launch(const Params& p, int64_t rows, Weighed weighed, const Stream& stream) {
   const auto slices = static_cast<unsigned>((p.vocab + p.slice - 1) / p.slice), count = static_cast<unsigned>(rows);
@@ -241,7 +242,7 @@ void launch(const Params& p, int64_t rows, Weighed weighed, const Stream& stream
   launch_pdl(stream, draw_from_lists, dim3(count), dim3(kRowThreads), kMemoryBytes, p, "sample_tokens");
 }
 
-// Four blocks for each multiprocessor, each with at least eight candidates a thread.
+// Returns the ids per slice: four CTAs per SM, at least eight candidates per thread.
 int slice_of(int vocab, int64_t rows, int num_sms) {
   constexpr int kLeast = 8 * kSliceThreads;
   const int64_t slices = std::clamp<int64_t>(kSliceBlocks * num_sms / rows, 1, (vocab + kLeast - 1) / kLeast);

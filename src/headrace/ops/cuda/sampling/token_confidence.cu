@@ -1,5 +1,5 @@
-// Rows of logits read once: blocks take slices of rows one after the other, then one warp for each row merges its
-// slices. Slices and the order of merging depend on the vocabulary and the row's width alone.
+// Statistics of logits in one pass. CTAs process slices of rows, then one warp per row merges its slices. Slices and
+// merge order depend on the vocabulary and the row's width only.
 #include <algorithm>
 #include <cfloat>
 
@@ -14,22 +14,22 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kPerThread = 16, kPerWarp = 32 * kPerThread;
 constexpr int kSlice = kThreads * kPerThread;
-constexpr int kBlocksPerSM = 5;  // which leaves room for the kernels that come next
+constexpr int kBlocksPerSM = 5;  // leaves room for the next kernels
 constexpr int kNone = INT32_MAX;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Of a set of logits: the two largest, the first's id, and with u = (x - largest) / ln 2 the sums of 2^u and of 2^u *
-// u.
+// Statistics of a set of logits: the two largest, the id of the first, and, with u = (x - largest) / ln 2, the sums of
+// 2^u and 2^u * u.
 struct Summary {
   float largest = -INFINITY, second = -INFINITY;
   int best = kNone;
   float sum = 0, weighted = 0;
 };
 
-// Scales sums to a larger maximum.
+// Rescales the sums to a larger maximum.
 __device__ inline void rebase(Summary& s, float largest) {
-  if (s.largest == -INFINITY) {  // nothing but minus infinities, or a NaN that must stay
+  if (s.largest == -INFINITY) {  // only minus infinities, or a NaN that must be kept
     s.weighted = s.sum;
     return;
   }
@@ -49,13 +49,13 @@ __device__ inline Summary merged(Summary a, Summary b) {
           .weighted = a.weighted + b.weighted};
 }
 
-// Over the lanes of a warp; none is NaN.
+// Maximum over a warp; no value may be NaN.
 __device__ inline float warp_max(float x) {
-  const auto in_order = [](int bits) { return bits ^ (bits >> 31 & INT32_MAX); };  // its own inverse
+  const auto in_order = [](int bits) { return bits ^ (bits >> 31 & INT32_MAX); };  // an involution
   return __int_as_float(in_order(__reduce_max_sync(kAllLanes, in_order(__float_as_int(x)))));
 }
 
-// Over groups of kLanes lanes.
+// Sums over groups of kLanes lanes.
 template <int kLanes>
 __device__ inline void add_lanes(Summary& s) {
 #pragma unroll
@@ -68,20 +68,21 @@ __device__ inline void add_lanes(Summary& s) {
 struct Params {
   const float* logits;
   int64_t stride;
-  int rows, vocab, width, excluded;  // excluded: kNone for no id
-  // Of ids below `vocab`, of which one is the best; then of those behind it, which have a probability alone.
+  int rows, vocab, width, excluded;  // kNone: no id
+  // Slices of ids below `vocab`, which may be the best; all_slices adds those of ids from `vocab` on, which only count
+  // in the sums.
   int slices, all_slices;
-  int next_rows, next_slices;  // from what a block reads to what it reads next
+  int next_rows, next_slices;  // steps from one slice of a CTA to its next
   Summary* summaries;          // [rows, all_slices]
   int32_t* best;
   float* stats;
   int64_t stats_stride;
 };
 
-// What a warp has of a slice, four ids side by side for each lane, four times.
+// Id of a lane's i-th logit in a warp's part of a slice: four times four consecutive ids.
 __device__ inline int id_of(int first, int i) { return first + i / 4 * 128 + i % 4; }
 
-// The ids from `begin` on, and below `end`.
+// Loads the ids from `begin` on; ids from `end` on and the excluded id yield minus infinity.
 __device__ inline void load(const Params& p, int row, int begin, int end, float (&x)[kPerThread]) {
   const float* from = p.logits + row * p.stride;
   const int first = begin + threadIdx.x % 32 * 4;
@@ -101,7 +102,7 @@ __device__ inline void load(const Params& p, int row, int begin, int end, float 
   }
 }
 
-// Of a warp's logits; which is the best, and the second, is left to whoever has a slice's largest.
+// Computes a warp's sums and maximum. best and second are left to the warp with the slice's largest logit.
 __device__ inline Summary sums_of(const float (&x)[kPerThread]) {
   Summary s;
 #pragma unroll
@@ -112,13 +113,13 @@ __device__ inline Summary sums_of(const float (&x)[kPerThread]) {
   for (int i = 0; i < kPerThread; ++i) {
     const float shift = (x[i] - from) * kLog2e, weight = exp2_fast(shift);
     s.sum += weight;
-    s.weighted = fmaf(weight, fmaxf(shift, -FLT_MAX), s.weighted);  // no product of 0 and an infinity
+    s.weighted = fmaf(weight, fmaxf(shift, -FLT_MAX), s.weighted);  // avoids 0 * infinity
   }
   add_lanes<32>(s);
   return s;
 }
 
-// Best and second of a warp whose largest logit is known; a lane's ids rise.
+// Finds best and second of a warp whose largest logit is known. A lane's ids are ascending.
 __device__ inline void find_best(Summary& s, int first, const float (&x)[kPerThread]) {
   float mine = -INFINITY, but_first = -INFINITY;
 #pragma unroll
@@ -134,7 +135,8 @@ __device__ inline void find_best(Summary& s, int first, const float (&x)[kPerThr
   s.best = best;
 }
 
-// By the warp that has a slice's largest logit, in `x`: `other` is a lane's warp's, of the first lanes.
+// Combines a slice; called by the warp with its largest logit in `x`. Lane i < kWarps holds warp i's summary in
+// `other`.
 __device__ inline Summary summary_of(Summary other, float largest, int first, const float (&x)[kPerThread]) {
   Summary s;
   s.largest = largest;
@@ -146,7 +148,7 @@ __device__ inline Summary summary_of(Summary other, float largest, int first, co
   return s;
 }
 
-// What a block reads: a slice of all rows before the next one.
+// Position of a CTA: one slice of all rows comes before the next slice.
 struct Place {
   int row, slice;
   __device__ explicit Place(const Params& p)
@@ -162,9 +164,9 @@ struct Place {
   __device__ int end(const Params& p) const { return is_behind(p) ? p.width : p.vocab; }
 };
 
-// Each warp sums from its own largest logit. The first of those that have the slice's adds up.
+// Each warp sums relative to its own largest logit. The first warp that has the slice's largest adds up.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSM + 1) read_slices(const __grid_constant__ Params p) {
-  __shared__ Summary of_warps[2][kWarps];  // by turns: who adds up still reads the other
+  __shared__ Summary of_warps[2][kWarps];  // double buffer: the adding warp may still read the other
   pdl_launch_dependents();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Place at(p);
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSM + 1) read_slices(const 
   }
 }
 
-// A lane's part of the slices [begin, end).
+// Merges a lane's share of the slices [begin, end).
 __device__ inline Summary merged_slices(const Summary* summaries, int begin, int end) {
   Summary s;
   const int first = begin + static_cast<int>(threadIdx.x);
@@ -195,7 +197,7 @@ __device__ inline Summary merged_slices(const Summary* summaries, int begin, int
   return s;
 }
 
-// A warp for each row.
+// One warp per row.
 __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Params p) {
   pdl_launch_dependents();
   pdl_wait();
@@ -204,8 +206,8 @@ __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Param
   const float largest = warp_max(s.largest);
   const int best = __reduce_min_sync(kAllLanes, s.largest == largest ? s.best : kNone);
   const float second = warp_max(s.best == best ? s.second : s.largest);
-  // Sums count from the largest logit of all: from a smaller one they would overflow, and an entropy near 0 would be
-  // the difference of two large numbers.
+  // Sums are relative to the largest logit of all columns. Relative to a smaller one they could overflow, and an
+  // entropy near 0 would be the difference of two large numbers.
   const float from = fmaxf(largest, warp_max(behind.largest));
   rebase(s, from);
   rebase(behind, from);
@@ -214,7 +216,7 @@ __global__ void __launch_bounds__(32) merge_slices(const __grid_constant__ Param
   if (threadIdx.x != 0) return;
   const float log_sum = logf(s.sum), above = from > largest ? from - largest : 0;
   float* stats = p.stats + blockIdx.x * p.stats_stride;
-  p.best[blockIdx.x] = best == kNone ? (p.excluded == 0 ? 1 : 0) : best;  // nothing but minus infinities
+  p.best[blockIdx.x] = best == kNone ? (p.excluded == 0 ? 1 : 0) : best;  // only minus infinities
   stats[0] = largest, stats[1] = log_sum + above, stats[2] = second, stats[3] = log_sum - s.weighted / s.sum * kLn2;
 }
 
@@ -246,7 +248,7 @@ void token_confidence(const TokenConfidenceArgs& a, const OpContext& context) {
                  .best = static_cast<int32_t*>(a.best.data()),
                  .stats = static_cast<float*>(a.stats.data()),
                  .stats_stride = a.stats.stride(0)};
-  // Beside them a kernel can come that needs more shared memory than they do.
+  // Reserves shared memory for a concurrent kernel that needs more than these do.
   const auto launch = [&](void (*kernel)(Params), int64_t grid, int threads) {
     launch_pdl(stream, kernel, dim3(static_cast<unsigned>(grid)), dim3(static_cast<unsigned>(threads)), 0, p,
                "token_confidence", {.share = SharedShare::kAll});

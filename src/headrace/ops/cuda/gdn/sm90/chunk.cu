@@ -1,4 +1,4 @@
-// The chunked gated delta rule on Hopper: which calls it takes, and the passes in which its two kernels run.
+// Chunked gated delta rule on Hopper, host side: supported calls, and the passes in which the two kernels run.
 #include <algorithm>
 #include <iterator>
 
@@ -12,9 +12,10 @@ namespace {
 
 using namespace gdn;
 
-constexpr int kMaxGroup = 8;  // value heads of a key head
+constexpr int kMaxGroup = 8;  // value heads per key head
 
-// Boxes of 64 tokens and 64 dimensions of a head; rows after the last are zeros. Of qkv all channels are one head.
+// Creates a TMA descriptor with boxes of 64 tokens x 64 dimensions of a head; rows past the end read as zeros. For qkv
+// all channels count as one head. Throws Error kCuda if the driver rejects it.
 CUtensorMap map_of(const char* name, const TensorView& x) {
   CUtensorMap map{};
   const bool heads = x.rank() == 3;
@@ -34,11 +35,11 @@ CUtensorMap map_of(const char* name, const TensorView& x) {
 
 int64_t chunks_of(const KeySpan& span) { return (span.q_len + kChunk - 1) / kChunk; }
 
-// What a place of a pass takes.
+// Returns the bytes of a place.
 int64_t place_bytes(const GDNParams& p, const Stream& stream) {
   return int64_t{p.v_heads} * (Image::kBytes + (halves_apart(p, stream) ? kKeysBytes : 0));
 }
-// Places for chunks in scratch memory that also holds `states` states of all heads.
+// Returns the places that fit in scratch memory beside `states` states of all heads.
 int64_t room(const GDNParams& p, const Stream& stream, int64_t states) {
   const int64_t state_bytes = states * p.v_heads * kDim * kDim * 4;
   return (static_cast<int64_t>(stream.scratch_bytes) - state_bytes) / place_bytes(p, stream);
@@ -51,7 +52,7 @@ GDNChunks chunks_of(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   return {.requests = requests,
           .heads = p.v_heads,
           .longest = longest,
-          .needed = (a.qkv.dim(0) + kChunk - 1) / kChunk + requests + snapshots,  // no lengths need more
+          .needed = (a.qkv.dim(0) + kChunk - 1) / kChunk + requests + snapshots,  // upper bound
           .room = room(p, stream, 0),
           .room_for_passes = room(p, stream, requests),
           .num_sms = stream.num_sms,

@@ -1,5 +1,5 @@
-// The chunked gated delta rule on Hopper, second part: a block carries one value head's state, or half of its value
-// dimensions, through a request's chunks. One thread reads ahead with the copy engine.
+// Chunked gated delta rule on Hopper, second kernel: state pass. A CTA carries one value head's state, or half of its
+// value dimensions, through a request's chunks. One producer thread loads ahead by TMA.
 #include "headrace/ops/cuda/gdn/sm90/chunk.cuh"
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -13,8 +13,8 @@ namespace {
 using namespace gdn;
 
 #ifdef HR_BUILD_SM90A
-// Two halves in a block fill each other's waits. All chunks of the pass: a chunk's outputs are summed and written while
-// the state meets the next keys.
+// State pass of one of two warpgroups in a CTA, over all chunks of the pass. The two warpgroups hide each other's
+// latency. A chunk's outputs are computed and written while S k of the next chunk runs.
 __device__ void carry_half(const ChunkState<2>& c, uint32_t full, uint32_t empty) {
   using L = Layout<2>;
   Walk walk = c.at.walk;
@@ -55,7 +55,7 @@ __device__ void carry_half(const ChunkState<2>& c, uint32_t full, uint32_t empty
     wgmma_wait<1>();
     hold(s);
     c.pack_state(s, packed);
-    c.start_state_product(c.operands(now), L::kK, packed, x);  // after the last chunk of no use, and of no harm
+    c.start_state_product(c.operands(now), L::kK, packed, x);  // unused after the last chunk
     wgmma_wait<1>();
     hold(o);
     barrier_arrive(empty + 8 * before);
@@ -74,8 +74,8 @@ __device__ void carry_half(const ChunkState<2>& c, uint32_t full, uint32_t empty
   if (c.thread == 0) wait_bytes_out();
 }
 
-// A half alone waits for itself: only N = T v + W S and the state's update follow from one another, and all other
-// products are queued where it would wait for these.
+// State pass of a warpgroup that is alone in its CTA. Only N = T v + W S and the state update depend on each other. All
+// other GEMMs are issued where the warpgroup would wait for these.
 __device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty) {
   using L = Layout<1>;
   Walk walk = c.at.walk;
@@ -113,7 +113,7 @@ __device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty
     if (++now == kStages) now = 0, parity ^= 1;
     const int next_count = c.wait_for(full, now, parity);
     c.load_pairs(c.chunk(now).scales.value, of_value);
-    c.load_values(c.stage(now), values);  // after the last chunk of no use, and of no harm
+    c.load_values(c.stage(now), values);  // unused after the last chunk
     c.scale_values(of_value, values, y);
     c.pack_tokens(y, values);
     c.start_solve(c.operands(now), values, n);
@@ -127,7 +127,7 @@ __device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty
     c.keep_output(o);
     c.write_output(first, count);
     c.load_pairs(c.chunk(now).scales.update, of_update);
-    wgmma_wait<0>();  // of all: the compiler puts none in line across the loop's end
+    wgmma_wait<0>();  // waits for all WGMMAs: the compiler does not keep them in flight across the loop's end
     hold(n);
     first += count, count = next_count;
     if (c.p.snapshots > 0) c.save_snapshots(snapshot, first, s);
@@ -136,7 +136,7 @@ __device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty
   if (c.thread == 0) wait_bytes_out();
 }
 
-// T and P to their places in a stage of layout L.
+// Copies T and P to a stage of layout L.
 template <class L>
 __device__ void read_triangles(uint32_t stage, const char* image, uint32_t barrier) {
 #pragma unroll
@@ -146,7 +146,7 @@ __device__ void read_triangles(uint32_t stage, const char* image, uint32_t barri
     copy_bytes_in(stage + L::kP + below, image + Image::kP + from, bytes, barrier);
   }
 }
-// Zeros above the diagonals of T and P, by all threads of the block.
+// Zeros the part above the diagonals of T and P. Called by all threads of the CTA.
 template <class L>
 __device__ void clear_above_diagonals(char* stages) {
   for (int i = threadIdx.x; i < kStages * 2 * kTile / 16; i += blockDim.x) {
@@ -158,7 +158,7 @@ __device__ void clear_above_diagonals(char* stages) {
   fence_for_wgmma();
 }
 
-// By one thread: reads ahead.
+// Producer: loads the chunks of the pass into the stages. Called by one thread.
 template <int kHalves>
 __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& at, const CUtensorMap& qkv,
                             uint32_t full, uint32_t empty) {
@@ -167,7 +167,7 @@ __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& a
   int stage = 0, parity = 1;
   for (int i = 0;; ++i) {
     const int row = at.span.q_off + walk.done, count = i < pass.count ? walk.next(p) : 0;
-    barrier_wait(empty + 8 * stage, parity);  // at first there is nothing to wait for
+    barrier_wait(empty + 8 * stage, parity);  // the first kStages waits return at once
     const uint32_t to = at.shared + stage * L::kStage, barrier = full + 8 * stage;
     reinterpret_cast<int*>(at.base + L::kCounts)[stage] = count;
     if (count == 0) return barrier_arrive(barrier);
@@ -189,7 +189,7 @@ __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& a
   }
 }
 
-// Places of the requests before `request`; by whole warps.
+// Returns the places of the requests before `request`. Called by whole warps.
 __device__ int places_before(const GDNParams& p, const Pass& pass, int request) {
   int sum = 0;
   for (int r = threadIdx.x % 32; r < request; r += 32) sum += places(p, pass, r);
@@ -197,12 +197,12 @@ __device__ int places_before(const GDNParams& p, const Pass& pass, int request) 
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   return sum;
 }
-// The block's chunks. What the op was given is there from the start, images and states between passes once the kernel
-// before has ended.
+// Runs the state pass of a CTA. The op's inputs are available from the start; WY factors and states between passes only
+// after the previous kernel has ended.
 template <int kHalves>
 __device__ void carry_head(const GDNParams& p, const Pass& pass, const Maps& maps, const Place& at) {
   using L = Layout<kHalves>;
-  if (at.shared % 1024 != 0) __trap();  // the copy engine's swizzle counts on it
+  if (at.shared % 1024 != 0) __trap();  // required by the TMA swizzle
   clear_above_diagonals<L>(at.base);
   const uint32_t full = at.shared + L::kBarriers, empty = full + 8 * kStages;
   if (threadIdx.x == 0) {
@@ -220,14 +220,14 @@ __device__ void carry_head(const GDNParams& p, const Pass& pass, const Maps& map
     if constexpr (kHalves == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (thread == 0) read_chunks<kHalves>(p, pass, at, maps.qkv, full, empty);
   } else {
-    // Together at most the registers of the launch, 3 x 168: more would wait for ever.
+    // The register total must not exceed the launch's 3 x 168, or setmaxnreg would wait forever.
     if constexpr (kHalves == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     carry_half(ChunkState<kHalves>{p, pass, at, maps.out, group, thread, thread / 32, thread % 32}, full, empty);
   }
 }
 #endif  // HR_BUILD_SM90A
 
-// A reader beside two carriers is a whole warpgroup, so that they can have its registers.
+// With two consumer warpgroups the producer is a whole warpgroup, so that it can give its registers to them.
 template <int kHalves>
 constexpr int kThreads = kHalves == 2 ? 3 * kGroupThreads : kGroupThreads + 32;
 
@@ -240,7 +240,8 @@ __global__ void __launch_bounds__(kThreads<kHalves>, 1)
   const KeySpan span = p.batch.spans[request];
   Walk walk(p, request, span.q_len);
   if (p.has(span)) walk.skip(p, pass.first);
-  if (!p.has(span) || walk.done == span.q_len) return pdl_wait();  // no kernel after may begin before it ends
+  // An idle CTA waits too, so that no later kernel starts before the previous one ends.
+  if (!p.has(span) || walk.done == span.q_len) return pdl_wait();
   const Place at{request,
                  head,
                  head / (p.v_heads / p.k_heads),

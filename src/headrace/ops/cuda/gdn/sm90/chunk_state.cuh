@@ -1,8 +1,7 @@
-// What the blocks that carry states (gdn_chunk_state_sm90.cu) do with one chunk. A warpgroup for 64 value dimensions
-// works on transposes, so that its state [64, 128] stays in registers as the accumulator of its update and, rounded to
-// bfloat16, as the left operand of the products with q and k or W; N and the right-hand side pass from one product to
-// the next in the same way, and raw q, k, W, T and P are right operands from shared memory. No value dimension ever
-// meets another.
+// State pass over one chunk (chunk_state.cu). A consumer warpgroup handles 64 value dimensions and works on transposes.
+// Its state [64, 128] stays in registers as the accumulator of the update and, rounded to bfloat16, as the A operand of
+// the GEMMs with q and k or W. N and the right-hand side are also passed from GEMM to GEMM in registers. q, k, W, T and
+// P are B operands in shared memory. Value dimensions are independent of each other.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma.cuh"
 #include "headrace/ops/cuda/gdn/sm90/chunk.cuh"
@@ -11,34 +10,35 @@ namespace headrace::cuda::gdn {
 
 constexpr int kStages = 3;
 
-// Shared memory of a block with kHalves warpgroups that carry state. Of one stage: k and q in halves of 64 columns, v,
-// T and P in four strips of 16 columns and all 64 rows, of which those above the diagonal are zeros that nobody writes
-// again; a single half has W too, in halves like k.
+// Shared memory of a CTA with kHalves consumer warpgroups. A stage holds k and q in halves of 64 columns, v, and T and
+// P as four strips of 16 columns and 64 rows. The zeros above the diagonals are written once. With kHalves = 1 a stage
+// also holds W, in halves like k.
 template <int kHalves>
 struct Layout {
-  static constexpr int kTiles = 4 + kHalves;  // that are the op's own
+  static constexpr int kTiles = 4 + kHalves;  // tiles of the op's own tensors
   static constexpr int kK = 0, kQ = 2 * kTile, kV = 4 * kTile, kT = kTiles * kTile, kP = kT + kTile, kW = kP + kTile;
   static constexpr int kStage = kHalves == 1 ? kW + 2 * kTile : kW;
-  static constexpr int kOutput = kStages * kStage;                          // [halves] tiles of 64 tokens
-  static constexpr int kScales = kOutput + kHalves * kTile;                 // [stages] the end of an image
-  static constexpr int kUnread = kHalves == 1 ? sizeof(Scales::state) : 0;  // bytes of an image's scales
+  static constexpr int kOutput = kStages * kStage;                          // [halves] output tiles of 64 tokens
+  static constexpr int kScales = kOutput + kHalves * kTile;                 // [stages] tail of the WY factors
+  static constexpr int kUnread = kHalves == 1 ? sizeof(Scales::state) : 0;  // bytes of the scales that are not copied
   static constexpr int kScalesEach = Image::kBytes - Image::kScales - kUnread;
   static constexpr int kCounts = kScales + kStages * kScalesEach;  // [stages] tokens of the chunk; 0: no more chunks
   static constexpr int kBarriers = kCounts + 16;                   // full, then empty
   static constexpr int kBytes = kBarriers + 2 * kStages * 8;
-  static constexpr int kStageBytes = (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + Image::kBytes - kUnread;  // to copy
+  // Bytes copied per stage.
+  static constexpr int kStageBytes = (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + Image::kBytes - kUnread;
 };
 
 struct Place {
-  int request, head, key_head, first_row;  // first_row: value dimension of the block's first
-  int place;                               // of the request's first image in the pass
-  uint32_t shared;                         // address of the layout
+  int request, head, key_head, first_row;  // first_row: first value dimension of the CTA
+  int place;                               // place of the request's first chunk in the pass
+  uint32_t shared;                         // shared-memory address of the layout
   char* base;
   KeySpan span;
-  Walk walk;  // before the first chunk of the pass
+  Walk walk;  // positioned at the first chunk of the pass
 };
 
-// What a warpgroup does with 64 value dimensions' state and a chunk.
+// Chunk operations of a warpgroup with the state of 64 value dimensions.
 template <int kHalves>
 struct ChunkState {
   using L = Layout<kHalves>;
@@ -49,18 +49,19 @@ struct ChunkState {
   int half, thread, warp, lane;
 
   __device__ uint32_t stage(int s) const { return at.shared + s * L::kStage; }
-  // What operands of products are counted from (wgmma.cuh).
+  // Returns the base of a stage's WGMMA operand descriptors (wgmma.cuh).
   __device__ uint32_t operands(int s) const { return (at.shared >> 4) + s * (L::kStage >> 4); }
-  // Row of the state that s[n][0..1] belong to; s[n][2..3] belong to the eighth after it.
+  // Returns the state row of s[n][0..1]; s[n][2..3] belong to the row 8 below.
   __device__ int row() const { return at.first_row + 64 * half + 16 * warp + lane / 4; }
 
-  // Of the two tokens of each eighth that an accumulator's lane has. Loaded before a product is waited for.
+  // Loads the per-token factors of an accumulator: the lane has two tokens of each group of eight. Called before a GEMM
+  // is waited for, to hide the latency.
   __device__ void load_pairs(const float (&x)[kChunk], float2 (&pairs)[8]) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) pairs[n] = reinterpret_cast<const float2*>(x)[4 * n + lane % 4];
   }
 
-  // A head's state [128, 128], null for zeros.
+  // Loads a head's state [128, 128]; null loads zeros.
   __device__ void load(const float* from, float (&s)[16][4]) const {
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
@@ -91,7 +92,7 @@ struct ChunkState {
         packed[k][i] = pack2<__nv_bfloat16>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
     }
   }
-  // x = S rows^T, of k or q, or x += S rows^T, of W.
+  // Starts x = S rows^T for k or q, or x += S rows^T for W.
   template <int kFirst = kZeroFirst>
   __device__ void start_state_product(uint32_t operands, int rows, const uint32_t (&packed)[8][4],
                                       float (&x)[8][4]) const {
@@ -108,7 +109,7 @@ struct ChunkState {
     wgmma_commit();
   }
 
-  // v^T, as left operands over the tokens.
+  // Loads v^T as A operands, K = tokens.
   __device__ void load_values(uint32_t tiles, uint32_t (&v)[4][4]) const {
     const uint32_t values = tiles + L::kV + half * kTile;
 #pragma unroll
@@ -116,7 +117,7 @@ struct ChunkState {
       load_tiles_transposed(v[k], values + swizzled<8>(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
     }
   }
-  // beta v.
+  // Computes y = beta v.
   __device__ void scale_values(const float2 (&scales)[8], const uint32_t (&v)[4][4], float (&y)[8][4]) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -127,7 +128,7 @@ struct ChunkState {
       }
     }
   }
-  // As left operands over the tokens.
+  // Packs y as A operands, K = tokens.
   __device__ void pack_tokens(const float (&y)[8][4], uint32_t (&r)[4][4]) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -135,7 +136,7 @@ struct ChunkState {
       for (int i = 0; i < 2; ++i) r[n / 2][n % 2 * 2 + i] = pack2<__nv_bfloat16>(y[n][2 * i], y[n][2 * i + 1]);
     }
   }
-  // The right-hand side beta v - beta exp(G) rk x; beta v is in y.
+  // Completes the right-hand side r = beta v - beta exp(G) rk x; y holds beta v.
   __device__ void right_hand_side(const float2 (&scales)[8], const float (&x)[8][4], float (&y)[8][4],
                                   uint32_t (&r)[4][4]) const {
 #pragma unroll
@@ -145,7 +146,7 @@ struct ChunkState {
     }
     pack_tokens(y, r);
   }
-  // n = r T^T.
+  // Starts n = r T^T.
   __device__ void start_solve(uint32_t operands, const uint32_t (&r)[4][4], float (&n)[8][4]) const {
     wgmma_fence();
 #pragma unroll
@@ -160,7 +161,7 @@ struct ChunkState {
     wgmma_commit();
   }
 
-  // n as left operands, and scaled for the state.
+  // Packs n as A operands, unscaled and scaled for the state update.
   __device__ void pack_n(const float2 (&scales)[8], const float (&n)[8][4], uint32_t (&plain)[4][4],
                          uint32_t (&scaled)[4][4]) const {
 #pragma unroll
@@ -180,7 +181,7 @@ struct ChunkState {
       for (int i = 0; i < 4; ++i) s[m][i] *= last;
     }
   }
-  // S += (scaled n) k.
+  // Starts S += (scaled n) k.
   __device__ void start_update(uint32_t operands, const uint32_t (&scaled)[4][4], float (&s)[16][4]) const {
     wgmma_fence();
 #pragma unroll
@@ -189,7 +190,7 @@ struct ChunkState {
     }
     wgmma_commit();
   }
-  // o = exp(G) rq o + n P^T
+  // Starts o = exp(G) rq o + n P^T.
   __device__ void start_output(uint32_t operands, const float2 (&scales)[8], const uint32_t (&plain)[4][4],
                                float (&o)[8][4]) const {
 #pragma unroll
@@ -207,10 +208,10 @@ struct ChunkState {
   }
 
   __device__ int outputs() const { return L::kOutput + half * kTile; }
-  // A chunk's outputs, turned from [dimension, token] to rows, wait in shared memory ..
+  // Transposes a chunk's outputs from [dimension, token] to rows in shared memory.
   __device__ void keep_output(const float (&o)[8][4]) const {
     if (thread == 0) wait_bytes_out();
-    named_barrier(2 + half, kGroupThreads);  // the rows before are read
+    named_barrier(2 + half, kGroupThreads);  // the previous chunk's rows have been read
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       const int token = 8 * n + lane % 8 + lane / 16 * 8;
@@ -220,7 +221,7 @@ struct ChunkState {
     }
     fence_for_wgmma();
   }
-  // .. and are written while the tensor cores have work again: a whole chunk by the copy engine.
+  // Writes the outputs to global memory while the tensor cores work on the next chunk. Full chunks use a TMA store.
   __device__ void write_output(int first, int count) const {
     named_barrier(2 + half, kGroupThreads);
     const int token0 = at.span.q_off + first, column = at.first_row + 64 * half;
@@ -246,11 +247,11 @@ struct ChunkState {
             *reinterpret_cast<const float*>(scales + sizeof(Scales))};
   }
   __device__ float* between() const { return pass.states + (int64_t{at.request} * p.v_heads + at.head) * kDim * kDim; }
-  // The state that the pass begins with.
+  // Loads the state at the start of the pass.
   __device__ void load_first(float (&s)[16][4]) const {
     load(at.walk.done > 0 ? between() : p.state_of(p.batch.state_slots[at.request].read, at.head), s);
   }
-  // What is left after token `done`.
+  // Saves the state after token `done`: to the request's slot at its end, else for the next pass.
   __device__ void save_last(int done, const float (&s)[16][4]) const {
     const int slot = p.batch.state_slots[at.request].write;
     if (done < at.span.q_len) {
@@ -267,7 +268,7 @@ struct ChunkState {
     }
   }
 
-  // Tokens of the chunk in a stage, once it is there. Rows that are not the chunk's become zeros: they may be NaN.
+  // Waits for a stage and returns its tokens. Zeros the rows past the chunk, which may hold NaN.
   __device__ int wait_for(uint32_t full, int s, int parity) const {
     barrier_wait(full + 8 * s, parity);
     const int count = reinterpret_cast<const int*>(at.base + L::kCounts)[s];

@@ -1,6 +1,5 @@
-// The chunked gated delta rule on Hopper, first part: the images of chunks. A block of one warpgroup takes a chunk of a
-// key head and makes the images of two of its value heads; four blocks share a multiprocessor and hide each other's
-// waits.
+// Chunked gated delta rule on Hopper, first kernel: WY factors. A CTA of one warpgroup handles a chunk of a key head
+// and two of its value heads. Four CTAs per SM hide each other's latency.
 #include "headrace/ops/cuda/gdn/sm90/chunk.cuh"
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -13,10 +12,11 @@ namespace {
 
 using namespace gdn;
 
-constexpr int kBlocks = 4;  // of a multiprocessor
+constexpr int kBlocks = 4;  // CTAs per SM
 
 #ifdef HR_BUILD_SM90A
-// The request of place `place` of the pass, and which of the request's it is; -1 after the last. By whole warps.
+// Returns the request of place `place` of the pass and the place's index in the request; {-1, 0} after the last. Called
+// by whole warps.
 __device__ int2 locate(const GDNParams& p, const Pass& pass, int place) {
   const int lane = threadIdx.x % 32;
   for (int r0 = 0; r0 < p.requests; r0 += 32) {
@@ -37,7 +37,7 @@ __device__ int2 locate(const GDNParams& p, const Pass& pass, int place) {
   return {-1, 0};
 }
 
-// Images of `kHeads` value heads from `head`, their gates written.
+// Computes the WY factors of `kHeads` value heads from `head`. Their gates must have been written.
 template <int kHeads>
 __device__ void make(const WyFactors& maker, const float (&kk)[8][4], const float (&qk)[8][4]) {
   float near_kk[2][4], near_qk[2][4];
@@ -47,7 +47,7 @@ __device__ void make(const WyFactors& maker, const float (&kk)[8][4], const floa
   hold(near_qk);
 #pragma unroll 1
   for (int head = 0; head < kHeads; ++head) {
-    WyFactors self = maker;  // addresses that do not change are not worth keeping where registers are few
+    WyFactors self = maker;  // recomputes addresses per head, to save registers
     asm volatile("" : "+r"(self.warp), "+r"(self.lane));
     const WyFactors::Rows rows = self.rows_of(head);
     self.weigh_near(head, rows, near_kk, near_qk);
@@ -65,12 +65,12 @@ __device__ void make(const WyFactors& maker, const float (&kk)[8][4], const floa
   __syncthreads();
 }
 
-// The chunk that a block works on, and the one or two value heads.
+// Work of a CTA: a chunk and one or two value heads.
 struct Task {
   int place, key_head, head, heads, first_row, count;
 };
 
-// W of the heads, over the keys that it is made of.
+// Computes W of the heads, which overwrites the scaled keys, and copies it to scratch memory.
 template <int kHeads>
 __device__ void write_keys_out(const GDNParams& p, const Pass& pass, const WyFactors& maker, const Task& task) {
   using L = MakerLayout;
@@ -81,7 +81,7 @@ __device__ void write_keys_out(const GDNParams& p, const Pass& pass, const WyFac
     const int keys = head == 0 ? L::kQ : L::kK;
     float w[16][4];
     maker.multiply_keys(head, keys, w);
-    __syncthreads();  // they are read
+    __syncthreads();  // all warps have read the keys
     maker.write_keys(keys, w);
   }
   fence_for_wgmma();
@@ -122,7 +122,7 @@ __device__ void make_wy_factors_of(const GDNParams& p, const Pass& pass, const C
   read_keys(p, qkv, maker, task);
   WyFactors::GateInputs inputs{};
   if (maker.warp < task.heads) inputs = maker.load_gates(task.first_row, task.count, task.head + maker.warp);
-  __syncthreads();  // the barrier is there
+  __syncthreads();  // the mbarrier is initialised
   barrier_wait(maker.shared + L::kBarrier, 0);
   if (task.count < kChunk) {
     clear_rows(maker.base, 4, task.count, maker.thread, kGroupThreads);
@@ -138,7 +138,7 @@ __device__ void make_wy_factors_of(const GDNParams& p, const Pass& pass, const C
   hold(qk);
   maker.take_near(kk, near);
   maker.write_key_factors(near);
-  __syncthreads();  // q's tiles are read, factors and gates are there
+  __syncthreads();  // the tiles of q have been read; factors and gates are written
   if (task.heads == 2) {
     make_all<2>(p, pass, maker, task, kk, qk);
   } else {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kGroupThreads, kBlocks)
                     .heads = min(group - of_group, 2),
                     .first_row = span.q_off + first,
                     .count = count};
-    if (maker.shared % 1024 != 0) __trap();  // the copy engine's swizzle counts on it
+    if (maker.shared % 1024 != 0) __trap();  // required by the TMA swizzle
     if (count > 0) make_wy_factors_of(p, pass, qkv, maker, task);
   }
   if (blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1) pdl_wait();  // see Start
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kGroupThreads, kBlocks)
 
 }  // namespace
 
-// `places`: at least as many as all requests have.
+// `places` must be at least the sum of the requests' places.
 void gdn::gdn_chunk_wy_sm90(const GDNParams& p, const Pass& pass, const Maps& maps, int places, Start start,
                             const Stream& stream) {
   constexpr int bytes = MakerLayout::kBytes;

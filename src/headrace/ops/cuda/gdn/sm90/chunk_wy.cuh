@@ -1,6 +1,6 @@
-// What makes the images of one chunk and key head: a warpgroup, for one or two value heads at once. The products k k^T
-// and q k^T stay in registers for all of them. A warp has 16 rows of both, weighs them, and inverts its block of the
-// diagonal; then it takes a whole column of blocks of T, which needs no other warp's.
+// Computes the WY factors of one chunk and key head: one warpgroup, one or two value heads at a time. k k^T and q k^T
+// stay in registers for all value heads. Each warp weights its 16 rows of both and inverts its block on the diagonal.
+// It then computes one column of blocks of T, independently of the other warps.
 #pragma once
 #include "headrace/ops/cuda/arch/wgmma.cuh"
 #include "headrace/ops/cuda/gdn/gdn_gate.cuh"
@@ -8,7 +8,7 @@
 
 namespace headrace::cuda::gdn {
 
-// Per token of a chunk.
+// Gates per token of a chunk.
 struct Gates {
   float g[kChunk];  // G log2(e)
   float beta[kChunk];
@@ -17,14 +17,14 @@ struct Factors {
   float rk[kChunk], rq[kChunk];
 };
 
-// Shared memory: k and q in halves of 64 columns, two images, gates, factors, a barrier. Once k k^T and q k^T are
-// there, q's tiles are room for blocks of -A.
+// Shared memory: k and q in halves of 64 columns, WY factors of two heads, gates, normalisation factors, an mbarrier.
+// Once k k^T and q k^T are computed, the tiles of q are reused for the blocks of -A.
 struct MakerLayout {
   static constexpr int kK = 0, kQ = 2 * kTile, kWyFactors = 4 * kTile, kGates = kWyFactors + 2 * Image::kBytes;
   static constexpr int kFactors = kGates + 2 * static_cast<int>(sizeof(Gates));
   static constexpr int kBarrier = kFactors + static_cast<int>(sizeof(Factors)), kBytes = kBarrier + 16;
-  // Of one head: the diagonal's blocks [column][row] as floats, a column in 20; then the six
-  // blocks of -A left of it, in bfloat16.
+  // Per head: the blocks on the diagonal as float [column][row], 20 floats per column; then the six blocks of -A left
+  // of them as bfloat16.
   static constexpr int kColumn = 20, kDiagonalBlock = 16 * kColumn * 4, kLeft = 2 * 4 * kDiagonalBlock;
   static constexpr int kLeftBlock = 512, kLeftBytes = 6 * kLeftBlock;
   static_assert(kLeft + 2 * kLeftBytes <= 2 * kTile);
@@ -32,7 +32,7 @@ struct MakerLayout {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// 2^x, x <= 0.
+// Returns 2^x, x <= 0.
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -53,11 +53,10 @@ struct WyFactors {
   static __device__ int left(int head, int row, int column) {
     return L::kQ + L::kLeft + head * L::kLeftBytes + (row * (row - 1) / 2 + column) * L::kLeftBlock;
   }
-  // What a lane names of a 16 x 16 block for load_tiles and for stmatrix, transposed.
+  // Returns the lane's row address within a 16 x 16 block for load_tiles and transposed stmatrix.
   __device__ int tile_row() const { return in_rows_of_16(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
 
-  // What gates are made of, of tokens [token, token + count), two for each lane of a warp. Asked for long before it is
-  // needed.
+  // Gate inputs of tokens [token, token + count), two per lane of a warp. Loaded early to hide the latency.
   struct GateInputs {
     __nv_bfloat16 a[2], b[2];
     float a_log, dt_bias;
@@ -73,7 +72,7 @@ struct WyFactors {
     in.a_log = p.a_log[head], in.dt_bias = p.dt_bias[head];
     return in;
   }
-  // By one warp; tokens from `count` neither decay nor write.
+  // Called by one warp. Tokens from `count` on get decay 1 and beta 0.
   __device__ void write_gates(Gates& to, const GateInputs& in, int count) const {
     float g[2], beta[2];
 #pragma unroll
@@ -92,7 +91,7 @@ struct WyFactors {
     reinterpret_cast<float2*>(to.g)[lane] = {(lane == 0 ? 0.0f : before) + g[0], sum};
     reinterpret_cast<float2*>(to.beta)[lane] = {beta[0], beta[1]};
   }
-  // k k^T and q k^T; not waited for.
+  // Starts k k^T and q k^T asynchronously; does not wait.
   __device__ void start_products(float (&kk)[8][4], float (&qk)[8][4]) const {
     wgmma_fence();
 #pragma unroll
@@ -110,7 +109,7 @@ struct WyFactors {
     }
     wgmma_commit();
   }
-  // Two threads a row of q.
+  // Computes rq with two threads per row of q.
   __device__ void write_query_factors() const {
     const int row = thread / 2, half = thread % 2;
     float sum[4] = {};
@@ -128,15 +127,15 @@ struct WyFactors {
     all += __shfl_xor_sync(0xffffffffu, all, 1);
     if (half == 0) factors().rq[row] = gdn_unit_factor(all) * 0.08838834764831845f;  // 128^-0.5
   }
-  // The diagonal of k k^T has the keys' squares.
+  // Computes rk: the diagonal of k k^T holds the squared lengths of the keys.
   __device__ void write_key_factors(const float (&near)[2][4]) const {
     const int row = lane / 4;
     if (lane % 4 != row / 2) return;
-    const bool odd = row % 2 != 0;  // chosen, not indexed: else `near` would be in memory
+    const bool odd = row % 2 != 0;  // a select, because indexing would move `near` to local memory
     factors().rk[16 * warp + row] = gdn_unit_factor(odd ? near[0][1] : near[0][0]);
     factors().rk[16 * warp + row + 8] = gdn_unit_factor(odd ? near[1][3] : near[1][2]);
   }
-  // The part of a product that lies on the diagonal, for the warp that has it.
+  // Copies the warp's block on the diagonal out of an accumulator.
   __device__ void take_near(const float (&x)[8][4], float (&near)[2][4]) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -147,7 +146,7 @@ struct WyFactors {
     }
   }
 
-  // What the carriers scale token `token` of a head with.
+  // Writes the factors of token `token` of a head that the state pass uses.
   __device__ void write_scales(int head, int token) const {
     const Gates& t = gates(head);
     const float g = t.g[token], last = t.g[kChunk - 1], decay = power_of_two(g), rk = factors().rk[token];
@@ -159,8 +158,8 @@ struct WyFactors {
     if (token == 0) *reinterpret_cast<float*>(image(head) + Image::kLast) = power_of_two(last);
   }
 
-  // How a lane's rows of -A and P are weighed: element (t, j) with row[t] rk[j] 2^(G_t - G_j), the power split at the
-  // block's first token where j is before it.
+  // Weights of a lane's rows of -A and P: element (t, j) is scaled by row[t] rk[j] 2^(G_t - G_j). For j left of the
+  // warp's diagonal block, the power is split at the block's first token.
   struct Rows {
     float first, g[2], a[2], p[2];
   };
@@ -180,7 +179,7 @@ struct WyFactors {
     *reinterpret_cast<uint32_t*>(triangle + in_triangle(row, eighth) + column) = pack2<__nv_bfloat16>(y[0], y[1]);
     *reinterpret_cast<uint32_t*>(triangle + in_triangle(row + 8, eighth) + column) = pack2<__nv_bfloat16>(y[2], y[3]);
   }
-  // The block on the diagonal: -A as floats, P to the image.
+  // Writes the block on the diagonal: -A as float to shared memory, P to the WY factors.
   __device__ void weigh_near(int head, const Rows& r, const float (&kk)[2][4], const float (&qk)[2][4]) const {
     auto* const to = reinterpret_cast<float*>(base + diagonal(head, warp));
 #pragma unroll
@@ -200,7 +199,7 @@ struct WyFactors {
       write_query_block(image(head) + Image::kP, 2 * warp + n, y);
     }
   }
-  // The blocks left of it, which the warp's rows reach through their first token.
+  // Writes the blocks left of the diagonal, with weights split at the warp's first token.
   __device__ void weigh_far(int head, const Rows& r, const float (&kk)[8][4], const float (&qk)[8][4]) const {
     float a[2], b[2];
 #pragma unroll
@@ -227,7 +226,7 @@ struct WyFactors {
     }
   }
 
-  // The blocks of T on the diagonal that are this warp's, by substitution in float32: a lane has one column of a head.
+  // Inverts the warp's blocks of T on the diagonal by forward substitution in float32. A lane has one column of a head.
   template <int kHeads>
   __device__ void invert_diagonal() const {
     const int head = kHeads == 2 ? lane / 16 : 0, column = lane % 16;
@@ -255,13 +254,13 @@ struct WyFactors {
           __float2bfloat16_rn(x[t]);
     }
   }
-  // A block of T in the image.
+  // Returns the shared-memory address of a block of T in the WY factors.
   __device__ uint32_t block_of_t(int head, int row, int column) const {
     return shared + L::kWyFactors + head * Image::kBytes + Image::kT + Triangle::strip(column) + 512 * (row - column);
   }
 
-  // Blocks of Z = -T_ww A_w in the place of -A_w: what the warp's rows of T left of the diagonal are multiples of. Made
-  // before the rows above are known, from blocks that do not cancel one another yet.
+  // Replaces the warp's blocks -A_w by Z = -T_ww A_w, from which its rows of T left of the diagonal follow. This needs
+  // no rows above, and its inputs do not cancel yet.
   __device__ void multiply_left(int head) const {
     const int named = in_rows_of_16(lane % 16, lane / 16);
     uint32_t t[4];
@@ -284,8 +283,8 @@ struct WyFactors {
     }
   }
 
-  // Blocks of T below the diagonal in a column of blocks, transposed in registers: T_i = sum_j Z_ij T_j over the rows
-  // from the diagonal to i.
+  // Computes the blocks of T below the diagonal in one column of blocks, transposed in registers: T_i = sum_j Z_ij T_j
+  // over the rows from the diagonal to i.
   __device__ void substitute_column(int head, int column) const {
     uint32_t y[4][4];
     load_tiles_transposed(y[0], block_of_t(head, column, column) + tile_row());
@@ -307,7 +306,7 @@ struct WyFactors {
     }
   }
 
-  // k with rows scaled for W, of the first head over q's tiles, of a second in k's own.
+  // Scales the rows of k for W: for the first head into the tiles of q, for the second in place.
   template <int kHeads>
   __device__ void scale_keys() const {
 #pragma unroll
@@ -325,9 +324,9 @@ struct WyFactors {
       }
     }
   }
-  // W of a head from its scaled keys.
+  // Computes W of a head from its scaled keys.
   __device__ void multiply_keys(int head, int keys, float (&w)[16][4]) const {
-    uint32_t t[4][4];  // the warp's rows of T, zeros right of the diagonal
+    uint32_t t[4][4];  // the warp's rows of T, zero right of the diagonal
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
@@ -348,7 +347,7 @@ struct WyFactors {
     wgmma_wait<0>();
     hold(w);
   }
-  // To the two tiles at `to`.
+  // Writes W to the two tiles at `to`.
   __device__ void write_keys(int to, const float (&w)[16][4]) const {
     const int row = 16 * warp + lane / 4;
 #pragma unroll
