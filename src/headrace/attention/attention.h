@@ -48,9 +48,8 @@ class Attention {
   void bind_kv_cache(const KVLayerView& kv) { kv_ = kv; }
 
   // Stores k and v of tokens with a write slot (none has one during a warm-up), then attends.
-  //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's head size, written in full; both null: only
-  // stores
-  //     k and v
+  //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's head size, written in full. Null q and
+  //     out: only stores k and v
   //   k, v likewise with num_kv_heads, or both null: all keys come from the pool
   // Errors as paged_attention; kInvalidArgument if keys are to be stored and the metadata has no slots for them.
   void forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
