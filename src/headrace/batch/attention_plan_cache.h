@@ -14,7 +14,8 @@ namespace headrace {
 // Not thread-safe.
 class AttentionPlanCache {
  public:
-  // What a plan depends on besides the batch: heads, window, the kernel's tiles and so on. Unused entries are 0.
+  // The key of a plan: everything it depends on besides the batch, such as heads, window and the kernel's tiles. Unused
+  // entries are 0.
   using Key = std::array<int32_t, 12>;
   enum class State : uint8_t { kNew, kMade };  // kNew: the caller must write the plan
   struct Place {

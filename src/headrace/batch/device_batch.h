@@ -32,8 +32,8 @@ class DeviceBatch {
 
   // Uploads the batch and returns it with every view on the device; valid until the next upload(). `host` has its views
   // on the host and is validated.
-  // Of the page table, copies only changed pages that the batch reads or writes, near ones together; everything else is
-  // one copy. Error kInvalidArgument if the batch exceeds the configuration.
+  // Copies only those pages of the page table that changed and that the batch reads or writes, near ones together;
+  // everything else is one copy. Error kInvalidArgument if the batch exceeds the configuration.
   const ForwardBatch& upload(const ForwardBatch& host);
   // Drops the kernels' plans of the batch, so that a capture contains the making of every plan it uses.
   void forget_plans() { plans_.forget(); }

@@ -74,7 +74,7 @@ StepPlan causal_step(TokenRange run, TokenRange sampled);
 struct StepShape {
   int32_t rows = 1, most_rows = 1;  // tokens: a multiple that most steps have; the maximum
   int32_t most_samples = 1;
-  // Whether each token's K and V are stored.
+  // kAll: each token's K and V are stored.
   enum class Stores : uint8_t { kAll, kSome } stores = Stores::kAll;
   // kMixed: some steps use soft embeddings (StepPlan::soft), which graphs do not support.
   enum class Inputs : uint8_t { kTokens, kMixed } inputs = Inputs::kTokens;

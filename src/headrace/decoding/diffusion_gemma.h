@@ -20,7 +20,7 @@ class CanvasStrategy final : public DecodingStrategy {
   // A segment is a whole canvas.
   std::optional<SegmentShape> segment_shape() const override;
   // Runs uncached text causally, in chunks of any size, then the whole canvas with every row sampled. Rows beyond
-  // max_tokens run, too, because the model knows only whole canvases.
+  // max_tokens run, too, because the model supports only whole canvases.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the tokens whose entropies fit the bound and puts noise in all other positions; nothing is frozen. The
   // likeliest tokens of the last step become the text.

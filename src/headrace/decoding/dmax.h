@@ -1,4 +1,4 @@
-// DMax: every pass decides all tokens of a block that is not final anew. Their input in the next pass is a soft
+// DMax: every pass decides all tokens of a block again until the block is final. Their input in the next pass is a soft
 // embedding: the token and the mask by the token's probability, or the likeliest tokens and the mask, or the token plus
 // a share of the likeliest.
 // For LLaDA2 checkpoints trained for it. Source: DMax; Diffulex, strategy dmax with token merge dmax_topk or

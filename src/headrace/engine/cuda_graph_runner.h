@@ -25,7 +25,7 @@ struct RowGraphs {
   int32_t most_rows = 1;                   // tokens of one request
   int32_t most_logits = 1;                 // rows of logits of one step
   std::optional<int32_t> few_logits = {};  // logits rows of most steps, if fewer: each size is captured for these too
-  // What the graphs are captured for. kSomeNotStored graphs also run batches that store every new key, not vice versa.
+  // The kind of batches to capture. kSomeNotStored graphs also run batches that store every new key, not vice versa.
   DeviceMetadata::NewKeys new_keys = DeviceMetadata::NewKeys::kSomeNotStored;
   // kSome: the strategy also has steps with soft embeddings; those run without graphs.
   enum class Mixtures : uint8_t { kNone, kSome } mixtures = Mixtures::kNone;
@@ -128,7 +128,7 @@ class CudaGraphRunner {
       return found != brief.end() && found->second.graph ? found->second : any;
     }
   };
-  // By tokens, then by rows of logits.
+  // Indexed by tokens, then by rows of logits.
   using BySize = std::map<int32_t, std::map<int32_t, Graphs>>;
   struct Rows {
     const RowGraphs& config;

@@ -54,8 +54,7 @@ struct KeptRows {
   Tensor* to = nullptr;  // not owned
 };
 
-// How tokens are chosen from a batch's rows of logits. Rows are divided by `temperatures`, penalized, kept, then
-// sampled.
+// Options for sampling a batch's rows of logits. Rows are divided by `temperatures`, penalized, kept, then sampled.
 struct TokenChoice {
   int32_t vocab = 0;                         // ids below this may be chosen
   std::optional<int32_t> excluded_id;        // never chosen: the mask token

@@ -27,8 +27,8 @@ struct SchedulerConfig {
 // Reserves pages for a sequence's whole prompt and output at admission, so a running one never lacks memory. Sequences
 // that do not fit wait in order of arrival.
 // If a running sequence (the leader) has not yet computed a prefix that a later one (the follower) shares, the follower
-// waits and then shares its pages. A sequence only waits for earlier ones, so the first never waits; a leader that ends is not
-// waited for. Not thread-safe.
+// waits and then shares its pages. A sequence only waits for earlier ones, so the first never waits. A leader that ends
+// is not waited for. Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned

@@ -1,4 +1,5 @@
-// Assigns recurrent state slots to requests and snapshots of states to the prefix cache.
+// Assigns recurrent state slots to requests, and snapshots of their states to the state cache for requests with a
+// common prefix.
 #pragma once
 #include <optional>
 #include <span>

@@ -27,7 +27,7 @@ struct DiffusionGemmaConfig {
 
 // See causal_lm_info.
 ModelInfo diffusion_gemma_info(const ModelConfig& config, const DiffusionGemmaConfig& gemma, DType dtype);
-// The same from config.json, before weights are read.
+// As diffusion_gemma_info, from config.json before weights are read.
 ModelInfo stated_diffusion_gemma_info(const JsonValue& root, const ModelConfig& config, DType dtype);
 
 // Tokens of spans of kind kFull are canvas, all others text. Not thread-safe.

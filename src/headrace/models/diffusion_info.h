@@ -1,5 +1,5 @@
-// How a diffusion language model was trained to be decoded. Strategies and samplers take defaults from it, so none of
-// them depends on a family.
+// The decoding that a diffusion language model was trained for. Strategies and samplers take defaults from it, so none
+// of them depends on a family.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,7 @@ struct DiffusionInfo {
   };
   // Comparison of a probability with the threshold.
   enum class Acceptance : uint8_t { kAbove, kAtLeast };
-  // How many tokens a pass of the published loop keeps.
+  // The number of tokens that a pass of the published loop keeps.
   enum class Loop : uint8_t {
     kDynamic,    // all that pass the threshold, or the best of an even share of the block's masks if fewer pass
     kEven,       // the best of an even share; with a request threshold, all that pass, at least the best
@@ -43,7 +43,7 @@ struct DiffusionInfo {
     kAlways,
   };
 
-  // Whether the model was trained to predict better tokens at decided positions.
+  // kMaybe: the model may have been trained to predict better tokens at decided positions.
   enum class Edits : uint8_t {
     kNone,
     kMaybe,  // LLaDA2.1's, whose config.json equals LLaDA2.0's, or DMax's

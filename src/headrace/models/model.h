@@ -24,7 +24,7 @@ struct ModelInfo {
   int32_t num_gdn_layers = 0;
   GDNPoolConfig gdn;         // the engine sets num_slots
   int64_t weight_bytes = 0;  // as stored, or as generated
-  // Of these: an embedding that is not also the LM head. A token reads one row of it.
+  // The part of weight_bytes in an embedding that is not also the LM head. A token reads one row of it.
   int64_t gathered_bytes = 0;
   struct Experts {
     int64_t bytes = 0;                 // of weight_bytes, all layers

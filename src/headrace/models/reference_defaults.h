@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// Whether later passes over a sub-block read the other sub-blocks' K and V of an earlier pass, an approximation.
+// kYes: later passes over a sub-block read the other sub-blocks' K and V of an earlier pass, an approximation.
 enum class BlockCache : uint8_t { kYes, kNo };
 
 // The distribution of the scores by which a published loop ranks tokens and compares them with its threshold.

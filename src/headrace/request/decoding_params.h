@@ -16,7 +16,7 @@ struct DecodingParams {
     kLeftmost,      // none passes; the first ranks best
     kRandom,        // none passes; ranks at random
   };
-  // How many tokens a pass keeps, and how the text ends.
+  // The number of tokens that a pass keeps, and the end of the text.
   enum class Schedule : uint8_t {
     // keeps those that pass the rule, at least the minimum above; decides nothing after an end token or beyond
     // max_tokens

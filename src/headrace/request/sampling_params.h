@@ -18,7 +18,7 @@ struct SamplingParams {
   std::vector<std::string> stop;        // stop texts; not part of the output
   std::vector<int32_t> stop_token_ids;  // stop tokens besides the model's end tokens, in every mode of end_of_text
   DecodingParams decoding;              // for diffusion strategies
-  // How the model's end tokens are treated.
+  // Treatment of the model's end tokens.
   enum class EndOfText : uint8_t {
     kStops,    // the first one ends the request
     kIgnored,  // ordinary tokens
