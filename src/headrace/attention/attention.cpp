@@ -65,7 +65,7 @@ Attention::Attention(const AttentionConfig& config, const AttnMetadataSource& so
 
 const OpSet& ops_of(AttnImpl impl, const OpSet& ops) { return impl == AttnImpl::kReference ? reference::ops() : ops; }
 
-// Where the new keys are stored; null: they are not.
+// Returns the write slots of the new keys; null: they are not stored.
 TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const {
   if (!k || !kv_ || save == SaveKV::kNo) return {};
   const bool encoder = config_.keys == PagedAttentionArgs::Keys::kEncoder;
@@ -98,7 +98,7 @@ void Attention::forward(const TensorView& q, const TensorView& k, const TensorVi
   const TensorView new_k = k ? heads_of(k, config_.num_kv_heads) : k, new_v = v ? heads_of(v, config_.num_kv_heads) : v;
   const TensorView slots = slots_of(metadata, new_k, options.save_kv_cache);
   if (!q) return store({.k = new_k, .v = new_v, .slots = slots, .kv = kv_}, options.norm_rotary);
-  // A device's kernels are fastest when all keys come from one place; an encoder's are always the pool's.
+  // Device kernels are fastest if all keys come from one place; encoder keys are always the pool's.
   const bool all_stored =
       metadata.on_device != nullptr && metadata.on_device->new_keys == DeviceMetadata::NewKeys::kAllStored;
   const bool from_pool = config_.keys == PagedAttentionArgs::Keys::kEncoder || (slots && all_stored);

@@ -44,7 +44,7 @@ void AttentionBackend::init_forward_metadata(const ForwardBatch& batch) {
   plan(batch);
   planned_ = &batch;
   metadata_source().set_fetch_fn_for_attn_metadata([&batch]() -> const AttnMetadata& { return batch.attn; });
-  static_cast<void>(metadata_source().fetch_attn_metadata());  // refuses what no warm-up may keep
+  static_cast<void>(metadata_source().fetch_attn_metadata());  // refuses batches that store something during a warm-up
 }
 
 void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
@@ -79,7 +79,7 @@ void AttentionBackend::forward_gdn(const RadixLinearAttention& layer, const GDNI
   }
   HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "gdn layer ", layer.config().layer_id, ": backend '",
              name(), "' has no plan for this batch; call init_forward_metadata first");
-  static_cast<void>(metadata_source().fetch_attn_metadata());  // as attention does: a warm-up keeps no states
+  static_cast<void>(metadata_source().fetch_attn_metadata());  // the same check: a warm-up stores no states
   run_gdn(layer, in, batch, out);
 }
 

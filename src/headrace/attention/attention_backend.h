@@ -1,5 +1,5 @@
-// Attention over one ragged batch. The engine picks a backend once; layers reach it through the batch and never
-// name one.
+// Interface of attention over a ragged batch. The engine chooses a backend once; layers reach it through the batch and
+// never name one.
 #pragma once
 #include <string>
 #include <string_view>
@@ -13,7 +13,7 @@ namespace headrace {
 class CudaGraphSupport;
 
 struct AttnInputs {
-  TensorView q = {};          // [num_tokens, num_heads, head_dim]; null: k and v are stored, and nobody attends
+  TensorView q = {};          // [num_tokens, num_heads, head_dim]; null: k and v are only stored
   TensorView k = {}, v = {};  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
   RadixAttentionOptions options = {};
 };
@@ -26,38 +26,39 @@ class AttentionBackend {
   AttentionBackend& operator=(const AttentionBackend&) = delete;
   virtual ~AttentionBackend() = default;
 
-  virtual std::string_view name() const = 0;                          // of the registry, or "hybrid"
-  virtual std::string describe() const = 0;                           // one line for run reports: which kernels run
-  virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null where graphs mean nothing
+  virtual std::string_view name() const = 0;                          // name in the registry, or "hybrid"
+  virtual std::string describe() const = 0;                           // one line for run reports: the kernels
+  virtual CudaGraphSupport* cuda_graph_support() { return nullptr; }  // null if it supports no graphs
 
-  // Error kUnsupported for a layer that no batch of this backend can run, naming what is built. Layers that are made
-  // for the backend ask for it.
+  // Error kUnsupported for a layer that this backend cannot run; the text names what is built. Layers made for a
+  // backend call it.
   virtual void require(const RadixAttentionConfig&) const {}
   virtual void require(const RadixLinearAttentionConfig&) const {}
 
-  // Plans `batch` and installs its metadata in the source; once per batch, before its first forward(). The batch must
-  // stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate, and as
-  // AttnMetadataSource::fetch_attn_metadata for a batch that keeps something while the source is warming up.
+  // Plans `batch` and installs its metadata in the source. Call once per batch, before its first forward(); the batch
+  // must stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate, and as
+  // AttnMetadataSource::fetch_attn_metadata during a warm-up.
   void init_forward_metadata(const ForwardBatch& batch);
-  // Where attention reads the metadata of the planned batch.
+  // The source of the planned batch's metadata.
   virtual AttnMetadataSource& metadata_source() { return source_; }
 
-  // out[t] = softmax(scaling * q[t] K^T) V over the keys that the batch's spans and the layer's window show to
-  // token t. K and V of stored rows are written to the pool first. out: [num_tokens, num_heads, v_head_dim], dtype
-  // of q; zeros when the batch is idle, and then nothing is stored. Null exactly when in.q is.
-  // Error kInvalidArgument (shape, dtype, a batch that was not planned, a layer without a cache), kUnsupported
-  // (this backend cannot run the layer).
+  // Stores K and V of tokens with a write slot, then computes out[t] = softmax(scaling * q[t] K^T) V over the keys that
+  // the batch's spans and the layer's window show to token t.
+  // out: [num_tokens, num_heads, v_head_dim], dtype of q; zeros if the batch is idle, and then nothing is stored. Null
+  // exactly if in.q is.
+  // Error kInvalidArgument (shape, dtype, a batch that was not planned, a layer without a cache), kUnsupported (this
+  // backend cannot run the layer).
   void forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch, const TensorView& out);
 
-  // The gated delta rule of one layer, then in.norm; states are updated in place. out: [num_tokens, num_v_heads,
-  // head_v_dim]; zeros when the batch is idle. Error kUnsupported on every backend but HybridAttnBackend.
+  // Runs the gated delta rule of one layer, then in.norm, and updates the states in place. out: [num_tokens,
+  // num_v_heads, head_v_dim]; zeros if the batch is idle. Error kUnsupported on every backend but HybridAttnBackend.
   void forward_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                    const TensorView& out);
 
  private:
   virtual void plan(const ForwardBatch& batch) = 0;
-  virtual DeviceRuntime& runtime() { return cpu_runtime(); }  // where inputs and outputs lie
-  // forward() has checked the plan, the shapes and the mode before these run.
+  virtual DeviceRuntime& runtime() { return cpu_runtime(); }  // device of inputs and outputs
+  // Called by forward() after it has checked the plan, the shapes and the mode.
   virtual void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
                               const TensorView& out) = 0;
   virtual void forward_decode(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
@@ -65,7 +66,7 @@ class AttentionBackend {
   virtual void run_gdn(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                        const TensorView& out);
 
-  friend class HybridAttnBackend;          // delegates to the private half of the backends that it owns
+  friend class HybridAttnBackend;          // calls private functions of the backends that it owns
   const ForwardBatch* planned_ = nullptr;  // not owned
   AttnMetadataSource source_;
 };

@@ -1,4 +1,4 @@
-// Where a strategies' layer finds the metadata of the current step.
+// Source of the current step's metadata for Attention layers.
 #pragma once
 #include <functional>
 #include <utility>
@@ -8,16 +8,15 @@
 
 namespace headrace {
 
-// One per attention backend, and so one per engine (Diffulex's was a process-wide global): the runner installs the
-// fetch function with each batch that it plans, and Attention reads through it. Not thread-safe: it belongs to the
-// engine's thread.
+// One per attention backend, and so per engine (in Diffulex a process-wide global). The runner installs the fetch
+// function with each batch that it plans; Attention reads through it. Not thread-safe: used by the engine's thread.
 class AttnMetadataSource {
  public:
   using FetchFn = std::function<const AttnMetadata&()>;
 
   void set_fetch_fn_for_attn_metadata(FetchFn fetch) { fetch_ = std::move(fetch); }
-  // Error kInvalidArgument when no fetch function is installed, or when the step would keep something while the source
-  // is warming up. The value lives until the step is over.
+  // Returns the metadata, valid until the step is over. Error kInvalidArgument if no fetch function is installed, or if
+  // the step would store K, V or states during a warm-up.
   const AttnMetadata& fetch_attn_metadata() const {
     HR_REQUIRE(fetch_ != nullptr, ErrorCode::kInvalidArgument, "attention metadata: no fetch function is installed");
     const AttnMetadata& metadata = fetch_();
@@ -28,8 +27,9 @@ class AttnMetadataSource {
     return metadata;
   }
 
-  // While warming up, nothing is stored, published or counted, and over-long lengths are accepted. Batches bring slots
-  // in which nothing is stored, so that the very kernels run that run later; others are refused.
+  // During a warm-up nothing is stored, published or counted, and prompts longer than the context are accepted. Batches
+  // carry write slots that store nothing, so that warm-up launches exactly the kernels of later steps. A batch that
+  // would store something is refused.
   void set_warming_up() { warming_up_ = true; }
   bool is_warming_up() const { return warming_up_; }
   void reset_warming_up() { warming_up_ = false; }
@@ -39,7 +39,7 @@ class AttnMetadataSource {
   bool warming_up_ = false;
 };
 
-// Warm-up for as long as this lives.
+// Enables warm-up mode during its lifetime.
 class WarmupScope {
  public:
   explicit WarmupScope(AttnMetadataSource& source) : source_(source) { source_.set_warming_up(); }

@@ -37,7 +37,7 @@ const Row& find(std::string_view name, Device device) {
                                            "; built are: ", built));
 }
 
-// Of Gated DeltaNet alone, which no layer has a cache beside.
+// Stand-in for the KV pool of a model with Gated DeltaNet layers only.
 const KVPool& pool_without_layers() {
   static const KVPool pool({.num_pages = 1});
   return pool;

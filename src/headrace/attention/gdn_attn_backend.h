@@ -1,4 +1,5 @@
-// Gated DeltaNet over pooled states. Never used alone: HybridAttnBackend owns one beside a full-attention backend.
+// Gated DeltaNet over pooled states. Used only through HybridAttnBackend, which owns one beside a full-attention
+// backend.
 #pragma once
 #include <vector>
 
@@ -21,12 +22,12 @@ class GDNAttnBackend {
   GDNAttnBackend(const GDNPool& pool, const OpSet& ops, const OpContext& context, int64_t max_tokens,
                  DeviceRuntime& runtime = cpu_runtime());
 
-  // Of memory for steps of so many tokens.
+  // Returns the bytes of the workspace for steps of max_tokens tokens.
   static int64_t bytes_for(const GDNPoolConfig& pool, int64_t max_tokens);
 
   std::string describe() const;
   void require(const RadixLinearAttentionConfig& layer) const;  // as AttentionBackend
-  // Error kInvalidArgument when the batch has more than max_tokens, or no state slots.
+  // Plans the batch. Error kInvalidArgument if it has more than max_tokens tokens, or no state slots.
   void init_forward_metadata(const ForwardBatch& batch);
   const GDNForwardMetadata& forward_metadata() const { return metadata_; }
 
@@ -35,7 +36,7 @@ class GDNAttnBackend {
                const TensorView& out);
 
  private:
-  // false: nothing was done.
+  // Returns false, without effect, if there is no fused kernel for the call.
   bool forward_fused(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                      const TensorView& out) const;
 
@@ -43,8 +44,8 @@ class GDNAttnBackend {
   const OpSet& ops_;
   OpContext context_;
   int64_t max_tokens_;
-  bool one_token_each_ = false;  // the planned batch decodes
-  Workspace workspace_;          // the convolution's output
+  bool one_token_each_ = false;  // the planned batch has one token per request
+  Workspace workspace_;          // holds the convolution's output
   GDNForwardMetadata metadata_;
 };
 

@@ -8,10 +8,10 @@
 
 namespace headrace {
 
-// Owns both backends. A layer id that belongs to the other kind is refused. Threads as AttentionBackend.
+// Owns both backends. Error kInvalidArgument for a layer id of the other kind. Threads as AttentionBackend.
 class HybridAttnBackend final : public AttentionBackend {
  public:
-  // `full_attn_layer_ids`: global ids of the layers that attend in full.
+  // `full_attn_layer_ids`: global ids of the full-attention layers.
   HybridAttnBackend(std::unique_ptr<AttentionBackend> full_attn_backend, std::unique_ptr<GDNAttnBackend> gdn_backend,
                     std::vector<int32_t> full_attn_layer_ids);
 

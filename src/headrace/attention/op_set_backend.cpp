@@ -37,12 +37,12 @@ void OpSetBackend::require(const RadixAttentionConfig& layer) const {
 
 void OpSetBackend::plan(const ForwardBatch& batch) {
   batch.attn.validate(pool_.empty() ? 0 : pool_.page_size(), int64_t{pool_.num_pages()} + 1);
-  if (batch.mode == ForwardMode::kIdle) return;  // nothing of it is read
+  if (batch.mode == ForwardMode::kIdle) return;  // forward() reads none of it
   HR_REQUIRE(runtime_.device().type == DeviceType::kCPU || batch.attn.on_device != nullptr, ErrorCode::kInvalidArgument,
              "attention backend '", name_, "': the batch lies on the host; give it through a DeviceBatch");
 }
 
-// Rows are copied by multiplying with one: in one call where the heads of all tokens are equally far apart.
+// Copies heads by multiplying with one: a single call if the heads of all tokens are equally strided.
 void OpSetBackend::copy_heads(const TensorView& from, const TensorView& to) const {
   const int64_t tokens = from.dim(0), heads = from.dim(1), dim = from.dim(2);
   const bool even = from.stride(0) == heads * from.stride(1) && to.stride(0) == heads * to.stride(1);
@@ -57,7 +57,7 @@ void OpSetBackend::copy_heads(const TensorView& from, const TensorView& to) cons
   }
 }
 
-// x | rope along the last dimension: an added score term is a longer dot product.
+// Concatenates x | rope along the last dimension: an added score term is a longer dot product.
 Tensor OpSetBackend::with_rope(const TensorView& x, const TensorView& rope) const {
   HR_REQUIRE(rope.dtype() == x.dtype() && rope.dim(0) == x.dim(0), ErrorCode::kInvalidArgument,
              "attention: rope part is ", name_of(rope.dtype()), rope.shape(), ", expected rows and dtype of ",

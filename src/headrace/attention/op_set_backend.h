@@ -1,4 +1,4 @@
-// An attention backend made of one OpSet: what the reference and the cpu backend have in common.
+// Attention backend over one ops table: the common part of the reference, CPU and CUDA backends.
 #pragma once
 #include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
@@ -6,10 +6,10 @@
 
 namespace headrace {
 
-// Runs each layer's Attention over one KVPool. Threads as AttentionBackend.
+// Runs the Attention of each layer over one KVPool. Threads as AttentionBackend.
 class OpSetBackend : public AttentionBackend {
  public:
-  // `ops`, those of the implementation, `pool` and `runtime` are not owned and outlive the backend.
+  // `ops` (those of attn_impl), `pool` and `runtime` are not owned and outlive the backend.
   OpSetBackend(std::string_view name, const OpSet& ops, const KVPool& pool, const OpContext& context,
                AttnImpl attn_impl = AttnImpl::kGrouped, DeviceRuntime& runtime = cpu_runtime());
 

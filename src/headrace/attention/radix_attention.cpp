@@ -23,7 +23,7 @@ void check(const RadixAttentionConfig& c) {
   }
 }
 
-// [rows, heads * dim] as [rows, heads, dim]; 3-D stays. The backend checks the sizes.
+// Views [rows, heads * dim] as [rows, heads, dim]; leaves 3-D views unchanged. The backend checks the sizes.
 TensorView with_heads(const TensorView& x, int64_t heads) {
   if (!x || x.rank() != 2 || heads == 0 || x.dim(1) % heads != 0) return x;
   return x.reshape({x.dim(0), heads, x.dim(1) / heads});

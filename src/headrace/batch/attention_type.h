@@ -1,11 +1,11 @@
-// Which tokens a layer lets see each other, folded into a request's KeySpan before a kernel reads it.
+// Attention types of layers. A type is folded into a request's KeySpan before a kernel reads it.
 #pragma once
 #include "headrace/batch/key_span.h"
 
 namespace headrace {
 
 enum class AttentionType : int32_t {
-  kDecoder,               // "decoder": the span as it is
+  kDecoder,               // "decoder": leaves the span unchanged
   kDecoderBidirectional,  // "decoder_bidirectional": a causal span becomes full
   kEncoderOnly,           // "encoder_only": full, no context, nothing is stored
 };

@@ -14,7 +14,8 @@ int64_t bytes_of(int64_t count) {
   return count * static_cast<int64_t>(sizeof(T));
 }
 
-// Of spans, state slots, ids, positions, rows of logits, their number, write slots, snapshots and encoder slots.
+// Sections of the staging memory: spans, state slots, ids, positions, rows of logits, their number, write slots,
+// snapshots and encoder slots.
 std::array<int64_t, 9> section_bytes(const DeviceBatchConfig& c) {
   return {bytes_of<KeySpan>(c.max_requests),      bytes_of<StateSlots>(c.max_requests),
           bytes_of<int32_t>(c.max_tokens),        bytes_of<int32_t>(c.max_tokens),
@@ -63,7 +64,7 @@ DeviceBatch::Section DeviceBatch::reserve(int64_t bytes) {
   return section;
 }
 
-// Stages `count` elements and returns their place on the device, or null for none.
+// Stages `count` elements and returns their device view, or null for none.
 TensorView DeviceBatch::place(const Section& section, DType dtype, const void* from, int64_t count) {
   const int64_t bytes = count * size_of(dtype);
   HR_REQUIRE(bytes <= section.bytes, ErrorCode::kInvalidArgument, "device batch: ", bytes, " bytes of ", name_of(dtype),
@@ -83,14 +84,14 @@ void DeviceBatch::note_pages(const TensorView& table, int32_t row, int64_t pages
              " rows and ", config_.table_pages, " pages");
   const auto* from = static_cast<const int32_t*>(table.select(row).data());
   int32_t* known = host_table_.data() + row * config_.table_pages;
-  // Nearly always nothing is new, which memcmp finds several times as fast as a loop that has to say where.
+  // Usually nothing has changed. memcmp finds that several times as fast as a loop that locates changes.
   if (std::memcmp(from, known, static_cast<size_t>(bytes_of<int32_t>(pages))) == 0) return;
   const int64_t first = std::mismatch(from, from + pages, known).first - from;
   std::copy(from + first, from + pages, known + first);
   changed_.push_back({row * config_.table_pages + first, row * config_.table_pages + pages});
 }
 
-// A copy costs as much as a gap of this many elements.
+// A separate copy costs as much as copying a gap of this many elements.
 void DeviceBatch::copy_noted_pages() {
   constexpr int64_t kGap = 4096;
   std::sort(changed_.begin(), changed_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
@@ -104,7 +105,7 @@ void DeviceBatch::copy_noted_pages() {
   changed_.clear();
 }
 
-// Arrays behind each other, those of the largest elements first, which aligns all of them.
+// Packs the arrays contiguously, largest elements first, which keeps all aligned.
 std::vector<TensorView> DeviceBatch::place_extra(Tensor& memory, const std::vector<TensorView>& from) {
   int64_t bytes = 0;
   for (const TensorView& x : from) bytes += x.bytes();
@@ -140,7 +141,7 @@ void DeviceBatch::place_conditioning(const ForwardBatch& host) {
   for (const TensorView& part : parts) {
     const auto bytes = static_cast<size_t>(part.bytes());
     const bool is_there = part.device() == runtime_.device();
-    if (part.data() != to) {  // as in a recording
+    if (part.data() != to) {  // a capture passes this memory itself
       is_there ? runtime_.copy_on_device(to, part.data(), bytes) : runtime_.copy_to_device(to, part.data(), bytes);
     }
     to += bytes;
@@ -172,7 +173,7 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   const auto flat = [this](const Section& section, const TensorView& x) {
     return x ? place(section, x.dtype(), x.data(), x.numel()) : TensorView();
   };
-  // Structures of int32 are placed as bytes.
+  // Structures of int32 are copied as bytes.
   const auto bytes = [this](const Section& section, const void* data, int64_t size) {
     return place(section, DType::kU8, data, size).data();
   };

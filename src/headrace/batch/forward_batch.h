@@ -1,8 +1,7 @@
 // One step's work for a model.
 //
 //   Scheduler -> BatchBuilder -> ForwardBatch -> AttentionBackend::init_forward_metadata -> Model::forward
-//
-// A plain value: whoever builds it keeps the memory behind its views alive until the pass is over.
+// A plain value: its builder keeps the memory behind the views alive until the forward pass is over.
 #pragma once
 #include <vector>
 
@@ -11,24 +10,24 @@
 
 namespace headrace {
 
-class AttentionBackend;  // attention/ stands after batch/ in the layers: only a pointer is held here
+class AttentionBackend;  // attention/ is a layer above batch/: only a pointer is held here
 
 struct ForwardBatch {
-  ForwardMode mode = ForwardMode::kExtend;  // right for decode rows too, which kDecode may run by shorter ways
+  ForwardMode mode = ForwardMode::kExtend;  // valid for decode tokens, too; kDecode allows faster paths
   AttnMetadata attn = {};
   TensorView input_ids = {};              // int32 [num_tokens]
   TensorView positions = {};              // int32 [num_tokens]: logical positions, as RoPE counts them
-  std::vector<int32_t> logits_rows = {};  // tokens whose logits are wanted, ascending
-  TensorView device_logits_rows = {};     // int32 [logits rows]: the same on the device; null on a CPU
+  std::vector<int32_t> logits_rows = {};  // tokens with logits, ascending
+  TensorView device_logits_rows = {};     // int32 [logits_rows]: copy of logits_rows on the device; null on a CPU
   TensorView device_num_rows = {};        // int32 [1]: tokens before the padding, on the device; null on a CPU
-  // In place of attn.self_conditioning's logits, in a batch for a device: those of one request after the other, each on
-  // the host or there already.
+  // Replaces attn.self_conditioning's logits in a batch for a device: one tensor per request, concatenated, each on the
+  // host or on the device.
   std::vector<TensorView> conditioning = {};
   AttentionBackend* attn_backend = nullptr;  // not owned
 
   int64_t batch_size() const { return attn.num_requests(); }
   int64_t num_tokens() const { return attn.num_tokens(); }
-  // Rows of tokens that are conditioned on the step before.
+  // Returns the number of tokens with self-conditioning.
   int64_t num_conditioned() const {
     if (!attn.self_conditioning) return 0;
     int64_t rows = conditioning.empty() ? attn.self_conditioning->logits.dim(0) : 0;

@@ -1,4 +1,4 @@
-// What a batch holds. The values are pymllm's.
+// The kind of a batch. The values are pymllm's.
 #pragma once
 #include <cstdint>
 #include <string_view>

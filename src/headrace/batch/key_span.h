@@ -1,7 +1,8 @@
-// Who sees what. The one definition of visibility: every kernel calls it or is tested against a kernel that does.
+// Attention masks. KeySpan is the one definition of visibility: every kernel calls it or is tested against a kernel
+// that does.
 //
-// A request's keys are the readable cache [0, ctx_len) followed by the new rows of this step [0, q_len). Each row
-// sees one interval of the new rows, the cache minus at most one hole, both cut by the layer's window.
+// A request's keys are the readable cache [0, ctx_len) followed by the new tokens of this step [0, q_len). Each token
+// sees one interval of the new tokens and the cache minus at most one hole, both cut by the layer's window.
 #pragma once
 #include <cstdint>
 

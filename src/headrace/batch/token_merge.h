@@ -1,4 +1,4 @@
-// Soft tokens: rows whose input embedding is a blend of candidates and the mask embedding.
+// Soft embeddings: inputs that blend candidate tokens and the mask token.
 #pragma once
 #include <cstdint>
 
@@ -6,8 +6,8 @@
 
 namespace headrace {
 
-// embedding[t] = sum_j probs[t, j] * E[ids[t, j]] + residual[t] * E[mask_token_id] for rows with mask[t] != 0, and
-// then, with kOfParts, as long as its summands would be if they pointed the same way.
+// For tokens with mask[t] != 0: embedding[t] = sum_j probs[t, j] * E[ids[t, j]] + residual[t] * E[mask_token_id].
+// kOfParts then rescales it to the sum of its terms' norms.
 // Source: Diffulex, token merge of the DMax strategy.
 struct TokenMerge {
   TensorView mask = {};      // uint8 [num_tokens]

@@ -1,4 +1,4 @@
-// The recurrent states of Gated DeltaNet layers.
+// Pool of the recurrent states of Gated DeltaNet layers.
 #pragma once
 #include <span>
 
@@ -6,7 +6,7 @@
 
 namespace headrace {
 
-// One GDN layer's states. Refers to a pool's memory.
+// View of one GDN layer's states in a pool's memory.
 struct GDNLayerView {
   TensorView recurrent = {};  // float32 [slots, num_v_heads, head_v_dim, head_k_dim], k contiguous
   TensorView conv = {};       // [slots, conv_dim, kernel - 1]: raw inputs of the convolution, newest last
@@ -19,12 +19,12 @@ struct GDNPoolConfig {
   int32_t conv_kernel_size = 4;
   DType conv_dtype = DType::kBF16;  // float32, bfloat16 or float16
 
-  // q, k and v side by side: the channels of the convolution.
+  // Channels of the convolution: q, k and v concatenated.
   int32_t conv_dim() const { return 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim; }
 };
 
-// Owns both states of every GDN layer, zeroed. Slots 1..num_slots are usable; slot 0 stays reserved as a net.
-// Layers are indexed 0-based among the GDN layers. Not thread-safe.
+// Owns the recurrent and the convolution state of every GDN layer, zeroed. Slots 1..num_slots are usable; slot 0 is
+// reserved for padding. Layers are indexed 0-based among the GDN layers. Not thread-safe.
 class GDNPool {
  public:
   static constexpr int32_t kPaddingSlot = 0;
@@ -34,7 +34,7 @@ class GDNPool {
 
   const GDNPoolConfig& config() const { return config_; }
   int64_t mem_bytes() const { return recurrent_.bytes() + conv_.bytes(); }
-  // What mem_bytes() of such a pool is. Error as the constructor.
+  // Returns mem_bytes() of a pool with this configuration. Errors as the constructor.
   static int64_t bytes_for(const GDNPoolConfig& config);
   int64_t slot_bytes() const { return mem_bytes() / (int64_t{config_.num_slots} + 1); }
 

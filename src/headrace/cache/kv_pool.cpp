@@ -32,7 +32,7 @@ Shape stored_shape(KVLayout layout, int64_t pages, int64_t heads, int64_t slots,
   return layout == KVLayout::kHeadMajor ? Shape{pages, heads, slots, dim} : Shape{pages, slots, heads, dim};
 }
 
-// [page, kv head, slot, dim] of memory in either order.
+// View [page, kv head, slot, dim] of memory in either order.
 TensorView head_major(KVLayout layout, const TensorView& stored) {
   if (layout == KVLayout::kHeadMajor) return stored;
   return TensorView(stored.data(), stored.dtype(), {stored.dim(0), stored.dim(2), stored.dim(1), stored.dim(3)},
@@ -87,7 +87,7 @@ void KVPool::check_page_size(int32_t page_size) {
 }
 
 int64_t KVPool::bytes_for(const KVPoolConfig& config) {
-  int64_t elements = 0;  // of one token
+  int64_t elements = 0;  // elements per token
   for (const KVLayerGroup& group : config.groups) {
     const KVLayerShape& s = group.shape;
     elements += static_cast<int64_t>(group.layer_ids.size()) * s.num_kv_heads * (int64_t{s.head_dim} + s.v_head_dim);

@@ -1,4 +1,4 @@
-// The paged cache of keys and values.
+// The paged KV cache.
 #pragma once
 #include <optional>
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace headrace {
 
-// One layer's K and V. Refers to a pool's memory, or to another engine's: strides say the order, so token-major
-// pools fit too. The last dimension is contiguous.
+// View of one layer's K and V, in a pool's memory or another engine's. Strides give the order, so token-major pools
+// fit, too. The last dimension is contiguous.
 struct KVLayerView {
   TensorView k = {};  // [pages, num_kv_heads, page_size, head_dim]
   TensorView v = {};  // [pages, num_kv_heads, page_size, v_head_dim]
-  // What a stored number is multiplied by when it is read, and new ones are divided by before they are rounded:
-  // positive, and 1 unless the dtype is float8_e4m3fn.
+  // Dequantisation factors: value = stored * scale. New values are divided by it before rounding. Positive; 1 unless
+  // the dtype is float8_e4m3fn.
   float k_scale = 1, v_scale = 1;
 
   explicit operator bool() const { return static_cast<bool>(k); }
@@ -30,17 +30,17 @@ struct KVLayerShape {
   bool operator==(const KVLayerShape&) const = default;
 };
 
-// Layers that share a shape, by their global layer ids. Layers without attention have no entry, so a hybrid
-// model pays for its full-attention layers only.
+// Layers of one shape, by global layer ids. Layers without attention have no entry, so a hybrid model pays for its
+// full-attention layers only.
 struct KVLayerGroup {
   KVLayerShape shape;
   std::vector<int32_t> layer_ids = {};
 };
 
-// The order of a pool's memory; the views that it hands out have the same shape either way.
+// Memory order of a pool. Its views have the same shape either way.
 enum class KVLayout : uint8_t {
-  kHeadMajor,   // [page, kv head, slot, dim]: a head's tokens lie together
-  kTokenMajor,  // [page, slot, kv head, dim]: as other engines keep them
+  kHeadMajor,   // [page, kv head, slot, dim]: a head's tokens are contiguous
+  kTokenMajor,  // [page, slot, kv head, dim]: the order of other engines
 };
 
 // The scales of one layer of an 8-bit pool; see KVLayerView.
@@ -59,11 +59,11 @@ struct KVPoolConfig {
     int32_t layer_id = 0, source_layer_id = 0;
   };
   std::vector<SharedLayer> shared_layers = {};  // layers that read another layer's K and V
-  std::vector<KVLayerScales> scales = {};       // read with an 8-bit dtype alone; 1 for layers that are not listed
+  std::vector<KVLayerScales> scales = {};       // used only with an 8-bit dtype; 1 for unlisted layers
 };
 
-// Owns K and V of every attention layer, zeroed. Pages 1..num_pages are usable; page 0 stays reserved as a net
-// for padding and is never handed out. A token's slot is page * page_size + offset. Not thread-safe.
+// Owns K and V of every attention layer, zeroed. Pages 1..num_pages are usable; page 0 is reserved for padding and
+// never allocated. A token's slot is page * page_size + offset. Not thread-safe.
 class KVPool {
  public:
   static constexpr int64_t kPaddingSlot = 0;
@@ -75,22 +75,22 @@ class KVPool {
   int32_t num_pages() const { return num_pages_; }
   DType dtype() const { return dtype_; }
   int64_t mem_bytes() const;
-  // Error kInvalidArgument for another size than a pool's pages may have.
+  // Error kInvalidArgument for a page size that KVPoolConfig does not allow.
   static void check_page_size(int32_t page_size);
-  // What mem_bytes() of such a pool is.
+  // Returns mem_bytes() of a pool with this configuration.
   static int64_t bytes_for(const KVPoolConfig& config);
 
   bool empty() const { return layers_.empty(); }  // no layer has a cache
   bool has_layer(int32_t layer_id) const { return find(layer_id) != nullptr; }
-  // The K and V of a global layer id (of its source, when it shares). Error kInvalidArgument when the layer has
-  // no cache (a GDN layer, or none of this model).
+  // Returns the K and V of a global layer id (of its source, if shared). Error kInvalidArgument if the layer has no
+  // cache (a GDN layer, or none of this model).
   KVLayerView layer(int32_t layer_id) const;
 
  private:
   struct Layer {
     int32_t layer_id = 0;
     const Layer* source = nullptr;  // not owned: another element of layers_, which does not grow after construction
-    Tensor k, v;                    // dense, in the order of layout_
+    Tensor k, v;                    // dense, in layout_ order
     float k_scale = 1, v_scale = 1;
   };
   const Layer* find(int32_t layer_id) const;

@@ -1,4 +1,4 @@
-// Pages that several may use at the same time: running requests, which read and write them, and kept texts.
+// Reference-counted page allocator: a page is used by running requests and by cached texts.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,17 +9,16 @@
 
 namespace headrace {
 
-// A page is free when nobody uses it, and idle when kept texts alone do: then it may be had at the price of a text.
-// Not thread-safe.
+// A page is free without users, and idle if only cached texts use it; evicting them frees it. Not thread-safe.
 class PageAllocator {
  public:
   explicit PageAllocator(int32_t num_pages);
 
   int32_t num_free() const { return pages_.available_size(); }
   int32_t num_idle() const { return num_idle_; }
-  int32_t num_idle(std::span<const int32_t> pages) const;  // among these
+  int32_t num_idle(std::span<const int32_t> pages) const;  // idle ones among `pages`
 
-  // `count` free pages with one request each, or nothing (and no change) when fewer are free.
+  // Allocates `count` free pages with one request as user. Returns nothing, without effect, if fewer are free.
   std::optional<std::vector<int32_t>> alloc(int32_t count);
   void add_request(std::span<const int32_t> pages);
   void remove_request(std::span<const int32_t> pages);

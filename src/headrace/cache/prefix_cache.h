@@ -1,4 +1,4 @@
-// Texts of requests that are over, and the pages that hold their K and V: a later request may begin with one.
+// Prefix cache: texts of finished requests and the pages of their K and V, for later requests with a common prefix.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -7,20 +7,20 @@
 
 namespace headrace {
 
-// Knows which pages hold what; who else uses them is PageAllocator' to count. No text is the beginning of another one,
-// so that each has a page whose tokens are its own. Not thread-safe.
+// Maps texts to pages; PageAllocator counts the pages' users. No text is a prefix of another, so each has a page whose
+// tokens are its own. Lookups are linear in the number of texts. Not thread-safe.
 class PrefixCache {
  public:
   explicit PrefixCache(int32_t page_size) : page_size_(page_size) {}
 
-  // Keeps `pages`, which hold K and V of the first pages.size() * page_size of `tokens`. Returns pages that no longer
-  // stand for a text: those of beginnings of it, or all of `pages` where another text begins with it, which is the
-  // newest then.
+  // Adds `pages`, which hold K and V of the first pages.size() * page_size of `tokens`. Returns the pages that the
+  // cache does not keep: those of shorter prefixes of the text, or all of `pages` if a cached text already begins with
+  // it, which becomes the most recently used.
   std::vector<int32_t> keep(std::span<const int32_t> tokens, std::vector<int32_t> pages);
-  // The first pages of the text that has the longest beginning in common with `tokens`, in whole pages and at most
-  // `most_pages` of them. That text is the newest from now on.
+  // Returns the leading pages of the text with the longest common prefix with `tokens`, in whole pages, at most
+  // `most_pages`. Marks that text most recently used.
   std::vector<int32_t> find(std::span<const int32_t> tokens, int32_t most_pages);
-  // Forgets the oldest text and returns its pages; nothing when there is none.
+  // Evicts the least recently used text and returns its pages; empty if there is none.
   std::vector<int32_t> drop_oldest();
 
   int32_t num_texts() const { return static_cast<int32_t>(texts_.size()); }
@@ -31,10 +31,10 @@ class PrefixCache {
   };
 
   int32_t page_size_;
-  std::deque<Text> texts_;  // the oldest first
+  std::deque<Text> texts_;  // least recently used first
 };
 
-// Whole pages of tokens that both begin with.
+// Returns the number of leading whole pages of tokens common to both.
 int32_t common_pages(std::span<const int32_t> a, std::span<const int32_t> b, int32_t page_size);
 
 }  // namespace headrace

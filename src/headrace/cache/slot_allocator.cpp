@@ -42,7 +42,7 @@ void SlotAllocator::free(std::span<const int32_t> slots) {
       free_[static_cast<size_t>(slot)] = true;
       continue;
     }
-    for (size_t j = 0; j < i; ++j) free_[static_cast<size_t>(slots[j])] = false;  // all or nothing
+    for (size_t j = 0; j < i; ++j) free_[static_cast<size_t>(slots[j])] = false;  // undo: all or nothing
     throw Error(ErrorCode::kInvalidArgument,
                 str(name_, " allocator: slot ", slot, in_range ? " is already free" : " is outside 1..",
                     in_range ? std::string() : std::to_string(size_)));

@@ -1,5 +1,5 @@
-// Recurrent states behind beginnings of texts, whose requests are over or have passed there: a later request that
-// begins with one may go on from a copy.
+// State cache: recurrent states at the ends of prefixes of running or finished requests. A later request with such a
+// prefix starts from a copy.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -9,21 +9,21 @@
 
 namespace headrace {
 
-// Knows which slot holds what; keys and values of the same tokens are PrefixCache' to know. Each beginning stands here
-// once. Not thread-safe.
+// Maps prefixes to state slots, each prefix once; PrefixCache maps the K and V of the same tokens. Does not own the
+// slots. Lookups are linear in the number of states. Not thread-safe.
 class StateCache {
  public:
   struct State {
     int32_t num_tokens = 0, slot = 0;
   };
 
-  // Keeps `slot`, which holds the state behind all of `tokens`. Error kInternal where it is known.
+  // Adds `slot`, which holds the state after all of `tokens`. Error kInternal if the prefix is present.
   void keep(std::span<const int32_t> tokens, int32_t slot);
-  // The state behind the longest beginning of `tokens`, the newest from now on.
+  // Returns the state of the longest cached prefix of `tokens` and marks it most recently used.
   std::optional<State> find(std::span<const int32_t> tokens);
-  // Whether the state behind all of `tokens` is here; then it is the newest from now on.
+  // Returns true if the state after all of `tokens` is cached, and marks it most recently used.
   bool knows(std::span<const int32_t> tokens);
-  // Forgets the oldest one and returns its slot; nothing when there is none.
+  // Evicts the least recently used state and returns its slot; nothing if empty.
   std::optional<int32_t> drop_oldest();
 
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }
@@ -34,7 +34,7 @@ class StateCache {
     int32_t slot = 0;
   };
 
-  std::deque<Text> texts_;  // the oldest first
+  std::deque<Text> texts_;  // least recently used first
 };
 
 }  // namespace headrace

@@ -17,7 +17,7 @@ bool lists(const std::string& commas, std::string_view word) {
   return str(',', commas, ',').find(str(',', word, ',')) != std::string::npos;
 }
 
-// Where a tree of groups, or the part of it below `top`, is mounted.
+// Mount point of a cgroup tree, or of its part below `top`.
 struct Mount {
   fs::path top, point;
 };
@@ -25,7 +25,7 @@ struct Mount {
 Mount mount_of(const fs::path& root, std::string_view controller) {
   std::ifstream in(root / "proc/self/mountinfo");
   for (std::string line; std::getline(in, line);) {
-    const size_t end = line.find(" - ");  // behind a number of fields that varies
+    const size_t end = line.find(" - ");  // after a variable number of fields
     if (end == line.npos) continue;
     std::istringstream begins(line.substr(0, end)), ends(line.substr(end + 3));
     std::string id, parent, device, top, point, type, source, options;
@@ -38,7 +38,7 @@ Mount mount_of(const fs::path& root, std::string_view controller) {
 
 fs::path group_of(const fs::path& root, std::string_view controller) {
   std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // "NUMBER:CONTROLLERS:/GROUP"; version 2 has none of these
+  for (std::string line; std::getline(in, line);) {  // "NUMBER:CONTROLLERS:/GROUP"; version 2 has no controllers
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == line.npos || second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
@@ -53,7 +53,7 @@ std::optional<double> number_in(const fs::path& file) {
   return in >> number ? std::optional(number) : std::nullopt;
 }
 
-// Cores' worth of time; 0 or less: no limit.
+// Quota in cores; 0 or less: no limit.
 double quota_of_version_1(const fs::path& group) {
   return number_in(group / "cpu.cfs_quota_us").value_or(-1) / number_in(group / "cpu.cfs_period_us").value_or(1);
 }
@@ -70,7 +70,7 @@ std::vector<fs::path> own_cgroups(const fs::path& root, std::string_view control
   const Mount mount = mount_of(root, controller);
   const fs::path tree = root / mount.point.relative_path();
   fs::path below = group_of(root, controller).lexically_relative(mount.top);
-  if (below.begin() != below.end() && *below.begin() == "..") below.clear();  // a group that is not mounted here
+  if (below.begin() != below.end() && *below.begin() == "..") below.clear();  // the group is not mounted here
   std::vector<fs::path> groups;
   for (; !below.empty() && below != "."; below = below.parent_path()) groups.push_back(tree / below);
   groups.push_back(tree);

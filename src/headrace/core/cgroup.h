@@ -1,4 +1,4 @@
-// What the containers and services that hold this process allow it.
+// Limits of the control groups (containers, services) of this process.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace headrace {
 
-// The directories of the control groups that hold this process, the innermost first, the tree's own last; none need
-// exist. Of version 2, or of version 1's tree of `controller`, such as "memory". `root` is another "/" for tests.
+// Returns the directories of this process's control groups, innermost first, root of the tree last; none need exist.
+// Version 2, or version 1's tree of `controller`, such as "memory". `root` replaces "/" in tests.
 std::vector<std::filesystem::path> own_cgroups(const std::filesystem::path& root = "/",
                                                std::string_view controller = {});
 
-// Cores' worth of time that they allow this process, above 0; absent where there is no limit.
+// Returns the CPU quota of this process in cores, above 0; absent without a limit.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Names of devices.
+// Device types and indices.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ struct Device {
 };
 std::string to_string(Device device);  // "cpu", "cuda:0"
 
-// Where memory lives and who allocates it (device_runtime.h).
+// Memory and streams of a device (device_runtime.h).
 class DeviceRuntime;
 // The CPU's runtime: stateless, so one object serves the process.
 DeviceRuntime& cpu_runtime();

@@ -20,8 +20,8 @@ constexpr int64_t kAskEvery = int64_t{64} << 20;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// Gives the whole huge pages of memory from allocate() back: the system brings zeros where they are touched next. So a
-// pool for a long context costs the time and the memory of what requests use of it. False where it does not want them.
+// Returns the whole huge pages of memory from allocate() to the system, which provides zeros on the next touch. A pool
+// for a long context then costs only the time and memory that requests use. False if the system refuses.
 bool give_back(char* memory, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const size_t head = round_up(address, kHugePage) - address;
@@ -32,7 +32,7 @@ bool give_back(char* memory, size_t bytes) {
   return true;
 }
 
-// Work is done when it is queued.
+// CPU work is done when it is queued.
 class CpuMark final : public DeviceEvent {
  public:
   void set() override {}
@@ -49,7 +49,7 @@ class CpuRuntime final : public DeviceRuntime {
     const size_t alignment = huge ? kHugePage : kAlignment;
     void* memory = std::aligned_alloc(alignment, round_up(bytes == 0 ? 1 : bytes, alignment));
     HR_REQUIRE(memory != nullptr, ErrorCode::kOutOfMemory, "cpu: could not allocate ", human_bytes(bytes));
-    if (huge) madvise(memory, round_up(bytes, kHugePage), MADV_HUGEPAGE);  // a hint: failure costs speed alone
+    if (huge) madvise(memory, round_up(bytes, kHugePage), MADV_HUGEPAGE);  // a hint: failure costs only speed
     held_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     return memory;
   }
@@ -70,8 +70,8 @@ class CpuRuntime final : public DeviceRuntime {
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CpuMark>(); }
 
  private:
-  // Linux hands out more memory than there is, and ends a program that uses it without a word. Weights may be many
-  // small tensors, so what is there is asked for each time that so many bytes more are held.
+  // Linux overcommits memory and kills a process that uses too much. Weights may be many small tensors, so available
+  // memory is checked once per kAskEvery additional bytes.
   void require_available(size_t bytes) {
     const int64_t held = held_.load(std::memory_order_relaxed) + static_cast<int64_t>(bytes);
     if (held < asked_.load(std::memory_order_relaxed) + kAskEvery) return;
@@ -82,7 +82,7 @@ class CpuRuntime final : public DeviceRuntime {
     asked_.store(held, std::memory_order_relaxed);
   }
 
-  std::atomic<int64_t> held_ = 0, asked_ = 0;  // bytes; when it was asked last
+  std::atomic<int64_t> held_ = 0, asked_ = 0;  // bytes held now, and at the last check
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// The name that checkpoints and users know: "float32", "bfloat16", ...
+// Returns the name used by checkpoints and users: "float32", "bfloat16", ...
 std::string_view name_of(DType dtype);
 int64_t size_of(DType dtype);  // bytes per element
 

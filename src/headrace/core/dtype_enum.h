@@ -1,4 +1,4 @@
-// The dtypes alone, for what kernels are launched with: dtype.h brings strings, which every CUDA source would read four
+// The dtype enum alone, for kernel launch headers: dtype.h includes strings, which every CUDA source would parse four
 // times.
 #pragma once
 #include <cstdint>

@@ -8,7 +8,7 @@ void append_to(std::string& out, char letter) { out += letter; }
 void append_to(std::string& out, long long number) { out += std::to_string(number); }
 void append_to(std::string& out, unsigned long long number) { out += std::to_string(number); }
 void append_to(std::string& out, double number) {
-  char text[32];  // six significant digits, a sign, a point and an exponent at most
+  char text[32];  // at most six significant digits, sign, point and exponent
   std::snprintf(text, sizeof(text), "%g", number);
   out += text;
 }

@@ -11,17 +11,17 @@
 namespace headrace {
 
 enum class ErrorCode {
-  kInvalidArgument,  // a caller's mistake: shape, dtype, range
+  kInvalidArgument,  // caller error: shape, dtype, range
   kUnsupported,      // a kernel, backend or format that is not built; the text names what is
   kModelFile,        // a model directory that is missing, damaged or contradicts itself
   kOutOfMemory,
   kNoDevice,
   kIo,
   kCuda,
-  kInternal,  // a broken invariant: a bug of headrace
+  kInternal,  // broken invariant: a bug in headrace
 };
 
-// Every failure a caller can meet. what() says where, what was expected, and what was found.
+// Every failure that a caller can see. what() says where, what was expected, and what was found.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -31,8 +31,9 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// How str() writes a part: text as it is, numbers as a std::ostream does, of any size as numbers. Another type brings
-// an append_to() of its own. (Streams would be eight thousand lines more in every source that includes this.)
+// Formats one argument of str(): text unchanged, numbers as std::ostream does, integers of any size as numbers. Other
+// types define their own append_to(). (iostream headers would add eight thousand lines to every source that includes
+// this.)
 inline void append_to(std::string& out, std::string_view text) { out += text; }
 inline void append_to(std::string& out, const char* text) { out += text; }
 void append_to(std::string& out, char letter);
@@ -48,7 +49,7 @@ void append_to(std::string& out, Number number) {
   }
 }
 
-// Its arguments, written one after the other.
+// Returns its arguments, formatted and concatenated.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::string out;
@@ -67,7 +68,7 @@ std::string str(const Parts&... parts) {
       throw ::headrace::Error((code), ::headrace::str(__VA_ARGS__)); \
   } while (0)
 
-// A broken invariant of headrace itself; throws Error(kInternal). Never used on input.
+// Checks an invariant of headrace itself; throws Error(kInternal). Never used on input.
 #define HR_ASSERT(cond)                                        \
   do {                                                         \
     if (!(cond)) [[unlikely]]                                  \

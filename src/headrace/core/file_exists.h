@@ -4,8 +4,8 @@
 
 namespace headrace {
 
-// Whether `path` is there. Where the system cannot say (a name too long, a loop of links, a folder that may not be
-// searched) it counts as there: who opens it tells why not.
+// Returns true if `path` exists. Also returns true if the system cannot say (name too long, symlink loop, unreadable
+// folder): opening the file then reports the reason.
 inline bool file_exists(const std::filesystem::path& path) {
   std::error_code unknown;
   return std::filesystem::exists(path, unknown) || unknown;

@@ -25,7 +25,7 @@ bool begins_like_one(std::string_view text, const std::array<std::string_view, N
   return std::ranges::any_of(beginnings, [text](std::string_view lower) { return begins_like(text, lower); });
 }
 
-// Behind a byte order mark and spaces.
+// Skips a byte order mark and spaces.
 std::string_view text_of(std::string_view content) {
   if (content.starts_with("\xEF\xBB\xBF"sv)) content.remove_prefix(3);
   content.remove_prefix(std::min(content.find_first_not_of(kSpaces), content.size()));
@@ -49,7 +49,7 @@ bool is_server_error(std::string_view text) {
   return text.starts_with("\"error\""sv) && text_of(text.substr(7)).starts_with(':');
 }
 
-// Complete files end in a bracket, so that large ones are not counted through.
+// Returns early for files that end in a bracket, so that large complete ones are not scanned.
 bool is_half_json(std::string_view text) {
   const size_t last = text.find_last_not_of(kSpaces);
   if (!text.starts_with('{') || text[last] == '}') return false;
@@ -68,7 +68,7 @@ bool is_half_json(std::string_view text) {
   return in_string || depth > 0;
 }
 
-// What can be shown on one line.
+// Makes text printable on one line.
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 60;
   std::string out(text.substr(0, kMost));

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number behind `name` in a file of "name number" lines.
+// Returns the number after `name` in a file of "name number" lines.
 std::optional<int64_t> field(const fs::path& file, std::string_view name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -24,7 +24,7 @@ std::optional<int64_t> field(const fs::path& file, std::string_view name) {
   return std::nullopt;
 }
 
-// The only word of a file, "max" being no limit.
+// Returns the only word of a file as a number; "max" means no limit.
 int64_t limit(const fs::path& file) {
   std::ifstream in(file);
   int64_t value = 0;
@@ -33,9 +33,9 @@ int64_t limit(const fs::path& file) {
 
 int64_t count(const fs::path& file) { return field(file, "").value_or(0); }
 
-// What `group`, of version 1, allows besides what it holds.
+// Returns the bytes that the version 1 `group` still allows.
 int64_t left_in_version_1(const fs::path& group, int64_t swap_free) {
-  constexpr int64_t kNone = int64_t{1} << 62;  // a limit above it is none
+  constexpr int64_t kNone = int64_t{1} << 62;  // limits above this mean no limit
   const fs::path stat = group / "memory.stat";
   const int64_t cache = field(stat, "total_inactive_file ").value_or(0) + field(stat, "total_active_file ").value_or(0);
   const int64_t most = limit(group / "memory.limit_in_bytes"), both = limit(group / "memory.memsw.limit_in_bytes");
@@ -45,7 +45,7 @@ int64_t left_in_version_1(const fs::path& group, int64_t swap_free) {
   return left;
 }
 
-// What `group`, of version 2, allows besides what it holds. Its page cache gives way.
+// Returns the bytes that the version 2 `group` still allows. Its page cache is reclaimable.
 int64_t left_in(const fs::path& group, int64_t swap_free) {
   const int64_t most = limit(group / "memory.max");
   if (most == std::numeric_limits<int64_t>::max()) return most;

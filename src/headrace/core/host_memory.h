@@ -1,4 +1,4 @@
-// How much memory this process may still take. Linux hands out more than it has and ends a process that uses it.
+// Memory that this process may still allocate. Linux overcommits and kills a process that uses too much.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -6,8 +6,8 @@
 
 namespace headrace {
 
-// Bytes: what /proc/meminfo calls available and free swap, or less where a cgroup of this process allows less. Absent
-// where the system does not say. `root` is another "/" for tests.
+// Returns bytes: MemAvailable plus SwapFree of /proc/meminfo, or less if a cgroup of this process allows less. Absent
+// if the system does not say. `root` replaces "/" in tests.
 std::optional<int64_t> available_host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace headrace

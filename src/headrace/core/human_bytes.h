@@ -1,4 +1,4 @@
-// Sizes of memory and files as people read them.
+// Human-readable sizes of memory and files.
 #pragma once
 #include <concepts>
 #include <string>
@@ -7,8 +7,8 @@ namespace headrace {
 
 std::string human_bytes_of(double bytes);
 
-// "1 byte", "999 bytes", then with one decimal "51.7 kB", "3.6 MB", "458.8 GB": units of 1000, as disks and memory
-// limits are sold and reported. Not for a size whose exact value says what is wrong.
+// Formats "1 byte", "999 bytes", then one decimal: "51.7 kB", "3.6 MB", "458.8 GB". Units of 1000, as for disks and
+// memory limits. Not for errors that need the exact value.
 template <std::integral Integer>
 std::string human_bytes(Integer bytes) {
   return human_bytes_of(static_cast<double>(bytes));

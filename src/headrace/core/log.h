@@ -1,4 +1,4 @@
-// Messages for the program around the library: the library never prints.
+// Log and progress callbacks. The library never prints.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,11 +8,11 @@ namespace headrace {
 
 enum class LogLevel { kDebug, kInfo, kWarning };
 
-// One sentence without a line end. Called on the thread that met the event; an empty function drops messages. What a
-// caller must act on is an Error and not a message.
+// Receives one sentence without a line end, on the thread of the event; an empty function drops messages. Failures that
+// a caller must handle are Errors, not messages.
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
-// Called while something long runs: what is done, and how far (done of total bytes).
+// Receives the progress of a long operation: its name, and done of total bytes.
 using ProgressCallback = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// What the error of a full device or machine says besides the allocation that failed.
+// Adds the required memory and advice to out-of-memory errors.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,12 +12,12 @@ namespace headrace {
 
 struct MemoryNeed {
   std::string what;                   // "a KV cache of 1600 tokens"
-  std::optional<int64_t> bytes = {};  // of all of it, where that is known
+  std::optional<int64_t> bytes = {};  // total, if known
   std::string_view advice;            // what to try: "a smaller max_model_len"
 };
 
-// What `make` returns. Its Error kOutOfMemory, which says what is there, is thrown anew with what is needed before it
-// and what to try behind: "a KV cache of 1600 tokens needs 51.7 kB: <its text>; try a smaller max_model_len".
+// Returns make(). Rethrows its Error kOutOfMemory with the need in front and advice behind: "a KV cache of 1600 tokens
+// needs 51.7 kB: <its text>; try a smaller max_model_len".
 template <class Make>
 decltype(auto) with_need(const MemoryNeed& need, const Make& make) {
   try {

@@ -7,7 +7,7 @@ namespace {
 
 bool is_within_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// Bytes of the character that `text` begins with; 1 where that is no UTF-8.
+// Returns the bytes of the first UTF-8 character of `text`; 1 if it is invalid.
 size_t length_of_first(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const size_t length = lead < 0xc2 || lead > 0xf4 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
@@ -18,7 +18,7 @@ size_t length_of_first(std::string_view text) {
 bool can_be_shown(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return lead >= 0x20 && lead < 0x7f && lead != '\'';
-  return lead != 0xc2 || static_cast<unsigned char>(character[1]) >= 0xa0;  // U+0080 to U+009F are controls
+  return lead != 0xc2 || static_cast<unsigned char>(character[1]) >= 0xa0;  // U+0080 to U+009F are control characters
 }
 
 }  // namespace

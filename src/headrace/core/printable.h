@@ -1,12 +1,12 @@
-// Text of files in errors.
+// Quotes text of files in error messages.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace headrace {
 
-// `text` as an error quotes it: names and values from files are data, of any length. Control characters, quotes and
-// bytes that are no UTF-8 become \xNN; what is behind `most` characters becomes one "…".
+// Returns `text` made printable: names and values in files are untrusted and of any length. Control characters, quotes
+// and invalid UTF-8 bytes become \xNN; everything after `most` characters becomes one "…".
 std::string printable(std::string_view text, int most = 80);
 
 }  // namespace headrace

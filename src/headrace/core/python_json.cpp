@@ -7,10 +7,10 @@
 namespace headrace {
 namespace {
 
-// A NUL, which no writer begins a string with; JSON spells it so.
+// NUL in JSON's spelling: no JSON writer begins a string with it.
 constexpr std::string_view kMark = "\\u0000";
 
-// Behind the string that begins at `from`.
+// Returns the end of the string that begins at `from`.
 size_t end_of_string(std::string_view text, size_t from) {
   size_t at = from + 1;
   while (at < text.size() && text[at] != '"') at += text[at] == '\\' ? 2 : 1;
@@ -21,7 +21,7 @@ size_t end_of_word(std::string_view text, size_t from) {
   return std::min(text.find_first_of(",:[]{}\" \t\r\n", from), text.size());
 }
 
-// Whether a strict parser of 64 bits has no such number, or may not.
+// Returns true if a strict 64-bit parser may reject the number.
 bool is_beyond(std::string_view word) {
   if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
   const std::string_view digits = word.substr(word.starts_with('-') ? 1 : 0);
@@ -34,7 +34,7 @@ bool is_beyond(std::string_view word) {
   return end == copy.c_str() + copy.size() && std::isinf(value);
 }
 
-// Which only a string may be.
+// Returns true if the word before `end` is a key, which must be a string.
 bool is_key(std::string_view text, size_t end) {
   const size_t next = text.find_first_not_of(" \t\r\n", end);
   return next != text.npos && text[next] == ':';

@@ -1,4 +1,4 @@
-// JSON as Python's json module writes it: numbers that JSON or 64 bits do not have. Stateless.
+// Numbers of Python's json module that JSON or 64 bits cannot represent. Stateless.
 #pragma once
 #include <optional>
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace headrace {
 
-// `text` with each NaN, Infinity, -Infinity, integer of more than 18 digits and number beyond a double as a string that
-// marked_number() knows: for a strict parser, which would refuse them although nobody may read their keys. nullopt if
-// there is none. What is no JSON stays none.
+// Returns `text` with each NaN, Infinity, -Infinity, integer of more than 18 digits and number beyond double replaced
+// by a string for marked_number(). A strict parser would refuse such numbers even under unused keys. nullopt if there
+// is none. Does not repair invalid JSON.
 std::optional<std::string> with_marked_numbers(std::string_view text);
 
-// The number's characters, if `string` was made of one.
+// Returns the number's text if `string` is such a replacement.
 std::optional<std::string_view> marked_number(std::string_view string);
 
 }  // namespace headrace

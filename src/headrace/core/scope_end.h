@@ -3,7 +3,7 @@
 
 namespace headrace {
 
-// Calls `f`, which does not throw, when the scope is left, by an exception too.
+// Calls `f`, which must not throw, at the end of the scope, also after an exception.
 template <class F>
 class ScopeEnd {
  public:

@@ -37,8 +37,8 @@ TensorView TensorView::select(int64_t i) const {
 
 namespace {
 
-// Strides of `to` over the memory of `view`, or false when that memory cannot be read that way: dimensions that
-// lie densely behind each other are one run, and a dimension of `to` must stay inside a run.
+// Sets the strides of shape `to` over the memory of `view`; false if that is impossible. Dense adjacent dimensions form
+// one run, and a dimension of `to` must stay inside a run.
 bool reshaped_strides(const TensorView& view, const Shape& to, Shape& result) {
   int i = view.rank() - 1, o = to.rank() - 1;
   while (o >= 0 && to[o] == 1) result[o--] = 1;

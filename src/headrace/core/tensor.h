@@ -1,4 +1,4 @@
-// Tensor owns memory, TensorView refers to it with a runtime dtype; View<T, R> (view.h) with a static one.
+// Tensor owns memory; TensorView refers to it with a runtime dtype, View<T, R> (view.h) with a static one.
 #pragma once
 #include <string_view>
 #include <type_traits>
@@ -11,8 +11,8 @@
 
 namespace headrace {
 
-// Refers to strided memory of a runtime dtype. Copying copies the reference. A default-constructed view is
-// null: no memory, dtype float32, shape [].
+// A view of strided memory with a runtime dtype. Copying copies the reference. A default-constructed view is null: no
+// memory, dtype float32, shape [].
 class TensorView {
  public:
   TensorView() = default;
@@ -34,17 +34,17 @@ class TensorView {
   int64_t bytes() const { return numel() * size_of(dtype_); }
   bool is_contiguous() const;
 
-  // Rows [begin, end) of the first dimension.
+  // Returns indices [begin, end) of the first dimension.
   TensorView slice(int64_t begin, int64_t end) const { return narrow(0, begin, end); }
-  // Indices [begin, end) of dimension `dim`.
+  // Returns indices [begin, end) of dimension `dim`.
   TensorView narrow(int dim, int64_t begin, int64_t end) const;
-  // Index `i` of the first dimension; one dimension less.
+  // Returns index `i` of the first dimension; rank decreases by one.
   TensorView select(int64_t i) const;
-  // The same memory under another shape. Contiguous dimensions may be split or merged; a last dimension that
-  // is contiguous may be split even when rows are strided. Error kInvalidArgument otherwise.
+  // Returns the same memory with another shape. Contiguous dimensions may be split or merged; a contiguous last
+  // dimension may be split even if rows are strided. Error kInvalidArgument otherwise.
   TensorView reshape(const Shape& shape) const;
 
-  // The typed view; `name` stands in the error when dtype or rank differ.
+  // Returns the typed view. Error kInvalidArgument, naming `name`, if dtype or rank differ.
   template <class T, int R>
   View<T, R> as(std::string_view name) const {
     check_type(DTypeOf<std::remove_const_t<T>>::value, R, name);
@@ -69,7 +69,8 @@ class TensorView {
 class Tensor {
  public:
   Tensor() = default;
-  // Contents unspecified. Error kOutOfMemory; kInvalidArgument for a negative size, or more bytes than can be counted.
+  // Allocates; contents unspecified. Error kOutOfMemory; kInvalidArgument for a negative size or a byte count that
+  // overflows.
   Tensor(DType dtype, const Shape& shape, DeviceRuntime& runtime = cpu_runtime());
   static Tensor zeros(DType dtype, const Shape& shape, DeviceRuntime& runtime = cpu_runtime());
 
@@ -78,7 +79,7 @@ class Tensor {
   ~Tensor();
 
   TensorView view() const { return view_; }
-  operator TensorView() const { return view_; }  // NOLINT: a Tensor is used wherever a view is read
+  operator TensorView() const { return view_; }  // NOLINT: a Tensor is accepted wherever a view is
   explicit operator bool() const { return static_cast<bool>(view_); }
   void* data() const { return view_.data(); }
   template <class T>
@@ -98,14 +99,14 @@ class Tensor {
   DeviceRuntime* runtime_ = nullptr;  // not owned; outlives the tensor
 };
 
-// The host tensor itself when `runtime` is the CPU's, else its copy on the device. Error kOutOfMemory.
+// Returns `host` itself if `runtime` is the CPU's, else its copy on the device. Error kOutOfMemory.
 Tensor copied_to(DeviceRuntime& runtime, Tensor host);
 
-// The number of that dtype at an address on the host, as a double; conversely, converts and stores.
+// number_at: returns the element at a host address as a double. set_number: converts and stores.
 double number_at(const void* element, DType dtype);
 void set_number(void* element, DType dtype, double value);
 
-// Element `index` (row-major count over a CPU view, any strides) as a double, whatever the dtype.
+// Returns element `index` (row-major count over a CPU view, any strides) as a double.
 double element_as_double(const TensorView& view, int64_t index);
 // Converts and stores; integers are truncated.
 void set_element(const TensorView& view, int64_t index, double value);

@@ -17,12 +17,12 @@
 namespace headrace {
 namespace {
 
-// The word of a region: free seats in the low half, workers that have joined above them, and on top whether the caller
-// sleeps until the last of them leaves.
+// The state word of a region: free seats in the low half, joined workers above, and a top bit that says whether the
+// caller sleeps until the last worker leaves.
 constexpr uint32_t kSeats = 0xffff, kJoined = 0x10000, kCallerSleeps = 0x80000000;
 
-// A thread waits awake for about as long as another takes to be woken. It soon offers its core to whoever wants it: the
-// thread that it waits for may be one of them.
+// A thread spins for about as long as waking another one takes. It soon starts to yield its core, because the thread
+// that it waits for may need it.
 constexpr std::chrono::microseconds kSpin{10}, kYield{40};
 
 thread_local bool in_region_of_a_team = false;
@@ -35,11 +35,11 @@ void relax() {
 #endif
 }
 
-// Whether ready() came to hold before it was time to sleep. The clock decides about sleep alone, never about results.
+// Spins until ready() is true or it is time to sleep; returns ready(). The clock affects only sleeping, never results.
 template <class Ready>
 bool wait_awake(Ready ready) {
   using Clock = std::chrono::steady_clock;
-  constexpr int kLooks = 16;  // to each look at the clock
+  constexpr int kLooks = 16;  // checks per clock read
   const auto start = Clock::now();
   while (Clock::now() < start + kSpin) {
     for (int i = 0; i < kLooks; ++i, relax()) {
@@ -61,7 +61,7 @@ void wake(std::atomic<uint32_t>& word, int threads) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, threads, nullptr, nullptr, 0);
 }
 
-// While it lives, new threads take no signals but those of their own faults and a profiler's.
+// While alive, new threads block all signals but those of their own faults and a profiler's.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -97,7 +97,7 @@ std::exception_ptr ThreadTeam::run(int threads, int64_t count, void (*fn)(void*,
   return std::exchange(failure_, nullptr);
 }
 
-// Where the system gives no more threads, the region has fewer.
+// Starts workers; fewer if the system provides no more threads.
 void ThreadTeam::grow(int workers) {
   if (workers_ >= workers) return;
   const SignalsBlocked blocked;
@@ -117,7 +117,7 @@ void ThreadTeam::serve() {
   }
 }
 
-// Wakes as many as there are seats behind the workers that are awake.
+// Opens a region and wakes sleeping workers for the seats that awake ones cannot fill.
 void ThreadTeam::open(int seats) {
   places_.store(static_cast<uint32_t>(seats), std::memory_order_release);
   region_.fetch_add(1);
@@ -126,7 +126,7 @@ void ThreadTeam::open(int seats) {
   if (wanted > 0) wake(region_, wanted);
 }
 
-// No worker joins from here on. Returns when those that did have left.
+// Stops workers from joining and returns when all joined ones have left.
 void ThreadTeam::close() {
   const auto empty = [this] { return places_.load(std::memory_order_acquire) == 0; };
   if (places_.fetch_and(~kSeats, std::memory_order_acq_rel) < kJoined || wait_awake(empty)) return;
@@ -157,7 +157,8 @@ void ThreadTeam::claim_indices() {
   }
 }
 
-// The number of a region after `seen`. A worker that misses some, or all seats of one, waits for another.
+// Returns the number of a region after `seen`. A worker may miss regions, or find no free seat, and then waits for the
+// next.
 uint32_t ThreadTeam::next_region(uint32_t seen) {
   uint32_t region = seen;
   const auto changed = [&] { return (region = region_.load(std::memory_order_acquire)) != seen; };
@@ -171,7 +172,8 @@ uint32_t ThreadTeam::next_region(uint32_t seen) {
 ThreadTeams& ThreadTeams::of_process() {
   static ThreadTeams* const teams = [] {
     auto* const made = new ThreadTeams;
-    pthread_atfork(nullptr, nullptr, [] { new (&of_process()) ThreadTeams; });  // the parent's threads are not here
+    // the child has none of the parent's threads
+    pthread_atfork(nullptr, nullptr, [] { new (&of_process()) ThreadTeams; });
     return made;
   }();
   return *teams;

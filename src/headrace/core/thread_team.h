@@ -9,22 +9,22 @@
 
 namespace headrace {
 
-// Runs one region at a time: its caller and up to `threads - 1` workers claim the indices of the region one by one. A
-// region that ends waits only for workers that joined it: a worker that the system does not run in time costs nothing.
-// A thread that waits spins for some microseconds and then sleeps, so that it takes no time from other work.
+// Runs one parallel region at a time: its caller and up to `threads - 1` workers claim indices one by one. The end of a
+// region waits only for workers that joined it, so a worker that is not scheduled in time costs nothing. Idle threads
+// spin for some microseconds and then sleep, so they take no time from other work.
 //
-// Workers are made when first needed and never end; a team is therefore never destroyed. Workers take no signals but
-// those of their own faults. One thread calls run() at a time.
+// Workers start when first needed and never end, so a team is never destroyed. Workers block all signals but those of
+// their own faults. One thread calls run() at a time.
 class ThreadTeam {
  public:
   ThreadTeam() = default;
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  // As parallel_for, whose `threads` and `count` are above 1. Returns an exception that a call threw.
+  // As parallel_for, with `threads` and `count` above 1. Returns an exception thrown by a call, or null.
   std::exception_ptr run(int threads, int64_t count, void (*fn)(void* context, int64_t i), void* context);
 
-  // Whether the calling thread is in a region of any team.
+  // Returns true if the calling thread is in a region of any team.
   static bool in_region();
 
  private:
@@ -39,7 +39,7 @@ class ThreadTeam {
   void claim_indices();
   uint32_t next_region(uint32_t seen);
 
-  // Written by the caller while no worker is in the region, read by those that joined it.
+  // Written by the caller while no worker is in the region; read by joined workers.
   int64_t count_ = 0;
   void (*fn_)(void*, int64_t) = nullptr;
   void* context_ = nullptr;
@@ -47,13 +47,13 @@ class ThreadTeam {
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
 
-  alignas(64) std::atomic<int64_t> next_{0};      // the first index that is not claimed
+  alignas(64) std::atomic<int64_t> next_{0};      // first unclaimed index
   alignas(64) std::atomic<uint32_t> places_{0};   // see thread_team.cpp
-  alignas(64) std::atomic<uint32_t> region_{0};   // counts the regions; idle workers wait for it to change
-  alignas(64) std::atomic<int32_t> sleepers_{0};  // idle workers that sleep, or are about to
+  alignas(64) std::atomic<uint32_t> region_{0};   // number of regions; idle workers wait for a change
+  alignas(64) std::atomic<int32_t> sleepers_{0};  // idle workers that sleep or are about to
 };
 
-// The teams of this process: as many as callers that run at once. A child of fork() starts without any.
+// The teams of this process, as many as concurrent callers. A child of fork() starts with none.
 class ThreadTeams {
  public:
   static ThreadTeams& of_process();
@@ -77,7 +77,7 @@ class ThreadTeams {
   void give_back(ThreadTeam* team);
 
   std::mutex mutex_;
-  std::vector<ThreadTeam*> idle_;  // the one that ran last is last: its workers are the likeliest to be awake
+  std::vector<ThreadTeam*> idle_;  // most recently used last: its workers are the likeliest to be awake
 };
 
 }  // namespace headrace

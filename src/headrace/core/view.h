@@ -1,4 +1,4 @@
-// Typed references to tensor memory: element type and rank are known when compiling.
+// Typed tensor views: element type and rank are known at compile time.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// Refers to memory that somebody else owns. Sizes and strides count elements.
+// A view of memory that it does not own. Sizes and strides in elements.
 template <class T, int R>
 class View {
  public:

@@ -1,11 +1,11 @@
-// Scratch memory that is sized once and handed out in slices.
+// Scratch memory, allocated once and handed out in slices.
 #pragma once
 #include "headrace/core/tensor.h"
 
 namespace headrace {
 
-// A bump allocator over one allocation. Not thread-safe: one backend or model owns it. reset() at the start of
-// a call; slices are valid until the next reset(). Asking for more than was reserved is a bug, not a growth.
+// A bump allocator over one allocation. Call reset() at the start of a call; slices are valid until the next reset().
+// It never grows: taking more than its capacity is a bug. Not thread-safe: owned by one backend or model.
 class Workspace {
  public:
   Workspace() = default;
@@ -13,7 +13,7 @@ class Workspace {
 
   void reset() { used_ = 0; }
   int64_t capacity() const { return memory_ ? memory_.bytes() : 0; }
-  // Aligned to 64 bytes; contents unspecified.
+  // Returns a slice aligned to 64 bytes, contents unspecified.
   TensorView take(DType dtype, const Shape& shape);
 
  private:

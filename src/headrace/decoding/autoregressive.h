@@ -1,4 +1,4 @@
-// One token per step, left to right: the strategy of every causal language model.
+// Autoregressive decoding, one token per step: the strategy of every causal language model.
 #pragma once
 #include "headrace/decoding/decoding_strategy.h"
 
@@ -12,8 +12,8 @@ class Autoregressive final : public DecodingStrategy {
   void start(Sequence& sequence) const override { sequence.num_final = sequence.prompt_len; }
   int32_t min_budget(const Sequence&) const override { return 1; }
   std::optional<StepShape> step_shape() const override { return StepShape{}; }
-  // First the part of the prompt that is not cached, in chunks; then the newest token alone. Only the last row of a
-  // finished prompt, or the newest token, is sampled.
+  // Runs the uncached part of the prompt in chunks, then the newest token alone. Samples only the last token of a
+  // complete prompt, or the newest token.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
 };

@@ -129,7 +129,7 @@ void BlockBuffer::stop_at_end_token(Sequence& s) const {
   const int32_t end = first_end_token(s);
   if (end == s.num_tokens()) return;
   if (pipeline == Pipeline::kParity || follows_reference(s.params.decoding)) {
-    s.limit = std::min(s.limit, s.num_tokens());  // no new blocks; those in flight are finished
+    s.limit = std::min(s.limit, s.num_tokens());  // opens no new block; those in flight are finished
     return;
   }
   s.limit = std::min(s.limit, end + 1);
@@ -148,14 +148,14 @@ void BlockBuffer::advance(Sequence& s, const StepPlan& plan) const {
   }
   if (edits == Edits::kYes) {
     for (DecodingBlock& block : s.blocks) {
-      if (block.is_active()) block.keep_open();  // one that waits for a block before it may change with it
+      if (block.is_active()) block.keep_open();  // while it waits for an earlier block, it may still change
     }
-    stop_at_end_token(s);  // of a block that has just become final
+    stop_at_end_token(s);  // only now: end tokens of blocks that have just become final
   }
   const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
   const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
   if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));
-  // A pass that only stored was cut by what else ran; what is decided must not depend on that.
+  // A store-only pass was cut by the budget, which depends on other requests; decisions must not depend on these.
   if ((!plan.sample.empty() || s.blocks.empty()) && may_open(s)) open(s);
 }
 

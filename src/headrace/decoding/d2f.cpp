@@ -26,7 +26,7 @@ int32_t D2F::min_budget(const Sequence& s) const {
 StepPlan D2F::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = blocks_.plan(s, budget);
   if (s.num_forwards > 0 || plan.spans.empty()) return plan;
-  if (plan.sample.empty()) return {};  // a part of the prompt
+  if (plan.sample.empty()) return {};  // the prompt must not be chunked
   KeySpan& keys = plan.spans.front().keys;
   keys.kind = KeySpan::Kind::kPrefixFull;
   keys.prompt_len = s.prompt_len;

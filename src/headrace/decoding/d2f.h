@@ -1,5 +1,5 @@
-// D2F: a prompt whose tokens see each other in both directions, and behind it blocks that are denoised several at a
-// time, each seeing what is before it. Of Dream, DiffuCoder and LLaDA with a D2F adapter.
+// D2F: the prompt attends bidirectionally; after it several blocks are denoised at a time, each attending to all
+// earlier tokens. For Dream, DiffuCoder and LLaDA with a D2F adapter.
 // Source: Wang et al. 2025, Discrete Diffusion Forcing; Diffulex, strategy d2f.
 #pragma once
 #include "headrace/decoding/multi_bd.h"
@@ -8,12 +8,12 @@ namespace headrace {
 
 class D2F final : public DecodingStrategy {
  public:
-  // As MultiBD. A probability must be above the threshold, whatever rule the model's own decoding has.
+  // Errors as MultiBD. A probability must be above the threshold, whatever comparison the model's own decoding uses.
   explicit D2F(const StrategyConfig& config);
 
   std::string_view name() const override { return "d2f"; }
   void start(Sequence& sequence) const override { blocks_.start(sequence); }
-  // The first pass holds the whole prompt: its keys depend on all of it, so that it is never cut.
+  // The first pass runs the whole prompt: its keys depend on all of it, so it is never chunked.
   int32_t min_budget(const Sequence& sequence) const override;
   std::optional<StepShape> step_shape() const override { return blocks_.step_shape(); }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
@@ -22,7 +22,7 @@ class D2F final : public DecodingStrategy {
   }
 
  private:
-  int32_t block_size_;  // first: what it refuses, it refuses by this strategy's name
+  int32_t block_size_;  // initialised first, so that errors name this strategy
   MultiBD blocks_;
 };
 

@@ -86,7 +86,7 @@ std::string_view name_of(DecodingOption option) {
   return "unknown";
 }
 
-// Both name every field, so that a new one does not compile before it is an option.
+// Both overloads bind every field, so a new field does not compile until it is an option.
 std::vector<AskedOption> asked_options(const DecodingParams& params) {
   const DecodingParams none;
   const auto& [rule, schedule, steps, max_passes, threshold, add_block, stability, semi_complete, edit_threshold,

@@ -1,5 +1,5 @@
-// What may be asked of a strategy beyond its name. The registry says of each strategy which options it reads; whatever
-// else is asked of it is an error, so that no request or flag is ignored.
+// The options of strategies. The registry lists the options that each strategy reads; any other is an error, so no
+// request parameter or flag is ignored.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-// A field of DecodingParams, of each request, or of StrategyConfig.
+// A field of DecodingParams (per request) or of StrategyConfig.
 enum class DecodingOption : uint8_t {
   kRule,
   kSchedule,
@@ -53,29 +53,30 @@ class DecodingOptionSet {
   uint32_t bits_ = 0;
 };
 
-// The names of its field, without which struct it is in.
+// Returns the name of the option's field, without its struct.
 std::string_view name_of(DecodingOption option);
 
-// As flags and reports spell them.
+// Return the spelling of flags and reports.
 std::string_view text_of(DecodingParams::Rule rule);
 std::string_view text_of(DecodingParams::Schedule schedule);
 std::string_view text_of(BlockCache cache);
 
-// A value that somebody gave: one that a field without a default holds, or that differs from the default.
+// A value set by the caller: a field without a default that holds a value, or one that differs from its default.
 struct AskedOption {
   DecodingOption option;
   std::string value;
-  std::string unasked;  // what stands there otherwise
+  std::string unasked;  // the default
 };
 std::vector<AskedOption> asked_options(const DecodingParams& params);
 std::vector<AskedOption> asked_options(const StrategyConfig& config);
 
-// What a strategy does about an option. Error kInvalidArgument for a name that is unknown.
+// Returns true if the strategy reads the option. Error kInvalidArgument for an unknown name.
 bool reads_option(std::string_view strategy, DecodingOption option);
-// The strategies that read it, in the registry's order, with commas between them.
+// Returns the strategies that read it, in the registry's order, separated by commas.
 std::string readers_of(DecodingOption option);
 
-// Error kInvalidArgument for what the strategy does not read: the option, its value, and who reads it.
+// Error kInvalidArgument if the strategy does not read one of `asked`; names the option, its value, and the strategies
+// that read it.
 void refuse_unread(std::string_view strategy, const std::vector<AskedOption>& asked);
 
 }  // namespace headrace

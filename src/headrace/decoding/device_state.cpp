@@ -14,7 +14,7 @@ namespace {
 
 using Rule = DecodingParams::Rule;
 
-// Nothing for a rule that denoise_step does not know.
+// Returns nothing for a rule that denoise_step does not support.
 std::optional<BlockRule::Score> score_of(Rule rule) {
   switch (rule) {
     case Rule::kConfidence: return BlockRule::Score::kConfidence;

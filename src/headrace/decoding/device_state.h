@@ -1,4 +1,4 @@
-// Where a request stands, as kernels/denoise_step goes on from there.
+// A request's DenoiseState, from which ops/denoise_step continues.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,17 +10,19 @@
 
 namespace headrace {
 
-// What of a request denoise_step cannot say, by the parameter's name; nothing where it says all of it.
+// Returns the parameter that denoise_step does not support, with its value; absent if it supports the request.
 std::optional<std::string> needs_host(const Sequence& sequence, const DiffusionInfo& info);
 
-// Why denoise_step does not take blocks of that size, by name; empty where it does.
+// Returns why denoise_step does not support this block size; empty if it does.
 std::string too_large_a_block(int32_t block_size);
 
-// In the middle of denoising `open`, what any strategy says of it. Nothing for a request that needs_host().
+// Returns the state of a request that denoises the block `open`: the part common to all strategies. Absent if
+// needs_host().
 std::optional<DenoiseState> device_state(const Sequence& sequence, const DecodingBlock& open,
                                          const DiffusionInfo& info);
 
-// The same of a canvas whose blocks are decided one after the other, in full.
+// As device_state, for a canvas whose blocks are decided one after the other. Absent also if all blocks are decided or
+// blocks are too large.
 std::optional<DenoiseState> canvas_state(const Sequence& sequence, DenoiseState::Sees sees, const DiffusionInfo& info);
 
 }  // namespace headrace

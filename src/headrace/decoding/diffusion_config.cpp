@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-// A block of another size has the model's parts, or the largest that divide both, as its config.json's would.
+// Sets another block size. Its sub-blocks keep the model's size, or take the largest that divides both.
 void set_block_size(DiffusionInfo& info, int32_t size) {
   const bool parts = info.sub_block_size > 0 && info.sub_block_size < info.block_size;
   info.sub_block_size = parts ? std::gcd(size, info.sub_block_size) : size;

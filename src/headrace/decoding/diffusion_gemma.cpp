@@ -14,7 +14,7 @@ namespace {
 
 using Canvas = DiffusionInfo::Canvas;
 
-// Steps are counted down from max_steps: t_max at max_steps, t_min at 0, which is never run.
+// Linear schedule over steps counted down from max_steps: t_max at max_steps, t_min at 0, which is never reached.
 float temperature_of(const Canvas& canvas, int32_t max_steps, int32_t step) {
   return canvas.t_min +
          (canvas.t_max - canvas.t_min) * (static_cast<float>(max_steps - step) / static_cast<float>(max_steps));
@@ -103,7 +103,7 @@ void CanvasStrategy::commit(Sequence& s, const StepPlan& plan, std::span<const S
   }
 }
 
-// `chosen` holds the step before.
+// `chosen` holds the tokens of the previous step.
 bool CanvasStrategy::is_done(const Sequence& s, DecodingBlock& canvas, std::span<const SampledToken> sampled) const {
   const auto before = s.chosen.begin() + (canvas.begin() - s.prompt_len);
   const bool same = canvas.num_steps() > 1 && std::equal(sampled.begin(), sampled.end(), before,

@@ -1,29 +1,29 @@
-// A canvas of noise becomes text at once, step by step; the finished one is encoded as text, and the next follows. Of
-// DiffusionGemma. N steps and one causal pass a canvas.
+// Canvas decoding of DiffusionGemma: a canvas of noise is denoised step by step, then encoded causally as text, and the
+// next canvas follows. N steps and one causal pass per canvas.
 // Source: DiffusionGemma (Google DeepMind); Ben-Hamu et al. 2025, entropy-bounded unmasking.
 #pragma once
 #include "headrace/decoding/decoding_strategy.h"
 
 namespace headrace {
 
-// A request's threshold is the entropy bound, and its `steps` the most steps of a canvas, where it states them; both
-// schedules are the published loop.
+// A request's `threshold` is the entropy bound and its `steps` the maximal steps of a canvas, if set. Both schedules
+// are the published loop.
 class CanvasStrategy final : public DecodingStrategy {
  public:
-  // Error kInvalidArgument for a model that is not trained on canvases.
+  // Error kInvalidArgument for a model not trained on canvases.
   explicit CanvasStrategy(const StrategyConfig& config);
 
   std::string_view name() const override { return "diffusion_gemma"; }
   std::optional<int32_t> reusable_multiple() const override { return 1; }
   void start(Sequence& sequence) const override;
   int32_t min_budget(const Sequence&) const override { return info_.block_size; }
-  // A whole canvas.
+  // A segment is a whole canvas.
   std::optional<SegmentShape> segment_shape() const override;
-  // Text that is not cached yet, causally, in chunks of any size; then the whole canvas, every row of it read. Also
-  // rows behind max_tokens run and are read, as the model knows whole canvases only.
+  // Runs uncached text causally, in chunks of any size, then the whole canvas with every row sampled. Rows beyond
+  // max_tokens run, too, because the model supports only whole canvases.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
-  // Tokens whose entropies fit the bound stay in the canvas, noise takes the other places; nothing is frozen. The last
-  // step's likeliest tokens are the text.
+  // Keeps the tokens whose entropies fit the bound and puts noise in all other positions; nothing is frozen. The
+  // likeliest tokens of the last step become the text.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
 
  private:

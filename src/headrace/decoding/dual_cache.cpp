@@ -9,12 +9,12 @@
 namespace headrace {
 namespace {
 
-// The whole canvas, all of it kept.
+// Runs and stores the whole canvas.
 PlannedSpan whole(const Sequence& s) {
   return {.keys = {.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull}, .store = {0, s.num_tokens()}};
 }
 
-// The block alone: in place of its kept K and V it sees its own rows.
+// Runs the block alone. The hole hides its cached K and V, so that it attends to its own tokens instead.
 PlannedSpan alone(const Sequence& s, const DecodingBlock& block) {
   return {.keys = {.q_len = block.end() - block.begin(),
                    .ctx_len = s.num_tokens(),

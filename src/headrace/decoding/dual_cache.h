@@ -1,7 +1,8 @@
-// Full attention with keys and values that are out of date: at a block's begin one pass runs the whole canvas and keeps
-// the K and V of everything before and behind the block; the passes after it run the block alone and see those. An
-// approximation with far fewer rows. Where the logits say the next token, the first pass decides the block's first
-// position alone, because no later one has the row before it. Of LLaDA and Dream.
+// Full attention with a stale KV cache. The first pass of a block runs the whole canvas and stores the K and V of
+// everything outside the block; later passes run the block alone and read those. An approximation with far fewer
+// tokens.
+// For next-token models the first pass decides the block's first position alone, because later passes lack the row
+// before it. For LLaDA and Dream.
 // Source: Wu et al. 2025, Fast-dLLM (version 1), DualCache.
 #pragma once
 #include "headrace/decoding/decoding_strategy.h"
@@ -17,13 +18,13 @@ class DualCache final : public DecodingStrategy {
   void start(Sequence& sequence) const override;
   int32_t min_budget(const Sequence& sequence) const override { return sequence.num_tokens(); }
   int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
-  // A block by itself, whose K and V are not kept.
+  // A block alone, whose K and V are not stored.
   std::optional<StepShape> step_shape() const override;
   std::optional<CanvasShape> canvas_shape() const override { return CanvasShape{.samples = info_.block_size}; }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
-  // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided.
+  // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // With every rule but entropy_bound and random.
+  // Supports every rule but entropy_bound and random.
   std::optional<BlockShape> device_blocks() const override;
   std::string host_because() const override;
   std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;

@@ -11,13 +11,13 @@
 namespace headrace {
 namespace {
 
-// Whether an init pass over the open block has run.
+// Returns true if an init pass over the open block has run.
 bool initialised(const Sequence& s) {
   return std::ranges::any_of(s.blocks, [](const DecodingBlock& block) { return block.num_steps() > 0; });
 }
 
-// In place of what is kept of the sub-block it sees its own rows, which are stored too: never as cached keys, which a
-// device may read before the step has stored any.
+// Runs the sub-block alone. The hole hides its cached K and V; its new ones are stored, but never read as cached keys
+// in the same step, because a device may read those before the store.
 StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
   const TokenRange run{sub_block.begin(), sub_block.end()};
   return {.spans = {{.keys = {.q_len = run.size(),
@@ -114,7 +114,7 @@ StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
   }
   TokenRange run{s.num_cached, end};
   StepPlan plan{.excluded_id = info_.mask_token_id};
-  if (run.size() > budget) {  // whole blocks of the prompt
+  if (run.size() > budget) {  // a chunk of whole blocks of the prompt
     run.end = std::min(clean_end, run.begin + budget / info_.block_size * info_.block_size);
     if (run.size() == 0) return plan;
   } else if (commits) {

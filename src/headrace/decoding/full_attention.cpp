@@ -22,7 +22,7 @@ void FullAttention::start(Sequence& s) const {
 }
 
 std::optional<CanvasShape> FullAttention::canvas_shape() const {
-  using AtMost = CanvasShape::AtMost;  // of the published loop of timesteps, the output is one block
+  using AtMost = CanvasShape::AtMost;  // under the loop kTimesteps the whole output is one block
   return CanvasShape{.samples = info_.block_size,
                      .at_most = info_.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese};
 }

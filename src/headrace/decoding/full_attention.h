@@ -1,7 +1,7 @@
-// Full attention over prompt and output: the output stands as a canvas of masks from the first pass on, every pass runs
-// all of it, and no pass reads what another one stored, because every position's K and V change with every token. Each
-// stores its own, since a device's attention takes keys fastest from the pool. Blocks, counted from the prompt's end,
-// are decided one after the other. Of LLaDA and Dream.
+// Full attention over prompt and output. The output is a canvas of masks from the first pass on, and every pass runs
+// all of it. K and V of every position change with every token, so no pass reads another's. Each pass still stores
+// them, because attention on a device reads keys fastest from the pool. Blocks, counted from the prompt's end, are
+// decided one after the other. For LLaDA and Dream.
 // Source: Nie et al. 2025 (LLaDA), Ye et al. 2025 (Dream); several tokens per pass as Wu et al. 2025 (Fast-dLLM).
 #pragma once
 #include "headrace/decoding/decoding_strategy.h"
@@ -18,13 +18,13 @@ class FullAttention final : public DecodingStrategy {
   int32_t min_budget(const Sequence& sequence) const override;
   int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
   std::optional<CanvasShape> canvas_shape() const override;
-  // The whole canvas; the undecided positions of the first unfinished block are sampled. Of a guided request the canvas
-  // runs a second time, with its prompt masked and nothing stored.
+  // Runs the whole canvas and samples the undecided positions of the first unfinished block. A guided request runs the
+  // canvas a second time, with its prompt masked and nothing stored.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
-  // Keeps the candidates that pass the request's rule, or else the best. Nothing behind an end token is decided, but
-  // the canvas keeps its length: the model sees how much room there was.
+  // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token, but the
+  // canvas keeps its length: the model sees how much room there was.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // With every rule but entropy_bound and random.
+  // Supports every rule but entropy_bound and random.
   std::optional<BlockShape> device_blocks() const override;
   std::string host_because() const override;
   std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;

@@ -10,7 +10,7 @@
 namespace headrace {
 namespace {
 
-// Rows of masked positions, whose logits decide them; `first` is the position of row 0.
+// Returns the rows that decide masked positions; `first` is the position of row 0.
 std::vector<SampleRow> rows_of_masks(const Sequence& s, int32_t first, int32_t shift) {
   std::vector<SampleRow> rows;
   for (const DecodingBlock& block : s.blocks) {
@@ -19,14 +19,15 @@ std::vector<SampleRow> rows_of_masks(const Sequence& s, int32_t first, int32_t s
   return rows;
 }
 
-// Rows from here on would change nothing: complete blocks behind the last one with masks, which wait for it.
+// Returns the end of the useful rows. Complete blocks after the last one with masks wait for it, so running them
+// changes nothing.
 int32_t useful_end(const Sequence& s, int32_t stored) {
   int32_t end = stored;
   for (const DecodingBlock& block : s.blocks) end = block.complete() ? end : block.end();
   return end;
 }
 
-// Candidates that a pass over a block that is sure of progress keeps at least.
+// The least number of candidates that a pass keeps in a block with guaranteed progress.
 int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) {
   return BlockRule{.steps = params.max_passes.value_or(0)}.least(block.num_masked(), block.num_steps());
 }
@@ -39,7 +40,7 @@ MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), co
 
 StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
   const int32_t stored = storable_end(s), shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
-  // The row that decides position num_cached is in the cache already: it runs again, and is not stored.
+  // The row that decides position num_cached is cached already: it runs again, without a store.
   const bool repeats =
       shift == 1 && stored == s.num_cached && s.num_cached > 0 && s.blocks.front().masked(s.num_cached);
   const int32_t begin = s.num_cached - (repeats ? 1 : 0);

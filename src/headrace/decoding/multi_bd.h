@@ -1,5 +1,5 @@
-// Block-causal diffusion: up to num_blocks consecutive blocks are denoised at the same time, each seeing those before
-// it. Of SDAR, LLaDA2, Stable-DiffCoder and every model that was trained block-causally.
+// Block-causal diffusion: denoises up to num_blocks consecutive blocks at the same time, each attending to those before
+// it. For SDAR, LLaDA2, Stable-DiffCoder and every model trained block-causally.
 // Source: Diffulex, strategy multi_bd.
 #pragma once
 #include "headrace/decoding/block_buffer.h"
@@ -16,13 +16,13 @@ class MultiBD final : public DecodingStrategy {
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
   int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
   std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
-  // Everything from the end of the cache on: blocks that are complete are stored by the same pass that denoises those
-  // behind them. A prompt that exceeds the budget runs in chunks of whole blocks first.
+  // Runs everything after the cache: the pass that stores complete blocks also denoises the blocks after them. A prompt
+  // that exceeds the budget first runs in chunks of whole blocks.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
-  // In each block, keeps the candidates that pass the request's rule; at least the best in the blocks that
-  // DiffusionInfo::progress says.
+  // Keeps the candidates of each block that pass the request's rule, and at least the best in the blocks named by
+  // DiffusionInfo::progress.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Of one block at a time that reads its own positions' logits, with every rule but entropy_bound and
+  // Supports one block at a time whose positions are decided by their own logits, with every rule but entropy_bound and
   // random.
   std::optional<BlockShape> device_blocks() const override;
   std::string host_because() const override;

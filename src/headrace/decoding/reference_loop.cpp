@@ -8,12 +8,14 @@ namespace {
 
 using Loop = DiffusionInfo::Loop;
 
-// Of `masks` positions shared out over `steps` passes, those of pass `step`; the first passes take the odd ones.
+// Distributes `masks` positions evenly over `steps` passes and returns the share of pass `step`. The first passes take
+// the remainder.
 int32_t even_share(int32_t masks, int32_t steps, int32_t step) {
   return step < steps ? masks / steps + (step < masks % steps ? 1 : 0) : 0;
 }
 
-// The share of the masks left that a step from time t to time u takes; they run from 1 down to 0.001. All in the last.
+// Returns the share of the remaining masks that step `step` decides, for linear time from 1 to 0.001. The last step
+// decides all.
 double timestep_chance(int32_t steps, int32_t step) {
   if (step >= steps - 1) return 1;
   const auto time = [steps](int32_t i) { return 1 - 0.999 * i / steps; };
@@ -24,7 +26,7 @@ int32_t timestep_share(int32_t masks, int32_t steps, int32_t step) {
   return static_cast<int32_t>(masks * timestep_chance(steps, step));
 }
 
-// Dream's `origin`: each mask by itself takes its token with the step's chance, so that every step is a pass.
+// Dream's `origin`: each mask takes its token independently with the step's probability, so every step runs a pass.
 std::vector<size_t> taken_by_chance(std::span<const SampledToken> candidates, double chance) {
   std::vector<size_t> taken;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -33,7 +35,7 @@ std::vector<size_t> taken_by_chance(std::span<const SampledToken> candidates, do
   return taken;
 }
 
-// The share of the block's next pass, when steps without one are not run.
+// Returns the share of the block's next pass; steps with an empty share run no pass.
 int32_t share(const DecodingBlock& block, int32_t steps, Loop loop) {
   int32_t masks = block.num_editable(), passes = 0;
   for (int32_t step = 0; step < steps; ++step) {

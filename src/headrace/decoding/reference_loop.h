@@ -1,4 +1,4 @@
-// What a pass of a family's published loop keeps.
+// The published decoding loops: which tokens a pass of the schedule 'reference' keeps.
 #pragma once
 #include <optional>
 #include <span>
@@ -17,19 +17,21 @@ inline bool follows_reference(const DecodingParams& params) {
   return params.schedule == DecodingParams::Schedule::kReference;
 }
 
-// Of strategies that have a block cache: what a request comes to whose configuration says so, or nothing.
+// Returns whether a request uses the block cache: the configuration's choice `asked`, or the default. For strategies
+// that have one.
 BlockCache block_cache_of(const DecodingParams& params, std::optional<BlockCache> asked, const DiffusionInfo& info);
 
-// By which scores a request's tokens are chosen: as its published loop has them, or else the model's. The model's too
-// where its temperature and filters leave the distribution as it is.
+// Returns the distribution whose scores rank a request's tokens: the published loop's, or else the model's. Also the
+// model's if temperature and filters leave the distribution unchanged.
 ScoresOf scores_of(const SamplingParams& params, const DiffusionInfo& info);
 
-// Indices of the kept candidates, ascending: those of the block's masked positions, before the pass is counted.
+// Returns the indices of the kept candidates, ascending. Candidates are those of the block's masked positions, before
+// the pass is counted.
 std::vector<size_t> kept_by_reference(std::span<const SampledToken> candidates, const DecodingBlock& block,
                                       const DecodingParams& params, const DiffusionInfo& info);
 
-// Error kInvalidArgument for a request of the schedule 'reference' whose threshold, or steps beside one, or order
-// temperature the family's loop does not read.
+// Error kInvalidArgument for a request of the schedule 'reference' that sets an option which the family's loop does not
+// read: threshold, steps beside a threshold, or order_temperature.
 void check_reference(const DecodingParams& params, const DiffusionInfo& info);
 
 }  // namespace headrace

@@ -6,7 +6,7 @@ namespace headrace {
 
 namespace {
 
-// Of the decided tokens of a block that a pass looks at, those that it chooses again; 1 where none is decided yet.
+// Returns the share of the block's decided tokens that the pass chose again; 1 if none is decided yet.
 float stable_share(const Sequence& s, const DecodingBlock& block, std::span<const SampledToken> candidates) {
   int32_t decided = 0, same = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {

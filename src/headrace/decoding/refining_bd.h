@@ -1,16 +1,16 @@
-// Block-causal diffusion that looks at decided tokens again: a block is final when its strategy says so.
+// Block-causal diffusion that may change decided tokens: the strategy decides when a block is final.
 #pragma once
 #include "headrace/decoding/block_buffer.h"
 
 namespace headrace {
 
-// What a pass means for a block.
+// The result of a pass for a block.
 struct BlockVerdict {
-  std::vector<size_t> kept;      // candidates that take their places, ascending
-  std::vector<size_t> remasked;  // whose places become masks again
+  std::vector<size_t> kept;      // indices of candidates to write, ascending
+  std::vector<size_t> remasked;  // indices of candidates whose positions become masks again
   enum class Then : uint8_t {
-    kGoesOn,   // the block is looked at again
-    kSettles,  // it is final if it has no masks left
+    kGoesOn,   // the block runs again
+    kSettles,  // final if it has no masks left
   } then = Then::kGoesOn;
 };
 
@@ -20,15 +20,16 @@ class RefiningBD : public DecodingStrategy {
   std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
   int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
   std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
-  // As MultiBD's, but every token of a block that is not final is decided anew.
+  // As MultiBD::plan, but samples every token of a block that is not final.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
 
  protected:
-  // Error kInvalidArgument as diffusion_info, and for a model whose logits decide the position after theirs.
+  // Error kInvalidArgument as diffusion_info, and for a next-token model.
   RefiningBD(std::string_view name, const StrategyConfig& config);
 
-  // One candidate for each position of `block` from editable_begin to valid_end. The pass is not counted yet.
+  // Judges a pass. `candidates` has one entry per position from block.editable_begin() to valid_end(). The pass is not
+  // counted yet.
   virtual BlockVerdict judge(const Sequence& sequence, const DecodingBlock& block,
                              std::span<const SampledToken> candidates) const = 0;
 

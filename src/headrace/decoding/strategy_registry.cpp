@@ -25,19 +25,19 @@ constexpr bool never(const DiffusionInfo&) { return false; }
 struct Row {
   std::string_view name;
   std::unique_ptr<DecodingStrategy> (*make)(const StrategyConfig& config);
-  bool (*decodes)(const DiffusionInfo& trained);  // of a diffusion model
+  bool (*decodes)(const DiffusionInfo& trained);  // supports diffusion models trained this way
   DecodingOptionSet reads;
-  bool (*compared)(const DiffusionInfo& trained) = never;  // with the own strategy of such a model
-  bool (*requires_adapter)(const DiffusionInfo& trained) =
-      never;                                               // such a model, for what it was not trained for itself
-  bool (*misreads)(const DiffusionInfo& trained) = never;  // rows of such a model, which mean something else
+  bool (*compared)(const DiffusionInfo& trained) = never;          // worth comparing with the model's own strategy
+  bool (*requires_adapter)(const DiffusionInfo& trained) = never;  // such models need an adapter
+  // reads rows that such models were trained to predict something else from
+  bool (*misreads)(const DiffusionInfo& trained) = never;
 };
 
 using enum DecodingOption;
 
-// By what a block strategy chooses tokens, and how it is made.
+// Options of every block strategy: its choice of tokens and its construction.
 constexpr DecodingOptionSet kChoice = {kRule, kThreshold, kOrderTemperature, kBlockSize, kMaskTokenId};
-// Of those with a buffer of several blocks.
+// Options of strategies that denoise several blocks at a time.
 constexpr DecodingOptionSet kBuffer = {kAddBlock, kNumBlocks, kPipeline};
 constexpr DecodingOptionSet kPublishedLoop = {kSchedule, kSteps};
 constexpr DecodingOptionSet kProgress = {kMaxPasses, kSemiComplete};
@@ -61,8 +61,8 @@ constexpr bool of_canvases(const DiffusionInfo& m) { return m.attention == Atten
 constexpr bool without_edits(const DiffusionInfo& m) { return m.edits == DiffusionInfo::Edits::kNone; }
 constexpr bool of_any_but_canvases(const DiffusionInfo& m) { return m.attention != Attention::kCanvas; }
 
-// A new strategy is a source with its header, its name in CMakeLists.txt, its include and row here, and a test; nothing
-// else needs to know of it (docs/adding_a_strategy.md). What a row does not read is refused by name.
+// A new strategy needs a source and header, its name in CMakeLists.txt, an include and a row here, and a test
+// (docs/adding_a_strategy.md). Options that a row does not list are refused by name.
 constexpr std::array kStrategies = {
     Row{"autoregressive", make<Autoregressive>, of_blocks, {}, of_blocks},  // a baseline
     Row{"full_attention", make<FullAttention>, of_full, kChoice | kPublishedLoop | DecodingOptionSet{kCfgScale}},
@@ -149,7 +149,7 @@ bool misreads(std::string_view strategy, const DiffusionInfo& trained) { return 
 std::unique_ptr<DecodingStrategy> make_strategy(std::string_view name, const StrategyConfig& config) {
   const Row& row = row_of(name);
   refuse_unread(name, asked_options(config));
-  auto strategy = row.make(config);  // first: what it lacks says more
+  auto strategy = row.make(config);  // first: its errors are more specific
   if (config.model) refuse_model(row, *config.model);
   return strategy;
 }

@@ -38,7 +38,7 @@ void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
 
 void BatchBuilder::add_merge(const StepPlan& any) {
   const size_t tokens = ids_.size();
-  size_t most = 1;  // parts of a row; those with fewer get some that weigh nothing
+  size_t most = 1;  // terms of a row; shorter rows are padded with terms of weight 0
   for (const SoftRow& soft : soft_) most = std::max(most, soft.parts.size());
   merge_.mask.assign(tokens, 0);
   merge_.ids.assign(tokens * most, 0);
@@ -80,7 +80,7 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
   if (parts.empty()) return;
   TensorView logits = parts.front();
   const auto on_host = [](const TensorView& part) { return part.device().type == DeviceType::kCPU; };
-  const bool apart = !std::ranges::all_of(parts, on_host);  // who uploads the batch puts them together
+  const bool apart = !std::ranges::all_of(parts, on_host);  // DeviceBatch::upload concatenates them then
   if (parts.size() > 1 && !apart) {
     conditioning_ = Tensor(DType::kF32, {rows, logits.dim(1)});
     auto* to = static_cast<std::byte*>(conditioning_.data());

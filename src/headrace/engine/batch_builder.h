@@ -1,4 +1,4 @@
-// Step plans to a ForwardBatch.
+// Builds one ForwardBatch from the step plans of all scheduled sequences.
 #pragma once
 #include <span>
 #include <vector>
@@ -8,10 +8,11 @@
 
 namespace headrace {
 
-// Owns the memory behind the batch's views; build() invalidates the batch before. Not thread-safe.
+// Owns the memory behind the batch's views; each build() invalidates the batch returned before. Not thread-safe.
 class BatchBuilder {
  public:
-  // logits_rows are in the order of the steps, of each its sample rows, then its guides.
+  // Builds the batch of `steps`, in their order. Its logits_rows follow that order: each step's sample rows, then its
+  // guide rows. `table` gives pages and state slots; `backend` is not owned.
   const ForwardBatch& build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
                             AttentionBackend* backend);
 
@@ -23,10 +24,10 @@ class BatchBuilder {
 
   std::vector<int32_t> ids_, positions_;
   std::vector<int64_t> write_slots_;
-  std::vector<SoftRow> soft_;         // of all sequences
+  std::vector<SoftRow> soft_;         // soft embeddings of all sequences
   std::vector<uint8_t> conditioned_;  // [tokens]
-  Tensor conditioning_;               // of several sequences, one after the other
-  struct Merge {                      // as TokenMerge has it
+  Tensor conditioning_;               // of several sequences, concatenated
+  struct Merge {                      // the arrays of TokenMerge
     std::vector<uint8_t> mask;
     std::vector<int64_t> ids;
     std::vector<float> probs, residual;

@@ -5,7 +5,7 @@
 namespace headrace {
 namespace {
 
-// The first `count` of `from`, then `fill`, in `to`.
+// Fills `to` with the first `count` elements of `from`, then `fill`, up to `size` elements.
 template <class T>
 TensorView filled(std::vector<T>& to, const TensorView& from, int64_t count, int32_t size, T fill) {
   to.assign(static_cast<size_t>(size), fill);

@@ -19,7 +19,7 @@ DeviceBatchConfig device_config(const CudaGraphConfig& c) {
           .page_size = c.page_size};
 }
 
-// Of a backend that cannot be recorded it does not matter: capture() refuses it.
+// The fill does not matter for a backend without graphs: capture() refuses it.
 int32_t seq_len_fill_of(AttentionBackend& backend) {
   const CudaGraphSupport* support = backend.cuda_graph_support();
   return support != nullptr ? support->get_cuda_graph_seq_len_fill_value() : CudaGraphSupport::kSeqLenFill;
@@ -39,10 +39,10 @@ std::string listed(const std::vector<int32_t>& requests, const std::vector<int32
   return text;
 }
 
-// Ascending; the last one holds all.
+// Sizes of logits rows to capture for a step of `rows` tokens, ascending; the last one holds every step.
 std::vector<int32_t> logits_sizes(const RowGraphs& config, int32_t rows) {
-  // The head of many rows is worth a graph with fewer. Of blocks that take three passes or more, 7 of 12 rows or fewer
-  // are undecided on average.
+  // The LM head over many rows is worth a second graph with fewer. In blocks that take three passes or more, 7 of 12
+  // rows or fewer are undecided on average.
   constexpr int32_t kMany = 384, kMultiple = 64;
   const int32_t most = std::min(rows, config.most_logits);
   if (config.few_logits && *config.few_logits < most) return {*config.few_logits, most};
@@ -50,7 +50,7 @@ std::vector<int32_t> logits_sizes(const RowGraphs& config, int32_t rows) {
   return {(most * 5 / 8 + kMultiple - 1) / kMultiple * kMultiple, most};
 }
 
-// With more requests a step does not wait for latency.
+// Steps with more requests are not bound by latency.
 constexpr int32_t kFewRequests = 8;
 
 int32_t most_keys_of_batch(const ForwardBatch& batch) {
@@ -59,7 +59,7 @@ int32_t most_keys_of_batch(const ForwardBatch& batch) {
   return keys;
 }
 
-// Ends a recording whatever happens in between.
+// Ends a capture, also after an exception.
 class Recording {
  public:
   explicit Recording(DeviceRuntime& runtime) : runtime_(runtime) { runtime.begin_capture(); }
@@ -69,7 +69,7 @@ class Recording {
     if (ended_) return;
     try {
       runtime_.end_capture();
-    } catch (const Error&) {  // the error that led here is on its way to the caller
+    } catch (const Error&) {  // the first error propagates instead
     }
   }
   std::unique_ptr<DeviceGraph> end() {
@@ -109,14 +109,14 @@ std::set<int32_t> CudaGraphRunner::warm_up(const ForwardBatch& on_device, const 
   const WarmupScope warming_up(backend_.metadata_source());
   backend_.init_forward_metadata(on_device);
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
-  end(model_.forward(on_device));  // libraries start, kernels load, memory is found
+  end(model_.forward(on_device));  // starts libraries, loads kernels, allocates memory
   runtime_.synchronize();
   return device_batch_.shorter_keys();
 }
 
 std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device, const End& end) {
   std::set<int32_t> shorter = warm_up(on_device, end);
-  device_batch_.forget_plans();  // those of the warm-up: the graph is to make its own whenever it runs
+  device_batch_.forget_plans();  // the graph must make its own plans on every replay
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);
   end(logits);
@@ -127,7 +127,7 @@ std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_d
 void CudaGraphRunner::prepare_short(Graphs& graphs, std::set<int32_t> named, std::optional<int32_t> few) const {
   if (few) named.erase(named.begin(), named.upper_bound(*few)), named.insert(*few);
   for (const int32_t keys : named) {
-    if (keys > 0 && keys < longest()) graphs.brief[keys];  // else all contexts are short
+    if (keys > 0 && keys < longest()) graphs.brief[keys];  // otherwise every context is short
   }
 }
 
@@ -143,7 +143,7 @@ void CudaGraphRunner::capture() {
     support->init_cuda_graph_state(config_.max_requests + 1, most_rows_of(config_));
   }
   const bool decode = config_.decode_rows == CudaGraphConfig::DecodeRows::kYes;
-  capture_segments();  // the larger ones
+  capture_segments();  // first: they are larger
   capture_canvases();
   for (const Contexts contexts : {Contexts::kAny, Contexts::kShort}) {
     capture_rows(contexts);
@@ -158,7 +158,7 @@ void CudaGraphRunner::capture_decode(Contexts contexts) {
 }
 
 void CudaGraphRunner::capture_decode(int32_t size, Contexts contexts, Graphs& graphs) {
-  // Launches are sized for the longest context; what a request has of it is read on the device.
+  // Launches are sized for the longest context; kernels read each request's length on the device.
   const auto record_for = [&](int32_t keys, Captured& to) {
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), size);
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = keys - 1;
@@ -184,8 +184,9 @@ void CudaGraphRunner::capture_canvases() {
     const std::vector<int32_t> logits = logits_sizes(config, *size);
     for (auto count = logits.rbegin(); count != logits.rend(); ++count) {
       ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *count));
-      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;   // rows that are not stored count
-      record(canvases_[*size][*count].any, device_batch_.upload(rows), end_rows_);  // none for other contexts
+      // tokens that are not stored are real ones, too
+      if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;
+      record(canvases_[*size][*count].any, device_batch_.upload(rows), end_rows_);  // no KV-length buckets
     }
   }
 }
@@ -247,7 +248,8 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
   const auto record_for = [&](int32_t keys, Captured& to) {
     device_batch_.set_most_keys(keys);
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(size, logits_rows));
-    if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;  // rows that are not stored count
+    if (config.new_keys == NewKeys::kSomeNotStored)
+      rows.attn.padding_rows = 0;  // tokens that are not stored are real ones, too
     return record(to, device_batch_.upload(rows), end_rows_);
   };
   if (contexts == Contexts::kShort) {
@@ -256,7 +258,7 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
   }
   std::set<int32_t> named = record_for(0, graphs.any);
   const bool few = size <= kFewRequests * config.most_rows;
-  // Prompts among decode rows have more work than latency.
+  // Prompts beside decode tokens are not bound by latency.
   if (few && config_.decode_rows == CudaGraphConfig::DecodeRows::kYes) return;
   prepare_short(graphs, std::move(named), few ? std::optional(config_.short_keys) : std::nullopt);
 }
@@ -298,7 +300,7 @@ bool CudaGraphRunner::are_segments(const ForwardBatch& batch) const {
 
 const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& batch) const {
   const NewKeys keys = new_keys_of(batch.attn);
-  // What takes keys from the step takes those that are stored from there too.
+  // Graphs that read new keys from the step also run batches that store all of them.
   const auto takes = [keys](const RowGraphs& config) {
     return keys == config.new_keys || config.new_keys == NewKeys::kSomeNotStored;
   };

@@ -12,8 +12,8 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kPolls = 1 << 25;     // some tens of milliseconds; then the device is asked
-constexpr size_t kResultsOffset = 256;  // behind the report
+constexpr int32_t kPolls = 1 << 25;     // some tens of milliseconds; then synchronize
+constexpr size_t kResultsOffset = 256;  // bytes; after the report
 
 }  // namespace
 
@@ -46,7 +46,7 @@ DenoiseLoop::DenoiseLoop(const OpSet& ops, const OpContext& context, DeviceRunti
 DenoiseLoop::~DenoiseLoop() {
   try {
     runtime_.synchronize();
-  } catch (const Error&) {  // a device that has failed writes no more
+  } catch (const Error&) {  // a failed device writes nothing more
   }
   runtime_.release_shared(shared_, shared_bytes_);
 }
@@ -109,7 +109,7 @@ std::vector<TokenDraw> DenoiseLoop::draws_of(std::span<const DenoiseState> state
   std::vector<TokenDraw> draws;
   for (const DenoiseState& s : states) {
     const auto end = draws.size() + (s.running != 0 ? static_cast<size_t>(s.num_samples(config_.block_size)) : 0);
-    for (int32_t p = 0; draws.size() < end; ++p) {  // that of a clean pass lies behind the block
+    for (int32_t p = 0; draws.size() < end; ++p) {  // the sample of a commit pass lies after the block
       if (p == config_.block_size || s.is_masked(p)) draws.push_back(s.draw_of(p));
     }
   }

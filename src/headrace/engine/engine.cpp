@@ -157,14 +157,14 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
   }
 }
 
-// To run it again would update recurrent states twice.
+// A failed step is not retried: it would update recurrent states twice.
 void Engine::fail_step() {
   for (const int64_t id : in_step_) abort(id);
   for (const int64_t id : scheduler_.in_plan()) abort(id);
   try {
     drop_flight();
   } catch (const Error& e) {
-    give_up(e.what());  // the caller hears of the first error now, and of this one by the next call
+    give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
 }
 
@@ -205,7 +205,7 @@ std::vector<StepOutput> Engine::run_step() {
   if (steps.empty()) return {};
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  // Who is held back joins with the next step, which a flight does not stop for.
+  // A waiting follower may join the next step; steps that run ahead would not stop for it.
   if (!scheduler_.any_held_back()) {
     if (take_off(steps, batch)) return land();
     if (take_off_tokens(steps, batch)) return land_tokens();

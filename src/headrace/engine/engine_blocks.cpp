@@ -1,5 +1,4 @@
-// The engine's steps that a device ends by itself: blocks are denoised without the host, which commits what the last
-// step decided while the next one runs.
+// Engine steps of the device-side denoise loop: the host commits the last step's tokens while the next step runs.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +9,7 @@ namespace headrace {
 
 namespace {
 
-// About as many keys as a row sees in the step behind `steps`: at most a block is appended to what is known of.
+// About the longest KV length of the step after `steps`: each request appends at most one block.
 int32_t most_keys_of_steps(const std::vector<ScheduledStep>& steps, int32_t block_size) {
   int32_t keys = 0;
   for (const ScheduledStep& step : steps) {
@@ -31,7 +30,7 @@ void Engine::note_host(const std::vector<ScheduledStep>& steps) {
 bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   DenoiseLoop* loop = runner_.denoise_loop();
   if (loop == nullptr || !runner_.holds_blocks(batch) || batch.logits_rows.empty()) return false;
-  if (steps.size() < scheduler_.num_running()) {  // a flight does not stop for who has rows in a later step
+  if (steps.size() < scheduler_.num_running()) {  // the loop would not stop for requests left out of this step
     host_reasons_.add("a step has no rows for all requests that run");
     return false;
   }
@@ -55,7 +54,7 @@ bool Engine::take_off(const std::vector<ScheduledStep>& steps, const ForwardBatc
   }
   int64_t most = 0;
   for (const DenoiseState& state : states) most += state.most_rows(size);
-  if (most > config_.runner.max_tokens || !loop->holds(states)) {  // later steps must fit too
+  if (most > config_.runner.max_tokens || !loop->holds(states)) {  // later steps must fit, too
     const int64_t held = std::min<int64_t>(config_.runner.max_tokens, loop->config().most_rows());
     host_reasons_.add(str("requests may have more than ", held, " rows together, what a graph holds"));
     return false;
@@ -71,7 +70,7 @@ std::vector<StepOutput> Engine::land() {
   DenoiseLoop& loop = *runner_.denoise_loop();
   const DenoiseReport next = loop.wait();
   const std::vector<ScheduledStep> landed = std::exchange(flight_, {});
-  // Who waits may be admitted when somebody ends.
+  // When a request ends, a waiting one may be admitted.
   const bool changes = flight_ends_ || (scheduler_.any_waiting() && next.running < static_cast<int32_t>(landed.size()));
   const bool goes_on = next.running > 0 && !changes;
   if (goes_on) runner_.next_blocks(next, most_keys_of_steps(landed, loop.config().block_size));

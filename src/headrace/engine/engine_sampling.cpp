@@ -1,4 +1,4 @@
-// The engine's way from a batch to the tokens of its rows, and what sequences keep of the logits.
+// Engine: sampling the tokens of a batch, and what sequences keep of the logits.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ bool device_reads(const ScheduledStep& step) { return step.device_reads(); }
 bool host_reads(const ScheduledStep& step) { return !step.device_reads(); }
 bool any_reads(const ScheduledStep& /*step*/) { return true; }
 
-// Of what there is for each row of logits, that of rows which decide something: guides say nothing by themselves.
+// Drops the entries of guide rows from a list with one entry per row of logits.
 template <class T>
 std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, const std::vector<T>& rows) {
   std::vector<T> kept;
@@ -23,10 +23,10 @@ std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, const std::ve
   return kept;
 }
 
-// A float32 row for each that decides something.
+// One float32 row per sample row.
 struct GuidedRows {
-  Tensor logits;    // as the model made it, or moved away from what guides it
-  Tensor unguided;  // as the model made it; null where no row is moved
+  Tensor logits;    // after guidance
+  Tensor unguided;  // before guidance; null if no row is guided
 };
 
 // Source: Nie et al. 2025 (LLaDA), unsupervised classifier-free guidance.
@@ -55,7 +55,7 @@ GuidedRows guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
   return rows;
 }
 
-// That a device reads.
+// Rows that the device samples and that have a repetition penalty.
 std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots) {
   std::vector<PenalizedRows> rows;
   int64_t first = 0;
@@ -74,8 +74,8 @@ std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& step
 
 }  // namespace
 
-// A device chooses the tokens of all rows that it can read, whatever the host does with others of the batch: its
-// exponentials and the host's differ in their last bits.
+// The device samples every row that it can, even if the host samples others of the batch: exp() on the host and on the
+// device differ in the last bits.
 std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
   const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
   const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
@@ -147,15 +147,16 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
       continue;
     }
     const Sequence& s = *step.sequence;
-    // Undecided positions hold the mask, which is never sampled; without one, as in a canvas, noise that never
-    // occurred.
+    // History for penalties. With a mask token it is the whole text, since the mask is never sampled. Without one, as
+    // in a canvas, undecided positions hold noise, which must not count.
     const bool bans = s.params.end_of_text == SamplingParams::EndOfText::kBanned;
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {
-      // Behind the place that is decided, a step ahead may have put a token that is not known yet.
+      // An asynchronous step may have placed an unknown token after the decided position.
       const auto count = step.plan.excluded_id ? s.num_tokens() : std::min(s.num_final, row.position);
       const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
-      // Random numbers are counted from the row before the decided one, which autoregressive decoding reads.
+      // Random numbers are counted from the row before the decided position, the one that autoregressive decoding
+      // reads.
       spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p,
                        banned, s.scores_of});
     }
@@ -171,7 +172,7 @@ std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps
   return sampler_.sample(logits, spots, steps.front().plan.excluded_id, unguided);
 }
 
-// For sequences whose next step reads them, rounded to the dtype that the model was trained to read them in.
+// Rounds kept logits to the dtype in which the model was trained to read them.
 void Engine::keep_logits(std::span<const KeptRows> kept, const Tensor& logits, DType dtype) {
   for (const auto& [first, count, to] : kept) {
     const TensorView rows = logits.view().slice(first, first + count);
@@ -196,7 +197,7 @@ void Engine::keep_candidates(const std::vector<ScheduledStep>& steps, const Tens
       if (count == 0) continue;
       auto shares = sampler_.likeliest(logits.view().select(at), sampled[static_cast<size_t>(at)],
                                        step.plan.num_candidates, step.plan.excluded_id);
-      shares.resize(count);  // a vocabulary may be smaller
+      shares.resize(count);  // the vocabulary may be smaller
       const size_t first = static_cast<size_t>(row.position - s.prompt_len) * count;
       if (s.candidates.size() < first + count) s.candidates.resize(first + count);
       std::ranges::copy(shares, s.candidates.begin() + static_cast<std::ptrdiff_t>(first));

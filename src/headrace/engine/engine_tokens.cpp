@@ -1,5 +1,5 @@
-// The engine's steps of single tokens: the next one is queued behind a step whose tokens the host has yet to read, and
-// takes them from the device's memory.
+// Asynchronous scheduling of decode steps: the next step is launched before the host reads the last one's tokens, and
+// takes them from device memory.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace headrace {
 namespace {
 
-// Whether where the request stands behind this step depends on its token's place alone.
+// Returns true if the sequence's next position does not depend on which token the step decides.
 bool decides_one(const ScheduledStep& step) {
   const StepPlan& plan = step.plan;
   return step.device_reads() && plan.spans.size() == 1 && plan.spans.front().keys.q_len == 1 &&
@@ -29,7 +29,7 @@ bool Engine::take_off_tokens(const std::vector<ScheduledStep>& steps, const Forw
   return true;
 }
 
-// Nobody came or went, everybody who runs is in the step, and nobody will be at the end behind it but by an end token.
+// True if no request joined or left, all running ones are in the step, and only an end token could end one of them now.
 bool Engine::goes_on(const std::vector<ScheduledStep>& steps) const {
   const auto has_room = [](const ScheduledStep& step) {
     return step.sequence->num_tokens() + 1 < step.sequence->limit;

@@ -5,12 +5,12 @@
 namespace headrace {
 namespace {
 
-// Beyond this, a step's products take so long that its launches are free.
+// Above this many tokens a step's GEMMs take so long that launches are free.
 constexpr int32_t kMostGraphRows = 1024, kMostMixedRows = 64;
-// From so many rows on graphs are so many rows apart.
+// From kFullRows tokens on, sizes are kFineRows apart.
 constexpr int32_t kFullRows = 512, kFineRows = 32;
 
-// Whether steps of up to `most` rows are in the graphs, where the strategy has such steps.
+// Returns true if the graphs cover steps of up to `most` tokens, or if the strategy has no such steps.
 bool holds(const RowGraphs& graphs, int64_t most) {
   const bool has_steps = graphs.most_rows > 1 || !graphs.sizes.empty();
   return !has_steps || (!graphs.sizes.empty() && graphs.sizes.back() >= most);
@@ -18,7 +18,7 @@ bool holds(const RowGraphs& graphs, int64_t most) {
 
 int32_t largest(const std::vector<int32_t>& sizes) { return sizes.empty() ? 0 : sizes.back(); }
 
-// As steps_without(), of segments and what comes between them.
+// As steps_without(), for segments and the steps between them.
 std::optional<std::string> segment_steps_without(const CudaGraphConfig& c, int32_t context, int64_t max_tokens) {
   const int32_t each = c.segments.keys.q_len;
   if (each == 1) return {};
@@ -27,7 +27,7 @@ std::optional<std::string> segment_steps_without(const CudaGraphConfig& c, int32
     return str("more than ", largest(c.segments.requests), " canvases of ", each, " rows at a time run without, and ",
                canvases, " requests may have one each; try fewer of them");
   }
-  // No segment is stored: where another one follows, it is as text. The shortest prompt is one token.
+  // A finished segment is stored by a causal pass when another one follows. The shortest prompt is one token.
   if (context > each + 1) return "the pass over a finished canvas, behind which the next one begins, runs without";
   if (c.segments.conditioning > 0 && canvases > 1) return "first steps of canvases beside later ones run without";
   return {};
@@ -36,7 +36,7 @@ std::optional<std::string> segment_steps_without(const CudaGraphConfig& c, int32
 }  // namespace
 
 RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
-  const bool single = shape.most_rows == 1;  // then what has several rows is a prompt, of any length
+  const bool single = shape.most_rows == 1;  // then steps with several tokens are prompts of any length
   const int64_t most = single ? kMostMixedRows : std::min(kMostGraphRows, shape.most_rows * max_requests);
   RowGraphs graphs{.most_rows = single ? kMostMixedRows : shape.most_rows,
                    .most_logits = shape.most_samples * max_requests,
@@ -45,7 +45,7 @@ RowGraphs row_graphs(const StepShape& shape, int32_t max_requests) {
   if (shape.inputs == StepShape::Inputs::kMixed) graphs.mixtures = RowGraphs::Mixtures::kSome;
   const int32_t unit = single ? 8 : shape.rows;
   for (const int32_t size : capture_sizes(static_cast<int32_t>(most / unit))) {
-    // Where products fill the device, rows of padding cost as much as others.
+    // Once GEMMs fill the device, padding costs as much as real tokens.
     const int32_t before = graphs.sizes.empty() ? 0 : graphs.sizes.back(), step = (kFineRows + unit - 1) / unit * unit;
     for (int32_t rows = before + step; before >= kFullRows && rows < size * unit; rows += step) {
       graphs.sizes.push_back(rows);
@@ -60,14 +60,14 @@ RowGraphs canvas_graphs(const CanvasShape& shape, const std::optional<StepShape>
                         int32_t context) {
   const auto most = static_cast<int32_t>(std::min<int64_t>(kMostGraphRows, int64_t{context} * max_requests));
   const int32_t usual = std::min(most, shape.samples * max_requests);
-  // Attention takes keys fastest from the pool; a single request's steps are never mixed.
+  // Attention reads keys fastest from the pool. Steps of a single request are never mixed.
   const bool all_stored = max_requests == 1 || !beside || beside->stores == StepShape::Stores::kAll;
   RowGraphs graphs{
       .most_rows = std::min(context, most),
       .most_logits = shape.at_most == CanvasShape::AtMost::kAllRows ? most : usual,
       .few_logits = usual,
       .new_keys = all_stored ? DeviceMetadata::NewKeys::kAllStored : DeviceMetadata::NewKeys::kSomeNotStored};
-  // A canvas keeps its length from step to step, so what is padding is paid for in all of them.
+  // A canvas keeps its length, so its padding is paid for in every step.
   for (int32_t rows = kFineRows; rows < most; rows += rows < kFullRows ? kFineRows : 2 * kFineRows) {
     graphs.sizes.push_back(rows);
   }
@@ -88,7 +88,7 @@ bool records_nothing(const CudaGraphConfig& c) {
 }
 
 std::optional<std::string> steps_without(const CudaGraphConfig& c, int32_t context, int64_t max_tokens) {
-  if (c.decode_rows == CudaGraphConfig::DecodeRows::kYes) return {};  // of any number of requests
+  if (c.decode_rows == CudaGraphConfig::DecodeRows::kYes) return {};  // for any number of requests
   if (records_nothing(c)) return std::string(kUnbounded);
   if (c.rows.mixtures == RowGraphs::Mixtures::kSome) return "steps with mixtures of tokens run without";
   if (const int64_t rows = std::min<int64_t>(int64_t{c.rows.most_rows} * c.max_requests, max_tokens);

@@ -1,4 +1,4 @@
-// Why steps go through the host on a device that denoises blocks by itself.
+// Records why steps run through the host although the device-side denoise loop exists.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,12 +8,12 @@
 
 namespace headrace {
 
-// Each reason once, in the order in which they came. Not thread-safe.
+// Keeps each reason once, in order of arrival. Not thread-safe.
 class HostReasons {
  public:
   explicit HostReasons(LogCallback log) : log_(std::move(log)) {}
 
-  // A new one is a warning of the log too.
+  // Logs a new reason as a warning, too.
   void add(const std::string& reason);
   const std::vector<std::string>& list() const { return list_; }
 

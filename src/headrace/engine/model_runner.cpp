@@ -13,9 +13,10 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kSpansPerRequest = 8;      // at most, of strategies that run several blocks of one request
-constexpr int64_t kSnapshotsPerRequest = 2;  // at most, of StateTable
-// Keys up to which a few rows of attention wait for latency and not for bytes; in strict mode those of one group.
+constexpr int64_t kSpansPerRequest = 8;      // upper bound; strategies may run several blocks of one request
+constexpr int64_t kSnapshotsPerRequest = 2;  // upper bound, see StateTable
+// KV length up to which attention of a few rows is bound by latency, not bandwidth; in batch-invariant mode, of one
+// fixed KV split.
 constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;
 
 Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
@@ -24,7 +25,7 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
   return copy;
 }
 
-// The cache is made first: a smaller one leaves room for whatever comes behind it.
+// The KV cache is allocated first, so a smaller one leaves memory for later allocations.
 constexpr std::string_view kShorter = "a smaller max_model_len";
 constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (cached_states)";
 constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";
@@ -50,7 +51,8 @@ std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntim
 
 MemoryNeed need_of_attention(int64_t max_tokens, const GDNPool* gdn) {
   MemoryNeed need{.what = str("attention in steps of ", max_tokens, " rows"), .advice = kShorter};
-  if (gdn != nullptr) need.bytes = GDNAttnBackend::bytes_for(gdn->config(), max_tokens);  // other attention needs none
+  // other attention backends allocate nothing
+  if (gdn != nullptr) need.bytes = GDNAttnBackend::bytes_for(gdn->config(), max_tokens);
   return need;
 }
 
@@ -145,7 +147,7 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
     return;
   }
   try {
-    // How much that needs shows when it is done.
+    // The memory that graphs need is known only after capture.
     with_need({.what = str("recording steps of up to ", most_rows_of(config), " rows"), .advice = kShorterOrNoGraphs},
               [&] {
                 auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
@@ -157,7 +159,7 @@ void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& conf
     loop_.reset();
     if (limits.blocks) host_because_ = "no graphs could be recorded";
     failed_capture_ = no_graphs_ = e.what();
-    runtime_.synchronize();  // throws if it was the device that failed: there is no step without graphs then
+    runtime_.synchronize();  // throws if the device failed: then steps cannot run without graphs either
   }
 }
 
@@ -169,7 +171,7 @@ std::unique_ptr<DenoiseLoop> ModelRunner::make_loop(const BatchLimits& limits, C
   config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
   config.sizes = sizes, config.canvas_sizes = canvas_sizes;
   const std::vector<int32_t>& largest = config.canvas_len > 0 ? canvas_sizes : sizes;
-  const int64_t most = config.least_size();  // of canvases, a flight begins only where they fit
+  const int64_t most = config.least_size();  // with canvases, the loop starts only with requests that fit
   if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
     host_because_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
     return nullptr;
@@ -232,7 +234,7 @@ std::vector<float> ModelRunner::score(const ForwardBatch& batch, std::span<const
   const Tensor best(DType::kI32, {rows}, runtime_), stats(DType::kF32, {rows, 4}, runtime_);
   ops_->token_confidence({.logits = logits.view, .vocab = static_cast<int32_t>(width), .best = best, .stats = stats},
                          config_.context);
-  std::vector<int32_t> places(next.begin(), next.end());  // in all rows together
+  std::vector<int32_t> places(next.begin(), next.end());  // indices into the flattened rows
   for (int64_t row = 0; row < rows; ++row) places[static_cast<size_t>(row)] += static_cast<int32_t>(row * width);
   const Tensor ids(DType::kI32, {rows}, runtime_), chosen(DType::kF32, {rows, 1}, runtime_);
   runtime_.copy_to_device(ids.data(), places.data(), places.size() * sizeof(int32_t));

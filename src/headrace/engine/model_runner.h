@@ -1,4 +1,4 @@
-// A model with its pools and its attention backend.
+// Owns the KV and state pools, the attention backend and the CUDA graphs, and runs the model.
 #pragma once
 #include <array>
 #include <memory>
@@ -24,44 +24,45 @@ struct RunnerConfig {
   OpContext context;
   int32_t num_pages = 0, page_size = 64;
   int32_t num_states = 1;
-  int64_t max_tokens = 512;       // of one step
-  std::optional<DType> kv_dtype;  // of keys and values in the cache; absent: that of activations
+  int64_t max_tokens = 512;       // tokens of one step
+  std::optional<DType> kv_dtype;  // of the KV cache; absent: that of activations
   enum class Graphs : uint8_t {
     kOff,
-    kPreferred,  // steps run without where they cannot be recorded, and describe() says why
-    kRequired,   // that is an error, and so is a strategy that has steps behind prompts which are not recorded
+    kPreferred,  // steps that cannot be captured run without graphs, and describe() says why
+    kRequired,   // error if capture fails, or if the strategy has decoding steps that are not captured
   } graphs = Graphs::kPreferred;
 };
 
-// What batches look like, known once there is a page table.
+// Limits of batches, known once the page table exists.
 struct BatchLimits {
   int32_t max_requests = 1, max_context_len = 1;
   int64_t table_rows = 0, table_pages = 0;
-  CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;  // whether single rows are decoded
-  // Of the other steps; sizes beyond RunnerConfig::max_tokens are left out.
+  // kYes: the strategy decodes one token per step
+  CudaGraphConfig::DecodeRows decode_rows = CudaGraphConfig::DecodeRows::kYes;
+  // Graphs of the other steps; sizes above RunnerConfig::max_tokens are dropped.
   RowGraphs rows, canvases;
   SegmentGraphs segments;
-  // Blocks that the device goes on with by itself; both `sizes`, `page_size` and `max_requests` are the runner's to
-  // set.
+  // Configuration of the device-side denoise loop, if the strategy supports it. The runner sets `sizes`,
+  // `canvas_sizes`, `page_size` and `max_requests`.
   std::optional<BlockLoopConfig> blocks;
-  std::string host_because;  // where they are absent; empty for strategies that do not denoise
+  std::string host_because;  // why `blocks` is absent; empty for strategies that do not denoise
 };
 
-// Rows of logits that somebody keeps: [first, first + count) of a batch's.
+// Copies rows [first, first + count) of a batch's logits to `to`.
 struct KeptRows {
   int64_t first = 0, count = 0;
   Tensor* to = nullptr;  // not owned
 };
 
-// What becomes of a batch's rows of logits.
+// Options for sampling a batch's rows of logits. Rows are divided by `temperatures`, penalized, kept, then sampled.
 struct TokenChoice {
-  int32_t vocab = 0;                         // ids that may be chosen
-  std::optional<int32_t> excluded_id;        // of these
-  std::span<const TokenDraw> draws;          // of each row
-  std::span<const float> temperatures;       // that divide each row before everything else; empty: none does
-  std::span<const PenalizedRows> penalized;  // then
-  std::span<const KeptRows> kept;            // so changed
-  Tensor* logits = nullptr;                  // becomes what run() returns; not owned
+  int32_t vocab = 0;                         // ids below this may be chosen
+  std::optional<int32_t> excluded_id;        // never chosen: the mask token
+  std::span<const TokenDraw> draws;          // [rows]
+  std::span<const float> temperatures;       // [rows], divide each row's logits; empty: none
+  std::span<const PenalizedRows> penalized;  // repetition penalties
+  std::span<const KeptRows> kept;            // rows to keep, after the changes above
+  Tensor* logits = nullptr;  // receives the model's logits, as run() returns them; null: none; not owned
 };
 
 // Not thread-safe.
@@ -70,8 +71,8 @@ class ModelRunner {
   // `model` is not owned and outlives the runner. Errors as KVPool, GDNPool and make_backend.
   ModelRunner(const Model& model, const RunnerConfig& config);
 
-  // Once, before the first batch: makes the device's tables and records graphs, on a device. Error kOutOfMemory, with
-  // the reason, when graphs are required and there are none, or steps behind prompts are not recorded.
+  // Allocates the device's tables and captures graphs; does neither on a CPU. Call once, before the first batch. Error
+  // kOutOfMemory, with the reason, if graphs are required and capture fails or decoding steps are not captured.
   void prepare(const BatchLimits& limits);
 
   AttentionBackend& backend() { return *backend_; }
@@ -79,52 +80,56 @@ class ModelRunner {
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
-  // Steps that feed each other. Null on a CPU, without graphs, for a strategy that denoise_step cannot say, and where
-  // the graphs are too small for all requests.
+  // The device-side denoise loop. Null on a CPU, without graphs, for a strategy that denoise_step does not support, and
+  // if the graphs are too small for all requests.
   DenoiseLoop* denoise_loop() { return loop_.get(); }
-  // Why it is null on a device that denoises; empty otherwise.
+  // Why denoise_loop() is null for a diffusion strategy on a device; empty otherwise.
   const std::string& host_because() const { return host_because_; }
-  // Whether the loop can start with this batch.
+  // Returns true if the loop can start with this batch.
   bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
-  // Queues the batch, whose blocks the loop has loaded, or the next step, as the last one reported it.
-  // `pages`: of each request, all that it will ever use; `most_keys`: that the next step's rows see, about.
+  // start_blocks() launches the batch whose blocks the loop has loaded; next_blocks() the next step, as the last one
+  // reported it.
+  // `pages`: per request, the number of pages it will ever use. `most_keys`: about the longest KV length of the next
+  // step.
   void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
   void next_blocks(const DenoiseReport& next, int32_t most_keys);
 
-  int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that were one launch
-  // Why recording failed, so that all steps run without graphs; none where it did not.
+  int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that ran as one graph launch
+  // Why capture failed, so that all steps run without graphs; absent otherwise.
   const std::optional<std::string>& failed_capture() const { return failed_capture_; }
-  // The backend, and on a device the graphs or why there are none.
+  // One line: the backend, and on a device the graphs or why there are none.
   std::string describe() const;
 
-  // Recurrent states of all layers, by slot, before whatever runs next. Errors as GDNPool::copy_states.
+  // Copies the recurrent states of all layers between slots, before the next step runs. Errors as GDNPool::copy_states.
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
-  // Plans the batch, whose views are on the host, and runs the model: float32 [logits_rows, vocab] on the host.
+  // Plans the batch, whose views are on the host, and runs the model. Returns float32 [logits_rows, vocab] on the host.
   Tensor run(const ForwardBatch& batch);
-  // Runs the batch and returns, for each of its rows of logits, the natural log-probability of next[row]. Computed
-  // where the model runs. A row with a logit that is NaN has a NaN.
+  // Runs the batch and returns, for each of its rows of logits, the natural log-probability of next[row], computed
+  // where the model runs. The result is NaN for a row with a NaN logit.
   std::vector<float> score(const ForwardBatch& batch, std::span<const int32_t> next);
-  // The same where the model runs, which a token drawn for each row leaves, and what token_confidence says of the row.
-  // `choice.draws` has one entry for each of the batch's logits_rows. Kept rows stay where the model runs,
-  // float32 [count, vocab], rounded to the dtype that the model was trained to read them in. Two steps may be queued
-  // at a time; the second one's input ids may be the tokens that the first one draws, row by row.
+  // Launches a batch, samples a token per row of logits where the model runs, and starts the copy of tokens and
+  // token_confidence results to the host. `choice.draws` has one entry per row of logits.
+  // Kept rows stay where the model runs, float32 [count, vocab], rounded to the dtype in which the model was trained to
+  // read them.
+  // At most two steps may be in flight. With kLastTokens the second one's input ids are the tokens that the first one
+  // samples, row by row.
   enum class Inputs : uint8_t { kOfBatch, kLastTokens };
   void queue_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs = Inputs::kOfBatch);
-  ChosenRows take_tokens();  // of the step that was queued first, when it is over
+  ChosenRows take_tokens();  // waits for the oldest step in flight and returns its tokens
   size_t num_queued() const { return num_queued_; }
 
  private:
-  // Sizes beyond what steps have are left out.
+  // Drops sizes above max_tokens.
   CudaGraphConfig graph_config(const BatchLimits& limits) const;
   void capture(const BatchLimits& limits, const CudaGraphConfig& config);
   std::unique_ptr<DenoiseLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
                                          const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
-  // Logits where the model runs. The tensor is set when they are not a graph's.
+  // Logits where the model runs. `owned` is null if they lie in a graph's memory.
   struct Logits {
     Tensor owned;
     TensorView view;
   };
-  // `ids` stand in for the batch's; null: its own.
+  // `ids` replaces the batch's input ids; null: keeps them.
   Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
   void choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs);
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
@@ -139,14 +144,14 @@ class ModelRunner {
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
   const OpSet* ops_ = nullptr;           // not owned
-  std::optional<TokenOccurrence> seen_;  // from the first penalty on
+  std::optional<TokenOccurrence> seen_;  // made with the first penalty
   std::array<RowsInFlight, 2> in_flight_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
-  size_t first_queued_ = 0, num_queued_ = 0;   // of these
-  std::unique_ptr<DeviceBatch> device_batch_;  // these two are null on a CPU
+  size_t first_queued_ = 0, num_queued_ = 0;   // indices into in_flight_
+  std::unique_ptr<DeviceBatch> device_batch_;  // null on a CPU, as graphs_
   std::unique_ptr<CudaGraphRunner> graphs_;
   std::unique_ptr<DenoiseLoop> loop_;       // over memory of graphs_
-  std::string host_because_;                // every denoise step goes through the host
-  std::string no_graphs_ = "not prepared";  // why
+  std::string host_because_;                // why every denoise step runs through the host
+  std::string no_graphs_ = "not prepared";  // why graphs_ is null
   std::optional<std::string> failed_capture_;
   int64_t num_graph_steps_ = 0;
 };

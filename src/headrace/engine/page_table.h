@@ -1,4 +1,4 @@
-// The pages of requests: which are a request's own, and which it shares with others that begin with the same text.
+// Assigns KV pages to requests and shares the pages of common prompt prefixes.
 #pragma once
 #include <optional>
 #include <vector>
@@ -11,35 +11,37 @@ namespace headrace {
 
 struct RequestPagesConfig {
   int32_t num_pages = 0, page_size = 1;
-  // Of tokens that two texts begin with, so many at a time may be read by both; absent: none.
+  // A shared prefix is a multiple of this many tokens; absent: no sharing.
   std::optional<int32_t> multiple;
-  enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;  // of requests that are over
+  enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;  // kYes: cache the text of finished requests
 };
 
-// A request writes behind its num_cached tokens alone, and shares whole pages before them alone: so nobody writes what
-// another one reads. Not thread-safe.
+// A request writes only behind its num_cached tokens and shares only whole pages before them, so no page is written
+// while another request reads it. Not thread-safe.
 class PageTable {
  public:
   explicit PageTable(const RequestPagesConfig& config);
 
   int32_t page_size() const { return config_.page_size; }
-  // Free, or with kept text only, which gives way.
+  // Pages that are free, or used only by the prefix cache and evictable.
   int32_t num_available() const { return pages_.num_free() + pages_.num_idle(); }
 
-  // Pages at the beginning of the sequence's prompt, one token of which always runs, that `tokens` begin with too.
+  // Returns the number of leading whole pages of the sequence's prompt that `tokens` begins with, too. The prompt's
+  // last token always runs and is never shared.
   int32_t in_common(const Sequence& sequence, std::span<const int32_t> tokens) const;
-  // Of these, those that `other` has stored.
+  // As in_common, with the tokens that `other` has stored.
   int32_t stored_in_common(const Sequence& sequence, const Sequence& other) const;
 
-  // The pages that hold the longest beginning of the sequence's prompt: of a kept text, which is the newest then, or of
-  // what `other` has stored, null for nobody.
+  // Returns the pages of the longest stored prefix of the prompt: from the prefix cache, which marks that text as most
+  // recently used, or from `other`, which may be null.
   std::vector<int32_t> stored(const Sequence& sequence, const Sequence* other);
-  // `count` pages for a sequence without any, which is then cached behind `first` of them, as stored() had them. False,
-  // and no change, when too few are available.
+  // Assigns `count` pages to a sequence that has none, the first of them `first`, as returned by stored(); num_cached
+  // is their end. Evicts cached texts as needed. Returns false, without effect, if too few pages are available.
   bool give(Sequence& sequence, int32_t count, std::vector<int32_t> first);
-  // The first `count` pages of `other`, which has stored them, in place of the sequence's, which is cached up to there.
+  // Replaces the sequence's first `count` pages by those of `other`, which has stored them, and sets num_cached to
+  // their end.
   void share(Sequence& sequence, const Sequence& other, int32_t count);
-  // Takes all of the sequence's pages, and keeps the text that fills whole ones.
+  // Releases all of the sequence's pages; the prefix cache keeps the whole pages.
   void take_back(Sequence& sequence);
 
  private:

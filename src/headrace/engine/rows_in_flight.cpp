@@ -6,8 +6,8 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kWords = 11;          // of a row: best, stats, id, logit, then model_stats
-constexpr int64_t kUnchangedWords = 7;  // without these
+constexpr int64_t kWords = 11;          // per row: best, stats, id, logit, model_stats
+constexpr int64_t kUnchangedWords = 7;  // per row: without model_stats
 
 size_t bytes_of(int64_t words) { return static_cast<size_t>(words) * sizeof(int32_t); }
 
@@ -16,7 +16,7 @@ size_t bytes_of(int64_t words) { return static_cast<size_t>(words) * sizeof(int3
 RowsInFlight::~RowsInFlight() {
   try {
     if (arrived_) runtime_.synchronize();
-  } catch (const Error&) {  // a device that failed writes no more
+  } catch (const Error&) {  // a failed device writes nothing more
   }
   give_back();
 }

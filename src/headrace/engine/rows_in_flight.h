@@ -1,4 +1,4 @@
-// What a device says of rows of logits, and its way to the host.
+// Per-row results of sampling on a device, and their asynchronous copy to the host.
 #pragma once
 #include <memory>
 
@@ -17,18 +17,19 @@ class RowsInFlight {
   RowsInFlight& operator=(const RowsInFlight&) = delete;
   ~RowsInFlight();
 
-  enum class Changed : uint8_t { kNo, kYes };  // whether the model's rows are, before they are read
-  // Where the device writes `rows` of them; valid until the next begin(). What was sent before has been received.
-  // Error kOutOfMemory.
+  enum class Changed : uint8_t { kNo, kYes };  // kYes: logits are changed before tokens are sampled
+  // Prepares the tensors below for `rows` rows; they are valid until the next begin(). Results sent before must have
+  // been received. Error kOutOfMemory.
   void begin(int64_t rows, Changed changed);
-  // As TokenConfidenceArgs and SampleTokensArgs have them; model_stats: of rows that are changed, before they were.
+  // Outputs of token_confidence and sample_tokens on the device (TokenConfidenceArgs, SampleTokensArgs). model_stats:
+  // `stats` of changed rows before the change.
   TensorView best, stats, ids, chosen, model_stats, draws;
 
-  // `tokens`, ids or best, are what the rows are read as. Queues the way to the host.
+  // Queues the copy to the host. `tokens`: the step's tokens, either `ids` or `best`.
   void send(const TensorView& tokens);
   TensorView tokens() const { return tokens_; }
-  // Waits for it alone, not for what was queued behind. Without draws, ids and logits are the most likely ones'. Error
-  // kCuda.
+  // Waits for this copy, not for work queued behind it, and returns its rows. After send(best), ids and logits are
+  // those of the most likely tokens. Error kCuda.
   ChosenRows receive();
 
  private:
@@ -41,7 +42,7 @@ class RowsInFlight {
   TensorView tokens_;
   int64_t capacity_ = 0, rows_ = 0;
   Changed changed_ = Changed::kNo;
-  void* host_ = nullptr;  // as memory_
+  void* host_ = nullptr;  // pinned copy of memory_
 };
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// What a sequence does in a step.
+// One sequence's part of a step.
 #pragma once
 #include <optional>
 #include <vector>
@@ -11,18 +11,18 @@ namespace headrace {
 struct ScheduledStep {
   Sequence* sequence = nullptr;  // not owned
   StepPlan plan;
-  // Of recurrent states: the slot that the step reads, where it is another one than it writes.
+  // Recurrent models: the state slot that the step reads, if it differs from the one it writes.
   std::optional<int32_t> state_from = {};
-  std::vector<StateMark> left = {};  // states that it leaves on its way, ascending
+  std::vector<StateMark> left = {};  // state snapshots taken in the step, ascending
 
-  // Whether a device can read its logits: nothing changes them before that the host alone does, and it says of them all
-  // that is asked.
+  // Returns true if the device can sample this step: no host-only change of logits, no candidates to keep, scores of
+  // the model's distribution.
   bool device_reads() const {
     return !sequence->params.changes_logits() && plan.num_candidates == 0 && sequence->scores_of == ScoresOf::kModel;
   }
 };
 
-// Of recurrent states, by slot.
+// Copy of a recurrent state between slots.
 struct StateCopy {
   int32_t from = 0, to = 0;
   bool operator==(const StateCopy&) const = default;

@@ -9,12 +9,12 @@ namespace {
 
 bool shares(const SchedulerConfig& c) { return c.keep_text == SchedulerConfig::KeepText::kYes; }
 
-// Beyond those that running requests work in.
+// State slots beyond one per running request.
 int32_t num_kept_states(const SchedulerConfig& c) { return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0; }
 
 RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
   using KeepText = RequestPagesConfig::KeepText;
-  // A recurrent model's text is of no use without a state.
+  // Without a state, a recurrent model cannot reuse cached pages.
   const bool keeps = c.num_states == 0 || num_kept_states(c) > 0;
   return {.num_pages = c.num_pages,
           .page_size = c.page_size,
@@ -60,7 +60,7 @@ void Scheduler::add(Sequence& s) {
 bool Scheduler::admit(Sequence& s) {
   if (table_.available_size() == 0) return false;
   if (states_.any() && !states_.any_free()) return false;
-  // Before texts are compared: what is behind its prompt's whole pages is in nobody's.
+  // Cheap check before texts are compared: pages after the prompt's whole pages are never shared.
   if (pages_needed(s) - s.prompt_len / config_.page_size > pages_.num_available()) return false;
   const auto in_common = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
   const auto most = std::ranges::max_element(running_, {}, in_common);
@@ -85,11 +85,11 @@ void Scheduler::follow(Running& one) const {
   one.ahead = nullptr;
   one.common_pages = s.num_cached / config_.page_size;
   for (const Running& other : running_) {
-    if (other.sequence == &s) return;  // only those before it
+    if (other.sequence == &s) return;  // only earlier sequences can lead
     const Sequence& r = *other.sequence;
     const int32_t common = pages_.in_common(s, std::span(r.tokens).first(static_cast<size_t>(r.prompt_len)));
     if (common <= one.common_pages) continue;
-    // Its state is that of more tokens, or jumps there.
+    // Its state is past the common prefix already, or will skip it.
     if (states_.any() && r.num_cached > common * config_.page_size) continue;
     if (states_.any() && other.ahead != nullptr && other.common_pages > common) continue;
     one.ahead = &r;
@@ -103,7 +103,7 @@ void Scheduler::catch_up(Running& one) {
   HR_ASSERT(!states_.any() || one.ahead->num_cached <= one.common_pages * config_.page_size);
   const int32_t stored = std::min(one.common_pages, pages_.stored_in_common(s, *one.ahead));
   const bool all = stored == one.common_pages;
-  if (states_.any() && !all) return;  // there is one state, at the end of what they have in common
+  if (states_.any() && !all) return;  // the only state to copy is at the end of the common prefix
   if (stored * config_.page_size > s.num_cached) {
     pages_.share(s, *one.ahead, stored);
     table_.write(s.table_row, 0, s.pages);
@@ -132,7 +132,7 @@ std::vector<ScheduledStep> Scheduler::plan(const std::vector<Sequence*>& order) 
     if (budget == 0) break;
     in_plan_ = {sequence->id};
     StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
-    if (plan.spans.empty()) continue;  // a step of it needs more rows than are left
+    if (plan.spans.empty()) continue;  // its step does not fit the remaining budget
     budget -= plan.num_rows();
     steps.push_back({.sequence = sequence, .plan = std::move(plan)});
   }
@@ -161,7 +161,8 @@ std::vector<ScheduledStep> Scheduler::next(Admits admits) {
     if (one.ahead == nullptr) order.push_back(one.sequence);
   }
   std::ranges::stable_sort(order, {}, [](const Sequence* s) { return s->num_cached < s->prompt_len ? 1 : 0; });
-  std::vector<ScheduledStep> steps = plan(order);  // all of them before a state changes: one that fails is alone
+  // plan all before any state changes: an error then concerns one request only
+  std::vector<ScheduledStep> steps = plan(order);
   for (ScheduledStep& step : steps) {
     in_plan_.push_back(step.sequence->id);
     states_.plan(step);

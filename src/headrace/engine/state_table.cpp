@@ -83,7 +83,7 @@ void StateTable::plan(ScheduledStep& step) {
   }
 }
 
-// The step goes on in another slot: nothing is copied.
+// The step continues in another slot, so nothing is copied.
 void StateTable::leave_before(ScheduledStep& step) {
   Sequence& s = *step.sequence;
   if (s.marks.empty() || s.marks.back().num_tokens < s.prompt_len) {

@@ -1,5 +1,5 @@
-// The recurrent states of requests: the one that each works in, and those that it leaves on its way for others that
-// begin with the same text.
+// Assigns recurrent state slots to requests, and snapshots of their states to the state cache for requests with a
+// common prefix.
 #pragma once
 #include <optional>
 #include <span>
@@ -12,15 +12,16 @@
 namespace headrace {
 
 struct RequestStatesConfig {
-  int32_t num_states = 0;  // 0: of a model without them
-  int32_t num_kept = 0;    // of these, at most, that are no running request's own
+  int32_t num_states = 0;  // slots; 0: no recurrent layers
+  int32_t num_kept = 0;    // of these, at most, for snapshots
   int32_t page_size = 1;
 };
 
-// A request works in a slot of its own. It leaves a state at ends of whole pages, since keys and values are shared
-// there: where its prompt parted from a stored text, whose state there nobody has; behind the last page of its prompt;
-// and at the last page of its output. The first two are everybody's as soon as the step has run, the last one when the
-// request is over. States are copied, so that none is read by two. Those that were used longest ago give way. Not
+// A recurrent state is valid for one prefix length only. Each running request has one working slot.
+// It also leaves snapshots at ends of whole pages, because K and V are shared there: where its prompt leaves a stored
+// text whose state is not cached, behind the last whole page of its prompt, and at the last whole page of its output.
+// The first two are shared as soon as the step has run, the last one when the request ends.
+// States are copied, so no slot is used by two requests. The least recently used snapshots are evicted. Not
 // thread-safe.
 class StateTable {
  public:
@@ -28,28 +29,29 @@ class StateTable {
 
   bool any() const { return config_.num_states > 0; }
   bool any_free() const { return states_.available_size() > 0; }
-  int32_t num_available() const { return states_.available_size() + kept_.size(); }  // no running request's
+  int32_t num_available() const { return states_.available_size() + kept_.size(); }  // free or evictable
 
-  // Of the sequence's first `pages` pages, those behind which its state is kept.
+  // Returns how many of the sequence's first `pages` pages have a cached state at their end.
   int32_t prefix_cache(const Sequence& sequence, int32_t pages);
-  // A state for a sequence that is cached behind its prefix_cache(); its first `stored_pages` pages are stored
-  // somewhere.
+  // Assigns a state to a sequence whose num_cached is the end of its prefix_cache() pages. `stored_pages`: pages of its
+  // prompt whose K and V are stored.
   void give(Sequence& sequence, int32_t stored_pages);
-  // The state of `other` for a sequence that is cached up to where that one is. Where two part, a third one may.
+  // Copies the leader's state to a follower that has reached the same prefix length, and caches another copy.
   void share(Sequence& sequence, const Sequence& other);
-  // What a step that is planned does with states.
+  // Adds to a planned step the snapshots that it takes.
   void plan(ScheduledStep& step);
-  // What the sequence's prompt left in steps that have run is everybody's.
+  // Moves the snapshots of the sequence's prompt, from steps that have run, to the state cache.
   void publish(Sequence& sequence);
-  // Takes the sequence's state, and keeps those that it left.
+  // Releases the sequence's state; the state cache keeps its snapshots.
   void take_back(Sequence& sequence);
-  // What the step that was planned reads besides: to be copied before it runs, in this order.
+  // Returns the copies to perform before the planned step runs, in this order.
   std::vector<StateCopy> take_copies();
 
  private:
-  // Room for a state that is left, maybe the oldest one's; not when running requests have all of it.
+  // Reserves room for one snapshot, evicting the oldest one if needed. Returns false if marks of running requests use
+  // all of it.
   bool make_room();
-  std::optional<int32_t> claim();  // a slot with room
+  std::optional<int32_t> claim();  // a slot for a snapshot
   void give_up(int32_t claimed);
   void keep_passed(Sequence& sequence, int32_t most_tokens);
   void leave_before(ScheduledStep& step);
@@ -57,7 +59,7 @@ class StateTable {
   RequestStatesConfig config_;
   SlotAllocator states_;
   StateCache kept_;
-  int32_t num_left_ = 0;  // slots that were claimed: kept ones, and those of marks
+  int32_t num_left_ = 0;  // claimed slots: cached ones, and those of marks
   std::vector<StateCopy> copies_;
 };
 

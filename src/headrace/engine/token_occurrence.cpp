@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// Who finds no place any more begins anew.
+// Grows the bitmaps or reassigns the least recently used. A text that lost its bitmap starts from an empty one.
 void TokenOccurrence::make_room(std::span<const PenalizedRows> rows) {
   if (rows.size() > texts_.size()) {
     const Shape shape = {std::ssize(rows), PenalizeTokensArgs::words_of(vocab_)};
@@ -48,7 +48,7 @@ void TokenOccurrence::bring_up_to_date(int32_t index, const PenalizedRows& rows,
   };
   bool grown = size >= text.num_final + static_cast<int32_t>(text.rest.size());
   for (int32_t at = text.num_final; grown && text.has(at); ++at) grown = kept(at);
-  if (!grown) forget(index);  // a token was taken back, which another one may be like
+  if (!grown) forget(index);  // a token was withdrawn; another position may hold the same id
   for (int32_t at = text.num_final; at < size; ++at) {
     const int32_t id = known[static_cast<size_t>(at)];
     if (text.has(at) && text.rest[static_cast<size_t>(at - text.num_final)] == id) continue;
@@ -62,7 +62,8 @@ void TokenOccurrence::penalize(const TensorView& logits, std::span<const Penaliz
                                std::optional<int32_t> open_id, const TensorView& last_ids) {
   make_room(rows);
   const int64_t count = logits.dim(0);
-  std::vector<int32_t> words(static_cast<size_t>(2 * count), -1);  // texts, then the bits of penalties
+  // [rows] indices of texts, then [rows] bits of penalties
+  std::vector<int32_t> words(static_cast<size_t>(2 * count), -1);
   Added added;
   for (const PenalizedRows& one : rows) {
     const int32_t index = index_of(one.text);

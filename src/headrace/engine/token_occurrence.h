@@ -1,5 +1,5 @@
-// Which tokens the texts of requests with a repetition penalty have, as bits where the model runs: a step brings there
-// what has changed since the last one alone.
+// Token-occurrence bitmaps on the device, for repetition penalties. Each step uploads only the changes since the last
+// one.
 #pragma once
 #include <optional>
 #include <span>
@@ -11,9 +11,9 @@ namespace headrace {
 
 // Rows of logits of one request, [first, first + count).
 struct PenalizedRows {
-  int64_t text = 0;                 // names the request's text from step to step
-  std::span<const int32_t> tokens;  // that it has so far
-  int32_t num_final = 0;            // leading ones that will not change
+  int64_t text = 0;                 // identifies the request from step to step
+  std::span<const int32_t> tokens;  // tokens so far
+  int32_t num_final = 0;            // leading tokens that will not change
   float penalty = 1;
   int64_t first = 0, count = 0;
 };
@@ -21,18 +21,19 @@ struct PenalizedRows {
 // Not thread-safe.
 class TokenOccurrence {
  public:
-  // None is owned; all outlive the object. Ids from `vocab` on are never penalised.
+  // Owns none of its arguments; all outlive the object. Ids from `vocab` on are never penalised.
   TokenOccurrence(const OpSet& ops, const OpContext& context, DeviceRuntime& runtime, int32_t vocab)
       : ops_(ops), context_(context), runtime_(runtime), vocab_(vocab) {}
 
-  // `logits` float32 [rows, at least vocab], where the model runs. `open_id`: what tokens that are undecided hold.
-  // `last_ids`: int32 [rows] there: stand for the last token of each text, which the host does not know yet; null: it
+  // Applies the penalties in place to `logits`, float32 [rows, at least vocab], where the model runs. `open_id`: the id
+  // held by undecided positions.
+  // `last_ids`, int32 [rows] there: replaces the last token of each text, if the host does not know it yet; null: it
   // does. Error kOutOfMemory.
   void penalize(const TensorView& logits, std::span<const PenalizedRows> rows, std::optional<int32_t> open_id,
                 const TensorView& last_ids);
 
  private:
-  // What the bits of a text stand for: its first `final` tokens, and `rest` behind them.
+  // The tokens that a bitmap covers: the first num_final tokens of the text, then `rest`.
   struct Text {
     std::optional<int64_t> name;
     int32_t num_final = 0;
@@ -41,11 +42,11 @@ class TokenOccurrence {
 
     bool has(int32_t at) const { return at < num_final + static_cast<int32_t>(rest.size()); }
   };
-  // Tokens that are new, and in which text.
+  // New tokens, and the indices of their texts.
   struct Added {
     std::vector<int32_t> ids, texts;
   };
-  // Finds a place for each.
+  // Assigns a bitmap to each text.
   void make_room(std::span<const PenalizedRows> rows);
   int32_t index_of(int64_t name) const;
   void forget(int32_t index);
@@ -57,7 +58,7 @@ class TokenOccurrence {
   DeviceRuntime& runtime_;
   int32_t vocab_;
   std::vector<Text> texts_;
-  Tensor seen_;  // as PenalizeTokensArgs has it, a row for each of texts_
+  Tensor seen_;  // bitmaps (PenalizeTokensArgs), one row per entry of texts_
   int64_t calls_ = 0;
 };
 

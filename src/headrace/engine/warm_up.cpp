@@ -24,7 +24,7 @@ const ForwardBatch& WarmUpQueue::next(int32_t max_rows, States states, const Req
   const auto first = request.prompt.begin() + (decodes ? length - 1 : request.num_run);
   ids_.assign(first, first + rows);
   positions_.resize(ids_.size());
-  std::iota(positions_.begin(), positions_.end(), 0);  // of the chunk alone: never past the model's context
+  std::iota(positions_.begin(), positions_.end(), 0);  // counted within the chunk, so never past the model's context
   write_slots_.assign(ids_.size(), kDoNotStore);
   batch_ = {.mode = decodes ? ForwardMode::kDecode : ForwardMode::kExtend};
   batch_.attn = {.spans = {{.q_len = rows}},

@@ -1,4 +1,4 @@
-// Requests of a warm-up: they run with the real shapes and leave nothing behind.
+// Warm-up requests: they run with real shapes and leave no state behind.
 #pragma once
 #include <deque>
 #include <vector>
@@ -8,18 +8,18 @@
 
 namespace headrace {
 
-// A prompt of any length runs in chunks, each as if nothing came before it, then single rows as decoding has them. No
-// row is stored, no recurrent state is kept, no slot of any pool is taken. Not thread-safe.
+// A prompt of any length runs in chunks, each without a prefix, then as single tokens, as in decoding. No K and V are
+// stored, no recurrent state is kept, no pool slot is taken. Not thread-safe.
 class WarmUpQueue {
  public:
   bool empty() const { return requests_.empty(); }
-  int64_t first() const { return requests_.front().id; }  // whose step is next
+  int64_t first() const { return requests_.front().id; }  // request whose step is next
   void add(int64_t id, std::vector<int32_t> prompt, int32_t max_tokens);
   void remove(int64_t id);  // an unknown id is ignored
 
-  // The next step of the oldest request, at most `max_rows` of it; the request goes when this was its last one.
-  // Valid until the next call.
-  enum class States : uint8_t { kNone, kRecurrent };  // of the model
+  // Returns the next step of the oldest request, at most `max_rows` tokens of it, and drops the request after its last
+  // one. Valid until the next call.
+  enum class States : uint8_t { kNone, kRecurrent };  // recurrent states of the model
   const ForwardBatch& next(int32_t max_rows, States states, const ReqToTokenPool& table, AttentionBackend* backend);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// The indices of the `count` largest, the best first; ties go to the lower index.
+// Returns the indices of the `count` largest, best first; ties go to the lower index.
 std::vector<int32_t> best(const std::vector<float>& values, int64_t count) {
   std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -50,7 +50,7 @@ ExpertRouter::ExpertRouter(const WeightScope& scope, const ExpertRouterConfig& c
   }
 }
 
-// Source: DeepSeek-V3 report, section 2.1.2; the group's score is the sum of its two best.
+// A group's score is the sum of its two best. Source: DeepSeek-V3 report, section 2.1.2.
 void ExpertRouter::keep_best_groups(std::vector<float>& rank) const {
   if (config_.groups_per_token >= config_.num_groups) return;
   const int64_t size = config_.num_experts / config_.num_groups;
@@ -68,7 +68,7 @@ void ExpertRouter::keep_best_groups(std::vector<float>& rank) const {
 
 void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) const {
   const bool sigmoids = config_.scores == ExpertRouterConfig::Scores::kSigmoid;
-  std::vector<float> rank(logits, logits + config_.num_experts);  // a softmax keeps the order of its logits
+  std::vector<float> rank(logits, logits + config_.num_experts);  // softmax preserves the order of logits
   if (sigmoids) std::ranges::transform(rank, rank.begin(), [](float x) { return static_cast<float>(sigmoid(x)); });
   for (size_t e = 0; e < bias_.size(); ++e) rank[e] += bias_[e];
   keep_best_groups(rank);
@@ -83,7 +83,7 @@ void ExpertRouter::choose(const float* logits, std::vector<Choice>& choices) con
   } else if (!sigmoids) {
     for (int64_t e = 0; e < config_.num_experts; ++e) sum += score(e);
   }
-  if (sum == 0) sum = 1;  // sigmoids stand for themselves, and vanished ones stay zero
+  if (sum == 0) sum = 1;  // sigmoids are not normalised; if all vanish they stay zero
   for (const int32_t e : chosen) {
     const float scale = scale_.empty() ? config_.weight_scale : config_.weight_scale * scale_[static_cast<size_t>(e)];
     choices.push_back({e, static_cast<float>(score(e) / sum) * scale});

@@ -1,4 +1,4 @@
-// Which experts a token goes to, and how much each of them counts.
+// Router of a mixture of experts: chooses experts and their weights.
 #pragma once
 #include <vector>
 
@@ -9,19 +9,19 @@ namespace headrace {
 struct ExpertRouterConfig {
   int64_t hidden = 0, num_experts = 0, experts_per_token = 0;
   using Scores = ExpertRoutingArgs::Scores;
-  Scores scores = Scores::kSoftmax;  // Qwen3-MoE, LLaDA-MoE; sigmoids: LLaDA2
+  Scores scores = Scores::kSoftmax;  // Qwen3-MoE, LLaDA-MoE; LLaDA2 uses sigmoids
   using Renormalise = ExpertRoutingArgs::Renormalise;
   Renormalise norm_topk_prob = Renormalise::kYes;
-  // "gate.expert_bias" (or "gate.e_score_correction_bias") is added to the scores that select, never to the weights.
+  // "gate.expert_bias" (or "gate.e_score_correction_bias") is added to scores for the selection, not to the weights.
   enum class SelectionBias : uint8_t { kNo, kYes } selection_bias = SelectionBias::kNo;
-  int64_t num_groups = 1, groups_per_token = 1;  // only experts of the best groups, by the sum of a group's best two
-  float weight_scale = 1;                        // of every weight, after renormalising
-  // "gate.per_expert_scale" [experts] multiplies the weights too (Gemma).
+  int64_t num_groups = 1, groups_per_token = 1;  // selects only from the best groups, by the sum of a group's best two
+  float weight_scale = 1;                        // multiplies every weight, after renormalising
+  // "gate.per_expert_scale" [experts] also multiplies the weights (Gemma).
   enum class ExpertScale : uint8_t { kNo, kYes } expert_scale = ExpertScale::kNo;
 };
 
-// Scores and selection are float32, whatever the activations are; ties go to the lower expert, or group. Refers to its
-// weight. Callable from any thread.
+// Scores and selection are float32; ties go to the lower expert or group. Does not own its weight. Callable from any
+// thread.
 class ExpertRouter {
  public:
   struct Choice {
@@ -30,20 +30,20 @@ class ExpertRouter {
   };
 
   ExpertRouter() = default;
-  // "gate.weight" [experts, hidden] and the bias [experts], if it has one.
+  // Uses "gate.weight" [experts, hidden] and, if configured, the bias [experts].
   ExpertRouter(const WeightScope& scope, const ExpertRouterConfig& config);
 
-  // [tokens * experts_per_token]: a token's choices behind each other, the best first. On a CPU.
+  // Routes x [tokens, hidden] on a CPU. Returns [tokens * experts_per_token]: each token's choices, best first.
   std::vector<Choice> operator()(const LayerContext& context, const TensorView& x) const;
-  // The same on a device: experts int32 and weights float32, both [tokens, experts_per_token], with a shared expert one
-  // more.
+  // Routes on a device: experts int32 and weights float32, both [tokens, experts_per_token], plus one column for a
+  // shared expert.
   struct Choices {
     Tensor experts, weights;
   };
   struct OnDevice {
-    TensorView x, num_rows;  // num_rows as ExpertRoutingArgs has it
+    TensorView x, num_rows;  // [tokens, hidden]; num_rows: see ExpertRoutingArgs
     ExpertRoutingArgs::Shared shared = ExpertRoutingArgs::Shared::kNone;
-    const Linear* shared_gate = nullptr;  // of x, where the shared expert is gated
+    const Linear* shared_gate = nullptr;  // gate of the shared expert, or null
   };
   Choices on_device(const LayerContext& context, const OnDevice& of) const;
 
@@ -54,7 +54,7 @@ class ExpertRouter {
   ExpertRouterConfig config_;
   Linear gate_;
   std::vector<float> bias_, scale_;        // [experts], or empty
-  TensorView stored_bias_, stored_scale_;  // the same where weights lie, or null; not owned
+  TensorView stored_bias_, stored_scale_;  // the same on the device of the weights, or null; not owned
 };
 
 }  // namespace headrace

@@ -7,7 +7,7 @@
 namespace headrace {
 namespace {
 
-// A small vector as float32, where the layer runs.
+// Copies a small vector as float32 to the layer's device.
 Tensor as_float(const WeightScope& scope, const char* name, int64_t count) {
   const TensorView x = scope.host_tensor(name, {count});
   Tensor copy(DType::kF32, x.shape());
@@ -15,7 +15,7 @@ Tensor as_float(const WeightScope& scope, const char* name, int64_t count) {
   return copied_to(scope.runtime(), std::move(copy));
 }
 
-// Appends rows [from, from + count) of `source` at row `at` of `target`.
+// Copies rows [from, from + count) of `source` to row `at` of `target`.
 void copy_rows(const TensorView& source, int64_t from, int64_t count, const Tensor& target, int64_t at) {
   const TensorView rows = source.slice(from, from + count);
   std::memcpy(target.view().slice(at, at + count).data(), rows.data(), static_cast<size_t>(rows.bytes()));
@@ -25,7 +25,7 @@ Linear copied_projection(const WeightScope& scope, const char* name, const Tenso
   return copy ? Linear(copy, {}) : Linear(scope, name, out, in);
 }
 
-// The configuration, when the projections' weights lie side by side.
+// Lays the projections' weights out contiguously; returns the configuration.
 const GatedDeltaNetConfig& placed_gdn(const WeightScope& scope, const GatedDeltaNetConfig& c) {
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) {
     place_together(scope,
@@ -38,7 +38,7 @@ const GatedDeltaNetConfig& placed_gdn(const WeightScope& scope, const GatedDelta
 
 }  // namespace
 
-// Rows of key head g: [q | k | v of its value heads | z of the same], and [b | a] of its value heads.
+// Rows of key head g: [q | k | v of its value heads | z of these], and [b | a] of its value heads.
 GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, const GatedDeltaNetConfig& c) {
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) return {};
   const int64_t dk = c.head_k_dim, r = c.num_v_heads / c.num_k_heads, dv = r * c.head_v_dim;
@@ -85,7 +85,7 @@ GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig
 void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
                            const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), conv = config_.conv_dim(), value = config_.value_dim(), heads = config_.num_v_heads;
-  // As the weights lie; rows begin at multiples of 16 bytes, which kernels count on.
+  // Results have the layout of the weights. Rows start at multiples of 16 bytes, as kernels require.
   const Tensor results = context.make({tokens, (conv + value + 2 * heads + 7) / 8 * 8});
   const auto columns = [&results](int64_t begin, int64_t count) {
     return results.view().narrow(1, begin, begin + count);

@@ -1,4 +1,4 @@
-// The Gated DeltaNet mixer of Qwen3-Next and Qwen3.5.
+// The Gated DeltaNet layer of Qwen3-Next and Qwen3.5.
 #pragma once
 #include <optional>
 
@@ -33,7 +33,7 @@ class GatedDeltaNet {
 
  private:
   struct Projections {
-    Tensor qkv, z, b, a;  // reordered copies; null when the checkpoint's own are used
+    Tensor qkv, z, b, a;  // reordered copies; null if the checkpoint's weights are used directly
   };
   static Projections reorder(const WeightScope& scope, const GatedDeltaNetConfig& config);
 

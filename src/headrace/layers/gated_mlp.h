@@ -1,4 +1,4 @@
-// down(act(gate(x)) * up(x)).
+// Gated MLP: down(act(gate(x)) * up(x)).
 #pragma once
 #include "headrace/layers/linear.h"
 #include "headrace/layers/rms_norm.h"
@@ -37,7 +37,7 @@ class GatedMLP {
  private:
   Tensor activations(const LayerContext& context, FusedLinearArgs args) const {
     Tensor out = context.make({args.x.dim(0), gate_.out_features()});
-    const bool silu = kind_ == PointwiseKind::kSiluMul;  // the only kind that is fused
+    const bool silu = kind_ == PointwiseKind::kSiluMul;  // only SwiGLU is fused
     const Tensor up = silu ? Tensor() : context.make(out.shape());
     args.products = {gate_.product(out), up_.product(up)};
     args.num_products = 2;

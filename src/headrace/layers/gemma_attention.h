@@ -1,4 +1,5 @@
-// Self-attention of Gemma 4's decoder: norms of q, k and v, scores that are not scaled, values that may be the keys.
+// Self-attention of Gemma 4's decoder: q, k and v norms, unscaled scores, and values optionally from the key
+// projection.
 #pragma once
 #include <optional>
 
@@ -15,7 +16,7 @@ struct GemmaAttentionConfig {
   float eps = 1e-6f;
   enum class Values : uint8_t {
     kProjected,  // v_proj
-    kFromKeys,   // what k_proj gives, before its norm and rotation
+    kFromKeys,   // the output of k_proj, before norm and rotation
   } values = Values::kProjected;
   std::optional<int32_t> sliding_window;
 };

@@ -1,4 +1,4 @@
-// The scales that a checkpoint brings for a cache of 8-bit keys and values.
+// Scales of an 8-bit KV cache, from a checkpoint.
 #pragma once
 #include <optional>
 
@@ -7,9 +7,9 @@
 
 namespace headrace {
 
-// Of the attention layer whose tensors `attention` ("...self_attn.") holds: one number each for keys and values, looked
-// for as attn.k_scale (vLLM), k_scale (compressed-tensors), k_proj.k_scale, k_proj.output_scale (older exports) and the
-// same of v; one that is missing is 1, and absent is returned when both are. Error kModelFile for a shape other than []
+// Reads the scales of the attention layer whose tensors are in `attention` ("...self_attn."): one number each for K and
+// V, named attn.k_scale (vLLM), k_scale (compressed-tensors), k_proj.k_scale or k_proj.output_scale (older exports),
+// likewise for v. A missing one is 1; returns nothing if both are missing. Error kModelFile for a shape other than []
 // or [1] and for a number that is not positive.
 std::optional<KVLayerScales> kv_scales(const WeightScope& attention, int32_t layer_id);
 

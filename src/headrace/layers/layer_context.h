@@ -1,4 +1,4 @@
-// How layers run: where, with which ops, how strictly, in which dtype.
+// Execution context of layers: device, ops, determinism, dtype.
 #pragma once
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/tensor.h"
@@ -6,15 +6,15 @@
 
 namespace headrace {
 
-// Passed to every layer. `dtype` is that of activations: float32, bfloat16 or float16.
+// Passed to every layer. `dtype` of activations: float32, bfloat16 or float16.
 struct LayerContext {
   const OpSet* ops = nullptr;  // not owned
   OpContext op;
   DType dtype = DType::kF32;
-  DeviceRuntime* runtime = &cpu_runtime();  // not owned; where weights and activations lie
+  DeviceRuntime* runtime = &cpu_runtime();  // device of weights and activations; not owned
 
   bool on_cpu() const { return runtime->device().type == DeviceType::kCPU; }
-  // Memory for activations, contents unspecified: of the context's dtype, or another. Error kOutOfMemory.
+  // Allocates activations, contents unspecified, of the context's dtype or another. Error kOutOfMemory.
   Tensor make(const Shape& shape) const { return Tensor(dtype, shape, *runtime); }
   Tensor make(DType other, const Shape& shape) const { return Tensor(other, shape, *runtime); }
 };

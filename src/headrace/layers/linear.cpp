@@ -8,7 +8,8 @@
 namespace headrace {
 namespace {
 
-// Of fewer rows the weights are most of the work, and ours reads them once, as they lie.
+// Returns true if oneDNN runs the GEMM. With fewer rows the weights dominate, and headrace's kernels read them once, as
+// stored.
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
   return context.on_cpu() && context.op.determinism == Determinism::kFast &&
          args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);

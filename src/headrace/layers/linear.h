@@ -1,4 +1,4 @@
-// y = x W^T (+ b) with the weights of a checkpoint, used where they lie.
+// Linear layer y = x W^T (+ b); weights stay as stored in the checkpoint.
 #pragma once
 #include <span>
 #include <string_view>
@@ -10,21 +10,21 @@ namespace headrace {
 
 enum class HasBias : uint8_t { kNo, kYes };
 
-// Refers to weights that somebody else owns (the checkpoint, or a tensor of the model). Callable from any thread.
+// Does not own its weights (the checkpoint does, or a tensor of the model). Callable from any thread.
 class Linear {
  public:
   Linear() = default;
   Linear(const TensorView& weight, const TensorView& bias) : weight_(weight), bias_(bias) {}
-  // "<name>.weight" [out, in] and, when asked for, "<name>.bias" [out]. Errors as Checkpoint::tensor.
+  // Uses "<name>.weight" [out, in] and, with kYes, "<name>.bias" [out]. Errors as Checkpoint::tensor.
   Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias = HasBias::kNo);
 
   const TensorView& weight() const { return weight_; }
   int64_t out_features() const { return weight_.dim(0); }
-  // Writes y [tokens, out], any float dtype, from x [tokens, in].
+  // Computes y [tokens, out], any float dtype, from x [tokens, in].
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
-  // As a part of a fused_linear.
+  // Returns this layer as one GEMM of a fused_linear call that writes y.
   FusedLinearArgs::Product product(const TensorView& y) const { return {weight_, bias_, y}; }
-  // The same into a new tensor of the context's dtype.
+  // As forward, into a new tensor of the context's dtype.
   Tensor operator()(const LayerContext& context, const TensorView& x) const;
 
  private:
@@ -35,13 +35,13 @@ struct LinearRows {
   std::string_view name;
   int64_t out;
 };
-// Before these layers of one input are made: their weights, and their biases, lie side by side on a device, where one
-// product then serves them all. As WeightScope::place_together.
+// Call before making these layers, which share an input: lays their weights, and biases, out contiguously on a device,
+// so that one GEMM serves them all. See WeightScope::place_together.
 void place_together(const WeightScope& scope, std::span<const LinearRows> layers, int64_t in,
                     HasBias bias = HasBias::kNo);
 
-// The op of that name where the context's set has it, else its parts. Parts round what they hand on to the context's
-// dtype.
+// Runs the op fused_linear if the context's ops have it, else its parts, which round intermediate results to the
+// context's dtype.
 void fused_linear(const LayerContext& context, const FusedLinearArgs& args);
 
 }  // namespace headrace

@@ -39,7 +39,7 @@ bool like(const GatedMLP& expert, const GatedMLP& other) {
          like(expert.down().weight(), other.down().weight());
 }
 
-// Where the kernels of a device find each expert's weights. Error kUnsupported unless all are dense and of one dtype.
+// Returns the device addresses of each expert's weights. Error kUnsupported unless all are dense and of one dtype.
 Tensor addresses_of(const std::vector<const GatedMLP*>& experts, DeviceRuntime& device) {
   Tensor host(DType::kI64, {static_cast<int64_t>(experts.size()), 3});
   auto* address = host.data_as<int64_t>();
@@ -86,7 +86,7 @@ int64_t MoELayer::expert_bytes() const {
 
 void MoELayer::run_expert(const LayerContext& context, int64_t expert, const TensorView& x,
                           const std::vector<Choice>& choices, const TensorView& results) const {
-  std::vector<int64_t> places;  // of this expert among the choices
+  std::vector<int64_t> places;  // indices of this expert's choices
   for (size_t i = 0; i < choices.size(); ++i) {
     if (choices[i].expert == expert) places.push_back(static_cast<int64_t>(i));
   }
@@ -101,7 +101,7 @@ void MoELayer::run_expert(const LayerContext& context, int64_t expert, const Ten
 }
 
 bool MoELayer::shared_is_chosen(const Rows& rows) const {
-  const bool same_rows = rows.routed_by.data() == rows.x.data();  // the gate reads what the router does
+  const bool same_rows = rows.routed_by.data() == rows.x.data();  // router and shared gate read the same input
   return shared_ && same_rows && addresses_ && addresses_.view().dim(0) > config_.router.num_experts;
 }
 
@@ -140,7 +140,7 @@ Tensor MoELayer::routed(const LayerContext& context, const Rows& rows) const {
   const Tensor results(DType::kF32, {tokens * k, hidden});
   for (int64_t e = 0; e < config_.router.num_experts; ++e) run_expert(context, e, x, choices, results);
   Tensor sum = Tensor::zeros(DType::kF32, {tokens, hidden});
-  for (int64_t i = 0; i < tokens * k; ++i) {  // in the order of a token's choices
+  for (int64_t i = 0; i < tokens * k; ++i) {  // in the order of each token's choices
     float* to = sum.data_as<float>() + i / k * hidden;
     const float* from = results.data_as<float>() + i * hidden;
     for (int64_t d = 0; d < hidden; ++d) to[d] += choices[static_cast<size_t>(i)].weight * from[d];
@@ -160,7 +160,7 @@ void MoELayer::run(const LayerContext& context, const Rows& given, const TensorV
                          context.op);
 }
 
-// sum += the shared expert of x
+// sum += shared expert of x
 void MoELayer::add_shared(const LayerContext& context, const TensorView& x, const TensorView& sum) const {
   const Tensor out = context.make(DType::kF32, sum.shape());
   shared_->forward(context, x, out);

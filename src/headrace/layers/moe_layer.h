@@ -1,4 +1,4 @@
-// Mixture of experts: the router's k per token, and optionally a shared expert.
+// Mixture of experts: the router's top k per token, and optionally a shared expert.
 #pragma once
 #include <optional>
 #include <vector>
@@ -12,45 +12,45 @@ struct MoEConfig {
   int64_t intermediate = 0;
   int64_t shared_intermediate = 0;  // 0: no shared expert
   enum class SharedGate : uint8_t {
-    kSigmoid,  // of a projection of the token, "shared_expert_gate"
-    kNone,     // the shared expert counts in full
+    kSigmoid,  // gated by the sigmoid of the token's projection, "shared_expert_gate"
+    kNone,     // the shared expert has weight 1
   } shared_gate = SharedGate::kSigmoid;
-  Activation activation = Activation::kSilu;  // of the experts
+  Activation activation = Activation::kSilu;  // activation of the experts
   ExpertRouterConfig router;
 };
 
-// Accepts both layouts of experts: "experts.N.gate_proj.weight" and so on, and stacked "experts.gate_up_proj"
-// [experts, 2 * intermediate, hidden] with "experts.down_proj". Only tokens that chose an expert run through it.
-// Source: Qwen3-MoE; ties between experts go to the lower index. Callable from any thread.
+// Accepts both weight layouts: "experts.N.gate_proj.weight" and so on, and stacked "experts.gate_up_proj" [experts, 2 *
+// intermediate, hidden] with "experts.down_proj". An expert runs only the tokens that chose it. Source: Qwen3-MoE; ties
+// between experts go to the lower index. Callable from any thread.
 class MoELayer {
  public:
   MoELayer(const WeightScope& scope, const MoEConfig& config);
 
   struct Rows {
     TensorView x;          // [tokens, hidden]
-    TensorView routed_by;  // [tokens, hidden]: what the router reads; null: x (Gemma has others)
-    TensorView num_rows;  // int32 [1] on the device, or null: tokens behind so many are padding, which no routed expert
-                          // runs for
+    TensorView routed_by;  // [tokens, hidden]: input of the router; null: x (Gemma's differs)
+    // int32 [1] on the device, or null: tokens from this index on are padding and run no routed expert
+    TensorView num_rows;
   };
-  // Writes y [tokens, hidden] of the context's dtype. Under kStrict a token's result does not depend on the
-  // other tokens.
+  // Writes y [tokens, hidden] of the context's dtype. In batch-invariant mode a token's result does not depend on other
+  // tokens.
   void forward(const LayerContext& context, const Rows& rows, const TensorView& y) const { run(context, rows, {}, y); }
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
     forward(context, Rows{.x = x, .routed_by = {}, .num_rows = {}}, y);
   }
-  // y += that of the rows
+  // As forward, but adds to y.
   void add_to(const LayerContext& context, const Rows& rows, const TensorView& y) const { run(context, rows, y, y); }
 
-  // Of the weights of the experts that the router chooses from.
+  // Returns the bytes of the routed experts' weights.
   int64_t expert_bytes() const;
 
  private:
   using Choice = ExpertRouter::Choice;
-  // y = residual, where there is one, + the experts of the rows.
+  // y = residual (if not null) + the experts' output.
   void run(const LayerContext& context, const Rows& rows, const TensorView& residual, const TensorView& y) const;
-  // Whether the shared expert is run by a device as one more that every token chooses.
+  // Returns true if a device runs the shared expert as one more chosen expert.
   bool shared_is_chosen(const Rows& rows) const;
-  // float32 [tokens, hidden], without the shared expert.
+  // Returns float32 [tokens, hidden], without the shared expert.
   Tensor routed(const LayerContext& context, const Rows& rows) const;
   void run_on_device(const LayerContext& context, const Rows& rows, const TensorView& residual,
                      const TensorView& y) const;
@@ -63,8 +63,8 @@ class MoELayer {
   std::vector<GatedMLP> experts_;
   std::optional<GatedMLP> shared_;
   Linear shared_gate_;
-  // Of the experts' weights, as ExpertMLPArgs has them, the shared one's behind the others where it is of their kind;
-  // none on a CPU.
+  // Device addresses of the experts' weights (ExpertMLPArgs), the shared expert last if it has the same shape and
+  // dtype; null on a CPU.
   Tensor addresses_;
 };
 

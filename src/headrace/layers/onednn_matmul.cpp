@@ -3,8 +3,8 @@
 #ifndef HEADRACE_ONEDNN
 namespace headrace {
 
-// Built without oneDNN, so that Linear runs the kernel set's GEMM: ThreadSanitizer does not see into that library, and
-// script/bundle has no room for it.
+// Stub without oneDNN: Linear then runs the ops' GEMM. ThreadSanitizer does not see into oneDNN, and script/bundle has
+// no room for it.
 bool onednn_supports(const LinearArgs&) { return false; }
 void onednn_matmul(const LinearArgs&, const OpContext&) {
   throw Error(ErrorCode::kUnsupported, "linear: oneDNN is not built");
@@ -30,12 +30,11 @@ Memory::data_type type_of(const TensorView& x) {
 }
 
 const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);  // immutable: a handle of the library's own state
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);  // immutable: a handle to the library's state
   return engine;
 }
 
-// Throws dnnl::error where oneDNN does not multiply these. oneDNN 2 wants them as one description, oneDNN 3 as they
-// are.
+// Throws dnnl::error if oneDNN does not support the operands. oneDNN 2 takes one description, oneDNN 3 the operands.
 dnnl::matmul::primitive_desc plan_of(const Memory::desc& x, const Memory::desc& w, const Memory::desc* bias,
                                      const Memory::desc& y) {
 #if DNNL_VERSION_MAJOR >= 3
@@ -47,7 +46,7 @@ dnnl::matmul::primitive_desc plan_of(const Memory::desc& x, const Memory::desc& 
 #endif
 }
 
-// While it lives, oneDNN runs in the calling thread alone: threads of its own would spin beside those of parallel_for.
+// While alive, oneDNN runs in the calling thread only: its own threads would compete with those of parallel_for.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -59,7 +58,7 @@ class OneThread {
   int before_;
 };
 
-// oneDNN refuses bfloat16 on processors without AVX-512, which it asks itself about.
+// oneDNN refuses bfloat16 on CPUs without AVX-512, which it detects itself.
 bool multiplies_bf16() {
   static const bool does = [] {
     const Memory::desc square({16, 16}, Memory::data_type::bf16, Memory::dims{16, 1});
@@ -73,7 +72,7 @@ bool multiplies_bf16() {
   return does;
 }
 
-// In the calling thread.
+// Runs in the calling thread.
 void multiply(const LinearArgs& a) {
   const OneThread alone;
   const int64_t m = a.x.dim(0), k = a.x.dim(1), n = a.weight.dim(0);
@@ -94,7 +93,7 @@ void multiply(const LinearArgs& a) {
   }
 }
 
-// As multiply. oneDNN is slower into rows that lie apart: it writes them side by side, and they are copied.
+// As multiply. oneDNN is slower with strided rows of y, so it writes a dense tile, which is copied.
 void multiply_tile(const LinearArgs& tile) {
   if (tile.y.is_contiguous()) return multiply(tile);
   const Tensor dense(tile.y.dtype(), tile.y.shape());
@@ -106,8 +105,8 @@ void multiply_tile(const LinearArgs& tile) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// How a result is divided: by its shape alone, as the order of sums depends on a tile's. Many rows of few columns stay
-// whole; else there is an even number of tiles, for two threads to share.
+// The tiles of a result. They depend on its shape alone, since the order of sums depends on a tile's shape. Many rows
+// of few columns are not split by columns; otherwise the number of tiles is even, for two threads.
 struct Tiles {
   static constexpr int64_t kRows = 128, kWholeColumns = 1024, kLanes = 16;
 
@@ -118,8 +117,8 @@ struct Tiles {
     across = ceil_div(all_columns, columns);
   }
 
-  int64_t rows, columns;         // of a tile; the last ones may have fewer
-  int64_t down = 1, across = 1;  // tiles
+  int64_t rows, columns;         // of a tile; the last ones may be smaller
+  int64_t down = 1, across = 1;  // number of tiles
 };
 
 }  // namespace
@@ -132,8 +131,7 @@ bool onednn_supports(const LinearArgs& a) {
          (a.y.dtype() == type || a.y.dtype() == DType::kF32) && a.y.stride(1) == 1;
 }
 
-// Every tile packs its part of the weights anew, so that they are divided first and rows of x only where there are
-// many.
+// oneDNN packs the weights of every tile again, so N is split first and M only for many rows.
 void onednn_matmul(const LinearArgs& a, const OpContext& context) {
   check(a);
   if (a.y.numel() == 0) return;

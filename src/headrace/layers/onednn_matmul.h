@@ -1,15 +1,15 @@
-// Dense matrix products of many rows through oneDNN. The only file that names it.
+// GEMM of many rows by oneDNN. The only file that names oneDNN.
 #pragma once
 #include "headrace/ops/linear.h"
 
 namespace headrace {
 
-// Whether oneDNN is built in and runs these dtypes: x and weight both float32 or, on a processor with AVX-512, both
-// bfloat16, y and bias of theirs or float32.
+// Returns true if oneDNN is built in and supports these dtypes: x and weight both float32 or, on a CPU with AVX-512,
+// both bfloat16; y and bias of that dtype or float32.
 bool onednn_supports(const LinearArgs& args);
 
-// As linear. Weights are read as stored: packing them would keep a second copy of the model. Sums are float32 in an
-// order that depends on the number of rows and not on the threads. Error kInternal when oneDNN refuses.
+// As the op linear. Reads weights as stored: packing would keep a second copy of the model. Sums in float32, in an
+// order that depends on M but not on the threads. Error kInternal if oneDNN fails.
 void onednn_matmul(const LinearArgs& args, const OpContext& context);
 
 }  // namespace headrace

@@ -11,7 +11,7 @@
 namespace headrace {
 namespace {
 
-// Source: Llama 3.1's frequency scaling: long waves slower by `factor`, short ones as they are, a blend between.
+// Source: Llama 3.1's frequency scaling: long waves slowed by `factor`, short ones unchanged, interpolated between.
 double llama3(double w, const RotaryConfig& c) {
   const double wavelength = 2 * std::numbers::pi / w, original = c.original_max_position.value();
   const double low = c.low_freq_factor.value(), high = c.high_freq_factor.value(), slow = w / c.factor.value();
@@ -31,7 +31,7 @@ double yarn(double w, int64_t i, int64_t rotary_dim, const RotaryConfig& c) {
   const double first = corrected(c.beta_fast), last = corrected(c.beta_slow);
   const double low = std::max(whole ? std::floor(first) : first, 0.0);
   const double high = std::min(whole ? std::ceil(last) : last, static_cast<double>(rotary_dim - 1));
-  const double length = high == low ? 0.001 : high - low;  // below 0 where the trained context is a few tokens
+  const double length = high == low ? 0.001 : high - low;  // negative if the trained context is a few tokens
   const double ramp = std::clamp((static_cast<double>(i) - low) / length, 0.0, 1.0);
   return w / c.factor.value() * ramp + w * (1 - ramp);
 }
@@ -44,7 +44,7 @@ double yarn_magnitude(const RotaryConfig& c) {
   return over != 0 && under != 0 ? magnitude(over) / magnitude(under) : magnitude(1);
 }
 
-// Pair i of `turning` ones; the others of a proportional head stand still.
+// Frequency of pair i; in proportional heads only the first `turning` pairs rotate.
 double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
   if (c.type == "default") return w;
   if (c.type == "linear") return w / c.factor.value();
@@ -55,7 +55,7 @@ double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
                                            "' is not built; built are: default, linear, llama3, yarn, proportional"));
 }
 
-// The number, which the type needs.
+// Returns the number. Error kModelFile if it is missing.
 double required(const RotaryConfig& c, std::optional<double> stated, const char* key) {
   HR_REQUIRE(stated && *stated > 0 && std::isfinite(*stated), ErrorCode::kModelFile, "config.json: rope type ", c.type,
              " has no ", key, " above 0");
@@ -92,7 +92,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
   HR_REQUIRE(partial > 0 && partial <= 1, ErrorCode::kModelFile, "config.json: partial_rotary_factor is ", partial,
              ", expected a number in (0, 1]");
   check_scaling(c);
-  const bool proportional = c.type == "proportional";  // pairs span the whole head and only the first of them turn
+  const bool proportional = c.type == "proportional";  // pairs span the whole head, but only the first ones rotate
   const auto share = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   const int64_t rotary_dim = proportional ? head_dim : share;
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
@@ -101,7 +101,7 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
   if (c.sections) check_sections(*c.sections, rotary_dim / 2);
   Tensor frequencies(DType::kF32, {rotary_dim / 2});
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
-    // The power is a float32 one in the checkpoints' training; its rounding is part of the model.
+    // Training computes the power in float32, so its rounding is part of the model.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const double w = static_cast<double>(1.0f / std::pow(static_cast<float>(c.theta), exponent));
     set_element(frequencies, i, scaled(w, i, share / 2, c));

@@ -1,4 +1,4 @@
-// Rotary position embedding: the frequencies of a model, computed once.
+// Rotary position embedding. Frequencies are computed once per model.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,25 +8,24 @@
 
 namespace headrace {
 
-// As config.json states it. Types: "default", "linear", "llama3", "yarn", "proportional".
+// The parameters in config.json. Types: "default", "linear", "llama3", "yarn", "proportional".
 struct RotaryConfig {
   std::string type = "default";
-  double theta = 0;                             // 0: neither stated nor the class's default, which is refused
+  double theta = 0;                             // 0: neither stated nor a default of the class; refused
   std::optional<double> partial_rotary_factor;  // in (0, 1]; absent: 1
-  // Absent: not stated, which is refused where the type needs the number.
+  // Absent: not stated; refused if the type needs the number.
   std::optional<double> factor;                             // all but default; absent: 1 for proportional alone
   std::optional<double> low_freq_factor, high_freq_factor;  // llama3
   std::optional<double> original_max_position;              // llama3, yarn
   double beta_fast = 32, beta_slow = 1;                     // yarn
-  // yarn; absent: 0.1 ln(factor) + 1, at least 1, or where both of mscale are stated, the ratio of what they make of
-  // it.
+  // yarn; absent: 0.1 ln(factor) + 1, at least 1, or the ratio of these for mscale and mscale_all_dim if both are
+  // stated.
   std::optional<double> attention_factor, mscale, mscale_all_dim;
   enum class Ramp : uint8_t {
     kWhole,
     kExact
-  } ramp = Ramp::kWhole;  // yarn: ends at whole pairs, unless truncate is false
-  // Checked and no more: models take text, whose tokens have one position on all axes, so that the rotation is the
-  // plain one.
+  } ramp = Ramp::kWhole;  // yarn: the ramp ends at whole pairs, unless truncate is false
+  // Only validated: text tokens have one position on all axes, so the rotation equals the plain one.
   std::optional<RotarySections> sections;
 
   bool operator==(const RotaryConfig&) const = default;
@@ -36,8 +35,7 @@ struct RotaryConfig {
 class RotaryEmbedding {
  public:
   RotaryEmbedding() = default;
-  // Error kModelFile for a number that is missing or makes no sense and for a size that is not even; kUnsupported for
-  // another type, by name.
+  // Error kModelFile for a missing or invalid number and for an odd size; kUnsupported for another type, by name.
   RotaryEmbedding(const RotaryConfig& config, int64_t head_dim, DeviceRuntime& runtime = cpu_runtime());
 
   // Rotates x [tokens, heads, head_dim] in place.

@@ -6,7 +6,7 @@
 namespace headrace {
 namespace {
 
-// One of q, k and v: a tensor of its own, or rows [at, at + rows) of the fused one.
+// One of q, k and v: its own tensor, or rows [at, at + rows) of the fused one.
 Linear rows_projection(const WeightScope& scope, const char* name, const SelfAttentionConfig& c, int64_t at,
                        int64_t rows) {
   if (c.projections == SelfAttentionConfig::Projections::kSeparate) {
@@ -18,7 +18,7 @@ Linear rows_projection(const WeightScope& scope, const char* name, const SelfAtt
   return Linear(fused.tensor("weight", {all, c.hidden}).slice(at, at + rows), bias);
 }
 
-// The configuration, when the projections' weights lie side by side.
+// Lays the projections' weights out contiguously; returns the configuration.
 const SelfAttentionConfig& placed(const WeightScope& scope, const SelfAttentionConfig& c) {
   if (c.projections == SelfAttentionConfig::Projections::kSeparate) {
     place_together(scope,
@@ -64,7 +64,8 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
   const int64_t tokens = x.dim(0), heads = config_.num_heads, dim = config_.head_dim;
   const bool gated = config_.output_gate == SelfAttentionConfig::OutputGate::kYes;
   const int64_t q_rows = config_.q_rows(), kv_rows = config_.kv_rows();
-  // Results lie as the weights do. Gates are read as rows of one head, which needs queries apart.
+  // Results have the layout of the weights. Gates are read as part of each head's row, so gated queries need a separate
+  // tensor.
   const Tensor apart = gated ? context.make({tokens, q_rows}) : Tensor();
   const Tensor results = context.make({tokens, (gated ? 0 : q_rows) + 2 * kv_rows});
   const int64_t all = results.dim(1);

@@ -1,4 +1,4 @@
-// Self-attention of a decoder layer: projections, optional norms of q and k, rotary positions, optional output gate.
+// Self-attention of a decoder layer: projections, optional q and k norms, rotary embedding, optional output gate.
 #pragma once
 #include <optional>
 
@@ -19,7 +19,7 @@ struct SelfAttentionConfig {
   enum class OutputGate : uint8_t { kNo, kYes } output_gate = OutputGate::kNo;  // q_proj gives [query | gate] per head
   enum class Projections : uint8_t {
     kSeparate,  // q_proj, k_proj, v_proj
-    kFused,     // qkv_proj: rows of all query heads, then of all key heads, then of all value heads
+    kFused,     // qkv_proj: rows of all query heads, then key heads, then value heads
   } projections = Projections::kSeparate;
   std::optional<int32_t> sliding_window;
 
@@ -35,11 +35,11 @@ class SelfAttention {
 
   // x += attention(norm(x)), x [tokens, hidden].
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
-  // Stores the same keys and values, for rows whose results nobody reads.
+  // Only stores the keys and values, for tokens without logits in the last layer.
   void store(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
-  NormRotaryArgs norm_rotary(const TensorView& positions) const;  // of the call's queries and keys
+  NormRotaryArgs norm_rotary(const TensorView& positions) const;  // arguments for the call's queries and keys
 
   SelfAttentionConfig config_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;

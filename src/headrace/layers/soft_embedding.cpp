@@ -21,7 +21,7 @@ void add_row(const TensorView& row, float weight, std::vector<float>& sum) {
   for (size_t d = 0; d < sum.size(); ++d) sum[d] += weight * from[d];
 }
 
-// As many as there are logits of them.
+// Returns the indices of marked tokens; `count`: the rows of logits, which must match.
 std::vector<int64_t> marked_rows(const TensorView& mask, int64_t count) {
   std::vector<int64_t> rows;
   for (int64_t t = 0; t < mask.dim(0); ++t) {

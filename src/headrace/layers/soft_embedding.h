@@ -1,13 +1,13 @@
-// The second input of a self-conditioned model.
+// Soft embeddings for self-conditioning.
 #pragma once
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/layers/layer_context.h"
 
 namespace headrace {
 
-// [tokens, hidden] of the context's dtype: `scale` times the embedding that batch.self_conditioning, which is there,
-// expects of each marked row, zeros for the others (SoftEmbeddingArgs). `table` is float32 or bfloat16 [vocab, hidden].
-// Error kInvalidArgument for a signal of another shape; kUnsupported where the device's set has no such op.
+// Returns [tokens, hidden] of the context's dtype: `scale` times the expected embedding under batch.self_conditioning
+// (required) for marked tokens, zeros for others (SoftEmbeddingArgs). `table`: float32 or bfloat16 [vocab, hidden].
+// Error kInvalidArgument for logits of another shape; kUnsupported if the device's ops lack soft_embedding.
 Tensor soft_embeddings(const LayerContext& context, const AttnMetadata& batch, const TensorView& table, float scale);
 
 }  // namespace headrace

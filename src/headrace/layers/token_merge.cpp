@@ -10,7 +10,7 @@
 namespace headrace {
 namespace {
 
-// Of the flagged rows: only these are read.
+// Checks the ids of flagged rows: only these are read.
 void check_ids(const TokenMerge& m, int64_t vocab) {
   const auto require = [vocab](int64_t token, int64_t id) {
     HR_REQUIRE(id >= 0 && id < vocab, ErrorCode::kInvalidArgument, "token merge: row ", token, " names id ", id,
@@ -32,7 +32,7 @@ void merge_tokens(const TokenMerge& m, const TensorView& table, const TensorView
   check_ids(m, table.dim(0));
   const int64_t k = m.ids.dim(1), hidden = x.dim(1);
   std::vector<double> sum(static_cast<size_t>(hidden));
-  double parts = 0;  // lengths of the summands
+  double parts = 0;  // sum of the terms' norms
   const auto add = [&](int64_t id, double weight) {
     const TensorView row = table.select(id);
     double squares = 0;

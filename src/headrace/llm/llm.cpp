@@ -20,8 +20,8 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kMostRequests = 1;                                   // at a time
-constexpr int32_t kTokensPerStep = 512, kTokensPerDeviceStep = 16384;  // a device is busy only with many rows
+constexpr int32_t kMostRequests = 1;                                   // running at a time
+constexpr int32_t kTokensPerStep = 512, kTokensPerDeviceStep = 16384;  // a device needs many tokens to be busy
 
 OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
   OpContext context = o.context;
@@ -29,7 +29,7 @@ OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
   return context;
 }
 
-// What config.json is read with, before a device is opened.
+// Options for reading config.json before a device is opened.
 ModelOptions stated_options(const LLMOptions& o) {
   return {.mask_token_id = o.decoding.mask_token_id,
           .block_size = o.decoding.block_size,
@@ -50,8 +50,8 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .guard = o.guard};
 }
 
-// A text under full attention runs as a whole; under a mask that looks back in chunks, which are no smaller than what a
-// step of one request may need. Texts may end inside a block, steps never do.
+// Full attention runs a text as a whole. Causal and block masks run it in chunks, at least as large as a request's step
+// may need. Texts may end inside a block, steps never do.
 int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
   const bool on_cpu = c.runner.runtime->device().type == DeviceType::kCPU;
   const int32_t context = c.max_context_len, most = on_cpu ? kTokensPerStep : kTokensPerDeviceStep;
@@ -77,7 +77,7 @@ int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
   return o.max_model_len > 0 ? o.max_model_len : std::min(model.context_length, kDefaultContext);
 }
 
-// What limits a prompt, as errors call it: without -c that may be the model.
+// Returns the name of the context limit for errors: without -c it may be the model's.
 std::string context_name(const ModelInfo& model, const LLMOptions& o) {
   const bool of_model = o.max_model_len <= 0 && context_of(model, o) == model.context_length;
   return of_model ? "the model's context (config.json)" : EngineConfig().context_name;
@@ -117,7 +117,7 @@ void require_model_directory(const std::filesystem::path& model, const LLMOption
   std::error_code ignored;
   HR_REQUIRE(!o.random_weights || !std::filesystem::is_regular_file(model, ignored), ErrorCode::kModelFile,
              model.string(), ": is a file, expected the directory of a model");
-  if (!o.random_weights) refuse_other_formats(model);  // before a tokenizer that they lack
+  if (!o.random_weights) refuse_other_formats(model);  // before reading a tokenizer that other formats lack
   HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
              " is no model directory: it has no config.json");
 }
@@ -127,7 +127,7 @@ std::unique_ptr<Model> load_checked(const std::filesystem::path& model, DeviceRu
   return load_model(model, model_options(runtime, o));
 }
 
-// An end token that the tokenizer does not know is never chosen, and ends nothing.
+// Warns about end tokens that the tokenizer lacks: they are never chosen and end nothing.
 void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const ModelInfo& model) {
   if (!o.log || o.random_weights) return;
   for (const int32_t id : model.eos_ids) {
@@ -137,20 +137,20 @@ void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const M
   }
 }
 
-// Before anything is loaded.
+// Checks options before anything is loaded.
 const LLMOptions& checked(const LLMOptions& o) {
   KVPool::check_page_size(o.page_size);
   return o;
 }
 
-// Final tokens to text that is certain. A token counts when some of its text has come out: what spells nothing never
-// does, nor does what a stop text takes away.
+// Turns final tokens into text that cannot change any more. A token counts as visible once some of its text is out;
+// tokens without text, or within a stop text, never count.
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
       : tokenizer_(tokenizer), detokenizer_(tokenizer), stops_(stops) {}
 
-  // What `out` makes certain; it is added to `result`, with the token.
+  // Returns the text that `out` completes, and adds it and the token to `result`.
   std::string push(const StepOutput& out, Completion& result) {
     if (result.ids.empty()) first_forwards_ = out.num_forwards;
     result.ids.push_back(out.token.id);
@@ -158,10 +158,10 @@ class TextStream {
     result.num_forwards = out.num_forwards;
     result.num_reused = out.num_reused;
     std::string piece;
-    if (out.finish_reason != FinishReason::kStop) {  // an end token is no text, however it is spelt
+    if (out.finish_reason != FinishReason::kStop) {  // end tokens have no text
       if (spells(out.token.id)) hidden_.push_back({num_bytes_, out.num_forwards});
       piece += filtered(detokenizer_.push(out.token.id));
-      if (tokenizer_.is_special(out.token.id))  // which no text shows, and a stop text may be
+      if (tokenizer_.is_special(out.token.id))  // hidden in the text, but may match a stop text
         piece += stops_.push(tokenizer_.bytes_of(out.token.id), StopFilter::Shown::kNo);
     }
     if (out.finish_reason) {
@@ -176,9 +176,9 @@ class TextStream {
   bool stopped() const { return stops_.stopped(); }
 
  private:
-  // A token of which nothing has come out.
+  // A token without visible text so far.
   struct Hidden {
-    size_t begin;  // bytes of the whole text before it
+    size_t begin;  // bytes of text before it
     int32_t num_forwards;
   };
   bool spells(int32_t id) const {
@@ -199,12 +199,12 @@ class TextStream {
   const Tokenizer& tokenizer_;  // not owned
   Detokenizer detokenizer_;
   StopFilter stops_;
-  size_t num_bytes_ = 0;  // that the detokenizer made, before stop texts
+  size_t num_bytes_ = 0;  // bytes from the detokenizer, before stop texts
   std::vector<Hidden> hidden_;
   int32_t first_forwards_ = 0;
 };
 
-// An engine does not know whose weights make numbers that are none.
+// Adds the model's path to errors about its files, which the engine does not know.
 template <class Run>
 auto naming(const std::filesystem::path& model, const Run& run) {
   try {
@@ -235,7 +235,7 @@ std::string checked_strategy(const std::filesystem::path& model, const LLMOption
   return engine.strategy;
 }
 
-// The tokenizer is read while the device starts: large ones take as long.
+// Reads the tokenizer while the device starts: large ones take as long.
 LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
     : LLM(model, options, std::async([&] { return tokenizer_of(model, options); })) {}
 
@@ -273,16 +273,16 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   }
   const ScopeEnd stop_observing([this] { engine_->observe({}); });
   const int64_t id = engine_->add(result.prompt_ids, params);
-  // Where a step or the reader throws, the next request must not find this one running.
+  // If a step or the callback throws, the request must not keep running.
   const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
     const std::vector<StepOutput> outputs = naming(directory_, [this] { return engine_->step(); });
-    if (outputs.empty()) result.num_forwards = engine_->num_forwards(id);  // the reader may end it here
+    if (outputs.empty()) result.num_forwards = engine_->num_forwards(id);  // on_text may end the request here
     bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {
       const std::string piece = stream.push(out, result);
       aborted = on_text(piece, result) == StreamAction::kStop;
-      if (aborted || stream.stopped()) break;  // what else this step made final is behind the stop
+      if (aborted || stream.stopped()) break;  // the step's other tokens are after the stop
     }
     if (aborted || stream.stopped()) {
       result.finish_reason = aborted ? FinishReason::kAborted : FinishReason::kStop;
@@ -301,7 +301,7 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnW
   const int32_t context = engine_->scheduler().table().max_context_len();
   HR_REQUIRE(context >= least, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
              " tokens, expected ", least, " or more");
-  Perplexity total{.window = std::min(window, context - 1)};  // a request leaves room for one token more
+  Perplexity total{.window = std::min(window, context - 1)};  // a request needs room for one more token
   HR_REQUIRE(total.window > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", total.window,
              " tokens, expected more than the ", num_prefix, " that the tokenizer puts before a text");
   const size_t first = std::max<size_t>(1, prefix.size()), each = static_cast<size_t>(total.window) - prefix.size();

@@ -9,13 +9,13 @@
 namespace headrace {
 namespace {
 
-constexpr float kLeastTopP = 1e-6f;  // of which no row has a token less
+constexpr float kLeastTopP = 1e-6f;  // keeps only the most likely token
 
 using Read = void (*)(const JsonValue&, SamplingParams&);
 
 float number_of(const JsonValue& value) { return static_cast<float>(value.as_float()); }
 
-// JSON writers have -1 where vLLM's users mean all tokens.
+// -1 means all tokens, as in vLLM.
 int32_t top_k_of(const JsonValue& value) { return std::max(0, static_cast<int32_t>(value.as_int(-1, 1 << 30))); }
 
 float top_p_of(const JsonValue& value) {

@@ -1,4 +1,4 @@
-// How a model's makers want its tokens drawn.
+// Default sampling parameters of a model.
 #pragma once
 #include <filesystem>
 
@@ -7,11 +7,11 @@
 
 namespace headrace {
 
-// What generation_config.json in `model` says of temperature, top_k, top_p, min_p and repetition_penalty; the rest, and
-// all of it without that file, as SamplingParams has it. "do_sample": false is temperature 0, "top_k": -1 all tokens
-// (as vLLM has it), "top_p": 0 the most likely one (as transformers has it). Another value that validate() refuses, or
-// of another type, is left out with a warning to `log`: requests may state one of their own. Error kModelFile for a
-// file that is no JSON object.
+// Reads temperature, top_k, top_p, min_p and repetition_penalty from generation_config.json in `model`; other fields,
+// or all without that file, are SamplingParams' defaults. "do_sample": false means temperature 0, "top_k": -1 all
+// tokens (as in vLLM), "top_p": 0 the most likely one (as in transformers).
+// Skips a value that validate() refuses, or of another type, with a warning to `log`: requests may set their own. Error
+// kModelFile for a file that is no JSON object.
 SamplingParams sampling_defaults(const std::filesystem::path& model, const LogCallback& log);
 
 }  // namespace headrace

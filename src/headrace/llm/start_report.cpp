@@ -23,7 +23,7 @@ void report_start(const LLMOptions& options, LLM& llm) {
     log(LogLevel::kWarning, str("the tokenizer knows ", llm.tokenizer().vocab_size(), " tokens, the model ",
                                 model.vocab_size, ": a prompt with one of the others is refused"));
   }
-  // Nothing in config.json says that an adapter was merged into a checkpoint, so this is no error.
+  // config.json does not show whether an adapter was merged into a checkpoint, so this is no error.
   if (model.diffusion && requires_adapter(engine.strategy, *model.diffusion) && !options.adapter) {
     log(LogLevel::kWarning,
         str("strategy '", engine.strategy, "' decodes models that were trained for it, and no adapter is given: ",

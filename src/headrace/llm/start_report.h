@@ -1,4 +1,4 @@
-// What a run starts with, for the log: the choices that `auto` made, and what may surprise.
+// Reports the configuration of a run to the log: the choices of `auto`, and warnings.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace headrace {
 
-// kInfo: the model and its device; attention, strategy, context, and which steps are graphs. kWarning: graphs that
-// could not be recorded, a context beyond the model's, a tokenizer that knows more tokens than the model, `d2f` for a
-// model of whole canvases without an adapter, `multi_bd_edit` or `dmax` for one that was not trained to edit. `options`
-// are those of `llm`, with a log.
+// kInfo: the model and its device; attention, strategy, context, and which steps are graphs.
+// kWarning: failed graph capture, a context beyond the model's, a tokenizer with more tokens than the model, `d2f` for
+// a full-attention model without an adapter, `multi_bd_edit` or `dmax` for a model not trained to edit.
+// `options` are those of `llm`, with a log.
 void report_start(const LLMOptions& options, LLM& llm);
-// The part of it that is ModelRunner::failed_capture(): what a strategy has no graphs for by design is no warning.
+// Warns about ModelRunner::failed_capture(). Steps that have no graphs by design are no warning.
 void report_failed_capture(const LogCallback& log, const std::optional<std::string>& reason);
 
 }  // namespace headrace

@@ -16,7 +16,7 @@ bool masked(const Sequence& s, int32_t position) {
 
 enum class Guesses : uint8_t { kNo, kYes };
 
-// A canvas decides nothing before its last step; what is likeliest so far stands in `chosen` meanwhile.
+// A canvas decides nothing before its last step; until then `chosen` holds its likeliest tokens.
 std::vector<std::optional<Token>> tokens_from(const Sequence& s, int32_t first, Guesses guesses) {
   const bool guessed = guesses == Guesses::kYes && s.conditioning;
   std::vector<std::optional<Token>> tokens;

@@ -1,4 +1,4 @@
-// What each step does to a request's tokens, for traces and for the screen.
+// Records what each step does to a request's tokens, for traces and live display.
 #pragma once
 #include <optional>
 #include <vector>
@@ -10,27 +10,27 @@ namespace headrace {
 struct StepReport {
   struct Token {
     int32_t position = 0, id = 0;
-    float confidence = 0;  // probability when it was chosen
+    float confidence = 0;  // probability when chosen
   };
   struct Block {
     int32_t begin = 0, end = 0;
     DecodingBlock::State state = DecodingBlock::State::kActive;
     int32_t num_masked = 0;
   };
-  int32_t step = 0;  // of the request, counted from 1
+  int32_t step = 0;  // step of the request, from 1
   int32_t context_len = 0, first_position = 0, num_rows = 0;
   TokenRange stored;
   std::vector<Block> blocks;   // in flight when the step began
-  std::vector<Token> decided;  // in this step, changed ones among them
-  // Positions that are not handed out yet, in order; nothing: undecided. Of a canvas, the likeliest tokens so far.
+  std::vector<Token> decided;  // decided or changed in this step
+  // Positions not yet returned, in order; absent: undecided. For a canvas, the likeliest tokens so far.
   std::vector<std::optional<Token>> pending;
 };
 
-// Watches one request. Not thread-safe.
+// Observes one request. Not thread-safe.
 class StepRecorder {
  public:
   void observe(StepMoment moment, const Sequence& sequence, const StepPlan& plan);
-  // Of the last step that was committed.
+  // Returns the report of the last committed step.
   const StepReport& report() const { return report_; }
 
  private:
@@ -38,7 +38,7 @@ class StepRecorder {
 
   StepReport report_;
   int32_t first_open_ = 0;                                // position of before_[0]
-  std::vector<std::optional<StepReport::Token>> before_;  // what was decided from there on when the step began
+  std::vector<std::optional<StepReport::Token>> before_;  // decided tokens from there on when the step began
 };
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Holds back text that may be the beginning of a stop text, and hides that of special tokens.
+// Filters a text stream: holds back text that may begin a stop text, and hides special tokens.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,24 +14,24 @@ class StopFilter {
   explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   enum class Shown : uint8_t { kYes, kNo };
-  // The shown text that is certain not to belong to a stop text. After stopped() it is empty. Stop texts are found in
-  // the whole text, and in what is shown of it.
+  // Adds `piece` and returns the shown text that certainly belongs to no stop text; empty after stopped(). Finds stop
+  // texts both in the whole text and in its shown part.
   std::string push(std::string_view piece, Shown shown = Shown::kYes);
-  std::string flush();  // what was held back, when the stream ends without a stop text
+  std::string flush();  // returns the held-back text at the end of the stream
   bool stopped() const { return stopped_; }
 
  private:
-  // Bytes at the end of `text` that begin a stop text.
+  // Number of bytes at the end of `text` that begin a stop text.
   size_t held_back(std::string_view text) const;
-  // Where the first stop text in `text` begins; its size if there is none.
+  // Position of the first stop text in `text`; its size if there is none.
   size_t first_stop(std::string_view text) const;
-  std::string shown(size_t count) const;  // of the first bytes of pending_
-  // Where shown byte `at` lies in pending_; its end for the end.
+  std::string shown(size_t count) const;  // shown text of the first `count` bytes of pending_
+  // Index in pending_ of shown byte `at`; the end if past it.
   size_t place_of(size_t at) const;
 
   std::vector<std::string> stops_;
   std::string pending_;
-  std::vector<Shown> marks_;  // of each byte of it
+  std::vector<Shown> marks_;  // per byte of pending_
   bool stopped_ = false;
 };
 

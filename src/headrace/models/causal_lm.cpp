@@ -101,7 +101,7 @@ void CausalLM::run_mlp(const Block& block, const TensorView& x, const ForwardBat
   block.moe->add_to(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, x);
 }
 
-// Gathering rows is what embedding does: the table is x.
+// Gathers the rows that have logits, by the op embedding with x as its table.
 Tensor CausalLM::rows_of_logits(const TensorView& x, const ForwardBatch& batch) const {
   const auto count = static_cast<int64_t>(batch.logits_rows.size());
   const TensorView rows = context_.on_cpu()
@@ -133,8 +133,8 @@ Tensor CausalLM::forward(const ForwardBatch& batch) const {
   return logits(run_last_block(x, batch));
 }
 
-// Nobody reads what the last layer makes of rows whose logits are not wanted: of a prompt's last chunk all but one, of
-// the others all, whose keys and values are what is left of it.
+// The last layer's output is needed only for tokens with logits: one of a prompt's last chunk, none of earlier chunks,
+// which only store K and V.
 Tensor CausalLM::run_last_block(const TensorView& x, const ForwardBatch& batch) const {
   const Block& last = blocks_.back();
   if (batch.logits_rows.empty() && last.attention) {
@@ -142,8 +142,8 @@ Tensor CausalLM::run_last_block(const TensorView& x, const ForwardBatch& batch) 
     return rows_of_logits(x, batch);
   }
   run_mixer(last, x, batch);
-  // So few rows that they cost what one costs stay together: their products follow one another without a gather
-  // between. Experts count the rows of the batch.
+  // At most kFewRows rows cost as much as one, so they stay together and GEMMs follow one another without a gather.
+  // Experts count the tokens of the batch.
   constexpr int64_t kFewRows = 8;
   const bool gathered_last = last.moe || x.dim(0) <= kFewRows;
   if (gathered_last) run_mlp(last, x, batch);

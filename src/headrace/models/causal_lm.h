@@ -1,4 +1,4 @@
-// The shared decoder of every causal family: pre-norm blocks whose parts are chosen by ModelConfig.
+// The decoder shared by all causal families: pre-norm layers whose parts ModelConfig chooses.
 #pragma once
 #include <optional>
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace headrace {
 
-// What the engine needs of pools, and what config.json says; nothing of weights.
+// Returns what the engine needs to build pools, and the stated facts; nothing about weights.
 ModelInfo causal_lm_info(const ModelConfig& config, DType dtype);
 
 class CausalLM final : public Model {
  public:
-  // Loads every tensor; a missing one, one of another shape and an unknown one are Error kModelFile.
+  // Loads every tensor. Error kModelFile for a missing, unknown or misshapen one.
   CausalLM(const ModelConfig& config, Checkpoint checkpoint, const LayerContext& context);
 
   const ModelInfo& info() const override { return info_; }
@@ -32,7 +32,7 @@ class CausalLM final : public Model {
   void add_block(const WeightScope& scope, const ModelConfig& config, int32_t layer);
   void run_mixer(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
   void run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
-  Tensor run_last_block(const TensorView& x, const ForwardBatch& batch) const;  // rows of logits
+  Tensor run_last_block(const TensorView& x, const ForwardBatch& batch) const;  // returns the rows that have logits
   Tensor rows_of_logits(const TensorView& x, const ForwardBatch& batch) const;
   Tensor logits(const TensorView& rows) const;
 

@@ -22,7 +22,7 @@ float scalar_of(const WeightScope& scope) {
   return static_cast<float>(element_as_double(scope.host_tensor("layer_scalar", {1}, {.mean = 1}), 0));
 }
 
-// A norm without a weight, then `scale` and 1 / sqrt(hidden): what the router reads, as the weight of one norm.
+// The router's input is a norm without weight, times `scale` and 1 / sqrt(hidden): folded into one norm weight.
 Tensor router_weight_of(const WeightScope& scope, int64_t hidden) {
   const TensorView scale = scope.scope("router").host_tensor("scale", {hidden}, {.mean = 1});
   Tensor weight(DType::kF32, {hidden});
@@ -45,7 +45,7 @@ float embedding_scale(int64_t hidden, DType dtype) {
   return static_cast<float>(element_as_double(root, 0));
 }
 
-// One number for every row, as a factor of pointwise.
+// Broadcasts one number to all rows, as a factor of pointwise.
 TensorView for_all_rows(const Tensor& numbers, int64_t i, int64_t rows) {
   return {numbers.data_as<float>() + i, DType::kF32, {rows, 1}, {0, 1}, numbers.view().device()};
 }
@@ -113,7 +113,7 @@ DiffusionGemma::Block DiffusionGemma::make_block(int32_t i, const ModelConfig& c
   auto rotary = std::make_unique<RotaryEmbedding>(layer.rotary, layer.attention.head_dim, scope.runtime());
   Tensor router_weight = copied_to(scope.runtime(), router_weight_of(scope, c.hidden));
   const RMSNorm router_norm(router_weight, c.eps);
-  const RotaryEmbedding& turns = *rotary;  // where it stays when the pointer moves
+  const RotaryEmbedding& turns = *rotary;  // its address is stable when the pointer moves
   return {.input_norm = norm("input_layernorm"),
           .post_attention_norm = norm("post_attention_layernorm"),
           .pre_mlp_norm = norm("pre_feedforward_layernorm"),
@@ -130,7 +130,7 @@ DiffusionGemma::Block DiffusionGemma::make_block(int32_t i, const ModelConfig& c
           .scales = numbers(scope.runtime(), {scalar_of(encoder), scalar_of(scope)})};
 }
 
-// Adjacent spans of one tower are one run.
+// Merges adjacent spans of one tower into one run.
 std::vector<DiffusionGemma::Run> DiffusionGemma::runs_of(const ForwardBatch& batch) {
   std::vector<Run> runs;
   int64_t at = 0;
@@ -169,7 +169,7 @@ void DiffusionGemma::run_block(const Block& block, const TensorView& x, const Fo
   }
 }
 
-// Text: E sqrt(hidden). Canvas: that plus what the step before gave, through an MLP, then a norm.
+// Text: E sqrt(hidden). Canvas: that plus an MLP of the previous step's soft embeddings, then a norm.
 Tensor DiffusionGemma::embed(const ForwardBatch& batch, const std::vector<Run>& runs) const {
   const int64_t tokens = batch.num_tokens(), hidden = embedding_.dim(1);
   Tensor x = context_.make({tokens, hidden});
@@ -182,7 +182,7 @@ Tensor DiffusionGemma::embed(const ForwardBatch& batch, const std::vector<Run>& 
   for (const Run& run : runs) {
     if (run.tower == Tower::kText) continue;
     const TensorView rows = x.view().slice(run.begin, run.end);
-    if (has_signal) {  // rows that are not marked are zeros, and stay so
+    if (has_signal) {  // unmarked rows are zeros and stay zero
       const TensorView signal = soft.view().slice(run.begin, run.end);
       const Tensor drawn = context_.make(signal.shape());
       conditioning_norm_.forward(context_, signal, signal);

@@ -1,5 +1,5 @@
-// DiffusionGemma: Gemma 4's MoE decoder twice over the same weights, as a causal encoder of finished text and as a
-// decoder of one canvas whose tokens see the text and each other.
+// DiffusionGemma: Gemma 4's MoE decoder used twice with the same weights: as a causal encoder of finished text, and as
+// a decoder of one canvas whose tokens see the text and each other.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace headrace {
 
-// What ModelConfig has no words for.
+// Fields that ModelConfig lacks.
 struct DiffusionGemmaConfig {
   struct Layer {
     GemmaAttentionConfig attention;
@@ -25,15 +25,15 @@ struct DiffusionGemmaConfig {
   float logit_cap = 30;
 };
 
-// As causal_lm_info.
+// See causal_lm_info.
 ModelInfo diffusion_gemma_info(const ModelConfig& config, const DiffusionGemmaConfig& gemma, DType dtype);
-// Of a checkpoint whose weights are not read.
+// As diffusion_gemma_info, from config.json before weights are read.
 ModelInfo stated_diffusion_gemma_info(const JsonValue& root, const ModelConfig& config, DType dtype);
 
-// Rows of spans of kind kFull are canvas, all others text. Not thread-safe.
+// Tokens of spans of kind kFull are canvas, all others text. Not thread-safe.
 class DiffusionGemma final : public Model {
  public:
-  // As CausalLM.
+  // Errors as CausalLM.
   DiffusionGemma(const ModelConfig& config, const DiffusionGemmaConfig& gemma, Checkpoint checkpoint,
                  const LayerContext& context);
 
@@ -42,20 +42,21 @@ class DiffusionGemma final : public Model {
 
  private:
   enum class Tower : uint8_t { kText, kCanvas };
-  struct Run {  // adjacent rows [begin, end) of a batch
+  struct Run {  // adjacent tokens [begin, end) of a batch
     int64_t begin, end;
     Tower tower;
   };
-  // x += N(attention(N(x))); x = s (x + N(N(mlp(N(x))) + N(moe(N(x), routed by x)))), each N its own, s by tower
+  // x += N(attention(N(x))); x = s (x + N(N(mlp(N(x))) + N(moe(N(x), routed by x)))); each N has its own weight, s
+  // depends on the tower
   struct Block {
     RMSNorm input_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm, pre_moe_norm, post_moe_norm, post_norm;
-    Tensor router_weight;  // float32 [hidden]: of the norm of what the router reads
+    Tensor router_weight;  // float32 [hidden]: weight of the router's norm
     RMSNorm router_norm;   // refers to router_weight
     std::unique_ptr<RotaryEmbedding> rotary;
     GemmaAttention attention;  // refers to *rotary
     GatedMLP mlp;
     MoELayer moe;
-    Tensor scales;  // float32 [2]: by tower
+    Tensor scales;  // float32 [2], by tower
   };
   Block make_block(int32_t layer, const ModelConfig& config, const DiffusionGemmaConfig& gemma);
   void run_block(const Block& block, const TensorView& x, const ForwardBatch& batch,
@@ -78,8 +79,8 @@ class DiffusionGemma final : public Model {
 };
 
 ModelConfig diffusion_gemma_config(const JsonValue& root);
-// generation_config.json's say on the canvas. Error kModelFile for values out of range, kUnsupported for a sampler that
-// is not built.
+// Reads the canvas schedule of generation_config.json. Error kModelFile for values out of range, kUnsupported for a
+// sampler that is not built.
 void read_canvas_schedule(const JsonValue& generation, ModelConfig& config);
 std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,
                                             const LayerContext& context);

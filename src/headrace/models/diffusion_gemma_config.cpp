@@ -1,5 +1,6 @@
-// DiffusionGemma's config.json. Sizes of full layers stand in global_head_dim and num_global_key_value_heads, or, in
-// files that transformers 5 saved, in per_layer_config. Source: DiffusionGemma (Google DeepMind).
+// DiffusionGemma's config.json. Head sizes of full-attention layers are in global_head_dim and
+// num_global_key_value_heads, or in per_layer_config in files saved by transformers 5. Source: DiffusionGemma (Google
+// DeepMind).
 #include <algorithm>
 
 #include "headrace/core/printable.h"
@@ -9,7 +10,7 @@
 namespace headrace {
 namespace {
 
-// Which layers see the whole text: every sixth and the last, unless the file lists them.
+// Returns the full-attention layers: every sixth and the last, unless the file lists them.
 std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
   std::vector<bool> full(static_cast<size_t>(layers));
   for (int32_t i = 0; i < layers; ++i) full[static_cast<size_t>(i)] = (i + 1) % 6 == 0 || i + 1 == layers;
@@ -23,7 +24,7 @@ std::vector<bool> full_layers(const JsonValue& text, int32_t layers) {
                listed->where(), " names '", names[i], "'; built are: full_attention, sliding_attention");
     full[i] = names[i] == "full_attention";
   }
-  full.back() = true;  // whatever is listed
+  full.back() = true;  // always, whatever is listed
   return full;
 }
 
@@ -55,7 +56,7 @@ GemmaAttentionConfig gemma_attention_of(const JsonValue& text, const ModelConfig
   const JsonValue* layers = text.find("per_layer_config");
   if (full) a.values = GemmaAttentionConfig::Values::kFromKeys;
   if (!full) a.sliding_window = static_cast<int32_t>(text.int_or("sliding_window", 512, 1, int64_t{1} << 30));
-  if (full && layers == nullptr) {  // which goes before them
+  if (full && layers == nullptr) {  // per_layer_config takes precedence
     a.num_kv_heads = size(text, "num_global_key_value_heads", a.num_kv_heads);
     a.head_dim = size(text, "global_head_dim", 512);
   }

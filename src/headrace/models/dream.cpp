@@ -1,5 +1,5 @@
-// Dream, Dream-Coder and DiffuCoder: Qwen2 whose tokens see every other one and whose logits keep the causal shift.
-// Source: Dream 7B; DiffuCoder (Apple). block_size is that of block-wise decoding (D2F, Fast-dLLM): the model has none.
+// Dream, Dream-Coder and DiffuCoder: Qwen2 with full attention and next-token logits.
+// Source: Dream 7B; DiffuCoder (Apple). block_size is for block-wise decoding (D2F, Fast-dLLM): the model has none.
 #include "headrace/models/families.h"
 
 namespace headrace {
@@ -7,7 +7,7 @@ namespace headrace {
 ModelConfig dream_config(const JsonValue& root) {
   ModelConfig c = qwen2_config(root);
   constexpr int64_t kReleasedVocab = 152064;
-  // config.json states <|endoftext|> alone; DiffuCoder fills what is behind the text with <|dlm_pad|>.
+  // config.json states <|endoftext|> alone; DiffuCoder fills positions after the text with <|dlm_pad|>.
   constexpr int32_t kTurnEnd = 151645, kPad = 151667;
   if (c.vocab == kReleasedVocab) c.eos_ids.insert(c.eos_ids.end(), {kTurnEnd, kPad});
   c.diffusion = DiffusionInfo{.mask_token_id = read_mask_token_id(root, 151666, c.vocab),

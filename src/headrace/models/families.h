@@ -1,4 +1,4 @@
-// Each family's reading of config.json: a function from the file to flags of the shared decoder.
+// One function per family: from config.json to the configuration of the shared decoder.
 #pragma once
 #include "headrace/models/model_config.h"
 
@@ -21,25 +21,25 @@ ModelConfig stable_diffcoder_config(const JsonValue& root);  // stable_diffcoder
 ModelConfig sdar_config(const JsonValue& root);              // sdar.cpp
 ModelConfig sdar_moe_config(const JsonValue& root);          // sdar.cpp
 
-// The block size that SDAR's repositories have at the end of their names: 16 of "SDAR-4B-Chat-b16".
+// Returns the block size at the end of SDAR's repository names: 16 for "SDAR-4B-Chat-b16".
 std::optional<int32_t> block_size_in_name(std::string_view name);
-// Takes it where config.json states none. What may surprise, for the log: there is neither, and the name is not that of
-// one of the makers' models of blocks of 4.
+// Uses that block size if config.json states none. Returns a warning for the log if the name has none either and is not
+// that of an official model with blocks of 4.
 std::optional<std::string> read_sdar_name(const JsonValue& root, std::string_view name, ModelConfig& config);
-// LLaDA2.0 does not edit, which its config.json does not tell from LLaDA2.1's. Nothing surprises.
+// Recognises LLaDA2.0, which does not edit, by its name: its config.json equals LLaDA2.1's. Returns no warning.
 std::optional<std::string> read_llada2_name(const JsonValue& root, std::string_view name, ModelConfig& config);
 
-// Qwen3's graph under another class's defaults.
+// Qwen3's architecture with another class's defaults.
 ModelConfig qwen3_config_with(const JsonValue& root, const ClassDefaults& defaults);
-// Fields that families with experts and hybrids share.
+// Fields common to families with experts and to hybrids.
 void read_moe(const JsonValue& text, const ExpertDefaults& defaults, ModelConfig& config);
-// Error kModelFile when the router chooses more experts, or groups, than there are, or groups of unequal size.
+// Error kModelFile if the router chooses more experts or groups than there are, or if groups differ in size.
 void check_router(const JsonValue& root, const ExpertRouterConfig& router);
 void read_gdn(const JsonValue& text, ModelConfig& config);
 
-// Fields of diffusion families, with the family's default where config.json is silent. Error kModelFile, naming the
-// key, for a stated id outside the vocabulary and a block of none or more than 65536 tokens. load_model
-// holds the default against the vocabulary: a caller may state another id.
+// Fields of diffusion families, or the family's default. Error kModelFile, naming the key, for a stated id outside the
+// vocabulary and a block size outside 1 to 65536. load_model checks the default id against the vocabulary, because a
+// caller may override it.
 int32_t read_mask_token_id(const JsonValue& root, int32_t fallback, int64_t vocab);
 int32_t read_block_size(const JsonValue& root, const char* key, int32_t fallback);
 

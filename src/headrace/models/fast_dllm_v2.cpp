@@ -1,4 +1,4 @@
-// Fast-dLLM-v2: Qwen2 that sees whole blocks, denoised in sub-blocks of 8, with the causal shift of logits.
+// Fast-dLLM-v2: Qwen2 with block attention, sub-blocks of 8 and next-token logits.
 // Source: Fast-dLLM v2 (NVIDIA).
 #include <numeric>
 

@@ -1,6 +1,6 @@
-// LLaDA-8B and LLaDA-1.5: Llama's graph under OLMo's names, with every token visible to every other.
-// Source: Nie et al. 2025, Large Language Diffusion Models. block_size is that of semi-autoregressive decoding: the
-// model has none.
+// LLaDA-8B and LLaDA-1.5: Llama with OLMo's tensor names and full attention.
+// Source: Nie et al. 2025, Large Language Diffusion Models. block_size is for semi-autoregressive decoding: the model
+// has none.
 #include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 

@@ -1,5 +1,5 @@
-// LLaDA2.0 and LLaDA2.1: whole blocks of 32 are visible; half of each head rotates; a sigmoid router whose bias selects
-// and does not weigh, limited to the best groups of experts; a shared expert that counts in full.
+// LLaDA2.0 and LLaDA2.1: block attention with blocks of 32; half of each head rotates; a sigmoid router, limited to the
+// best groups of experts, whose bias affects selection only; a shared expert of weight 1.
 // Source: LLaDA2.0 (inclusionAI), on the Ling 2.0 architecture.
 #include <algorithm>
 
@@ -36,7 +36,7 @@ ExpertRouterConfig router_of(const JsonValue& root, int64_t hidden) {
   return router;
 }
 
-// What rotates of each head where no factor is stated: a number of elements, or half of it.
+// Returns the rotated share of each head without a stated factor: a stated number of elements, or half.
 double rotary_share(const JsonValue& root) {
   const JsonValue* stated = root.find("rotary_dim");
   if (stated == nullptr) return 0.5;

@@ -1,13 +1,13 @@
-// LLaDA-MoE: Qwen3-MoE's graph with every token visible to every other and routing weights that are never renormalised,
-// whatever norm_topk_prob says.
-// Source: LLaDA-MoE (inclusionAI). block_size is that of semi-autoregressive decoding: the model has none.
+// LLaDA-MoE: Qwen3-MoE with full attention and routing weights that are never renormalised, whatever norm_topk_prob
+// says.
+// Source: LLaDA-MoE (inclusionAI). block_size is for semi-autoregressive decoding: the model has none.
 #include "headrace/core/printable.h"
 #include "headrace/models/families.h"
 
 namespace headrace {
 namespace {
 
-// 1 for every layer, or one number per layer: 1 where experts are.
+// 1 for every layer, or one number per layer: 1 if it has experts.
 std::vector<bool> moe_layers_of(const JsonValue& root, int32_t layers) {
   std::vector<bool> moe(static_cast<size_t>(layers), true);
   const JsonValue* stated = root.find("moe_layer_freq");
@@ -37,7 +37,7 @@ void refuse_other_llada_moe_graphs(const JsonValue& root) {
 
 ModelConfig llada_moe_config(const JsonValue& root) {
   refuse_other_llada_moe_graphs(root);
-  // Copies of the class differ in their defaults. What every released file states must be there.
+  // Copies of the class differ in their defaults, so fields that every released file states are required.
   for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads"}) root.at(key);
   ModelConfig c = common_config(
       root, {.intermediate = 0, .num_kv_heads = std::nullopt, .context_length = 8192, .eps = 1e-5, .rope_theta = 0});

@@ -1,4 +1,4 @@
-// Llama 3: grouped query heads, rotary positions with the llama3 frequency scaling, no norms of q and k.
+// Llama 3: grouped-query attention, rotary embedding with the llama3 frequency scaling, no q and k norms.
 // Source: The Llama 3 Herd of Models.
 #include "headrace/models/families.h"
 

@@ -1,4 +1,4 @@
-// A language model as the engine sees it.
+// The interface between models and the engine.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -13,30 +13,30 @@
 
 namespace headrace {
 
-// What the engine needs to know of a model to build its pools.
+// Facts about a model from which the engine builds its pools.
 struct ModelInfo {
   std::string architecture;
   int32_t vocab_size = 0, context_length = 0, num_layers = 0;
   std::vector<int32_t> eos_ids;
   std::vector<KVLayerGroup> kv_groups;  // full-attention layers only
   std::vector<int32_t> full_attn_layer_ids;
-  std::vector<KVLayerScales> kv_scales;  // that the checkpoint brings, for a cache of 8 bits
+  std::vector<KVLayerScales> kv_scales;  // from the checkpoint, for an 8-bit KV cache
   int32_t num_gdn_layers = 0;
-  GDNPoolConfig gdn;         // num_slots is the engine's to choose
-  int64_t weight_bytes = 0;  // as stored, or as made up
-  // Of these: an embedding that is not the head as well, of which a token reads a row.
+  GDNPoolConfig gdn;         // the engine sets num_slots
+  int64_t weight_bytes = 0;  // as stored, or as generated
+  // The part of weight_bytes in an embedding that is not also the LM head. A token reads one row of it.
   int64_t gathered_bytes = 0;
   struct Experts {
-    int64_t bytes = 0;                 // of weight_bytes, of all layers
-    int32_t count = 1, per_token = 1;  // of a layer; shared ones count elsewhere
+    int64_t bytes = 0;                 // of weight_bytes, all layers
+    int32_t count = 1, per_token = 1;  // per layer, without shared experts
   } experts;
-  DType dtype = DType::kF32;               // of activations
-  std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
+  DType dtype = DType::kF32;               // activations
+  std::optional<DiffusionInfo> diffusion;  // absent: autoregressive
 
-  // Bytes of weights that a step of `rows` rows reads, where routers choose evenly: an expert is left out of a layer
-  // with (1 - per_token / count)^rows. Rows that choose alike read less.
+  // Returns the bytes of weights that a step of `rows` tokens reads if routing is uniform: a layer's expert is unused
+  // with probability (1 - per_token / count)^rows. Correlated tokens read less.
   double bytes_read(double rows) const { return without_experts() + expert_share(1 - std::pow(1 - chosen(), rows)); }
-  // Of those that one row is multiplied with.
+  // Returns the bytes of weights in one token's GEMMs.
   double bytes_multiplied() const { return without_experts() + expert_share(chosen()); }
 
  private:
@@ -45,13 +45,13 @@ struct ModelInfo {
   double without_experts() const { return static_cast<double>(weight_bytes - gathered_bytes - experts.bytes); }
 };
 
-// Owns its weights. Not thread-safe: one engine runs it.
+// Owns its weights. Not thread-safe: used by one engine.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelInfo& info() const = 0;
-  // Runs the batch, which its backend has planned. Returns float32 [logits_rows, vocab]; the head runs on those rows
-  // alone.
+  // Runs a batch that its backend has planned. Returns float32 [logits_rows, vocab]; the LM head runs on those rows
+  // only.
   virtual Tensor forward(const ForwardBatch& batch) const = 0;
 };
 

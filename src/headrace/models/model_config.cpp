@@ -24,11 +24,12 @@ RotaryConfig stated_rotary(const JsonValue& text, double theta) {
   if (v4 != nullptr) read_rope(*v4, c);
   HR_REQUIRE(v5 == nullptr || c == without, ErrorCode::kModelFile, v4->where(),
              " and rope_parameters differ, expected one of them, or the same in both");
-  read_number(text, "original_max_position_embeddings", c.original_max_position);  // goes before the one inside
+  // takes precedence over the nested one
+  read_number(text, "original_max_position_embeddings", c.original_max_position);
   return c;
 }
 
-// A class that rotates whole heads ignores partial_rotary_factor; with scaled frequencies it would fail.
+// Drops partial_rotary_factor for a class that rotates whole heads and ignores it; refuses it with scaled frequencies.
 void require_whole_heads(const JsonValue& text, RotaryConfig& c) {
   HR_REQUIRE(c.type == "default" || c.partial_rotary_factor.value_or(1) == 1, ErrorCode::kUnsupported, text.where(),
              " has partial_rotary_factor ", c.partial_rotary_factor.value_or(1), " with rope type '", printable(c.type),
@@ -47,7 +48,7 @@ RotaryConfig rotary_of(const JsonValue& text, const ClassDefaults& defaults, int
   return c;
 }
 
-// yarn extends the context that it was trained with, whether or not max_position_embeddings says so.
+// yarn extends the trained context, even if max_position_embeddings does not say so.
 int32_t extended_context(int32_t context, const RotaryConfig& c) {
   if (c.type != "yarn") return context;
   const double extended = c.original_max_position.value_or(0) * c.factor.value_or(1);
@@ -69,7 +70,7 @@ std::vector<LayerType> layer_types_of(const JsonValue& text, int32_t layers) {
   return types;
 }
 
-// An explicit null is "as many as there are heads"; a field that is left out is the class's.
+// An explicit null means num_attention_heads; a missing field, the class's default.
 std::optional<int32_t> default_kv_heads(const JsonValue& text, const ClassDefaults& defaults) {
   const auto is_null = [](const JsonValue::Member& m) {
     return m.first == "num_key_value_heads" && m.second.is_null();

@@ -1,4 +1,4 @@
-// What config.json says of a causal decoder, whatever its family.
+// Configuration of a causal decoder of any family, from config.json.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -17,7 +17,7 @@
 
 namespace headrace {
 
-// The largest width or vocabulary that a config.json may state.
+// The largest hidden size or vocabulary that a config.json may state.
 inline constexpr int64_t kMaxModelDim = int64_t{1} << 24;
 
 enum class LayerType : uint8_t { kFullAttention, kLinearAttention };
@@ -31,18 +31,18 @@ struct ModelConfig {
   WeightForm norm_form = WeightForm::kPlain;
   std::vector<LayerType> layer_types;  // [num_layers]
   std::vector<bool> moe_layers;        // [num_layers]; empty: none
-  SelfAttentionConfig attention;       // layer_id is set per layer
+  SelfAttentionConfig attention;       // its layer_id is set per layer
   RotaryConfig rotary;
-  GatedDeltaNetConfig gdn;  // ids are set per layer
+  GatedDeltaNetConfig gdn;  // its ids are set per layer
   MoEConfig moe;
-  std::vector<int32_t> eos_ids;            // of the family, beside those that the files state
+  std::vector<int32_t> eos_ids;            // the family's, besides those stated in files
   std::span<const NameRule> names;         // not owned: the family's table; empty: the common names
-  std::optional<DiffusionInfo> diffusion;  // absent: decoded token by token
-  std::optional<DType> stored_dtype;       // what config.json states
+  std::optional<DiffusionInfo> diffusion;  // absent: autoregressive
+  std::optional<DType> stored_dtype;       // stated by config.json
 };
 
-// What a family's configuration class takes for a field that config.json leaves out. transformers leaves such fields
-// out of a text_config that it saves.
+// Defaults of a family's transformers configuration class, for fields that config.json lacks. transformers omits such
+// fields when it saves a text_config.
 struct ClassDefaults {
   int64_t hidden = 4096, intermediate = 22016, vocab = 151936;
   int32_t num_layers = 32, num_heads = 32;
@@ -50,28 +50,28 @@ struct ClassDefaults {
   std::optional<int32_t> head_dim;           // absent: hidden_size / num_attention_heads
   int32_t context_length = 32768;
   double eps = 1e-6, rope_theta = 10000;  // rope_theta 0: config.json must state it
-  // The share of each head that rotates. Absent: the class rotates whole heads and reads no partial_rotary_factor.
+  // The rotated share of each head. Absent: the class rotates whole heads and ignores partial_rotary_factor.
   std::optional<double> partial_rotary;
 };
 
-// As ClassDefaults, of the fields of experts.
+// Defaults of the experts' fields.
 struct ExpertDefaults {
   int64_t intermediate = 512, shared_intermediate = 512, num_experts = 512, experts_per_token = 10;
 };
 
-// The fields that all families share, from the text part of `root` (text_config, or root itself). Every number is
-// range-checked. Error kModelFile names the key.
+// Reads the fields common to all families from the text part of `root` (text_config, or root itself). Checks the range
+// of every number. Error kModelFile names the key.
 ModelConfig common_config(const JsonValue& root, const ClassDefaults& defaults);
-// Whether the parts fit together, once the family has filled them in. Error kModelFile or kUnsupported.
+// Checks that the fields are consistent, after the family has set them. Error kModelFile or kUnsupported.
 void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
-// What rope_parameters or rope_scaling states goes over what `config` has; a type that it does not state is "default".
+// Applies rope_parameters or rope_scaling to `config`; a missing type is "default".
 void read_rope(const JsonValue& rope, RotaryConfig& config);
-// The dtype of the weights where it is stated. Error kModelFile for another name than the three float dtypes.
+// Returns the stated dtype of the weights, if any. Error kModelFile for a name other than the three float dtypes.
 std::optional<DType> stored_dtype_of(const JsonValue& root);
 
-// eos ids of config.json and generation_config.json together with the family's own, `ids`. What is no id below `vocab`
-// could end nothing: it is left out with a warning to `log`.
+// Returns the EOS ids of config.json and generation_config.json and the family's own, `ids`. Skips ids outside the
+// vocabulary with a warning to `log`.
 std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
                                 std::vector<int32_t> ids = {}, const LogCallback& log = {});
 

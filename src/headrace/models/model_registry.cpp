@@ -33,8 +33,8 @@ struct ModelRow {
   ModelConfig (*config)(const JsonValue&);
   std::unique_ptr<Model> (*make)(const JsonValue&, const ModelConfig&, Checkpoint,
                                  const LayerContext&) = make_causal_lm;
-  void (*generation)(const JsonValue&, ModelConfig&) = nullptr;  // generation_config.json, beyond eos ids
-  // What the repository's name says; a sentence for the log.
+  void (*generation)(const JsonValue&, ModelConfig&) = nullptr;  // reads generation_config.json besides EOS ids
+  // Reads the repository's name; returns a warning for the log.
   std::optional<std::string> (*named)(const JsonValue&, std::string_view name, ModelConfig&) = nullptr;
   ModelInfo (*info)(const JsonValue&, const ModelConfig&, DType) = stated_causal_lm_info;
 };
@@ -62,8 +62,8 @@ constexpr std::array kModels = {
     ModelRow{"StableDiffcoderForCausalLM", stable_diffcoder_config},
 };
 
-// What config.json calls the model's class. Diffusion checkpoints bring their own code and some state the architecture
-// that it derives from: there the class that auto_map names goes first, or a Llama would be decoded causally.
+// Returns the class names in config.json. Diffusion checkpoints ship their own code, and some state the architecture
+// that it derives from, so the class in auto_map comes first: otherwise a diffusion Llama would be decoded causally.
 std::vector<std::string> class_names(const JsonValue& root) {
   std::vector<std::string> names;
   const JsonValue* own_code = root.find("auto_map");
@@ -91,7 +91,7 @@ const ModelRow& find(const JsonValue& root) {
               str(root.where(), " names the architecture '", printable(asked), "'; built are: ", built));
 }
 
-// A directory's config.json, the row of its family, and what that makes of it.
+// A directory's config.json, its family's row, and the resulting configuration.
 struct Stated {
   JsonValue root;
   const ModelRow& row;
@@ -99,15 +99,15 @@ struct Stated {
   std::optional<std::string> surprise = {};  // for the log
 };
 
-// The directory's; in Hugging Face's cache, where that is a commit's, "models--owner--name".
+// Returns the directory's name, or "models--owner--name" for a commit in Hugging Face's cache.
 std::string repository_name(const std::filesystem::path& directory) {
   std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
   if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
   return full.filename().string();
 }
 
-// The family's default is an id of its released vocabulary. One that the caller states is held against the vocabulary
-// with the other options of decoding (decoding_checks.h).
+// The family's default is an id of its released vocabulary. An id set by the caller is checked later, with the other
+// decoding options (decoding_checks.h).
 void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated, ModelConfig& config) {
   std::optional<int32_t>& mask = config.diffusion->mask_token_id;
   if (mask && stated) mask = stated;
@@ -117,7 +117,7 @@ void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated,
 }
 
 Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
-  if (!options.random_weights) refuse_other_formats(directory);  // before a file that they lack
+  if (!options.random_weights) refuse_other_formats(directory);  // before reading a file that other formats lack
   JsonValue root = read_json_file(directory / "config.json");
   const ModelRow& row = find(root);
   ModelConfig config = row.config(root);
@@ -140,7 +140,7 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
   return {std::move(root), row, std::move(config), surprise};
 }
 
-// What config.json states, else what the files hold, else bfloat16; float16 is computed with in float32.
+// Returns config.json's dtype, else the files', else bfloat16. float16 is computed in float32.
 DType computed_dtype(const JsonValue& root, const ModelConfig& config, const Checkpoint& checkpoint,
                      const ModelOptions& options) {
   const auto stored = config.stored_dtype ? config.stored_dtype : checkpoint.float_dtype();
@@ -169,7 +169,7 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   checkpoint.place_on(*context.runtime);
   MemoryNeed need{.what = str("loading the weights in ", directory.string()), .advice = "another device (--device)"};
   if (options.random_weights) {
-    need.what = str("loading random weights for ", directory.string());  // how many is known when they are made
+    need.what = str("loading random weights for ", directory.string());  // their size is known only afterwards
   } else {
     need.bytes = checkpoint.stored_bytes();
   }
@@ -178,7 +178,7 @@ std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelO
   });
 }
 
-// Layers do not know whose config.json they are made from.
+// Adds the directory to errors about config.json, which layers do not know.
 template <class Read>
 auto naming_the_directory(const std::filesystem::path& directory, const Read& read) {
   try {
@@ -191,14 +191,14 @@ auto naming_the_directory(const std::filesystem::path& directory, const Read& re
 
 ModelInfo info_of(const Stated& stated, DType dtype) { return stated.row.info(stated.root, stated.config, dtype); }
 
-// By the names of any family.
+// Recognises the names of all families.
 bool is_embedding(std::string_view name) {
   return name.ends_with("embed_tokens.weight") || name.ends_with("word_embeddings.weight") ||
          name.ends_with("wte.weight");
 }
 
-// Adds what the tensors' names and shapes say. Names are those of the families; where one has others, its experts
-// count as read in every step.
+// Adds the sizes from tensors' names and shapes. Experts under other names than the families' count as read in every
+// step.
 ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, ModelSummary summary) {
   int64_t all = 0, experts = 0, gathered = 0;
   for (const std::string& name : checkpoint.names()) {

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5: Llama with biases on q, k and v, always.
+// Qwen2 and Qwen2.5: Llama with biases on q, k and v.
 // Source: Qwen2 technical report.
 #include "headrace/models/families.h"
 

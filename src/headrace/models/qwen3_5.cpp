@@ -1,4 +1,4 @@
-// Qwen3.5, dense and MoE: Qwen3-Next with plain projections; text positions make its multi-section RoPE plain.
+// Qwen3.5, dense and MoE: Qwen3-Next with separate projections. For text, its multi-section RoPE equals plain RoPE.
 // Released files nest everything in text_config and prefix tensors with model.language_model.
 #include "headrace/core/printable.h"
 #include "headrace/models/families.h"

@@ -1,4 +1,4 @@
-// Qwen3-MoE: Qwen3 attention; experts in every layer but those that config.json leaves out.
+// Qwen3-MoE: Qwen3 attention; experts in every layer that config.json does not exclude.
 // Source: Qwen3 technical report.
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace headrace {
 
 namespace {
 
-// Files that transformers 5 saved call it num_local_experts; released ones num_experts.
+// Files saved by transformers 5 use num_local_experts; released ones num_experts.
 int64_t num_experts_of(const JsonValue& text, int64_t fallback) {
   return text.int_or("num_experts", text.int_or("num_local_experts", fallback, 1, 1 << 16), 1, 1 << 16);
 }

@@ -1,4 +1,5 @@
-// Qwen3-Next: three Gated DeltaNet layers to one of gated full attention, experts with a shared one, norms of 1 + w.
+// Qwen3-Next: three Gated DeltaNet layers per gated full-attention layer, routed experts with a shared one, norm
+// weights of 1 + w.
 // Source: Qwen3-Next; Yang et al. 2024.
 #include "headrace/models/families.h"
 

@@ -17,7 +17,7 @@ struct FamilyDefaults {
   ReferenceDefaults defaults;
 };
 
-// A row for each diffusion family: the defaults of the function that its makers published, not a model card's advice.
+// One row per diffusion family: the defaults of its published function, not of a model card.
 constexpr std::array kFamilies = {
     FamilyDefaults{"SDARForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
     FamilyDefaults{"SDARMoeForCausalLM", {.temperature = 1, .scores = Scores::kOfDraws}},
@@ -30,7 +30,7 @@ constexpr std::array kFamilies = {
                    {.top_p = 0.95f, .block_cache = BlockCache::kNo, .scores = Scores::kOfDraws}},
     FamilyDefaults{"StableDiffcoderForCausalLM", {}},
     FamilyDefaults{"DiffusionGemmaForBlockDiffusion",
-                   {.temperature = 1}},  // beside that of its canvas, by the rule of canvases
+                   {.temperature = 1}},  // times the canvas's temperature; canvas rules apply
 };
 
 }  // namespace

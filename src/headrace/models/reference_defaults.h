@@ -1,5 +1,5 @@
-// What a family's published loop takes where nobody says otherwise (DecodingParams::Schedule::kReference). Its
-// generation config is no part of that: SDAR's is Qwen3's.
+// Defaults of the families' published decoding loops (DecodingParams::Schedule::kReference). Generation configs do not
+// count: SDAR's is Qwen3's.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -8,15 +8,14 @@
 
 namespace headrace {
 
-// Whether later passes over a part of a block see keys and values of its other parts as they were in an earlier pass,
-// which is an approximation.
+// kYes: later passes over a sub-block read the other sub-blocks' K and V of an earlier pass, an approximation.
 enum class BlockCache : uint8_t { kYes, kNo };
 
-// Of which distribution the scores are by which a published loop ranks tokens and holds them against its threshold.
+// The distribution of the scores by which a published loop ranks tokens and compares them with its threshold.
 enum class LoopScores : uint8_t {
-  kOfModel,    // the model's, whatever tokens are drawn from
-  kOfDraws,    // that which a token is drawn from; where the most likely one is taken, the model's
-  kOfFilters,  // the same, but filters stand where the most likely one is taken, too
+  kOfModel,    // the model's distribution
+  kOfDraws,    // the distribution that is sampled; the model's if decoding is greedy
+  kOfFilters,  // as kOfDraws, but filters also apply in greedy decoding
 };
 
 struct ReferenceDefaults {
@@ -24,11 +23,11 @@ struct ReferenceDefaults {
   int32_t top_k = 0;
   float top_p = 1;
   DecodingParams::Rule rule = DecodingParams::Rule::kConfidence;
-  BlockCache block_cache = BlockCache::kNo;  // of loops that have one
+  BlockCache block_cache = BlockCache::kNo;  // for loops that have one
   LoopScores scores = LoopScores::kOfModel;
 };
 
-// Of a diffusion family, by the architecture that config.json names. Error kInternal for one without a row.
+// Returns a diffusion family's defaults by its architecture in config.json. Error kInternal for one without a row.
 ReferenceDefaults reference_defaults(std::string_view architecture);
 
 }  // namespace headrace

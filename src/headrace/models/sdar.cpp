@@ -1,5 +1,5 @@
-// SDAR (also TraDo), dense and MoE: Qwen3 and Qwen3-MoE that see whole blocks.
-// Source: SDAR technical report. Released config.json copies differ in whether they state block_size and mask_token_id.
+// SDAR (also TraDo), dense and MoE: Qwen3 and Qwen3-MoE with block attention.
+// Source: SDAR technical report. Not all released config.json files state block_size and mask_token_id.
 #include <algorithm>
 #include <charconv>
 
@@ -15,11 +15,11 @@ DiffusionInfo sdar_info(const JsonValue& root, const ModelConfig& c) {
   return info;
 }
 
-// Its makers' default is 4 (README of JetAstra/SDAR, 2025-09-09): models of other sizes have them in their names.
+// Official models without a block size in their names have the default, 4 (README of JetAstra/SDAR, 2025-09-09).
 constexpr std::string_view kBlocksOfFour[] = {"SDAR-1.7B-Chat", "SDAR-4B-Chat", "SDAR-8B-Chat", "SDAR-30B-A3B-Chat",
                                               "SDAR-30B-A3B-Sci"};
 
-// Without "models--owner--", which it has in Hugging Face's cache.
+// Removes the prefix "models--owner--" of Hugging Face's cache.
 std::string_view without_owner(std::string_view name) {
   const size_t at = name.rfind("--");
   return name.starts_with("models--") ? name.substr(at + 2) : name;

@@ -1,4 +1,4 @@
-// Stable-DiffCoder: Seed-Coder's Llama that sees whole blocks of 4. Its config.json says model_type llama.
+// Stable-DiffCoder: Seed-Coder's Llama with block attention, blocks of 4. Its config.json says model_type llama.
 // Source: Stable-DiffCoder (ByteDance Seed).
 #include "headrace/models/families.h"
 

@@ -1,4 +1,4 @@
-// How a request of a diffusion strategy decides its tokens.
+// Parameters of diffusion decoding, per request.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -6,54 +6,59 @@
 namespace headrace {
 
 struct DecodingParams {
-  // What a candidate token must pass to be kept. Whatever the rule, the first unfinished block keeps at least the best
-  // candidate, so every step makes progress.
+  // The test that a candidate token must pass to be kept. Under every rule the first unfinished block keeps at least
+  // its best candidate, so every step makes progress.
   enum class Rule : uint8_t {
     kConfidence,    // its probability passes the threshold
     kMargin,        // best minus second-best probability passes the threshold
     kEntropy,       // the entropy of its distribution, in nats, is at most the threshold
-    kEntropyBound,  // in ascending entropy, the longest run whose entropies before each add up to at most the threshold
-    kLeftmost,      // none passes by itself, and the first is the best
-    kRandom,        // none passes by itself, and one at random is the best
+    kEntropyBound,  // the longest run in ascending entropy whose preceding entropies sum to at most the threshold
+    kLeftmost,      // none passes; the first ranks best
+    kRandom,        // none passes; ranks at random
   };
-  // How many tokens a pass keeps, and what happens behind the end.
+  // The number of tokens that a pass keeps, and the end of the text.
   enum class Schedule : uint8_t {
-    kThreshold,  // those that pass the rule, and never less than said above; nothing behind an end token or behind
-                 // max_tokens is decided
-    kReference,  // as the family's published loop, DiffusionInfo::loop: blocks one at a time, and positions behind the
-                 // end are decided like all others as long as one before it is left
+    // keeps those that pass the rule, at least the minimum above; decides nothing after an end token or beyond
+    // max_tokens
+    kThreshold,
+    // the family's published loop, DiffusionInfo::loop: one block at a time; positions after the end are decided like
+    // others while an earlier one is left
+    kReference,
   };
-  // Absent: kConfidence; of a canvas, kEntropyBound; of kReference, the published loop's (ReferenceDefaults).
+  // Absent: kConfidence; for a canvas, kEntropyBound; for kReference, the published loop's (ReferenceDefaults).
   std::optional<Rule> rule;
   Schedule schedule = Schedule::kThreshold;
-  // kReference: passes that share a block's masks; absent: as many as masks. Of a canvas: at most; absent: the model's.
+  // kReference: passes over which a block's masks are distributed; absent: as many as masks. Canvas: maximal steps;
+  // absent: the model's.
   std::optional<int32_t> steps;
-  // kThreshold of multi_bd and d2f: a block that is sure of progress is decided in that many passes at most; each keeps
-  // no less than an even share of the masks that are left. Absent: a pass may keep a single one.
+  // kThreshold of multi_bd and d2f: maximal passes of a block with guaranteed progress; each keeps at least an even
+  // share of the remaining masks. Absent: a pass may keep a single token.
   std::optional<int32_t> max_passes;
-  // Of a probability 0 to 1, or infinity: no token passes. Absent: the model's, or none where no token passes one by
-  // itself. The entropy rules need one, but for published loops that have no use for it.
+  // A probability in 0 to 1, or infinity: no token passes. Absent: the model's, or none if the rule only ranks. The
+  // entropy rules require one, except in published loops that do not use it.
   std::optional<float> threshold;
-  float add_block = 0.1f;  // share of a block that is decided before the next one is opened behind it
-  // Share of a block's decided tokens that its last pass chose again before the next one is opened behind it; of
-  // strategies that change decided tokens. A block that is final is stable.
+  float add_block = 0.1f;  // decided share of a block at which the next block is opened
+  // Share of a block's decided tokens that its last pass must choose again before the next block is opened; for
+  // strategies that change decided tokens. A final block is stable.
   float stability = 0;
-  // Share of a block that is decided before the next one is sure of progress; of families whose blocks are not always.
+  // Decided share of a block from which the next one has guaranteed progress; for families whose blocks do not always
+  // have it.
   float semi_complete = 0.9f;
-  // Of strategies that change decided tokens again.
-  std::optional<float> edit_threshold;  // what another token's probability must pass to take a place; absent: 0.5
-  // Decided tokens become masks again where no token is as likely as this (multi_bd_edit); absent: never. Blocks end
-  // all the same: within as many passes as they have tokens, and max_edits more.
+  // For strategies that change decided tokens.
+  std::optional<float> edit_threshold;  // probability above which another token replaces a decided one; absent: 0.5
+  // Decided tokens become masks again if no token of their position is this likely (multi_bd_edit); absent: never. A
+  // block still ends within as many passes as it has tokens, plus max_edits.
   std::optional<float> remask_threshold;
   std::optional<int32_t> max_edits;  // passes that may change a block without masks; absent: kMaxEdits
-  // Above 0: instead of the best, as many are drawn one after the other, each by exp(score / order_temperature). The
-  // scores are those of the rule: probability, margin, minus entropy.
+  // Above 0: candidates are drawn without replacement by exp(score / order_temperature) instead of taking the best.
+  // Scores are the rule's: probability, margin, minus entropy.
   float order_temperature = 0;
-  int32_t merge_candidates = 1;  // tokens whose blend a place that is not final goes in as (dmax)
+  int32_t merge_candidates = 1;  // tokens blended in the soft embedding of a position that is not final (dmax)
   static constexpr int32_t kMaxEdits = 16;
-  float copy_penalty = 0;  // off the logit of the token on the left in the same block (multi_bd_edit)
-  // Above 0: classifier-free guidance (full_attention). Logits are those of the same text with its prompt masked, and
-  // cfg_scale + 1 times what the prompt adds to them; everything else reads the result. A pass runs two texts.
+  float copy_penalty = 0;  // subtracted from the logit of the left neighbour's token in the same block (multi_bd_edit)
+  // Above 0: classifier-free guidance (full_attention). With u the logits of the text with a masked prompt and c the
+  // conditional ones, the logits become u + (cfg_scale + 1) (c - u); everything else reads the result. A pass runs both
+  // texts.
   float cfg_scale = 0;
 };
 

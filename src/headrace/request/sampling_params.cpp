@@ -7,12 +7,12 @@
 namespace headrace {
 namespace {
 
-// Integers in full.
+// Formats integers without an exponent.
 std::string text_of(double value) {
   return value == std::trunc(value) && std::abs(value) < 1e15 ? str(static_cast<int64_t>(value)) : str(value);
 }
 
-// Of what one field makes another one be ignored.
+// Refuses fields that another field causes to be ignored.
 void refuse_unread(const DecodingParams& d) {
   const bool reference = d.schedule == DecodingParams::Schedule::kReference;
   const bool random = d.rule == DecodingParams::Rule::kRandom;

@@ -1,4 +1,4 @@
-// How a request's tokens are chosen and when it ends.
+// Parameters of a request: how its tokens are sampled and when it ends.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,22 +15,22 @@ struct SamplingParams {
   float top_p = 1, min_p = 0;    // shares of probability
   float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
   uint64_t seed = 0;
-  std::vector<std::string> stop;        // texts that end the output; they are not part of it
-  std::vector<int32_t> stop_token_ids;  // tokens that do so beside the model's end tokens, whatever becomes of these
-  DecodingParams decoding;              // of diffusion strategies
-  // What becomes of the model's end tokens.
+  std::vector<std::string> stop;        // stop texts; not part of the output
+  std::vector<int32_t> stop_token_ids;  // stop tokens besides the model's end tokens, in every mode of end_of_text
+  DecodingParams decoding;              // for diffusion strategies
+  // Treatment of the model's end tokens.
   enum class EndOfText : uint8_t {
     kStops,    // the first one ends the request
-    kIgnored,  // they are tokens like all others
-    kBanned,   // none is ever chosen: their logits are -inf before anything else reads them
+    kIgnored,  // ordinary tokens
+    kBanned,   // never chosen: logits set to -inf first
   } end_of_text = EndOfText::kStops;
 
-  // Whether more than a temperature and the repetition penalty changes the logits before they are read; the host alone
-  // does that.
+  // Returns true if the logits are changed by more than a temperature and the repetition penalty. Only the host applies
+  // such changes.
   bool changes_logits() const;
 };
 
-// Error kInvalidArgument: the field, what was found, what is expected.
+// Error kInvalidArgument names the field, the value and what is expected.
 void validate(const SamplingParams& params);
 
 }  // namespace headrace

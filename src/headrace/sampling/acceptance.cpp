@@ -12,7 +12,7 @@ namespace {
 
 using Rule = DecodingParams::Rule;
 
-// In ascending entropy, candidates whose predecessors' entropies add up to at most the bound.
+// Returns the candidates, in ascending entropy, whose preceding entropies sum to at most the bound.
 // Source: Ben-Hamu et al. 2025, entropy-bounded unmasking.
 std::vector<size_t> within_entropy_bound(std::span<const SampledToken> candidates, float bound) {
   std::vector<size_t> order(candidates.size());
@@ -35,7 +35,7 @@ bool passes(const SampledToken& candidate, const AcceptanceRule& rule) {
   return rule.passes == DiffusionInfo::Acceptance::kAbove ? score > threshold : score >= threshold;
 }
 
-// The largest are those that would be drawn first, one after the other, by exp(score / order_temperature).
+// Returns the rank of a candidate. The largest ranks are a draw without replacement by exp(score / order_temperature).
 // Source: Vieira 2014, "Gumbel-max trick and weighted reservoir sampling"; Kool et al. 2019.
 double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
   const double score = score_of(candidate, rule.rule);
@@ -43,7 +43,7 @@ double rank_of(const SampledToken& candidate, const AcceptanceRule& rule) {
   return score / static_cast<double>(rule.order_temperature) - std::log(-std::log(candidate.order));
 }
 
-// Published loops of other kinds rank by the rule, and hold nothing against a threshold that nobody asked for.
+// Returns false for published loops that only rank by the rule, unless the request sets a threshold.
 bool reads_own_threshold(const DecodingParams& params, const DiffusionInfo& info) {
   return params.schedule == DecodingParams::Schedule::kThreshold || info.loop == DiffusionInfo::Loop::kDynamic;
 }
@@ -70,13 +70,13 @@ std::optional<float> threshold_of(const DecodingParams& params, const DiffusionI
 }
 
 void check_threshold(const DecodingParams& params, const DiffusionInfo& info) {
-  const bool canvas = info.attention == DiffusionInfo::Attention::kCanvas;  // its threshold bounds entropies
+  const bool canvas = info.attention == DiffusionInfo::Attention::kCanvas;  // its threshold bounds summed entropies
   const bool nats = canvas || params.rule == Rule::kEntropy || params.rule == Rule::kEntropyBound;
   const float threshold = params.threshold.value_or(0);
   HR_REQUIRE(threshold >= 0 && (nats || threshold <= 1 || std::isinf(threshold)), ErrorCode::kInvalidArgument,
              "threshold is ", threshold, ", expected ",
              nats ? "0 or more nats" : "0 to 1, or inf for a probability that no token passes");
-  if (canvas) return;  // which has one of its own, in nats too
+  if (canvas) return;  // a canvas model's own threshold is in nats
   HR_REQUIRE(params.threshold || !nats || !reads_own_threshold(params, info), ErrorCode::kInvalidArgument,
              "threshold is absent, expected one in nats with the rule '",
              params.rule == Rule::kEntropy ? "entropy" : "entropy_bound", "': the model's own is a probability");

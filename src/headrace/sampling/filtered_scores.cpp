@@ -15,7 +15,7 @@ using Weights = std::vector<double>;
 
 double sum_of(const Weights& weights) { return std::accumulate(weights.begin(), weights.end(), 0.0); }
 
-// The first `count` become the largest, in descending order but for the first `sorted`, which are.
+// Moves the `count` largest to the front, in descending order; the first `sorted` already are.
 void sort_on(Weights& weights, size_t sorted, size_t count) {
   const auto at = [&weights](size_t n) { return weights.begin() + static_cast<std::ptrdiff_t>(n); };
   std::nth_element(at(sorted), at(count) - 1, weights.end(), std::greater<>());
@@ -29,7 +29,8 @@ void keep_top_k(Weights& weights, const TokenDraw& draw) {
   weights.resize(count);
 }
 
-// Those of top-p and min-p, of weights whose largest is 1, the first with which `enough` is reached among them.
+// Applies top-p and min-p to weights whose largest is 1: keeps the largest until their sum reaches `enough`, and none
+// below `least`.
 void keep_enough(Weights& weights, double enough, double least) {
   double kept = 0;
   size_t sorted = 0, count = 0;
@@ -44,7 +45,7 @@ void keep_enough(Weights& weights, double enough, double least) {
   weights.resize(count);
 }
 
-// Of a token of that weight, one of those kept.
+// Returns the scores of a kept token of weight `weight`.
 FilteredScores scores_among(Weights kept, double weight) {
   const double sum = sum_of(kept);
   double weighted = 0;

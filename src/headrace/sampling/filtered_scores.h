@@ -1,4 +1,4 @@
-// How sure a model is of a token, by what temperature and filters leave of its row: published loops rank by it.
+// Confidence scores of a token over the distribution after temperature and filters, by which some published loops rank.
 #pragma once
 #include <optional>
 #include <span>
@@ -7,13 +7,13 @@
 
 namespace headrace {
 
-// As SampledToken has them, of the distribution that sample_tokens draws from.
+// As in SampledToken, of the distribution that sample_tokens draws from.
 struct FilteredScores {
   float confidence = 0, margin = 0, entropy = 0;
 };
 
-// Of token `id`, one of those that are left. The logits are numbers or minus infinity, one of them a number; a
-// temperature of 0 divides nothing, and the filters stand all the same.
+// Returns the scores of token `id`, which passes the filters. Logits are finite or -inf, at least one finite. A
+// temperature of 0 divides nothing, but the filters apply.
 FilteredScores filtered_scores(std::span<const float> logits, std::optional<int32_t> excluded_id, const TokenDraw& draw,
                                int32_t id);
 

@@ -33,7 +33,7 @@ void penalise(std::span<float> logits, float penalty, std::span<const int32_t> h
   }
 }
 
-// Padding behind the vocabulary too: a next step may read all of it.
+// Divides the whole row, with the padding after the vocabulary: the next step may read it.
 void divide(const TensorView& row, float temperature) {
   if (temperature == 1) return;
   auto* logits = static_cast<float*>(row.data());
@@ -53,7 +53,8 @@ bool changes(const SampleSpot& spot) {
          spot.params->repetition_penalty != 1;
 }
 
-// What the model said of a token that may be chosen, where change() and the temperature made `logit` of it.
+// Inverts change() and the temperature: returns the model's logit of a token that may be chosen, given its changed
+// `logit`.
 float model_logit(const SampleSpot& spot, int32_t id, float logit) {
   const float penalty = spot.params->repetition_penalty;
   if (penalty != 1 && std::ranges::find(spot.history, id) != spot.history.end()) logit = unpenalized(logit, penalty);
@@ -61,7 +62,7 @@ float model_logit(const SampleSpot& spot, int32_t id, float logit) {
   return logit * spot.temperature;
 }
 
-// What token_confidence says of a row.
+// The results of token_confidence for a row.
 struct RowStats {
   int32_t best;
   float largest, log_sum, second, entropy;
@@ -79,7 +80,7 @@ SampledToken described(const RowStats& row, int32_t id, float logit) {
           .best_model_logprob = -row.log_sum};
 }
 
-// The log-probabilities that the model's own rows say, whose `stats` these are.
+// Sets the log-probabilities of the model's own `rows`, whose `stats` are given.
 void describe_unguided(std::vector<SampledToken>& tokens, const TensorView& rows, const Tensor& stats) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto* row = static_cast<const float*>(rows.select(static_cast<int64_t>(i)).data());
@@ -89,7 +90,7 @@ void describe_unguided(std::vector<SampledToken>& tokens, const TensorView& rows
   }
 }
 
-// `stats` are those of the rows.
+// Throws for NaN or infinite logits; `stats` are those of `rows`.
 void check_numbers(const TensorView& rows, const Tensor& stats) {
   for (int64_t r = 0; r < rows.dim(0); ++r) {
     if (!std::isnan(stats.data_as<float>()[4 * r + 1])) continue;

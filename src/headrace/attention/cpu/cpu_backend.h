@@ -1,4 +1,4 @@
-// The kernels of one CPU instruction set as a backend.
+// Backend of one ISA variant of the CPU kernels.
 #pragma once
 #include <memory>
 
@@ -7,7 +7,8 @@
 
 namespace headrace::cpu {
 
-// The set that config.kernel_set names, or the best that runs here. Error kUnsupported as select_kernel_set.
+// Returns the ISA variant named by config.kernel_set, or the best that this CPU supports. Error kUnsupported as
+// select_kernel_set.
 const OpSet& backend_ops(const BackendConfig& config);
 std::unique_ptr<AttentionBackend> make_cpu_backend(const OpSet& ops, const BackendConfig& config);
 

@@ -10,15 +10,15 @@
 namespace headrace::cuda {
 namespace {
 
-// The kernels read lengths, slots and pages from the batch's DeviceMetadata, whose DeviceBatch keeps its addresses: a
-// replay needs no more than that memory refreshed, which DeviceBatch::upload has done.
+// Kernels read lengths, slots and pages from the batch's DeviceMetadata, at fixed addresses of its DeviceBatch.
+// DeviceBatch::upload refreshes that memory, so a replay needs nothing more.
 class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
  public:
   using OpSetBackend::OpSetBackend;
 
   CudaGraphSupport* cuda_graph_support() override { return this; }
   void init_cuda_graph_state(int32_t max_bs, int32_t max_num_tokens) override {
-    max_bs_ = max_bs, max_num_tokens_ = max_num_tokens;  // there is nothing to allocate: see above
+    max_bs_ = max_bs, max_num_tokens_ = max_num_tokens;  // nothing to allocate: see above
   }
   void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
     HR_REQUIRE(batch.batch_size() == bucket, ErrorCode::kInvalidArgument, "cuda graph: the batch has ",
@@ -43,7 +43,8 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
   std::map<int32_t, const KeySpan*> captured_;
 };
 
-// Before the side library is loaded. What is drawn on the host runs the best set there.
+// Returns the ops `name` of the CUDA library, after a check that needs no library. Sampling on the host uses the best
+// ISA variant.
 const OpSet& ops_called(std::string_view name, const BackendConfig& config) {
   HR_REQUIRE(!config.kernel_set, ErrorCode::kUnsupported, "attention backend '", name, "' has no kernel sets; '",
              *config.kernel_set,

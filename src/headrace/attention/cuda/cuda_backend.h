@@ -1,4 +1,4 @@
-// The kernels of the CUDA side library as a backend.
+// Backend of the CUDA library's kernels.
 #pragma once
 #include <memory>
 
@@ -7,11 +7,11 @@
 
 namespace headrace::cuda {
 
-// The sets "cuda" and "cuda_baseline". Error kUnsupported when config.kernel_set is given: those are a CPU's. Others as
-// cuda_module and CudaModule::ops.
+// The ops "cuda" and "cuda_baseline". Error kUnsupported if config.kernel_set is given, which names ISA variants of a
+// CPU; others as cuda_module and CudaModule::ops.
 const OpSet& backend_ops(const BackendConfig& config);
 const OpSet& baseline_ops(const BackendConfig& config);
-// Called after its set. Error kInvalidArgument when config has no runtime of a CUDA device.
+// Call after loading its ops. Error kInvalidArgument if config has no runtime of a CUDA device.
 std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const BackendConfig& config);
 
 }  // namespace headrace::cuda

@@ -1,4 +1,4 @@
-// The oracle as a backend: every op in double. Slow, complete, and right.
+// The reference backend: every op in double precision, complete and slow. Tests use it as the oracle.
 #pragma once
 #include <memory>
 
