@@ -24,7 +24,7 @@ DenoiseLoop::DenoiseLoop(const OpSet& ops, const OpContext& context, DeviceRunti
   const std::vector<int32_t>& largest = config.canvas_len > 0 ? config.canvas_sizes : config.sizes;
   const int64_t most = config.least_size();
   HR_REQUIRE(!largest.empty() && largest.back() >= most, ErrorCode::kInvalidArgument,
-             "block loop: the largest step of ", requests, " requests has ", most, " rows, graphs have ",
+             "denoise loop: the largest step of ", requests, " requests has ", most, " rows, graphs have ",
              largest.empty() ? 0 : largest.back());
   states_ = Tensor::zeros(DType::kU8, {requests * static_cast<int64_t>(sizeof(DenoiseState))}, runtime);
   tokens_ = Tensor::zeros(DType::kI32, {requests, config.tokens_each()}, runtime);
@@ -120,7 +120,7 @@ std::vector<TokenDraw> DenoiseLoop::draws_of(std::span<const DenoiseState> state
 void DenoiseLoop::load(std::span<const DenoiseState> states, std::span<const int32_t> tokens) {
   HR_REQUIRE(states.size() <= all_states_.size() && holds(states) &&
                  tokens.size() == states.size() * static_cast<size_t>(config_.tokens_each()),
-             ErrorCode::kInvalidArgument, "block loop: ", states.size(), " requests and ", tokens.size(),
+             ErrorCode::kInvalidArgument, "denoise loop: ", states.size(), " requests and ", tokens.size(),
              " tokens, expected at most ", all_states_.size(), " requests and ", config_.most_rows(), " rows");
   if (in_flight_ > 0) runtime_.synchronize();
   in_flight_ = 0;
@@ -142,7 +142,7 @@ void DenoiseLoop::load(std::span<const DenoiseState> states, std::span<const int
 }
 
 DenoiseReport DenoiseLoop::wait() {
-  HR_REQUIRE(in_flight_ > 0, ErrorCode::kInternal, "block loop: no step is in flight");
+  HR_REQUIRE(in_flight_ > 0, ErrorCode::kInternal, "denoise loop: no step is in flight");
   auto* report = static_cast<DenoiseReport*>(shared_);
   const std::atomic_ref<int32_t> arrived(report->step);
   const int32_t wanted = steps_ + in_flight_;
@@ -150,7 +150,7 @@ DenoiseReport DenoiseLoop::wait() {
     if (i < kPolls) continue;
     runtime_.synchronize();
     HR_REQUIRE(arrived.load(std::memory_order_acquire) == wanted, ErrorCode::kInternal,
-               "block loop: the device is done, but step ", wanted, " did not report");
+               "denoise loop: the device is done, but step ", wanted, " did not report");
   }
   in_flight_ = 0;
   steps_ = wanted;

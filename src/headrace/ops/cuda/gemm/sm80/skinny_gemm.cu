@@ -52,9 +52,9 @@ bool gemv_supports(const FusedLinearArgs& a, const Stream& stream) {
 
 void skinny_gemm(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
   using namespace skinny;
-  HR_REQUIRE(
-      determinism == Determinism::kFast || !a.norm_weight || gemv_supports(a, stream), ErrorCode::kInternal,
-      "skinny_gemm: a norm of rows that are not held has sums of its own; expected rms_norm's under strict mode");
+  HR_REQUIRE(determinism == Determinism::kFast || !a.norm_weight || gemv_supports(a, stream), ErrorCode::kInternal,
+             "skinny_gemm: a norm of rows that are not in registers has sums of its own; expected rms_norm in "
+             "batch-invariant mode");
   Params p{.x = Rows(a.x),
            .norm_weight = a.norm_weight.data(),
            .norm_type = a.norm_weight.dtype(),

@@ -36,7 +36,7 @@ template <class T>
 void launch(const Params& p, const Stream& stream) {
   const int blocks = std::min(stream.num_sms, p.row_tiles * p.column_tiles);
   launch_pdl(stream, multiply<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kSharedBytes, p,
-             "batch_invariant_gemm_sm80");
+             "batch_invariant_gemm_sm90");
 }
 
 // Returns true if TMA can read the rows: 16-byte vectors of the dtype `type`.
