@@ -106,7 +106,7 @@ __device__ inline char* keys_of(const GDNParams& p, const Pass& pass, int place,
   return pass.keys + (int64_t{place} * p.v_heads + head) * kKeysBytes;
 }
 
-// Launch configuration with programmatic dependent launch (launch.cuh).
+// Launch configuration with programmatic dependent launch (pdl.cuh).
 struct EarlyLaunch {
   EarlyLaunch(dim3 grid, int threads, int shared_bytes, const Stream& stream) {
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
