@@ -22,7 +22,7 @@ namespace {
 
 constexpr Tolerance kRounded{.abs = 1.6e-2, .rel = 1.6e-2};  // one rounding to bfloat16 of sums of sizes up to 4
 
-TEST(ProductChainPlan, KeepsXWholeWhileItIsSmallAndSpendsTheRestOnTheRing) {
+TEST(GemmSequencePlan, KeepsXWholeWhileItIsSmallAndSpendsTheRestOnTheRing) {
   using cuda::GemmSequencePlan;
   const cuda::GemmSequenceStep small[] = {{2048, false}, {1024, true}, {3584, false}, {1024, true}};
   const GemmSequencePlan one = plan_gemm_sequence(1, small, 4);
@@ -40,7 +40,7 @@ TEST(ProductChainPlan, KeepsXWholeWhileItIsSmallAndSpendsTheRestOnTheRing) {
   }
 }
 
-TEST(ProductChainPlan, RefusesWhatDoesNotFit) {
+TEST(GemmSequencePlan, RefusesWhatDoesNotFit) {
   const cuda::GemmSequenceStep plain{12288, false}, normed{12288, true};
   EXPECT_GT(cuda::plan_gemm_sequence(8, &plain, 1).slots, 0);
   EXPECT_EQ(cuda::plan_gemm_sequence(8, &normed, 1).slots, 0);  // 192 KiB of x and 24 of its norm's weight
@@ -50,7 +50,7 @@ TEST(ProductChainPlan, RefusesWhatDoesNotFit) {
 
 // The layers that were measured: one of 4 billion parameters gains, one of 0.8 billion does not.
 // Logits are float32, so a head is a chain of its own.
-TEST(ProductChainPlan, TakesLargeWeights) {
+TEST(GemmSequencePlan, TakesLargeWeights) {
   constexpr bool kAsX = true;
   for (const int64_t bytes : {2560 * 4096 * 2, 2 * 9728 * 2560 * 2, 2560 * 9728 * 2, 6144 * 2560 * 2}) {
     EXPECT_TRUE(cuda::gemm_sequence_pays(bytes, kAsX)) << bytes;
