@@ -95,8 +95,8 @@ void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const s
              "the prompt is empty, expected a text: no token is put in front of it");
 }
 
-// Asks strategy and model what they refuse, before weights are read. Flags come first: the engine sees fields, and would
-// name a default to go back to where a flag is to be left out.
+// Asks strategy and model what they refuse, before weights are read. Flags come first: the engine sees fields, and
+// would name a default to go back to where a flag is to be left out.
 void refuse_params(const GenerateFlags& flags, const ModelDescription& model, const LLMOptions& options) {
   const StrategyConfig unasked;
   LLMOptions named = options;

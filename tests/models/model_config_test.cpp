@@ -5,7 +5,6 @@
 
 #include "headrace/models/families.h"
 #include "support/refusal.h"
-#include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
