@@ -42,9 +42,9 @@ namespace {
 // A model with its progress on standard error.
 class LoadedModel {
  public:
-  LoadedModel(const ModelFlags& model, LLMOptions options)
+  LoadedModel(const ModelDescription& model, LLMOptions options)
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
-    if (!options.random_weights) require_model_files(model_directory(model));
+    if (!options.random_weights) require_model_files(model.directory);
     const auto start = Clock::now();
     const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
     options.device = to_string(device);
@@ -60,7 +60,7 @@ class LoadedModel {
     const ScopeEnd loaded([] { say_when_interrupted(nullptr); });
     if (isatty(STDERR_FILENO) != 0) say_when_interrupted(LoadProgress::kWipe);
     try {
-      llm_ = std::make_unique<LLM>(model_directory(model), options);
+      llm_ = std::make_unique<LLM>(model, options);
     } catch (...) {
       write_err(progress_.finish());  // the sentence gets a line of its own
       throw;
@@ -87,17 +87,17 @@ void warn(const LLMOptions& options, const std::optional<std::string>& sentence)
 }
 
 // Before a model is loaded for nothing. Some tokenizers put a token in front, behind which an empty prompt is one.
-void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const LLMOptions& options) {
+void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const std::filesystem::path& directory,
+                  const LLMOptions& options) {
   if (!prompt.empty()) return;
-  const Tokenizer tokenizer = tokenizer_of(model_directory(flags.model), options);
+  const Tokenizer tokenizer = tokenizer_of(directory, options);
   HR_REQUIRE(!tokenizer.encode(prompt, encoding_of(flags)).empty(), ErrorCode::kInvalidArgument,
              "the prompt is empty, expected a text: no token is put in front of it");
 }
 
-// What strategy and model refuse, before weights are read. Flags first, as the engine sees fields, and would name a
-// default to go back to where a flag is to be left out.
-void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
-  const std::filesystem::path model = model_directory(flags.model);
+// Asks strategy and model what they refuse, before weights are read. Flags come first: the engine sees fields, and
+// would name a default to go back to where a flag is to be left out.
+void refuse_params(const GenerateFlags& flags, const ModelDescription& model, const LLMOptions& options) {
   const StrategyConfig unasked;
   LLMOptions named = options;
   named.decoding.num_blocks = unasked.num_blocks;
@@ -106,15 +106,22 @@ void refuse_params(const GenerateFlags& flags, const LLMOptions& options) {
   checked_strategy(model, options, params_of(flags.sampling, {}));
 }
 
-// The options of the model; before it is loaded for nothing, what can be known to be wrong is refused.
-LLMOptions checked_options(const GenerateFlags& flags, const std::string& prompt) {
+struct AskedModel {
+  LLMOptions options;
+  ModelDescription description;
+};
+
+// Refuses what can be known to be wrong before the model is loaded for nothing.
+AskedModel checked_model(const GenerateFlags& flags, const std::string& prompt, const std::string& demo) {
   validate(params_of(flags.sampling, {}));
   check_decoding(flags.decoding, flags.sampling.params.decoding);
   LLMOptions options = options_of(flags.model);
   set_decoding(options, flags.decoding);
-  refuse_empty(prompt, flags, options);
-  refuse_params(flags, options);
-  return options;
+  const std::filesystem::path directory = model_directory(flags.model, demo);
+  refuse_empty(prompt, flags, directory, options);
+  ModelDescription description = read_description(directory, options.random_weights);
+  refuse_params(flags, description, options);
+  return {std::move(options), std::move(description)};
 }
 
 // JSON has no infinity.
@@ -240,24 +247,24 @@ void finish(const Completion& result, const Ran& ran, const Timings& timings) {
 
 }  // namespace
 
-int generate(GenerateFlags flags) {
+int generate(GenerateFlags flags, const std::string& demo) {
   const auto start = Clock::now();
   const std::optional<std::string> about_words = place_words(flags);
   const std::string prompt = prompt_of(flags);
   const bool nothing = flags.sampling.params.max_tokens == 0;
   if (nothing) flags.sampling.params.max_tokens = 1;  // the engine makes a token or more
-  const LLMOptions options = checked_options(flags, prompt);
+  const auto [options, description] = checked_model(flags, prompt, demo);
   for (const auto& sentence : {about_words, not_utf8("the prompt", prompt), escape_warning(flags)}) {
     warn(options, sentence);
   }
-  LoadedModel model(flags.model, options);
+  LoadedModel model(description, options);
   LLM& llm = *model;
-  warn(options, template_warning(flags, prompt, llm.tokenizer(), model_directory(flags.model)));
+  warn(options, template_warning(flags, prompt, llm.tokenizer(), description.directory));
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   warn_of_large_block(llm, options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
-  warn(options, prompt_length_warning(model_directory(flags.model), ids.size()));
+  warn(options, prompt_length_warning(description, ids.size()));
   tell_of_noise(flags, options);
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
@@ -279,10 +286,11 @@ int generate(GenerateFlags flags) {
 
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
   const std::string text = read_text(file);
-  check_scores(stated_info(model_directory(flags), {.random_weights = flags.random_weights}));  // before weights
+  const ModelDescription description = read_description(model_directory(flags), flags.random_weights);
+  check_scores(stated_info(description, {}));  // before weights
   const LLMOptions options = options_of(flags);
   warn(options, not_utf8(file == "-" ? "standard input" : file, text));
-  LoadedModel model(flags, options);
+  LoadedModel model(description, options);
   LLM& llm = *model;
   const auto start = Clock::now();
   const LLM::Perplexity p = [&] {

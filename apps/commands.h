@@ -65,7 +65,8 @@ struct GenerateFlags {
 };
 
 // max_tokens is 1 or more, kUntilFull, or 0: the model is loaded and the prompt read, and nothing is made.
-int generate(GenerateFlags flags);
+// `demo`: the bundled model that runs if the flags name none.
+int generate(GenerateFlags flags, const std::string& demo = "fairy-hybrid");
 int list_models(Output output);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);

@@ -29,10 +29,9 @@ constexpr std::string_view kNoPuzzle =
     "\"sudoku 4x4: .432 3... .1.. .341=\"";
 
 int tell(const std::string& model, GenerateFlags flags) {
-  flags.model.model = model_directory("", model).string();
   flags.echo_prompt = true;
   if (!flags.prompt) flags.prompt = kBeginning;
-  return generate(flags);
+  return generate(std::move(flags), model);
 }
 
 // What puzzle-llada was trained on.

@@ -63,7 +63,7 @@ double passes_per_s(const Report& r, const MachineLimits& on) {
 
 Report report_of(const std::filesystem::path& directory) {
   tokenizer_of(directory, {});  // which may be broken, too
-  Report r{.model = model_summary(directory, {}), .chat_template = has_chat_template(directory)};
+  Report r{.model = model_summary(read_description(directory), {}), .chat_template = has_chat_template(directory)};
   r.need = need_of(r.model.info);
   r.strategy = default_strategy(r.model.info.diffusion);
   r.context = std::min(r.model.info.context_length, kDefaultContext);

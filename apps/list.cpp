@@ -12,7 +12,7 @@
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
 #include "headrace/models/model_registry.h"
-#include "headrace/weights/config_file.h"
+#include "headrace/weights/checkpoint_files.h"
 #include "hub_cache.h"
 #include "json.h"
 #include "model_path.h"
@@ -32,15 +32,10 @@ struct ListedModel {
   int64_t bytes = 0;  // of the weights' files
 };
 
-// What config.json calls the model, whether or not headrace runs it.
-std::string named_architecture(const fs::path& directory) {
-  try {
-    const JsonValue config = read_json_file(directory / "config.json");
-    const JsonValue* names = config.find("architectures");
-    if (names != nullptr && !names->as_strings().empty()) return names->as_strings().front();
-  } catch (const Error&) {  // a download that is not complete: listed without a family
-  }
-  return "";
+// Returns what config.json calls the model, whether or not headrace runs it.
+std::string named_architecture(const JsonValue& config) {
+  const JsonValue* names = config.find("architectures");
+  return names != nullptr && !names->as_strings().empty() ? names->as_strings().front() : "";
 }
 
 bool is_weights(const fs::path& file) {
@@ -61,13 +56,13 @@ int64_t weight_bytes(const fs::path& directory) {
 }
 
 ListedModel listed(std::string name, const fs::path& directory, std::string place) {
-  ListedModel model{.name = std::move(name),
-                    .directory = directory,
-                    .place = std::move(place),
-                    .architecture = named_architecture(directory),
-                    .bytes = weight_bytes(directory)};
+  ListedModel model{
+      .name = std::move(name), .directory = directory, .place = std::move(place), .bytes = weight_bytes(directory)};
   try {
-    stated_info(directory, {});
+    const ModelDescription description = read_description(directory, /*random_weights=*/0);  // of any format
+    model.architecture = named_architecture(description.config);
+    refuse_other_formats(directory);
+    stated_info(description, {});
     model.runs = true;
   } catch (const Error&) {  // "not supported" in the table; `headrace generate` says why
   }

@@ -1,20 +1,17 @@
 #include "prompt_length.h"
 
 #include "headrace/core/error.h"
-#include "headrace/core/file_exists.h"
 #include "headrace/core/printable.h"
-#include "headrace/weights/config_file.h"
 
 namespace headrace::app {
 
-std::optional<std::string> prompt_length_warning(const std::filesystem::path& model, size_t num_tokens) {
+std::optional<std::string> prompt_length_warning(const ModelDescription& model, size_t num_tokens) {
   constexpr int kMostOfHint = 200;  // a sentence
-  const std::filesystem::path path = model / "generation_config.json";
-  if (!file_exists(path)) return std::nullopt;
-  const JsonValue file = read_json_file(path);
-  const int64_t multiple = file.int_or("prompt_multiple", 1, 1, 1 << 20);
+  const JsonValue* file = model.generation_config();
+  if (file == nullptr) return std::nullopt;
+  const int64_t multiple = file->int_or("prompt_multiple", 1, 1, 1 << 20);
   if (static_cast<int64_t>(num_tokens) % multiple == 0) return std::nullopt;
-  const std::string hint = file.string_or("prompt_hint", "");
+  const std::string hint = file->string_or("prompt_hint", "");
   return str("the prompt has ", num_tokens, " tokens, expected a multiple of ", multiple,
              ": the model was trained on such prompts alone", hint.empty() ? "" : "; " + printable(hint, kMostOfHint));
 }

@@ -1,15 +1,16 @@
 // Prompts of a length that a model was not trained on.
 #pragma once
 #include <cstddef>
-#include <filesystem>
 #include <optional>
 #include <string>
 
+#include "headrace/weights/model_description.h"
+
 namespace headrace::app {
 
-// One sentence where generation_config.json in `model` states a prompt_multiple and `num_tokens` of a prompt are no
-// multiple of it; its end is the file's prompt_hint, which says what to ask instead. Error kModelFile for values of
-// another type.
-std::optional<std::string> prompt_length_warning(const std::filesystem::path& model, size_t num_tokens);
+// Returns one sentence if generation_config.json states a prompt_multiple and `num_tokens` of a prompt are no multiple
+// of it; its end is the file's prompt_hint, which says what to ask instead. Error kModelFile for values of another
+// type.
+std::optional<std::string> prompt_length_warning(const ModelDescription& model, size_t num_tokens);
 
 }  // namespace headrace::app

@@ -113,7 +113,7 @@ struct Outcome {
 // Models, each loaded with a strategy, and their contenders in the order of the table.
 class Contenders {
  public:
-  Contenders(const PuzzleFlags& flags, std::filesystem::path model) : flags_(flags), model_(std::move(model)) {
+  Contenders(const PuzzleFlags& flags, ModelDescription model) : flags_(flags), model_(std::move(model)) {
     for (const std::string& strategy : flags.strategies) enter(load(strategy));
     if (flags.strategies.empty()) enter_defaults();
   }
@@ -136,7 +136,7 @@ class Contenders {
     for (const float threshold : flags_.thresholds) list_.emplace_back(llm, threshold);
   }
   void enter_defaults() {
-    const auto diffusion = stated_info(model_, {.random_weights = flags_.model.random_weights}).diffusion;
+    const auto diffusion = stated_info(model_, {}).diffusion;
     if (!diffusion) return enter(load("auto"));
     const std::string_view own = default_strategy(*diffusion);
     for (const std::string_view strategy : compared_strategies(*diffusion)) {  // nobody asked for the others
@@ -145,14 +145,14 @@ class Contenders {
   }
 
   const PuzzleFlags& flags_;
-  std::filesystem::path model_;
+  ModelDescription model_;
   std::vector<std::unique_ptr<LLM>> models_;
   std::vector<Contender> list_;
 };
 
-Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& model) {
-  const std::vector<Item> items = read_items(items_file(flags, model), flags.limit);
-  Contenders entered(flags, model);
+Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& directory) {
+  const std::vector<Item> items = read_items(items_file(flags, directory), flags.limit);
+  Contenders entered(flags, read_description(directory, flags.model.random_weights));
   std::vector<Contender>& contenders = entered.list();
   solve_in_rounds(contenders, items);
   Outcome outcome{.num_asked = contenders.size() * items.size()};

@@ -448,9 +448,10 @@ TEST(LLM, WhatTheConfigRefusesIsRefusedBeforeWeightsAreRead) {
   EXPECT_TRUE(refusal(strategy).starts_with("strategy 'diffusion_gemma': ")) << refusal(strategy);
   strategy.strategy = "auto", strategy.decoding.mask_token_id = 1 << 20;
   EXPECT_TRUE(refusal(strategy).starts_with("strategy 'multi_bd': mask_token_id is ")) << refusal(strategy);
-  EXPECT_EQ(checked_strategy(folder.path(), options(1), {}), "multi_bd");
+  const ModelDescription model = read_description(folder.path());
+  EXPECT_EQ(checked_strategy(model, options(1), {}), "multi_bd");
   const auto asked = testing_support::refusal_of(
-      [&folder] { checked_strategy(folder.path(), options(1), {.decoding = {.threshold = -1.0f}}); });
+      [&model] { checked_strategy(model, options(1), {.decoding = {.threshold = -1.0f}}); });
   EXPECT_EQ(asked.sentence, "threshold is -1, expected 0 to 1, or inf for a probability that no token passes");
 }
 

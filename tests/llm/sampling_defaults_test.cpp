@@ -14,7 +14,7 @@ const std::filesystem::path kModel = std::filesystem::path(testing::TempDir()) /
 SamplingParams defaults_of(const std::string& json, const LogCallback& log = {}) {
   std::filesystem::create_directories(kModel);
   std::ofstream(kModel / "generation_config.json") << json;
-  return sampling_defaults(kModel, log);
+  return sampling_defaults({.directory = kModel, .generation = read_json_file(kModel / "generation_config.json")}, log);
 }
 
 TEST(SamplingDefaults, EveryFieldIsRead) {
@@ -34,7 +34,7 @@ TEST(SamplingDefaults, WhatIsNotThereOrNullIsAsBefore) {
     EXPECT_EQ(p.top_k, 0);
     EXPECT_EQ(p.top_p, 1);
   }
-  EXPECT_EQ(sampling_defaults("/nonexistent", {}).temperature, 1);
+  EXPECT_EQ(sampling_defaults({}, {}).temperature, 1);
 }
 
 TEST(SamplingDefaults, AModelThatDoesNotSampleIsGreedy) {

@@ -5,7 +5,6 @@
 
 #include "headrace/models/families.h"
 #include "support/refusal.h"
-#include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
@@ -109,21 +108,21 @@ TEST(ModelConfig, ExpertsAreInEveryStepthLayerThatIsNotListedAsDense) {
 }
 
 TEST(ModelConfig, EndTokensOfBothFilesCount) {
-  const test::TempDir directory;
-  const JsonValue root = config_with(R"("eos_token_id":7)");
-  EXPECT_EQ(eos_ids_of(root, directory.path(), 512), std::vector<int32_t>{7});
-  test::write_file(directory / "generation_config.json", R"({"eos_token_id":[9,7]})");
-  EXPECT_EQ(eos_ids_of(root, directory.path(), 512), (std::vector<int32_t>{7, 9}));
+  ModelDescription model{.config = config_with(R"("eos_token_id":7)")};
+  EXPECT_EQ(eos_ids_of(model, 512), std::vector<int32_t>{7});
+  model.generation = JsonValue::parse(R"({"eos_token_id":[9,7]})", "generation_config.json");
+  EXPECT_EQ(eos_ids_of(model, 512), (std::vector<int32_t>{7, 9}));
   // A fine-tune with a smaller vocabulary keeps the file of its base model.
   std::vector<std::string> warnings;
   const LogCallback log = [&warnings](LogLevel, std::string_view text) { warnings.emplace_back(text); };
-  EXPECT_EQ(eos_ids_of(root, directory.path(), 8, {}, log), std::vector<int32_t>{7});
+  EXPECT_EQ(eos_ids_of(model, 8, {}, log), std::vector<int32_t>{7});
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(
       warnings[0].ends_with("generation_config.json: eos_token_id[0] is 9, expected 0 to 7; this end token is "
                             "ignored"))
       << warnings[0];
-  EXPECT_EQ(eos_ids_of(config_with(R"("eos_token_id":-1)"), directory.path(), 512), (std::vector<int32_t>{7, 9}));
+  model.config = config_with(R"("eos_token_id":-1)");
+  EXPECT_EQ(eos_ids_of(model, 512), (std::vector<int32_t>{7, 9}));
 }
 
 TEST(ModelConfig, RefusalsNameTheKey) {

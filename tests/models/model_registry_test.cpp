@@ -89,7 +89,7 @@ TEST(ModelRegistry, ABlockSizeInTheNameOfADirectoryOrOfACachedRepositoryIsTaken)
   for (const char* path : {"SDAR-4B-Chat-b16", "SDAR-4B-Chat-b16/", "models--org--SDAR-4B-Chat-b16/snapshots/0a1b2c"}) {
     std::filesystem::create_directories(directory / path);
     test::write_file(directory / path / "config.json", text);
-    EXPECT_EQ(stated_info(directory / path, {.random_weights = 1}).diffusion->block_size, 16) << path;
+    EXPECT_EQ(stated_info(read_description(directory / path, 1), {}).diffusion->block_size, 16) << path;
   }
   std::string told;
   test::write_file(directory / "config.json", text);
@@ -107,7 +107,7 @@ TEST(ModelRegistry, AMaskThatTheCallerStatesIsTakenBeforeTheFamilysIsHeldAgainst
                    R"({"architectures":["SDARForCausalLM"],"hidden_size":16,"vocab_size":259,"num_hidden_layers":1,)"
                    R"("num_attention_heads":4,"num_key_value_heads":4,"head_dim":4,"intermediate_size":16})");
   const auto mask = [&](std::optional<int32_t> stated) {
-    return stated_info(directory.path(), {.mask_token_id = stated, .random_weights = 1}).diffusion->mask_token_id;
+    return stated_info(read_description(directory.path(), 1), {.mask_token_id = stated}).diffusion->mask_token_id;
   };
   EXPECT_EQ(mask(258), 258);
   const auto refused = testing_support::refusal_of([&] { mask({}); });
@@ -140,6 +140,20 @@ TEST(ModelRegistry, WithoutAStatedDTypeActivationsHaveTheFiles) {
     EXPECT_EQ(load_model(directory.path(), {.dtype = DType::kBF16})->info().dtype, DType::kBF16);
   }
   EXPECT_EQ(load_model(directory.path(), {.random_weights = 1})->info().dtype, DType::kBF16);
+}
+
+TEST(ModelRegistry, WeightsThatTheConfigCallsQuantisedAreRefusedBeforeTheyAreOpened) {
+  const test::TempDir directory;  // without weights
+  std::ifstream config(golden_folder("qwen3") / "config.json");
+  std::string text(std::istreambuf_iterator<char>(config), {});
+  text.insert(text.find('{') + 1, R"("quantization_config": {"quant_method": "awq"},)");
+  test::write_file(directory / "config.json", text);
+  const ModelDescription model = read_description(directory.path());
+  for (const testing_support::Refusal& refused : {testing_support::refusal_of([&] { load_model(model, {}); }),
+                                                  testing_support::refusal_of([&] { model_summary(model, {}); })}) {
+    EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+    EXPECT_NE(refused.sentence.find("weights quantised by 'awq' are not supported"), std::string::npos);
+  }
 }
 
 TEST(ModelRegistry, ScalesOfAnEightBitCacheComeWithTheCheckpoint) {
@@ -455,7 +469,7 @@ TEST(ModelRegistry, ASummaryHasTheNumbersOfTheLoadedModel) {
   for (const char* family : {"llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe_released",
                              "sdar", "llada2", "llada_moe", "diffusion_gemma"}) {
     SCOPED_TRACE(family);
-    const ModelInfo info = model_summary(golden_folder(family), {}).info;
+    const ModelInfo info = model_summary(read_description(golden_folder(family)), {}).info;
     const std::unique_ptr<Model> model = load_model(golden_folder(family), {});
     const ModelInfo& loaded = model->info();
     EXPECT_EQ(info.dtype, loaded.dtype);
@@ -469,7 +483,8 @@ TEST(ModelRegistry, ASummaryHasTheNumbersOfTheLoadedModel) {
 }
 
 TEST(ModelRegistry, ASummaryCountsTheParametersOfTheTextModel) {
-  const ModelSummary hybrid = model_summary(testing_support::source_tree() / "demo_models" / "fairy-hybrid", {});
+  const ModelSummary hybrid =
+      model_summary(read_description(testing_support::source_tree() / "demo_models" / "fairy-hybrid"), {});
   EXPECT_EQ(hybrid.parameters, 11857952);
   EXPECT_EQ(hybrid.info.weight_bytes, 2 * hybrid.parameters) << "bfloat16";
 }

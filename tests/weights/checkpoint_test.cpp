@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headrace/weights/checkpoint_files.h"
+#include "headrace/weights/model_description.h"
 #include "support/host_memory.h"
 #include "support/safetensors_writer.h"
 
@@ -345,10 +346,10 @@ TEST(Checkpoint, ABrokenDownloadIsToldApart) {
   write_file(dir / "config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab)");
   expect_error(ErrorCode::kModelFile,
                "config.json: ends within its JSON text, after 46 bytes: the download is not complete",
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { read_description(dir.path()); });
   write_file(dir / "config.json", "Entry not found");
   expect_error(ErrorCode::kModelFile, "config.json: begins with 'Entry not found': a server's error was saved",
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { read_description(dir.path()); });
 }
 
 TEST(Checkpoint, QuantisedWeightsAreRefusedByName) {
@@ -362,19 +363,17 @@ TEST(Checkpoint, QuantisedWeightsAreRefusedByName) {
   write_safetensors(dir / "model.safetensors", {{"w", w}});
   for (const char* config : {R"({"quantization_config":{"quant_method":"awq"}})",
                              R"({"text_config":{"quantization_config":{"quant_method":"awq"}}})"}) {
-    write_file(dir / "config.json", config);
     expect_error(ErrorCode::kUnsupported, "weights quantised by 'awq' are not supported",
-                 [&] { Checkpoint::open(dir.path()); });
+                 [&] { refuse_quantised_config(JsonValue::parse(config, "config.json")); });
   }
   const std::string cache = R"({"quantization_config":{"quant_method":"compressed-tensors","kv_cache_scheme":{})";
   for (const std::string& config :
        {std::string(R"({"quantization_config":null})"), cache + "}}", cache + R"(,"config_groups":{}}})"}) {
-    write_file(dir / "config.json", config);
-    EXPECT_NO_THROW(Checkpoint::open(dir.path())) << config;
+    EXPECT_NO_THROW(refuse_quantised_config(JsonValue::parse(config, "config.json"))) << config;
   }
-  write_file(dir / "config.json", cache + R"(,"config_groups":{"group_0":{}}}})");
+  const JsonValue both = JsonValue::parse(cache + R"(,"config_groups":{"group_0":{}}}})", "config.json");
   expect_error(ErrorCode::kUnsupported, "weights quantised by 'compressed-tensors' are not supported",
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { refuse_quantised_config(both); });
 }
 
 }  // namespace

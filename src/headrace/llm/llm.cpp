@@ -15,7 +15,6 @@
 #include "headrace/llm/stop_filter.h"
 #include "headrace/ops/device_registry.h"
 #include "headrace/text/detokenizer.h"
-#include "headrace/weights/checkpoint_files.h"
 
 namespace headrace {
 namespace {
@@ -27,13 +26,6 @@ OpContext context_on(DeviceRuntime& runtime, const LLMOptions& o) {
   OpContext context = o.context;
   context.stream = runtime.stream();
   return context;
-}
-
-// Options for reading config.json before a device is opened.
-ModelOptions stated_options(const LLMOptions& o) {
-  return {.mask_token_id = o.decoding.mask_token_id,
-          .block_size = o.decoding.block_size,
-          .random_weights = o.random_weights};
 }
 
 ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
@@ -113,16 +105,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
   return c;
 }
 
-void require_model_directory(const std::filesystem::path& model, const LLMOptions& o) {
-  std::error_code ignored;
-  HR_REQUIRE(!o.random_weights || !std::filesystem::is_regular_file(model, ignored), ErrorCode::kModelFile,
-             model.string(), ": is a file, expected the directory of a model");
-  if (!o.random_weights) refuse_other_formats(model);  // before reading a tokenizer that other formats lack
-  HR_REQUIRE(file_exists(model / "config.json"), ErrorCode::kModelFile, model.string(),
-             " is no model directory: it has no config.json");
-}
-
-std::unique_ptr<Model> load_checked(const std::filesystem::path& model, DeviceRuntime& runtime, const LLMOptions& o) {
+std::unique_ptr<Model> load_checked(const ModelDescription& model, DeviceRuntime& runtime, const LLMOptions& o) {
   checked_strategy(model, o, {});
   return load_model(model, model_options(runtime, o));
 }
@@ -218,15 +201,15 @@ auto naming(const std::filesystem::path& model, const Run& run) {
 }  // namespace
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
-  require_model_directory(model, o);
+  require_model_directory(model, o.random_weights);
   const auto has = [&model](const char* file) { return file_exists(model / file); };
   if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);
 }
 
-std::string checked_strategy(const std::filesystem::path& model, const LLMOptions& o, const SamplingParams& params) {
-  require_model_directory(model, o);
-  const ModelInfo stated = stated_info(model, stated_options(o));
+std::string checked_strategy(const ModelDescription& model, const LLMOptions& o, const SamplingParams& params) {
+  const ModelInfo stated =
+      stated_info(model, {.mask_token_id = o.decoding.mask_token_id, .block_size = o.decoding.block_size});
   const EngineConfig engine{
       .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
   strategy_of(stated, engine);
@@ -236,11 +219,14 @@ std::string checked_strategy(const std::filesystem::path& model, const LLMOption
 }
 
 // Reads the tokenizer while the device starts: large ones take as long.
-LLM::LLM(const std::filesystem::path& model, const LLMOptions& options)
-    : LLM(model, options, std::async([&] { return tokenizer_of(model, options); })) {}
+LLM::LLM(const ModelDescription& model, const LLMOptions& options)
+    : LLM(model, options, std::async([&] { return tokenizer_of(model.directory, options); })) {}
 
-LLM::LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
-    : directory_(model),
+LLM::LLM(const std::filesystem::path& directory, const LLMOptions& options)
+    : LLM(read_description(directory, checked(options).random_weights), options) {}
+
+LLM::LLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
+    : directory_(model.directory),
       runtime_(open_device(checked(options).device, options.log)),
       matmul_library_(runtime_.start_matmul_library()),
       tokenizer_(tokenizer.get()),

@@ -45,9 +45,8 @@ struct LLMOptions {
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& options);
 
 // Returns the name of the strategy that would decode `model`, before weights are read. Throws the errors of LLM and
-// generate() that follow from config.json, the options and the parameters.
-std::string checked_strategy(const std::filesystem::path& model, const LLMOptions& options,
-                             const SamplingParams& params);
+// generate() that follow from the description, the options and the parameters.
+std::string checked_strategy(const ModelDescription& model, const LLMOptions& options, const SamplingParams& params);
 
 inline constexpr int32_t kPerplexityWindow = 512;  // tokens
 
@@ -71,7 +70,9 @@ enum class StreamAction : uint8_t { kContinue, kStop };
 class LLM {
  public:
   // Loads the model. Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
-  LLM(const std::filesystem::path& model, const LLMOptions& options);
+  LLM(const ModelDescription& model, const LLMOptions& options);
+  // Reads the description of the model in `directory` first. Errors also as read_description.
+  LLM(const std::filesystem::path& directory, const LLMOptions& options);
 
   // Generates text. Calls on_text for each token with the text that it completes, and once for a step without tokens
   // (of a long prompt). That text is often empty, never contains a stop text or anything after one, and never ends
@@ -112,7 +113,7 @@ class LLM {
   Engine& engine() { return *engine_; }
 
  private:
-  LLM(const std::filesystem::path& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
+  LLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
 
   std::filesystem::path directory_;   // of the model
   DeviceRuntime& runtime_;            // not owned

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "headrace/core/file_exists.h"
-#include "headrace/weights/config_file.h"
-
 namespace headrace {
 namespace {
 
@@ -33,13 +30,13 @@ constexpr std::pair<const char*, Read> kFields[] = {
 
 }  // namespace
 
-SamplingParams sampling_defaults(const std::filesystem::path& model, const LogCallback& log) {
+SamplingParams sampling_defaults(const ModelDescription& model, const LogCallback& log) {
   SamplingParams params;
-  const std::filesystem::path path = model / "generation_config.json";
-  if (!file_exists(path)) return params;
-  const JsonValue file = read_json_file(path);
+  const JsonValue* file = model.generation_config();
+  if (file == nullptr) return params;
+  const std::filesystem::path path = model.directory / "generation_config.json";
   for (const auto& [key, read] : kFields) {
-    const JsonValue* value = file.find(key);
+    const JsonValue* value = file->find(key);
     if (value == nullptr) continue;
     SamplingParams with = params;
     try {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "headrace/core/file_exists.h"
 #include "headrace/core/printable.h"
 
 namespace headrace {
@@ -194,12 +193,11 @@ void check(const ModelConfig& c) {
   }
 }
 
-std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
-                                std::vector<int32_t> ids, const LogCallback& log) {
-  append_eos(root, vocab, log, ids);
-  if (root.find("text_config") != nullptr) append_eos(text_config_of(root), vocab, log, ids);
-  const std::filesystem::path generation = directory / "generation_config.json";
-  if (file_exists(generation)) append_eos(read_json_file(generation), vocab, log, ids);
+std::vector<int32_t> eos_ids_of(const ModelDescription& model, int64_t vocab, std::vector<int32_t> ids,
+                                const LogCallback& log) {
+  append_eos(model.config, vocab, log, ids);
+  if (model.config.find("text_config") != nullptr) append_eos(text_config_of(model.config), vocab, log, ids);
+  if (const JsonValue* file = model.generation_config()) append_eos(*file, vocab, log, ids);
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

@@ -1,6 +1,5 @@
 // Configuration of a causal decoder of any family, from config.json.
 #pragma once
-#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,7 +11,7 @@
 #include "headrace/layers/rotary_embedding.h"
 #include "headrace/layers/self_attention.h"
 #include "headrace/models/diffusion_info.h"
-#include "headrace/weights/config_file.h"
+#include "headrace/weights/model_description.h"
 #include "headrace/weights/name_rules.h"
 
 namespace headrace {
@@ -72,7 +71,7 @@ std::optional<DType> stored_dtype_of(const JsonValue& root);
 
 // Returns the EOS ids of config.json and generation_config.json and the family's own, `ids`. Skips ids outside the
 // vocabulary with a warning to `log`.
-std::vector<int32_t> eos_ids_of(const JsonValue& root, const std::filesystem::path& directory, int64_t vocab,
-                                std::vector<int32_t> ids = {}, const LogCallback& log = {});
+std::vector<int32_t> eos_ids_of(const ModelDescription& model, int64_t vocab, std::vector<int32_t> ids = {},
+                                const LogCallback& log = {});
 
 }  // namespace headrace

@@ -7,7 +7,6 @@
 
 #include "headrace/attention/backend_registry.h"
 #include "headrace/core/device_runtime.h"
-#include "headrace/core/file_exists.h"
 #include "headrace/core/memory_need.h"
 #include "headrace/core/printable.h"
 #include "headrace/models/causal_lm.h"
@@ -91,9 +90,8 @@ const ModelRow& find(const JsonValue& root) {
               str(root.where(), " names the architecture '", printable(asked), "'; built are: ", built));
 }
 
-// A directory's config.json, its family's row, and the resulting configuration.
+// A model's family and configuration.
 struct Stated {
-  JsonValue root;
   const ModelRow& row;
   ModelConfig config;
   std::optional<std::string> surprise = {};  // for the log
@@ -116,14 +114,13 @@ void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated,
              config.vocab, "; --mask-token-id states another");
 }
 
-Stated read_stated(const std::filesystem::path& directory, const ModelOptions& options) {
-  if (!options.random_weights) refuse_other_formats(directory);  // before reading a file that other formats lack
-  JsonValue root = read_json_file(directory / "config.json");
+Stated read_stated(const ModelDescription& model, const ModelOptions& options) {
+  const JsonValue& root = model.config;
   const ModelRow& row = find(root);
   ModelConfig config = row.config(root);
   config.architecture = row.architecture;
   auto surprise =
-      row.named != nullptr ? row.named(root, repository_name(directory), config) : std::optional<std::string>();
+      row.named != nullptr ? row.named(root, repository_name(model.directory), config) : std::optional<std::string>();
   if (options.block_size) surprise.reset();
   if (config.diffusion) {
     config.diffusion->reference = reference_defaults(row.architecture);
@@ -132,12 +129,11 @@ Stated read_stated(const std::filesystem::path& directory, const ModelOptions& o
   check(config);
   HR_REQUIRE(config.diffusion || text_config_of(root).bool_or("is_causal", true), ErrorCode::kUnsupported, root.where(),
              " has is_causal false, which is not built for ", config.architecture);
-  const std::filesystem::path generation = directory / "generation_config.json";
-  if (row.generation != nullptr && file_exists(generation)) {
-    row.generation(read_json_file(generation), config);
+  if (row.generation != nullptr && model.generation_config() != nullptr) {
+    row.generation(*model.generation_config(), config);
   }
-  config.eos_ids = eos_ids_of(root, directory, config.vocab, std::move(config.eos_ids), options.log);
-  return {std::move(root), row, std::move(config), surprise};
+  config.eos_ids = eos_ids_of(model, config.vocab, std::move(config.eos_ids), options.log);
+  return {row, std::move(config), surprise};
 }
 
 // Returns config.json's dtype, else the files', else bfloat16. float16 is computed in float32.
@@ -151,30 +147,36 @@ DType computed_dtype(const JsonValue& root, const ModelConfig& config, const Che
   return DType::kF32;
 }
 
-std::unique_ptr<Model> load(const std::filesystem::path& directory, const ModelOptions& options) {
-  const auto [root, row, config, surprise] = read_stated(directory, options);
+Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& options) {
+  if (options.random_weights) {
+    return Checkpoint::random(*options.random_weights, options.context.threads, options.progress);
+  }
+  refuse_quantised_config(model.config);
+  return Checkpoint::open(model.directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
+}
+
+std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
+  const auto [row, config, surprise] = read_stated(model, options);
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
-  Checkpoint checkpoint =
-      options.random_weights
-          ? Checkpoint::random(*options.random_weights, options.context.threads, options.progress)
-          : Checkpoint::open(directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
+  Checkpoint checkpoint = checkpoint_of(model, options);
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
   const LayerContext context{
       .ops = ops,
       .op = options.context,
-      .dtype = options.dtype ? *options.dtype : computed_dtype(root, config, checkpoint, options),
+      .dtype = options.dtype ? *options.dtype : computed_dtype(model.config, config, checkpoint, options),
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   checkpoint.place_on(*context.runtime);
-  MemoryNeed need{.what = str("loading the weights in ", directory.string()), .advice = "another device (--device)"};
+  MemoryNeed need{.what = str("loading the weights in ", model.directory.string()),
+                  .advice = "another device (--device)"};
   if (options.random_weights) {
-    need.what = str("loading random weights for ", directory.string());  // their size is known only afterwards
+    need.what = str("loading random weights for ", model.directory.string());  // their size is known only afterwards
   } else {
     need.bytes = checkpoint.stored_bytes();
   }
-  return with_need(need, [&, &family = row, &file = root, &stated = config] {
-    return family.make(file, stated, std::move(checkpoint), context);
+  return with_need(need, [&, &family = row, &stated = config] {
+    return family.make(model.config, stated, std::move(checkpoint), context);
   });
 }
 
@@ -188,8 +190,6 @@ auto naming_the_directory(const std::filesystem::path& directory, const Read& re
     throw Error(e.code(), (directory / e.what()).string());
   }
 }
-
-ModelInfo info_of(const Stated& stated, DType dtype) { return stated.row.info(stated.root, stated.config, dtype); }
 
 // Recognises the names of all families.
 bool is_embedding(std::string_view name) {
@@ -227,25 +227,30 @@ std::vector<std::string_view> architecture_names() {
   return names;
 }
 
-ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options) {
-  return naming_the_directory(directory, [&] {
-    const Stated stated = read_stated(directory, options);
-    return info_of(stated, options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16)));
+ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] {
+    const Stated stated = read_stated(model, options);
+    const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
+    return stated.row.info(model.config, stated.config, dtype);
   });
 }
 
-ModelSummary model_summary(const std::filesystem::path& directory, const ModelOptions& options) {
-  return naming_the_directory(directory, [&] {
-    const Stated stated = read_stated(directory, options);
-    const Checkpoint checkpoint = Checkpoint::open(directory, {.guard = options.guard, .log = options.log});
+ModelSummary model_summary(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] {
+    const Stated stated = read_stated(model, options);
+    const Checkpoint checkpoint = checkpoint_of(model, options);
     const DType dtype =
-        options.dtype ? *options.dtype : computed_dtype(stated.root, stated.config, checkpoint, options);
-    return counted(checkpoint, stated.config, {.info = info_of(stated, dtype)});
+        options.dtype ? *options.dtype : computed_dtype(model.config, stated.config, checkpoint, options);
+    return counted(checkpoint, stated.config, {.info = stated.row.info(model.config, stated.config, dtype)});
   });
+}
+
+std::unique_ptr<Model> load_model(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] { return load(model, options); });
 }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options) {
-  return naming_the_directory(directory, [&] { return load(directory, options); });
+  return load_model(read_description(directory, options.random_weights), options);
 }
 
 }  // namespace headrace

@@ -9,6 +9,7 @@
 #include "headrace/core/log.h"
 #include "headrace/models/model.h"
 #include "headrace/ops/op_set.h"
+#include "headrace/weights/model_description.h"
 
 namespace headrace {
 
@@ -30,9 +31,9 @@ struct ModelOptions {
 
 std::vector<std::string_view> architecture_names();
 
-// Returns what config.json alone states about the model in `directory`, before weights are read: architecture,
-// vocabulary, context, layers, EOS ids, pools, diffusion. Nothing about weights. Errors as load_model.
-ModelInfo stated_info(const std::filesystem::path& directory, const ModelOptions& options);
+// Returns what the description alone states about the model, before weights are read: architecture, vocabulary,
+// context, layers, EOS ids, pools, diffusion. Nothing about weights. Errors as load_model.
+ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options);
 
 struct ModelSummary {
   ModelInfo info;
@@ -40,10 +41,12 @@ struct ModelSummary {
 };
 // As stated_info, plus the sizes in the weight files' headers: parameters and bytes read per step. Reads no weights.
 // Errors as load_model, except for missing or misshapen tensors.
-ModelSummary model_summary(const std::filesystem::path& directory, const ModelOptions& options);
+ModelSummary model_summary(const ModelDescription& model, const ModelOptions& options);
 
-// Loads the model in `directory`. Error kModelFile (files of the model, or an adapter that does not fit it),
+// Loads the model. Error kModelFile (files of the model, or an adapter that does not fit it),
 // kUnsupported or kInvalidArgument (an adapter on random weights), one sentence.
+std::unique_ptr<Model> load_model(const ModelDescription& model, const ModelOptions& options);
+// Reads the description of the model in `directory` first. Errors also as read_description.
 std::unique_ptr<Model> load_model(const std::filesystem::path& directory, const ModelOptions& options);
 
 }  // namespace headrace

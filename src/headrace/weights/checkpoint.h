@@ -31,7 +31,8 @@ struct CheckpointOptions {
 class Checkpoint {
  public:
   // Every header and the index are validated before this returns. Error kModelFile: one line naming file, tensor and
-  // rule; Error kUnsupported for formats that are known and not built: GGUF, pickle, quantised weights.
+  // rule; Error kUnsupported for formats that are known and not built: GGUF, pickle, quantised weights. Does not
+  // read config.json (refuse_quantised_config).
   static Checkpoint open(const std::filesystem::path& directory, const CheckpointOptions& options = {});
 
   // Every tensor that is asked for exists, in bf16, with values that follow from seed and name alone; has() and names()

@@ -7,7 +7,6 @@
 #include "headrace/core/error.h"
 #include "headrace/core/foreign_content.h"
 #include "headrace/core/printable.h"
-#include "headrace/weights/config_file.h"
 #include "headrace/weights/other_parts.h"
 
 namespace headrace {
@@ -46,24 +45,13 @@ void refuse_other_format(const fs::path& file) {
   if (is_model) refuse_foreign(file.string(), kind, {});
 }
 
-// Whether the weights are as they were, and only a cache is to be quantised: its scales are tensors like others.
+// Returns true if the weights are as they were, and only a cache is to be quantised: its scales are tensors like
+// others.
 bool quantises_cache_alone(const JsonValue& config) {
   const JsonValue* groups = config.find("config_groups");
   const bool no_weights = groups == nullptr || (groups->is_object() && groups->as_object().empty());
   return config.is_object() && config.find("kv_cache_scheme") != nullptr && no_weights &&
          config.string_or("quant_method", "") == "compressed-tensors";
-}
-
-void refuse_quantised_config(const fs::path& directory) {
-  if (!is_present(directory / "config.json")) return;
-  const JsonValue config = read_json_file(directory / "config.json");
-  const JsonValue* text = config.find("text_config");
-  const JsonValue* found = config.find("quantization_config");
-  if (!found && text) found = text->find("quantization_config");
-  if (!found || quantises_cache_alone(*found)) return;
-  throw Error(ErrorCode::kUnsupported,
-              str(found->where(), ": weights quantised by '", printable(found->string_or("quant_method", "unknown")),
-                  "' are not supported", kSupported));
 }
 
 void refuse_quantised_tensors(const SafetensorsFile& file) {
@@ -147,12 +135,21 @@ void refuse_other_formats(const fs::path& model) {
   for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored)) refuse_other_format(entry.path());
 }
 
+void refuse_quantised_config(const JsonValue& config) {
+  const JsonValue* text = config.find("text_config");
+  const JsonValue* found = config.find("quantization_config");
+  if (!found && text) found = text->find("quantization_config");
+  if (!found || quantises_cache_alone(*found)) return;
+  throw Error(ErrorCode::kUnsupported,
+              str(found->where(), ": weights quantised by '", printable(found->string_or("quant_method", "unknown")),
+                  "' are not supported", kSupported));
+}
+
 CheckpointFiles open_checkpoint_files(const fs::path& directory, const CheckpointOptions& options) {
   std::error_code error;
   refuse_other_formats(directory);
   HR_REQUIRE(fs::is_directory(directory, error), ErrorCode::kModelFile, directory.string(),
              ": is no directory that can be read");
-  refuse_quantised_config(directory);
   CheckpointFiles opened;
   if (is_present(directory / kSingleFile)) {
     opened.files.emplace_back(directory / kSingleFile, options.guard);

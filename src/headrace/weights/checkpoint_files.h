@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "headrace/weights/checkpoint.h"
+#include "headrace/weights/config_file.h"
 #include "headrace/weights/safetensors_file.h"
 
 namespace headrace {
@@ -15,6 +16,9 @@ namespace headrace {
 // directory that holds one and no safetensors. So it is named before the files that come beside safetensors are missed.
 // Error kModelFile when it is another file.
 void refuse_other_formats(const std::filesystem::path& model);
+
+// Error kUnsupported if config.json says that the weights are quantised.
+void refuse_quantised_config(const JsonValue& config);
 
 // Tensors that an index lists and no shard holds, each with the path of the shard that it names.
 using AbsentTensors = std::map<std::string, std::string, std::less<>>;
