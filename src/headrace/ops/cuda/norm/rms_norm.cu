@@ -1,6 +1,6 @@
 // RMS norm of rows. A row's sum is a fixed tree over its threads, so its bits depend on the row only. Rows up to
-// kLongestOrderedNorm use the order of the GEMM sequence that norms its x (gemm_sequence_input.cuh). There 128 threads take
-// consecutive Vec8 in turns; shorter rows give the sums that idle threads would leave.
+// kLongestOrderedNorm use the order of the GEMM sequence that norms its x (gemm_sequence_input.cuh). There 128 threads
+// take consecutive Vec8 in turns; shorter rows give the sums that idle threads would leave.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/ops.h"

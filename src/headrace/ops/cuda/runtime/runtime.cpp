@@ -95,7 +95,8 @@ void Runtime::start() {
   check_cuda(cudaMemsetAsync(stream_.counters, 0, kCounterBytes, stream_.handle), "clearing counters");
   constexpr size_t kExchangeBytes = size_t{2} * HandOver::kBytes;
   exchange_ = allocate(kExchangeBytes);
-  check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle), "clearing the hand-over of GEMM sequences");
+  check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle),
+             "clearing the hand-over of GEMM sequences");
   int mps = 0;
   check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
   blas_ = std::make_unique<CublasLtPlans>(index_);
