@@ -135,7 +135,7 @@ std::string_view text_of(SamplingParams::EndOfText end) {
   return end == EndOfText::kStops ? "stops" : end == EndOfText::kIgnored ? "ignored" : "banned";
 }
 
-// How the strategy chose; null where it has no such choice.
+// Returns the strategy's choices as JSON; null for a strategy without such choices.
 std::string decoding_json(const LLM& llm, const DecodingParams& p) {
   const EngineConfig& engine = llm.config();
   const auto& diffusion = llm.model_info().diffusion;
@@ -168,7 +168,7 @@ std::string steps_json(const Engine& engine) {
                      counters.device_steps, fmt::join(reasons, ", "));
 }
 
-// What a completion was made with.
+// The model, options and parameters of a completion.
 struct Ran {
   LLM& llm;
   const LLMOptions& options;

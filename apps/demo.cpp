@@ -34,7 +34,7 @@ int tell(const std::string& model, GenerateFlags flags) {
   return generate(std::move(flags), model);
 }
 
-// What puzzle-llada was trained on.
+// Returns true if `text` has one of the four forms that puzzle-llada was trained on.
 bool is_puzzle(const std::string& text) {
   static const std::regex kForms(
       R"(add: \d{1,3} \+ \d{1,3} =|sort: \d{1,8} =|rev:[a-z]{1,12}|sudoku 4x4:( [1-4.]{4}){4}=)");

@@ -14,7 +14,7 @@ namespace headrace::app {
 class DenoiseView {
  public:
   enum class Colours : unsigned char { kYes, kNo };
-  // Whether the terminal breaks long lines anew when its width changes. Most do; some keep or cut rows.
+  // kYes: the terminal breaks long lines anew when its width changes, as most do. Others keep or cut rows.
   enum class Reflow : unsigned char { kYes, kNo };
   // `tokenizer` is not owned.
   DenoiseView(const Tokenizer& tokenizer, TerminalSize terminal, Colours colours, Reflow reflow = Reflow::kYes)

@@ -39,7 +39,7 @@ std::string cpu_line(std::string_view name) {
   return "";
 }
 
-// What the system says that the processor has, of what kernels could use.
+// Returns the processor's features, as the system lists them, that kernels could use.
 std::vector<std::string> cpu_features() {
   std::vector<std::string> found;
   std::istringstream flags(cpu_line("flags") + cpu_line("Features"));  // of x86 and of aarch64

@@ -1,4 +1,4 @@
-// How the program ends.
+// Exit statuses of the program.
 #pragma once
 #include <functional>
 

@@ -1,4 +1,4 @@
-// What --help and --help-all print.
+// The layout of --help and --help-all.
 #pragma once
 #include <cstddef>
 #include <string>

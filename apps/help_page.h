@@ -1,4 +1,4 @@
-// What the short help of a command shows beside its options' own descriptions.
+// The short help of a command: what it shows beside its options' own descriptions.
 #pragma once
 #include <string_view>
 #include <vector>

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFolderPrefix = "models--";
 
-// What may be one part of a path: neither empty nor a way out of the cache.
+// Returns true if the text can be one part of a path: not empty, and no way out of the cache.
 bool is_word(std::string_view text) {
   return !text.empty() && !text.starts_with('.') && text.find("..") == text.npos &&
          text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == text.npos;

@@ -23,7 +23,7 @@ std::filesystem::path hub_cache();
 std::optional<std::filesystem::path> hub_snapshot(const std::filesystem::path& cache, std::string_view repository,
                                                   std::string_view revision = "main");
 
-// Whether `name` may be a repository's on the hub: "OWNER/NAME".
+// Returns true if `name` can be a repository on the hub: "OWNER/NAME".
 bool is_hub_repository(std::string_view name);
 
 // The folders in `parent`, sorted; none where it cannot be read.

@@ -1,4 +1,4 @@
-// How far a large model is loaded, in bytes, on standard error.
+// Shows on standard error how many bytes of a large model are loaded.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Where the library's messages go.
+// Writes the library's messages.
 #pragma once
 #include <string>
 

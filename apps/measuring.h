@@ -1,4 +1,4 @@
-// How far a measurement is, for whoever waits for it.
+// Shows the progress of a measurement.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Where a model is.
+// Finds a model's directory.
 #pragma once
 #include <filesystem>
 #include <optional>

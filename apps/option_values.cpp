@@ -17,7 +17,7 @@ std::optional<T> number_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-// Of a value that is none of what is expected. One that reads as an option was meant as such.
+// Returns the sentence about a value that was not expected. A value that reads as an option was meant as one.
 std::string not_expected(const std::string& text, std::string_view expected) {
   const bool option = text.size() > 1 && text[0] == '-' && text.find_first_of("0123456789.") != 1;
   return fmt::format("{} '{}', expected {}", option ? "is followed by" : "is", text, expected);
@@ -39,7 +39,7 @@ CLI::Validator integer() {
           ""};
 }
 
-// What overflows is a number too: whoever takes it knows its range.
+// A number that overflows is accepted here: its range is checked later.
 CLI::Validator real() {
   return {[](const std::string& text) {
             float value = 0;
@@ -72,7 +72,7 @@ CLI::Validator not_empty(const std::string& expected) {
           ""};
 }
 
-// What an option of this type takes, by the name of the type.
+// Returns the kind of value that the named type stands for: "a file", "an integer".
 std::string_view expected_of_type(std::string_view type) {
   if (type == kFile) return "a file";
   if (type == kDirectory) return "a directory";

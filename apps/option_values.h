@@ -17,7 +17,7 @@ CLI::Validator number_in(double least, double most);
 
 // "auto,float32" of an option that takes one of these; empty where any value will do.
 std::string choices_of(const CLI::Option& option);
-// What the option takes: "auto or float32", "an integer from 1 to 1024", "a file".
+// Returns the values that the option accepts: "auto or float32", "an integer from 1 to 1024", "a file".
 std::string expected_value(const CLI::Option& option);
 
 // Every option of `app` and its commands that takes numbers or one of some names refuses what is none of its

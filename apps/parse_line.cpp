@@ -29,7 +29,7 @@ void print_help(const CLI::App& app, HelpLength length) {
   write_out(help_of(parsed_command(app), path_of(parsed_command(app)), length, columns));
 }
 
-// What is wrong with the line, in one sentence.
+// Returns one sentence that says what is wrong with the line.
 std::string parse_failure(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return left_over(app);
   std::optional<std::string> told;

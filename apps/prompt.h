@@ -1,4 +1,4 @@
-// Where `headrace generate` has its prompt from, and what may surprise about it.
+// Reads the prompt of `headrace generate` and warns of what may surprise about it.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -25,7 +25,7 @@ std::optional<std::string> place_words(GenerateFlags& flags);
 // `echo` adds. Error kInvalidArgument where there is none. With --escape its escape sequences are replaced.
 std::string prompt_of(const GenerateFlags& flags);
 
-// Whether the files of the model in `directory` bring a chat template.
+// Returns true if the model in `directory` has a chat template.
 bool has_chat_template(const std::filesystem::path& directory);
 
 // `text` with \n, \t, \r, \\, \" and \' replaced by what they stand for; other backslashes stay.

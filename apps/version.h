@@ -1,4 +1,4 @@
-// What this program is: what --version prints, and what a report of a fault should say.
+// The text of --version, which a report of a fault should contain.
 #pragma once
 #include <string>
 
