@@ -231,14 +231,14 @@ TEST(ShortGraphs, RecordsStepsOfBlocksForShortContextsToo) {
       graphs.runner.describe(),
       "graphs for steps of 8, 72, 512 rows; with up to 2048 keys for steps of 8, 72 rows; with up to 640 keys for "
       "steps of 512 rows");
-  const auto run = [&](int32_t size, int32_t most_keys) {
-    graphs.runner.run_rows(CudaGraphRunner::Kind::kRows, size, /*logits_rows=*/4, most_keys);
-    return graphs.log.launched();
+  const auto run = [&](size_t requests, int32_t most_keys) {
+    const int32_t cached = most_keys - 9;
+    return graphs.ran(std::vector<Rows>(requests, {{.q_len = 9, .ctx_len = cached, .phys0 = cached}}));
   };
-  EXPECT_EQ(run(512, 640), "512 rows of at most 9, 640 keys, 320 logits");
-  EXPECT_EQ(run(512, 641), "512 rows of at most 9, 0 keys, 320 logits");
-  EXPECT_EQ(run(72, 2048), "72 rows of at most 9, 2048 keys, 72 logits");
-  EXPECT_EQ(run(72, 2049), "72 rows of at most 9, 0 keys, 72 logits");
+  EXPECT_EQ(run(48, 640), "512 rows of at most 9, 640 keys, 320 logits");
+  EXPECT_EQ(run(48, 641), "512 rows of at most 9, 0 keys, 320 logits");
+  EXPECT_EQ(run(8, 2048), "72 rows of at most 9, 2048 keys, 72 logits");
+  EXPECT_EQ(run(8, 2049), "72 rows of at most 9, 0 keys, 72 logits");
 }
 
 // Blocks by themselves beside whole canvases, as dual_cache has them, of two requests.

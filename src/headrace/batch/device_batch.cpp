@@ -209,18 +209,4 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   return batch_;
 }
 
-DeviceBatch::Arrays DeviceBatch::arrays() const {
-  const auto all = [this](const Section& section, DType dtype) {
-    return TensorView(static_cast<char*>(memory_.data()) + section.offset, dtype, {section.bytes / size_of(dtype)},
-                      memory_.view().device());
-  };
-  return {.spans = all(spans_, DType::kU8),
-          .ids = all(ids_, DType::kI32),
-          .positions = all(positions_, DType::kI32),
-          .write_slots = all(write_slots_, DType::kI64),
-          .logits_rows = all(logits_rows_, DType::kI32),
-          .num_rows = all(num_rows_, DType::kI32),
-          .page_table = table_};
-}
-
 }  // namespace headrace

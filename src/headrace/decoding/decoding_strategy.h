@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "headrace/models/diffusion_info.h"
-#include "headrace/ops/denoise_state.h"
 #include "headrace/request/sequence.h"
 
 namespace headrace {
@@ -94,12 +93,6 @@ struct SegmentShape {
   StepPlan::Logits logits = StepPlan::Logits::kRead;
 };
 
-// Blocks that ops/denoise_step can denoise.
-struct BlockShape {
-  int32_t block_size = 1, mask_token_id = 0;
-  int32_t most_rows = 2 * block_size;  // tokens of a sequence in a step without canvases
-};
-
 struct StrategyConfig {
   // kParity, for tests: the reference implementation's schedule with its idle passes. A block waiting to be stored
   // counts against the buffer, the pass over an aligned prompt decides nothing, and blocks after an end token are still
@@ -145,13 +138,6 @@ class DecodingStrategy {
   virtual std::optional<CanvasShape> canvas_shape() const { return std::nullopt; }
   // Absent: no such steps.
   virtual std::optional<SegmentShape> segment_shape() const { return std::nullopt; }
-  // Support of the device-side denoise loop. device_blocks(): the shape of its blocks, if denoise_step implements the
-  // strategy's rule; absent: every step runs through the host, and a start report gives the reason. denoise_state():
-  // where a sequence stands.
-  // commit() must decide as DenoiseState::advance does, and plan() must lay out tokens as denoise_step does.
-  virtual std::optional<BlockShape> device_blocks() const { return std::nullopt; }
-  virtual std::string host_because() const;  // the reason; empty if device_blocks() is present
-  virtual std::optional<DenoiseState> denoise_state(const Sequence&) const { return std::nullopt; }
   // Returns the number of positions that may ever be stored; their pages are reserved at admission.
   virtual int32_t max_cached(const Sequence& sequence) const { return sequence.limit; }
   // Plans the next step, with at most `budget` tokens.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/sampling/acceptance.h"
 
 namespace headrace {
@@ -66,17 +65,6 @@ void DualCache::commit(Sequence& s, const StepPlan& plan, std::span<const Sample
   block->count_step();
   cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
-}
-
-std::optional<BlockShape> DualCache::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id};
-}
-
-std::string DualCache::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> DualCache::denoise_state(const Sequence& s) const {
-  return canvas_state(s, DenoiseState::Sees::kKeptCanvas, info_);
 }
 
 }  // namespace headrace

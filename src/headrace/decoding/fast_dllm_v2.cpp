@@ -4,7 +4,6 @@
 
 #include "headrace/core/error.h"
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
 
@@ -70,34 +69,6 @@ std::optional<StepShape> FastDLLMv2::step_shape() const {
                    .most_rows = info_.block_size,
                    .most_samples = info_.sub_block_size,
                    .stores = stores_all() ? Stores::kAll : Stores::kSome};
-}
-
-std::optional<BlockShape> FastDLLMv2::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id, info_.block_size};
-}
-
-std::string FastDLLMv2::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> FastDLLMv2::denoise_state(const Sequence& s) const {
-  const int32_t begin = s.num_tokens() - info_.block_size;
-  if (!device_blocks() || s.num_cached != begin || s.blocks.front().begin() != begin) return {};
-  auto state = device_state(s, s.blocks.front(), info_);
-  if (!state) return {};
-  state->sees = caches(s) ? DenoiseState::Sees::kParts : DenoiseState::Sees::kWholeParts;
-  state->num_cached = begin;
-  state->shift = 1;
-  state->part_size = info_.sub_block_size;
-  state->editable = std::max(0, s.prompt_len - begin);
-  state->num_steps = 0;
-  for (const DecodingBlock& part : s.blocks) {
-    state->num_steps += part.num_steps();
-    for (const int32_t p : part.masked_positions()) state->set_masked(p - begin, 1);
-  }
-  state->find_part(info_.block_size);
-  const auto open = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
-  if (open != s.blocks.end()) state->steps_before_part = state->num_steps - open->num_steps();
-  return state;
 }
 
 StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {

@@ -26,10 +26,6 @@ class FastDLLMv2 final : public DecodingStrategy {
   int32_t max_cached(const Sequence& sequence) const override;
   // Sub-blocks and whole blocks.
   std::optional<StepShape> step_shape() const override;
-  // As MultiBD's.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

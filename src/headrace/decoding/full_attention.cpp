@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
 
@@ -56,17 +55,6 @@ void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const Sa
   block->count_step();
   if (!reference) cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
-}
-
-std::optional<BlockShape> FullAttention::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id};
-}
-
-std::string FullAttention::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> FullAttention::denoise_state(const Sequence& s) const {
-  return canvas_state(s, DenoiseState::Sees::kCanvas, info_);
 }
 
 }  // namespace headrace

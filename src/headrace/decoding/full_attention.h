@@ -24,10 +24,6 @@ class FullAttention final : public DecodingStrategy {
   // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token, but the
   // canvas keeps its length: the model sees how much room there was.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Supports every rule but entropy_bound and random.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

@@ -22,11 +22,6 @@ class MultiBD final : public DecodingStrategy {
   // Keeps the candidates of each block that pass the request's rule, and at least the best in the blocks named by
   // DiffusionInfo::progress.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Supports one block at a time whose positions are decided by their own logits, with every rule but entropy_bound and
-  // random.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

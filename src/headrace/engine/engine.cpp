@@ -47,7 +47,6 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
       strategy_(std::move(strategy)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
-      host_reasons_(config.log),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
   BatchLimits limits{.max_requests = config.max_requests,
@@ -63,18 +62,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   if (const auto segment = strategy_->segment_shape()) {
     limits.segments = segment_graphs(*segment, config.max_requests, model.info().vocab_size);
   }
-  if (const auto blocks = strategy_->device_blocks()) {
-    limits.blocks = BlockLoopConfig{.block_size = blocks->block_size,
-                                    .mask_token_id = blocks->mask_token_id,
-                                    .rows_each = blocks->most_rows,
-                                    .vocab = config_.vocab,
-                                    .sizes = {},
-                                    .canvas_len = canvas ? limits.canvases.most_rows : 0};
-  } else if (!single_rows) {
-    limits.host_because = strategy_->host_because();
-  }
   runner_.prepare(limits);
-  if (!runner_.host_because().empty()) host_reasons_.add(runner_.host_because());
 }
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
@@ -195,21 +183,18 @@ std::vector<StepOutput> Engine::run_step() {
     step_warm_up();
     return {};
   }
-  if (flight_of_ == Flight::kTokens && std::ranges::all_of(flight_, is_lost)) drop_flight();
+  if (std::ranges::all_of(flight_, is_lost)) drop_flight();
   if (!flight_.empty()) {
     note(flight_);
     show_planned(flight_);
-    return flight_of_ == Flight::kBlocks ? land() : land_tokens();
+    return land_tokens();
   }
   const std::vector<ScheduledStep> steps = next_steps();
   if (steps.empty()) return {};
   show_planned(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
   // A waiting follower may join the next step; steps that run ahead would not stop for it.
-  if (!scheduler_.any_held_back()) {
-    if (take_off(steps, batch)) return land();
-    if (take_off_tokens(steps, batch)) return land_tokens();
-  }
+  if (!scheduler_.any_held_back() && take_off_tokens(steps, batch)) return land_tokens();
   std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
   ++counters_.steps;
   counters_.rows += batch.num_tokens();

@@ -24,7 +24,7 @@ bool Engine::take_off_tokens(const std::vector<ScheduledStep>& steps, const Forw
   if (config_.steps_ahead < ahead || !strategy_->runs_rows_once() || !std::ranges::all_of(steps, decides_one))
     return false;
   queue(steps, spots_of(steps), batch, ModelRunner::Inputs::kOfBatch);
-  flight_ = steps, flight_of_ = Flight::kTokens;
+  flight_ = steps;
   flight_ends_ = false;
   return true;
 }

@@ -108,7 +108,7 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                .bytes = DeviceBatch::bytes_for(tables),
                                .advice = kShorter},
                               [&] { return std::make_unique<DeviceBatch>(tables, runtime_); });
-    capture(limits, graphs);
+    capture(graphs);
   }
   HR_REQUIRE(graphs_ || !required, ErrorCode::kOutOfMemory,
              "graphs of all steps behind prompts are required, but there are none: ", no_graphs_);
@@ -134,77 +134,28 @@ CudaGraphConfig ModelRunner::graph_config(const BatchLimits& limits) const {
   return config;
 }
 
-void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& config) {
+void ModelRunner::capture(const CudaGraphConfig& config) {
   no_graphs_ = "switched off";
-  host_because_ = limits.host_because;
-  if (config_.graphs == RunnerConfig::Graphs::kOff) {
-    if (limits.blocks) host_because_ = "graphs are switched off";
-    return;
-  }
+  if (config_.graphs == RunnerConfig::Graphs::kOff) return;
   no_graphs_ = kUnbounded;
-  if (records_nothing(config)) {
-    if (limits.blocks) host_because_ = no_graphs_;
-    return;
-  }
+  if (records_nothing(config)) return;
   try {
     // The memory that graphs need is known only after capture.
     with_need({.what = str("recording steps of up to ", most_rows_of(config), " rows"), .advice = kShorterOrNoGraphs},
               [&] {
                 auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
-                loop_ = make_loop(limits, *graphs, config.rows.sizes, config.canvases.sizes);
                 graphs->capture();
                 graphs_ = std::move(graphs);
               });
   } catch (const Error& e) {
-    loop_.reset();
-    if (limits.blocks) host_because_ = "no graphs could be recorded";
     failed_capture_ = no_graphs_ = e.what();
     runtime_.synchronize();  // throws if the device failed: then steps cannot run without graphs either
   }
 }
 
-std::unique_ptr<DenoiseLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                                    const std::vector<int32_t>& sizes,
-                                                    const std::vector<int32_t>& canvas_sizes) {
-  if (!limits.blocks) return nullptr;
-  BlockLoopConfig config = *limits.blocks;
-  config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
-  config.sizes = sizes, config.canvas_sizes = canvas_sizes;
-  const std::vector<int32_t>& largest = config.canvas_len > 0 ? canvas_sizes : sizes;
-  const int64_t most = config.least_size();  // with canvases, the loop starts only with requests that fit
-  if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
-    host_because_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
-    return nullptr;
-  }
-  const DeviceBatch::Arrays a = graphs.arrays();
-  const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.num_rows, a.page_table};
-  auto loop = std::make_unique<DenoiseLoop>(*ops_, config_.context, runtime_, config, rows);
-  graphs.end_rows_with([loop = loop.get()](const TensorView& logits) { loop->end_step(logits); });
-  return loop;
-}
-
-void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages) {
-  ++num_graph_steps_;
-  for (size_t r = 0; r < pages.size(); ++r) {
-    graphs_->upload_pages(batch.attn.page_table, batch.attn.spans[r].page_row, pages[r]);
-  }
-  graphs_->run(batch);
-  loop_->started();
-}
-
-void ModelRunner::next_blocks(const DenoiseReport& next, int32_t most_keys) {
-  ++num_graph_steps_;
-  using Kind = CudaGraphRunner::Kind;
-  graphs_->run_rows(next.canvases != 0 ? Kind::kCanvases : Kind::kRows, next.size, next.logits_rows, most_keys);
-  loop_->started();
-}
-
 std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
-  std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
-  if (loop_) text += "; blocks are denoised on the device";
-  if (!host_because_.empty()) text += "; every denoise step goes through the host: " + host_because_;
-  return text;
+  return backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
 }
 
 ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorView& ids) {

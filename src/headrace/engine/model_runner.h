@@ -8,7 +8,6 @@
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/cuda_graph_runner.h"
-#include "headrace/engine/denoise_loop.h"
 #include "headrace/engine/rows_in_flight.h"
 #include "headrace/engine/token_occurrence.h"
 #include "headrace/models/model.h"
@@ -42,10 +41,6 @@ struct BatchLimits {
   // Graphs of the other steps; sizes above RunnerConfig::max_tokens are dropped.
   RowGraphs rows, canvases;
   SegmentGraphs segments;
-  // Configuration of the device-side denoise loop, if the strategy supports it. The runner sets `sizes`,
-  // `canvas_sizes`, `page_size` and `max_requests`.
-  std::optional<BlockLoopConfig> blocks;
-  std::string host_because;  // why `blocks` is absent; empty for strategies that do not denoise
 };
 
 // Copies rows [first, first + count) of a batch's logits to `to`.
@@ -80,20 +75,6 @@ class ModelRunner {
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
-  // The device-side denoise loop. Null on a CPU, without graphs, for a strategy that denoise_step does not support, and
-  // if the graphs are too small for all requests.
-  DenoiseLoop* denoise_loop() { return loop_.get(); }
-  // Why denoise_loop() is null for a diffusion strategy on a device; empty otherwise.
-  const std::string& host_because() const { return host_because_; }
-  // Returns true if the loop can start with this batch.
-  bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
-  // start_blocks() launches the batch whose blocks the loop has loaded; next_blocks() the next step, as the last one
-  // reported it.
-  // `pages`: per request, the number of pages it will ever use. `most_keys`: about the longest KV length of the next
-  // step.
-  void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
-  void next_blocks(const DenoiseReport& next, int32_t most_keys);
-
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that ran as one graph launch
   // Why capture failed, so that all steps run without graphs; absent otherwise.
   const std::optional<std::string>& failed_capture() const { return failed_capture_; }
@@ -121,9 +102,7 @@ class ModelRunner {
  private:
   // Drops sizes above max_tokens.
   CudaGraphConfig graph_config(const BatchLimits& limits) const;
-  void capture(const BatchLimits& limits, const CudaGraphConfig& config);
-  std::unique_ptr<DenoiseLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                         const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
+  void capture(const CudaGraphConfig& config);
   // Logits where the model runs. `owned` is null if they lie in a graph's memory.
   struct Logits {
     Tensor owned;
@@ -149,8 +128,6 @@ class ModelRunner {
   size_t first_queued_ = 0, num_queued_ = 0;   // indices into in_flight_
   std::unique_ptr<DeviceBatch> device_batch_;  // null on a CPU, as graphs_
   std::unique_ptr<CudaGraphRunner> graphs_;
-  std::unique_ptr<DenoiseLoop> loop_;       // over memory of graphs_
-  std::string host_because_;                // why every denoise step runs through the host
   std::string no_graphs_ = "not prepared";  // why graphs_ is null
   std::optional<std::string> failed_capture_;
   int64_t num_graph_steps_ = 0;
