@@ -129,7 +129,7 @@ struct Traffic {
     EXPECT_EQ(scheduler.free_pages(), 32);
     EXPECT_EQ(scheduler.free_states(), kStates);
     EXPECT_EQ(scheduler.table().available_size(), 3);
-    EXPECT_EQ(engine.runner().num_queued(), 0u);
+    EXPECT_EQ(engine.runner().num_in_flight(), 0u);
   }
 
   Engine& engine;

@@ -30,8 +30,6 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
   return config;
 }
 
-bool is_lost(const ScheduledStep& step) { return step.sequence == nullptr; }  // aborted while its step ran
-
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
@@ -97,7 +95,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   strategy_->start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
-  flight_ends_ = true;
+  batch_changed_ = true;
   return next_id_++;
 }
 
@@ -105,10 +103,12 @@ void Engine::abort(int64_t id) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  for (ScheduledStep& step : flight_) {
-    if (step.sequence != found->second.get()) continue;
-    step.sequence = nullptr;
-    flight_ends_ = true;
+  for (InFlightStep& in_flight : in_flight_) {
+    for (ScheduledStep& step : in_flight.steps) {
+      if (step.sequence != found->second.get()) continue;
+      step.sequence = nullptr;
+      batch_changed_ = true;
+    }
   }
   scheduler_.release(*found->second);
   sequences_.erase(found);
@@ -125,7 +125,7 @@ void Engine::give_up(const std::string& fault) {
 }
 
 template <class Run>
-auto Engine::guarded(const Run& run) {
+auto Engine::run_step_or_fail(const Run& run) {
   check_device();
   in_step_.clear();
   try {
@@ -150,14 +150,14 @@ void Engine::fail_step() {
   for (const int64_t id : in_step_) abort(id);
   for (const int64_t id : scheduler_.in_plan()) abort(id);
   try {
-    drop_flight();
+    drain();
   } catch (const Error& e) {
     give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
 }
 
 std::vector<StepOutput> Engine::step() {
-  return guarded([this] { return run_step(); });
+  return run_step_or_fail([this] { return run_step(); });
 }
 
 std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
@@ -167,52 +167,10 @@ std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   return steps;
 }
 
-std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before, Scheduler::Admits admits) {
-  std::vector<ScheduledStep> planned = next_steps(admits), steps;
-  for (const ScheduledStep& one : before) {
-    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
-    if (one.sequence != nullptr && same != planned.end()) steps.push_back(std::move(*same));
-  }
-  HR_REQUIRE(steps.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", steps.size(),
-             " requests, the scheduler with ", planned.size());
-  return steps;
-}
-
-std::vector<StepOutput> Engine::run_step() {
-  if (!warm_up_.empty()) {
-    step_warm_up();
-    return {};
-  }
-  if (std::ranges::all_of(flight_, is_lost)) drop_flight();
-  if (!flight_.empty()) {
-    note(flight_);
-    show_planned(flight_);
-    return land_tokens();
-  }
-  const std::vector<ScheduledStep> steps = next_steps();
-  if (steps.empty()) return {};
-  show_planned(steps);
-  const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  // A waiting follower may join the next step; steps that run ahead would not stop for it.
-  if (!scheduler_.any_held_back() && take_off_tokens(steps, batch)) return land_tokens();
-  std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
-  ++counters_.steps;
-  counters_.rows += batch.num_tokens();
-  counters_.tokens += static_cast<int64_t>(outputs.size());
-  return outputs;
-}
-
 void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
   for (const ScheduledStep& step : steps) {
     if (observer_ && step.sequence != nullptr) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
   }
-}
-
-void Engine::step_warm_up() {
-  const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
-  in_step_ = {warm_up_.first()};
-  runner_.run(
-      warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
 }
 
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
@@ -261,9 +219,12 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   const ScopeEnd stop_running([this, id] { abort(id); });
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
   const std::span next(tokens.begin() + 1, tokens.end());
-  std::vector<float> scores = guarded([&] {
+  std::vector<float> scores = run_step_or_fail([&] {
+    drain();  // of a step whose requests were all aborted
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    return runner_.score(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), next);
+    runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), {.scored = next});
+    in_flight_.push_back({.steps = {step}});
+    return retire().result.scores;
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",
