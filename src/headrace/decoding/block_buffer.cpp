@@ -48,16 +48,14 @@ int32_t storable_end(const Sequence& s) {
   return active == s.blocks.end() ? s.num_tokens() : active->begin();
 }
 
-StepShape BlockBuffer::step_shape() const {
-  return {.rows = block_size,
-          .most_rows = 2 * num_blocks * block_size,
-          .most_samples = num_blocks * block_size,
-          .stores = StepShape::Stores::kSome};
-}
-
-int32_t BlockBuffer::most_rows(const Sequence& s) const {
-  const int32_t tokens = (s.limit + block_size - 1) / block_size * block_size;
-  return std::min(step_shape().most_rows, tokens);
+StrategyTraits block_traits(std::string_view strategy, const StrategyConfig& config) {
+  const DiffusionInfo info = diffusion_info(strategy, config);
+  // Per denoised block at most one other is stored. A token runs again only in a step that stores no block, so it fits.
+  return {.text_block = info.block_size,
+          .step = StepShape{.rows = info.block_size,
+                            .most_rows = 2 * config.num_blocks * info.block_size,
+                            .most_samples = config.num_blocks * info.block_size,
+                            .stores = StepShape::Stores::kSome}};
 }
 
 void BlockBuffer::start(Sequence& s) const {

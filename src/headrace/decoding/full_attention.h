@@ -13,11 +13,7 @@ class FullAttention final : public DecodingStrategy {
   // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit FullAttention(const StrategyConfig& config);
 
-  std::string_view name() const override { return "full_attention"; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence& sequence) const override;
-  int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
-  std::optional<CanvasShape> canvas_shape() const override;
   // Runs the whole canvas and samples the undecided positions of the first unfinished block. A guided request runs the
   // canvas a second time, with its prompt masked and nothing stored.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

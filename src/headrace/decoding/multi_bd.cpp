@@ -36,7 +36,8 @@ int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) 
 
 }  // namespace
 
-MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
+MultiBD::MultiBD(const StrategyConfig& config)
+    : DecodingStrategy("multi_bd", block_traits("multi_bd", config)), info_(diffusion_info(name(), config)) {
   buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
 }
 

@@ -20,7 +20,8 @@ float stable_share(const Sequence& s, const DecodingBlock& block, std::span<cons
 
 }  // namespace
 
-RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
+RefiningBD::RefiningBD(std::string_view name, const StrategyTraits& traits, const StrategyConfig& config)
+    : DecodingStrategy(name, traits) {
   const DiffusionInfo info = diffusion_info(name, config);
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
              "': the model's logits decide the next position, expected their own");

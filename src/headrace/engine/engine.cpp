@@ -51,14 +51,15 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
                      .max_context_len = config.max_context_len,
                      .table_rows = table.dim(0),
                      .table_pages = table.dim(1)};
-  const bool single_rows = strategy_->runs_rows_once();
-  limits.decode_rows = single_rows ? CudaGraphConfig::DecodeRows::kYes : CudaGraphConfig::DecodeRows::kNo;
-  const auto shape = strategy_->step_shape();
-  if (shape) limits.rows = row_graphs(*shape, config.max_requests);
-  const auto canvas = strategy_->canvas_shape();
-  if (canvas) limits.canvases = canvas_graphs(*canvas, shape, config.max_requests, config.max_context_len);
-  if (const auto segment = strategy_->segment_shape()) {
-    limits.segments = segment_graphs(*segment, config.max_requests, model.info().vocab_size);
+  const StrategyTraits& traits = strategy_->traits();
+  using DecodeRows = CudaGraphConfig::DecodeRows;
+  limits.decode_rows = traits.runs_tokens_once ? DecodeRows::kYes : DecodeRows::kNo;
+  if (traits.step) limits.rows = row_graphs(*traits.step, config.max_requests);
+  if (traits.canvas) {
+    limits.canvases = canvas_graphs(*traits.canvas, traits.step, config.max_requests, config.max_context_len);
+  }
+  if (traits.segment) {
+    limits.segments = segment_graphs(*traits.segment, config.max_requests, model.info().vocab_size);
   }
   runner_.prepare(limits);
 }

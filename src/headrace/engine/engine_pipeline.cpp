@@ -24,8 +24,8 @@ Engine::Depth Engine::depth_of(const std::vector<ScheduledStep>& steps) const {
   using StepsAhead = EngineConfig::StepsAhead;
   const StepsAhead ahead = runner_.on_cpu() ? StepsAhead::kAlways : StepsAhead::kOnDevice;
   // A waiting follower may join the next step; steps that run ahead would not stop for it.
-  const bool two = config_.steps_ahead >= ahead && strategy_->runs_rows_once() && !scheduler_.any_held_back() &&
-                   std::ranges::all_of(steps, decides_one);
+  const bool two = config_.steps_ahead >= ahead && strategy_->traits().runs_tokens_once &&
+                   !scheduler_.any_held_back() && std::ranges::all_of(steps, decides_one);
   return two ? Depth::kTwo : Depth::kOne;
 }
 
