@@ -10,7 +10,6 @@ struct BlockBuffer {
   int32_t block_size = 1;
   int32_t num_blocks = 1;  // blocks that may be active at the same time
   int32_t mask_token_id = 0;
-  StrategyConfig::Pipeline pipeline = StrategyConfig::Pipeline::kTight;
   enum class Edits : uint8_t {
     kNo,   // a decided token is final
     kYes,  // a decided token may change until its block is settled

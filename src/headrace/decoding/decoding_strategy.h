@@ -94,16 +94,11 @@ struct SegmentShape {
 };
 
 struct StrategyConfig {
-  // kParity, for tests: the reference implementation's schedule with its idle passes. A block waiting to be stored
-  // counts against the buffer, the pass over an aligned prompt decides nothing, and blocks after an end token are still
-  // finished.
-  enum class Pipeline : uint8_t { kTight, kParity };
   using BlockCache = headrace::BlockCache;
 
   std::optional<DiffusionInfo> model;                // how it was trained; absent for a causal model
   std::optional<int32_t> block_size, mask_token_id;  // override the model's
   int32_t num_blocks = 1;                            // blocks denoised at the same time
-  Pipeline pipeline = Pipeline::kTight;
   // For strategies with a block cache; absent: kYes, or the published loop's choice for requests of the schedule
   // 'reference'.
   std::optional<BlockCache> block_cache;

@@ -38,7 +38,7 @@ int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) 
 
 MultiBD::MultiBD(const StrategyConfig& config)
     : DecodingStrategy("multi_bd", block_traits("multi_bd", config)), info_(diffusion_info(name(), config)) {
-  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
+  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id};
 }
 
 StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {

@@ -25,7 +25,7 @@ RefiningBD::RefiningBD(std::string_view name, const StrategyTraits& traits, cons
   const DiffusionInfo info = diffusion_info(name, config);
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
              "': the model's logits decide the next position, expected their own");
-  buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
+  buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, BlockBuffer::Edits::kYes};
 }
 
 StepPlan RefiningBD::plan(const Sequence& s, int32_t budget) const {
