@@ -26,7 +26,7 @@ class GraphLog final : public testing_support::HostMemory {
     if (on_device.most_rows > 0) text_ += str(" of at most ", on_device.most_rows);
     text_ += str(", ", keys, " keys");
     if (on_device.most_rows > 0) text_ += str(", ", batch.logits_rows.size(), " logits");
-    if (on_device.self_conditioning) text_ += ", conditioned";
+    if (batch.soft.on_device->self_conditioning) text_ += ", conditioned";
   }
   std::string launched() { return std::exchange(launched_, {}); }
   bool is_capturing() const { return capturing_; }
@@ -128,7 +128,7 @@ struct Recorded {
     batch.attn_backend = &backend;
     const Tensor mask = Tensor::zeros(DType::kU8, {rows}), signal = Tensor::zeros(DType::kF32, {rows, 8});
     std::fill_n(mask.data_as<uint8_t>(), conditioned, uint8_t{1});
-    if (conditioned > 0) batch.attn.self_conditioning = {.mask = mask, .logits = signal.view().slice(0, conditioned)};
+    if (conditioned > 0) batch.soft.self_conditioning = {.mask = mask, .logits = signal.view().slice(0, conditioned)};
     if (!runner.holds(batch)) return "none";
     runner.run(batch);
     return log.launched();

@@ -55,7 +55,7 @@ class DeviceBatch {
   Section reserve(int64_t bytes);
   TensorView place(const Section& section, DType dtype, const void* from, int64_t count);
   void place_merge(const TokenMerge& host);
-  void place_conditioning(const ForwardBatch& host);
+  void place_conditioning(const SoftInputs& host);
   std::vector<TensorView> place_extra(Tensor& memory, const std::vector<TensorView>& from);
   void note_pages(const TensorView& table, int32_t row, int64_t pages);
   void copy_noted_pages();
@@ -76,6 +76,7 @@ class DeviceBatch {
   bool keeps_conditioning_ = false;  // reserve_conditioning() was called
   AttentionPlanCache plans_;
   DeviceMetadata metadata_;
+  SoftInputs soft_;  // with views on the device
   ForwardBatch batch_;
 };
 

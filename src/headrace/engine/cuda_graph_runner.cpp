@@ -222,7 +222,7 @@ void CudaGraphRunner::capture_segments() {
       device_batch_.set_most_keys(0);
       ForwardBatch batch = padding_.fill(some_segments(*count), sizes_of(rows, rows));
       if (conditioned) {
-        batch.attn.self_conditioning = {.mask = marks.view().slice(0, rows),
+        batch.soft.self_conditioning = {.mask = marks.view().slice(0, rows),
                                         .logits = device_batch_.conditioning(rows)};
       }
       record((conditioned ? conditioned_ : segments_)[rows][rows].any, device_batch_.upload(batch));
@@ -264,7 +264,7 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
 bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
   const AttnMetadata& attn = batch.attn;
   const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
-  return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !attn.token_merge &&
+  return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !batch.soft.token_merge &&
          std::ranges::all_of(attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
 }
 
@@ -272,7 +272,7 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
   if (batch.mode != ForwardMode::kDecode || requests_.empty() || count < 1 || count > requests_.rbegin()->first)
     return false;
-  return plain(batch) && !batch.attn.self_conditioning && batch.num_tokens() == count &&
+  return plain(batch) && !batch.soft.self_conditioning && batch.num_tokens() == count &&
          static_cast<int64_t>(batch.logits_rows.size()) == count && new_keys_of(batch.attn) == NewKeys::kAllStored;
 }
 
@@ -281,14 +281,14 @@ bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
   if (batch.num_tokens() > rows.recorded.rbegin()->first) return false;
   if (static_cast<int64_t>(batch.logits_rows.size()) > rows.config.most_logits) return false;
   const auto is_short = [most = rows.config.most_rows](const KeySpan& s) { return s.q_len <= most; };
-  return plain(batch) && !batch.attn.self_conditioning && std::ranges::all_of(batch.attn.spans, is_short);
+  return plain(batch) && !batch.soft.self_conditioning && std::ranges::all_of(batch.attn.spans, is_short);
 }
 
 bool CudaGraphRunner::are_segments(const ForwardBatch& batch) const {
   const SegmentGraphs& config = config_.segments;
   const int64_t count = batch.batch_size(), rows = batch.num_tokens();
   if (segments_.empty() || count < 1 || count > config.requests.back() || !plain(batch)) return false;
-  if (batch.attn.self_conditioning && (conditioned_.empty() || batch.num_conditioned() != rows)) return false;
+  if (batch.soft.self_conditioning && (conditioned_.empty() || batch.soft.num_conditioned() != rows)) return false;
   return static_cast<int64_t>(batch.logits_rows.size()) == rows && new_keys_of(batch.attn) == NewKeys::kSomeNotStored &&
          std::ranges::all_of(batch.attn.spans, [&keys = config.keys](const KeySpan& s) {
            return s.q_len == keys.q_len && s.kind == keys.kind && s.window_from == keys.window_from &&
@@ -302,7 +302,7 @@ const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& bat
   const auto takes = [keys](const RowGraphs& config) {
     return keys == config.new_keys || config.new_keys == NewKeys::kSomeNotStored;
   };
-  if (are_segments(batch)) return batch.attn.self_conditioning ? &conditioned_ : &segments_;
+  if (are_segments(batch)) return batch.soft.self_conditioning ? &conditioned_ : &segments_;
   if (takes(config_.rows) && fits(rows(), batch)) return &rows_;
   return takes(config_.canvases) && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
