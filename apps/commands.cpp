@@ -159,15 +159,6 @@ std::string logprobs_json(const Completion& c, const Tokenizer& tokenizer) {
                      fmt::join(c.logprobs, ", "));
 }
 
-// Which steps the device ended by itself, and why not the others, where it could.
-std::string steps_json(const Engine& engine) {
-  std::vector<std::string> reasons;
-  for (const std::string& reason : engine.host_reasons().list()) reasons.push_back(json_string(reason));
-  const EngineCounters& counters = engine.counters();
-  return fmt::format(R"({{"host": {}, "device": {}, "host_because": [{}]}})", counters.steps - counters.device_steps,
-                     counters.device_steps, fmt::join(reasons, ", "));
-}
-
 // The model, options and parameters of a completion.
 struct Ran {
   LLM& llm;
@@ -196,7 +187,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
       to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
-      steps_json(llm.engine()));
+      llm.engine().counters().steps);
 }
 
 constexpr int kAnyWidth = 1000;  // of a file or a pipe

@@ -113,7 +113,6 @@ def model_rows():
         name = f"blocks batch {batch} behind {tokens} tokens "
         yield Row(f"SDAR-4B's shape, {batch} requests behind {tokens} tokens, a step over its floor", "1.3", "x", name,
                   "over_floor")
-        yield Row("the same, host idle between steps", "20", "us", name, "host_gap_us", digits=1)
     yield Row("the same, 1.33 tokens a forward", "5000", "tokens/s", name, "tokens_per_s", digits=0)
 
 

@@ -258,26 +258,6 @@ void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void denoise_step(const DenoiseStepArgs& host, const OpContext& context) {
-  check(host);
-  Mirror m(context);
-  DenoiseStepArgs a = host;
-  a.best = m.in(host.best), a.stats = m.in(host.stats), a.sizes = m.in(host.sizes);
-  a.ids = m.in(host.ids), a.logits = m.in(host.logits), a.draws = m.out(host.draws);
-  a.states = m.out(host.states), a.tokens = m.out(host.tokens), a.counter = m.out(host.counter);
-  a.rows = {.spans = m.out(host.rows.spans),
-            .ids = m.out(host.rows.ids),
-            .positions = m.out(host.rows.positions),
-            .write_slots = m.out(host.rows.write_slots),
-            .logits_rows = m.out(host.rows.logits_rows),
-            .num_rows = m.out(host.rows.num_rows),
-            .page_table = m.in(host.rows.page_table)};
-  a.report = m.out(host.report), a.results = m.out(host.results);
-  cuda_ops<kSet>().denoise_step(a, m.context());
-  m.finish();
-}
-
-template <Set kSet>
 void rms_norm(const RMSNormArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -376,8 +356,7 @@ constexpr OpSet kMirrored = {.name = name_of(kSet),
                              .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
                              .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
                              .fused_linear = fused_linear<kSet>,
-                             .norm_rotary = norm_rotary<kSet>,
-                             .denoise_step = denoise_step<kSet>};
+                             .norm_rotary = norm_rotary<kSet>};
 
 bool has_device() {
   try {

@@ -1,12 +1,9 @@
 // Metadata of a batch for attention, besides q, k and v. Kernels depend on this alone, never on a strategy.
 #pragma once
-#include <optional>
 #include <vector>
 
 #include "headrace/batch/device_metadata.h"
 #include "headrace/batch/key_span.h"
-#include "headrace/batch/self_conditioning.h"
-#include "headrace/batch/token_merge.h"
 #include "headrace/core/tensor.h"
 
 namespace headrace {
@@ -34,11 +31,9 @@ struct AttnMetadata {
   TensorView write_slots = {};          // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
   int64_t padding_rows = 0;             // padding tokens at the end, to fill a captured graph; their results are unused
   TensorView encoder_write_slots = {};  // int64 [encoder tokens]: where cross-attention stores encoder K and V
-  std::vector<StateSlots> state_slots = {};                // one per request; empty when the model has no GDN layers
-  std::vector<StateSnapshot> snapshots = {};               // sorted by request, then num_tokens
-  const DeviceMetadata* on_device = nullptr;               // not owned: the same arrays on the device; null on a CPU
-  std::optional<SelfConditioning> self_conditioning = {};  // canvas rows (DiffusionGemma); other models refuse it
-  std::optional<TokenMerge> token_merge = {};              // soft embeddings
+  std::vector<StateSlots> state_slots = {};   // one per request; empty when the model has no GDN layers
+  std::vector<StateSnapshot> snapshots = {};  // sorted by request, then num_tokens
+  const DeviceMetadata* on_device = nullptr;  // not owned: the same arrays on the device; null on a CPU
 
   int64_t num_requests() const { return static_cast<int64_t>(spans.size()); }
   int64_t num_tokens() const { return spans.empty() ? 0 : spans.back().q_off + spans.back().q_len; }

@@ -39,19 +39,10 @@ class DeviceBatch {
   void forget_plans() { plans_.forget(); }
   // KV lengths that kernels reported since the upload: AttentionPlanCache::shorter_keys().
   const std::set<int32_t>& shorter_keys() const { return plans_.shorter_keys(); }
-  // Adds the first `pages` entries of a row of `table`, on the host, to the next upload(), so that batches laid out by
-  // a kernel may refer to them.
-  void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }
   // Reserves float32 [rows, vocab] for conditioning at a fixed address, so that a graph can read it. From then on every
   // token of a conditioned batch is marked. conditioning(n) returns the first n rows.
   void reserve_conditioning(int64_t rows, int64_t vocab);
   TensorView conditioning(int64_t rows) const { return conditioning_.view().slice(0, rows); }
-  // The full arrays, for a kernel that lays out the next batch itself: the spans' bytes, ids, positions, write slots,
-  // rows of logits, the number of tokens before the padding, and the page table.
-  struct Arrays {
-    TensorView spans, ids, positions, write_slots, logits_rows, num_rows, page_table;
-  };
-  Arrays arrays() const;
   // Sets DeviceMetadata::most_rows of later uploads.
   void set_most_rows(int32_t rows) { metadata_.most_rows = rows; }
   // Sets DeviceMetadata::most_keys of later uploads.
@@ -64,7 +55,7 @@ class DeviceBatch {
   Section reserve(int64_t bytes);
   TensorView place(const Section& section, DType dtype, const void* from, int64_t count);
   void place_merge(const TokenMerge& host);
-  void place_conditioning(const ForwardBatch& host);
+  void place_conditioning(const SoftInputs& host);
   std::vector<TensorView> place_extra(Tensor& memory, const std::vector<TensorView>& from);
   void note_pages(const TensorView& table, int32_t row, int64_t pages);
   void copy_noted_pages();
@@ -85,6 +76,7 @@ class DeviceBatch {
   bool keeps_conditioning_ = false;  // reserve_conditioning() was called
   AttentionPlanCache plans_;
   DeviceMetadata metadata_;
+  SoftInputs soft_;  // with views on the device
   ForwardBatch batch_;
 };
 

@@ -1,11 +1,8 @@
 // The arrays of an AttnMetadata in device memory.
 #pragma once
 #include <cstdint>
-#include <optional>
 
 #include "headrace/batch/key_span.h"
-#include "headrace/batch/self_conditioning.h"
-#include "headrace/batch/token_merge.h"
 
 namespace headrace {
 
@@ -28,9 +25,6 @@ struct DeviceMetadata {
   NewKeys new_keys = NewKeys::kSomeNotStored;
   enum class Keeps : uint8_t { kNothing, kSomething } keeps = Keeps::kSomething;  // AttnMetadata::keeps_nothing
   AttentionPlanCache* plans = nullptr;  // of the batch; null: kernels reuse no plans between layers
-  // With views on the device; AttnMetadata has those on the host.
-  std::optional<TokenMerge> token_merge = {};
-  std::optional<SelfConditioning> self_conditioning = {};
   // For graphs whose replays distribute tokens over requests in other ways than the host's spans: the maximal tokens of
   // a request, for which launches are sized. 0: the host's spans are exact.
   int32_t most_rows = 0;

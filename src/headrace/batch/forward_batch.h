@@ -7,6 +7,7 @@
 
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/batch/forward_mode.h"
+#include "headrace/batch/soft_inputs.h"
 
 namespace headrace {
 
@@ -20,20 +21,12 @@ struct ForwardBatch {
   std::vector<int32_t> logits_rows = {};  // tokens with logits, ascending
   TensorView device_logits_rows = {};     // int32 [logits_rows]: copy of logits_rows on the device; null on a CPU
   TensorView device_num_rows = {};        // int32 [1]: tokens before the padding, on the device; null on a CPU
-  // Replaces attn.self_conditioning's logits in a batch for a device: one tensor per request, concatenated, each on the
-  // host or on the device.
-  std::vector<TensorView> conditioning = {};
+  // Empty for most models.
+  SoftInputs soft = {};
   AttentionBackend* attn_backend = nullptr;  // not owned
 
   int64_t batch_size() const { return attn.num_requests(); }
   int64_t num_tokens() const { return attn.num_tokens(); }
-  // Returns the number of tokens with self-conditioning.
-  int64_t num_conditioned() const {
-    if (!attn.self_conditioning) return 0;
-    int64_t rows = conditioning.empty() ? attn.self_conditioning->logits.dim(0) : 0;
-    for (const TensorView& part : conditioning) rows += part.dim(0);
-    return rows;
-  }
 
   // pymllm's spellings.
   int32_t seq_len(int64_t request) const { return attn.spans[static_cast<size_t>(request)].seq_len(); }

@@ -123,9 +123,9 @@ Tensor CausalLM::logits(const TensorView& rows) const {
 Tensor CausalLM::forward(const ForwardBatch& batch) const {
   const Tensor x = context_.make({batch.num_tokens(), embedding_.dim(1)});
   context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
-  HR_REQUIRE(!batch.attn.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
+  HR_REQUIRE(!batch.soft.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
              " takes no self-conditioning");
-  merge_tokens(context_, batch.attn, embedding_, x);
+  merge_tokens(context_, batch.soft, embedding_, x);
   for (size_t i = 0; i + 1 < blocks_.size(); ++i) {
     run_mixer(blocks_[i], x, batch);
     run_mlp(blocks_[i], x, batch);

@@ -4,7 +4,6 @@
 
 #include "headrace/ops/attention_step.h"
 #include "headrace/ops/causal_conv1d.h"
-#include "headrace/ops/denoise_step.h"
 #include "headrace/ops/embedding.h"
 #include "headrace/ops/expert_mlp.h"
 #include "headrace/ops/expert_routing.h"
@@ -54,7 +53,6 @@ struct OpSet {
   void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
   void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
   void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
-  void (*denoise_step)(const DenoiseStepArgs&, const OpContext&) = nullptr;
   int32_t library_rows = 16;     // smallest M at which a CPU's matrix library beats `linear` in default mode
   int32_t most_head_dim = 0;     // largest head size of keys and values in paged_attention; 0: any
   int32_t most_gdn_key_dim = 0;  // largest head_k_dim of gated_delta_rule; 0: any

@@ -15,8 +15,7 @@ const OpSet& ops() {
                                  .embedding = embedding,
                                  .token_confidence = token_confidence,
                                  .sample_tokens = sample_tokens,
-                                 .penalize_tokens = penalize_tokens,
-                                 .denoise_step = denoise_step};
+                                 .penalize_tokens = penalize_tokens};
   return kOps;
 }
 

@@ -16,7 +16,6 @@ void rms_norm(const RMSNormArgs& args, const OpContext& context);
 void rotary_embedding(const RotaryEmbeddingArgs& args, const OpContext& context);
 void pointwise(const PointwiseArgs& args, const OpContext& context);
 void embedding(const EmbeddingArgs& args, const OpContext& context);
-void denoise_step(const DenoiseStepArgs& args, const OpContext& context);
 void token_confidence(const TokenConfidenceArgs& args, const OpContext& context);
 void penalize_tokens(const PenalizeTokensArgs& args, const OpContext& context);
 void sample_tokens(const SampleTokensArgs& args, const OpContext& context);

@@ -4,7 +4,6 @@
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/error.h"
-#include "headrace/ops/cuda/diffusion/denoise_step.h"
 #include "headrace/ops/cuda/limits.h"
 #include "headrace/ops/cuda/ops.h"
 #include "headrace/ops/cuda/runtime/device_check.h"
@@ -51,7 +50,6 @@ constexpr OpSet ops_told(std::string_view name) {
           .expert_mlp = Entry<expert_mlp, kTold>::run,
           .merge_tokens = Entry<merge_tokens, kTold>::run,
           .soft_embedding = Entry<soft_embedding, kTold>::run,
-          .denoise_step = Entry<denoise_step, kTold>::run,
           .most_head_dim = kMostHeadDim,
           .most_gdn_key_dim = kMostGDNKeyDim,
           .most_conv_width = kMostConvWidth,
