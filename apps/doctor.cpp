@@ -13,8 +13,10 @@
 #include "commands.h"
 #include "device_limits.h"
 #include "doctor_model.h"
+#include "explain.h"
 #include "gpu_report.h"
 #include "headrace/attention/backend_registry.h"
+#include "headrace/core/error.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/host_memory.h"
 #include "headrace/core/parallel.h"
@@ -82,6 +84,18 @@ int doctor_model(const std::string& model, Output output) {
   const std::filesystem::path directory = model_directory(model);
   require_model_files(directory);
   write_out(describe_model(directory, measured_machines, output));
+  return 0;
+}
+
+int doctor_explain(const std::string& what, const std::string& model, Output output) {
+  HR_REQUIRE(what.empty() != model.empty(), ErrorCode::kInvalidArgument,
+             "--explain takes one thing, expected a call such as 'gemm m=8 n=9728 k=2560', or a model");
+  const std::optional<std::filesystem::path> directory = find_model(what.empty() ? model : what);
+  if (!what.empty() && (is_call(what) || !directory)) {
+    write_out(explain_call(what, output));
+  } else {
+    write_out(explain_model(model_directory(what.empty() ? model : what), output));
+  }
   return 0;
 }
 
