@@ -30,8 +30,8 @@ std::string explain_call(const std::string& text, Output output) {
   const ExplainedOp* op = find(call);
   std::string names;
   for (const ExplainedOp& known : kOps) names += (names.empty() ? "" : ", ") + std::string(known.name);
-  HR_REQUIRE(op != nullptr, ErrorCode::kInvalidArgument, "--explain: '", call.op(), "' is no op, expected one of: ",
-             names, "; headrace doctor MODEL --explain explains a model");
+  HR_REQUIRE(op != nullptr, ErrorCode::kInvalidArgument, "--explain: '", call.op(),
+             "' is no op, expected one of: ", names, "; headrace doctor MODEL --explain explains a model");
   return op->explain(call, output);
 }
 

@@ -20,13 +20,12 @@ using cuda::GemmProblem;
 
 constexpr std::array<int64_t, 11> kM = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 16384};
 
-std::string_view name_of_mode(Determinism mode) {
-  return mode == Determinism::kStrict ? "batch-invariant" : "default";
-}
+std::string_view name_of_mode(Determinism mode) { return mode == Determinism::kStrict ? "batch-invariant" : "default"; }
 
 // Returns the value of `key` that `options` maps to a T; the first one is the default.
 template <class T>
-T chosen(const ExplainText& text, const std::string& key, std::initializer_list<std::pair<std::string_view, T>> options) {
+T chosen(const ExplainText& text, const std::string& key,
+         std::initializer_list<std::pair<std::string_view, T>> options) {
   const std::string value = text.value(key, std::string(options.begin()->first));
   std::string names;
   for (const auto& [name, option] : options) {
@@ -55,8 +54,8 @@ GemmProblem problem_of(const ExplainText& text) {
              ErrorCode::kInvalidArgument, "--explain gemm: swiglu takes one n and no residual");
   HR_REQUIRE(!text.has("residual") || widths.size() == 1, ErrorCode::kInvalidArgument,
              "--explain gemm: a residual takes one n");
-  p.mode = chosen<Determinism>(text, "mode",
-                               {{"default", Determinism::kFast}, {"batch-invariant", Determinism::kStrict}});
+  p.mode =
+      chosen<Determinism>(text, "mode", {{"default", Determinism::kFast}, {"batch-invariant", Determinism::kStrict}});
   p.x = operand(dtype, p.k);
   p.num_products = static_cast<int>(widths.size());
   for (size_t i = 0; i < widths.size(); ++i) {
@@ -78,8 +77,8 @@ std::vector<int64_t> widths_of(const GemmProblem& p) {
 
 std::string json_of(const std::string& name, const GemmProblem& p) {
   const GemmConfig config = choose_gemm(p, cuda::kH200);
-  return fmt::format("{{{}\"m\": {}, \"n\": [{}], \"k\": {}, \"mode\": \"{}\", \"kernels\": {}, \"plan\": {}}}", name, p.m,
-                     fmt::join(widths_of(p), ", "), p.k, name_of_mode(p.mode), json_string(kernel_names(config)),
+  return fmt::format("{{{}\"m\": {}, \"n\": [{}], \"k\": {}, \"mode\": \"{}\", \"kernels\": {}, \"plan\": {}}}", name,
+                     p.m, fmt::join(widths_of(p), ", "), p.k, name_of_mode(p.mode), json_string(kernel_names(config)),
                      json_string(to_string(config)));
 }
 
@@ -93,8 +92,8 @@ std::string runs_of(GemmProblem p) {
     if (now == last) continue;
     if (i > 0) {
       const int64_t end = kM[i - 1];
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", first == end ? fmt::format("{}", end)
-                                                                            : fmt::format("{}-{}", first, end), last);
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                          first == end ? fmt::format("{}", end) : fmt::format("{}-{}", first, end), last);
     }
     first = p.m, last = now;
   }
@@ -118,7 +117,8 @@ std::string explain_model(const std::filesystem::path& directory, Output output)
       text += fmt::format("  {:<16} {}\n", name_of_mode(mode), runs_of(gemm.problem));
       for (const int64_t m : kM) {
         gemm.problem.m = m;
-        json += (json.empty() ? "" : ", ") + json_of(fmt::format("\"gemm\": {}, ", json_string(gemm.name)), gemm.problem);
+        json +=
+            (json.empty() ? "" : ", ") + json_of(fmt::format("\"gemm\": {}, ", json_string(gemm.name)), gemm.problem);
       }
     }
   }

@@ -13,7 +13,8 @@ constexpr int64_t kMost = int64_t{1} << 40;
 
 std::string listed(std::initializer_list<std::string_view> names, std::string_view ending) {
   std::string text;
-  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name) + std::string(ending);
+  for (const std::string_view name : names)
+    text += (text.empty() ? "" : ", ") + std::string(name) + std::string(ending);
   return text;
 }
 

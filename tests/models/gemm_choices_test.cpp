@@ -41,7 +41,8 @@ struct Published {
 constexpr std::array kPublished = {
     Published{"Llama-3.2-1B", R"("architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
       "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256)"},
-    Published{"Llama-3.1-70B", R"("architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
+    Published{"Llama-3.1-70B",
+              R"("architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
       "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256)"},
     Published{"Qwen2.5-7B", R"("architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18944,
       "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064)"},
@@ -62,7 +63,8 @@ std::vector<NamedModel> models() {
     const test::TempDir folder;
     test::write_file(folder / "config.json",
                      R"({"num_hidden_layers": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096,
-                         "rope_theta": 1e6, )" + std::string(published.config) + "}");
+                         "rope_theta": 1e6, )" +
+                         std::string(published.config) + "}");
     all.push_back({published.name, gemms_of(folder.path())});
   }
   std::ranges::sort(all, {}, &NamedModel::name);
@@ -89,12 +91,11 @@ std::vector<Line> read_table() {
       const std::string cell = cells.substr(0, end);
       const size_t space = cell.find(' '), bracket = cell.find(" ("), dash = cell.substr(0, space).find('-');
       const int64_t first = std::stoll(cell);
-      line.cells.push_back({.first = first,
-                            .last = dash == std::string::npos ? first : std::stoll(cell.substr(dash + 1)),
-                            .now = cell.substr(space + 1, bracket == std::string::npos ? bracket : bracket - space - 1),
-                            .before = bracket == std::string::npos
-                                          ? ""
-                                          : cell.substr(bracket + 2, cell.size() - bracket - 3)});
+      line.cells.push_back(
+          {.first = first,
+           .last = dash == std::string::npos ? first : std::stoll(cell.substr(dash + 1)),
+           .now = cell.substr(space + 1, bracket == std::string::npos ? bracket : bracket - space - 1),
+           .before = bracket == std::string::npos ? "" : cell.substr(bracket + 2, cell.size() - bracket - 3)});
     }
     lines.push_back(std::move(line));
   }
@@ -118,7 +119,8 @@ TEST(GemmChoices, AreThoseOfTheTable) {
                                   (mode == Determinism::kFast ? " | default" : " | batch-invariant"));
           gemm.problem.mode = mode;
           for (const int64_t m : kM) {
-            const auto cell = std::ranges::find_if(line.cells, [m](const Cell& c) { return c.first <= m && m <= c.last; });
+            const auto cell =
+                std::ranges::find_if(line.cells, [m](const Cell& c) { return c.first <= m && m <= c.last; });
             ASSERT_NE(cell, line.cells.end()) << line.key << ", M " << m;
             gemm.problem.m = m;
             EXPECT_EQ(kernel_names(choose_gemm(gemm.problem, device)), cell->now) << line.key << ", M " << m;

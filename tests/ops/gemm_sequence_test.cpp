@@ -148,8 +148,8 @@ TEST(HandOver, LargeResultsAreNotHandedOver) {
   const Tensor a(DType::kBF16, {8, 64}), x(DType::kBF16, {8, 12000}), y(DType::kBF16, {8, 10000});
   const Tensor first(DType::kBF16, {12000, 64}), second(DType::kBF16, {10000, 12000}), third(DType::kBF16, {64, 10000});
   const std::vector<FusedLinearArgs> sequence = {{.x = a, .products = {{{first, {}, x}}}},
-                                              {.x = x, .products = {{{second, {}, y}}}},
-                                              {.x = y, .products = {{{third, {}, a}}}}};
+                                                 {.x = x, .products = {{{second, {}, y}}}},
+                                                 {.x = y, .products = {{{third, {}, a}}}}};
   const auto steps = cuda::plan_hand_over(sequence).steps;
   EXPECT_EQ(steps[1].x_at, 0);
   EXPECT_EQ(steps[2].x_at, HandOver::kNotHanded);

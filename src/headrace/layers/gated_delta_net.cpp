@@ -104,9 +104,8 @@ void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, con
   Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
   const GatedNorm gated{.gate = z.reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
   attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = gated}, out);
-  const FusedLinearArgs output{.x = out.view().reshape({tokens, config_.value_dim()}),
-                               .products = {out_proj_.product(x)},
-                               .residual = x};
+  const FusedLinearArgs output{
+      .x = out.view().reshape({tokens, config_.value_dim()}), .products = {out_proj_.product(x)}, .residual = x};
   add_gemm(context, output, std::move(out));
 }
 

@@ -87,7 +87,8 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
   blocks_.push_back(std::move(block));
 }
 
-void CausalLM::run_mixer(const LayerContext& context, const Block& block, const TensorView& x, const ForwardBatch& batch) const {
+void CausalLM::run_mixer(const LayerContext& context, const Block& block, const TensorView& x,
+                         const ForwardBatch& batch) const {
   if (block.attention) {
     block.attention->add_to(context, block.input_norm, x, batch);
   } else {
@@ -95,7 +96,8 @@ void CausalLM::run_mixer(const LayerContext& context, const Block& block, const 
   }
 }
 
-void CausalLM::run_mlp(const LayerContext& context, const Block& block, const TensorView& x, const ForwardBatch& batch) const {
+void CausalLM::run_mlp(const LayerContext& context, const Block& block, const TensorView& x,
+                       const ForwardBatch& batch) const {
   if (block.mlp) return block.mlp->add_to(context, block.post_norm, x);
   run_gemms(context);
   const Tensor normed = block.post_norm(context, x);

@@ -102,8 +102,7 @@ void append_moe(const Gemms& gemms, const MoEConfig& c, std::vector<ModelGemm>& 
   all.push_back({"moe router", router});
   if (c.shared_intermediate == 0 || chosen) return;
   all.push_back({"shared expert gate and up", gemms.swiglu(gemms.of(c.router.hidden), c.shared_intermediate)});
-  all.push_back(
-      {"shared expert down", gemms.single(gemms.of(c.shared_intermediate), c.router.hidden, DType::kF32)});
+  all.push_back({"shared expert down", gemms.single(gemms.of(c.shared_intermediate), c.router.hidden, DType::kF32)});
   if (gated) all.push_back({"shared expert gate", gemms.single(gemms.of(c.router.hidden), 1, DType::kF32)});
 }
 

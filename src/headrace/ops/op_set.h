@@ -59,12 +59,12 @@ struct OpSet {
   void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
   void (*denoise_step)(const DenoiseStepArgs&, const OpContext&) = nullptr;
   int32_t most_sequence_rows = 0;  // largest M for which gemm_sequence may be faster than its calls one by one; 0: none
-  int32_t library_rows = 16;     // smallest M at which a CPU's matrix library beats `linear` in default mode
-  int32_t most_head_dim = 0;     // largest head size of keys and values in paged_attention; 0: any
-  int32_t most_gdn_key_dim = 0;  // largest head_k_dim of gated_delta_rule; 0: any
-  int32_t most_conv_width = 0;   // most taps of causal_conv1d; 0: any
-  int32_t most_experts = 0;      // most experts of expert_routing; 0: any
-  int32_t most_vocab = 0;        // largest vocabulary of sample_tokens; 0: any
+  int32_t library_rows = 16;       // smallest M at which a CPU's matrix library beats `linear` in default mode
+  int32_t most_head_dim = 0;       // largest head size of keys and values in paged_attention; 0: any
+  int32_t most_gdn_key_dim = 0;    // largest head_k_dim of gated_delta_rule; 0: any
+  int32_t most_conv_width = 0;     // most taps of causal_conv1d; 0: any
+  int32_t most_experts = 0;        // most experts of expert_routing; 0: any
+  int32_t most_vocab = 0;          // largest vocabulary of sample_tokens; 0: any
 };
 
 }  // namespace headrace

@@ -30,9 +30,9 @@ __device__ inline void pdl_launch_dependents() {
 enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
 // Shared-memory carve-out (shared memory versus L1) of an SM while a kernel without dynamic shared memory runs. It
-// changes only while no CTA runs on the SM, so consecutive kernels should agree. kByRows: one common share in ops of few
-// rows (entry.h), which pays beside GEMVs and GEMM sequences; the driver's choice in others. kAll: the next kernel needs
-// all shared memory.
+// changes only while no CTA runs on the SM, so consecutive kernels should agree. kByRows: one common share in ops of
+// few rows (entry.h), which pays beside GEMVs and GEMM sequences; the driver's choice in others. kAll: the next kernel
+// needs all shared memory.
 enum class SharedShare : uint8_t { kByRows, kAll };
 
 struct LaunchOptions {

@@ -1,6 +1,6 @@
-// GEMM kernels behind the ops linear, fused_linear and gemm_sequence: y = n W^T + bias (+ residual), where n is x or its
-// RMS norm. x is [M, K], W [N, K], y [M, N]. choose_gemm() (heuristics.h) says which of them runs a call, and is the only
-// statement of their limits. They queue work on the stream and throw kCuda if a launch fails.
+// GEMM kernels behind the ops linear, fused_linear and gemm_sequence: y = n W^T + bias (+ residual), where n is x or
+// its RMS norm. x is [M, K], W [N, K], y [M, N]. choose_gemm() (heuristics.h) says which of them runs a call, and is
+// the only statement of their limits. They queue work on the stream and throw kCuda if a launch fails.
 #pragma once
 #include "headrace/ops/cuda/gemm/heuristics.h"
 #include "headrace/ops/cuda/runtime/stream.h"
@@ -12,8 +12,8 @@ namespace headrace::cuda {
 void gemv(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 
 // Skinny GEMM by mma.sync: M <= 16, any number of products, bfloat16 or float16; reads each weight once. The order of a
-// sum over K does not depend on M. In batch-invariant mode it is that of the batch-invariant GEMMs, and there must be no
-// norm (kInternal).
+// sum over K does not depend on M. In batch-invariant mode it is that of the batch-invariant GEMMs, and there must be
+// no norm (kInternal).
 void skinny_gemm(const FusedLinearArgs& args, Determinism determinism, const Stream& stream);
 
 // Batch-invariant GEMM by mma.sync: any M, bfloat16 or float16. Takes one GEMM without a norm.
@@ -23,8 +23,8 @@ void batch_invariant_gemm_sm80(const FusedLinearArgs& args, const Stream& stream
 // takes SwiGLU of two GEMMs.
 void batch_invariant_gemm_sm90(const FusedLinearArgs& args, const Stream& stream);
 
-// SwiGLU GEMM (sm_90): silu(gate) * up for large M and 16-bit floats in one kernel. For default mode: the order of a sum
-// depends on M.
+// SwiGLU GEMM (sm_90): silu(gate) * up for large M and 16-bit floats in one kernel. For default mode: the order of a
+// sum depends on M.
 void swiglu_gemm(const FusedLinearArgs& args, const SwigluGemmPlan& plan, const Stream& stream);
 
 // Small-M GEMM (sm_90): M from 1 to 64, 16-bit floats, no norm, one GEMM or SwiGLU of two. In batch-invariant mode it

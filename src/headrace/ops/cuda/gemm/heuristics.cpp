@@ -15,8 +15,8 @@ using Product = GemmProblem::Product;
 using Kernel = GemmConfig::Kernel;
 
 constexpr std::array<std::string_view, kNumGemmFamilies> kNames = {
-    "sequence", "gemv", "small_m", "skinny", "swiglu", "batch_invariant_sm90", "batch_invariant_sm80", "cublaslt",
-    "simt"};
+    "sequence", "gemv", "small_m", "skinny", "swiglu", "batch_invariant_sm90", "batch_invariant_sm80",
+    "cublaslt", "simt"};
 
 Operand operand_of(const TensorView& x) {
   const int64_t size = size_of(x.dtype());
@@ -25,9 +25,7 @@ Operand operand_of(const TensorView& x) {
   if (x.stride(x.rank() - 1) != 1) bits |= static_cast<uint64_t>(size);  // no packed access
   return {.dtype = x.dtype(), .align = static_cast<int>(bits & (~bits + 1))};
 }
-std::optional<Operand> operand_if(const TensorView& x) {
-  return x ? std::optional(operand_of(x)) : std::nullopt;
-}
+std::optional<Operand> operand_if(const TensorView& x) { return x ? std::optional(operand_of(x)) : std::nullopt; }
 // Of a dense temporary, which begins at a multiple of 256 bytes.
 Operand temporary(DType dtype, int64_t columns) {
   const auto bits = static_cast<uint64_t>(columns * size_of(dtype)) | 16U;
@@ -76,9 +74,7 @@ class Choice {
   bool is_hopper() const { return device_.arch == 90; }
 
   static GemmConfig whole(GemmFamily family) { return whole(Kernel{.family = family}); }
-  static GemmConfig whole(const Kernel& kernel) {
-    return {.whole = true, .kernels = {kernel}, .num_kernels = 1};
-  }
+  static GemmConfig whole(const Kernel& kernel) { return {.whole = true, .kernels = {kernel}, .num_kernels = 1}; }
   static GemmProblem normed_apart(GemmProblem p) {
     if (p.norm) p.x = temporary(p.x.dtype, p.k), p.norm.reset();
     return p;
@@ -197,12 +193,9 @@ class Choice {
     // A lane writes two neighbouring 16-bit results at once, and reads such residuals; it writes float32 one by one.
     const bool writes = (product.y.dtype == DType::kF32 && !p.swiglu) || in_pairs(product.y, p.x.dtype, product.n);
     if (!writes || (p.residual && !in_pairs(*p.residual, p.x.dtype, product.n))) return std::nullopt;
-    const SmallMGemmPlan plan = plan_small_m_gemm({.rows = p.m,
-                                                   .out = product.n,
-                                                   .in = p.k,
-                                                   .combined = p.swiglu,
-                                                   .strict = p.mode == Determinism::kStrict},
-                                                  device_.num_sms);
+    const SmallMGemmPlan plan = plan_small_m_gemm(
+        {.rows = p.m, .out = product.n, .in = p.k, .combined = p.swiglu, .strict = p.mode == Determinism::kStrict},
+        device_.num_sms);
     return plan.box_rows != 0 ? std::optional(plan) : std::nullopt;
   }
 
@@ -233,9 +226,9 @@ std::string printed(const Kernel& kernel) {
   std::string text(name_of(kernel.family));
   if (const auto* small = std::get_if<SmallMGemmPlan>(&kernel.plan)) {
     const int turned = small->turned_rows();
-    text += str(" (", turned > 0 ? "swap-AB, " : "", small->columns, " columns of W", small->weights == 2 ? "'s two" : "",
-                " a tile, ", small->box_rows, " rows of x, ", small->clusters, " clusters of ", small->blocks, ", ",
-                small->stages, " stages)");
+    text += str(" (", turned > 0 ? "swap-AB, " : "", small->columns, " columns of W",
+                small->weights == 2 ? "'s two" : "", " a tile, ", small->box_rows, " rows of x, ", small->clusters,
+                " clusters of ", small->blocks, ", ", small->stages, " stages)");
   }
   if (const auto* swiglu = std::get_if<SwigluGemmPlan>(&kernel.plan)) {
     const bool wide = swiglu->kernel == SwigluGemmPlan::Kernel::kWide;
@@ -269,7 +262,8 @@ GemmFamilies::GemmFamilies(std::string_view names) {
     const std::string_view name = names.substr(0, names.find(','));
     names.remove_prefix(std::min(names.size(), name.size() + 1));
     const auto* const found = std::ranges::find(kNames, name);
-    if (found != kNames.end() && *found != name_of(GemmFamily::kSimt)) set_.set(static_cast<size_t>(found - kNames.begin()));
+    if (found != kNames.end() && *found != name_of(GemmFamily::kSimt))
+      set_.set(static_cast<size_t>(found - kNames.begin()));
   }
 }
 

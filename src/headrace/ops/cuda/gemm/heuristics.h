@@ -8,9 +8,9 @@
 #include <string_view>
 #include <variant>
 
-#include "headrace/ops/cuda/runtime/device_properties.h"
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm_plan.h"
 #include "headrace/ops/cuda/gemm/sm90/swiglu_gemm_plan.h"
+#include "headrace/ops/cuda/runtime/device_properties.h"
 #include "headrace/ops/fused_linear.h"
 
 namespace headrace::cuda {
@@ -36,8 +36,8 @@ std::string gemm_family_names();
 class GemmFamilies {
  public:
   constexpr GemmFamilies() = default;
-  // Reads names separated by commas and skips others, which may be families of other ops, and "simt", which takes what no
-  // other family takes.
+  // Reads names separated by commas and skips others, which may be families of other ops, and "simt", which takes what
+  // no other family takes.
   explicit GemmFamilies(std::string_view names);
   bool contains(GemmFamily family) const { return set_[static_cast<size_t>(family)]; }
   bool empty() const { return set_.none(); }

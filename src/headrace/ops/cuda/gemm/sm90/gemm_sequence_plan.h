@@ -76,8 +76,7 @@ constexpr GemmSequencePlan plan_gemm_sequence(int rows, const GemmSequenceStep* 
     normed = std::max(normed, of_team(steps[i].in));
     plan.norm_slices = std::max(plan.norm_slices, GemmSequencePlan::slices_of(steps[i].in));
   }
-  constexpr int small =
-      std::max(kFewestOfMany, kSmallX / (GemmSequencePlan::kTeams * GemmSequencePlan::kXSliceBytes));
+  constexpr int small = std::max(kFewestOfMany, kSmallX / (GemmSequencePlan::kTeams * GemmSequencePlan::kXSliceBytes));
   plan.slices = std::max(normed, std::min(most, small));
   const int left = GemmSequencePlan::kSharedBytes - plan.shared_bytes();
   const int slots =

@@ -21,8 +21,8 @@ bool fused_moe_small_batch_supports(const GroupedGemm& gate_up, const ExpertSum&
          groups.slots + sums < Stream::kCounters;  // and one for the CTAs that have ended
 }
 
-// CTAs wait for one another, as those of a GEMM sequence do: run_gemm_sequence() in gemm_sequence.cu says why all of them
-// are resident.
+// CTAs wait for one another, as those of a GEMM sequence do: run_gemm_sequence() in gemm_sequence.cu says why all of
+// them are resident.
 void fused_moe_small_batch(const GroupedGemm& gate_up, const GroupedGemm& down, const ExpertSum& sum,
                            const Stream& stream) {
   const GridRuns runs = stream.has_other_processes ? GridRuns::kAtOnce : GridRuns::kInAnyOrder;
