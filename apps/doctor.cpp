@@ -90,12 +90,8 @@ int doctor_model(const std::string& model, Output output) {
 int doctor_explain(const std::string& what, const std::string& model, Output output) {
   HR_REQUIRE(what.empty() != model.empty(), ErrorCode::kInvalidArgument,
              "--explain takes one thing, expected a call such as 'gemm m=8 n=9728 k=2560', or a model");
-  const std::optional<std::filesystem::path> directory = find_model(what.empty() ? model : what);
-  if (!what.empty() && (is_call(what) || !directory)) {
-    write_out(explain_call(what, output));
-  } else {
-    write_out(explain_model(model_directory(what.empty() ? model : what), output));
-  }
+  const bool call = !what.empty() && (is_call(what) || !find_model(what));
+  write_out(call ? explain_call(what, output) : explain_model(model_directory(what.empty() ? model : what), output));
   return 0;
 }
 

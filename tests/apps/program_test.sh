@@ -448,7 +448,7 @@ done
 check "the parameters of the demo" 1 "$(grep -c '11.9 million parameters' <<<"$said")"
 
 # The doctor explains kernels without a device.
-check "doctor explains a call" "small_m (80 columns of W a tile, 16 rows of x, 122 clusters of 1, 10 stages)" \
+check "doctor explains a call" "small_m (80 columns of W a tile, 16 rows of x, 122 clusters of 1, 8 stages)" \
   "$("$headrace" doctor --explain 'gemm m=8 n=9728 k=2560')"
 check "and in another mode" batch_invariant_sm90 "$("$headrace" doctor --explain 'gemm m=65 n=9728 k=2560 dtype=bf16 mode=batch-invariant')"
 check "in json" '{"m": 1, "n": [1024], "k": 2048, "mode": "default", "kernels": "gemv", "plan": "gemv"}' \

@@ -21,7 +21,7 @@ std::string names(const GemmProblem& p, std::string_view leave_out = {}) {
 TEST(GemmHeuristics, PrintTheKernelAndItsPlan) {
   const GemmConfig small = choose_gemm(problem(8, 9728, 2560), kH200);
   EXPECT_EQ(kernel_names(small), "small_m");
-  EXPECT_EQ(to_string(small), "small_m (80 columns of W a tile, 16 rows of x, 122 clusters of 1, 10 stages)");
+  EXPECT_EQ(to_string(small), "small_m (80 columns of W a tile, 16 rows of x, 122 clusters of 1, 8 stages)");
   GemmProblem p = problem(512, 9728, 2560);
   p.num_products = 2, p.products[1].n = 9728, p.swiglu = true, p.norm = GemmProblem::Operand{};
   EXPECT_EQ(kernel_names(choose_gemm(p, kH200)), "rms_norm+swiglu");
