@@ -28,8 +28,7 @@ struct CudaModule {
   // Returns a table of kernels for contexts whose stream belongs to a runtime of this module:
   // - "cuda": kernels of the device's architecture where they fit;
   // - "cuda_baseline": kernels that run on any device from sm_80 on;
-  // - "cuda_reference": the baseline with attention as AttnImpl::kReference;
-  // - "cuda_chained", for tests: "cuda" with every small-M GEMM in a GEMM sequence, whether that is faster or not.
+  // - "cuda_reference": the baseline with attention as AttnImpl::kReference.
   // Throws Error kUnsupported for another name.
   const OpSet& (*ops)(std::string_view name) = nullptr;
   // Returns the devices in the order of their indices; empty if there are none.
@@ -40,7 +39,7 @@ struct CudaModule {
   int32_t (*driver_cuda)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 10;
+inline constexpr int32_t kCudaModuleVersion = 11;
 
 // Loads libheadrace_cuda.so once and returns its entry points. Looks beside the program, then in ../lib, then where the
 // dynamic loader searches. Throws Error kNoDevice if the library is not built, not found, lacks a dependency or has

@@ -1,5 +1,6 @@
 // Table of the ops of one implementation: reference/, one ISA variant of cpu/, or the CUDA module.
 #pragma once
+#include <span>
 #include <string_view>
 
 #include "headrace/ops/attention_step.h"
@@ -47,18 +48,21 @@ struct OpSet {
   bool (*attention_step)(const AttentionStepArgs&, const OpContext&) = nullptr;
   // Null where fusing saves nothing (CPU); layers then run the separate ops.
   void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
+  // Runs fused_linear calls in order; each may read what the ones before it wrote. Null where fused_linear is.
+  void (*gemm_sequence)(std::span<const FusedLinearArgs>, const OpContext&) = nullptr;
   void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;
   // Null on a CPU: layers implement these themselves.
   void (*expert_routing)(const ExpertRoutingArgs&, const OpContext&) = nullptr;
   void (*expert_mlp)(const ExpertMLPArgs&, const OpContext&) = nullptr;
   void (*merge_tokens)(const MergeTokensArgs&, const OpContext&) = nullptr;
   void (*soft_embedding)(const SoftEmbeddingArgs&, const OpContext&) = nullptr;
-  int32_t library_rows = 16;     // smallest M at which a CPU's matrix library beats `linear` in default mode
-  int32_t most_head_dim = 0;     // largest head size of keys and values in paged_attention; 0: any
-  int32_t most_gdn_key_dim = 0;  // largest head_k_dim of gated_delta_rule; 0: any
-  int32_t most_conv_width = 0;   // most taps of causal_conv1d; 0: any
-  int32_t most_experts = 0;      // most experts of expert_routing; 0: any
-  int32_t most_vocab = 0;        // largest vocabulary of sample_tokens; 0: any
+  int32_t most_sequence_rows = 0;  // largest M for which gemm_sequence may be faster than its calls one by one; 0: none
+  int32_t library_rows = 16;       // smallest M at which a CPU's matrix library beats `linear` in default mode
+  int32_t most_head_dim = 0;       // largest head size of keys and values in paged_attention; 0: any
+  int32_t most_gdn_key_dim = 0;    // largest head_k_dim of gated_delta_rule; 0: any
+  int32_t most_conv_width = 0;     // most taps of causal_conv1d; 0: any
+  int32_t most_experts = 0;        // most experts of expert_routing; 0: any
+  int32_t most_vocab = 0;          // largest vocabulary of sample_tokens; 0: any
 };
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Small-M GEMM (M from 2 to 64): which problems small_m_gemm.cuh takes, and how they are tiled. Pure: shapes in, choice
+// Small-M GEMM (M from 1 to 64): which problems small_m_gemm.cuh takes, and how they are tiled. Pure: shapes in, choice
 // out.
 #pragma once
 #include <algorithm>
@@ -17,7 +17,7 @@ struct SmallMGemmShape {
 };
 
 struct SmallMGemmPlan {
-  static constexpr int kFewest = 2, kMost = 64;  // M
+  static constexpr int kFewest = 1, kMost = 64;  // M
   static constexpr int kFewestBoxRows = 16;
   static constexpr std::array kColumns = {48, 64, 80, 96};
   static constexpr int kChunk = 64, kStageChunks = 2;   // elements of K; chunks of a stage

@@ -2,7 +2,6 @@
 #include "headrace/ops/cuda/moe/sm90/fused_moe_small_batch.cuh"
 
 #include "headrace/ops/cuda/arch/pdl.cuh"
-#include "headrace/ops/cuda/gemm/sm90/gemm_sequence.h"
 
 namespace headrace::cuda {
 namespace grouped {
@@ -22,11 +21,11 @@ bool fused_moe_small_batch_supports(const GroupedGemm& gate_up, const ExpertSum&
          groups.slots + sums < Stream::kCounters;  // and one for the CTAs that have ended
 }
 
-// CTAs wait for one another, as those of a GEMM sequence do: launch_waiting() in gemm_sequence.cu says why all of them
-// are resident.
+// CTAs wait for one another, as those of a GEMM sequence do: run_gemm_sequence() in gemm_sequence.cu says why all of
+// them are resident.
 void fused_moe_small_batch(const GroupedGemm& gate_up, const GroupedGemm& down, const ExpertSum& sum,
                            const Stream& stream) {
-  const GridRuns runs = stream.chain->device_is_shared() ? GridRuns::kAtOnce : GridRuns::kInAnyOrder;
+  const GridRuns runs = stream.has_other_processes ? GridRuns::kAtOnce : GridRuns::kInAnyOrder;
   gate_up.x.type == DType::kBF16 ? grouped::fused_moe_small_batch_of<__nv_bfloat16>(gate_up, down, sum, stream, runs)
                                  : grouped::fused_moe_small_batch_of<__half>(gate_up, down, sum, stream, runs);
 }
