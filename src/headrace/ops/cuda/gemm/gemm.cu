@@ -207,11 +207,17 @@ void run(const FusedLinearArgs& a, const OpContext& context, Chained chained) {
 }  // namespace
 
 void linear(const LinearArgs& a, const OpContext& context) { run(a, context, Chained::kWhereFaster); }
-void fused_linear(const FusedLinearArgs& a, const OpContext& context) { run(a, context, Chained::kWhereFaster); }
+bool fused_linear(const FusedLinearArgs& a, const OpContext& context) {
+  run(a, context, Chained::kWhereFaster);
+  return true;
+}
 
 namespace chained {
 void linear(const LinearArgs& a, const OpContext& context) { run(a, context, Chained::kAlways); }
-void fused_linear(const FusedLinearArgs& a, const OpContext& context) { run(a, context, Chained::kAlways); }
+bool fused_linear(const FusedLinearArgs& a, const OpContext& context) {
+  run(a, context, Chained::kAlways);
+  return true;
+}
 }  // namespace chained
 
 }  // namespace headrace::cuda

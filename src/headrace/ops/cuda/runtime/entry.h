@@ -17,7 +17,7 @@ inline Stream least_of(const Stream& stream) {
 
 // Runs `op` with the capped copy. Launches the stream's deferred GEMMs first, because the copy must not launch them.
 template <class Result, class Args>
-Result run_as_least(Result (*op)(const Args&, const OpContext&), const Args& args, const OpContext& context) {
+Result run_as_least(Result (*op)(Args, const OpContext&), Args args, const OpContext& context) {
   Stream least = least_of(stream_of(context));
   OpContext there = context;
   there.stream = &least;
@@ -27,11 +27,11 @@ Result run_as_least(Result (*op)(const Args&, const OpContext&), const Args& arg
 // Ops table entry of kOp.
 template <auto kOp, Told kTold>
 struct Entry;
-template <class Result, class Args, Result (*kOp)(const Args&, const OpContext&), Told kTold>
+template <class Result, class Args, Result (*kOp)(Args, const OpContext&), Told kTold>
 struct Entry<kOp, kTold> {
-  static Result run(const Args& args, const OpContext& context) {
+  static Result run(Args args, const OpContext& context) {
     make_current(stream_with_waiting(context));
-    if constexpr (kTold == Told::kLeastDevice) return run_as_least(kOp, args, context);
+    if constexpr (kTold == Told::kLeastDevice) return run_as_least<Result, Args>(kOp, args, context);
     return kOp(args, context);
   }
 };
