@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/op_set.h"
 #include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace {
@@ -75,7 +76,7 @@ TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k
   return slots;
 }
 
-void Attention::run(AttentionStepArgs step) const {
+void Attention::run(AttentionStepArgs& step) const {
   step.attention.grouping = grouping_of(config_.attn_impl);
   const bool fuses = config_.attn_impl == AttnImpl::kGrouped && (step.rotates() || step.gate);
   if (fuses && ops_.attention_step(step, config_.context)) return;

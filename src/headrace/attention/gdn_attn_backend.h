@@ -7,9 +7,10 @@
 #include "headrace/attention/cuda_graph_support.h"
 #include "headrace/cache/gdn_pool.h"
 #include "headrace/core/workspace.h"
-#include "headrace/ops/op_set.h"
 
 namespace headrace {
+
+struct OpSet;
 
 // On the host; kernels read the batch's device arrays. The memory stays where it is from init_cuda_graph_state() on.
 struct GDNForwardMetadata {

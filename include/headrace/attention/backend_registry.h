@@ -6,14 +6,15 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
 #include "headrace/cache/gdn_pool.h"
 #include "headrace/cache/kv_pool.h"
 #include "headrace/cache/req_to_token_pool.h"
-#include "headrace/ops/op_set.h"
+#include "headrace/ops/op_context.h"
 
 namespace headrace {
+
+struct OpSet;
 
 // Construction arguments of a backend. Pools are not owned and outlive it.
 struct BackendConfig {

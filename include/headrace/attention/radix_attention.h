@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "headrace/batch/attention_type.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/batch/key_span.h"
 #include "headrace/core/tensor.h"
 #include "headrace/ops/norm_rotary.h"
 

@@ -12,6 +12,12 @@ namespace headrace {
 
 class CudaGraphSupport;
 
+// Implementations, on a CPU and on a device. kGrouped is the default and the only one whose performance is reported.
+enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
+std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
+// Parses one of these names, or Diffulex's naive, triton, triton_grouped. Error kUnsupported for others.
+AttnImpl attn_impl_from(std::string_view name);
+
 struct AttnInputs {
   TensorView q = {};          // [num_tokens, num_heads, head_dim]; null: k and v are only stored
   TensorView k = {}, v = {};  // [rows, num_kv_heads, head_dim or v_head_dim], or both null

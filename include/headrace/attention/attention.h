@@ -5,17 +5,14 @@
 #include <string>
 #include <string_view>
 
-#include "headrace/attention/attn_metadata_source.h"
-#include "headrace/attention/radix_attention.h"
-#include "headrace/ops/op_set.h"
+#include "headrace/attention/attention_backend.h"
+#include "headrace/ops/paged_attention.h"
 
 namespace headrace {
 
-// Implementations, on a CPU and on a device. kGrouped is the default and the only one whose performance is reported.
-enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
-std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
-// Parses one of these names, or Diffulex's naive, triton, triton_grouped. Error kUnsupported for others.
-AttnImpl attn_impl_from(std::string_view name);
+struct AttentionStepArgs;
+struct OpSet;
+struct StoreKVArgs;
 
 struct AttentionConfig {
   int32_t num_heads = 0, head_dim = 0;
@@ -66,7 +63,7 @@ class Attention {
  private:
   TensorView slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const;
   void store(const StoreKVArgs& rows, const std::optional<NormRotaryArgs>& norm_rotary) const;
-  void run(AttentionStepArgs step) const;
+  void run(AttentionStepArgs& step) const;
 
   AttentionConfig config_;
   const OpSet& ops_;  // not owned
