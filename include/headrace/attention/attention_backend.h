@@ -42,9 +42,8 @@ class AttentionBackend {
   virtual void require(const RadixLinearAttentionConfig&) const {}
 
   // Validates and plans `batch`, and installs its metadata in the source. Call once per batch, before its first
-  // forward(); the batch
-  // must stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate, and as
-  // AttnMetadataSource::check_warm_up.
+  // forward(); the batch must stay alive and unchanged until its last. Error kInvalidArgument as
+  // AttnMetadata::validate, and as AttnMetadataSource::check_warm_up.
   void init_forward_metadata(const ForwardBatch& batch);
   // The source of the planned batch's metadata.
   virtual AttnMetadataSource& metadata_source() { return source_; }

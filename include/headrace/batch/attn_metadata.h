@@ -49,9 +49,10 @@ class AttentionPlanCache;
 
 // The arrays of an AttnMetadata in device memory: addresses into memory of a DeviceBatch. Kernels read lengths, slots
 // and kinds only from here, so a captured graph stays valid when their contents change; the host's arrays size the
-// launch. Contract: these arrays, the page table, the tokens' positions and write slots, and all K and V that spans
-// call cached are written before the batch's first kernel is queued, by an upload or by kernels that it waits for.
-// Attention may read them while the kernel before it still runs.
+// launch.
+// Contract: these arrays, the page table, the tokens' positions and write slots, and all K and V that spans call cached
+// are written before the batch's first kernel is queued, by an upload or by kernels that it waits for. Attention may
+// read them while the kernel before it still runs.
 struct DeviceMetadata {
   const KeySpan* spans = nullptr;
   const StateSlots* state_slots = nullptr;

@@ -10,13 +10,15 @@ namespace {
 
 constexpr int32_t kPaddingRow = 0;
 
+// Without memory for plans: a plan that a warm-up made would not be recorded, and a replay needs it made again.
 DeviceBatchConfig device_config(const DecodeBatchPools& pools, int32_t max_bs) {
   const TensorView table = pools.requests->page_table();
   return {.max_requests = max_bs,
           .max_tokens = max_bs,
           .table_rows = table.dim(0),
           .table_pages = table.dim(1),
-          .page_size = pools.requests->page_size()};
+          .page_size = pools.requests->page_size(),
+          .plan_bytes = 0};
 }
 
 }  // namespace
