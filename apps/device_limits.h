@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "headrace/core/device.h"
+#include "headrace/core/tensor.h"
 #include "headrace/models/model.h"
 #include "headrace/ops/op_context.h"
 

@@ -74,16 +74,16 @@ class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
   std::string_view name() const override { return "recorded"; }
   std::string describe() const override { return "recorded"; }
   CudaGraphSupport* cuda_graph_support() override { return this; }
-  void init_cuda_graph_state(int32_t, int32_t) override {}
-  void init_forward_metadata_capture_cuda_graph(const ForwardBatch&, int32_t) override {}
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override {
-    replayed_length_ = batch.attn.spans.back().seq_len();
-  }
   int32_t get_cuda_graph_seq_len_fill_value() const override { return 5; }
   int32_t replayed_length() const { return replayed_length_; }  // of the last request
 
  private:
   int32_t replayed_length_ = 0;
+  void init_graph_state(int32_t, int32_t) override {}
+  void plan_capture(const ForwardBatch&, int32_t) override {}
+  void plan_replay(const ForwardBatch& batch, int32_t) override {
+    replayed_length_ = batch.attn.spans.back().seq_len();
+  }
   void plan(const ForwardBatch&) override {}
   void forward_extend(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
   void forward_decode(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}

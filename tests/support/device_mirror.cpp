@@ -268,14 +268,15 @@ void rms_norm(const RMSNormArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void norm_rotary(const NormRotaryArgs& host, const OpContext& context) {
+bool norm_rotary(const NormRotaryArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
   NormRotaryArgs a = host;
   a.q = m.out(host.q), a.k = m.out(host.k), a.q_weight = m.in(host.q_weight), a.k_weight = m.in(host.k_weight);
   a.positions = m.in(host.positions), a.inv_freq = m.in(host.inv_freq);
-  cuda_ops<kSet>().norm_rotary(a, m.context());
+  const bool done = cuda_ops<kSet>().norm_rotary(a, m.context());
   m.finish();
+  return done;
 }
 
 template <Set kSet>
@@ -329,34 +330,37 @@ void sample_tokens(const SampleTokensArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void fused_linear(const FusedLinearArgs& host, const OpContext& context) {
+bool fused_linear(const FusedLinearArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
   FusedLinearArgs a = host;
   a.x = m.in(host.x), a.norm_weight = m.in(host.norm_weight), a.residual = m.in(host.residual);
   for (FusedLinearArgs::Product& p : a.products) p = {m.in(p.weight), m.in(p.bias), m.out(p.y)};
-  cuda_ops<kSet>().fused_linear(a, m.context());
+  const bool done = cuda_ops<kSet>().fused_linear(a, m.context());
   m.finish();
+  return done;
 }
 
 template <Set kSet>
-constexpr OpSet kMirrored = {.name = name_of(kSet),
-                             .store_kv = store_kv<kSet>,
-                             .paged_attention = paged_attention<kSet>,
-                             .causal_conv1d = causal_conv1d<kSet>,
-                             .gated_delta_rule = gated_delta_rule<kSet>,
-                             .linear = linear<kSet>,
-                             .rms_norm = rms_norm<kSet>,
-                             .rotary_embedding = rotary_embedding<kSet>,
-                             .pointwise = pointwise<kSet>,
-                             .embedding = embedding<kSet>,
-                             .token_confidence = token_confidence<kSet>,
-                             .sample_tokens = sample_tokens<kSet>,
-                             .penalize_tokens = penalize_tokens<kSet>,
-                             .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
-                             .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
-                             .fused_linear = fused_linear<kSet>,
-                             .norm_rotary = norm_rotary<kSet>};
+constexpr OpSet kMirrored = {
+    .name = name_of(kSet),
+    .store_kv = store_kv<kSet>,
+    .paged_attention = paged_attention<kSet>,
+    .causal_conv1d = causal_conv1d<kSet>,
+    .gated_delta_rule = gated_delta_rule<kSet>,
+    .linear = linear<kSet>,
+    .rms_norm = rms_norm<kSet>,
+    .rotary_embedding = rotary_embedding<kSet>,
+    .pointwise = pointwise<kSet>,
+    .embedding = embedding<kSet>,
+    .token_confidence = token_confidence<kSet>,
+    .sample_tokens = sample_tokens<kSet>,
+    .penalize_tokens = penalize_tokens<kSet>,
+    .denoise_step = denoise_step<kSet>,
+    .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : not_fused<const GDNStepArgs&>,
+    .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : not_fused<const AttentionStepArgs&>,
+    .fused_linear = fused_linear<kSet>,
+    .norm_rotary = norm_rotary<kSet>};
 
 bool has_device() {
   try {

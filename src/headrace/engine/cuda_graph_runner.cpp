@@ -107,7 +107,6 @@ std::set<int32_t> CudaGraphRunner::warm_up(const ForwardBatch& on_device) {
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
   const WarmupScope warming_up(backend_.metadata_source());
-  backend_.init_forward_metadata(on_device);
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
   model_.forward(on_device);  // starts libraries, loads kernels, allocates memory
   runtime_.synchronize();

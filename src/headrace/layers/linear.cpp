@@ -52,7 +52,7 @@ Tensor Linear::operator()(const LayerContext& context, const TensorView& x) cons
 }
 
 void fused_linear(const LayerContext& context, const FusedLinearArgs& a) {
-  if (context.ops->fused_linear != nullptr) return context.ops->fused_linear(a, context.op);
+  if (context.ops->fused_linear(a, context.op)) return;
   Tensor normed;
   if (a.norm_weight) {
     normed = context.make(a.x.shape());

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/core/device.h"
+#include "headrace/core/tensor.h"
 #include "headrace/ops/op_set.h"
 
 namespace headrace {

@@ -166,12 +166,15 @@ void gemm_sequence(std::span<const FusedLinearArgs> calls, const OpContext& cont
   run_together();
 }
 
-void fused_linear(const FusedLinearArgs& a, const OpContext& context) { gemm_sequence({&a, 1}, context); }
+bool fused_linear(const FusedLinearArgs& a, const OpContext& context) {
+  gemm_sequence({&a, 1}, context);
+  return true;
+}
 
 void linear(const LinearArgs& a, const OpContext& context) {
   FusedLinearArgs call{.x = a.x};
   call.products[0] = {.weight = a.weight, .bias = a.bias, .y = a.y};
-  fused_linear(call, context);
+  gemm_sequence({&call, 1}, context);
 }
 
 }  // namespace headrace::cuda

@@ -30,41 +30,24 @@ DeviceRuntime& runtime(int32_t index) {
 
 template <DeviceCap kCap>
 constexpr OpSet capped_ops(std::string_view name) {
-  return {.name = name,
-          .store_kv = Entry<store_kv, kCap>::run,
-          .paged_attention = Entry<paged_attention, kCap>::run,
-          .causal_conv1d = Entry<causal_conv1d, kCap>::run,
-          .gated_delta_rule = Entry<gated_delta_rule, kCap>::run,
-          .linear = Entry<linear, kCap>::run,
-          .rms_norm = Entry<rms_norm, kCap>::run,
-          .rotary_embedding = Entry<rotary_embedding, kCap>::run,
-          .pointwise = Entry<pointwise, kCap>::run,
-          .embedding = Entry<embedding, kCap>::run,
-          .token_confidence = Entry<token_confidence, kCap>::run,
-          .sample_tokens = Entry<sample_tokens, kCap>::run,
-          .penalize_tokens = Entry<penalize_tokens, kCap>::run,
-          .gdn_step = Entry<gdn_step, kCap>::run,
-          .attention_step = Entry<attention_step, kCap>::run,
-          .fused_linear = Entry<fused_linear, kCap>::run,
-          .gemm_sequence = Entry<gemm_sequence, kCap>::run,
-          .norm_rotary = Entry<norm_rotary, kCap>::run,
-          .expert_routing = Entry<expert_routing, kCap>::run,
-          .expert_mlp = Entry<expert_mlp, kCap>::run,
-          .merge_tokens = Entry<merge_tokens, kCap>::run,
-          .soft_embedding = Entry<soft_embedding, kCap>::run,
-          .most_sequence_rows = kCap == DeviceCap::kNone ? GemmSequencePlan::kMostRows : 0,
-          .most_head_dim = kMostHeadDim,
-          .most_gdn_key_dim = kMostGDNKeyDim,
-          .most_conv_width = kMostConvWidth,
-          .most_experts = kMostExperts,
-          .most_vocab = kMostVocab};
+  OpSet set{.name = name,
+            .most_sequence_rows = kCap == DeviceCap::kNone ? GemmSequencePlan::kMostRows : 0,
+            .most_head_dim = kMostHeadDim,
+            .most_gdn_key_dim = kMostGDNKeyDim,
+            .most_conv_width = kMostConvWidth,
+            .most_experts = kMostExperts,
+            .most_vocab = kMostVocab};
+#define HR_ENTRY(op, Args) set.op = Entry<op, kCap>::run;
+  HR_OPS(HR_ENTRY, HR_ENTRY, HR_ENTRY)
+#undef HR_ENTRY
+  return set;
 }
 constexpr OpSet kOps = capped_ops<DeviceCap::kNone>("cuda");
 
 // Ops table for every device that the library has code for (limits.h): sm_80 machine code runs on 8.0, 8.6 and 8.9.
 constexpr OpSet without_steps(OpSet set) {
-  set.gdn_step = nullptr;  // these two exist on sm_90 only
-  set.attention_step = nullptr;
+  set.gdn_step = OpSet{}.gdn_step;  // these two exist on sm_90 only
+  set.attention_step = OpSet{}.attention_step;
   return set;
 }
 constexpr OpSet kBaselineOps = without_steps(capped_ops<DeviceCap::kSm80>("cuda_baseline"));

@@ -1,15 +1,89 @@
-// Tensor owns memory; TensorView refers to it with a runtime dtype, View<T, R> (view.h) with a static one.
+// Tensors, and what they are made of: devices, shapes and typed views. Tensor owns memory; TensorView refers to it with
+// a runtime dtype, View<T, R> with a static one.
 #pragma once
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
-#include "headrace/core/device.h"
 #include "headrace/core/dtype.h"
 #include "headrace/core/error.h"
-#include "headrace/core/shape.h"
-#include "headrace/core/view.h"
 
 namespace headrace {
+
+enum class DeviceType : uint8_t { kCPU, kCUDA };
+
+struct Device {
+  DeviceType type = DeviceType::kCPU;
+  int32_t index = 0;
+  bool operator==(const Device&) const = default;
+};
+std::string to_string(Device device);  // "cpu", "cuda:0"
+
+// Memory and streams of a device (device_runtime.h).
+class DeviceRuntime;
+// The CPU's runtime: stateless, so one object serves the process.
+DeviceRuntime& cpu_runtime();
+
+// A short list of dimensions. Value type; rank 0 is a scalar.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 8;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  explicit Shape(std::span<const int64_t> dims);  // Error kInvalidArgument past eight dimensions
+
+  int rank() const { return rank_; }
+  int64_t operator[](int i) const { return dims_[static_cast<size_t>(i)]; }
+  int64_t& operator[](int i) { return dims_[static_cast<size_t>(i)]; }
+  int64_t numel() const;
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+void append_to(std::string& out, const Shape& shape);  // "[2, 3]"
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+
+// Strides of a dense row-major array of `shape`.
+Shape contiguous_strides(const Shape& shape);
+
+// A view of memory that it does not own. Sizes and strides in elements.
+template <class T, int R>
+class View {
+ public:
+  View() = default;
+  View(T* data, std::array<int64_t, R> dims, std::array<int64_t, R> strides)
+      : data_(data), dims_(dims), strides_(strides) {}
+
+  T* data() const { return data_; }
+  int64_t dim(int i) const { return dims_[static_cast<size_t>(i)]; }
+  int64_t stride(int i) const { return strides_[static_cast<size_t>(i)]; }
+
+  template <class... Index>
+  requires(sizeof...(Index) == R) T& operator()(Index... index) const { return data_[offset(index...)]; }
+  // The memory at a leading index; the last dimension is contiguous from there when its stride is 1.
+  template <class... Index>
+  requires(sizeof...(Index) < R) T* row(Index... index) const { return data_ + offset(index...); }
+
+ private:
+  template <class... Index>
+  int64_t offset(Index... index) const {
+    int64_t at = 0;
+    size_t i = 0;
+    ((at += static_cast<int64_t>(index) * strides_[i++]), ...);
+    return at;
+  }
+
+  T* data_ = nullptr;
+  std::array<int64_t, R> dims_{}, strides_{};
+};
 
 // A view of strided memory with a runtime dtype. Copying copies the reference. A default-constructed view is null: no
 // memory, dtype float32, shape [].

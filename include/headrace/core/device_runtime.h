@@ -4,7 +4,7 @@
 #include <future>
 #include <memory>
 
-#include "headrace/core/device.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

@@ -22,6 +22,14 @@ struct RMSNormArgs {
   TensorView out = {};  // shape and dtype of x
 };
 
+// Gated norm of a layer's output: out = rms_norm(out) * weight * silu(gate), as RMSNormArgs over the last dimension.
+struct GatedNorm {
+  TensorView gate = {};    // [num_tokens, num_v_heads, head_v_dim], dtype of out; null: no norm
+  TensorView weight = {};  // [head_v_dim], any float dtype
+  float eps = 1e-6f;
+  explicit operator bool() const { return static_cast<bool>(gate); }
+};
+
 // Throws Error kInvalidArgument if shapes or dtypes disagree.
 void check(const RMSNormArgs& args);
 

@@ -3,13 +3,35 @@
 //   Scheduler -> BatchBuilder -> ForwardBatch -> AttentionBackend::init_forward_metadata -> Model::forward
 // A plain value: its builder keeps the memory behind the views alive until the forward pass is over.
 #pragma once
+#include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "headrace/batch/attn_metadata.h"
-#include "headrace/batch/forward_mode.h"
 #include "headrace/batch/soft_inputs.h"
 
 namespace headrace {
+
+// The kind of a batch. The values are pymllm's.
+enum class ForwardMode : int32_t {
+  kExtend = 1,  // new tokens after a cached prefix (which may be empty)
+  kDecode = 2,  // one new token per request
+  kMixed = 3,   // both kinds of rows
+  kIdle = 4,    // nothing to do: outputs are zeros, nothing is stored
+};
+
+constexpr bool is_extend(ForwardMode mode) { return mode == ForwardMode::kExtend || mode == ForwardMode::kMixed; }
+constexpr bool is_decode_or_idle(ForwardMode mode) { return !is_extend(mode); }
+
+constexpr std::string_view name_of(ForwardMode mode) {
+  switch (mode) {
+    case ForwardMode::kExtend: return "extend";
+    case ForwardMode::kDecode: return "decode";
+    case ForwardMode::kMixed: return "mixed";
+    case ForwardMode::kIdle: return "idle";
+  }
+  return "unknown";
+}
 
 class AttentionBackend;  // attention/ is a layer above batch/: only a pointer is held here
 

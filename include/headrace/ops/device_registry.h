@@ -2,8 +2,8 @@
 #pragma once
 #include <string_view>
 
-#include "headrace/core/device.h"
 #include "headrace/core/log.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 

@@ -1,4 +1,4 @@
-// Source of the current step's metadata for Attention layers.
+// Source of the current step's metadata for Attention layers that are not given it.
 #pragma once
 #include <functional>
 #include <utility>
@@ -8,23 +8,28 @@
 
 namespace headrace {
 
-// One per attention backend, and so per engine (in Diffulex a process-wide global). The runner installs the fetch
-// function with each batch that it plans; Attention reads through it. Not thread-safe: used by the engine's thread.
+// One per attention backend, and so per engine (in Diffulex a process-wide global). A backend installs the fetch
+// function with each batch that it plans. Attention reads through it where its caller passes no metadata; backends pass
+// it. Not thread-safe: used by the engine's thread.
 class AttnMetadataSource {
  public:
   using FetchFn = std::function<const AttnMetadata&()>;
 
   void set_fetch_fn_for_attn_metadata(FetchFn fetch) { fetch_ = std::move(fetch); }
-  // Returns the metadata, valid until the step is over. Error kInvalidArgument if no fetch function is installed, or if
-  // the step would store K, V or states during a warm-up.
+  // Returns the metadata, valid until the step is over. Error kInvalidArgument if no fetch function is installed, or as
+  // check_warm_up.
   const AttnMetadata& fetch_attn_metadata() const {
     HR_REQUIRE(fetch_ != nullptr, ErrorCode::kInvalidArgument, "attention metadata: no fetch function is installed");
     const AttnMetadata& metadata = fetch_();
+    check_warm_up(metadata);
+    return metadata;
+  }
+  // Error kInvalidArgument if the step would store K, V or states during a warm-up.
+  void check_warm_up(const AttnMetadata& metadata) const {
     HR_REQUIRE(
         !warming_up_ || metadata.keeps_nothing(), ErrorCode::kInvalidArgument,
         "attention metadata: a step of a warm-up keeps keys, values or states; expected kDoNotStore and kNoState "
         "in all of its rows");
-    return metadata;
   }
 
   // During a warm-up nothing is stored, published or counted, and prompts longer than the context are accepted. Batches

@@ -16,6 +16,7 @@ class ReqToTokenPool {
   ReqToTokenPool(int32_t max_requests, int32_t max_context_len, int32_t page_size);
 
   int32_t max_context_len() const { return max_context_len_; }
+  int32_t page_size() const { return page_size_; }
   int32_t available_size() const { return rows_.available_size(); }
 
   std::optional<int32_t> alloc();  // returns a row, or nothing if all are taken

@@ -12,6 +12,12 @@ namespace headrace {
 
 class CudaGraphSupport;
 
+// Implementations, on a CPU and on a device. kGrouped is the default and the only one whose performance is reported.
+enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
+std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
+// Parses one of these names, or Diffulex's naive, triton, triton_grouped. Error kUnsupported for others.
+AttnImpl attn_impl_from(std::string_view name);
+
 struct AttnInputs {
   TensorView q = {};          // [num_tokens, num_heads, head_dim]; null: k and v are only stored
   TensorView k = {}, v = {};  // [rows, num_kv_heads, head_dim or v_head_dim], or both null
@@ -35,9 +41,9 @@ class AttentionBackend {
   virtual void require(const RadixAttentionConfig&) const {}
   virtual void require(const RadixLinearAttentionConfig&) const {}
 
-  // Plans `batch` and installs its metadata in the source. Call once per batch, before its first forward(); the batch
-  // must stay alive and unchanged until its last. Error kInvalidArgument as AttnMetadata::validate, and as
-  // AttnMetadataSource::fetch_attn_metadata during a warm-up.
+  // Validates and plans `batch`, and installs its metadata in the source. Call once per batch, before its first
+  // forward(); the batch must stay alive and unchanged until its last. Error kInvalidArgument as
+  // AttnMetadata::validate, and as AttnMetadataSource::check_warm_up.
   void init_forward_metadata(const ForwardBatch& batch);
   // The source of the planned batch's metadata.
   virtual AttnMetadataSource& metadata_source() { return source_; }
@@ -47,7 +53,7 @@ class AttentionBackend {
   // out: [num_tokens, num_heads, v_head_dim], dtype of q; zeros if the batch is idle, and then nothing is stored. Null
   // exactly if in.q is.
   // Error kInvalidArgument (shape, dtype, a batch that was not planned, a layer without a cache), kUnsupported (this
-  // backend cannot run the layer).
+  // backend cannot run the layer); AttnMetadataSource::check_warm_up.
   void forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch, const TensorView& out);
 
   // Runs the gated delta rule of one layer, then in.norm, and updates the states in place. out: [num_tokens,
@@ -56,7 +62,12 @@ class AttentionBackend {
                    const TensorView& out);
 
  private:
-  virtual void plan(const ForwardBatch& batch) = 0;
+  virtual void validate(const ForwardBatch& batch) const { batch.attn.validate(0); }
+  virtual void plan(const ForwardBatch& batch) = 0;  // of a validated batch
+  // Makes `batch` the planned one: forward() accepts it, and the source fetches its metadata.
+  void set_planned(const ForwardBatch& batch);
+  // Error kInvalidArgument unless `batch` is the planned one and may store what it stores.
+  void check_planned(const ForwardBatch& batch, std::string_view kind, int32_t layer_id);
   virtual DeviceRuntime& runtime() { return cpu_runtime(); }  // device of inputs and outputs
   // Called by forward() after it has checked the plan, the shapes and the mode.
   virtual void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,

@@ -6,18 +6,22 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
 #include "headrace/cache/gdn_pool.h"
 #include "headrace/cache/kv_pool.h"
-#include "headrace/ops/op_set.h"
+#include "headrace/cache/req_to_token_pool.h"
+#include "headrace/ops/op_context.h"
 
 namespace headrace {
 
+struct OpSet;
+
 // Construction arguments of a backend. Pools are not owned and outlive it.
 struct BackendConfig {
-  const KVPool* kv_pool = nullptr;                // null: Gated DeltaNet layers only
-  const GDNPool* gdn_pool = nullptr;              // not null: the result is a HybridAttnBackend
+  const KVPool* kv_pool = nullptr;    // null: Gated DeltaNet layers only
+  const GDNPool* gdn_pool = nullptr;  // not null: the result is a HybridAttnBackend
+  // For CudaGraphSupport's calls with request rows; null: no such calls.
+  const ReqToTokenPool* req_to_token_pool = nullptr;
   std::vector<int32_t> full_attn_layer_ids = {};  // for a hybrid
   int64_t max_tokens = 8192;                      // tokens of one batch
   DeviceRuntime* runtime = nullptr;               // device of the pools; not owned; null: the CPU's
@@ -34,7 +38,8 @@ const OpSet& backend_ops(std::string_view name, Device device, const BackendConf
 
 // Creates the backend `name`, or for "auto" the best one of `device`; name() and describe() say which. Error
 // kUnsupported for a name that is not built (the text lists those that are) or does not run on the device;
-// kInvalidArgument with neither a state pool nor a KV pool, or with full-attention layers and no KV pool.
+// kInvalidArgument with neither a state pool nor a KV pool, with full-attention layers and no KV pool, or with a
+// request table whose pages have another size than the KV pool's.
 std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config);
 
 }  // namespace headrace

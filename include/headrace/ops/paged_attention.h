@@ -3,8 +3,8 @@
 #include <optional>
 #include <span>
 
-#include "headrace/batch/attention_type.h"
-#include "headrace/batch/device_metadata.h"
+#include "headrace/batch/attn_metadata.h"
+#include "headrace/batch/key_span.h"
 #include "headrace/cache/kv_pool.h"
 #include "headrace/ops/op_context.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "headrace/batch/forward_batch.h"
 #include "headrace/core/tensor.h"
-#include "headrace/ops/gdn_step.h"
+#include "headrace/ops/rms_norm.h"
 
 namespace headrace {
 

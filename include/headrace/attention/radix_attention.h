@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "headrace/batch/attention_type.h"
 #include "headrace/batch/forward_batch.h"
+#include "headrace/batch/key_span.h"
 #include "headrace/core/tensor.h"
 #include "headrace/ops/norm_rotary.h"
 
@@ -22,6 +22,8 @@ struct RadixAttentionConfig {
   std::optional<int32_t> sliding_window_size = {};  // keys that a token sees, its own included; absent: all
   enum class KeySource : uint8_t { kSelf, kCrossAttention } is_cross_attention = KeySource::kSelf;
   AttentionType attn_type = AttentionType::kDecoder;
+
+  bool operator==(const RadixAttentionConfig&) const = default;
 };
 
 enum class SaveKV : uint8_t { kYes, kNo };

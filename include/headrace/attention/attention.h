@@ -1,21 +1,18 @@
-// Attention whose metadata comes from an AttnMetadataSource instead of arguments. The strategy plans it and the runner
-// installs it. Models use RadixAttention and their backend instead.
+// Attention of one layer over a batch's metadata, which is an argument or comes from an AttnMetadataSource. Backends
+// are made of it. Models use RadixAttention and their backend instead.
 #pragma once
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "headrace/attention/attn_metadata_source.h"
-#include "headrace/attention/radix_attention.h"
-#include "headrace/ops/op_set.h"
+#include "headrace/attention/attention_backend.h"
+#include "headrace/ops/paged_attention.h"
 
 namespace headrace {
 
-// Implementations, on a CPU and on a device. kGrouped is the default and the only one whose performance is reported.
-enum class AttnImpl : uint8_t { kReference, kOptimized, kGrouped };
-std::string_view name_of(AttnImpl impl);  // "reference", "optimized", "grouped"
-// Parses one of these names, or Diffulex's naive, triton, triton_grouped. Error kUnsupported for others.
-AttnImpl attn_impl_from(std::string_view name);
+struct AttentionStepArgs;
+struct OpSet;
+struct StoreKVArgs;
 
 struct AttentionConfig {
   int32_t num_heads = 0, head_dim = 0;
@@ -48,19 +45,25 @@ class Attention {
   void bind_kv_cache(const KVLayerView& kv) { kv_ = kv; }
 
   // Stores k and v of tokens with a write slot (none has one during a warm-up), then attends.
+  //   metadata: of the batch, validated
   //   q [num_tokens, num_heads * head_dim] or 3-D;  out as q, with v's head size, written in full. Null q and
   //     out: only stores k and v
   //   k, v likewise with num_kv_heads, or both null: all keys come from the pool
   // Errors as paged_attention; kInvalidArgument if keys are to be stored and the metadata has no slots for them.
+  void forward(const AttnMetadata& metadata, const TensorView& q, const TensorView& k, const TensorView& v,
+               const TensorView& out, const AttentionOptions& options = {}) const;
+  // Diffulex's spelling: the metadata is what the source fetches. Errors as above and as fetch_attn_metadata.
   void forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
-               const AttentionOptions& options = {}) const;
+               const AttentionOptions& options = {}) const {
+    forward(source_.fetch_attn_metadata(), q, k, v, out, options);
+  }
 
   std::string kernel_name() const;  // for the run report
 
  private:
   TensorView slots_of(const AttnMetadata& metadata, const TensorView& k, SaveKV save) const;
   void store(const StoreKVArgs& rows, const std::optional<NormRotaryArgs>& norm_rotary) const;
-  void run(AttentionStepArgs step) const;
+  void run(AttentionStepArgs& step) const;
 
   AttentionConfig config_;
   const OpSet& ops_;  // not owned
