@@ -6,7 +6,6 @@
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/moe/expert_sum.h"
 #include "headrace/ops/cuda/moe/grouped_gemm.h"
-#include "headrace/ops/cuda/moe/sm90/fused_moe_small_batch.h"
 #include "headrace/ops/cuda/ops.h"
 
 namespace headrace::cuda {
@@ -146,9 +145,6 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
   down.in = gate_up.out, down.out = static_cast<int32_t>(channels);
   ExpertSum sum = sum_of(results, a);
   const bool pieces = sums_in_pieces(results, a);
-  if (channels == hidden && pieces && kernel == ExpertKernel::kSm90 && fused_moe_small_batch_supports(gate_up, sum)) {
-    return fused_moe_small_batch(gate_up, down, sum, stream);
-  }
   if (gate_up.groups.of == ExpertGroups::Tiles::kSorted) group_slots(gate_up.groups, stream);
   multiply(gate_up, kernel, stream);
   for (int64_t first = 0; first < hidden; first += channels) {

@@ -50,10 +50,6 @@ using FewShape = Shape<T, 1, kFewRowsSm90, 9>;
 template <class T>
 using ManyShape = Shape<T, 2, kManyRowsSm90, 4>;
 
-// For tiles of one slot: no more rows than the MMA needs, which leaves room for more stages.
-template <class T>
-using OneSlotShape = Shape<T, 1, 16, 12>;
-
 // Channels of a tile.
 template <class S, bool kGated>
 constexpr int kColumns = S::kWeightBlocks* kBlockRows / (kGated ? 2 : 1);
@@ -119,11 +115,6 @@ __device__ inline void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// For tokens that exist when the kernel begins.
-struct NobodyWaits {
-  __device__ void operator()() const {}
-};
-
 template <class S, bool kGated>
 struct Producer {
   const Params& p;
@@ -132,30 +123,20 @@ struct Producer {
 
   __device__ void run() const {
     PipelineState<S::kStages> at;
-    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at, NobodyWaits()); });
-  }
-
-  // Fills the stages of a tile. As many stages as the pipeline has get their weights before all threads wait for the
-  // tokens.
-  template <class WaitForTokens>
-  __device__ void fill(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at,
-                       const WaitForTokens& wait_for_tokens) const {
-    constexpr int kAhead = std::is_same_v<WaitForTokens, NobodyWaits> ? 1 : S::kStages;
-    const TokenRows rows = find_rows(tile);
-    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
-    for (int first = 0; first < p.chunks; first += kAhead) {
-      const int end = min(first + kAhead, p.chunks);
-      PipelineState<S::kStages> of_weights = at;
-      for (int chunk = first; chunk < end; ++chunk, of_weights.next()) copy_weights(box, chunk, of_weights);
-      if (first == 0) wait_for_tokens();
-      for (int chunk = first; chunk < end; ++chunk, at.next()) {
-        copy_rows(rows, chunk, shared.rows(at.stage));
-        arrive_with_copies(shared.full + at.stage * 8);
-      }
-    }
+    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at); });
   }
 
  private:
+  // Fills the stages of a tile.
+  __device__ void fill(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at) const {
+    const TokenRows rows = find_rows(tile);
+    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
+    for (int chunk = 0; chunk < p.chunks; ++chunk, at.next()) {
+      copy_weights(box, chunk, at);
+      copy_rows(rows, chunk, shared.rows(at.stage));
+      arrive_with_copies(shared.full + at.stage * 8);
+    }
+  }
   // TMA coordinates of weight block `thread` of the tile.
   struct Box {
     int row, near, far;
@@ -218,9 +199,10 @@ struct Consumer {
     for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { take(tile, columns, at); });
   }
 
+ private:
   __device__ void take(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at) const {
     const int width = width_of(tile.count);
-    if (width == 16 || S::kMostRows == 16) return make<2>(tile, column_tile, at);
+    if (width == 16) return make<2>(tile, column_tile, at);
     if (width == 32) return make<4>(tile, column_tile, at);
     if (width == 64) return make<8>(tile, column_tile, at);
     if constexpr (!S::kFew) {
@@ -232,7 +214,6 @@ struct Consumer {
     }
   }
 
- private:
   // kDown: destinations of the results. Lane l has the slots of tokens l, 32 + l, ...
   template <int kTiles>
   struct Places {
