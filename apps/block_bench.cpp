@@ -28,7 +28,7 @@ SamplingParams scripted(int32_t block_size) {
   return params;
 }
 
-// The same of tokens that are drawn, as generation_config.json of most models asks for.
+// scripted() with sampling, as generation_config.json of most models has it.
 SamplingParams scripted_draws(int32_t block_size) {
   SamplingParams params = scripted(block_size);
   params.temperature = 0.7F, params.top_k = 20, params.top_p = 0.95F, params.seed = 1;
@@ -51,7 +51,7 @@ struct Measured {
   double key_bytes = 0;  // cached keys and values that a step reads
 };
 
-// Of one token's keys and values in all layers.
+// Returns the bytes of one token's keys and values in all layers.
 double token_bytes(Engine& engine) {
   const RunnerConfig& runner = engine.config().runner;
   return static_cast<double>(engine.runner().pool_bytes()) / static_cast<double>(runner.num_pages * runner.page_size);
@@ -132,9 +132,9 @@ class Rehearsal {
     runtime.synchronize();
     return seconds_since(start) / (kMeasuredSteps + 1);
   }
-  // The same steps, two of which are started when those before have reported, of the next two only the first is, and so
-  // on: seconds that one so started is late, one in each kGapSteps. From one second to the next a device's clock
-  // changes by more.
+  // Runs these steps in pairs. In every second pair the host waits for the first step before it launches the second.
+  // Records by how many seconds such a step is late, once per kGapSteps. A device's clock changes by more from one second
+  // to the next.
   void find_gaps(std::vector<double>& gaps) {
     begin();
     DenoiseLoop& loop = *runner_.denoise_loop();

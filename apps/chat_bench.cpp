@@ -13,7 +13,7 @@ constexpr int32_t kAsked = 64, kSaid = 512, kRounds = 5;
 
 using Ids = std::vector<int32_t>;
 
-// Of every round another one, so that no turn goes on behind another round's.
+// Returns a turn that differs in every round, so that no turn continues another round's text.
 Ids made_up(int32_t round, int32_t vocab) {
   Ids ids(kAsked);
   for (int32_t i = 0; i < kAsked; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);

@@ -218,7 +218,7 @@ void tell_of_noise(const GenerateFlags& flags, const LLMOptions& options) {
   options.log(read ? LogLevel::kWarning : LogLevel::kInfo, "the weights are random: the text is noise");
 }
 
-// Where neither the model nor -n nor a stop text ended the text.
+// Warns if the context's end stopped the text: not the model, -n or a stop text.
 void warn_of_full_context(const Completion& c, const Ran& ran) {
   if (c.finish_reason != FinishReason::kContext || ran.params.max_tokens == kUntilFull) return;
   warn(ran.options, str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
