@@ -134,11 +134,11 @@ ExpertKernel kernel_of(const GroupedGemm& gate_up, const Stream& stream) {
   return grouped_supports(gate_up) && gate_up.out % 8 == 0 ? ExpertKernel::kTensorCores : ExpertKernel::kPlain;
 }
 
-void multiply(const GroupedGemm& product, ExpertKernel kernel, const Stream& stream) {
+void multiply(const GroupedGemm& gemm, ExpertKernel kernel, const Stream& stream) {
   switch (kernel) {
-    case ExpertKernel::kSm90: return grouped_gemm_sm90(product, stream);
-    case ExpertKernel::kTensorCores: return grouped_gemm(product, stream);
-    default: return simt_grouped_gemm(product, stream);
+    case ExpertKernel::kSm90: return grouped_gemm_sm90(gemm, stream);
+    case ExpertKernel::kTensorCores: return grouped_gemm(gemm, stream);
+    default: return simt_grouped_gemm(gemm, stream);
   }
 }
 
@@ -150,7 +150,7 @@ ExpertGroups groups_of(const ExpertMLPArgs& a, ExpertKernel kernel, Scratch& scr
                       .num_experts = static_cast<int32_t>(a.addresses.dim(0)),
                       .tile_rows = expert_tile_rows(kernel, slots, a.addresses.dim(0))};
   if (tokens <= kUnsortedTokens) {
-    groups.of = ExpertGroups::Tiles::kOfSlots;
+    groups.tiling = ExpertGroups::Tiling::kPerSlot;
     return groups;
   }
   const int64_t tiles = groups.most_tiles();
@@ -160,7 +160,7 @@ ExpertGroups groups_of(const ExpertMLPArgs& a, ExpertKernel kernel, Scratch& scr
   return groups;
 }
 
-ExpertParts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
+ExpertChunk chunk_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
   constexpr int64_t kKept = int64_t{1} << 20;  // of the scratch: for rounding up, and tiles of rarely chosen experts
   const ExpertWork work{.tokens = a.x.dim(0),
                         .chosen = a.experts.dim(1),
@@ -170,11 +170,11 @@ ExpertParts parts_of(const ExpertMLPArgs& a, bool sm90, const Stream& stream) {
                         .sorting_bytes = 4 + static_cast<int64_t>(sizeof(ExpertTile)),
                         .room = static_cast<int64_t>(stream.scratch_bytes) - kKept,
                         .sm90 = sm90};
-  const ExpertParts parts = expert_parts(work);
-  HR_REQUIRE(parts.tokens > 0 || work.tokens == 0, ErrorCode::kUnsupported, "expert_mlp: one token takes ",
-             work.bytes_per_token(parts.channels), " bytes of the ", work.room,
+  const ExpertChunk chunk = choose_expert_chunk(work);
+  HR_REQUIRE(chunk.tokens > 0 || work.tokens == 0, ErrorCode::kUnsupported, "expert_mlp: one token takes ",
+             work.bytes_per_token(chunk.channels), " bytes of the ", work.room,
              " that the device's scratch memory has");
-  return parts;
+  return chunk;
 }
 
 // Returns the channels from `first` on.
@@ -205,11 +205,11 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
   const TensorView results(scratch.take(slots * channels * size_of(type)), type, {slots, channels});
   gate_up.y = Rows(inner);
   GroupedGemm down = gate_up;
-  down.x = Rows(inner), down.k = 0, down.of = GroupedGemm::Of::kDown, down.y = Rows(results);
+  down.x = Rows(inner), down.k = 0, down.projection = GroupedGemm::Projection::kDown, down.y = Rows(results);
   down.in = gate_up.out, down.out = static_cast<int32_t>(channels);
   ExpertSum sum = sum_of(results, a);
   const bool vec8 = sums_vec8(results, a);
-  if (gate_up.groups.of == ExpertGroups::Tiles::kSorted) group_slots(gate_up.groups, stream);
+  if (gate_up.groups.tiling == ExpertGroups::Tiling::kSorted) group_slots(gate_up.groups, stream);
   multiply(gate_up, kernel, stream);
   for (int64_t first = 0; first < hidden; first += channels) {
     down.first = static_cast<int32_t>(first);
@@ -224,14 +224,14 @@ void run(const ExpertMLPArgs& a, int64_t channels, const Stream& stream) {
 void expert_mlp(const ExpertMLPArgs& a, const OpContext& context) {
   check(a);
   const Stream& stream = stream_of(context);
-  const ExpertParts parts = parts_of(a, grouped_sm90_supports(gate_up_of(a), stream), stream);
-  for (int64_t begin = 0; begin < a.x.dim(0); begin += parts.tokens) {
-    const int64_t end = std::min(a.x.dim(0), begin + parts.tokens);
-    ExpertMLPArgs part = a;
-    part.x = a.x.slice(begin, end), part.experts = a.experts.slice(begin, end);
-    part.weights = a.weights.slice(begin, end), part.y = a.y.slice(begin, end);
-    if (a.residual) part.residual = a.residual.slice(begin, end);
-    run(part, parts.channels, stream);
+  const ExpertChunk chunk = chunk_of(a, grouped_sm90_supports(gate_up_of(a), stream), stream);
+  for (int64_t begin = 0; begin < a.x.dim(0); begin += chunk.tokens) {
+    const int64_t end = std::min(a.x.dim(0), begin + chunk.tokens);
+    ExpertMLPArgs slice = a;
+    slice.x = a.x.slice(begin, end), slice.experts = a.experts.slice(begin, end);
+    slice.weights = a.weights.slice(begin, end), slice.y = a.y.slice(begin, end);
+    if (a.residual) slice.residual = a.residual.slice(begin, end);
+    run(slice, chunk.channels, stream);
   }
 }
 
