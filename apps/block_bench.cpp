@@ -26,7 +26,7 @@ SamplingParams scripted(int32_t block_size) {
   return params;
 }
 
-// The same of tokens that are drawn, as generation_config.json of most models asks for.
+// scripted() with sampling, as generation_config.json of most models has it.
 SamplingParams scripted_draws(int32_t block_size) {
   SamplingParams params = scripted(block_size);
   params.temperature = 0.7F, params.top_k = 20, params.top_p = 0.95F, params.seed = 1;
@@ -49,7 +49,7 @@ struct Measured {
   double key_bytes = 0;  // cached keys and values that a step reads
 };
 
-// Of one token's keys and values in all layers.
+// Returns the bytes of one token's keys and values in all layers.
 double token_bytes(Engine& engine) {
   const RunnerConfig& runner = engine.config().runner;
   return static_cast<double>(engine.runner().pool_bytes()) / static_cast<double>(runner.num_pages * runner.page_size);

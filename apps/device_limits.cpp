@@ -11,7 +11,7 @@
 namespace headrace::app {
 namespace {
 
-// Of a call, where calls follow one another for a second.
+// Returns the seconds of one call while calls follow one another for a second.
 double sustained_seconds(DeviceRuntime& runtime, const std::function<void()>& call) {
   constexpr double kSeconds = 1;
   constexpr int kAtOnce = 20;

@@ -1,4 +1,4 @@
-// What a device reaches, measured in the run that a bench is held against.
+// Rates that a device reaches, measured in the same run as the bench that is compared with them.
 #pragma once
 #include <algorithm>
 #include <string_view>

@@ -122,7 +122,7 @@ Work work_of(const AttentionCase& c) {
   return w;
 }
 
-// How many sets of keys the calls read in turn: prompts read theirs many times each, and "short" keys stay in the L2.
+// Returns the number of key sets that calls read in turn. Prompts read theirs many times; "short" keys stay in the L2.
 int64_t sets_of(const AttentionCase& c, const Work& w) {
   constexpr double kCold = 1 << 30;
   const bool cold = !c.contexts.empty() && c.contexts[0] > 0 && !c.name.starts_with("short");

@@ -273,7 +273,7 @@ void bench_experts(const Bench& b, const Experts& e, int64_t rows, double copy) 
                       .y = y},
                      context);
   });
-  // Of random choices, the experts that are read at all.
+  // Expected number of experts that random choices read.
   const auto count = static_cast<double>(e.count), tokens = static_cast<double>(rows);
   const double read =
       static_cast<double>(e.shared) + count * (1 - std::pow(1 - static_cast<double>(e.chosen) / count, tokens));
@@ -374,7 +374,7 @@ void bench_both_modes(const Bench& b, double copy) {
   }
 }
 
-// What steps of many requests and prompts have between attention and the next layer.
+// GEMMs between attention and the next layer, for steps of many requests and for prompts.
 void bench_all_gate_up(const Bench& b, double copy) {
   constexpr std::array<int64_t, 16> kCounts = {32,  64,  96,  128, 192, 256,  288,  352,
                                                416, 512, 608, 704, 832, 1024, 2048, 16384};

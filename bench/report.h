@@ -1,4 +1,4 @@
-// What a benchmark case found, and how it is written.
+// Result of a benchmark case, and its output.
 #pragma once
 #include <functional>
 #include <optional>
@@ -17,7 +17,7 @@ struct Result {
 
 using Report = std::function<void(const Result&)>;
 
-// Where the cases of a kernel run.
+// Op set and context of a kernel's cases.
 struct BenchContext {
   const OpSet& ops;
   OpContext op;

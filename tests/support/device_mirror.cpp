@@ -356,7 +356,6 @@ constexpr OpSet kMirrored = {
     .token_confidence = token_confidence<kSet>,
     .sample_tokens = sample_tokens<kSet>,
     .penalize_tokens = penalize_tokens<kSet>,
-    .denoise_step = denoise_step<kSet>,
     .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : not_fused<const GDNStepArgs&>,
     .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : not_fused<const AttentionStepArgs&>,
     .fused_linear = fused_linear<kSet>,

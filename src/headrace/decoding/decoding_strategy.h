@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/batch/token_merge.h"
+#include "headrace/batch/soft_inputs.h"
 #include "headrace/models/diffusion_info.h"
 #include "headrace/request/sequence.h"
 

@@ -22,7 +22,7 @@ constexpr std::string_view kWeight = ".weight";            // of the tensor of a
 // One of several networks of a layer.
 bool is_expert(std::string_view weight) { return weight.find(".experts.") != weight.npos; }
 
-// What PEFT stores of a module. "lora_A.weight" was "lora_A.<adapter's name>.weight" before it was saved.
+// Name of a tensor that PEFT stores for a module. Saving turns "lora_A.<adapter's name>.weight" into "lora_A.weight".
 struct StoredName {
   enum class Kind : uint8_t { kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude, kCopy, kOther } kind = Kind::kOther;
   std::string weight;  // of the checkpoint
