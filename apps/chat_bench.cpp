@@ -6,19 +6,14 @@
 #include <chrono>
 #include <vector>
 
+#include "random_prompt.h"
+
 namespace headrace::app {
 namespace {
 
 constexpr int32_t kAsked = 64, kSaid = 512, kRounds = 5;
 
 using Ids = std::vector<int32_t>;
-
-// Of every round another one, so that no turn goes on behind another round's.
-Ids made_up(int32_t round, int32_t vocab) {
-  Ids ids(kAsked);
-  for (int32_t i = 0; i < kAsked; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);
-  return ids;
-}
 
 struct Turn {
   Ids said;
@@ -46,11 +41,14 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
   EngineConfig config = llm.config();
   config.keep_text = keep;
   Engine engine(llm.model(), config);
+  const ModelInfo& info = llm.model_info();
   std::vector<double> seconds;
   int32_t num_reused = 0, num_tokens = 0;
   for (int32_t round = 0; round < kRounds; ++round) {
-    Ids text = made_up(round, config.vocab);
-    const Ids said = run_turn(engine, text, kSaid).said, next = made_up(round + kRounds, config.vocab);
+    // Each round has texts of its own, so that no turn continues another round's.
+    const auto seed = static_cast<uint64_t>(round);
+    Ids text = random_prompt(info, kAsked, seed);
+    const Ids said = run_turn(engine, text, kSaid).said, next = random_prompt(info, kAsked, seed + kRounds);
     text.insert(text.end(), said.begin(), said.end());
     text.insert(text.end(), next.begin(), next.end());
     const Turn second = run_turn(engine, text, 1);
@@ -59,7 +57,6 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     num_tokens = static_cast<int32_t>(text.size());
   }
   std::ranges::sort(seconds);
-  const ModelInfo& info = llm.model_info();
   report({.name = fmt::format("first token of a second turn, {} of {} tokens reused, {} {} {}", num_reused, num_tokens,
                               info.architecture, name_of(info.dtype), to_string(llm.device())),
           .median_s = seconds[seconds.size() / 2],
