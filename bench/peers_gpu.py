@@ -486,7 +486,8 @@ def run_vllm(results, name):
         seconds = vllm_step_seconds(vllm, llm.llm_engine, [prompt(length) for _ in range(requests)])
         results.add_time(who, f"model decode batch {requests} {what}", seconds)
     one = vllm.SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
-    seconds = wall_seconds(lambda: llm.generate([{"prompt_token_ids": prompt(PROMPT)}], one, use_tqdm=False), 5)
+    whole = {"prompt_token_ids": prompt(PROMPT)}
+    seconds = wall_seconds(lambda: llm.generate([whole], one, use_tqdm=False), 5)
     results.add_time(who, f"model prefill of {PROMPT} tokens {what}", seconds)
 
 
