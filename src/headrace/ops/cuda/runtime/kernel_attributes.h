@@ -33,7 +33,8 @@ class KernelAttributes {
   // Kind of the last GEMM that an op asked for. After GEMM sequences and register-resident GEMVs, kernels without
   // dynamic shared memory request one common carve-out of the SM's memory (SharedShare). After other GEMMs the driver
   // decides, which is faster there. Kernels before a step's first GEMM follow the previous step's GEMMs, as do steps
-  // that alternate on a device. That costs microseconds only. Measured: docs/design/steps.md.
+  // that alternate on a device. That costs microseconds only. Measured: docs/performance/models.md, "How a
+  // multiprocessor's memory is divided".
   enum class Products : uint8_t { kOthers, kSequenceOrGemv };
   void note_products(Products last) { products_ = last; }
   Products products() const { return products_; }
