@@ -8,6 +8,7 @@
 
 #include "device_limits.h"
 #include "output.h"
+#include "random_prompt.h"
 #include "seconds_since.h"
 
 #include "headrace/core/device_runtime.h"
@@ -56,10 +57,11 @@ double token_bytes(Engine& engine) {
 }
 
 // The engine with all requests past their prompts, until the first of them ends.
-void measure_engine(Engine& engine, int32_t requests, int32_t input_len, const SamplingParams& params, Measured& m) {
+void measure_engine(Engine& engine, const ModelInfo& info, int32_t requests, int32_t input_len,
+                    const SamplingParams& params, Measured& m) {
   std::vector<int64_t> ids;
   for (int32_t r = 0; r < requests; ++r)
-    ids.push_back(engine.add(std::vector<int32_t>(static_cast<size_t>(input_len), 5 + r), params));
+    ids.push_back(engine.add(random_prompt(info, input_len, static_cast<uint64_t>(r)), params));
   const int64_t none = engine.counters().tokens;
   while (std::ranges::any_of(ids, [&](int64_t id) { return engine.num_forwards(id) == 0; })) engine.step();
   const int64_t warm = engine.counters().steps + kWarmUp;
@@ -111,8 +113,8 @@ void bench_blocks(LLM& llm, std::vector<int32_t> counts, int32_t input_len) {
   for (const int32_t requests : counts) {
     Engine engine(llm.model(), blocks_config(llm, requests, input_len, block_size));
     Measured m;
-    measure_engine(engine, requests, input_len, scripted(block_size), m);
-    measure_engine(engine, requests, input_len, scripted_draws(block_size), m);
+    measure_engine(engine, llm.model_info(), requests, input_len, scripted(block_size), m);
+    measure_engine(engine, llm.model_info(), requests, input_len, scripted_draws(block_size), m);
     report(llm, requests, input_len, limits, m);
   }
 }

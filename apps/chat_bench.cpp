@@ -6,19 +6,14 @@
 #include <chrono>
 #include <vector>
 
+#include "random_prompt.h"
+
 namespace headrace::app {
 namespace {
 
 constexpr int32_t kPromptLen = 64, kAnswerLen = 512, kRounds = 5;
 
 using Ids = std::vector<int32_t>;
-
-// Returns a turn that differs in every round, so that no turn continues another round's text.
-Ids made_up_prompt(int32_t round, int32_t vocab) {
-  Ids ids(kPromptLen);
-  for (int32_t i = 0; i < kPromptLen; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);
-  return ids;
-}
 
 struct Turn {
   Ids answer;
@@ -46,11 +41,15 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
   EngineConfig config = llm.config();
   config.keep_text = keep;
   Engine engine(llm.model(), config);
+  const ModelInfo& info = llm.model_info();
   std::vector<double> seconds;
   int32_t num_reused = 0, num_tokens = 0;
   for (int32_t round = 0; round < kRounds; ++round) {
-    Ids text = made_up_prompt(round, config.vocab);
-    const Ids answer = run_turn(engine, text, kAnswerLen).answer, next = made_up_prompt(round + kRounds, config.vocab);
+    // Each round has texts of its own, so that no turn continues another round's.
+    const auto seed = static_cast<uint64_t>(round);
+    Ids text = random_prompt(info, kPromptLen, seed);
+    const Ids answer = run_turn(engine, text, kAnswerLen).answer,
+              next = random_prompt(info, kPromptLen, seed + kRounds);
     text.insert(text.end(), answer.begin(), answer.end());
     text.insert(text.end(), next.begin(), next.end());
     const Turn second = run_turn(engine, text, 1);
@@ -59,7 +58,6 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     num_tokens = static_cast<int32_t>(text.size());
   }
   std::ranges::sort(seconds);
-  const ModelInfo& info = llm.model_info();
   report({.name = fmt::format("first token of a second turn, {} of {} tokens reused, {} {} {}", num_reused, num_tokens,
                               info.architecture, name_of(info.dtype), to_string(llm.device())),
           .median_s = seconds[seconds.size() / 2],

@@ -27,7 +27,4 @@ struct BenchContext {
 // flops, the time alone.
 std::string json_line(const Result& result);
 
-// Numbers in [-1, 1), the same in every run: zeros would flatter a kernel that skips them and a cache that packs them.
-Tensor filled(DType dtype, const Shape& shape);
-
 }  // namespace headrace::bench

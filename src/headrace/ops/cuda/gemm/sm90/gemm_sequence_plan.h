@@ -54,7 +54,7 @@ struct GemmSequencePlan {
 };
 
 // Heuristic: returns true if a sequence beats one kernel per GEMM. A sequence costs more between steps, 2 to 4 us, but
-// reads large weights at 4.5 TB/s for any M; measured: docs/performance/chains.md. Results of another dtype than x end
+// reads large weights at 4.5 TB/s for any M; measured: docs/design/gemm.md. Results of another dtype than x end
 // a sequence, because no GEMM after it can read them. Then only a weight that is large by itself pays, such as an LM
 // head.
 constexpr bool gemm_sequence_pays(int64_t weight_bytes, bool results_are_as_x) {

@@ -73,7 +73,7 @@ struct SmallMGemmPlan {
   constexpr int shared_bytes() const { return stages * (stage_bytes() + 16) + join_bytes() + 16; }
 };
 
-// Heuristic: returns true if it beats other kernels: docs/performance/products.md, "2 to 64 rows". LM heads with M > 32
+// Heuristic: returns true if it beats other kernels: docs/design/gemm.md. LM heads with M > 32
 // are faster by cuBLASLt, which batch-invariant mode does not use. N below 1024 was not measured.
 constexpr bool small_m_gemm_pays(const SmallMGemmShape& s) {
   constexpr int64_t kFewRows = 32, kHead = int64_t{256} << 20, kFewestOutputs = 1024;
