@@ -17,9 +17,6 @@
 namespace headrace::cuda {
 namespace {
 
-// Sized for the partial results of split-KV attention and split-K GEMM, and for the WY factors of 32k tokens of Gated
-// DeltaNet.
-constexpr size_t kScratchBytes = size_t{320} << 20;
 constexpr size_t kRingBytes = size_t{8} << 20;
 
 // Rounds small sizes up to powers of two, large ones to whole 2 MiB pages: few size classes, little waste.

@@ -4,6 +4,7 @@
 
 #include "headrace/ops/cuda/limits.h"
 #include "headrace/ops/cuda/runtime/check_cuda.h"
+#include "headrace/ops/cuda/runtime/device_properties.h"
 #include "headrace/ops/op_context.h"
 
 namespace headrace::cuda {
@@ -26,6 +27,14 @@ struct Stream {
   CublasLtPlans* blas = nullptr;      // cuBLASLt plans
   GemmSequence* chain = nullptr;      // deferred GEMMs that are not launched yet
   KernelAttributes* notes = nullptr;  // kernel attributes of the device
+
+  DeviceProperties properties() const {
+    return {.arch = arch,
+            .num_sms = num_sms,
+            .shared_bytes_of_block = static_cast<int64_t>(shared_bytes_of_block),
+            .shared_bytes_of_sm = static_cast<int64_t>(shared_bytes_of_sm),
+            .scratch_bytes = static_cast<int64_t>(scratch_bytes)};
+  }
 };
 
 // Makes the stream's device current for the calling thread; launches, allocations and kernel queries need that. Every
