@@ -1,8 +1,13 @@
 // Interface of backends that support CUDA graph capture and replay.
 #pragma once
+#include <vector>
+
 #include "headrace/batch/forward_batch.h"
+#include "headrace/core/dtype.h"
 
 namespace headrace {
+
+struct RadixAttentionConfig;
 
 // AttentionBackend::cuda_graph_support() is null for backends without graphs. Addresses that a graph reads stay fixed
 // from init_cuda_graph_state() on. The methods have pymllm's names but take a ForwardBatch: pymllm's arguments,
@@ -22,6 +27,10 @@ class CudaGraphSupport {
   virtual void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
   // Refreshes those buffers; requests past the batch are padding with kDoNotStore and kNoState.
   virtual void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) = 0;
+  // Returns, ascending, the KV lengths below those of `batch` for which a graph of its own is worth capturing, because
+  // `layer`, with activations of `dtype`, would run another kernel.
+  virtual std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                              DType dtype) const = 0;
 };
 
 }  // namespace headrace

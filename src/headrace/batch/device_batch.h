@@ -37,8 +37,6 @@ class DeviceBatch {
   const ForwardBatch& upload(const ForwardBatch& host);
   // Drops the kernels' plans of the batch, so that a capture contains the making of every plan it uses.
   void forget_plans() { plans_.forget(); }
-  // KV lengths that kernels reported since the upload: AttentionPlanCache::shorter_keys().
-  const std::set<int32_t>& shorter_keys() const { return plans_.shorter_keys(); }
   // Adds the first `pages` entries of a row of `table`, on the host, to the next upload(), so that batches laid out by
   // a kernel may refer to them.
   void upload_pages(const TensorView& table, int32_t row, int64_t pages) { note_pages(table, row, pages); }

@@ -40,7 +40,7 @@ struct CudaModule {
   int32_t (*driver_cuda)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 10;
+inline constexpr int32_t kCudaModuleVersion = 11;
 
 // Loads libheadrace_cuda.so once and returns its entry points. Looks beside the program, then in ../lib, then where the
 // dynamic loader searches. Throws Error kNoDevice if the library is not built, not found, lacks a dependency or has

@@ -1,6 +1,7 @@
 // Execution context of an op: threads, determinism and stream.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace headrace {
 
@@ -15,6 +16,9 @@ struct OpContext {
   int threads = 1;
   Determinism determinism = Determinism::kFast;
   void* stream = nullptr;  // not owned
+  // Benches only: names of kernel families, separated by commas, that ops do not choose. Empty: ops choose freely. Not
+  // owned.
+  std::string_view leave_out = {};
 };
 
 }  // namespace headrace

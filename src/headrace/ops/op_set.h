@@ -1,6 +1,7 @@
 // Table of the ops of one implementation: reference/, one ISA variant of cpu/, or the CUDA module.
 #pragma once
 #include <string_view>
+#include <vector>
 
 #include "headrace/ops/attention_step.h"
 #include "headrace/ops/causal_conv1d.h"
@@ -46,6 +47,10 @@ struct OpSet {
   // determinism are unsupported. The caller then runs the separate ops.
   bool (*gdn_step)(const GDNStepArgs&, const OpContext&) = nullptr;
   bool (*attention_step)(const AttentionStepArgs&, const OpContext&) = nullptr;
+  // Returns, ascending, the KV lengths below those of `args` up to which paged_attention would run another kernel that
+  // is worth a CUDA graph of its own. Reads shapes, dtypes, spans and the pool; q and out may have no memory. Null:
+  // none.
+  std::vector<int32_t> (*kv_len_buckets)(const PagedAttentionArgs&, const OpContext&) = nullptr;
   // Null where fusing saves nothing (CPU); layers then run the separate ops.
   void (*fused_linear)(const FusedLinearArgs&, const OpContext&) = nullptr;
   void (*norm_rotary)(const NormRotaryArgs&, const OpContext&) = nullptr;

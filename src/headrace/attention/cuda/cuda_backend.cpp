@@ -37,6 +37,10 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
                " requests is not in the memory that its graph was captured with");
     init_forward_metadata(batch);
   }
+  std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                      DType dtype) const override {
+    return kv_len_buckets_of(batch, layer, dtype);
+  }
 
  private:
   int32_t max_bs_ = 0, max_num_tokens_ = 0;

@@ -7,6 +7,7 @@ namespace headrace::cuda {
 
 void store_kv(const StoreKVArgs& args, const OpContext& context);
 void paged_attention(const PagedAttentionArgs& args, const OpContext& context);
+std::vector<int32_t> kv_len_buckets(const PagedAttentionArgs& args, const OpContext& context);
 void causal_conv1d(const CausalConv1dArgs& args, const OpContext& context);
 void gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& context);
 bool gdn_step(const GDNStepArgs& args, const OpContext& context);

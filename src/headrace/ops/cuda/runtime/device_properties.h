@@ -8,6 +8,8 @@ namespace headrace::cuda {
 // Scratch memory of a stream. Sized for the partial results of split-KV attention and split-K GEMM, and for the WY
 // factors of 32k tokens of Gated DeltaNet.
 inline constexpr int64_t kScratchBytes = int64_t{320} << 20;
+// Counters of a stream that a kernel may use. They are zero between kernels.
+inline constexpr int64_t kStreamCounters = 256;
 
 struct DeviceProperties {
   int arch = 0;     // 90 for sm_90

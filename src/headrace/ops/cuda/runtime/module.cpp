@@ -45,6 +45,7 @@ constexpr OpSet ops_told(std::string_view name) {
           .penalize_tokens = Entry<penalize_tokens, kTold>::run,
           .gdn_step = Entry<gdn_step, kTold>::run,
           .attention_step = Entry<attention_step, kTold>::run,
+          .kv_len_buckets = Entry<kv_len_buckets, kTold>::run,
           .fused_linear = Entry<fused_linear, kTold>::run,
           .norm_rotary = Entry<norm_rotary, kTold>::run,
           .expert_routing = Entry<expert_routing, kTold>::run,
@@ -70,6 +71,7 @@ constexpr OpSet kBaselineOps = without_steps(ops_told<Told::kLeastDevice>("cuda_
 
 constexpr OpSet reference_of(OpSet set) {
   set.name = "cuda_reference";
+  set.kv_len_buckets = nullptr;
   set.paged_attention = Entry<reference::paged_attention, Told::kLeastDevice>::run;
   return set;
 }

@@ -22,7 +22,7 @@ struct Stream {
   void* scratch = nullptr;  // one op uses it at a time; its size is fixed
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one for the grid barrier
-  static constexpr int64_t kCounters = 256;
+  static constexpr int64_t kCounters = kStreamCounters;
   // Not owned, never null. Copies of the stream share them.
   CublasLtPlans* blas = nullptr;      // cuBLASLt plans
   GemmSequence* chain = nullptr;      // deferred GEMMs that are not launched yet
