@@ -22,6 +22,7 @@
 #include "bench/read_memory.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/core/device_runtime.h"
+#include "headrace/ops/cuda/attention/heuristics.h"
 #include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 
@@ -263,37 +264,68 @@ void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, const 
   std::fflush(stdout);
 }
 
-void run_all(const std::string& wanted, std::string_view set) {
+struct Flags {
+  std::string wanted, set = "cuda", leave_out;
+};
+
+void run_all(const Flags& flags) {
   DeviceRuntime& device = open_device("cuda");
-  const OpSet& ops = cuda_module().ops(set);
+  const OpSet& ops = cuda_module().ops(flags.set);
   OpContext context;
   context.stream = device.stream();
   const Inputs inputs;
+  context.leave_out = flags.leave_out;
   const double copy = copy_rate(device);
   std::printf("{\"name\": \"limits\", \"copy_tbytes_per_s\": %.3f, \"read_tbytes_per_s\": %.3f}\n", copy * 1e-12,
               read_rate(device, inputs, context, copy) * 1e-12);
   for (const AttentionCase& c : attention_gpu_cases()) {
-    if (!c.name.starts_with(wanted) || (wanted.empty() && c.name.starts_with(kAsked))) continue;
+    if (!c.name.starts_with(flags.wanted) || (flags.wanted.empty() && c.name.starts_with(kAsked))) continue;
     run(c, device, ops, inputs, context, copy);
   }
 }
 
 constexpr const char* kUsage =
-    "Usage: attention_gpu_bench [NAME [SET]]\n"
+    "Usage: attention_gpu_bench [--leave-out=FAMILIES] [NAME [SET]]\n"
     "  NAME  how names of cases begin: decode, prefill, diffusion, mixed, short, few, several, many, batch, fp8, or\n"
     "        others (heads of 80, 96 and 192, pages of 1 and 256); without one all but others run\n"
-    "  SET   of kernels: cuda (default) or cuda_baseline\n";
+    "  SET   of kernels: cuda (default) or cuda_baseline\n"
+    "  --leave-out=FAMILIES  kernel families that run no call, with commas between them: ";
+
+// Error kInvalidArgument for a name that is none of the families'.
+void require_families(const std::string& names) {
+  const std::string known = "," + cuda::attention_family_names() + ",";
+  for (std::string_view rest = names; !rest.empty();) {
+    const std::string name(rest.substr(0, rest.find(',')));
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+    HR_REQUIRE(known.find("," + name + ",") != std::string::npos, ErrorCode::kInvalidArgument,
+               "--leave-out: no kernel family is called '", name, "', expected some of ",
+               cuda::attention_family_names());
+  }
+}
+
+Flags flags_of(std::span<char* const> arguments) {
+  constexpr std::string_view kLeaveOut = "--leave-out=";
+  Flags flags;
+  if (!arguments.empty() && std::string_view(arguments[0]).starts_with(kLeaveOut)) {
+    flags.leave_out = std::string_view(arguments[0]).substr(kLeaveOut.size());
+    require_families(flags.leave_out);
+    arguments = arguments.subspan(1);
+  }
+  if (!arguments.empty()) flags.wanted = arguments[0];
+  if (arguments.size() > 1) flags.set = arguments[1];
+  return flags;
+}
 
 }  // namespace
 }  // namespace headrace::bench
 
 int main(int argc, char** argv) {
   return headrace::app::guarded([&] {
-    const std::string wanted = argc > 1 ? argv[1] : "";
-    if (wanted == "-h" || wanted == "--help") {
-      std::fputs(headrace::bench::kUsage, stdout);
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (first == "-h" || first == "--help") {
+      std::printf("%s%s\n", headrace::bench::kUsage, headrace::cuda::attention_family_names().c_str());
     } else {
-      headrace::bench::run_all(wanted, argc > 2 ? argv[2] : "cuda");
+      headrace::bench::run_all(headrace::bench::flags_of(std::span(argv, static_cast<size_t>(argc)).subspan(1)));
     }
     return 0;
   });

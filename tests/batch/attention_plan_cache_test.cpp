@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "headrace/core/device_runtime.h"
 #include "support/host_memory.h"
 
@@ -47,15 +45,6 @@ TEST(AttentionPlanCache, ThoseOfTheNextBatchLieInTheSamePlaces) {
   plans.forget();
   EXPECT_EQ(plans.find({128}, 100).memory, first);
   EXPECT_EQ(plans.find({64}, 100).memory, second);
-}
-
-TEST(AttentionPlanCache, KeepsTheKeysThatAKernelWouldBeAnotherOneFor) {
-  AttentionPlanCache plans(cpu_runtime());
-  EXPECT_TRUE(plans.shorter_keys().empty());
-  for (const int32_t keys : {640, 0, 4096, 640}) plans.note_shorter(keys);
-  EXPECT_EQ(plans.shorter_keys(), (std::set<int32_t>{640, 4096}));
-  plans.forget();
-  EXPECT_TRUE(plans.shorter_keys().empty());
 }
 
 TEST(AttentionPlanCache, W30_BatchesOfAnySizeTakeNoMoreMemory) {

@@ -303,7 +303,7 @@ void add_codes(std::vector<AttentionCase>& cases) {
   add(parts_of_blocks("of_codes"), 1).dtype = kBF16;
 }
 
-// Two tiles of 16 rows for each request, which a GPU's clusters take in strict mode; contexts end anywhere in a tile of
+// Two tiles of 16 rows for each request, which cluster decode supports; contexts end anywhere in a tile of
 // keys, some begin with hidden keys.
 AttentionCase blocks_of_32_rows(std::string name, bool holes) {
   AttentionCase all{.name = "blocks_of_32_rows_" + std::move(name), .requests = {}, .num_kv_heads = 1};
@@ -338,7 +338,7 @@ void add_few_rows(std::vector<AttentionCase>& cases) {
        .page_size = 64,
        .dtype = DType::kBF16,
        .pool_dtype = DType::kBF16});
-  // More rows than that: in fast mode clusters without an order, whose blocks have several tiles each.
+  // More rows than cluster decode supports.
   cases.push_back(
       {.name = "blocks_of_64_and_40_rows",
        .requests = {{.prefix = 1300, .new_tokens = 16, .kind = Kind::kBlock}, {.prefix = 621, .new_tokens = 10}},

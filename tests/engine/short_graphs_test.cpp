@@ -47,38 +47,43 @@ class GraphLog final : public testing_support::HostMemory {
   std::string text_, launched_;
 };
 
-// Has attention of another kind where that many requests, or rows, see some hundred keys.
-class ModelOfShortRequests final : public Model {
+// A model with one kind of attention layer. Writes down what each pass was for.
+class OneKindModel final : public Model {
  public:
-  ModelOfShortRequests(GraphLog& log, int32_t many, int32_t keys) : log_(log), many_(many), keys_(keys) {}
+  explicit OneKindModel(GraphLog& log) : log_(log) { info_.attention_kinds = {{.num_heads = 4, .head_dim = 8}}; }
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
     log_.is_recording(batch);
     const bool warming_up = batch.attn_backend->metadata_source().is_warming_up();
     passes_.push_back(log_.is_capturing() ? (warming_up ? "recorded as a warm-up" : "recorded")
                                           : (warming_up ? "warm-up" : "run"));
-    if (batch.num_tokens() >= many_) batch.attn.on_device->plans->note_shorter(keys_);
     return Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
   }
   const std::vector<std::string>& passes() const { return passes_; }  // what each was for
 
  private:
   GraphLog& log_;
-  int32_t many_, keys_;
   mutable std::vector<std::string> passes_;
   ModelInfo info_;
 };
 
+// Has another kernel for up to `keys` keys, if that is not 0, where a step has `many` tokens or more.
 class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
  public:
+  RecordedBackend(int32_t many, int32_t keys) : many_(many), keys_(keys) {}
   std::string_view name() const override { return "recorded"; }
   std::string describe() const override { return "recorded"; }
   CudaGraphSupport* cuda_graph_support() override { return this; }
   int32_t get_cuda_graph_seq_len_fill_value() const override { return 5; }
+  std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                      DType) const override {
+    EXPECT_EQ(layer.num_heads, 4);
+    return keys_ > 0 && batch.num_tokens() >= many_ ? std::vector<int32_t>{keys_} : std::vector<int32_t>{};
+  }
   int32_t replayed_length() const { return replayed_length_; }  // of the last request
 
  private:
-  int32_t replayed_length_ = 0;
+  int32_t many_, keys_, replayed_length_ = 0;
   void init_graph_state(int32_t, int32_t) override {}
   void plan_capture(const ForwardBatch&, int32_t) override {}
   void plan_replay(const ForwardBatch& batch, int32_t) override {
@@ -98,12 +103,12 @@ struct Rows {
 
 struct Recorded {
   GraphLog log;
-  ModelOfShortRequests model;
+  OneKindModel model;
   RecordedBackend backend;
   CudaGraphRunner runner;
 
   Recorded(const CudaGraphConfig& config, int32_t many, int32_t keys)
-      : model(log, many, keys), runner(model, backend, log, config) {
+      : model(log), backend(many, keys), runner(model, backend, log, config) {
     runner.capture();
   }
   // The graph that a step of these requests runs in, or "none".
@@ -185,7 +190,7 @@ TEST(CudaGraphRunner, HoldsNoDecodeRowThatIsNotStored) {
   EXPECT_EQ(graphs.decoded({100, 200}, Rows::Stores::kNone), "none");
 }
 
-TEST(ShortGraphs, RecordsShortContextsOfManyRequestsWhereKernelsAskForIt) {
+TEST(ShortGraphs, RecordsShortContextsOfManyRequestsWhereTheBackendNamesABucket) {
   Recorded graphs(decode_config(256), 33, 640);
   EXPECT_EQ(graphs.runner.describe(),
             "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests; with up to 2048 keys for 1, 2, 4, 8 requests; "
@@ -205,7 +210,7 @@ TEST(ShortGraphs, ChoosesTheGraphByTheLongestContext) {
   EXPECT_EQ(graphs.decoded({2048, 7, 7}), "4 rows, 4096 keys");
 }
 
-TEST(ShortGraphs, HasOneForEachNumberOfKeysThatKernelsName) {
+TEST(ShortGraphs, HasOneForEachBucket) {
   Recorded graphs(decode_config(256), 2, 3000);
   EXPECT_EQ(graphs.runner.describe(),
             "graphs for 1, 2, 4, 8, 12, 16, 24, 32, 40, 48 requests; with up to 3000 keys for 2, 4, 8, 12, 16, 24, 32, "

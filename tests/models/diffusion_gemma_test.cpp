@@ -101,6 +101,9 @@ TEST(DiffusionGemma, HasAPoolPerKindOfLayerAndNoMask) {
   EXPECT_EQ(info.kv_groups[0].layer_ids, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(info.kv_groups[1].shape, (KVLayerShape{1, 32, 32}));
   EXPECT_EQ(info.kv_groups[1].layer_ids, std::vector<int32_t>{2});
+  ASSERT_EQ(info.attention_kinds.size(), 2u);
+  EXPECT_EQ(info.attention_kinds[0].sliding_window_size, 8);
+  EXPECT_EQ(std::pair(info.attention_kinds[1].head_dim, info.attention_kinds[1].layer_id), std::pair(32, 2));
   EXPECT_EQ(info.eos_ids, std::vector<int32_t>{1});
   ASSERT_TRUE(info.diffusion);
   EXPECT_FALSE(info.diffusion->mask_token_id);

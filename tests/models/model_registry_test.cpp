@@ -474,6 +474,9 @@ TEST(ModelRegistry, ASummaryHasTheNumbersOfTheLoadedModel) {
     const ModelInfo& loaded = model->info();
     EXPECT_EQ(info.dtype, loaded.dtype);
     EXPECT_EQ(info.full_attn_layer_ids, loaded.full_attn_layer_ids);
+    ASSERT_EQ(info.attention_kinds.size(), loaded.attention_kinds.size());
+    ASSERT_FALSE(info.attention_kinds.empty());
+    EXPECT_EQ(info.attention_kinds[0].layer_id, loaded.full_attn_layer_ids[0]);
     EXPECT_EQ(KVPool::bytes_for({.groups = info.kv_groups, .num_pages = 3}),
               KVPool::bytes_for({.groups = loaded.kv_groups, .num_pages = 3}));
     EXPECT_EQ(info.num_gdn_layers, loaded.num_gdn_layers);

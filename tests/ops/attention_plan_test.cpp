@@ -8,9 +8,7 @@
 
 #include "headrace/ops/cpu/paged_attention_plan.h"
 #include "headrace/ops/cuda/attention/sm80/fmha_plan.h"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/larger_clusters.h"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_cluster.h"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/strict_cluster_plan.h"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_plan.h"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv.h"
 #include "headrace/ops/cuda/attention/sm90/even_splits.h"
 #include "headrace/ops/cuda/attention/sm90/fmha_plan.h"
@@ -76,20 +74,6 @@ TEST(EvenSplits, OfMoreTilesThan32BitsHoldProductsOfAreEvenAndCoverEveryTile) {
   }
 }
 
-TEST(AttentionClusters, HaveAsManyBlocksAsFindRoomWhileContextsAreShort) {
-  constexpr int kSMs = 132, kShort = 64;
-  EXPECT_EQ(cuda::cluster_blocks(8, kShort, 128, kSMs), 8);
-  EXPECT_EQ(cuda::cluster_blocks(33, kShort, 128, kSMs), 8);
-  EXPECT_EQ(cuda::cluster_blocks(34, kShort, 128, kSMs), 4);
-  EXPECT_EQ(cuda::cluster_blocks(33, kShort, 256, kSMs), 4);  // heads of 256 leave room for one block, not for two
-  EXPECT_EQ(cuda::cluster_blocks(132, kShort, 128, kSMs), 2);
-  EXPECT_EQ(cuda::cluster_blocks(133, kShort, 128, kSMs), 0);
-  EXPECT_EQ(cuda::cluster_blocks(8, 2048, 128, kSMs), 8);
-  EXPECT_EQ(cuda::cluster_blocks(8, 2049, 128, kSMs), 0);
-  EXPECT_EQ(cuda::cluster_blocks(64, 512, 128, kSMs), 4);
-  EXPECT_EQ(cuda::cluster_blocks(64, 513, 128, kSMs), 0);
-}
-
 // Heads of a prompt of `keys` keys that are taken together: 8 or `heads` of 128, in groups of four.
 int together_of(int64_t keys, int heads = 8) {
   return cuda::heads_together({.kv_heads = heads, .bytes = keys * 512, .row_tiles = keys / 32}, 132);
@@ -153,30 +137,30 @@ Sm90Plan strict_sm90_plan(const EqualRequests& of) { return cuda::plan_sm90(task
 
 TEST(HopperAttentionPlan, FewRowsOfOneRequestShareTheirKeysAndThoseOfSeveralAreCutInShortGroups) {
   const Sm90Plan shares = fast_plan({.rows = 4});
-  EXPECT_EQ(shares.sharing, Sharing::kShares);
-  EXPECT_EQ(std::tuple(shares.rows, shares.teams, shares.keys), std::tuple(64, 2, 64));
-  const Sm90Plan codes = fast_plan({.requests = 16, .rows = 17, .pool = PoolElements::kCodes});
-  EXPECT_EQ(std::pair(codes.sharing, codes.teams), std::pair(Sharing::kShares, 1));
+  EXPECT_EQ(shares.sharing, Sharing::kEvenSplits);
+  EXPECT_EQ(std::tuple(shares.rows, shares.kv_warpgroups, shares.keys), std::tuple(64, 2, 64));
+  const Sm90Plan codes = fast_plan({.requests = 16, .rows = 17, .pool = PoolElements::kFp8});
+  EXPECT_EQ(std::pair(codes.sharing, codes.kv_warpgroups), std::pair(Sharing::kEvenSplits, 1));
   const Sm90Plan few = fast_plan({.requests = 16, .rows = 4});
-  EXPECT_EQ(few.sharing, Sharing::kGroups);
-  EXPECT_EQ(std::tuple(few.teams, few.keys, few.group_keys, few.groups), std::tuple(1, 128, 1024, 8));
+  EXPECT_EQ(few.sharing, Sharing::kFixedSplits);
+  EXPECT_EQ(std::tuple(few.kv_warpgroups, few.keys, few.split_keys, few.groups), std::tuple(1, 128, 1024, 8));
   EXPECT_TRUE(few.needs_room);
-  EXPECT_EQ(few.long_group_keys, 0) << "rows alone take nearly all of the device";
-  EXPECT_EQ(fast_plan({.requests = 8, .rows = 4}).long_group_keys, 4096);
+  EXPECT_EQ(few.long_split_keys, 0) << "rows alone take nearly all of the device";
+  EXPECT_EQ(fast_plan({.requests = 8, .rows = 4}).long_split_keys, 4096);
   EXPECT_FALSE(few.finer_end);
   EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .kernel_dim = 256}).value_parts, 1);
-  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32768}).group_keys, 1024);
-  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32769}).group_keys, 2048);
+  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32768}).split_keys, 1024);
+  EXPECT_EQ(fast_plan({.requests = 2, .rows = 4, .keys = 32769}).split_keys, 2048);
   cuda::Sm90Task cramped = task_of({.requests = 16, .rows = 4}, Determinism::kFast);
-  cramped.room_for_parts = false;
-  EXPECT_EQ(cuda::plan_sm90(cramped, 132).sharing, Sharing::kShares);
+  cramped.room_for_splits = false;
+  EXPECT_EQ(cuda::plan_sm90(cramped, 132).sharing, Sharing::kEvenSplits);
   EXPECT_EQ(fast_plan({.rows = 8, .kernel_dim = 256}).keys, 32);
   const Sm90Plan groups = fast_plan({.requests = 17, .rows = 4});
-  EXPECT_EQ(groups.sharing, Sharing::kGroups);
-  EXPECT_EQ(std::tuple(groups.teams, groups.keys, groups.group_keys), std::tuple(1, 128, 4096));
+  EXPECT_EQ(groups.sharing, Sharing::kFixedSplits);
+  EXPECT_EQ(std::tuple(groups.kv_warpgroups, groups.keys, groups.split_keys), std::tuple(1, 128, 4096));
   EXPECT_EQ(groups.groups, 2);
   EXPECT_TRUE(groups.finer_end);
-  EXPECT_EQ(fast_plan({.requests = 33, .rows = 4, .kv_heads = 4}).sharing, Sharing::kGroups);  // a piece for each
+  EXPECT_EQ(fast_plan({.requests = 33, .rows = 4, .kv_heads = 4}).sharing, Sharing::kFixedSplits);  // a piece for each
   EXPECT_EQ(fast_plan({.requests = 17, .rows = 4, .keys = 4096}).groups, 1);
   EXPECT_EQ(fast_plan({.requests = 17, .rows = 4, .keys = 4097}).groups, 2);
 }
@@ -187,40 +171,40 @@ TEST(HopperAttentionPlan, ManyShortPiecesAreTwoToAMultiprocessorInFastMode) {
   EXPECT_EQ(fast_plan({.requests = 66, .rows = 4}).keys, cuda::kCrowdedKeys);
   EXPECT_FALSE(strict_sm90_plan({.requests = 66, .rows = 4}).crowded);
   EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .kernel_dim = 256}).crowded);
-  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .pool = PoolElements::kCodes}).crowded);
+  EXPECT_FALSE(fast_plan({.requests = 66, .rows = 4, .pool = PoolElements::kFp8}).crowded);
 }
 
 TEST(HopperAttentionPlan, FewRowsOverCodesHaveTheirKernel) {
   const auto plan = [](int requests, int rows, int dim = 128) {
-    return fast_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolElements::kCodes});
+    return fast_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolElements::kFp8});
   };
   EXPECT_EQ(plan(66, 16).fp8_decode_resident, 2);
   EXPECT_EQ(plan(66, 17).fp8_decode_resident, 0);
   EXPECT_EQ(fast_plan({.requests = 66, .rows = 4}).fp8_decode_resident, 0);
-  cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolElements::kCodes}, Determinism::kFast);
-  capped.capped = true;
+  cuda::Sm90Task capped = task_of({.requests = 66, .rows = 4, .pool = PoolElements::kFp8}, Determinism::kFast);
+  capped.fp8_decode = false;
   EXPECT_EQ(cuda::plan_sm90(capped, 132).fp8_decode_resident, 0) << "it has no soft cap";
-  EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).group_keys, plan(66, 4).finer_end), std::tuple(128, 2048, false));
+  EXPECT_EQ(std::tuple(plan(66, 4).keys, plan(66, 4).split_keys, plan(66, 4).finer_end), std::tuple(128, 2048, false));
   EXPECT_EQ(std::tuple(plan(66, 4).rows, plan(66, 8).rows, plan(66, 9).rows), std::tuple(8, 8, 16));
-  EXPECT_EQ(std::tuple(plan(66, 4, 64).keys, plan(66, 4, 64).group_keys, plan(66, 4, 64).finer_end),
+  EXPECT_EQ(std::tuple(plan(66, 4, 64).keys, plan(66, 4, 64).split_keys, plan(66, 4, 64).finer_end),
             std::tuple(128, 2048, false));
   EXPECT_EQ(plan(66, 4, 256).keys, 64);
-  EXPECT_EQ(plan(1, 4).sharing, Sharing::kShares);
-  EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).group_keys), std::pair(Sharing::kGroups, 1024));
+  EXPECT_EQ(plan(1, 4).sharing, Sharing::kEvenSplits);
+  EXPECT_EQ(std::pair(plan(16, 4).sharing, plan(16, 4).split_keys), std::pair(Sharing::kFixedSplits, 1024));
 }
 
 TEST(HopperAttentionPlan, FewRowsOverFewCodesAreWhole) {
-  const auto sharing = [](int keys, int dim, PoolElements pool = PoolElements::kCodes) {
+  const auto sharing = [](int keys, int dim, PoolElements pool = PoolElements::kFp8) {
     return fast_plan({.rows = 4, .keys = keys, .kernel_dim = dim, .pool = pool}).sharing;
   };
   EXPECT_EQ(sharing(512, 128), Sharing::kRows);
-  EXPECT_EQ(sharing(513, 128), Sharing::kShares);
+  EXPECT_EQ(sharing(513, 128), Sharing::kEvenSplits);
   EXPECT_EQ(sharing(256, 256), Sharing::kRows);
-  EXPECT_EQ(sharing(257, 256), Sharing::kShares);
-  EXPECT_EQ(sharing(512, 128, PoolElements::kFloats), Sharing::kShares);
+  EXPECT_EQ(sharing(257, 256), Sharing::kEvenSplits);
+  EXPECT_EQ(sharing(512, 128, PoolElements::kFloats), Sharing::kEvenSplits);
   // A pool that has room for more does not matter where the host knows better.
   cuda::Sm90Task task =
-      task_of({.requests = 4, .rows = 4, .keys = 2048, .pool = PoolElements::kCodes}, Determinism::kStrict);
+      task_of({.requests = 4, .rows = 4, .keys = 2048, .pool = PoolElements::kFp8}, Determinism::kStrict);
   task.shape.max_keys = 1 << 20;
   EXPECT_EQ(cuda::plan_sm90(task, 132).groups, 1);
   task.shape.seen_keys = 2049;
@@ -230,7 +214,7 @@ TEST(HopperAttentionPlan, FewRowsOverFewCodesAreWhole) {
 TEST(HopperAttentionPlan, FewRowsOverCodesHaveAllOfAMultiprocessorWhereThereIsAPieceForEach) {
   const auto resident = [](Determinism determinism, int requests, int keys, int dim = 128) {
     return cuda::plan_sm90(
-               task_of({.requests = requests, .rows = 4, .keys = keys, .kernel_dim = dim, .pool = PoolElements::kCodes},
+               task_of({.requests = requests, .rows = 4, .keys = keys, .kernel_dim = dim, .pool = PoolElements::kFp8},
                        determinism),
                132)
         .fp8_decode_resident;
@@ -245,7 +229,7 @@ TEST(HopperAttentionPlan, FewRowsOverCodesHaveAllOfAMultiprocessorWhereThereIsAP
   EXPECT_EQ(resident(Determinism::kFast, 4, 2048), 1);  // 64 groups of 1024
   EXPECT_EQ(resident(Determinism::kFast, 8, 4096), 2);  // 256
   EXPECT_EQ(resident(Determinism::kFast, 1, 32768), 2) << "equal shares";
-  cuda::Sm90Task graph = task_of({.rows = 4, .keys = 4096, .pool = PoolElements::kCodes}, Determinism::kStrict);
+  cuda::Sm90Task graph = task_of({.rows = 4, .keys = 4096, .pool = PoolElements::kFp8}, Determinism::kStrict);
   graph.shape.tiles64 = 65;  // with room for 64 requests
   EXPECT_EQ(cuda::plan_sm90(graph, 132).fp8_decode_resident, 1);
 }
@@ -255,14 +239,14 @@ TEST(HopperAttentionPlan, StrictFewRowsOverCodesHaveTilesAndGroupsOfManyRows) {
   for (const int dim : {64, 128, 256}) {
     for (const int requests : {1, 16, 66, 500}) {
       const auto plan = [&](int rows) {
-        return strict_sm90_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolElements::kCodes});
+        return strict_sm90_plan({.requests = requests, .rows = rows, .kernel_dim = dim, .pool = PoolElements::kFp8});
       };
       const Sm90Plan few = plan(4);
       EXPECT_GT(few.fp8_decode_resident, 0);
       EXPECT_FALSE(few.finer_end);
       for (const int rows : {17, 64, 700}) {
         EXPECT_EQ(plan(rows).fp8_decode_resident, 0);
-        EXPECT_EQ(std::tuple(few.keys, few.group_keys), std::tuple(plan(rows).keys, plan(rows).group_keys));
+        EXPECT_EQ(std::tuple(few.keys, few.split_keys), std::tuple(plan(rows).keys, plan(rows).split_keys));
       }
     }
   }
@@ -275,15 +259,16 @@ TEST(HopperAttentionPlan, StrictGroupsAndTilesAreTheSameInEveryBatch) {
       for (const int sms : {78, 132}) {
         const Sm90Plan plan = cuda::plan_sm90(
             task_of({.requests = requests, .rows = 4, .kernel_dim = kernel_dim}, Determinism::kStrict), sms);
-        EXPECT_EQ(plan.sharing, Sharing::kGroups);
-        EXPECT_EQ(std::tuple(plan.rows, plan.teams, plan.keys), std::tuple(64, 1, kernel_dim == 256 ? 64 : 128));
-        EXPECT_EQ(plan.group_keys, 4096);
+        EXPECT_EQ(plan.sharing, Sharing::kFixedSplits);
+        EXPECT_EQ(std::tuple(plan.rows, plan.kv_warpgroups, plan.keys),
+                  std::tuple(64, 1, kernel_dim == 256 ? 64 : 128));
+        EXPECT_EQ(plan.split_keys, 4096);
         EXPECT_FALSE(plan.finer_end);
       }
     }
   }
-  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolElements::kCodes}).group_keys, 2048);
-  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolElements::kCodes}).groups, 4);
+  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolElements::kFp8}).split_keys, 2048);
+  EXPECT_EQ(strict_sm90_plan({.rows = 4, .pool = PoolElements::kFp8}).groups, 4);
 }
 
 TEST(HopperAttentionPlan, TwoBlocksTakeTheColumnsOfFewLongHeads) {
@@ -293,7 +278,7 @@ TEST(HopperAttentionPlan, TwoBlocksTakeTheColumnsOfFewLongHeads) {
   EXPECT_EQ(parts(33, 256, PoolElements::kFloats), 2);
   EXPECT_EQ(parts(34, 256, PoolElements::kFloats), 1);
   EXPECT_EQ(parts(2, 128, PoolElements::kFloats), 1);
-  EXPECT_EQ(parts(2, 256, PoolElements::kCodes), 1);
+  EXPECT_EQ(parts(2, 256, PoolElements::kFp8), 1);
   EXPECT_EQ(strict_sm90_plan({.rows = 65, .kernel_dim = 256, .kv_heads = 2}).value_parts, 1);
 }
 
@@ -302,21 +287,21 @@ TEST(HopperAttentionPlan, PromptsThatFillTheDeviceAreWholeRows) {
   EXPECT_EQ(prompt.sharing, Sharing::kRows);
   EXPECT_EQ(std::pair(prompt.rows, prompt.keys), std::pair(128, 128));
   EXPECT_EQ(fast_plan({.rows = 8192, .kernel_dim = 64}).rows, 192);
-  EXPECT_EQ(fast_plan({.rows = 8192, .kernel_dim = 64, .pool = PoolElements::kCodes}).rows, 128);
+  EXPECT_EQ(fast_plan({.rows = 8192, .kernel_dim = 64, .pool = PoolElements::kFp8}).rows, 128);
   EXPECT_EQ(fast_plan({.rows = 17 * 128}).sharing, Sharing::kRows);
-  EXPECT_EQ(fast_plan({.rows = 16 * 128}).sharing, Sharing::kShares);
-  EXPECT_EQ(fast_plan({.rows = 16 * 128}).teams, 1);
+  EXPECT_EQ(fast_plan({.rows = 16 * 128}).sharing, Sharing::kEvenSplits);
+  EXPECT_EQ(fast_plan({.rows = 16 * 128}).kv_warpgroups, 1);
   EXPECT_EQ(strict_sm90_plan({.rows = 33 * 128}).groups, 1);  // two pieces for each multiprocessor
   EXPECT_EQ(strict_sm90_plan({.rows = 32 * 128}).groups, 2);
 }
 
 TEST(HopperAttentionPlan, StrictPromptsOverMoreKeysThanAGroupHaveTheirKernel) {
-  EXPECT_FALSE(strict_sm90_plan({.rows = 8192, .keys = 4096}).many_groups);
-  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 4097}).many_groups);
-  EXPECT_FALSE(strict_sm90_plan({.rows = 32 * 128, .keys = 4097}).many_groups) << "pieces of a group each";
-  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 2049, .pool = PoolElements::kCodes}).many_groups);
-  EXPECT_FALSE(strict_sm90_plan({.rows = 64, .keys = 4097}).many_groups);
-  EXPECT_FALSE(fast_plan({.rows = 8192, .keys = 4097}).many_groups);
+  EXPECT_FALSE(strict_sm90_plan({.rows = 8192, .keys = 4096}).many_splits);
+  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 4097}).many_splits);
+  EXPECT_FALSE(strict_sm90_plan({.rows = 32 * 128, .keys = 4097}).many_splits) << "pieces of a group each";
+  EXPECT_TRUE(strict_sm90_plan({.rows = 8192, .keys = 2049, .pool = PoolElements::kFp8}).many_splits);
+  EXPECT_FALSE(strict_sm90_plan({.rows = 64, .keys = 4097}).many_splits);
+  EXPECT_FALSE(fast_plan({.rows = 8192, .keys = 4097}).many_splits);
 }
 
 TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {
@@ -328,7 +313,7 @@ TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {
   EXPECT_TRUE(mixed(16, 16385).cuts_long_rows);
   EXPECT_FALSE(mixed(17, 16385).cuts_long_rows);
   EXPECT_FALSE(mixed(16, 16384).cuts_long_rows);
-  EXPECT_FALSE(mixed(16, 16385, PoolElements::kCodes).cuts_long_rows);
+  EXPECT_FALSE(mixed(16, 16385, PoolElements::kFp8).cuts_long_rows);
   EXPECT_TRUE(mixed(64, 100).both_ends);
   EXPECT_FALSE(mixed(65, 100).both_ends);
   EXPECT_FALSE(fast_plan({.rows = 4, .keys = 100000}).cuts_long_rows);  // nothing is beside them
@@ -336,7 +321,7 @@ TEST(HopperAttentionPlan, LongContextsBesidePromptsAreCut) {
 
 // On 132 multiprocessors with room for two blocks each.
 int parts_of(int64_t blocks, int max_keys, int64_t fits = 1000, Determinism determinism = Determinism::kFast) {
-  return cuda::mma_parts(
+  return cuda::mma_splits(
       {.blocks = blocks, .room = 264, .max_keys = max_keys, .fits = fits, .determinism = determinism});
 }
 
@@ -367,34 +352,37 @@ TEST(BaselineAttentionPlan, W30_PartsAreAsManyAsScratchMemoryHolds) {
   EXPECT_EQ(parts_of(8, 1 << 14, 17, Determinism::kStrict), 17);
 }
 
-// Keys with which a warp is alone, keys that warps share, and those of a graph for short contexts.
+// Keys of warp-per-head decode, of CTA-per-head decode, and of a graph for short contexts.
 std::tuple<int, int, int> short_plan(const cuda::ShortTask& task) {
   const cuda::ShortPlan plan = cuda::plan_short(task, 132);
-  return {plan.alone_keys, plan.shared_keys, plan.recorded_keys()};
+  return {plan.warp_keys, plan.cta_keys, plan.bucket_keys()};
 }
 constexpr std::tuple kNotShort{0, 0, 0};
 
-TEST(AttentionOfShortRequests, WarpsShareKeysInBothModes) {
+TEST(ShortKVDecode, IsByCtaInBothModes) {
   for (const bool strict : {false, true}) {
     for (const int64_t pieces : {8, 128, 264, 791}) {
-      EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 32, .dim = 128, .strict = strict, .runs = true}),
+      EXPECT_EQ(short_plan({.work_tiles = pieces, .max_rows = 32, .dim = 128, .strict = strict, .contiguous = true}),
                 std::tuple(0, 2048, 2048))
           << pieces;
     }
     for (const int64_t pieces : {8, 791, 792, 5000}) {
-      EXPECT_EQ(short_plan({.pieces = pieces, .max_rows = 16, .dim = 256, .strict = strict, .runs = true}),
+      EXPECT_EQ(short_plan({.work_tiles = pieces, .max_rows = 16, .dim = 256, .strict = strict, .contiguous = true}),
                 std::tuple(0, 2048, 2048))
           << pieces;
     }
-    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 17, .dim = 256, .strict = strict, .runs = true}), kNotShort);
-    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 33, .dim = 128, .strict = strict, .runs = true}), kNotShort);
-    EXPECT_EQ(short_plan({.pieces = 128, .max_rows = 4, .dim = 64, .strict = strict, .runs = true}), kNotShort);
+    EXPECT_EQ(short_plan({.work_tiles = 128, .max_rows = 17, .dim = 256, .strict = strict, .contiguous = true}),
+              kNotShort);
+    EXPECT_EQ(short_plan({.work_tiles = 128, .max_rows = 33, .dim = 128, .strict = strict, .contiguous = true}),
+              kNotShort);
+    EXPECT_EQ(short_plan({.work_tiles = 128, .max_rows = 4, .dim = 64, .strict = strict, .contiguous = true}),
+              kNotShort);
   }
 }
 
-TEST(AttentionOfShortRequests, WarpsAreAloneWhereThereAreManyRequestsOfFewKeys) {
+TEST(ShortKVDecode, IsByWarpWhereThereAreManyRequestsOfFewKeys) {
   const auto plan = [](int rows, bool strict) {
-    return short_plan({.pieces = 792, .max_rows = rows, .dim = 128, .strict = strict, .runs = true});
+    return short_plan({.work_tiles = 792, .max_rows = rows, .dim = 128, .strict = strict, .contiguous = true});
   };
   EXPECT_EQ(plan(32, false), std::tuple(640, 2048, 640));
   EXPECT_EQ(plan(16, true), std::tuple(384, 2048, 2048));
@@ -402,21 +390,21 @@ TEST(AttentionOfShortRequests, WarpsAreAloneWhereThereAreManyRequestsOfFewKeys) 
   EXPECT_EQ(plan(33, false), std::tuple(640, 0, 640));
 }
 
-TEST(AttentionOfShortRequests, OfAnotherKindAreAWarpsWhereTheyFillTheDevice) {
+TEST(ShortKVDecode, IsByWarpForOtherKeysWhereRequestsFillTheDevice) {
   for (const int rows : {1, 16, 40}) {
-    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 128}), std::tuple(640, 0, 640)) << rows;
-    EXPECT_EQ(short_plan({.pieces = 264, .max_rows = rows, .dim = 72}), std::tuple(640, 0, 640)) << rows;
+    EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = rows, .dim = 128}), std::tuple(640, 0, 640)) << rows;
+    EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = rows, .dim = 72}), std::tuple(640, 0, 640)) << rows;
   }
-  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 40, .dim = 128, .runs = true}), std::tuple(640, 0, 640));
-  EXPECT_EQ(short_plan({.pieces = 263, .max_rows = 36, .dim = 128}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 41, .dim = 128}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 36, .dim = 64}), kNotShort);
-  EXPECT_EQ(short_plan({.pieces = 264, .max_rows = 36, .dim = 256}), kNotShort);
+  EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = 40, .dim = 128, .contiguous = true}), std::tuple(640, 0, 640));
+  EXPECT_EQ(short_plan({.work_tiles = 263, .max_rows = 36, .dim = 128}), kNotShort);
+  EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = 41, .dim = 128}), kNotShort);
+  EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = 36, .dim = 64}), kNotShort);
+  EXPECT_EQ(short_plan({.work_tiles = 264, .max_rows = 36, .dim = 256}), kNotShort);
 }
 
-TEST(AttentionOfShortRequests, StrictModeTakesFewerAndMoreKeysInTheMiddle) {
+TEST(ShortKVDecode, BatchInvariantModeHasFewerKeysAndMoreInTheMiddle) {
   const auto strict = [](int64_t pieces, int rows) {
-    return short_plan({.pieces = pieces, .max_rows = rows, .dim = 128, .strict = true});
+    return short_plan({.work_tiles = pieces, .max_rows = rows, .dim = 128, .strict = true});
   };
   EXPECT_EQ(strict(197, 4), kNotShort);
   EXPECT_EQ(strict(198, 4), std::tuple(640, 0, 640));
@@ -425,136 +413,76 @@ TEST(AttentionOfShortRequests, StrictModeTakesFewerAndMoreKeysInTheMiddle) {
   EXPECT_EQ(strict(792, 4), std::tuple(640, 0, 640));
 }
 
-// Blocks of a cluster, then clusters of a row.
-std::pair<int, int> strict_plan(int64_t pieces, int seen_keys) {
-  const cuda::StrictClusterPlan plan = cuda::strict_cluster_plan(
-      {.pieces = pieces, .seen_keys = seen_keys, .tile_keys = 128, .group_keys = 4096}, /*num_sms=*/132);
-  return {plan.blocks, plan.parts};
+// CTAs of a cluster, then clusters of a row tile.
+using Clusters = std::pair<int, int>;
+
+cuda::ClusterDecodeTask cluster_task(int64_t work_tiles, int seen_keys, int kernel_dim, int64_t row_tiles) {
+  return {.row_tiles = row_tiles,
+          .work_tiles = work_tiles,
+          .seen_keys = seen_keys,
+          .tile_keys = cuda::tile_keys(kernel_dim, 1),
+          .split_keys = cuda::kSm90SplitKeys};
 }
 
-TEST(StrictAttentionClusters, TakeRowsWhereAllTheirBlocksFindRoom) {
-  using Plan = std::pair<int, int>;
-  EXPECT_EQ(strict_plan(8, 4096), Plan(8, 1));
-  EXPECT_EQ(strict_plan(8, 64), Plan(2, 1));  // a round of one tile
-  EXPECT_EQ(strict_plan(8, 512), Plan(4, 1));
-  EXPECT_EQ(strict_plan(15, 4096), Plan(8, 1));
-  EXPECT_EQ(strict_plan(16, 4096), Plan(4, 1));
-  EXPECT_EQ(strict_plan(8, 4097), Plan(4, 2));
-  EXPECT_EQ(strict_plan(2, 16384), Plan(8, 4));
-  EXPECT_EQ(strict_plan(64, 512), Plan(2, 1));
-  EXPECT_EQ(strict_plan(64, 513), Plan(0, 1));  // more than two rounds of two tiles
-  EXPECT_EQ(strict_plan(67, 64), Plan(0, 1));
+Clusters fixed_clusters(int64_t work_tiles, int seen_keys, int kernel_dim, int64_t row_tiles = 1) {
+  const cuda::ClusterDecodePlan plan = cuda::fixed_cluster_decode_plan(
+      cluster_task(work_tiles, seen_keys, kernel_dim, row_tiles), cuda::most_cluster_size(kernel_dim), /*num_sms=*/132);
+  return {plan.cluster_size, plan.clusters};
 }
 
-std::pair<int, int> stream_plan(int64_t pieces, int seen_keys, int kernel_dim, int64_t tiles = 1) {
-  const cuda::StrictClusterPlan plan = cuda::cluster_decode_plan({.pieces = pieces,
-                                                                  .tiles = tiles,
-                                                                  .seen_keys = seen_keys,
-                                                                  .tile_keys = kernel_dim > 128 ? 64 : 128,
-                                                                  .group_keys = 4096},
-                                                                 cuda::cluster_decode_blocks(kernel_dim),
-                                                                 /*num_sms=*/132);
-  return {plan.blocks, plan.parts};
+TEST(ClusterDecode, HasTheLargestClustersThatFindRoom) {
+  EXPECT_EQ(fixed_clusters(8, 64, 128), Clusters(2, 1));  // a round of one tile
+  EXPECT_EQ(fixed_clusters(8, 257, 128), Clusters(4, 1));
+  EXPECT_EQ(fixed_clusters(8, 4096, 128), Clusters(4, 1));
+  EXPECT_EQ(fixed_clusters(8, 12288, 64), Clusters(4, 3));
+  EXPECT_EQ(fixed_clusters(8, 16384, 128), Clusters(2, 4));  // 32 clusters of four do not find room
+  EXPECT_EQ(fixed_clusters(8, 32768, 128), Clusters(2, 8));
+  EXPECT_EQ(fixed_clusters(2, 4096, 256), Clusters(8, 1));
+  EXPECT_EQ(fixed_clusters(2, 7 * 4096, 256), Clusters(8, 7));
+  EXPECT_EQ(fixed_clusters(2, 8 * 4096, 256), Clusters(4, 8));
+  EXPECT_EQ(fixed_clusters(2, 131072, 256), Clusters(2, 32));
+  EXPECT_EQ(fixed_clusters(66, 320, 128), Clusters(2, 1));
+  EXPECT_EQ(fixed_clusters(67, 320, 128), Clusters(0, 1));
+  EXPECT_EQ(fixed_clusters(16, 16385, 128, 2), Clusters(0, 1));
 }
 
-TEST(StrictAttentionStreams, TakeTheLargestClustersThatFindRoom) {
-  using Plan = std::pair<int, int>;
-  EXPECT_EQ(stream_plan(8, 64, 128), Plan(2, 1));  // a round of one tile
-  EXPECT_EQ(stream_plan(8, 257, 128), Plan(4, 1));
-  EXPECT_EQ(stream_plan(8, 4096, 128), Plan(4, 1));
-  EXPECT_EQ(stream_plan(8, 12288, 64), Plan(4, 3));
-  EXPECT_EQ(stream_plan(8, 16384, 128), Plan(2, 4));  // 32 clusters of four do not find room
-  EXPECT_EQ(stream_plan(8, 32768, 128), Plan(2, 8));
-  EXPECT_EQ(stream_plan(2, 4096, 256), Plan(8, 1));
-  EXPECT_EQ(stream_plan(2, 7 * 4096, 256), Plan(8, 7));
-  EXPECT_EQ(stream_plan(2, 8 * 4096, 256), Plan(4, 8));
-  EXPECT_EQ(stream_plan(2, 131072, 256), Plan(2, 32));
-  EXPECT_EQ(stream_plan(66, 320, 128), Plan(2, 1));
-  EXPECT_EQ(stream_plan(67, 320, 128), Plan(0, 1));
-  EXPECT_EQ(stream_plan(16, 16385, 128, 2), Plan(0, 1));
+TEST(ClusterDecode, OfOneRowTileHasSeveralSplitsPerClusterWhereNotAllFindRoom) {
+  EXPECT_EQ(fixed_clusters(8, 32769, 128), Clusters(2, 8));  // nine splits
+  EXPECT_EQ(fixed_clusters(8, 131072, 128), Clusters(2, 8));
+  EXPECT_EQ(fixed_clusters(2, 34 * 4096, 256), Clusters(2, 33));
+  EXPECT_EQ(fixed_clusters(66, 4097, 64), Clusters(2, 1));
+  EXPECT_EQ(fixed_clusters(67, 4097, 64), Clusters(0, 1));
 }
 
-TEST(StrictAttentionStreams, OfOneTileOfRowsTakeSeveralGroupsEachWhereNotAllFindRoom) {
-  using Plan = std::pair<int, int>;
-  EXPECT_EQ(stream_plan(8, 32769, 128), Plan(2, 8));  // nine groups
-  EXPECT_EQ(stream_plan(8, 131072, 128), Plan(2, 8));
-  EXPECT_EQ(stream_plan(2, 34 * 4096, 256), Plan(2, 33));
-  EXPECT_EQ(stream_plan(66, 4097, 64), Plan(2, 1));
-  EXPECT_EQ(stream_plan(67, 4097, 64), Plan(0, 1));
-}
-
-// Of a kv head's keys: blocks of a cluster, then clusters.
-std::pair<int, int> shared_plan(int64_t kv_heads, int kernel_dim) {
-  const cuda::StrictClusterPlan plan =
-      cuda::even_cluster_decode_plan(kv_heads, cuda::cluster_decode_blocks(kernel_dim), /*num_sms=*/132);
-  return {plan.blocks, plan.parts};
-}
-
-TEST(SharedAttentionStreams, FillTheDeviceOrAreNone) {
-  using Plan = std::pair<int, int>;
-  for (const int dim : {64, 128, 256}) {
-    EXPECT_EQ(shared_plan(2, dim), Plan(4, 15));  // 33 clusters of two are more than one step adds up
-    EXPECT_EQ(shared_plan(4, dim), Plan(2, 16));
-    EXPECT_EQ(shared_plan(8, dim), Plan(2, 8));
-    EXPECT_EQ(shared_plan(32, dim), Plan(2, 2));
-    EXPECT_EQ(shared_plan(33, dim), Plan(2, 2));
-    EXPECT_EQ(shared_plan(40, dim), Plan(0, 1));  // 80 blocks
-    EXPECT_EQ(shared_plan(60, dim), Plan(2, 1));
-    EXPECT_EQ(shared_plan(67, dim), Plan(0, 1));
-  }
-  EXPECT_EQ(shared_plan(1, 128), Plan(4, 30));  // there are no larger clusters
-  EXPECT_EQ(shared_plan(1, 256), Plan(8, 15));
-}
-
-TEST(StrictAttentionStreams, AreForFastModeWhileContextsAreShort) {
-  EXPECT_TRUE(cuda::cluster_decode_is_fast({.seen_keys = 1}));
-  EXPECT_TRUE(cuda::cluster_decode_is_fast({.seen_keys = 4096, .max_rows = 8}));
-  EXPECT_FALSE(cuda::cluster_decode_is_fast({.seen_keys = 4097, .max_rows = 8}));
-  EXPECT_TRUE(cuda::cluster_decode_is_fast({.seen_keys = 2048, .max_rows = 9}));
-  EXPECT_FALSE(cuda::cluster_decode_is_fast({.seen_keys = 2049, .max_rows = 9}));
-}
-
-TEST(StrictAttentionStreams, AreForFastModeOverAllKeysOfSeveralRequestsThatFindRoom) {
-  EXPECT_TRUE(cuda::cluster_decode_is_fast({.seen_keys = 100000, .max_rows = 8, .requests = 2}));
-  EXPECT_FALSE(cuda::cluster_decode_is_fast({.seen_keys = 100000, .max_rows = 8, .requests = 1}));
-  EXPECT_FALSE(cuda::cluster_decode_is_fast({.seen_keys = 2049, .max_rows = 9, .requests = 2}));
-  for (const int64_t pieces : {16, 32, 64}) {
-    const int keys = cuda::keys_with_room(pieces, /*blocks=*/2, /*group_keys=*/4096, /*num_sms=*/132);
-    EXPECT_EQ(keys, 262144 / pieces);
-    EXPECT_EQ(stream_plan(pieces, keys, 128, 2).first, 2);
-    EXPECT_EQ(stream_plan(pieces, keys + 1, 128, 2).first, 0);
+TEST(ClusterDecode, FixedSplitsHaveRoomForUpToKeysWithRoom) {
+  for (const int64_t work_tiles : {16, 32, 64}) {
+    const int keys = cuda::keys_with_room(work_tiles, /*cluster_size=*/2, cuda::kSm90SplitKeys, /*num_sms=*/132);
+    EXPECT_EQ(keys, 262144 / work_tiles);
+    EXPECT_EQ(fixed_clusters(work_tiles, keys, 128, 2).first, 2);
+    EXPECT_EQ(fixed_clusters(work_tiles, keys + 1, 128, 2).first, 0);
   }
   EXPECT_EQ(cuda::keys_with_room(67, 2, 4096, 132), 0);
 }
 
-// Of one tile of rows of so many kv heads, or of several.
-std::array<int, 3> larger_clusters(int64_t pieces, int seen_keys, int kernel_dim, int64_t tiles = 1) {
-  const cuda::StrictClusterTask task{
-      .pieces = pieces, .tiles = tiles, .seen_keys = seen_keys, .tile_keys = 64, .group_keys = 4096};
-  return cuda::keys_of_larger_clusters(task, cuda::cluster_decode_blocks(kernel_dim), /*most_in_groups=*/2048,
-                                       /*num_sms=*/132,
-                                       [&](int keys) { return stream_plan(pieces, keys, kernel_dim, tiles).first; });
+Clusters even_clusters(int64_t kv_heads, int kernel_dim) {
+  const cuda::ClusterDecodePlan plan =
+      cuda::even_cluster_decode_plan(kv_heads, cuda::most_cluster_size(kernel_dim), /*num_sms=*/132);
+  return {plan.cluster_size, plan.clusters};
 }
 
-TEST(StrictAttentionStreams, SayForHowManyKeysTheirClustersWouldBeLarger) {
-  using Keys = std::array<int, 3>;
-  EXPECT_EQ(larger_clusters(8, 32768, 128), (Keys{12288}));  // clusters of four; of two for all
-  EXPECT_EQ(larger_clusters(8, 12288, 128), Keys{});
-  EXPECT_EQ(larger_clusters(2, 131072, 256), (Keys{15 * 4096, 7 * 4096}));
-  EXPECT_EQ(larger_clusters(4, 32768, 256, 2), (Keys{7 * 4096, 3 * 4096}));
-  EXPECT_EQ(larger_clusters(16, 32768, 128, 2), (Keys{4 * 4096, 4096}));  // none find room for all
-  EXPECT_EQ(larger_clusters(67, 32768, 128, 8), Keys{});
-}
-
-TEST(StrictAttentionStreams, LeaveBlocksOfTokensBehindAChainToClusters) {
-  const auto fast = [](int rows, int64_t tokens, bool clusters) {
-    return cuda::cluster_decode_is_fast({.seen_keys = 320, .max_rows = rows, .tokens = tokens, .clusters = clusters});
-  };
-  EXPECT_TRUE(fast(8, 8, true));  // tiles of 8 rows
-  EXPECT_FALSE(fast(16, 4, true));
-  EXPECT_FALSE(fast(32, 8, true));
-  EXPECT_TRUE(fast(32, 8, false));
-  EXPECT_TRUE(fast(16, 9, true));  // no chain takes so many tokens
+TEST(ClusterDecode, EvenSplitsFillTheDeviceOrAreNone) {
+  for (const int dim : {64, 128, 256}) {
+    EXPECT_EQ(even_clusters(2, dim), Clusters(4, 15));  // 33 clusters of two are more than one step merges
+    EXPECT_EQ(even_clusters(4, dim), Clusters(2, 16));
+    EXPECT_EQ(even_clusters(8, dim), Clusters(2, 8));
+    EXPECT_EQ(even_clusters(32, dim), Clusters(2, 2));
+    EXPECT_EQ(even_clusters(33, dim), Clusters(2, 2));
+    EXPECT_EQ(even_clusters(40, dim), Clusters(0, 1));  // 80 CTAs
+    EXPECT_EQ(even_clusters(60, dim), Clusters(2, 1));
+    EXPECT_EQ(even_clusters(67, dim), Clusters(0, 1));
+  }
+  EXPECT_EQ(even_clusters(1, 128), Clusters(4, 30));  // there are no larger clusters
+  EXPECT_EQ(even_clusters(1, 256), Clusters(8, 15));
 }
 
 }  // namespace

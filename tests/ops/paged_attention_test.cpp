@@ -927,13 +927,14 @@ TEST_P(CpuPagedAttention, StrictRowsOverMoreGroupsThanClustersHaveTheBitsOfTheSa
   }
 }
 
-// Blocks of nine to 32 rows of a kv head over several groups of keys, which a GPU's clusters take sixteen at a time.
-std::vector<KeySpan> block_spans() {
+// Blocks of up to `most` tokens, and half of them or less, over several fixed KV splits of a GPU.
+std::vector<KeySpan> block_spans(int32_t most) {
   std::vector<KeySpan> spans;
   int32_t tokens = 0;
   for (const int32_t context : {8600, 8190, 8500, 8300, 4089, 700}) {
     const auto i = static_cast<int32_t>(spans.size());
-    spans.push_back({.q_off = tokens, .q_len = i < 3 ? 8 : 3 + i % 3, .ctx_len = context, .phys0 = context});
+    spans.push_back(
+        {.q_off = tokens, .q_len = i < 3 ? most : most / 2 - 1 + i % 3, .ctx_len = context, .phys0 = context});
     tokens += spans.back().q_len;
   }
   using Kind = KeySpan::Kind;
@@ -949,8 +950,10 @@ TEST_P(CpuPagedAttention, StrictBlocksHaveTheBitsOfTheSameRowsBesideAPrompt) {
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
         HeadShape{256, 200, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 4100, 0.5f}}) {
-    expect_strict_bits_beside_a_prompt({.heads = 8, .kv_heads = 2, .context = 8700}, shape, block_spans(),
-                                       {{0, 2}, {0, 4}, {2, 6}});
+    for (const int32_t most : {8, 16}) {  // 12 to 32 rows of a KV head, which clusters process, and 28 to 64
+      expect_strict_bits_beside_a_prompt({.heads = 8, .kv_heads = 2, .context = 8700}, shape, block_spans(most),
+                                         {{0, 2}, {0, 4}, {2, 6}});
+    }
   }
 }
 

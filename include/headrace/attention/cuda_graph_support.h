@@ -2,13 +2,16 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "headrace/batch/forward_batch.h"
+#include "headrace/core/dtype.h"
 
 namespace headrace {
 
 class DecodeBatch;
 struct DecodeBatchPools;
+struct RadixAttentionConfig;
 
 // AttentionBackend::cuda_graph_support() is null for backends without graphs. The methods have pymllm's names. Those
 // that take a ForwardBatch are for callers with a DeviceBatch of their own; those with pymllm's arguments build the
@@ -37,6 +40,11 @@ class CudaGraphSupport {
   // Plans `batch` for a replay. Requests past the real ones are padding with kDoNotStore and kNoState. Error
   // kInvalidArgument if it lies in other memory than the captured batch.
   void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket);
+
+  // Returns, ascending, the KV lengths below those of `batch` for which a graph of its own is worth capturing, because
+  // `layer`, with activations of `dtype`, would run another kernel. None by default.
+  virtual std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                              DType dtype) const;
 
   // The same with pymllm's arguments. Each returns the batch to give to layers, at an address that stays, valid until
   // the next of these calls; its tensors have bs rows. A capture's batch stores nothing and has the table's longest

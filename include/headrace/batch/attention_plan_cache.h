@@ -2,7 +2,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <set>
 #include <vector>
 
 #include "headrace/core/tensor.h"
@@ -31,14 +30,8 @@ class AttentionPlanCache {
   // Returns the plan of `key`, at least `bytes` bytes. A captured graph makes its own plans, so it finds them at the
   // same addresses on replay. `memory` is null if there is no room: the caller then plans for itself.
   Place find(const Key& key, int64_t bytes);
-  // A kernel reports that another one would be chosen for the batch if no token saw more than `keys` keys. 0: none.
-  void note_shorter(int32_t keys) {
-    if (keys > 0) shorter_keys_.insert(keys);
-  }
-  // Returns the KV lengths reported since the batch changed.
-  const std::set<int32_t>& shorter_keys() const { return shorter_keys_; }
   // Drops every plan: the batch has changed.
-  void forget();
+  void forget() { plans_.clear(); }
 
  private:
   struct Plan {
@@ -48,7 +41,6 @@ class AttentionPlanCache {
 
   Tensor memory_;
   std::vector<Plan> plans_;  // plans of the batch, contiguous in memory_
-  std::set<int32_t> shorter_keys_;
 };
 
 }  // namespace headrace

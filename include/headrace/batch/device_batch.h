@@ -37,8 +37,6 @@ class DeviceBatch {
   const ForwardBatch& upload(const ForwardBatch& host);
   // Drops the kernels' plans of the batch, so that a capture contains the making of every plan it uses.
   void forget_plans() { plans_.forget(); }
-  // KV lengths that kernels reported since the upload: AttentionPlanCache::shorter_keys().
-  const std::set<int32_t>& shorter_keys() const { return plans_.shorter_keys(); }
   // Reserves float32 [rows, vocab] for conditioning at a fixed address, so that a graph can read it. From then on every
   // token of a conditioned batch is marked. conditioning(n) returns the first n rows.
   void reserve_conditioning(int64_t rows, int64_t vocab);

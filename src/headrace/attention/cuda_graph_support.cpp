@@ -16,6 +16,10 @@ void check_decode(int32_t bs, ForwardMode mode) {
 CudaGraphSupport::CudaGraphSupport() = default;
 CudaGraphSupport::~CudaGraphSupport() = default;
 
+std::vector<int32_t> CudaGraphSupport::kv_len_buckets(const ForwardBatch&, const RadixAttentionConfig&, DType) const {
+  return {};
+}
+
 void CudaGraphSupport::set_decode_pools(const DecodeBatchPools& pools) {
   pools_ = std::make_unique<DecodeBatchPools>(pools);
 }

@@ -23,6 +23,10 @@ class HybridAttnBackend final : public AttentionBackend, public CudaGraphSupport
   CudaGraphSupport* cuda_graph_support() override { return full_->cuda_graph_support() != nullptr ? this : nullptr; }
   // A length that suits both backends: the larger one.
   int32_t get_cuda_graph_seq_len_fill_value() const override;
+  std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                      DType dtype) const override {
+    return full_->cuda_graph_support()->kv_len_buckets(batch, layer, dtype);
+  }
   AttnMetadataSource& metadata_source() override { return full_->metadata_source(); }
   const AttentionBackend& full_attn_backend() const { return *full_; }
   const GDNAttnBackend& gdn_backend() const { return *gdn_; }

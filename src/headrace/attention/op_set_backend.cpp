@@ -35,6 +35,26 @@ void OpSetBackend::require(const RadixAttentionConfig& layer) const {
   require_head_dim(ops_, layer.layer_id, std::max(layer.head_dim, layer.v_head_dim.value_or(0)));
 }
 
+std::vector<int32_t> OpSetBackend::kv_len_buckets_of(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                                     DType dtype) const {
+  const int64_t tokens = batch.num_tokens(), v_head_dim = layer.v_head_dim.value_or(layer.head_dim);
+  const bool cross = layer.is_cross_attention == RadixAttentionConfig::KeySource::kCrossAttention;
+  return ops_.kv_len_buckets(
+      {.q = TensorView(nullptr, dtype, {tokens, layer.num_heads, layer.head_dim}, runtime_.device()),
+       .kv = pool_.layer(layer.layer_id),
+       .spans = batch.attn.spans,
+       .on_device = batch.attn.on_device,
+       .page_table = batch.attn.page_table,
+       .scale = layer.scaling,
+       .logit_cap = layer.logit_cap,
+       .window = layer.sliding_window_size.value_or(kNoWindow),
+       .type = layer.attn_type,
+       .keys = cross ? PagedAttentionArgs::Keys::kEncoder : PagedAttentionArgs::Keys::kSequence,
+       .grouping = attn_impl_ == AttnImpl::kOptimized ? HeadGrouping::kPerHead : HeadGrouping::kGrouped,
+       .out = TensorView(nullptr, dtype, {tokens, layer.num_heads, v_head_dim}, runtime_.device())},
+      context_);
+}
+
 void OpSetBackend::validate(const ForwardBatch& batch) const {
   batch.attn.validate(pool_.empty() ? 0 : pool_.page_size(), int64_t{pool_.num_pages()} + 1);
 }

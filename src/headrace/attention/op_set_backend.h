@@ -20,6 +20,11 @@ class OpSetBackend : public AttentionBackend {
   using AttentionBackend::require;
   void require(const RadixAttentionConfig& layer) const override;
 
+ protected:
+  // CudaGraphSupport::kv_len_buckets, from the ops table.
+  std::vector<int32_t> kv_len_buckets_of(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                         DType dtype) const;
+
  private:
   struct Layer {
     RadixAttentionConfig config;

@@ -19,9 +19,4 @@ AttentionPlanCache::Place AttentionPlanCache::find(const Key& key, int64_t bytes
   return place(begin, State::kNew);
 }
 
-void AttentionPlanCache::forget() {
-  plans_.clear();
-  shorter_keys_.clear();
-}
-
 }  // namespace headrace

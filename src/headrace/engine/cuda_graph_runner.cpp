@@ -102,7 +102,16 @@ CudaGraphRunner::CudaGraphRunner(const Model& model, AttentionBackend& backend, 
       padding_(config.states, seq_len_fill_of(backend)),
       no_pages_(Tensor::zeros(DType::kI32, {config.table_rows, config.table_pages})) {}
 
-std::set<int32_t> CudaGraphRunner::warm_up(const ForwardBatch& on_device) {
+std::set<int32_t> CudaGraphRunner::kv_len_buckets(const ForwardBatch& on_device) const {
+  std::set<int32_t> buckets;
+  for (const RadixAttentionConfig& layer : model_.info().attention_kinds) {
+    const auto of_layer = backend_.cuda_graph_support()->kv_len_buckets(on_device, layer, model_.info().dtype);
+    buckets.insert(of_layer.begin(), of_layer.end());
+  }
+  return buckets;
+}
+
+void CudaGraphRunner::warm_up(const ForwardBatch& on_device) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
@@ -110,22 +119,21 @@ std::set<int32_t> CudaGraphRunner::warm_up(const ForwardBatch& on_device) {
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
   model_.forward(on_device);  // starts libraries, loads kernels, allocates memory
   runtime_.synchronize();
-  return device_batch_.shorter_keys();
 }
 
-std::set<int32_t> CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device) {
-  std::set<int32_t> shorter = warm_up(on_device);
+const ForwardBatch& CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device) {
+  warm_up(on_device);
   device_batch_.forget_plans();  // the graph must make its own plans on every replay
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);
   to = {.graph = recording.end(), .logits = logits};
-  return shorter;
+  return on_device;
 }
 
-void CudaGraphRunner::prepare_short(Graphs& graphs, std::set<int32_t> named, std::optional<int32_t> few) const {
-  if (few) named.erase(named.begin(), named.upper_bound(*few)), named.insert(*few);
-  for (const int32_t keys : named) {
-    if (keys > 0 && keys < longest()) graphs.brief[keys];  // otherwise every context is short
+void CudaGraphRunner::add_buckets(Graphs& graphs, std::set<int32_t> buckets, std::optional<int32_t> few) const {
+  if (few) buckets.erase(buckets.begin(), buckets.upper_bound(*few)), buckets.insert(*few);
+  for (const int32_t keys : buckets) {
+    if (keys > 0 && keys < longest()) graphs.buckets[keys];  // otherwise every context is short
   }
 }
 
@@ -157,16 +165,17 @@ void CudaGraphRunner::capture_decode(Contexts contexts) {
 
 void CudaGraphRunner::capture_decode(int32_t size, Contexts contexts, Graphs& graphs) {
   // Launches are sized for the longest context; kernels read each request's length on the device.
-  const auto record_for = [&](int32_t keys, Captured& to) {
+  const auto record_for = [&](int32_t keys, Captured& to) -> const ForwardBatch& {
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), size);
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = keys - 1;
     return record(to, device_batch_.upload(rows));
   };
   if (contexts == Contexts::kAny) {
     const bool few = size <= kFewRequests;
-    prepare_short(graphs, record_for(longest(), graphs.any), few ? std::optional(config_.short_keys) : std::nullopt);
+    const std::set<int32_t> buckets = kv_len_buckets(record_for(longest(), graphs.any));
+    add_buckets(graphs, buckets, few ? std::optional(config_.short_keys) : std::nullopt);
   } else {
-    for (auto& [keys, captured] : graphs.brief) record_for(keys, captured);
+    for (auto& [keys, captured] : graphs.buckets) record_for(keys, captured);
   }
 }
 
@@ -242,7 +251,7 @@ void CudaGraphRunner::capture_rows(Contexts contexts) {
 
 void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts contexts, Graphs& graphs) {
   const RowGraphs& config = config_.rows;
-  const auto record_for = [&](int32_t keys, Captured& to) {
+  const auto record_for = [&](int32_t keys, Captured& to) -> const ForwardBatch& {
     device_batch_.set_most_keys(keys);
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(size, logits_rows));
     if (config.new_keys == NewKeys::kSomeNotStored)
@@ -250,14 +259,14 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
     return record(to, device_batch_.upload(rows));
   };
   if (contexts == Contexts::kShort) {
-    for (auto& [keys, captured] : graphs.brief) record_for(keys, captured);
+    for (auto& [keys, captured] : graphs.buckets) record_for(keys, captured);
     return;
   }
-  std::set<int32_t> named = record_for(0, graphs.any);
+  const ForwardBatch& on_device = record_for(0, graphs.any);
   const bool few = size <= kFewRequests * config.most_rows;
   // Prompts beside decode tokens are not bound by latency.
   if (few && config_.decode_rows == CudaGraphConfig::DecodeRows::kYes) return;
-  prepare_short(graphs, std::move(named), few ? std::optional(config_.short_keys) : std::nullopt);
+  add_buckets(graphs, kv_len_buckets(on_device), few ? std::optional(config_.short_keys) : std::nullopt);
 }
 
 bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
@@ -333,14 +342,14 @@ std::string CudaGraphRunner::describe() const {
     std::vector<int32_t> requests, rows;
   };
   Sizes any;
-  std::map<int32_t, Sizes, std::greater<>> brief;  // by keys
+  std::map<int32_t, Sizes, std::greater<>> buckets;  // by keys
   for (const auto& [size, graphs] : requests_) {
     any.requests.push_back(size);
-    for (const auto& [keys, captured] : graphs.brief) brief[keys].requests.push_back(size);
+    for (const auto& [keys, captured] : graphs.buckets) buckets[keys].requests.push_back(size);
   }
   for (const auto& [size, by_logits] : rows_) {
     any.rows.push_back(size);
-    for (const auto& [keys, captured] : by_logits.begin()->second.brief) brief[keys].rows.push_back(size);
+    for (const auto& [keys, captured] : by_logits.begin()->second.buckets) buckets[keys].rows.push_back(size);
   }
   std::string text = listed(any.requests, any.rows);
   if (!canvases_.empty()) {
@@ -357,7 +366,7 @@ std::string CudaGraphRunner::describe() const {
   }
   text = "graphs for " + text;
   if (config_.rows.mixtures == RowGraphs::Mixtures::kSome) text += ", those with mixtures of tokens run without";
-  for (const auto& [keys, sizes] : brief)
+  for (const auto& [keys, sizes] : buckets)
     text += str("; with up to ", keys, " keys for ", listed(sizes.requests, sizes.rows));
   return text;
 }

@@ -52,7 +52,7 @@ struct CudaGraphConfig {
   BatchPadding::States states = BatchPadding::States::kNone;
   // KV-length buckets. Steps of few requests whose tokens see at most short_keys keys get graphs of their own, because
   // attention uses other kernels for short contexts. 0: none.
-  // A step gets one more graph for each KV length that its kernels report (AttentionPlanCache::note_shorter); steps of
+  // A step gets one more graph for each KV length that the backend names (CudaGraphSupport::kv_len_buckets); steps of
   // few requests only for lengths above short_keys.
   // Small `rows` steps have no such graphs if decode_rows is kYes.
   int32_t short_keys = 0;
@@ -96,14 +96,14 @@ class CudaGraphRunner {
     TensorView logits;  // in memory shared by all graphs of the device
   };
   enum class Contexts : uint8_t { kAny, kShort };
-  // Graphs of one step size: `any` for every KV length, `brief` by KV-length bucket, where attention uses another
+  // Graphs of one step size: `any` for every KV length, `buckets` by KV-length bucket, where attention uses another
   // kernel.
   struct Graphs {
     Captured any;
-    std::map<int32_t, Captured> brief;
+    std::map<int32_t, Captured> buckets;
     const Captured& of(int32_t most_keys) const {
-      const auto found = brief.lower_bound(most_keys);
-      return found != brief.end() && found->second.graph ? found->second : any;
+      const auto found = buckets.lower_bound(most_keys);
+      return found != buckets.end() && found->second.graph ? found->second : any;
     }
   };
   // Indexed by tokens, then by rows of logits.
@@ -112,13 +112,14 @@ class CudaGraphRunner {
     const RowGraphs& config;
     const BySize& recorded;
   };
-  // Runs a step in warm-up mode. Returns the KV lengths up to which its kernels would be others.
-  std::set<int32_t> warm_up(const ForwardBatch& on_device);
-  // As warm_up(), and captures the step.
-  std::set<int32_t> record(Captured& to, const ForwardBatch& on_device);
-  // Adds the KV-length buckets to capture, from the lengths that the step's kernels reported. `few`: the shortest
-  // bucket, if the step has few requests.
-  void prepare_short(Graphs& graphs, std::set<int32_t> named, std::optional<int32_t> few) const;
+  // Returns the KV lengths for which attention of the step would run other kernels, of all kinds of layers.
+  std::set<int32_t> kv_len_buckets(const ForwardBatch& on_device) const;
+  // Runs a step in warm-up mode.
+  void warm_up(const ForwardBatch& on_device);
+  // As warm_up(), and captures the step. Returns `on_device`.
+  const ForwardBatch& record(Captured& to, const ForwardBatch& on_device);
+  // Adds the KV-length buckets to capture. `few`: the shortest bucket, if the step has few requests.
+  void add_buckets(Graphs& graphs, std::set<int32_t> buckets, std::optional<int32_t> few) const;
   void capture_decode(Contexts contexts);
   void capture_decode(int32_t size, Contexts contexts, Graphs& graphs);
   void capture_rows(Contexts contexts);

@@ -15,6 +15,15 @@ Tensor ones(int64_t count) {
 
 }  // namespace
 
+RadixAttentionConfig GemmaAttentionConfig::attention() const {
+  return {.num_heads = num_heads,
+          .head_dim = head_dim,
+          .scaling = 1,
+          .num_kv_heads = num_kv_heads,
+          .layer_id = layer_id,
+          .sliding_window_size = sliding_window};
+}
+
 GemmaAttention::GemmaAttention(const WeightScope& scope, const GemmaAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(c),
       q_proj_(gemma_projection(scope, "q_proj", c, c.num_heads)),
@@ -28,12 +37,7 @@ GemmaAttention::GemmaAttention(const WeightScope& scope, const GemmaAttentionCon
       v_weight_(copied_to(scope.runtime(), ones(c.head_dim))),
       v_norm_(v_weight_, c.eps),
       rotary_(&rotary),
-      attention_({.num_heads = c.num_heads,
-                  .head_dim = c.head_dim,
-                  .scaling = 1,
-                  .num_kv_heads = c.num_kv_heads,
-                  .layer_id = c.layer_id,
-                  .sliding_window_size = c.sliding_window}) {}
+      attention_(c.attention()) {}
 
 Tensor GemmaAttention::forward(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
   const int64_t tokens = x.dim(0), dim = config_.head_dim;

@@ -19,6 +19,8 @@ struct GemmaAttentionConfig {
     kFromKeys,   // the output of k_proj, before norm and rotation
   } values = Values::kProjected;
   std::optional<int32_t> sliding_window;
+
+  RadixAttentionConfig attention() const;
 };
 
 // Callable from one thread at a time (its backend's).

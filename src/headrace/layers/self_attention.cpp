@@ -32,6 +32,15 @@ const SelfAttentionConfig& placed(const WeightScope& scope, const SelfAttentionC
 
 }  // namespace
 
+RadixAttentionConfig SelfAttentionConfig::attention() const {
+  return {.num_heads = num_heads,
+          .head_dim = head_dim,
+          .scaling = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+          .num_kv_heads = num_kv_heads,
+          .layer_id = layer_id,
+          .sliding_window_size = sliding_window};
+}
+
 SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig& c, const RotaryEmbedding& rotary)
     : config_(placed(scope, c)),
       q_proj_(rows_projection(scope, "q_proj", c, 0, c.q_rows())),
@@ -39,12 +48,7 @@ SelfAttention::SelfAttention(const WeightScope& scope, const SelfAttentionConfig
       v_proj_(rows_projection(scope, "v_proj", c, c.q_rows() + c.kv_rows(), c.kv_rows())),
       o_proj_(scope, "o_proj", c.hidden, int64_t{c.num_heads} * c.head_dim, c.o_bias),
       rotary_(&rotary),
-      attention_({.num_heads = c.num_heads,
-                  .head_dim = c.head_dim,
-                  .scaling = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
-                  .num_kv_heads = c.num_kv_heads,
-                  .layer_id = c.layer_id,
-                  .sliding_window_size = c.sliding_window}) {
+      attention_(c.attention()) {
   if (c.qk_norm == SelfAttentionConfig::QKNorm::kNo) return;
   q_norm_.emplace(scope, "q_norm", c.head_dim, c.eps, c.norm_form);
   k_norm_.emplace(scope, "k_norm", c.head_dim, c.eps, c.norm_form);

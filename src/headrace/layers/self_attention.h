@@ -25,6 +25,7 @@ struct SelfAttentionConfig {
 
   int64_t q_rows() const { return int64_t{num_heads} * head_dim * (output_gate == OutputGate::kYes ? 2 : 1); }
   int64_t kv_rows() const { return int64_t{num_kv_heads} * head_dim; }
+  RadixAttentionConfig attention() const;
 };
 
 // Source: Qwen3 technical report; gate: Qwen3-Next. Callable from one thread at a time (its backend's).

@@ -24,6 +24,10 @@ ModelInfo causal_lm_info(const ModelConfig& c, DType dtype) {
     }
   }
   info.kv_groups = {{{c.attention.num_kv_heads, c.attention.head_dim, c.attention.head_dim}, info.full_attn_layer_ids}};
+  if (!info.full_attn_layer_ids.empty()) {
+    info.attention_kinds = {c.attention.attention()};
+    info.attention_kinds[0].layer_id = info.full_attn_layer_ids[0];
+  }
   if (!c.moe_layers.empty()) {
     info.experts.count = static_cast<int32_t>(c.moe.router.num_experts);
     info.experts.per_token = static_cast<int32_t>(c.moe.router.experts_per_token);

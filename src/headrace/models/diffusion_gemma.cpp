@@ -50,6 +50,11 @@ TensorView for_all_rows(const Tensor& numbers, int64_t i, int64_t rows) {
   return {numbers.data_as<float>() + i, DType::kF32, {rows, 1}, {0, 1}, numbers.view().device()};
 }
 
+bool same_kind(const RadixAttentionConfig& a, const RadixAttentionConfig& b) {
+  return a.num_heads == b.num_heads && a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim &&
+         a.sliding_window_size == b.sliding_window_size;
+}
+
 }  // namespace
 
 ModelInfo diffusion_gemma_info(const ModelConfig& c, const DiffusionGemmaConfig& gemma, DType dtype) {
@@ -67,6 +72,9 @@ ModelInfo diffusion_gemma_info(const ModelConfig& c, const DiffusionGemmaConfig&
     if (group == info.kv_groups.end()) group = info.kv_groups.insert(group, {shape, {}});
     group->layer_ids.push_back(a.layer_id);
     info.full_attn_layer_ids.push_back(a.layer_id);
+    const RadixAttentionConfig layer_kind = a.attention();
+    if (std::ranges::none_of(info.attention_kinds, [&](const auto& kind) { return same_kind(kind, layer_kind); }))
+      info.attention_kinds.push_back(layer_kind);
   }
   info.experts.count = static_cast<int32_t>(gemma.moe.router.num_experts);
   info.experts.per_token = static_cast<int32_t>(gemma.moe.router.experts_per_token);

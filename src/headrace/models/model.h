@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "headrace/attention/radix_attention.h"
 #include "headrace/batch/forward_batch.h"
 #include "headrace/cache/gdn_pool.h"
 #include "headrace/cache/kv_pool.h"
@@ -20,7 +21,8 @@ struct ModelInfo {
   std::vector<int32_t> eos_ids;
   std::vector<KVLayerGroup> kv_groups;  // full-attention layers only
   std::vector<int32_t> full_attn_layer_ids;
-  std::vector<KVLayerScales> kv_scales;  // from the checkpoint, for an 8-bit KV cache
+  std::vector<RadixAttentionConfig> attention_kinds;  // the first full-attention layer of each kind
+  std::vector<KVLayerScales> kv_scales;               // from the checkpoint, for an 8-bit KV cache
   int32_t num_gdn_layers = 0;
   GDNPoolConfig gdn;         // the engine sets num_slots
   int64_t weight_bytes = 0;  // as stored, or as generated

@@ -2,6 +2,7 @@
 #pragma once
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "headrace/ops/attention_step.h"
 #include "headrace/ops/causal_conv1d.h"
@@ -76,6 +77,10 @@ struct OpSet {
   HR_OPS(HR_OP, HR_FUSED_OP, HR_OP)
 #undef HR_OP
 #undef HR_FUSED_OP
+  // Returns, ascending, the KV lengths below those of the batch for which paged_attention would run another kernel, so
+  // that a graph of its own is worth capturing. None where one kernel serves every length.
+  std::vector<int32_t> (*kv_len_buckets)(const PagedAttentionArgs&, const OpContext&) =
+      [](const PagedAttentionArgs&, const OpContext&) { return std::vector<int32_t>(); };
   int32_t most_sequence_rows = 0;  // largest M for which gemm_sequence may be faster than its calls one by one; 0: none
   int32_t library_rows = 16;       // smallest M at which a CPU's matrix library beats `linear` in default mode
   int32_t most_head_dim = 0;       // largest head size of keys and values in paged_attention; 0: any

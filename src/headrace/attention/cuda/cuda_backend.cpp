@@ -13,6 +13,10 @@ class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
  public:
   using OpSetBackend::OpSetBackend;
   CudaGraphSupport* cuda_graph_support() override { return this; }
+  std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
+                                      DType dtype) const override {
+    return kv_len_buckets_of(batch, layer, dtype);
+  }
 
  private:
   void init_graph_state(int32_t, int32_t) override {}

@@ -10,6 +10,7 @@ namespace headrace::cuda {
 HR_OPS(HR_OP, HR_FUSED_OP, HR_OP)
 #undef HR_OP
 #undef HR_FUSED_OP
+std::vector<int32_t> kv_len_buckets(const PagedAttentionArgs& args, const OpContext& context);
 
 // Attention oracle: one CTA per query row and head, every sum in one fixed order. AttnImpl::kReference runs it.
 namespace reference {

@@ -52,8 +52,8 @@ struct AttentionShape {
   Determinism determinism = Determinism::kFast;
 };
 
-// Element type of the pool. kFloats: the queries' type. kCodes: FP8 e4m3, copied as is and then dequantised: to half
+// Element type of the pool. kFloats: the queries' type. kFp8: FP8 e4m3, copied as is and then dequantised: to half
 // floats on Hopper, else to the queries' type.
-enum class PoolElements : uint8_t { kFloats, kCodes };
+enum class PoolElements : uint8_t { kFloats, kFp8 };
 
 }  // namespace headrace::cuda

@@ -3,8 +3,8 @@
 #include "headrace/ops/attention_step.h"
 
 #include "headrace/ops/cuda/arch/vec8.cuh"
-#include "headrace/ops/cuda/attention/attention_shape.h"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_strict_cluster.h"
+#include "headrace/ops/cuda/attention/paged_attention.h"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode.h"
 #include "headrace/ops/cuda/norm/norm_rotary.h"
 #include "headrace/ops/cuda/ops.h"
 #include "headrace/ops/cuda/runtime/stream.h"
@@ -18,13 +18,16 @@ void prepare(const AttentionStepArgs& a, const OpContext& context) {
   if (a.stores()) store_kv(a.store, context);
 }
 
+// Attends and applies the gate in one kernel. Returns false and launches nothing if cluster decode does not run.
 bool attend_gated(const AttentionStepArgs& a, const OpContext& context) {
   if (!is_vec8(a.gate)) return false;
   const Gate gate{.data = a.gate.data(), .token_stride = a.gate.stride(0), .head_stride = a.gate.stride(1)};
   const AttentionParams params = params_of(a.attention);
-  const AttentionShape shape = shape_of(a.attention, context);
-  note_cluster_decode_keys(params, shape, stream_of(context), a.attention.on_device->plans);
-  return paged_attention_gated(params, gate, shape, stream_of(context));
+  const AttentionShape shape = shape_of(a.attention, context.determinism);
+  const AttentionConfig config = choose_attention(params, shape, context);
+  if (config.family != AttentionFamily::kClusterDecode) return false;
+  cluster_decode(params, shape, config.cluster, gate, stream_of(context));
+  return true;
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ constexpr OpSet capped_ops(std::string_view name) {
 #define HR_ENTRY(op, Args) set.op = Entry<op, kCap>::run;
   HR_OPS(HR_ENTRY, HR_ENTRY, HR_ENTRY)
 #undef HR_ENTRY
+  set.kv_len_buckets = Entry<kv_len_buckets, kCap>::run;
   return set;
 }
 constexpr OpSet kOps = capped_ops<DeviceCap::kNone>("cuda");
@@ -54,6 +55,7 @@ constexpr OpSet kBaselineOps = without_steps(capped_ops<DeviceCap::kSm80>("cuda_
 
 constexpr OpSet reference_of(OpSet set) {
   set.name = "cuda_reference";
+  set.kv_len_buckets = OpSet{}.kv_len_buckets;
   set.paged_attention = Entry<reference::paged_attention, DeviceCap::kSm80>::run;
   return set;
 }

@@ -42,7 +42,7 @@ struct BlockKeys {
   SeenRange cached, fresh;  // positions
   SeenRange hole;           // hidden cached positions
   int shift = 0;            // position of a new key minus its index on the key axis
-  bool joined = false;      // new keys follow the cached ones, so one run of tiles serves both
+  bool adjacent = false;    // new keys follow the cached ones, so one run of tiles serves both
 
   __device__ BlockKeys(const AttentionParams& p, const KeyAxis& axis, const KeyAxis::Row& top,
                        const KeyAxis::Row& bottom) {
@@ -52,15 +52,15 @@ struct BlockKeys {
     }
     if (top.first < min(axis.ctx, bottom.end)) cached = {top.first, min(axis.ctx, bottom.end)};
     if (bottom.end > max(axis.ctx, top.first_new)) fresh = {max(axis.ctx, top.first_new) + shift, bottom.end + shift};
-    joined = shift == 0;
+    adjacent = shift == 0;
   }
 
   __device__ KeyTiles tiles(int keys) const {  // `keys`: keys of a tile
     KeyTiles t;
     const bool any_cached = cached.end > cached.begin, any_fresh = fresh.end > fresh.begin;
     const int begin = any_cached ? cached.begin : fresh.begin;
-    const int end = joined && any_fresh ? fresh.end : cached.end;
-    if (any_cached || (joined && any_fresh)) {
+    const int end = adjacent && any_fresh ? fresh.end : cached.end;
+    if (any_cached || (adjacent && any_fresh)) {
       t.first = begin / keys;
       const int stop = (end + keys - 1) / keys;
       t.hole_at = max((hole.begin + keys - 1) / keys, t.first);
@@ -68,7 +68,7 @@ struct BlockKeys {
       t.cached_count = stop - t.first - t.hole_tiles;
     }
     t.count = t.cached_count;
-    if (!joined && any_fresh) {
+    if (!adjacent && any_fresh) {
       t.first_new = fresh.begin / keys;
       t.count += (fresh.end + keys - 1) / keys - t.first_new;
     }
@@ -81,7 +81,7 @@ struct BlockKeys {
     return with_cached && cached.meets(from, to) && !hidden;
   }
   __device__ bool sees_fresh(int from, int to, bool with_cached) const {
-    return (joined || !with_cached) && fresh.meets(from, to);
+    return (adjacent || !with_cached) && fresh.meets(from, to);
   }
 };
 

@@ -22,7 +22,7 @@ struct PartialState {
     return sum == 0 ? 0.0f : exp2_fast(__fadd_rn(largest, -all.largest));
   }
   // Returns this state merged with `next`, the later split.
-  __device__ PartialState joined(const PartialState& next) const {
+  __device__ PartialState merged_with(const PartialState& next) const {
     if (next.sum == 0) return *this;
     if (sum == 0) return next;
     PartialState all{fmaxf(largest, next.largest), 0};
@@ -30,7 +30,7 @@ struct PartialState {
     return all;
   }
   // Returns one merged column, given both values and their factors.
-  __device__ static float joined_value(float before, float before_factor, float next, float next_factor) {
+  __device__ static float merged_value(float before, float before_factor, float next, float next_factor) {
     return __fmaf_rn(next, next_factor, __fmul_rn(before, before_factor));
   }
   // Returns the natural log of the sum of exp(scores), or -infinity if no key was seen.

@@ -53,7 +53,7 @@ struct RowPartial {
 };
 
 // The 128 threads that share a row, their named barrier, and the columns that they write.
-struct RowTeam {
+struct RowThreads {
   int barrier, thread;
   int first_column = 0, columns = kMaxHeadDim;
   __device__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
@@ -61,17 +61,17 @@ struct RowTeam {
 
 enum class RowWrite : uint8_t { kAll, kWhereNaN };  // outputs that attend_row() overwrites
 
-// Writes the row's output and log-sum-exp. All 128 threads of `team` call it.
+// Writes the row's output and log-sum-exp. All 128 threads of `threads` call it.
 template <int kTogether = 1, int kMostDim = kMaxHeadDim>
 __device__ __noinline__ void attend_row(const AttentionParams& p, int request, int token, int head,
-                                        RowScratchOf<kMostDim>& shared, RowWrite write, RowTeam team) {
+                                        RowScratchOf<kMostDim>& shared, RowWrite write, RowThreads threads) {
   const KeyAxis axis(p, request);
-  const int warp = team.thread / 32, lane = team.thread % 32, kv_head = head / (p.heads / p.kv_heads);
+  const int warp = threads.thread / 32, lane = threads.thread % 32, kv_head = head / (p.heads / p.kv_heads);
 #pragma unroll 1
-  for (int d = team.thread; d < p.head_dim; d += kRowWarps * 32) {
+  for (int d = threads.thread; d < p.head_dim; d += kRowWarps * 32) {
     shared.q[d] = load(p.q, p.q_type, token * p.q_token_stride + head * p.q_head_stride + d) * p.scale;
   }
-  team.sync();
+  threads.sync();
   RowPartial<kTogether> state{shared.value[warp]};
 #pragma unroll 1
   for (int d = lane; d < p.v_head_dim; d += 32) state.value[d] = 0;
@@ -86,7 +86,7 @@ __device__ __noinline__ void attend_row(const AttentionParams& p, int request, i
     }
   }
   if (lane == 0) shared.largest[warp] = state.largest, shared.sum[warp] = state.sum;
-  team.sync();
+  threads.sync();
   float all = -INFINITY, total = 0, factor[kRowWarps];
   for (int w = 0; w < kRowWarps; ++w) all = fmaxf(all, shared.largest[w]);
   for (int w = 0; w < kRowWarps; ++w) {
@@ -95,9 +95,9 @@ __device__ __noinline__ void attend_row(const AttentionParams& p, int request, i
   }
   const bool any = row.end > 0 && total != 0;
   const int64_t out_at = token * p.out_token_stride + head * p.out_head_stride;
-  const int end_column = min(p.v_head_dim, team.first_column + team.columns);
+  const int end_column = min(p.v_head_dim, threads.first_column + threads.columns);
 #pragma unroll 1
-  for (int d = team.first_column + team.thread; d < end_column; d += kRowWarps * 32) {
+  for (int d = threads.first_column + threads.thread; d < end_column; d += kRowWarps * 32) {
     float y = 0;
     for (int w = 0; w < kRowWarps; ++w) {
       if (factor[w] != 0) y = fmaf(factor[w], shared.value[w][d], y);
@@ -106,10 +106,10 @@ __device__ __noinline__ void attend_row(const AttentionParams& p, int request, i
     store(p.out, p.q_type, out_at + d, any ? y * p.v_scale / total : 0.0f);
   }
   float* const lse = p.lse == nullptr ? nullptr : p.lse + token * p.lse_stride + head;
-  if (lse != nullptr && team.thread == 0 && (write == RowWrite::kAll || isnan(*lse))) {
+  if (lse != nullptr && threads.thread == 0 && (write == RowWrite::kAll || isnan(*lse))) {
     *lse = any ? all + logf(total) : -INFINITY;
   }
-  team.sync();
+  threads.sync();
 }
 
 }  // namespace headrace::cuda

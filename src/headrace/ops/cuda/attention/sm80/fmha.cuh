@@ -27,7 +27,7 @@ struct Stash {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const PartialState before = sum[m][half], mine{state.largest[m][half], quad_sum(state.sum[m][half])};
-        const PartialState all = before.joined(mine);
+        const PartialState all = before.merged_with(mine);
         const float a = before.factor(all), b = mine.factor(all);
         state.largest[m][half] = all.largest;
         state.sum[m][half] = threadIdx.x % 4 == 0 ? all.sum : 0;  // one lane of the four that share the row
@@ -36,7 +36,7 @@ struct Stash {
         for (int d = 0; d < S::kDim / 8; ++d) {
 #pragma unroll
           for (int j = half * 2; j < half * 2 + 2; ++j) {
-            state.value[m][d][j] = PartialState::joined_value(value[m][d][j], a, state.value[m][d][j], b);
+            state.value[m][d][j] = PartialState::merged_value(value[m][d][j], a, state.value[m][d][j], b);
           }
         }
       }
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const int ahead = i + S::kStages - 1;
     if (ahead < end) b.load(range.tile(ahead), (stage + S::kStages - 1) % S::kStages);
     commit_copies();
-    if constexpr (S::kCodes) {
+    if constexpr (S::kFp8) {
       b.unpack_codes(stage);
       __syncthreads();
     }
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const RowResult result{p, plan, part};
   bool nan;
   if constexpr (S::kWarpsN > 1) {
-    nan = write_joined(b, state, result);
+    nan = write_merged(b, state, result);
   } else {
     nan = write_own(b, state, result);
   }
@@ -146,15 +146,15 @@ int blocks_per_sm(const Stream& stream) {
 
 template <class S>
 SplitPlan split_plan(const AttentionParams& p, const AttentionShape& shape, int64_t tiles, const Stream& stream) {
-  SplitPlan plan{.min_tiles = kLeastPartTiles};
-  if (shape.determinism == Determinism::kStrict) plan.group_tiles = kGroupKeys / S::kKeys;
+  SplitPlan plan{.min_tiles = kLeastSplitTiles};
+  if (shape.determinism == Determinism::kStrict) plan.group_tiles = kFixedSplitKeys / S::kKeys;
   const int64_t rows = int64_t{p.tokens} * p.heads, row_bytes = (p.v_head_dim + 2) * int64_t{sizeof(float)};
-  const int parts = mma_parts({.blocks = tiles * p.kv_heads,
-                               .room = int64_t{stream.num_sms} * blocks_per_sm<S>(stream),
-                               .max_keys = shape.max_keys,
-                               .tile_keys = S::kKeys,
-                               .fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes),
-                               .determinism = shape.determinism});
+  const int parts = mma_splits({.blocks = tiles * p.kv_heads,
+                                .room = int64_t{stream.num_sms} * blocks_per_sm<S>(stream),
+                                .max_keys = shape.max_keys,
+                                .tile_keys = S::kKeys,
+                                .fits = static_cast<int64_t>(stream.scratch_bytes) / (rows * row_bytes),
+                                .determinism = shape.determinism});
   if (parts < 2) return plan;
   plan.parts = parts;
   plan.states = static_cast<float2*>(stream.scratch);
@@ -174,7 +174,7 @@ void launch(const AttentionParams& p, const AttentionShape& shape, int64_t tiles
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(plan.parts));
   attend_tiles<S><<<grid, S::kThreads, S::kSharedBytes, stream.handle>>>(p, plan);
-  if (plan.values != nullptr) join_mma_parts(p, plan, stream);
+  if (plan.values != nullptr) merge_splits_sm80(p, plan, stream);
   check_launch("paged_attention");
 }
 
@@ -185,7 +185,7 @@ template <class T, int kDim, PoolElements kPool>
 void fmha_mma_of(const AttentionParams& p, const AttentionShape& shape, const Stream& stream) {
   constexpr bool kWide = kDim > 128;
   constexpr int kStages = 2, kTallWarps = kWide ? 4 : 8, kKeys = kWide ? 32 : 64, kSharers = kKeys / 16;
-  constexpr int kDecodeStages = kDim == 64 ? 4 : kDim == 128 && kPool == PoolElements::kCodes ? 3 : 2;
+  constexpr int kDecodeStages = kDim == 64 ? 4 : kDim == 128 && kPool == PoolElements::kFp8 ? 3 : 2;
   using Decode = MmaShape<T, kPool, kDim, 4 / kSharers, kSharers, 1, kKeys, kDecodeStages>;
   using Small = MmaShape<T, kPool, kDim, 4, 1, 1, kKeys, kStages>;
   using Tall = MmaShape<T, kPool, kDim, kTallWarps, 1, 1, kKeys, kStages>;

@@ -12,6 +12,6 @@ void fmha_mma_of(const AttentionParams& p, const AttentionShape& shape, const St
 
 struct SplitPlan;
 // Launches the merge of all rows' KV splits, in order, into the results.
-void join_mma_parts(const AttentionParams& p, const SplitPlan& plan, const Stream& stream);
+void merge_splits_sm80(const AttentionParams& p, const SplitPlan& plan, const Stream& stream);
 
 }  // namespace headrace::cuda

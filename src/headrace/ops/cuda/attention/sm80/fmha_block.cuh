@@ -11,16 +11,16 @@ template <class T_, PoolElements kPool_, int kDim_, int kWarpsM_, int kWarpsN_, 
           int kStages_>
 struct MmaShape {
   using T = T_;
-  static constexpr bool kCodes = kPool_ == PoolElements::kCodes;
+  static constexpr bool kFp8 = kPool_ == PoolElements::kFp8;
   static constexpr int kDim = kDim_, kWarpsM = kWarpsM_, kWarpsN = kWarpsN_, kRowTiles = kRowTiles_, kKeys = kKeys_,
                        kStages = kStages_;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN, kRows = 16 * kWarpsM * kRowTiles, kChunks = kDim / 8;
   static constexpr int kWarpKeys = kKeys / kWarpsN;
   static constexpr bool kStrict = kWarpsN == 1;  // batch-invariant mode uses it
   static constexpr int kQBytes = kRows * kDim * 2, kTileBytes = kKeys * kDim * 2;
-  static constexpr int kCodeChunks = kDim / 16, kCodeBytes = kKeys * kDim;  // of K or of V
-  static constexpr int kStageBytes = 2 * (kCodes ? kCodeBytes : kTileBytes);
-  static constexpr int kPipeBytes = kQBytes + kStages * kStageBytes + (kCodes ? 2 * kTileBytes : 0);
+  static constexpr int kFp8Chunks = kDim / 16, kFp8Bytes = kKeys * kDim;  // of K or of V
+  static constexpr int kStageBytes = 2 * (kFp8 ? kFp8Bytes : kTileBytes);
+  static constexpr int kPipeBytes = kQBytes + kStages * kStageBytes + (kFp8 ? 2 * kTileBytes : 0);
   static constexpr int kMergeBytes = kWarpsN > 1 ? kWarpsN* kRows*(kDim + 2) * 4 : 0;
   static constexpr int kSharedBytes = (kPipeBytes > kMergeBytes ? kPipeBytes : kMergeBytes) > int(sizeof(RowScratch))
                                           ? (kPipeBytes > kMergeBytes ? kPipeBytes : kMergeBytes)
@@ -39,11 +39,11 @@ struct MmaBlock {
 
   // FP8: one dequantised tile, behind the stages.
   __device__ char* k_tile(int stage) const {
-    return shared + S::kQBytes + (S::kCodes ? S::kStages : stage) * S::kStageBytes;
+    return shared + S::kQBytes + (S::kFp8 ? S::kStages : stage) * S::kStageBytes;
   }
   __device__ char* v_tile(int stage) const { return k_tile(stage) + S::kTileBytes; }
-  __device__ char* k_codes(int stage) const { return shared + S::kQBytes + stage * S::kStageBytes; }
-  __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
+  __device__ char* k_fp8(int stage) const { return shared + S::kQBytes + stage * S::kStageBytes; }
+  __device__ char* v_fp8(int stage) const { return k_fp8(stage) + S::kFp8Bytes; }
   __device__ int my_row(int tile, int half) const { return (warp_m * S::kRowTiles + tile) * 16 + half * 8 + lane / 4; }
   __device__ int token_of(int row) const { return (row0 + row) / group; }
   __device__ int head_of(int row) const { return kv_head * group + (row0 + row) % group; }
@@ -100,35 +100,33 @@ struct MmaBlock {
   }
   __device__ void load_codes(int tile, int stage) const {
 #pragma unroll 2
-    for (int i = threadIdx.x; i < S::kKeys * S::kCodeChunks; i += S::kThreads) {
-      const int r = i / S::kCodeChunks, d = i % S::kCodeChunks * 16, key = tile * S::kKeys + r;
+    for (int i = threadIdx.x; i < S::kKeys * S::kFp8Chunks; i += S::kThreads) {
+      const int r = i / S::kFp8Chunks, d = i % S::kFp8Chunks * 16, key = tile * S::kKeys + r;
       KeyAxis::Place at{0, 0, false};
       const bool valid = readable(key), k_valid = valid && d < p.head_dim, v_valid = valid && d < p.v_head_dim;
       if (valid) at = axis.place(p, kv_head, key);
-      load_codes(k_codes(stage) + i * 16, at.fresh ? p.k_new : p.k, k_valid ? at.k + d : 0, at.fresh, k_valid,
-                 p.k_scale);
-      load_codes(v_codes(stage) + i * 16, at.fresh ? p.v_new : p.v, v_valid ? at.v + d : 0, at.fresh, v_valid,
-                 p.v_scale);
+      load_codes(k_fp8(stage) + i * 16, at.fresh ? p.k_new : p.k, k_valid ? at.k + d : 0, at.fresh, k_valid, p.k_scale);
+      load_codes(v_fp8(stage) + i * 16, at.fresh ? p.v_new : p.v, v_valid ? at.v + d : 0, at.fresh, v_valid, p.v_scale);
     }
   }
   // A thread dequantises what it copied itself, so it waits only for its own copies.
   __device__ void unpack_codes(int stage) const {
 #pragma unroll 2
-    for (int i = threadIdx.x; i < S::kKeys * S::kCodeChunks; i += S::kThreads) {
-      const int r = i / S::kCodeChunks, c = i % S::kCodeChunks;
+    for (int i = threadIdx.x; i < S::kKeys * S::kFp8Chunks; i += S::kThreads) {
+      const int r = i / S::kFp8Chunks, c = i % S::kFp8Chunks;
       const auto unpack = [&](const char* from, char* to) {
         const uint4 codes = *reinterpret_cast<const uint4*>(from + i * 16);
         const uint4 low = e4m3_to_floats<T>(codes.x, codes.y), high = e4m3_to_floats<T>(codes.z, codes.w);
         *reinterpret_cast<uint4*>(to + swizzled<S::kChunks>(r, 2 * c)) = low;
         *reinterpret_cast<uint4*>(to + swizzled<S::kChunks>(r, 2 * c + 1)) = high;
       };
-      unpack(k_codes(stage), k_tile(stage));
-      unpack(v_codes(stage), v_tile(stage));
+      unpack(k_fp8(stage), k_tile(stage));
+      unpack(v_fp8(stage), v_tile(stage));
     }
   }
 
   __device__ void load(int tile, int stage) const {
-    if constexpr (S::kCodes) {
+    if constexpr (S::kFp8) {
       load_codes(tile, stage);
     } else {
       load_keys(tile, stage);

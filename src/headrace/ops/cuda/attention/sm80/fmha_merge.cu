@@ -7,7 +7,7 @@ namespace headrace::cuda {
 namespace {
 
 // Merges one column of a row's splits in order and returns it. `all` becomes the merged state.
-__device__ float joined_column(const SplitPlan& plan, const float2* states, const float* column, int stride,
+__device__ float merged_column(const SplitPlan& plan, const float2* states, const float* column, int stride,
                                PartialState& all) {
   constexpr int kAhead = 8;  // splits loaded before the first is used
   float x = 0;
@@ -25,8 +25,8 @@ __device__ float joined_column(const SplitPlan& plan, const float2* states, cons
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (base + j >= plan.parts || part[j].sum == 0) continue;
-      const PartialState next = all.joined(part[j]);
-      x = all.sum == 0 ? value[j] : PartialState::joined_value(x, all.factor(next), value[j], part[j].factor(next));
+      const PartialState next = all.merged_with(part[j]);
+      x = all.sum == 0 ? value[j] : PartialState::merged_value(x, all.factor(next), value[j], part[j].factor(next));
       all = next;
     }
   }
@@ -35,7 +35,7 @@ __device__ float joined_column(const SplitPlan& plan, const float2* states, cons
 
 // One CTA per token and query head.
 __global__ void __launch_bounds__(128)
-    join_parts(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitPlan plan) {
+    merge_splits(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitPlan plan) {
   __shared__ RowScratch scratch;
   const int token = blockIdx.x, head = blockIdx.y;
   const int64_t row = int64_t{token} * p.heads + head;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(128)
   bool nan = false;
   for (int d = threadIdx.x; d < p.v_head_dim; d += 128) {
     PartialState all;
-    const float x = joined_column(plan, states, values + d, p.v_head_dim, all);
+    const float x = merged_column(plan, states, values + d, p.v_head_dim, all);
     const float y = x * (all.sum == 0 ? 0.0f : p.v_scale / all.sum);
     nan |= isnan(y);
     store(p.out, p.q_type, token * p.out_token_stride + head * p.out_head_stride + d, y);
@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(128)
 
 }  // namespace
 
-void join_mma_parts(const AttentionParams& p, const SplitPlan& plan, const Stream& stream) {
-  join_parts<<<dim3(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads)), 128, 0, stream.handle>>>(p, plan);
+void merge_splits_sm80(const AttentionParams& p, const SplitPlan& plan, const Stream& stream) {
+  merge_splits<<<dim3(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads)), 128, 0, stream.handle>>>(p,
+                                                                                                                 plan);
 }
 
 }  // namespace headrace::cuda

@@ -38,7 +38,7 @@ struct RowResult {
 // Merges the states of the warps that split the keys, through shared memory, and writes the rows. Returns true if a
 // value is NaN.
 template <class S>
-__device__ inline bool write_joined(const MmaBlock<S>& b, MmaState<S>& state, const RowResult& result) {
+__device__ inline bool write_merged(const MmaBlock<S>& b, MmaState<S>& state, const RowResult& result) {
   float* values = reinterpret_cast<float*>(b.shared);
   float* states = values + S::kWarpsN * S::kRows * S::kDim;
   __syncthreads();

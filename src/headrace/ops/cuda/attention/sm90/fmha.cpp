@@ -1,4 +1,4 @@
-// Conditions, memory and dispatch of the Hopper attention kernels.
+// Memory and dispatch of the Hopper attention kernels.
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,6 +9,7 @@
 #include "headrace/batch/attention_plan_cache.h"
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/arch/tensor_map.h"
+#include "headrace/ops/cuda/attention/paged_attention.h"
 #include "headrace/ops/cuda/attention/sm90/fmha.h"
 #include "headrace/ops/cuda/attention/sm90/kv_heads_per_tile.h"
 #include "headrace/ops/cuda/attention/sm90/kv_tensor_maps.h"
@@ -17,32 +18,7 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
-
-// Returns true if base and strides are multiples of 16 bytes, as TMA requires.
-bool copies(const PagedSide& side, DType type) {
-  const int64_t each = 16 / size_of(type);
-  return side.data != nullptr && side.type == type && reinterpret_cast<uintptr_t>(side.data) % 16 == 0 &&
-         side.page_stride % each == 0 && side.head_stride % each == 0 && side.slot_stride % each == 0;
-}
-
-bool holds_codes(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
-
-}  // namespace
-
-bool fits_sm90(const AttentionParams& p, const Stream& stream) {
-  if (stream.arch != 90 || (p.q_type != DType::kBF16 && p.q_type != DType::kF16)) return false;
-  const DType held = holds_codes(p) ? DType::kE4M3 : p.q_type;
-  if (!copies(p.k, held) || !copies(p.v, held)) return false;
-  if (p.k_new.data != nullptr && (!copies(p.k_new, p.q_type) || !copies(p.v_new, p.q_type))) return false;
-  const bool rows = reinterpret_cast<uintptr_t>(p.q) % 16 == 0 && p.q_token_stride % 8 == 0 && p.q_head_stride % 8 == 0;
-  const bool out =
-      reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && p.out_token_stride % 8 == 0 && p.out_head_stride % 8 == 0;
-  return rows && out && p.page_size >= kLeastPage && p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 &&
-         std::max(p.head_dim, p.v_head_dim) <= 256 && p.scale > 0;
-}
-
-namespace {
+bool is_fp8(const AttentionParams& p) { return p.key_type == DType::kE4M3; }
 
 // Shape of a tensor map and of its TMA box. `strides` are in elements, for all dimensions but the first, which is
 // contiguous.
@@ -56,7 +32,7 @@ struct MapShape {
 
 template <size_t kRank>
 CUtensorMap encoded(const AttentionParams& p, const PagedSide& side, const MapShape<kRank>& shape) {
-  const bool codes = holds_codes(p);
+  const bool codes = is_fp8(p);
   std::array<cuuint64_t, kRank - 1> strides;
   for (size_t i = 0; i + 1 < kRank; ++i) strides[i] = static_cast<cuuint64_t>(shape.strides[i] * size_of(side.type));
   std::array<cuuint32_t, kRank> steps;
@@ -95,7 +71,7 @@ CUtensorMap box_map_of(const AttentionParams& p, const PagedSide& side, int dim,
 }  // namespace
 
 CUtensorMap map_of(const AttentionParams& p, const PagedSide& side, int dim, int kernel_dim, int keys, int columns) {
-  if (holds_codes(p)) return box_map_of(p, side, dim, keys, kernel_dim, CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (is_fp8(p)) return box_map_of(p, side, dim, keys, kernel_dim, CU_TENSOR_MAP_SWIZZLE_NONE);
   return box_map_of(p, side, dim, keys, columns,
                     columns == 16   ? CU_TENSOR_MAP_SWIZZLE_32B
                     : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
@@ -144,10 +120,10 @@ class PlanMemory {
  public:
   explicit PlanMemory(const AttentionCall& call) {
     const int64_t tiles = tiles_at_most(call.p, call.rows);
-    const bool shares = call.plan.sharing == WorkPlan::Sharing::kShares;
-    works_ = place(shares ? tiles * call.p.kv_heads + call.blocks : tiles * call.plan.max_parts, kWorkBytes);
+    const bool shares = call.plan.sharing == WorkPlan::Sharing::kEvenSplits;
+    works_ = place(shares ? tiles * call.p.kv_heads + call.blocks : tiles * call.plan.max_splits, kWorkBytes);
     shares_ = place(shares ? call.blocks : 0, sizeof(uint2));
-    entries_ = place(call.plan.entry_count, sizeof(JoinEntry));
+    entries_ = place(call.plan.entry_count, sizeof(MergeEntry));
     units_ = place(1, sizeof(uint32_t));
   }
   int64_t bytes() const { return bytes_; }
@@ -155,7 +131,7 @@ class PlanMemory {
     char* at = static_cast<char*>(memory);
     plan.works = reinterpret_cast<Work*>(at + works_);
     plan.shares = reinterpret_cast<uint2*>(at + shares_);
-    plan.entries = reinterpret_cast<JoinEntry*>(at + entries_);
+    plan.entries = reinterpret_cast<MergeEntry*>(at + entries_);
     plan.units = reinterpret_cast<uint32_t*>(at + units_);
   }
 
@@ -179,13 +155,13 @@ void take_slots(const AttentionParams& p, WorkPlan& plan, Scratch& scratch, int6
 
 // Makes up to `parts` KV splits of each of `places` row tiles work tiles of their own. Returns false if the scratch
 // memory cannot hold their partial results, or the plan exceeds the size that layers can share.
-bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
+bool place_splits(AttentionCall& call, int64_t parts, int64_t places, Scratch& scratch) {
   WorkPlan& plan = call.plan;
   const int64_t tiles = tiles_at_most(call.p, call.rows), pieces = tiles * call.p.kv_heads;
-  const int64_t plan_bytes = tiles * parts * kWorkBytes + pieces * int64_t{sizeof(JoinEntry)} + 4096;
+  const int64_t plan_bytes = tiles * parts * kWorkBytes + pieces * int64_t{sizeof(MergeEntry)} + 4096;
   if (plan_bytes > AttentionPlanCache::kMostBytes) return false;
   if (places * parts * slot_bytes(call.p, plan) + plan_bytes > scratch.left()) return false;
-  plan.max_parts = static_cast<int>(parts);
+  plan.max_splits = static_cast<int>(parts);
   plan.entry_count = static_cast<int>(pieces);
   take_slots(call.p, plan, scratch, places * parts);
   return true;
@@ -195,29 +171,29 @@ bool place_parts(AttentionCall& call, int64_t parts, int64_t places, Scratch& sc
 void cut_long_rows(AttentionCall& call, const AttentionShape& shape, Scratch& scratch) {
   WorkPlan& plan = call.plan;
   const WorkPlan uncut = plan;
-  if (plan.group_tiles == 0) plan.group_tiles = kSm90GroupKeys / call.keys;
+  if (plan.group_tiles == 0) plan.group_tiles = kSm90SplitKeys / call.keys;
   plan.piece_tiles = plan.group_tiles;
   plan.slot_rows = kCutRows;
   plan.cuts = WorkPlan::Cuts::kLongFewRows;
-  const int group_keys = plan.group_tiles * call.keys;
-  const int64_t parts = (int64_t{shape.max_keys} + group_keys - 1) / group_keys + 1;
-  if (!place_parts(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
+  const int split_keys = plan.group_tiles * call.keys;
+  const int64_t parts = (int64_t{shape.max_keys} + split_keys - 1) / split_keys + 1;
+  if (!place_splits(call, parts, int64_t{call.p.requests} * call.p.kv_heads, scratch)) plan = uncut;
 }
 
 // Sets fixed KV splits and reserves memory for their results. Without that memory rows stay whole.
-void share_by_groups(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
+void set_fixed_splits(AttentionCall& call, const Sm90Plan& planned, Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
-  plan.piece_tiles = planned.group_keys / planned.keys;
-  plan.long_tiles = planned.long_group_keys / planned.keys;
+  plan.piece_tiles = planned.split_keys / planned.keys;
+  plan.long_tiles = planned.long_split_keys / planned.keys;
   plan.group_tiles = std::max(plan.piece_tiles, plan.long_tiles);
-  call.many_groups = planned.many_groups;
+  call.many_splits = planned.many_splits;
   if (planned.fp8_decode_resident == 0)
     plan.stash = scratch.take<float>(int64_t{call.blocks} * (int64_t{kStashFloats} * 256));
   if (planned.groups < 2) return;
   const int64_t places = tiles_at_most(p, call.rows) * p.kv_heads;
-  plan.finer_end = planned.finer_end && place_parts(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);
-  if (!plan.finer_end) place_parts(call, planned.groups + 1, places, scratch);
+  plan.finer_end = planned.finer_end && place_splits(call, planned.groups * WorkPlan::kFiner + 1, places, scratch);
+  if (!plan.finer_end) place_splits(call, planned.groups + 1, places, scratch);
 }
 
 // Returns the KV heads that the queue serves side by side: all, except for long prompts.
@@ -239,35 +215,31 @@ void take_plan(AttentionCall& call, const Sm90Plan& planned, const AttentionShap
   call.rows = planned.rows, call.keys = planned.keys;
   plan.slot_rows = std::min(call.rows, shape.max_rows);
   plan.both_ends = planned.both_ends, plan.crowded = planned.crowded;
-  plan.teams = planned.teams, plan.value_parts = planned.value_parts;
+  plan.kv_warpgroups = planned.kv_warpgroups, plan.value_parts = planned.value_parts;
 }
 
 // Sets the plan, except the arrays in PlanMemory.
-void share_out(AttentionCall& call, const AttentionShape& shape, int kernel_dim, const Stream& stream,
+void share_out(AttentionCall& call, const AttentionConfig& config, const AttentionShape& shape, const Stream& stream,
                Scratch& scratch) {
   const AttentionParams& p = call.p;
   WorkPlan& plan = call.plan;
-  Sm90Task task{.shape = shape,
-                .pool = holds_codes(p) ? PoolElements::kCodes : PoolElements::kFloats,
-                .kernel_dim = kernel_dim,
-                .kv_heads = p.kv_heads,
-                .capped = p.cap > 0};
-  Sm90Plan planned = plan_sm90(task, stream.num_sms);
+  Sm90Plan planned = config.fmha;
   take_plan(call, planned, shape, stream);
-  if (planned.sharing == Sm90Plan::Sharing::kGroups) share_by_groups(call, planned, scratch);
-  if (planned.needs_room && plan.max_parts == 1) {
-    task.room_for_parts = false;
+  if (planned.sharing == Sm90Plan::Sharing::kFixedSplits) set_fixed_splits(call, planned, scratch);
+  if (planned.needs_room && plan.max_splits == 1) {
+    Sm90Task task = config.task;
+    task.room_for_splits = false;
     planned = plan_sm90(task, stream.num_sms);
     plan.group_tiles = plan.piece_tiles = plan.long_tiles = 0;
     take_plan(call, planned, shape, stream);
   }
-  if (planned.sharing == Sm90Plan::Sharing::kShares) {
-    plan.sharing = WorkPlan::Sharing::kShares;
+  if (planned.sharing == Sm90Plan::Sharing::kEvenSplits) {
+    plan.sharing = WorkPlan::Sharing::kEvenSplits;
     plan.entry_count = call.blocks;
     take_slots(p, plan, scratch, int64_t{2} * call.blocks);
   }
   plan.heads_together = heads_side_by_side(call, shape, stream);
-  if (planned.cuts_long_rows && plan.max_parts == 1) cut_long_rows(call, shape, scratch);
+  if (planned.cuts_long_rows && plan.max_splits == 1) cut_long_rows(call, shape, scratch);
 }
 
 KVMaps maps_of(const AttentionCall& call, int dim) {
@@ -287,7 +259,7 @@ AttentionPlanCache::Key key_of(const AttentionCall& call) {
           call.blocks,
           static_cast<int32_t>(call.plan.sharing),
           call.plan.piece_tiles,
-          call.plan.max_parts,
+          call.plan.max_splits,
           p.heads,
           p.kv_heads,
           p.window,
@@ -321,24 +293,23 @@ void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& s
 
 }  // namespace
 
-bool fmha_sm90(const AttentionParams& p, const AttentionShape& shape, AttentionPlanCache* plans, const Stream& stream) {
-  if (!fits_sm90(p, stream)) return false;
-  const int largest = std::max(p.head_dim, p.v_head_dim), dim = largest <= 64 ? 64 : largest <= 128 ? 128 : 256;
+void fmha_sm90(const AttentionParams& p, const AttentionShape& shape, const AttentionConfig& config,
+               AttentionPlanCache* plans, const Stream& stream) {
+  const int dim = config.task.kernel_dim;
   Scratch scratch(stream);
   AttentionCall call{.p = p};
-  share_out(call, shape, dim, stream, scratch);
+  share_out(call, config, shape, stream, scratch);
   call.maps = maps_of(call, dim);
   plan_pieces(call, plans, stream, scratch);
   const bool bf16 = p.q_type == DType::kBF16;
-  if (holds_codes(p)) {
-    (bf16 ? attend_in<__nv_bfloat16, PoolElements::kCodes>
-          : attend_in<__half, PoolElements::kCodes>)(call, dim, shape.max_rows, stream);
+  if (is_fp8(p)) {
+    (bf16 ? attend_in<__nv_bfloat16, PoolElements::kFp8>
+          : attend_in<__half, PoolElements::kFp8>)(call, dim, shape.max_rows, stream);
   } else {
     (bf16 ? attend_in<__nv_bfloat16, PoolElements::kFloats>
           : attend_in<__half, PoolElements::kFloats>)(call, dim, shape.max_rows, stream);
   }
-  if (call.plan.entry_count > 0) join_parts_sm90(call, stream);
-  return true;
+  if (call.plan.entry_count > 0) merge_splits_sm90(call, stream);
 }
 
 }  // namespace headrace::cuda

@@ -22,9 +22,9 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
   Control<S>& control = shared.control();
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      for (int team = 0; team < S::kTeams; ++team) {
-        barrier_init(shared_address(&control.k_full[team][i]), S::kCodes ? 128 : 1);
-        barrier_init(shared_address(&control.v_full[team][i]), S::kCodes ? 128 : 1);
+      for (int kv_warpgroup = 0; kv_warpgroup < S::kKVWarpgroups; ++kv_warpgroup) {
+        barrier_init(shared_address(&control.k_full[kv_warpgroup][i]), S::kFp8 ? 128 : 1);
+        barrier_init(shared_address(&control.v_full[kv_warpgroup][i]), S::kFp8 ? 128 : 1);
       }
       for (uint64_t* empty : {&control.k_empty[i], &control.v_empty[i]})
         barrier_init(shared_address(empty), S::kReleases * S::kRowGroups);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&control.work_full[i]), 32);
-      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups + S::kCodes * 128);
+      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups + S::kFp8 * 128);
     }
     for (int i = 0; i < S::kWarpgroups; ++i) {
       barrier_init(shared_address(&control.q_full[i]), 32);
@@ -60,14 +60,14 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     if (warp > 0 && warp <= S::kWarpgroups) {
       QueryLoader<S>{p, shared, warp - 1, lane, PackedRows(p.heads / p.kv_heads)}.run();
     }
-  } else if (S::kCodes && group == 1) {
-    if constexpr (S::kCodes) {
+  } else if (S::kFp8 && group == 1) {
+    if constexpr (S::kFp8) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kDequantizerRegisters));
       Dequantizer<S>{shared, thread}.run();
     }
   } else {
     if constexpr (S::kSharesRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    Consumer<S>{Warpgroup<S>(p, plan, shared, group - 1 - S::kCodes, thread)}.run();
+    Consumer<S>{Warpgroup<S>(p, plan, shared, group - 1 - S::kFp8, thread)}.run();
   }
 }
 
@@ -89,14 +89,14 @@ void launch_sm90(const AttentionCall& call, const Stream& stream) {
 
 template <class T, int kDim, PoolElements kPool>
 void fmha_prefill(const AttentionCall& call, const Stream& stream) {
-  constexpr int kGroups = tall_rows(kDim, kPool) / 64;
+  constexpr int kGroups = prefill_rows(kDim, kPool) / 64;
   if (call.plan.stash == nullptr) {  // default mode
     launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kLastFirst>>(call, stream);
     return;
   }
   using Strict = Sm90Shape<T, kDim, kGroups, 1, 1, kPool>;
   if constexpr (Strict::kStashesFar) {
-    if (call.many_groups)
+    if (call.many_splits)
       return launch_sm90<Sm90Shape<T, kDim, kGroups, 1, 1, kPool, 1, KeyOrder::kFirstFirst, true>>(call, stream);
   }
   launch_sm90<Strict>(call, stream);
@@ -104,9 +104,9 @@ void fmha_prefill(const AttentionCall& call, const Stream& stream) {
 
 template <class T, int kDim, PoolElements kPool>
 void fmha_decode(const AttentionCall& call, const Stream& stream) {
-  if constexpr (kPool == PoolElements::kCodes) {
+  if constexpr (kPool == PoolElements::kFp8) {
     launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, kPool>>(call, stream);
-  } else if (call.plan.teams == 2) {
+  } else if (call.plan.kv_warpgroups == 2) {
     launch_sm90<Sm90Shape<T, kDim, 1, 2>>(call, stream);
   } else if (call.plan.crowded) {
     if constexpr (kDim == 128) launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, PoolElements::kFloats, 2>>(call, stream);

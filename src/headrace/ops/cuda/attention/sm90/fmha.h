@@ -15,7 +15,7 @@ struct KVMaps {
 };
 
 // A tile of rows whose KV splits ran on several CTAs and must be merged.
-struct JoinEntry {
+struct MergeEntry {
   int request = 0, kv_head = 0, row0 = 0, rows = 0;  // rows: of the request, packed as (token, head of the GQA group)
   int parts = 0;                                     // KV splits; 0 or 1: nothing to merge
   int slot = 0, step = 1;                            // results lie in slots slot, slot + 1, slot + 1 + step, ...
@@ -30,11 +30,11 @@ constexpr int kWorkBytes = 140;  // sizeof(Work)
 // the device from the key spans. The memory belongs to the stream (scratch memory, counters) or to the plan cache.
 struct WorkPlan {
   enum class Sharing : uint8_t {
-    kQueue,   // work tiles are whole rows, or fixed KV splits of them; CTAs take them from a queue, long ones first
-    kShares,  // even KV splits: every CTA gets the same number of KV tiles, wherever rows begin and end
+    kQueue,       // work tiles are whole rows, or fixed KV splits of them; CTAs take them from a queue, long ones first
+    kEvenSplits,  // even KV splits: every CTA gets the same number of KV tiles, wherever rows begin and end
   };
   Sharing sharing = Sharing::kQueue;
-  int teams = 1;           // consumer warpgroups that alternate over the KV tiles of 64 rows
+  int kv_warpgroups = 1;   // consumer warpgroups that alternate over the KV tiles of 64 rows
   bool crowded = false;    // two CTAs per SM, with tiles of kCrowdedKeys
   bool both_ends = false;  // the queue is served from both ends, so that long contexts run beside long prompts
   // KV heads that the queue serves side by side, a divisor of all. Work tiles of the other heads come after all of
@@ -45,7 +45,7 @@ struct WorkPlan {
   int group_tiles = 0;
   int piece_tiles = 0;  // work tiles are cut at multiples of this
   int long_tiles = 0;   // or of this, if such work tiles occupy most CTAs at once; 0: never
-  int max_parts = 1;    // splits of a row tile with slots of their own; 1: not split
+  int max_splits = 1;   // splits of a row tile with slots of their own; 1: not split
   // kLongFewRows: only requests of up to kCutRows rows that see more than kUncutKeys keys are split.
   enum class Cuts : uint8_t { kAllRows, kLongFewRows };
   Cuts cuts = Cuts::kAllRows;
@@ -56,10 +56,10 @@ struct WorkPlan {
   int slot_rows = 0;        // rows of a slot
   float* values = nullptr;  // [slots, slot_rows, v_head_dim], not yet divided by the sum
   float2* states = nullptr;  // [slots, slot_rows]: largest score (base 2), sum
-  JoinEntry* entries = nullptr;
+  MergeEntry* entries = nullptr;
   int entry_count = 0;
   Work* works = nullptr;
-  uint2* shares = nullptr;    // kShares: the first and last work tile of a CTA
+  uint2* shares = nullptr;    // kEvenSplits: the first and last work tile of a CTA
   uint32_t* units = nullptr;  // kQueue: number of work tiles, each of all KV heads
   float* stash = nullptr;     // per thread: the merged state of the previous fixed splits
   bool stands = false;        // works, units and shares existed before the preceding kernel began
@@ -75,7 +75,7 @@ struct AttentionCall {
   WorkPlan plan;
   int rows = 0, keys = 0;    // of the attention kernel's tiles
   int blocks = 0;            // CTAs of the attention kernel
-  bool many_groups = false;  // a work tile may hold several fixed KV splits; affects only speed
+  bool many_splits = false;  // a work tile may hold several fixed KV splits; affects only speed
   // CTAs per SM of FP8 decode; 0: another kernel runs
   int fp8_decode_resident = 0;
   Determinism determinism = Determinism::kFast;
@@ -97,6 +97,6 @@ void fp8_decode(const AttentionCall& call, const Stream& stream);
 void plan_attention_sm90(const AttentionCall& call, const Stream& stream);
 
 // Launches the merge of the plan's entries: merges their splits in order and writes the rows.
-void join_parts_sm90(const AttentionCall& call, const Stream& stream);
+void merge_splits_sm90(const AttentionCall& call, const Stream& stream);
 
 }  // namespace headrace::cuda

@@ -12,8 +12,8 @@ namespace headrace::cuda {
 
 // Merges the second consumer warpgroup's state into the first's. Returns true in the first.
 template <class S>
-__device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
-                           float (&sum)[2]) {
+__device__ bool merge_warpgroups(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][4], float (&largest)[2],
+                                 float (&sum)[2]) {
   Control<S>& control = me.shared.control();
   float* values = reinterpret_cast<float*>(me.shared.q(1)) + me.thread;
   constexpr int kHalf = S::kValueDim / 16;
@@ -43,7 +43,7 @@ __device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][
         for (int half = 0; half < 2; ++half) {
           const PartialState mine{largest[half], sum[half]},
               next{control.exchange[half][me.thread], control.exchange[2 + half][me.thread]};
-          const PartialState all = mine.joined(next);
+          const PartialState all = mine.merged_with(next);
           a[half] = mine.factor(all), b[half] = next.factor(all);
           largest[half] = all.largest, sum[half] = all.sum;
         }
@@ -53,7 +53,7 @@ __device__ bool join_teams(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8][
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& x = o[part * kHalf + d][j];
-          x = PartialState::joined_value(x, a[j / 2], values[(d * 4 + j) * 128], b[j / 2]);
+          x = PartialState::merged_value(x, a[j / 2], values[(d * 4 + j) * 128], b[j / 2]);
         }
       }
       barrier_arrive(shared_address(&control.exchange_empty));
@@ -103,10 +103,10 @@ struct Stash {
 
 // Merges the values of the previous splits, times `a`, with those of this one, times `b`, for a thread's two rows.
 __device__ inline void add_values(float (&now)[4], const float4& before, const float (&a)[2], const float (&b)[2]) {
-  now[0] = PartialState::joined_value(before.x, a[0], now[0], b[0]);
-  now[1] = PartialState::joined_value(before.y, a[0], now[1], b[0]);
-  now[2] = PartialState::joined_value(before.z, a[1], now[2], b[1]);
-  now[3] = PartialState::joined_value(before.w, a[1], now[3], b[1]);
+  now[0] = PartialState::merged_value(before.x, a[0], now[0], b[0]);
+  now[1] = PartialState::merged_value(before.y, a[0], now[1], b[0]);
+  now[2] = PartialState::merged_value(before.z, a[1], now[2], b[1]);
+  now[3] = PartialState::merged_value(before.w, a[1], now[3], b[1]);
 }
 
 // Merges the stashed state of the previous splits into this split's.
@@ -125,7 +125,7 @@ __device__ void add_stashed(const Warpgroup<S>& me, float (&o)[S::kValueDim / 8]
   for (int half = 0; half < 2; ++half) {
     const PartialState before{half == 0 ? states.x : states.y, half == 0 ? states.z : states.w},
         mine{largest[half], sum[half]};
-    const PartialState all = before.joined(mine);
+    const PartialState all = before.merged_with(mine);
     a[half] = before.factor(all), b[half] = mine.factor(all);
     largest[half] = all.largest, sum[half] = all.sum;
   }
@@ -151,7 +151,7 @@ __device__ __forceinline__ void stash(const Warpgroup<S>& me, float (&o)[S::kVal
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    largest[half] = end_softmax<S::kCodes, S::kLift>(largest[half], factor_of(me.to_log2, half), sum[half]);
+    largest[half] = end_softmax<S::kFp8, S::kLift>(largest[half], factor_of(me.to_log2, half), sum[half]);
   if (stashed) add_stashed(me, o, largest, sum);
   const Stash<S> to(me);
   to.store(0, make_float4(largest[0], largest[1], sum[0], sum[1]));
@@ -191,7 +191,7 @@ __device__ void redo_if(const Warpgroup<S>& me, bool nan, const Work& work) {
   for (int row = work.row0 + me.row_group() * 64; row < min(work.row0 + me.row_group() * 64 + 64, work.rows); ++row) {
     attend_row(me.p, work.request, work.span.q_off + me.packed.token(row),
                work.kv_head * me.packed.group + me.packed.head(row), me.shared.scratch(me.number), RowWrite::kWhereNaN,
-               RowTeam{1 + me.number, me.thread, first_column<S>(work), S::kValueDim});
+               RowThreads{1 + me.number, me.thread, first_column<S>(work), S::kValueDim});
   }
   me.sync();
   if (me.thread == 0) atomicExch(&taken, 0);
@@ -215,7 +215,7 @@ __device__ void write_rows(const Warpgroup<S>& me, const Work& work, const float
       me.p.lse[token * me.p.lse_stride + head] = PartialState{largest[half], sum[half]}.log_sum();
     }
     T* to = static_cast<T*>(me.p.out) + token * me.p.out_token_stride + head * me.p.out_head_stride;
-    const float scale = sum[half] == 0 ? 0.0f : (S::kCodes ? me.p.v_scale : 1.0f) / sum[half];
+    const float scale = sum[half] == 0 ? 0.0f : (S::kFp8 ? me.p.v_scale : 1.0f) / sum[half];
 #pragma unroll
     for (int g = 0; g < S::kValueDim / 32; ++g) {
       uint32_t w[4];

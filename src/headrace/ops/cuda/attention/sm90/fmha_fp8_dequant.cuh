@@ -26,9 +26,9 @@ struct Dequantizer {
       if (request < 0) return;
       for (int i = 0; i < tiles; ++i, place.next(), codes.next()) {
         const PipelineState<S::kStages> k = S::key_place(place);
-        unpack(shared.k_codes(codes.stage), shared.k(k.stage), control.k_codes_full[codes.stage],
+        unpack(shared.k_fp8(codes.stage), shared.k(k.stage), control.k_codes_full[codes.stage],
                control.k_codes_empty[codes.stage], control.k_full[0][k.stage], control.k_empty[k.stage], k.phase ^ 1);
-        unpack(shared.v_codes(codes.stage), shared.v(place.stage), control.v_codes_full[codes.stage],
+        unpack(shared.v_fp8(codes.stage), shared.v(place.stage), control.v_codes_full[codes.stage],
                control.v_codes_empty[codes.stage], control.v_full[0][place.stage], control.v_empty[place.stage],
                place.phase ^ 1);
       }

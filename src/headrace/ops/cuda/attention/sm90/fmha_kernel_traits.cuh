@@ -9,9 +9,9 @@
 
 namespace headrace::cuda {
 
-// FP8 pool: weights are multiplied by 2^kCodesLift. As half floats the smallest would otherwise be zeros; the largest,
+// FP8 pool: weights are multiplied by 2^kFp8Lift. As half floats the smallest would otherwise be zeros; the largest,
 // below 2^kSlack, have room for it.
-constexpr int kCodesLift = 7;
+constexpr int kFp8Lift = 7;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
@@ -21,32 +21,33 @@ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 // with the first tile.
 enum class KeyOrder : uint8_t { kFirstFirst, kLastFirst };
 
-// kRowGroups groups of 64 rows, each processed by kTeams consumer warpgroups that alternate over its KV tiles. A CTA
-// computes one of kValueParts parts of V's columns. kResident CTAs share an SM.
-template <class T_, int kDim_, int kRowGroups_, int kTeams_, int kValueParts_ = 1,
+// kRowGroups groups of 64 rows, each processed by kKVWarpgroups consumer warpgroups that alternate over its KV tiles. A
+// CTA computes one of kValueParts parts of V's columns. kResident CTAs share an SM.
+template <class T_, int kDim_, int kRowGroups_, int kKVWarpgroups_, int kValueParts_ = 1,
           PoolElements kPool_ = PoolElements::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst,
           bool kManyGroups_ = false>
 struct Sm90Shape {
   using T = T_;
-  static constexpr bool kCodes = kPool_ == PoolElements::kCodes;
+  static constexpr bool kFp8 = kPool_ == PoolElements::kFp8;
   // Element type of the MMAs. FP8 converts to half floats by one instruction per pair, to bfloat16 by four. Queries
   // become half floats too, each row times a power of two (queries_as_halves.cuh).
-  using M = std::conditional_t<kCodes, __half, T>;
+  using M = std::conditional_t<kFp8, __half, T>;
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
   // Late rescaling: the running maximum follows only after a tile's weights are computed.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
   // Late rescaling allows larger weights.
-  static constexpr int kLift = kCodes && !kLags ? kCodesLift : 0;
+  static constexpr int kLift = kFp8 && !kLags ? kFp8Lift : 0;
   // Weights are computed before it is known whether the maximum changes, and again if it did.
   static constexpr bool kGuesses = !kLastFirst && kRowGroups_ > 1;
   // A work tile may hold many fixed KV splits. Both settings are correct for any number.
   static constexpr bool kManyGroups = kManyGroups_;
   static constexpr int kResident = kResident_, kMemory = (kResident == 1 ? 227 : 113) * 1024;
-  static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kTeams = kTeams_, kWarpgroups = kRowGroups * kTeams;
+  static constexpr int kDim = kDim_, kRowGroups = kRowGroups_, kKVWarpgroups = kKVWarpgroups_,
+                       kWarpgroups = kRowGroups * kKVWarpgroups;
   static constexpr int kValueParts = kValueParts_, kValueDim = kDim / kValueParts;
-  static constexpr int kKeys = kResident == 1 ? tile_keys(kDim, kTeams) : kCrowdedKeys, kColumns = kDim / 64,
+  static constexpr int kKeys = kResident == 1 ? tile_keys(kDim, kKVWarpgroups) : kCrowdedKeys, kColumns = kDim / 64,
                        kChunks = kDim / 8;
-  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1 + kCodes);
+  static constexpr int kRows = 64 * kRowGroups, kThreads = 128 * (kWarpgroups + 1 + kFp8);
   static constexpr int kColumnBytes = kKeys * 128, kTileBytes = kColumns * kColumnBytes;
   static constexpr int kValueColumns = kValueDim / 64, kStageBytes = kTileBytes + kValueColumns * kColumnBytes;
   static constexpr int kQBytes = 64 * kDim * 2;
@@ -56,36 +57,36 @@ struct Sm90Shape {
   static constexpr int kOtherBytes = 1024 + kControlBytes + kScratchBytes + kWarpgroups * kQBytes;  // 1024: alignment
   // Small heads leave room for more stages than prompts need in batch-invariant mode, whose stash takes that room.
   static constexpr int kMostStages = kGuesses ? 4 : 6;
-  static constexpr int kStages = kCodes ? 2 : smaller(kMostStages, (kMemory - kOtherBytes) / kStageBytes);
+  static constexpr int kStages = kFp8 ? 2 : smaller(kMostStages, (kMemory - kOtherBytes) / kStageBytes);
   // K is free before the weights are computed, and can be dequantised meanwhile: where memory is short, one stage
   // suffices. It also does with many splits, whose stash gets the memory: that gains more than a second stage of K or
   // of FP8 tiles.
-  static constexpr int kKeyStages = kCodes && (kManyGroups || kRowGroups * kDim > 256) ? 1 : kStages;
+  static constexpr int kKeyStages = kFp8 && (kManyGroups || kRowGroups * kDim > 256) ? 1 : kStages;
   static constexpr int kValueStep = kKeyStages == kStages ? kStageBytes : kStageBytes - kTileBytes;
   static constexpr int kTilesBytes = kStages * kStageBytes - (kStages - kKeyStages) * kTileBytes;
   // FP8 bytes of one side of a tile, as in the pool, and the number of stages for them.
-  static constexpr int kCodeBytes = kKeys * kDim;
+  static constexpr int kFp8Bytes = kKeys * kDim;
   static constexpr int kMostCodeStages = kManyGroups ? 1 : 4;
   static constexpr int kCodeStages =
-      kCodes ? smaller(kMostCodeStages, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kCodeBytes)) : 0;
-  static constexpr int kFeedStages = kCodes ? kCodeStages : kStages;  // stages that TMA fills
+      kFp8 ? smaller(kMostCodeStages, (227 * 1024 - kOtherBytes - kTilesBytes) / (2 * kFp8Bytes)) : 0;
+  static constexpr int kFeedStages = kFp8 ? kCodeStages : kStages;  // stages that TMA fills
   // Batch-invariant mode: the stash of the previous fixed splits takes the shared memory that is left, for as many
   // columns as fit.
   static constexpr int kStashUnit = 4 * 4 * 128 * kWarpgroups;  // bytes of eight columns, or of largest scores and sums
   static constexpr int kStashUnits =
       kRowGroups == 1 ? 0
                       : smaller(kValueDim / 8 + 1,
-                                (227 * 1024 - kOtherBytes - kTilesBytes - kCodeStages * 2 * kCodeBytes) / kStashUnit);
+                                (227 * 1024 - kOtherBytes - kTilesBytes - kCodeStages * 2 * kFp8Bytes) / kStashUnit);
   // Most of the stash does not fit there.
   static constexpr bool kStashesFar = kStashUnits * 2 < kValueDim / 8 + 1;
   static constexpr int kSharedBytes =
-      kOtherBytes + kTilesBytes + kCodeStages * 2 * kCodeBytes + kStashUnits * kStashUnit;
-  static constexpr int kReleases = kCodes ? 128 : 4;  // a warpgroup's arrivals at an `empty` barrier
+      kOtherBytes + kTilesBytes + kCodeStages * 2 * kFp8Bytes + kStashUnits * kStashUnit;
+  static constexpr int kReleases = kFp8 ? 128 : 4;  // a warpgroup's arrivals at an `empty` barrier
   // Registers of a thread, of 64 Ki in all.
-  static constexpr bool kSharesRegisters = kWarpgroups > 1 || kCodes || kResident > 1;
-  static constexpr int kGroups = kWarpgroups + kCodes;
+  static constexpr bool kSharesRegisters = kWarpgroups > 1 || kFp8 || kResident > 1;
+  static constexpr int kGroups = kWarpgroups + kFp8;
   static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56,
-                       kConsumerRegisters = kGroups == 3    ? (kCodes ? 208 : 160)
+                       kConsumerRegisters = kGroups == 3    ? (kFp8 ? 208 : 160)
                                             : kResident > 1 ? 200
                                                             : 224,
                        kDequantizerRegisters = kGroups == 3 ? 64 : 104;
@@ -96,8 +97,9 @@ struct Sm90Shape {
   static_assert(kValueParts == 1 || kWarpgroups == 1);
   static_assert(!kManyGroups ||
                 (kGuesses && kStashUnits * kStashUnit / kWarpgroups >= static_cast<int>(sizeof(RowScratch))));
-  static_assert(kResident == 1 || (kWarpgroups == 1 && !kCodes));
-  static_assert(!kCodes || (kTeams == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
+  static_assert(kResident == 1 || (kWarpgroups == 1 && !kFp8));
+  static_assert(!kFp8 ||
+                (kKVWarpgroups == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
 
   // Returns the stage of a tile's keys, given the stage `place` of its values.
   __device__ static PipelineState<kStages> key_place(const PipelineState<kStages>& place) {
@@ -123,7 +125,8 @@ template <class S>
 struct Control {
   // Each consumer warpgroup has full barriers of its own. It may be two rounds ahead of what the other has seen, and a
   // barrier distinguishes only two rounds.
-  uint64_t k_full[S::kTeams][S::kStages], v_full[S::kTeams][S::kStages], k_empty[S::kStages], v_empty[S::kStages];
+  uint64_t k_full[S::kKVWarpgroups][S::kStages], v_full[S::kKVWarpgroups][S::kStages], k_empty[S::kStages],
+      v_empty[S::kStages];
   uint64_t q_full[S::kWarpgroups], q_empty[S::kWarpgroups];
   uint64_t work_full[2], work_empty[2];
   Work work[2];
@@ -157,11 +160,11 @@ struct SharedLayout {
     return *reinterpret_cast<RowScratch*>(S::kManyGroups ? stash() + warpgroup * S::kStashUnits * 128 * 16
                                                          : reinterpret_cast<char*>(&control()) + S::kControlBytes);
   }
-  __device__ char* k_codes(int stage) const {
-    return reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes + stage * 2 * S::kCodeBytes;
+  __device__ char* k_fp8(int stage) const {
+    return reinterpret_cast<char*>(&control()) + S::kControlBytes + S::kScratchBytes + stage * 2 * S::kFp8Bytes;
   }
-  __device__ char* v_codes(int stage) const { return k_codes(stage) + S::kCodeBytes; }
-  __device__ char* stash() const { return k_codes(S::kCodeStages); }
+  __device__ char* v_fp8(int stage) const { return k_fp8(stage) + S::kFp8Bytes; }
+  __device__ char* stash() const { return k_fp8(S::kCodeStages); }
 };
 
 // Returns the entry in the list of KV tiles that a work tile processes in place of entry `i` (of [begin, end)).

@@ -96,21 +96,22 @@ struct Producer {
       const Pages next = pages_of(work, keys, source, first + each);
       for (int j = 0; j < each && first + j < end; ++j, place.next()) {
         const unsigned here = pages.valid & ((boxes == 32 ? 0xffffffffu : (1u << boxes) - 1) << j * boxes);
-        const int team = (first + j - work.begin) % S::kTeams, stage = place.stage;
+        const int kv_warpgroup = (first + j - work.begin) % S::kKVWarpgroups, stage = place.stage;
         if (!waited && !is_cached(work, keys, first + j)) wait_ahead();
-        if constexpr (S::kCodes) {
-          copy_codes(maps.k, shared.k_codes(stage), control.k_codes_full[stage], control.k_codes_empty[stage], pages,
+        if constexpr (S::kFp8) {
+          copy_codes(maps.k, shared.k_fp8(stage), control.k_codes_full[stage], control.k_codes_empty[stage], pages,
                      kv_head, here, source);
-          copy_codes(maps.v, shared.v_codes(stage), control.v_codes_full[stage], control.v_codes_empty[stage], pages,
+          copy_codes(maps.v, shared.v_fp8(stage), control.v_codes_full[stage], control.v_codes_empty[stage], pages,
                      kv_head, here, source);
           continue;
         }
         constexpr uint64_t kValuesRead = S::kRowGroups == 1 ? kReadOnce : kReadAgain,
                            kKeysRead = S::kValueParts == 1 ? kValuesRead : kReadAgain;
-        copy_side<S::kColumns, kKeysRead>(maps.k, 0, shared.k(stage), control.k_full[team][stage],
+        copy_side<S::kColumns, kKeysRead>(maps.k, 0, shared.k(stage), control.k_full[kv_warpgroup][stage],
                                           control.k_empty[stage], pages, kv_head, here, source);
-        copy_side<S::kValueColumns, kValuesRead>(maps.v, value_column, shared.v(stage), control.v_full[team][stage],
-                                                 control.v_empty[stage], pages, kv_head, here, source);
+        copy_side<S::kValueColumns, kValuesRead>(maps.v, value_column, shared.v(stage),
+                                                 control.v_full[kv_warpgroup][stage], control.v_empty[stage], pages,
+                                                 kv_head, here, source);
       }
       pages = next;
     }
@@ -188,7 +189,7 @@ struct Producer {
     }
     const unsigned place = of_turn / together, kv_head = first_head + of_turn % together;
     const unsigned unit = !plan.both_ends ? units - 1 - place : place % 2 == 1 ? place / 2 : units - 1 - place / 2;
-    return of_head(words_of(plan, unit), static_cast<int>(kv_head), static_cast<int>(part), plan.max_parts);
+    return of_head(words_of(plan, unit), static_cast<int>(kv_head), static_cast<int>(part), plan.max_splits);
   }
   __device__ void run_queue(const WorkPlan& plan, PipelineState<2>& at) {
     if (!plan.stands) wait_ahead();
@@ -204,7 +205,7 @@ struct Producer {
   }
   __device__ void run(const WorkPlan& plan) {
     PipelineState<2> at;
-    if (plan.sharing == WorkPlan::Sharing::kShares) {
+    if (plan.sharing == WorkPlan::Sharing::kEvenSplits) {
       wait_ahead();
       run_share(plan, at);
     } else {

@@ -93,9 +93,9 @@ struct Consumer {
     Control<S>& control = me.shared.control();
     for (int i = work.begin; i < work.end; ++i) {
       move(i == work.begin ? 0 : 1);
-      await(control.k_full[me.team()], S::key_place(place));
+      await(control.k_full[me.kv_warpgroup()], S::key_place(place));
       me.release(control.k_empty[S::key_place(place).stage]);
-      await(control.v_full[me.team()], place);
+      await(control.v_full[me.kv_warpgroup()], place);
       me.release(control.v_empty[place.stage]);
     }
     if (work.begin < work.end) place.stage = (place.stage + 1) % S::kStages;
@@ -104,7 +104,7 @@ struct Consumer {
   // Converts a work tile's queries, which are in shared memory, for WGMMA. Returns the inverses of their power-of-two
   // scales.
   __device__ typename Warpgroup<S>::Factors take_queries() {
-    if constexpr (!S::kCodes) {
+    if constexpr (!S::kFp8) {
       return 1;
     } else if constexpr (std::is_same_v<typename S::T, __half>) {
       return {{1, 1}};
@@ -129,7 +129,7 @@ struct Consumer {
       if (holds_queries) me.release(control.q_empty[me.number]);
       holds_queries = false;
     };
-    const int begin = work.begin + me.team(), end = work.end;
+    const int begin = work.begin + me.kv_warpgroup(), end = work.end;
     const bool turns = work.row0 + S::kRows - 64 < work.rows;  // all warpgroups have rows
 
     float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -141,7 +141,7 @@ struct Consumer {
     const uint32_t q = uniform(operand_low(shared_address(me.shared.q(me.number)), 0));
     const auto finish_scores = [&](int i) {
       if (me.p.cap > 0) {
-        if constexpr (S::kCodes) {
+        if constexpr (S::kFp8) {
           cap_scores(me.p, s, unscaled);
         } else {
           cap_scores(me.p, s);
@@ -155,7 +155,7 @@ struct Consumer {
       }
     };
     const auto await_keys = [&](int i) {
-      await(control.k_full[me.team()], S::key_place(place));
+      await(control.k_full[me.kv_warpgroup()], S::key_place(place));
       if (plain.holds(i) || me.p.k_new.data == nullptr) return;
       const Sight<S> sight(me, work);
       if (holds_new(sight, list_entry<S>(work, i)))
@@ -163,14 +163,14 @@ struct Consumer {
                                me.shared.k(S::key_place(place).stage), Fill::kNewKeys);
     };
     const auto await_values = [&](int i, const PipelineState<S::kStages>& v) {
-      await(control.v_full[me.team()], v);
+      await(control.v_full[me.kv_warpgroup()], v);
       if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(list_entry<S>(work, i)))) return;
       fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work),
                                   list_entry<S>(work, i), me.shared.v(v.stage), Fill::kClearHidden);
     };
     const int first_stage = place.stage;
     if (begin < end) {
-      move(me.team());
+      move(me.kv_warpgroup());
       if (me.number == S::kRowGroups - 1) me.give_turn(turns);  // the first turn is the first warpgroup's
       await_keys(begin);
       me.take_turn(turns);
@@ -190,10 +190,10 @@ struct Consumer {
     // tile before runs. Returns the stage of the values of the tile before.
     const auto start_plain = [&] {
       const PipelineState<S::kStages> v = place;
-      move(S::kTeams);
+      move(S::kKVWarpgroups);
       const uint32_t k_here = k_operand(S::key_place(place).stage), v_here = v_operand(v.stage), q_here = uniform(q);
-      await(control.v_full[me.team()], v);
-      await(control.k_full[me.team()], S::key_place(place));
+      await(control.v_full[me.kv_warpgroup()], v);
+      await(control.k_full[me.kv_warpgroup()], S::key_place(place));
       me.take_turn(turns);
       start_scores(s, q_here, k_here);
       start_values(o, w, v_here);
@@ -212,9 +212,9 @@ struct Consumer {
         // before it: the wait on a barrier that passed long ago keeps them there.
         soften(s, 0, x, me.to_log2, sum);
         if constexpr (S::kKeyStages == S::kStages) {
-          await(control.k_full[me.team()], place);
+          await(control.k_full[me.kv_warpgroup()], place);
         } else {
-          await(control.v_full[me.team()], v);  // the other barrier may already have passed for the next keys
+          await(control.v_full[me.kv_warpgroup()], v);  // the other barrier may already have passed for the next keys
         }
       }
       wgmma_wait<0>();
@@ -292,9 +292,9 @@ struct Consumer {
     };
     const auto step = [&](int i) {
       const PipelineState<S::kStages> v = place;
-      move(S::kTeams);
+      move(S::kKVWarpgroups);
       await_values(i, v);
-      await_keys(i + S::kTeams);
+      await_keys(i + S::kKVWarpgroups);
       me.take_turn(turns);
       start_scores(s, q, k_operand(S::key_place(place).stage));
       start_values(o, w, v_operand(v.stage));
@@ -304,9 +304,9 @@ struct Consumer {
       hold(o);
       me.release(control.k_empty[S::key_place(place).stage]);
       me.release(control.v_empty[v.stage]);
-      if (S::kTeams == 1 && i + 2 >= end) release_queries();
-      if (!S::kLastFirst && i + S::kTeams == cut) end_group();
-      finish_scores(i + S::kTeams);
+      if (S::kKVWarpgroups == 1 && i + 2 >= end) release_queries();
+      if (!S::kLastFirst && i + S::kKVWarpgroups == cut) end_group();
+      finish_scores(i + S::kKVWarpgroups);
       const Softening x = begin_softening<S::kLift>(s, largest, me.to_log2);
       soften(s, 0, x, me.to_log2, sum), soften(s, 1, x, me.to_log2, sum);
       pack<M>(w, s);
@@ -321,10 +321,10 @@ struct Consumer {
         --loop.begin;
       }
     }
-    for (int i = begin; i + S::kTeams < end;) {
-      const int plain_until = me.p.cap > 0 || !loop.holds(i) ? i : min(min(plain.end, cut), end) - S::kTeams;
+    for (int i = begin; i + S::kKVWarpgroups < end;) {
+      const int plain_until = me.p.cap > 0 || !loop.holds(i) ? i : min(min(plain.end, cut), end) - S::kKVWarpgroups;
       if (S::kGuesses && i < plain_until) begin_guessing();
-      for (; i < plain_until; i += S::kTeams) {
+      for (; i < plain_until; i += S::kKVWarpgroups) {
         if constexpr (S::kLags) {
           step_lagging();
         } else if constexpr (S::kGuesses) {
@@ -333,17 +333,18 @@ struct Consumer {
           step_plain();
         }
       }
-      if (i + S::kTeams >= end) break;
-      if (S::kManyGroups && i + S::kTeams == cut && me.p.cap <= 0 && loop.holds(i) && plain.holds(i + S::kTeams)) {
+      if (i + S::kKVWarpgroups >= end) break;
+      if (S::kManyGroups && i + S::kKVWarpgroups == cut && me.p.cap <= 0 && loop.holds(i) &&
+          plain.holds(i + S::kKVWarpgroups)) {
         step_to_next_group();
       } else {
         step(i);
       }
-      i += S::kTeams;
+      i += S::kKVWarpgroups;
     }
-    if (S::kTeams == 1) release_queries();
+    if (S::kKVWarpgroups == 1) release_queries();
     if (begin < end) {
-      await_values(begin + (end - 1 - begin) / S::kTeams * S::kTeams, place);
+      await_values(begin + (end - 1 - begin) / S::kKVWarpgroups * S::kKVWarpgroups, place);
       me.take_turn(turns);
       start_values(o, w, v_operand(place.stage));
       me.give_turn(turns);
@@ -358,8 +359,8 @@ struct Consumer {
     for (int half = 0; half < 2; ++half)
       largest[half] = __fmul_rn(largest[half], factor_of(me.to_log2, half)) - S::kLift;
     if (!S::kLastFirst && stashed) add_stashed(me, o, largest, sum);
-    if constexpr (S::kTeams == 2) {
-      const bool first = join_teams(me, o, largest, sum);
+    if constexpr (S::kKVWarpgroups == 2) {
+      const bool first = merge_warpgroups(me, o, largest, sum);
       release_queries();
       if (!first) return;
     }

@@ -59,7 +59,7 @@ template <int kColumns, class S>
 __device__ void fill_tile_by_rows(const Warpgroup<S>& me, const PagedSide& fresh, int from_dim, int dim,
                                   const Sight<S>& sight, int index, uint32_t to, Fill fill) {
   constexpr int kChunks = kColumns * 8, kTogether = 32 / kChunks;  // rows of a warp's step
-  static_assert(kChunks <= 32 && !S::kCodes);
+  static_assert(kChunks <= 32 && !S::kFp8);
   const BlockKeys& keys = sight.keys;
   const KeySpan& span = sight.work.span;
   const int first = sight.work.tiles.tile(index) * S::kKeys, c = me.lane % kChunks, d = from_dim + c * 8;
@@ -110,7 +110,7 @@ __device__ void fill_tile(const Warpgroup<S>& me, const PagedSide& fresh, int fr
       const int64_t from =
           int64_t{span.q_off + at - span.phys0} * fresh.page_stride + sight.work.kv_head * fresh.head_stride + d;
       if (d < dim) x = *reinterpret_cast<const uint4*>(static_cast<const typename S::T*>(fresh.data) + from);
-      if constexpr (S::kCodes)
+      if constexpr (S::kFp8)
         x = as_stored<typename S::T, typename S::M>(x, fill == Fill::kNewKeys ? me.p.k_scale : me.p.v_scale);
     } else if (is_new || fill == Fill::kNewKeys || keys.sees_cached(at, at + 1, with_cached)) {
       continue;
@@ -188,7 +188,7 @@ __device__ PlainRun plain_run(const AttentionParams& p, const Work& work) {
   const KeyAxis::Row &top = work.top, &bottom = work.bottom;
   const KeyAxis axis(p, work.span);
   const BlockKeys keys(p, axis, top, bottom);
-  if (!keys.joined) return {};
+  if (!keys.adjacent) return {};
   int from = (bottom.first + S::kKeys - 1) / S::kKeys;
   const bool cached_only = p.k_new.data != nullptr || bottom.first_new > axis.ctx;
   int to = (cached_only ? min(top.end, axis.ctx) : top.end) / S::kKeys;

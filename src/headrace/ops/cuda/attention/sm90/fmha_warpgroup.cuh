@@ -10,7 +10,7 @@ namespace headrace::cuda {
 
 template <class S>
 struct Warpgroup {
-  using Factors = std::conditional_t<S::kCodes, RowFactors, float>;
+  using Factors = std::conditional_t<S::kFp8, RowFactors, float>;
   const AttentionParams& p;
   const WorkPlan& plan;
   SharedLayout<S> shared;
@@ -31,14 +31,14 @@ struct Warpgroup {
         packed(params.heads / params.kv_heads) {}
 
   __device__ static Factors both(float x) {
-    if constexpr (S::kCodes) {
+    if constexpr (S::kFp8) {
       return {{x, x}};
     } else {
       return x;
     }
   }
   __device__ int row_group() const { return S::kRowGroups == 1 ? 0 : number; }
-  __device__ int team() const { return S::kTeams == 1 ? 0 : number; }
+  __device__ int kv_warpgroup() const { return S::kKVWarpgroups == 1 ? 0 : number; }
   // Calls `use` with a compile-time constant: the number of this warpgroup, or of another.
   template <class F>
   __device__ static void with_constant(int number, F use) {
@@ -61,7 +61,7 @@ struct Warpgroup {
   // Signals that the warp is done with what the barrier guards. Where threads and not TMA write there next (FP8), each
   // lane arrives itself: the race checker does not follow one lane that arrives for the others.
   __device__ void release(uint64_t& empty) const {
-    if constexpr (S::kCodes) return barrier_arrive(shared_address(&empty));
+    if constexpr (S::kFp8) return barrier_arrive(shared_address(&empty));
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&empty));
   }

@@ -9,30 +9,30 @@
 namespace headrace::cuda {
 namespace {
 
-constexpr int kJoinWarps = 4, kAhead = 8;  // kAhead: splits loaded before the first is used
+constexpr int kMergeWarps = 4, kAhead = 8;  // kAhead: splits loaded before the first is used
 
 // Merged state of a row, or one warp's part of it. Lane l holds the elements l * 4 + 128 i and the three after each.
 template <int kVectors>
-struct JoinedRow {
+struct MergedRow {
   PartialState state;
   float4 value[kVectors] = {};
 
   __device__ void add(PartialState part, const float4 (&values)[kVectors]) {
     if (part.sum == 0) return;
-    const PartialState all = state.joined(part);
+    const PartialState all = state.merged_with(part);
     const float a = state.factor(all), b = part.factor(all);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      value[i].x = PartialState::joined_value(value[i].x, a, values[i].x, b);
-      value[i].y = PartialState::joined_value(value[i].y, a, values[i].y, b);
-      value[i].z = PartialState::joined_value(value[i].z, a, values[i].z, b);
-      value[i].w = PartialState::joined_value(value[i].w, a, values[i].w, b);
+      value[i].x = PartialState::merged_value(value[i].x, a, values[i].x, b);
+      value[i].y = PartialState::merged_value(value[i].y, a, values[i].y, b);
+      value[i].z = PartialState::merged_value(value[i].z, a, values[i].z, b);
+      value[i].w = PartialState::merged_value(value[i].w, a, values[i].w, b);
     }
     state = all;
   }
 
   // Merges every `step`-th split from `first` on.
-  __device__ void add(const AttentionParams& p, const WorkPlan& plan, const JoinEntry& entry, int row, int lane,
+  __device__ void add(const AttentionParams& p, const WorkPlan& plan, const MergeEntry& entry, int row, int lane,
                       int first, int step) {
     for (int base = first; base < entry.parts; base += kAhead * step) {
       float4 loaded[kAhead][kVectors];
@@ -80,15 +80,15 @@ struct JoinedRow {
 
 // Merges what the CTA's warps have of a row, in the first warp.
 template <int kVectors>
-__device__ void join_warps(JoinedRow<kVectors>& row, int warp, int lane) {
-  __shared__ float4 values[kJoinWarps][kVectors][32];
-  __shared__ PartialState states[kJoinWarps];
+__device__ void merge_warps(MergedRow<kVectors>& row, int warp, int lane) {
+  __shared__ float4 values[kMergeWarps][kVectors][32];
+  __shared__ PartialState states[kMergeWarps];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) values[warp][i][lane] = row.value[i];
   if (lane == 0) states[warp] = row.state;
   __syncthreads();
   if (warp != 0) return;
-  for (int w = 1; w < kJoinWarps; ++w) {
+  for (int w = 1; w < kMergeWarps; ++w) {
     float4 others[kVectors];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) others[i] = values[w][i][lane];
@@ -99,13 +99,13 @@ __device__ void join_warps(JoinedRow<kVectors>& row, int warp, int lane) {
 // kRows: rows of a CTA. One per warp; or one that all warps share, where splits are many and no order of theirs is
 // required.
 template <int kVectors, int kRows>
-__global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kMergeWarps * 32) merge_splits(const __grid_constant__ AttentionCall call) {
   const AttentionParams& p = call.p;
   const WorkPlan& plan = call.plan;
   __shared__ RowScratch scratch;
   pdl_launch_dependents();
   pdl_wait();  // the CTAs that write the splits
-  const JoinEntry entry = plan.entries[blockIdx.x];
+  const MergeEntry entry = plan.entries[blockIdx.x];
   if (entry.parts < 2) return;
   const int group = p.heads / p.kv_heads, lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.y * kRows;
   const int q_off = p.spans[entry.request].q_off, here = min(plan.slot_rows, entry.rows - entry.row0);
@@ -114,14 +114,14 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ 
   if (first >= here) return;
   bool nan = false;
   if constexpr (kRows == 1) {
-    JoinedRow<kVectors> joined;
-    joined.add(p, plan, entry, first, lane, warp, kJoinWarps);
-    join_warps(joined, warp, lane);
-    if (warp == 0) nan = joined.write(p, token_of(first), head_of(first), lane);
+    MergedRow<kVectors> merged;
+    merged.add(p, plan, entry, first, lane, warp, kMergeWarps);
+    merge_warps(merged, warp, lane);
+    if (warp == 0) nan = merged.write(p, token_of(first), head_of(first), lane);
   } else if (const int row = first + warp; row < here) {
-    JoinedRow<kVectors> joined;
-    joined.add(p, plan, entry, row, lane, 0, 1);
-    nan = joined.write(p, token_of(row), head_of(row), lane);
+    MergedRow<kVectors> merged;
+    merged.add(p, plan, entry, row, lane, 0, 1);
+    nan = merged.write(p, token_of(row), head_of(row), lane);
   }
   if (!__syncthreads_or(nan)) return;
   for (int row = first; row < min(first + kRows, here); ++row) {
@@ -131,18 +131,18 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join(const __grid_constant__ 
 }
 
 template <int kRows>
-void launch_join(const AttentionCall& call, const Stream& stream) {
+void launch_merge(const AttentionCall& call, const Stream& stream) {
   const auto rows = static_cast<unsigned>((call.plan.slot_rows + kRows - 1) / kRows);
-  launch_pdl(stream, call.p.v_head_dim <= 128 ? join<1, kRows> : join<2, kRows>,
-             dim3(static_cast<unsigned>(call.plan.entry_count), rows), dim3(kJoinWarps * 32), 0, call,
-             "paged_attention: joining parts");
+  launch_pdl(stream, call.p.v_head_dim <= 128 ? merge_splits<1, kRows> : merge_splits<2, kRows>,
+             dim3(static_cast<unsigned>(call.plan.entry_count), rows), dim3(kMergeWarps * 32), 0, call,
+             "paged_attention: merging KV splits");
 }
 
 }  // namespace
 
-void join_parts_sm90(const AttentionCall& call, const Stream& stream) {
-  const bool many_parts = call.plan.sharing == WorkPlan::Sharing::kShares && call.plan.slot_rows <= kCutRows;
-  (many_parts ? launch_join<1> : launch_join<kJoinWarps>)(call, stream);
+void merge_splits_sm90(const AttentionCall& call, const Stream& stream) {
+  const bool many_parts = call.plan.sharing == WorkPlan::Sharing::kEvenSplits && call.plan.slot_rows <= kCutRows;
+  (many_parts ? launch_merge<1> : launch_merge<kMergeWarps>)(call, stream);
 }
 
 }  // namespace headrace::cuda

@@ -22,8 +22,8 @@ struct Work {
 };
 static_assert(sizeof(Work) == kWorkBytes && sizeof(Work) == Work::kWords * 4, "copied by words");
 
-// Counts and cuts work tiles. Whole warps call it. kShares: a CTA's next work tile is the next one of its share. Its
-// index in the plan is the number of row tiles and KV heads before it plus the number of CTAs before it. So no two
+// Counts and cuts work tiles. Whole warps call it. kEvenSplits: a CTA's next work tile is the next one of its share.
+// Its index in the plan is the number of row tiles and KV heads before it plus the number of CTAs before it. So no two
 // collide. kQueue: all KV heads of a work tile are one entry.
 class WorkList {
  public:
@@ -66,7 +66,7 @@ class WorkList {
       const int tile = static_cast<int>(found.rest / found.each), part = static_cast<int>(found.rest % found.each);
       set_rows(work, found.request, tile);
       work.end = work.tiles.count;
-      if (plan_.max_parts > 1) {
+      if (plan_.max_splits > 1) {
         const int first = request_tiles(found.request).first / group_tiles(found.request);
         set_group(work, part + first, found.tiles_before + tile);
       }
@@ -135,12 +135,12 @@ class WorkList {
     const KeyAxis axis(p_, request);
     return BlockKeys(p_, axis, axis.row(p_, 0), axis.row(p_, axis.span.q_len - 1)).tiles(keys_);
   }
-  // Returns the units of a row tile and a KV head: KV tiles with kShares, else work tiles.
+  // Returns the units of a row tile and a KV head: KV tiles with kEvenSplits, else work tiles.
   __device__ unsigned each_of(int request) const {
     if (p_.spans[request].q_len == 0) return 0;
-    if (plan_.sharing == WorkPlan::Sharing::kShares)
+    if (plan_.sharing == WorkPlan::Sharing::kEvenSplits)
       return static_cast<unsigned>(max(request_tiles(request).count, 1)) + kPieceCost;
-    if (plan_.max_parts == 1) return 1;
+    if (plan_.max_splits == 1) return 1;
     const KeyTiles t = request_tiles(request);
     if (is_whole(request, t)) return 1;
     const int group = group_tiles(request);
@@ -221,13 +221,13 @@ class WorkList {
     work.tiles = keys.tiles(keys_);
     // Consumers do not clear keys beyond their rows' view in a tile that the pool holds. The whole tile is loaded, as
     // if the last row saw it, because an earlier kernel may have left NaN in that shared memory.
-    if (p_.k_new.data == nullptr && !p_.encoder && keys.joined && keys.hole.end <= keys.hole.begin) {
+    if (p_.k_new.data == nullptr && !p_.encoder && keys.adjacent && keys.hole.end <= keys.hole.begin) {
       const int whole = (work.bottom.end + keys_ - 1) / keys_ * keys_;
       work.bottom.end = max(work.bottom.end, min(whole, axis.ctx + axis.span.q_len));
     }
   }
   // Restricts `work` to fixed split `group`. If there are several, it gets a slot: that of the first KV head; those of
-  // the others follow at steps of max_parts. `tile` counts the row tiles of all requests.
+  // the others follow at steps of max_splits. `tile` counts the row tiles of all requests.
   __device__ void set_group(Work& work, int group, int tile) const {
     const KeyTiles& t = work.tiles;
     if (is_whole(work.request, t)) {
@@ -243,13 +243,13 @@ class WorkList {
     const int parts = highest - lowest + 1;
     work.begin = t.index_of(group * each), work.end = t.index_of((group + 1) * each);
     const int place = plan_.cuts == WorkPlan::Cuts::kLongFewRows ? work.request : tile;
-    if (parts > 1) work.slot = place * p_.kv_heads * plan_.max_parts + group - lowest;
+    if (parts > 1) work.slot = place * p_.kv_heads * plan_.max_splits + group - lowest;
     if (group == lowest) enter_heads(tile, work, parts);
   }
   __device__ void enter_heads(int tile, Work work, int parts) const {
     for (work.kv_head = 0; work.kv_head < p_.kv_heads; ++work.kv_head) {
       enter(static_cast<unsigned>(tile * p_.kv_heads + work.kv_head), work, parts, 1);
-      work.slot += plan_.max_parts;
+      work.slot += plan_.max_splits;
     }
   }
   __device__ void enter(unsigned entry, const Work& work, int parts, int step) const {

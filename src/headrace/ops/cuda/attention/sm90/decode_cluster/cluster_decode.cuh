@@ -7,7 +7,6 @@
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm80/fmha_rows.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_block.cuh"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/strict_cluster_place.cuh"
 #include "headrace/ops/cuda/elementwise/gate.cuh"
 
 namespace headrace::cuda {
@@ -21,11 +20,11 @@ struct ClusterDecodeTotal {
 
   __device__ void add(const PartialState& next, const float4& y) {
     if (next.sum == 0) return;
-    const PartialState all = state.joined(next);
+    const PartialState all = state.merged_with(next);
     const float a = state.factor(all), b = next.factor(all);
     float4& x = value;
-    x = {PartialState::joined_value(x.x, a, y.x, b), PartialState::joined_value(x.y, a, y.y, b),
-         PartialState::joined_value(x.z, a, y.z, b), PartialState::joined_value(x.w, a, y.w, b)};
+    x = {PartialState::merged_value(x.x, a, y.x, b), PartialState::merged_value(x.y, a, y.y, b),
+         PartialState::merged_value(x.z, a, y.z, b), PartialState::merged_value(x.w, a, y.w, b)};
     state = all;
   }
 };
@@ -34,14 +33,14 @@ template <class S>
 struct ClusterDecode {
   const ClusterDecodeCall& call;
   ClusterDecodeBlock<S> b;
-  int piece, request;  // piece: index of row tile and KV head
-  StrictRounds<S::kBlocks, S::kGroupTiles> rounds;
-  int groups;
+  int work_tile, request;  // work_tile: index of row tile and KV head
+  ClusterRounds<S::kBlocks, S::kGroupTiles> rounds;
+  int splits;
 
   // Returns the slot of a split; `ordinal` is its index in merge order. Splits of new keys apart from the cached ones
   // come last.
   __device__ int64_t slot(int ordinal) const {
-    return (int64_t{piece} * call.max_groups + ordinal) * S::kBlocks + b.rank;
+    return (int64_t{work_tile} * call.slots + ordinal) * S::kBlocks + b.rank;
   }
   __device__ float4* slot_values(int ordinal, int chain, int row_group) const {
     return call.values + ((slot(ordinal) * S::kChains + chain) * S::kRowGroups + row_group) * 32 + b.lane;
@@ -76,7 +75,7 @@ struct ClusterDecode {
       own.gates[m][g] = gates_of(b.chain_of(m), g);
     }
   }
-  __device__ void attend(const StrictRound& first, OwnValues& own) const {
+  __device__ void attend(const ClusterRound& first, OwnValues& own) const {
     begin();
     const int warp = b.warp_n;
     __syncthreads();  // all of the CTA's barriers are initialised
@@ -100,24 +99,24 @@ struct ClusterDecode {
       return;
     }
     cluster_wait_acquire();
-    int ordinal = rounds.part;
+    int ordinal = rounds.cluster;
     if (warp < S::kKeyLoader) {
       load_gates(own);
-      b.run_values(rounds, first, [&](const StrictRound&, const typename ClusterDecodeBlock<S>::Values& value) {
+      b.run_values(rounds, first, [&](const ClusterRound&, const typename ClusterDecodeBlock<S>::Values& value) {
 #pragma unroll
         for (int i = 0; i < S::kWarpChains * S::kRowGroups; ++i) {
           const int m = i / S::kRowGroups, g = i % S::kRowGroups;
           own.value[m][g] = by_row(value[m][g]);
-          if (groups > 1) *slot_values(ordinal, b.chain_of(m), g) = own.value[m][g];
+          if (splits > 1) *slot_values(ordinal, b.chain_of(m), g) = own.value[m][g];
         }
-        ordinal += rounds.parts;
+        ordinal += rounds.clusters;
       });
     } else {
-      b.run_follower(rounds, first, [&](const StrictRound&, const PartialState& state) {
+      b.run_follower(rounds, first, [&](const ClusterRound&, const PartialState& state) {
         const float2 x = make_float2(state.largest, state.sum);
         const int row = b.followed_row();
-        if (b.lane % 4 == 0) *(groups > 1 ? slot_state(ordinal, row) : b.state_of(row)) = x;
-        ordinal += rounds.parts;
+        if (b.lane % 4 == 0) *(splits > 1 ? slot_state(ordinal, row) : b.state_of(row)) = x;
+        ordinal += rounds.clusters;
       });
     }
   }
@@ -127,7 +126,7 @@ struct ClusterDecode {
     __syncthreads();
     bool last = false;
     if (threadIdx.x == 0)
-      last = comes_last(call.done + piece * S::kBlocks + b.rank, static_cast<unsigned>(rounds.parts) - 1);
+      last = comes_last(call.done + work_tile * S::kBlocks + b.rank, static_cast<unsigned>(rounds.clusters) - 1);
     return __syncthreads_or(last);
   }
 
@@ -193,7 +192,7 @@ struct ClusterDecode {
   }
   // Merges all splits of the row tile; all warps share the work. Values are loaded to the memory of keys, each lane's
   // for itself. Behind a warp's values lie the states of the eight rows that its lanes have.
-  __device__ bool write_joined() const {
+  __device__ bool write_merged() const {
     constexpr int kWarps = S::kThreads / 32, kUnitBytes = 32 * sizeof(float4) + 8 * sizeof(float2),
                   kRoom = S::kWeightsAt / kWarps / kUnitBytes,
                   kTogether = kRoom < 32 ? kRoom / 4 * 4 : 32;  // splits loaded before the first is merged
@@ -206,8 +205,8 @@ struct ClusterDecode {
       const uint2 gates = gates_of(chain, g);
       ClusterDecodeTotal total;
 #pragma unroll 1
-      for (int base = 0; base < groups; base += kTogether) {
-        const int here = min(kTogether, groups - base);
+      for (int base = 0; base < splits; base += kTogether) {
+        const int here = min(kTogether, splits - base);
         __syncwarp();  // the previous ones have been merged
 #pragma unroll 4
         for (int n = 0; n < here; ++n)
@@ -255,11 +254,11 @@ __device__ inline void cluster_decode_block(const ClusterDecodeCall& call, char*
   const TilePlace at = locate_tile(p.spans, p.requests, S::kRows, static_cast<int>(blockIdx.y), p.heads / p.kv_heads);
   // the whole cluster has no rows; a kernel may not end before the preceding one
   if (at.request < 0) return pdl_wait();
-  const StrictPlace<S> place{call, at};
-  if (!place.has_groups()) return pdl_wait();
-  ClusterDecode<S> cluster{call, {{{place.block(shared)}}}, place.piece, at.request, place.rounds(), place.groups};
+  const ClusterWork<S> place{call, at};
+  if (!place.has_splits()) return pdl_wait();
+  ClusterDecode<S> cluster{call, {{{place.block(shared)}}}, place.work_tile, at.request, place.rounds(), place.splits};
   typename ClusterDecode<S>::OwnValues own;
-  const StrictRound first = cluster.rounds.first();
+  const ClusterRound first = cluster.rounds.first();
   const bool any_key = first.count() > 0;
   if (any_key) {
     cluster.attend(first, own);
@@ -270,10 +269,10 @@ __device__ inline void cluster_decode_block(const ClusterDecodeCall& call, char*
   // other CTAs' copies have arrived here: those CTAs may exit
   if constexpr (S::kCopiesWeights) cluster_arrive_relaxed();
   bool nan = false;
-  if (place.groups == 1) {
+  if (place.splits == 1) {
     nan = cluster.write_own(own, any_key);
   } else if (cluster.is_last()) {
-    nan = cluster.write_joined();
+    nan = cluster.write_merged();
   }
   if (__syncthreads_or(nan)) cluster.redo();
   if constexpr (S::kCopiesWeights) cluster_wait_acquire();
@@ -291,14 +290,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) cluster_decode(const __grid_co
 
 template <class S>
 void launch_cluster_decode(const ClusterDecodeCall& call, int64_t tiles, const Stream& stream) {
-  const dim3 grid(S::kBlocks, static_cast<unsigned>(tiles), static_cast<unsigned>(call.p.kv_heads * call.parts));
+  const dim3 grid(S::kBlocks, static_cast<unsigned>(tiles), static_cast<unsigned>(call.p.kv_heads * call.clusters));
   launch_pdl(stream, cluster_decode<S>, grid, dim3(S::kThreads), S::kSharedBytes, call, "paged_attention",
              {.cluster = S::kBlocks});
 }
 
 // Stages and rounds that fit the shared memory.
 template <class T, int kRows, int kDim, int kBlocks>
-constexpr auto stream_shape() {
+constexpr auto cluster_decode_shape() {
   constexpr int kStages = kDim == 64 ? 2 : 1;  // as many bytes as one stage of heads of 128 or more
   if constexpr (kRows == 8) {
     constexpr int kDepth = kBlocks == 4 ? 2 : 4, kKeyStages = kDim == 64 ? 5 : kBlocks == 8 ? 2 : 3;
@@ -309,13 +308,13 @@ constexpr auto stream_shape() {
   }
 }
 template <class T, int kRows, int kDim, int kBlocks>
-using ClusterDecodeShape = decltype(stream_shape<T, kRows, kDim, kBlocks>());
+using ClusterDecodeShape = decltype(cluster_decode_shape<T, kRows, kDim, kBlocks>());
 
 template <class T, int kRows, int kBlocks>
 void cluster_decode_in(const ClusterDecodeCall& call, int64_t tiles, const Stream& stream) {
   if (call.kernel_dim == 256) {
     launch_cluster_decode<ClusterDecodeShape<T, kRows, 256, kBlocks>>(call, tiles, stream);
-  } else if constexpr (kBlocks <= cluster_decode_blocks(128)) {
+  } else if constexpr (kBlocks <= most_cluster_size(128)) {
     if (call.kernel_dim == 128) {
       launch_cluster_decode<ClusterDecodeShape<T, kRows, 128, kBlocks>>(call, tiles, stream);
     } else {

@@ -1,7 +1,10 @@
-// CTA of a batch-invariant cluster for up to 16 rows, warp-specialised. It makes the bits of strict_cluster_block.cuh
-// with warps that do not wait for one another. Score warps work a round ahead of the weights that they make. One
-// follower warp for each eight rows follows the largest scores and adds up weights. Two warps load K and V; value warps
-// accumulate V.
+// CTA of cluster decode, for up to 16 rows, warp-specialised. In a round of KV tiles each CTA computes the scores of
+// one tile. The CTAs exchange their largest scores, then their weights, and each accumulates the values of all tiles
+// for its own V columns. Score warps work a round ahead of the weights that they make. One follower warp for each eight
+// rows follows the largest scores and adds up weights. Two warps load K and V; value warps accumulate V.
+// With fixed KV splits every result has the steps and order of fmha.cuh in batch-invariant mode (fmha_softmax.cuh).
+// MMAs over the same 16 keys run one after the other, with the same bits for any MMA instruction, and the same four
+// lanes add up weights.
 #pragma once
 #include "headrace/ops/cuda/attention/common/conditional_rescaling.cuh"
 #include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_load.cuh"
@@ -13,8 +16,8 @@ namespace headrace::cuda {
 template <class S>
 struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   using T = typename S::T;
-  using Rounds = typename ClusterDecodeMemory<S>::Rounds;
-  using Ways = typename ClusterDecodeMemory<S>::Ways;
+  using Rounds = typename ClusterDecodeShared<S>::Rounds;
+  using Ways = typename ClusterDecodeShared<S>::Ways;
 
   // --- Score warps: sixteen keys of a tile each.
 
@@ -33,7 +36,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
         q[i / 2][i % 2][g] = i * 8 < p.head_dim ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0;
     }
   }
-  __device__ void find_scores(const StrictRound& round, const Queries& q, int stage, Scores& s) const {
+  __device__ void find_scores(const ClusterRound& round, const Queries& q, int stage, Scores& s) const {
     constexpr int kLow = S::kRowGroups - 1;  // index of the lower eight rows; if there are only eight, they are zeros
     const int r = this->warp_n * 16 + (this->lane & 7) + (this->lane >> 4) * 8;
     const uint32_t from = this->keys_at(stage) + this->template place<S::kKeys, S::kDim>(r, this->lane >> 3 & 1);
@@ -54,7 +57,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   }
   // Sends the largest scores of this warp's keys to all CTAs, four rows per message. CTAs without a tile send too: a
   // CTA that has received from all warps knows what they have completed.
-  __device__ void send_largest(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
+  __device__ void send_largest(const ClusterRound& round, int number, const Ways& ways, const Scores& s) const {
     float top[S::kRowGroups], four[4];
 #pragma unroll
     for (int g = 0; g < S::kRowGroups; ++g) {
@@ -65,7 +68,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
         top[g] = fmaxf(top[g], __shfl_xor_sync(0xffffffffu, top[g], 2));
       }
     }
-    constexpr int kSends = ClusterDecodeMemory<S>::kLargestSends;  // messages per CTA
+    constexpr int kSends = ClusterDecodeShared<S>::kLargestSends;  // messages per CTA
     const int first = this->lane % kSends * 4;                     // the first of four rows
     const float mine = this->lane % 2 == 0 ? top[0] : top[S::kRowGroups - 1];
 #pragma unroll
@@ -75,8 +78,8 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
          this->largest_full(number) + ways.largest, make_float4(four[0], four[1], four[2], four[3]));
   }
   // Turns scores into weights and sends them, packed for the MMAs, to all CTAs, for valid rows only.
-  using Packed = typename ClusterDecodeMemory<S>::Packed;
-  __device__ void send_weights(const StrictRound& round, int number, const Ways& ways, const Scores& s) const {
+  using Packed = typename ClusterDecodeShared<S>::Packed;
+  __device__ void send_weights(const ClusterRound& round, int number, const Ways& ways, const Scores& s) const {
     barrier_wait(this->followed(number), number / S::kRing & 1);
     if (this->has_tile(round)) {
       uint32_t packed[2 * S::kRowGroups];
@@ -123,7 +126,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   __device__ unsigned step_bytes() const {
     return static_cast<unsigned>(min(this->valid_rows(), 8) * 4 * S::kRowGroups * 8);
   }
-  __device__ unsigned weight_bytes(const StrictRound& round) const {
+  __device__ unsigned weight_bytes(const ClusterRound& round) const {
     const int tiles = round.count() - (S::kCopiesWeights && this->has_tile(round) ? 1 : 0);
     return static_cast<unsigned>(tiles * S::kSteps) * step_bytes();
   }
@@ -131,16 +134,16 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   // Computes scores kAhead rounds ahead of the weights, so that largest scores have time to travel. It sends them
   // before it makes these weights, if there are enough weight buffers (kTellsFirst). All messages of a round wait until
   // the values of kDepth rounds before have been accumulated, because the round's weights take their place.
-  __device__ void run_scores(const Rounds& rounds, const StrictRound& first, const Queries& q) const {
+  __device__ void run_scores(const Rounds& rounds, const ClusterRound& first, const Queries& q) const {
     constexpr int kAhead = 1;
     constexpr bool kTellsFirst = S::kDepth > kAhead + 1;
     Scores s[kAhead + 1] = {};
-    StrictRound round[kAhead + 1] = {};  // `number` and those ahead of it
+    ClusterRound round[kAhead + 1] = {};  // `number` and those ahead of it
     round[kAhead] = first;
     PipelineState<S::kKeyStages> keys;
     const Ways ways = this->ways();
     for (int number = -kAhead;; ++number) {
-      const StrictRound& next = round[kAhead];
+      const ClusterRound& next = round[kAhead];
       const auto tell = [&] {
         const int before = number + kAhead - S::kDepth;
         if (before >= 0) barrier_wait(this->values_added(before), before / S::kDepth & 1);
@@ -177,7 +180,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   __device__ int row_group() const { return this->warp_n - S::kFollower; }
   __device__ int followed_row() const { return row_group() * 8 + this->lane / 4; }
 
-  __device__ void follow(const StrictRound& round, int number, float& largest) const {
+  __device__ void follow(const ClusterRound& round, int number, float& largest) const {
     if (row_group() == 0 && this->lane == 0) barrier_expect(this->largest_full(number), S::kLargestBytes);
     barrier_wait_sent(this->largest_full(number), number / S::kRing & 1);
     const int r = followed_row();
@@ -213,12 +216,12 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     }
     if (this->lane % 4 == 0) this->base_of(number, r) = base, this->ended_with(number, r) = largest;
     if (this->lane == 0) this->scaled_of(number, row_group()) = scaled;
-    if (round.ends_group()) largest = -INFINITY;
+    if (round.ends_split()) largest = -INFINITY;
     barrier_arrive(this->followed(number));
   }
   // Adds up the weights of this CTA's tile and sends the sums to all CTAs. A lane adds those that one lane of fmha.cuh
   // adds.
-  __device__ void send_sums(const StrictRound& round, int number, const Ways& ways) const {
+  __device__ void send_sums(const ClusterRound& round, int number, const Ways& ways) const {
     barrier_wait(this->exact_full(number), number >> 1 & 1);
     if (!this->has_tile(round)) return;
     float2 added{};
@@ -239,7 +242,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
         send(to + ways.sums[i / 4], full + ways.sums[i / 4], make_float4(four[0], four[1], four[2], four[3]));
     }
   }
-  __device__ void add_sums(const StrictRound& round, int number, float& sum) const {
+  __device__ void add_sums(const ClusterRound& round, int number, float& sum) const {
     if (row_group() == 0 && this->lane == 0)
       barrier_expect(this->added_full(number), round.count() * S::kRowGroups * 128);
     barrier_wait_sent(this->added_full(number), number / S::kSumsRing & 1);
@@ -253,16 +256,16 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   }
   // Calls put(round, state) for its row at the end of each split.
   template <class Put>
-  __device__ void run_follower(const Rounds& rounds, StrictRound now, const Put& put) const {
+  __device__ void run_follower(const Rounds& rounds, ClusterRound now, const Put& put) const {
     float largest = -INFINITY, sum = 0;
-    StrictRound before{}, first{};
+    ClusterRound before{}, first{};
     const Ways ways = this->ways();
     for (int number = 0;; ++number) {
       if (now.count() > 0) follow(now, number, largest);
       if (before.count() > 0) send_sums(before, number - 1, ways);
       if (first.count() > 0) {
         add_sums(first, number - 2, sum);
-        if (first.ends_group()) {
+        if (first.ends_split()) {
           put(first,
               PartialState{__fmul_rn(this->ended_with(number - 2, followed_row()), this->to_log2), quad_sum(sum)});
           sum = 0;
@@ -282,7 +285,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   __device__ int chain_of(int m) const { return value_warp() + S::kValueWarps * m; }
   // Operands of this warp's chains of MMAs for 32 keys of a round.
   struct Operands {
-    typename ClusterDecodeMemory<S>::Packed w[2];
+    typename ClusterDecodeShared<S>::Packed w[2];
     uint32_t v[S::kWarpChains][2][4];
     __device__ uint2 weights(int half, int group) const {
       if constexpr (S::kRowGroups == 1) {
@@ -293,7 +296,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
     }
   };
   // Loads pair `pair`, counted from where `weights` and `values` point.
-  __device__ static void load_operands(Operands& x, const typename ClusterDecodeMemory<S>::Packed* weights,
+  __device__ static void load_operands(Operands& x, const typename ClusterDecodeShared<S>::Packed* weights,
                                        const uint32_t (&values)[S::kWarpChains], int pair) {
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
 #pragma unroll
@@ -316,7 +319,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   }
   // Operands are loaded ahead, even behind the end of a round, where they are not used. Where weights of the next round
   // may be written just there, the round's first are loaded again instead.
-  __device__ void add_values(const StrictRound& round, int number, int stage, Values& value) const {
+  __device__ void add_values(const ClusterRound& round, int number, int stage, Values& value) const {
     constexpr int kPairs = S::kSteps / 2, kAhead = S::kPairsAhead;  // pairs per tile
     constexpr int kKeyBytes = S::kColumns < 64 ? S::kColumns * 2 : 128;
     static_assert(kPairs % kAhead == 0 && S::kWeightsAt + kAhead * 32 * kKeyBytes <= S::kSharedBytes);
@@ -361,7 +364,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
   }
   // Calls put(round, values) at the end of each split, then clears the values.
   template <class Put>
-  __device__ void run_values(const Rounds& rounds, StrictRound now, const Put& put) const {
+  __device__ void run_values(const Rounds& rounds, ClusterRound now, const Put& put) const {
     Values value{};
     PipelineState<S::kValueStages> stage;
     for (int number = 0; now.count() > 0; ++number) {
@@ -372,7 +375,7 @@ struct ClusterDecodeBlock : ClusterDecodeLoads<S> {
       add_values(now, number, stage.stage, value);
       barrier_arrive(this->barrier(S::kValuesEmpty + stage.stage));
       barrier_arrive(this->values_added(number));
-      if (now.ends_group()) {
+      if (now.ends_split()) {
         put(now, value);
 #pragma unroll
         for (int i = 0; i < S::kWarpChains * S::kRowGroups * 4; ++i)

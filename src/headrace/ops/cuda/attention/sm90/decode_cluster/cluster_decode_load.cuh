@@ -9,10 +9,10 @@ namespace headrace::cuda {
 
 // TMA boxes of one page's slots each, one box per lane.
 template <class S>
-struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
+struct ClusterDecodeLoads : ClusterDecodeShared<S> {
   using T = typename S::T;
-  using Octet = typename StrictKeys<S>::Octet;
-  using Rounds = typename ClusterDecodeMemory<S>::Rounds;
+  using Octet = typename ClusterKeys<S>::Octet;
+  using Rounds = typename ClusterDecodeShared<S>::Rounds;
 
   // K or V of up to kTiles tiles, from list entry `begin` on.
   template <int kTiles_, int kColumns_>
@@ -94,11 +94,11 @@ struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
   // Loads K, the CTA's own tile of each round, or V, all tiles. Rounds of cached keys do not wait for the preceding
   // kernel (DeviceMetadata).
   template <class Of, int kStages>
-  __device__ void run_loads(const Rounds& rounds, StrictRound now, Of side, int first_full, int stages_at) const {
+  __device__ void run_loads(const Rounds& rounds, ClusterRound now, Of side, int first_full, int stages_at) const {
     constexpr int kBytes = Of::kTiles * S::kKeys * Of::kColumns * 2;
     constexpr bool kOwn = Of::kTiles != S::kBlocks || S::kColumns != Of::kColumns;
-    const auto begin_of = [&](const StrictRound& round) { return kOwn ? round.begin + this->rank : round.begin; };
-    const auto tiles_of = [&](const StrictRound& round) {
+    const auto begin_of = [&](const ClusterRound& round) { return kOwn ? round.begin + this->rank : round.begin; };
+    const auto tiles_of = [&](const ClusterRound& round) {
       return kOwn ? (this->has_tile(round) ? 1 : 0) : round.count();
     };
     find_pages(side, begin_of(now), tiles_of(now));
@@ -115,11 +115,11 @@ struct ClusterDecodeLoads : ClusterDecodeMemory<S> {
     wait_copies<0>();
     pdl_wait();
   }
-  __device__ void load_all_keys(const Rounds& rounds, const StrictRound& first, const CUtensorMap& map) const {
+  __device__ void load_all_keys(const Rounds& rounds, const ClusterRound& first, const CUtensorMap& map) const {
     const AttentionParams& p = this->p;
     run_loads<Side<1, S::kDim>, S::kKeyStages>(rounds, first, {map, p.k, p.k_new, p.head_dim, 0}, S::kKeysFull, 0);
   }
-  __device__ void load_all_values(const Rounds& rounds, const StrictRound& first, const CUtensorMap& map) const {
+  __device__ void load_all_values(const Rounds& rounds, const ClusterRound& first, const CUtensorMap& map) const {
     const AttentionParams& p = this->p;
     run_loads<Side<S::kBlocks, S::kColumns>, S::kValueStages>(
         rounds, first, {map, p.v, p.v_new, p.v_head_dim, this->rank * S::kColumns}, S::kValuesFull, S::kValuesAt);

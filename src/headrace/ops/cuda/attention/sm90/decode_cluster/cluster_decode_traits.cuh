@@ -4,7 +4,7 @@
 
 #include "headrace/ops/cuda/arch/cluster.cuh"
 #include "headrace/ops/cuda/arch/tma.cuh"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/strict_cluster_keys.cuh"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode_work.cuh"
 
 namespace headrace::cuda {
 
@@ -13,11 +13,11 @@ namespace headrace::cuda {
 template <class T_, int kRows_, int kDim_, int kBlocks_, int kKeyStages_, int kValueStages_, int kDepth_>
 struct ClusterDecodeTraits {
   using T = T_;
-  static constexpr bool kCodes = false;
+  static constexpr bool kFp8 = false;
   static constexpr int kDim = kDim_, kBlocks = kBlocks_, kKeys = tile_keys(kDim, 1), kChunks = kDim / 8;
   static constexpr int kKeyStages = kKeyStages_, kValueStages = kValueStages_, kDepth = kDepth_;
   static constexpr int kRows = kRows_, kRowGroups = kRows / 8;
-  static constexpr int kGroupTiles = kSm90GroupKeys / kKeys;
+  static constexpr int kGroupTiles = kSm90SplitKeys / kKeys;
   static constexpr int kSteps = kKeys / 16, kOctets = kKeys / 8;            // of a tile
   static constexpr int kColumns = kDim / kBlocks, kChains = kColumns / 16;  // 16 columns are one MMA
   static constexpr int kScoreWarps = kSteps, kMostValueWarps = kScoreWarps == 8 ? 2 : 4;
@@ -57,8 +57,8 @@ struct ClusterDecodeTraits {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class S>
-struct ClusterDecodeMemory : StrictKeys<S> {
-  using Rounds = StrictRounds<S::kBlocks, S::kGroupTiles>;
+struct ClusterDecodeShared : ClusterKeys<S> {
+  using Rounds = ClusterRounds<S::kBlocks, S::kGroupTiles>;
 
   // Accessors of shared memory. Rounds are numbered; the last kRing, kSumsRing, kDepth or two of them are buffered.
   template <class X>

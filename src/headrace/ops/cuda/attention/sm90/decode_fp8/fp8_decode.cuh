@@ -21,7 +21,7 @@ __device__ inline void init_fp8_decode(Fp8DecodeControl<S>& control) {
   for (int i = 0; i < S::kValueStages; ++i)
     init(control.values_full[i], 1), init(control.values_empty[i], S::kWorkers / 2);
   for (int i = 0; i < 2; ++i)
-    init(control.weights_told[i], S::kWorkers / 2), init(control.weights_taken[i], S::kWorkers / 2);
+    init(control.weights_ready[i], S::kWorkers / 2), init(control.weights_taken[i], S::kWorkers / 2);
   for (int i = 0; i < Fp8DecodeControl<S>::kPieces; ++i)
     init(control.work_full[i], 32), init(control.work_empty[i], S::kWorkers + 32);
   fence_barrier_init();

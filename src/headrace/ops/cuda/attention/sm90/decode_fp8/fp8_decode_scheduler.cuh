@@ -69,7 +69,7 @@ struct Fp8DecodePieces {
     if (at >= end) work.request = -1;
     if (!is_queue()) return;
     work.kv_head = static_cast<int>(at % kv_heads());
-    if (work.slot >= 0) work.slot += work.kv_head * plan.max_parts;
+    if (work.slot >= 0) work.slot += work.kv_head * plan.max_splits;
   }
   __device__ unsigned kv_heads() const { return static_cast<unsigned>(p.kv_heads); }
   __device__ bool is_queue() const { return plan.sharing == WorkPlan::Sharing::kQueue; }

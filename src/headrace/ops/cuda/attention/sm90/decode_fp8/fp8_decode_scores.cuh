@@ -160,7 +160,7 @@ struct Fp8DecodeScorer {
         float x[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          x[j] = exp2_fast(fmaf(s[i][o][j], j % 2 == 0 ? by.x : by.y, kCodesLift - (j % 2 == 0 ? base.x : base.y)));
+          x[j] = exp2_fast(fmaf(s[i][o][j], j % 2 == 0 ? by.x : by.y, kFp8Lift - (j % 2 == 0 ? base.x : base.y)));
         Fp8DecodeWeights<S>{shared}.at(tile, o, part * S::kKeyTiles + i, row + lane / 4 % 2, lane / 8) = of_one_row(x);
       }
     }
@@ -185,7 +185,7 @@ struct Fp8DecodeScorer {
     named_barrier<kScorers, S::kWorkers / 2>();
     if (tile >= 2) await_tile(control.weights_taken, tile - 2);
     tell_weights(s, tile, first);
-    barrier_arrive(shared_address(&control.weights_told[tile % 2]));
+    barrier_arrive(shared_address(&control.weights_ready[tile % 2]));
   }
 
   __device__ void run() {

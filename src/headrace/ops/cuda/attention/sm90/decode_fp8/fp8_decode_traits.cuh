@@ -43,7 +43,7 @@ struct Fp8DecodeControl {
   static constexpr int kPieces = 4;
   uint64_t keys_full[S::kKeyStages], keys_empty[S::kKeyStages];
   uint64_t values_full[S::kValueStages], values_empty[S::kValueStages];
-  uint64_t weights_told[2], weights_taken[2];  // double-buffered by tile
+  uint64_t weights_ready[2], weights_taken[2];  // double-buffered by tile
   uint64_t work_full[kPieces], work_empty[kPieces];
   Work work[kPieces];
   float to_log2[kPieces][S::kRows];  // of these work tiles: converts scores, as MMAs produce them, to base 2

@@ -21,15 +21,15 @@ template <class S>
 __device__ __noinline__ void add_group(Fp8DecodeSums<S>& all, const Fp8DecodeSums<S>& next) {
 #pragma unroll
   for (int o = 0; o < S::kOctets; ++o) {
-    const PartialState joined = all.state[o].joined(next.state[o]);
-    const float2 a = of_lane_rows(all.state[o].factor(joined)), b = of_lane_rows(next.state[o].factor(joined));
-    all.state[o] = joined;
+    const PartialState both = all.state[o].merged_with(next.state[o]);
+    const float2 a = of_lane_rows(all.state[o].factor(both)), b = of_lane_rows(next.state[o].factor(both));
+    all.state[o] = both;
 #pragma unroll
     for (int d = 0; d < S::kValueTiles; ++d) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float& x = all.value[d][o][j];
-        x = PartialState::joined_value(x, j % 2 == 0 ? a.x : a.y, next.value[d][o][j], j % 2 == 0 ? b.x : b.y);
+        x = PartialState::merged_value(x, j % 2 == 0 ? a.x : a.y, next.value[d][o][j], j % 2 == 0 ? b.x : b.y);
       }
     }
   }
@@ -209,7 +209,7 @@ struct Fp8DecodeAdder {
                          shared + S::kValuesAt + stage * S::kSideBytes + part * S::kPartBytes, true);
       named_barrier<kAdders, S::kWorkers / 2>();
     }
-    await_tile(control.weights_told, tile);
+    await_tile(control.weights_ready, tile);
     if (i == work.begin) {
 #pragma unroll
       for (int o = 0; o < S::kOctets; ++o) to_log2[o] = control.to_log2[piece][o * 8 + lane / 4];
@@ -233,7 +233,7 @@ struct Fp8DecodeAdder {
     for (int o = 0; o < S::kOctets; ++o) {
       PartialState& state = sums.state[o];
       state.sum = quad_sum(state.sum);
-      state.largest = end_softmax<true, kCodesLift>(state.largest, to_log2[o], state.sum);
+      state.largest = end_softmax<true, kFp8Lift>(state.largest, to_log2[o], state.sum);
     }
     return sums;
   }

@@ -21,11 +21,11 @@ struct RunKeys {
         added(span.kind == KeySpan::Kind::kNone ? 0 : span.q_len),
         stored(cached + (p.k_new.data == nullptr ? added : 0)),
         fresh(p.k_new.data != nullptr && added > 0 ? 1 : 0),
-        pieces((stored + kRunPiece - 1) / kRunPiece) {}
+        pieces((stored + kContiguousSlice - 1) / kContiguousSlice) {}
   // Returns true if the fast path supports the request. Tests what the launch cannot know.
   __device__ bool usual(const AttentionParams& p, const KeySpan& span) const {
     const bool one_run = span.hole_end <= span.hole_begin && (stored == cached || span.phys0 == cached);
-    return one_run && added * fresh <= kRunPiece && (cached > 0 || fresh == 0) && stored <= p.page_size * 32;
+    return one_run && added * fresh <= kContiguousSlice && (cached > 0 || fresh == 0) && stored <= p.page_size * 32;
   }
   __device__ int tiles() const { return (fresh + pieces + 1) / 2; }
 };
@@ -34,7 +34,7 @@ struct RunKeys {
 template <class S, int kTiles>
 struct ShortRun {
   using T = typename S::T;
-  static constexpr int kBytes = kRunPiece * S::kDim * 2, kOfTile = 4, kAhead = 6,  // slices
+  static constexpr int kBytes = kContiguousSlice * S::kDim * 2, kOfTile = 4, kAhead = 6,  // slices
       kStages = (S::kWarpBytes - kTiles * S::kQueryBytes) / kBytes;
   static_assert(kStages > kOfTile && kStages <= S::kMostStages);
   const ShortCall& call;
@@ -53,7 +53,7 @@ struct ShortRun {
   // Returns the pool slice that is first or second in a tile. The slice of new keys comes before those of the pool.
   __device__ int piece_of(int tile, int sub) const { return tile * 2 + sub % 2 - keys.fresh; }
   __device__ ColumnsAt source(int tile, int sub) const {
-    const int key = min(piece_of(tile, sub), keys.pieces - 1) * kRunPiece;
+    const int key = min(piece_of(tile, sub), keys.pieces - 1) * kContiguousSlice;
     return {0, key & (p.page_size - 1), place.kv_head, __shfl_sync(0xffffffffu, page, key >> p.page_shift)};
   }
   __device__ const CUtensorMap& map(int sub) const { return sub < 2 ? call.maps[1].k : call.maps[1].v; }
@@ -71,7 +71,7 @@ struct ShortRun {
 #pragma unroll 1
     for (int n = 0; n < min(kCached ? kStages + kAhead : kStages, tiles * kOfTile); ++n) {
       const int tile = n / kOfTile, sub = n % kOfTile;
-      if (is_fresh(n) || ((piece_of(tile, sub) + 1) * kRunPiece <= keys.cached) != kCached) continue;
+      if (is_fresh(n) || ((piece_of(tile, sub) + 1) * kContiguousSlice <= keys.cached) != kCached) continue;
       if (!kCached || n < kStages) {
         ask(tile, sub, n);
       } else if (const ColumnsAt from = source(tile, sub); lane == 0) {
@@ -88,9 +88,9 @@ struct ShortRun {
       const T* from =
           static_cast<const T*>(side.data) + place.q_off * side.page_stride + place.kv_head * side.head_stride + c * 8;
 #pragma unroll 4
-      for (int row = lane / S::kChunks; row < kRunPiece; row += 32 / S::kChunks) {
+      for (int row = lane / S::kChunks; row < kContiguousSlice; row += 32 / S::kChunks) {
         const bool is_key = row < keys.added;
-        copy16(memory + 2 * i * kBytes + column_swizzled(kRunPiece, row, c),
+        copy16(memory + 2 * i * kBytes + column_swizzled(kContiguousSlice, row, c),
                is_key ? from + row * side.page_stride : from, is_key);
       }
     }
@@ -136,13 +136,13 @@ struct ShortRun {
 
   using Scores = float[kTiles][4][4];
   __device__ void find_scores(const uint32_t (&at)[2], Scores& s) const {
-    const uint32_t k_row = column_swizzled(kRunPiece, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
+    const uint32_t k_row = column_swizzled(kContiguousSlice, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
                    q_row = column_swizzled(16, lane % 16, lane / 16);
 #pragma unroll
     for (int d = 0; d < S::kDim / 16; ++d) {
       uint32_t k[2][4], q[kTiles][4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) load_tiles(k[i], chunk_at<kRunPiece>(at[i] + k_row, d));
+      for (int i = 0; i < 2; ++i) load_tiles(k[i], chunk_at<kContiguousSlice>(at[i] + k_row, d));
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) load_tiles(q[m], chunk_at<16>(queries_at(m) + q_row, d));
 #pragma unroll
@@ -158,7 +158,7 @@ struct ShortRun {
       const int m = i / 16, octet = i / 4 % 4, half = i / 2 % 2;
       const int piece = piece_of(tile, octet / 2), key = octet % 2 * 8 + lane % 4 * 2 + i % 2;
       const int sees =
-          piece < 0 ? seen[m][half] : keys.cached + (keys.fresh != 0 ? 0 : seen[m][half]) - piece * kRunPiece;
+          piece < 0 ? seen[m][half] : keys.cached + (keys.fresh != 0 ? 0 : seen[m][half]) - piece * kContiguousSlice;
       if (key >= sees) s[m][octet][i % 4] = -INFINITY;
     }
   }
@@ -168,10 +168,11 @@ struct ShortRun {
     for (int i = 0; i < 2; ++i) {
       const int piece = piece_of(tile, i);
 #pragma unroll 1
-      for (int row = piece < 0 ? kRunPiece : max(keys.stored - piece * kRunPiece, 0); row < kRunPiece; ++row) {
+      for (int row = piece < 0 ? kContiguousSlice : max(keys.stored - piece * kContiguousSlice, 0);
+           row < kContiguousSlice; ++row) {
 #pragma unroll
         for (int columns = 0; columns < S::kDim / 64; columns += 2) {
-          const uint32_t to = at[i] + ((columns + lane / 16) * kRunPiece + row) * 128 + lane % 16 * 8;
+          const uint32_t to = at[i] + ((columns + lane / 16) * kContiguousSlice + row) * 128 + lane % 16 * 8;
           asm volatile("st.shared.v2.b32 [%0], {%1, %1};" ::"r"(to), "r"(0) : "memory");
         }
       }
@@ -180,13 +181,13 @@ struct ShortRun {
   }
   using Weights = uint32_t[kTiles][2][4];
   __device__ void add_values(const uint32_t (&at)[2], const Weights& w) {
-    const uint32_t v_row = column_swizzled(kRunPiece, lane % 16, lane / 16);
+    const uint32_t v_row = column_swizzled(kContiguousSlice, lane % 16, lane / 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int d = 0; d < S::kDim / 16; ++d) {
         uint32_t v[4];
-        load_tiles_transposed(v, chunk_at<kRunPiece>(at[i] + v_row, d));
+        load_tiles_transposed(v, chunk_at<kContiguousSlice>(at[i] + v_row, d));
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
           mma_m16n8k16<T>(value[m][2 * d], w[m][i], v[0], v[1]);
@@ -200,7 +201,7 @@ struct ShortRun {
     const uint32_t k_at[2] = {take(), take()};
     find_scores(k_at, s);
     ask_again<0>(tile);
-    if (piece_of(tile, 1) + 1 > keys.cached / kRunPiece || piece_of(tile, 0) < 0) hide(tile, s);
+    if (piece_of(tile, 1) + 1 > keys.cached / kContiguousSlice || piece_of(tile, 0) < 0) hide(tile, s);
     Weights w;
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {

@@ -15,8 +15,8 @@ struct CtaPerHeadCall : ShortCall {
 __device__ inline bool usual_in_order(const AttentionParams& p, const KeySpan& span) {
   const RunKeys keys(p, span);
   const bool follows = keys.added == 0 || span.phys0 == keys.cached;
-  return span.hole_end <= span.hole_begin && follows && keys.added * keys.fresh <= kRunPiece &&
-         keys.stored <= p.page_size * 32 && keys.cached + keys.added <= kSm90GroupKeys;
+  return span.hole_end <= span.hole_begin && follows && keys.added * keys.fresh <= kContiguousSlice &&
+         keys.stored <= p.page_size * 32 && keys.cached + keys.added <= kSm90SplitKeys;
 }
 
 // Processes rows from row0 on, 16 * kTiles at most, with all warps of the CTA. Returns true if a value is NaN.
@@ -55,7 +55,7 @@ __device__ inline void cta_per_head_block(const ShortCall& call, int places, cha
   const int request = static_cast<int>(gridDim.y - 1 - blockIdx.y), kv_head = static_cast<int>(blockIdx.x);
   const KeySpan span = folded(p.spans[request], p.type);
   const int first_pages = first_pages_of(p, span), rows = span.q_len * (p.heads / p.kv_heads);
-  const bool shares = call.runs && usual_in_order(p, span);
+  const bool shares = call.contiguous && usual_in_order(p, span);
   char* const behind = shared + places * X::kTileBytes;
   ShortControl<S>& control = *reinterpret_cast<ShortControl<S>*>(behind);
   if (threadIdx.x == 0) {

@@ -15,9 +15,9 @@ struct CtaPerHeadTraits {
   static constexpr int kTiles = kTiles_, kRows = 16 * kTiles, kGroups = 2 * kTiles;  // groups of eight rows
   static constexpr int kDim = S::kDim, kKeys = S::kKeys, kWarps = S::kWarps;
   // slices of a tile, and of a warp's part of it
-  static constexpr int kPieces = kKeys / kRunPiece, kMine = kPieces / kWarps;
+  static constexpr int kPieces = kKeys / kContiguousSlice, kMine = kPieces / kWarps;
   static constexpr int kColumns = kDim / kWarps;  // a warp's columns of V
-  static constexpr int kPieceBytes = kRunPiece * kDim * 2, kTileBytes = kPieces * kPieceBytes;
+  static constexpr int kPieceBytes = kContiguousSlice * kDim * 2, kTileBytes = kPieces * kPieceBytes;
   // Behind the stages. Queries stay until all warps have loaded them; exact weights are those of one row tile.
   static constexpr int kQueriesBytes = kTiles * S::kQueryBytes, kWeightsAt = 0, kExactAt = kPieces * kTiles * 512,
                        kLargestAt = larger(kExactAt + kKeys / 8 * 512, kQueriesBytes),
@@ -86,8 +86,8 @@ struct CtaPerHead {
     bool by_lanes = false;
 #pragma unroll
     for (int i = 0; i < X::kMine; ++i) {
-      const int in_tile = warp * X::kMine + i, first = n / 2 * X::kKeys + in_tile * kRunPiece;
-      const bool cached = first + kRunPiece <= keys.cached;
+      const int in_tile = warp * X::kMine + i, first = n / 2 * X::kKeys + in_tile * kContiguousSlice;
+      const bool cached = first + kContiguousSlice <= keys.cached;
       if (first >= total || (part == Part::kCached && !cached) || (part == Part::kRest && cached)) continue;
       const uint32_t there = memory + to * X::kTileBytes + in_tile * X::kPieceBytes;
       if (cached || keys.fresh == 0) {
@@ -113,7 +113,7 @@ struct CtaPerHead {
     const PagedSide &stored = values ? p.v : p.k, &fresh = values ? p.v_new : p.k_new;
     const int number = __shfl_sync(0xffffffffu, page, first >> p.page_shift & 31), c = lane % X::S::kChunks;
 #pragma unroll 1
-    for (int row = lane / X::S::kChunks; row < kRunPiece; row += 32 / X::S::kChunks) {
+    for (int row = lane / X::S::kChunks; row < kContiguousSlice; row += 32 / X::S::kChunks) {
       const int key = first + row;
       const T* from = key < keys.cached
                           ? static_cast<const T*>(stored.data) + number * stored.page_stride +
@@ -121,7 +121,7 @@ struct CtaPerHead {
                           : static_cast<const T*>(fresh.data) +
                                 (place.q_off + min(key, total - 1) - keys.cached) * fresh.page_stride +
                                 place.kv_head * fresh.head_stride;
-      copy16(to + column_swizzled(kRunPiece, row, c), from + c * 8, key < total);
+      copy16(to + column_swizzled(kContiguousSlice, row, c), from + c * 8, key < total);
     }
   }
   __device__ int first_asked() const { return min(asked.places, 2 * tiles); }
@@ -174,13 +174,13 @@ struct CtaPerHead {
   static constexpr int kOctets = 2 * X::kMine;  // of a warp's keys of a tile
   using Scores = float[X::kTiles][kOctets][4];
   __device__ void find_scores(uint32_t tile, Scores& s) const {
-    const uint32_t k_row = column_swizzled(kRunPiece, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
+    const uint32_t k_row = column_swizzled(kContiguousSlice, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
                    mine = tile + warp * X::kMine * X::kPieceBytes + k_row;
 #pragma unroll
     for (int d = 0; d < X::kDim / 16; ++d) {
       uint32_t k[X::kMine][4];
 #pragma unroll
-      for (int i = 0; i < X::kMine; ++i) load_tiles(k[i], chunk_at<kRunPiece>(mine + i * X::kPieceBytes, d));
+      for (int i = 0; i < X::kMine; ++i) load_tiles(k[i], chunk_at<kContiguousSlice>(mine + i * X::kPieceBytes, d));
 #pragma unroll
       for (int i = 0; i < X::kTiles * kOctets; ++i) {
         const int m = i % X::kTiles, octet = i / X::kTiles;
@@ -189,7 +189,7 @@ struct CtaPerHead {
     }
   }
   __device__ void hide(int tile, Scores& s) const {
-    const int first = tile * X::kKeys + warp * X::kMine * kRunPiece + lane % 4 * 2;
+    const int first = tile * X::kKeys + warp * X::kMine * kContiguousSlice + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < X::kTiles * kOctets * 4; ++i) {
       const int m = i / (kOctets * 4), octet = i / 4 % kOctets, half = i / 2 % 2;
@@ -251,14 +251,15 @@ struct CtaPerHead {
   // Clears this warp's columns of values behind the stored keys in a slice: they may be NaN, and 0 times NaN is NaN.
   __device__ void clear_values(uint32_t piece, int first) const {
     constexpr int kChunks = X::kColumns / 8;
-    for (int i = lane; i < (first + kRunPiece - total) * kChunks; i += 32) {
-      const uint32_t to = piece + column_swizzled(kRunPiece, total - first + i / kChunks, warp * kChunks + i % kChunks);
+    for (int i = lane; i < (first + kContiguousSlice - total) * kChunks; i += 32) {
+      const uint32_t to =
+          piece + column_swizzled(kContiguousSlice, total - first + i / kChunks, warp * kChunks + i % kChunks);
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
     }
     __syncwarp();
   }
   __device__ void add_values(uint32_t tile, int pieces) {
-    const uint32_t v_row = column_swizzled(kRunPiece, lane % 16, lane / 16);
+    const uint32_t v_row = column_swizzled(kContiguousSlice, lane % 16, lane / 16);
 #pragma unroll 4
     for (int n = 0; n < pieces; ++n) {
       uint32_t w[X::kTiles][4];
@@ -270,7 +271,8 @@ struct CtaPerHead {
 #pragma unroll
       for (int d = 0; d < X::kColumns / 16; ++d) {
         uint32_t v[4];
-        load_tiles_transposed(v, chunk_at<kRunPiece>(tile + n * X::kPieceBytes + v_row, warp * (X::kColumns / 16) + d));
+        load_tiles_transposed(
+            v, chunk_at<kContiguousSlice>(tile + n * X::kPieceBytes + v_row, warp * (X::kColumns / 16) + d));
 #pragma unroll
         for (int m = 0; m < X::kTiles; ++m) {
           mma_m16n8k16<T>(value[m][2 * d], w[m], v[0], v[1]);
@@ -280,7 +282,8 @@ struct CtaPerHead {
     }
   }
   __device__ void attend(int tile) {
-    const int first = tile * X::kKeys, pieces = min((total - first + kRunPiece - 1) / kRunPiece, X::kPieces);
+    const int first = tile * X::kKeys,
+              pieces = min((total - first + kContiguousSlice - 1) / kContiguousSlice, X::kPieces);
     Scores s = {};
     const uint32_t k_at = take();
     if (warp * X::kMine < pieces) find_scores(k_at, s);
@@ -298,8 +301,8 @@ struct CtaPerHead {
       if (warp / 2 == m) add_weights(own(x.keep));
     }
     const uint32_t v_at = take();
-    if (keys.fresh == 0 && first + pieces * kRunPiece > total)
-      clear_values(v_at + (pieces - 1) * X::kPieceBytes, first + (pieces - 1) * kRunPiece);
+    if (keys.fresh == 0 && first + pieces * kContiguousSlice > total)
+      clear_values(v_at + (pieces - 1) * X::kPieceBytes, first + (pieces - 1) * kContiguousSlice);
     add_values(v_at, pieces);
   }
 

@@ -24,9 +24,9 @@ using StrictShape = ShortShape<T, kDim, tile_keys(kDim, 1), false>;
 template <class S, int kTiles>
 struct ShortWarp {
   using T = typename S::T;
-  using Vec8 = ShortPieceShape<S, kTiles>;
+  using Slice = ShortSliceShape<S, kTiles>;
   using Scores = float[S::kKeys / 8][4];
-  static constexpr int kProducts = Vec8::kProducts;
+  static constexpr int kProducts = Slice::kProducts;
   const AttentionParams& p;
   const ShortRows<S>& rows;
   char* shared;
@@ -55,7 +55,7 @@ struct ShortWarp {
   }
   // Memory of the second row tile's scores, until those of the first are weights.
   __device__ float4* parked_scores(int octet) const {
-    return reinterpret_cast<float4*>(shared + Vec8::kStages * Vec8::kBytes) + octet * 32 + lane;
+    return reinterpret_cast<float4*>(shared + Slice::kStages * Slice::kBytes) + octet * 32 + lane;
   }
   __device__ int my_row(int m, int half) const { return m * 16 + half * 8 + lane / 4; }
 
@@ -69,7 +69,7 @@ struct ShortWarp {
   }
 
   // Computes the scores of slice `n` of a tile: to `s`, or to shared memory where they are parked.
-  __device__ void find_scores(uint32_t keys, int n, Scores (&s)[Vec8::kParks ? 1 : kTiles]) const {
+  __device__ void find_scores(uint32_t keys, int n, Scores (&s)[Slice::kParks ? 1 : kTiles]) const {
     const uint32_t k_at = keys + column_swizzled(16, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1),
                    q_row = column_swizzled(16, lane % 16, lane / 16);
     float x[kTiles][2 * kProducts][4] = {};
@@ -77,7 +77,7 @@ struct ShortWarp {
     for (int d = 0; d < S::kDim / 16; ++d) {
       uint32_t k[kProducts][4], q[kTiles][4];
 #pragma unroll
-      for (int i = 0; i < kProducts; ++i) load_tiles(k[i], chunk_at<Vec8::kKeys>(k_at + i * 16 * 128, d));
+      for (int i = 0; i < kProducts; ++i) load_tiles(k[i], chunk_at<Slice::kKeys>(k_at + i * 16 * 128, d));
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) load_tiles(q[m], chunk_at<16>(queries_at(m) + q_row, d));
 #pragma unroll
@@ -92,12 +92,12 @@ struct ShortWarp {
     }
 #pragma unroll
     for (int i = 0; i < S::kKeys / 8; ++i) {  // registers cannot be indexed by `n`
-      if (Vec8::kOfTile > 1 && i / (2 * kProducts) != n) continue;
+      if (Slice::kOfTile > 1 && i / (2 * kProducts) != n) continue;
 #pragma unroll
-      for (int j = 0; j < 4 * (Vec8::kParks ? 1 : kTiles); ++j)
+      for (int j = 0; j < 4 * (Slice::kParks ? 1 : kTiles); ++j)
         s[j / 4][i][j % 4] = x[j / 4][i % (2 * kProducts)][j % 4];
     }
-    if constexpr (Vec8::kParks) {
+    if constexpr (Slice::kParks) {
 #pragma unroll
       for (int j = 0; j < 2 * kProducts; ++j) {
         const float(&from)[4] = x[1][j];
@@ -112,7 +112,7 @@ struct ShortWarp {
       s[n][0] = x.x, s[n][1] = x.y, s[n][2] = x.z, s[n][3] = x.w;
     }
   }
-  __device__ void hide(int m, const ShortPieces& tile, Scores& s) const {
+  __device__ void hide(int m, const ShortSlices& tile, Scores& s) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint32_t seen =
@@ -132,7 +132,7 @@ struct ShortWarp {
 #pragma unroll
       for (int d = 0; d < S::kDim / 16; ++d) {
         uint32_t v[4];
-        load_tiles_transposed(v, chunk_at<Vec8::kKeys>(v_at + i * 16 * 128, d));
+        load_tiles_transposed(v, chunk_at<Slice::kKeys>(v_at + i * 16 * 128, d));
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
           mma_m16n8k16<T>(value[m][2 * d], w[i][m], v[0], v[1]);
@@ -144,7 +144,7 @@ struct ShortWarp {
 
   // Turns scores of a row tile into weights and rescales its values to them.
   using TileWeights = uint32_t[S::kKeys / 16][4];
-  __device__ void find_weights(int m, const ShortPieces& tile, bool seen_whole, Scores& s, TileWeights& w) {
+  __device__ void find_weights(int m, const ShortSlices& tile, bool seen_whole, Scores& s, TileWeights& w) {
     if (!seen_whole) hide(m, tile, s);
     const Softening x = begin_softening(s, largest[m], to_log2);
     soften(s, 0, x, to_log2, sum[m]), soften(s, 1, x, to_log2, sum[m]);
@@ -160,25 +160,25 @@ struct ShortWarp {
     for (int i = 0; i < S::kKeys / 16; ++i) *parked_weights(i, m) = make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]);
   }
 
-  __device__ void attend(const ShortPieces& tile, bool seen_whole) {
-    constexpr int kHeld = Vec8::kParks ? 1 : kTiles;  // row tiles whose scores and weights are in registers
+  __device__ void attend(const ShortSlices& tile, bool seen_whole) {
+    constexpr int kHeld = Slice::kParks ? 1 : kTiles;  // row tiles whose scores and weights are in registers
     Scores s[kHeld] = {};
 #pragma unroll 1
     for (int n = tile.begin; n < tile.end; ++n) ring.take(tile, n, [&](uint32_t keys) { find_scores(keys, n, s); });
     TileWeights w[kHeld];
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
-      if (Vec8::kParks && m == 1) {
+      if (Slice::kParks && m == 1) {
         load_parked(s[0]);
         park_weights(0, w[0]);
       }
       find_weights(m, tile, seen_whole, s[m % kHeld], w[m % kHeld]);
     }
-    if (Vec8::kParks) park_weights(1, w[0]);
+    if (Slice::kParks) park_weights(1, w[0]);
 #pragma unroll 1
     for (int n = tile.begin; n < tile.end; ++n) {
       Weights here = {};
-      if constexpr (Vec8::kParks) {
+      if constexpr (Slice::kParks) {
 #pragma unroll
         for (int i = 0; i < kProducts * kTiles; ++i) {
           const uint4 x = *parked_weights(n * kProducts + i / kTiles, i % kTiles);
@@ -188,7 +188,7 @@ struct ShortWarp {
       } else {
 #pragma unroll
         for (int i = 0; i < S::kKeys / 16; ++i) {
-          if (Vec8::kOfTile > 1 && i / kProducts != n) continue;
+          if (Slice::kOfTile > 1 && i / kProducts != n) continue;
 #pragma unroll
           for (int j = 0; j < kTiles * 4; ++j) here[i % kProducts][j / 4][j % 4] = w[j / 4][i][j % 4];
         }
@@ -210,7 +210,7 @@ struct ShortWarp {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const PartialState mine{__fmul_rn(largest[m][half], to_log2), quad_sum(sum[m][half])};
-        const PartialState all = before == nullptr ? mine : before->state[m][half].joined(mine);
+        const PartialState all = before == nullptr ? mine : before->state[m][half].merged_with(mine);
         if (before != nullptr) a[half] = before->state[m][half].factor(all), b[half] = mine.factor(all);
         largest[m][half] = all.largest, sum[m][half] = all.sum;
       }
@@ -218,7 +218,7 @@ struct ShortWarp {
 #pragma unroll
       for (int i = 0; i < S::kDim / 2; ++i) {
         float& x = value[m][i / 4][i % 4];
-        x = PartialState::joined_value(before->value[m][i / 4][i % 4], a[i % 4 / 2], x, b[i % 4 / 2]);
+        x = PartialState::merged_value(before->value[m][i / 4][i % 4], a[i % 4 / 2], x, b[i % 4 / 2]);
       }
     }
   }
@@ -256,7 +256,7 @@ struct ShortWarp {
         put_away(before);
         cut = rows.tiles.group_end(S::kGroupTiles, cut);
       }
-      const ShortPieces tile = ring.pieces(i);
+      const ShortSlices tile = ring.pieces(i);
       attend(tile, (i >= ring.plain.begin && i < ring.plain.end) || rows.seen_whole(tile));
     }
     end_group(before);
@@ -363,7 +363,7 @@ __device__ inline void attend_short_block(const ShortCall& call, char* shared) {
   __syncwarp();
   const PackedRows packed(p.heads / p.kv_heads);
   bool run = false;
-  if constexpr (S::kRuns) run = call.runs && RunKeys(p, span).usual(p, span);
+  if constexpr (S::kRuns) run = call.contiguous && RunKeys(p, span).usual(p, span);
   const int rows = kv_head < p.kv_heads ? span.q_len * packed.group : 0;
   uint32_t phases = 0;
   bool nan = false;

@@ -8,8 +8,8 @@ namespace headrace::cuda {
 
 struct ShortCall {
   AttentionParams p;
-  KVMaps maps[2];  // for one row tile and for two: slices of 32 and of 16 keys
-  bool runs;       // requests may suit the contiguous-KV fast path
+  KVMaps maps[2];           // for one row tile and for two: slices of 32 and of 16 keys
+  bool contiguous = false;  // requests may suit the contiguous-KV fast path
 };
 
 // Launch warp-per-head decode (warp_per_head.cuh) and CTA-per-head decode (cta_per_head.cuh). Each query type is

@@ -33,8 +33,8 @@ enum class ShortSide : uint8_t { kKeys, kValues };
 template <class S, int kTiles>
 struct ShortRing {
   using T = typename S::T;
-  using Vec8 = ShortPieceShape<S, kTiles>;
-  static constexpr int kStages = Vec8::kStages;
+  using Slice = ShortSliceShape<S, kTiles>;
+  static constexpr int kStages = Slice::kStages;
   const ShortCall& call;
   const AttentionParams& p;
   const ShortRows<S>& rows;
@@ -50,11 +50,11 @@ struct ShortRing {
   // The next slice to load.
   ShortSide side = ShortSide::kKeys;
   int tile = 0, piece = 0;
-  ShortPieces of{};
+  ShortSlices of{};
 
-  __device__ ShortPieces pieces(int i) const {
-    if (i < plain.begin || i >= plain.end) return rows.pieces(i, Vec8::kKeys);
-    return {(first_tile + i) * S::kKeys, 0, Vec8::kOfTile, 0, Vec8::kOfTile, true};
+  __device__ ShortSlices pieces(int i) const {
+    if (i < plain.begin || i >= plain.end) return rows.pieces(i, Slice::kKeys);
+    return {(first_tile + i) * S::kKeys, 0, Slice::kOfTile, 0, Slice::kOfTile, true};
   }
   // Loads the first slices before the rows' masks are known, where nothing hides keys. Returns how many.
   __device__ int begin_early(const KeySpan& span) {
@@ -75,7 +75,7 @@ struct ShortRing {
   // Waits for the next slice, which is `taken` of tile `from`, calls `use` with its address, and loads another into its
   // stage.
   template <class F>
-  __device__ void take(const ShortPieces& from, int taken, F use) {
+  __device__ void take(const ShortSlices& from, int taken, F use) {
     if (from.whole(taken)) {
       barrier_wait(full + stage * 8, phases >> stage & 1);
       phases ^= 1u << stage;
@@ -91,7 +91,7 @@ struct ShortRing {
   }
 
  private:
-  __device__ uint32_t place(int at) const { return memory + at * Vec8::kBytes; }
+  __device__ uint32_t place(int at) const { return memory + at * Slice::kBytes; }
 
   __device__ void ask(int at) {
     if (tile >= tiles) return;
@@ -116,25 +116,25 @@ struct ShortRing {
     const bool keys = side == ShortSide::kKeys;
     const CUtensorMap& map = keys ? call.maps[kTiles - 1].k : call.maps[kTiles - 1].v;
     // TMA boxes have all columns of 64 elements, or one (column_map_of).
-    const int dim = keys ? p.head_dim : p.v_head_dim, box_rows = min(p.page_size, Vec8::kKeys),
-              columns = dim == S::kDim && box_rows == Vec8::kKeys ? 1 : S::kDim / 64;
-    const int from = of.first + piece * Vec8::kKeys;
+    const int dim = keys ? p.head_dim : p.v_head_dim, box_rows = min(p.page_size, Slice::kKeys),
+              columns = dim == S::kDim && box_rows == Slice::kKeys ? 1 : S::kDim / 64;
+    const int from = of.first + piece * Slice::kKeys;
     const uint32_t barrier = full + at * 8;
-    if (lane == 0) barrier_expect(barrier, Vec8::kBytes);
+    if (lane == 0) barrier_expect(barrier, Slice::kBytes);
 #pragma unroll 1
-    for (int row = 0; row < Vec8::kKeys; row += box_rows) {
+    for (int row = 0; row < Slice::kKeys; row += box_rows) {
       const int key = from + row, number = page_at(key >> p.page_shift), slot = key & (p.page_size - 1);
       if (lane != 0) continue;
 #pragma unroll 1
       for (int c = 0; c < columns; ++c)
-        copy_columns(place(at) + (c * Vec8::kKeys + row) * 128, map, {c * 64, slot, kv_head, number}, barrier);
+        copy_columns(place(at) + (c * Slice::kKeys + row) * 128, map, {c * 64, slot, kv_head, number}, barrier);
     }
   }
   // The lanes copy instead of TMA, one or two for a key, where some keys are new or seen by no row. The latter become
   // zeros, because their memory may hold NaN.
   __device__ void ask_lanes(int at) {
-    constexpr int kLanes = 32 / Vec8::kKeys;
-    const int r = lane / kLanes, position = of.first + piece * Vec8::kKeys + r;
+    constexpr int kLanes = 32 / Slice::kKeys;
+    const int r = lane / kLanes, position = of.first + piece * Slice::kKeys + r;
     const bool is_new = rows.keys.sees_fresh(position, position + 1, of.with_cached);
     const bool seen = is_new || rows.keys.sees_cached(position, position + 1, of.with_cached);
     KeyAxis::Place key{0, 0, false};
@@ -146,7 +146,7 @@ struct ShortRing {
 #pragma unroll
     for (int i = 0; i < S::kChunks / kLanes; ++i) {
       const int c = kLanes * i + lane % kLanes;
-      copy16(place(at) + column_swizzled(Vec8::kKeys, r, c), c * 8 < dim ? from + c * 8 : from, c * 8 < dim);
+      copy16(place(at) + column_swizzled(Slice::kKeys, r, c), c * 8 < dim ? from + c * 8 : from, c * 8 < dim);
     }
     commit_copies();
   }

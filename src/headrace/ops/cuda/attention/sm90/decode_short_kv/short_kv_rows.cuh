@@ -2,6 +2,7 @@
 #pragma once
 #include "headrace/ops/cuda/attention/common/kv_tiles.cuh"
 #include "headrace/ops/cuda/attention/common/merge_states.cuh"
+#include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv.h"
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv_call.h"
 #include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
 
@@ -15,7 +16,7 @@ struct ShortShape {
   static constexpr bool kRuns = kRuns_;
   static constexpr int kDim = kDim_, kChunks = kDim / 8, kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kResident = kDim <= 128 ? 2 : 1;  // CTAs per SM
-  static constexpr int kKeys = kKeys_, kGroupTiles = kSm90GroupKeys / kKeys;
+  static constexpr int kKeys = kKeys_, kGroupTiles = kSm90SplitKeys / kKeys;
   static constexpr int kQueryBytes = 16 * kDim * 2, kWarpBytes = 56 * 1024 / kResident, kMostStages = 6;
   static constexpr int kControlBytes = 1024, kSharedBytes = kWarps * kWarpBytes + kControlBytes;
   static constexpr int kOutStride = kDim * 2 + 16;  // bytes of a staged output row: neighbours begin in different banks
@@ -25,7 +26,7 @@ struct ShortShape {
 
 // Sizes that depend on the number of row tiles. A slice is the keys, or their values, of one pipeline stage.
 template <class S, int kTiles>
-struct ShortPieceShape {
+struct ShortSliceShape {
   static constexpr int kKeys = kTiles == 1 ? 32 : 16, kProducts = kKeys / 16, kBytes = kKeys * S::kDim * 2;
   static constexpr int kOfTile = S::kKeys / kKeys;
   // Scores of the second row tile wait in shared memory where registers do not hold both.
@@ -37,7 +38,7 @@ struct ShortPieceShape {
 };
 
 // Slices of a KV tile: those that some row sees lie in [begin, end).
-struct ShortPieces {
+struct ShortSlices {
   int first = 0;  // first position of the tile
   int begin = 0, end = 0;
   int whole_begin = 0, whole_end = 0;  // the pool holds all keys of these, so that TMA can load them
@@ -75,15 +76,15 @@ struct ShortRows : ShortPlace {
         keys(p, axis, top, bottom),
         tiles(keys.tiles(S::kKeys)) {
     const bool cached = keys.cached.end > keys.cached.begin, fresh = keys.fresh.end > keys.fresh.begin;
-    run = {cached ? keys.cached.begin : keys.fresh.begin, keys.joined && fresh ? keys.fresh.end : keys.cached.end};
-    const bool with_new = keys.joined && !p.encoder && p.k_new.data == nullptr;
+    run = {cached ? keys.cached.begin : keys.fresh.begin, keys.adjacent && fresh ? keys.fresh.end : keys.cached.end};
+    const bool with_new = keys.adjacent && !p.encoder && p.k_new.data == nullptr;
     stored = {run.begin, with_new ? axis.ctx + axis.span.q_len : axis.ctx};
-    ranges = (p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) && bottom.first_new <= axis.ctx;
+    ranges = (p.encoder || (keys.adjacent && keys.hole.end <= keys.hole.begin)) && bottom.first_new <= axis.ctx;
   }
 
   // Returns the slices of list tile i, of `keys_of_piece` keys each.
-  __device__ ShortPieces pieces(int i, int keys_of_piece) const {
-    ShortPieces x{.first = tiles.tile(i) * S::kKeys, .with_cached = tiles.holds_cached(i)};
+  __device__ ShortSlices pieces(int i, int keys_of_piece) const {
+    ShortSlices x{.first = tiles.tile(i) * S::kKeys, .with_cached = tiles.holds_cached(i)};
     const SeenRange& seen = x.with_cached ? run : keys.fresh;
     x.begin = max(seen.begin - x.first, 0) / keys_of_piece;
     x.end = (min(seen.end - x.first, S::kKeys) + keys_of_piece - 1) / keys_of_piece;
@@ -100,7 +101,7 @@ struct ShortRows : ShortPlace {
               to = min(top.end, stored.end) / S::kKeys;
     return {from - tiles.first, min(to - tiles.first, tiles.cached_count)};
   }
-  __device__ bool seen_whole(const ShortPieces& of) const {  // a tile, by all rows
+  __device__ bool seen_whole(const ShortSlices& of) const {  // a tile, by all rows
     return ranges && of.first >= bottom.first && of.first + S::kKeys <= top.end;
   }
   __device__ KeyAxis::Row row(const AttentionParams& p, int number) const {
@@ -122,9 +123,6 @@ struct ShortControl {
   uint64_t full[S::kMostStages];
   alignas(16) char rows[sizeof(ShortRows<S>)];
 };
-
-// Keys of a slice on the contiguous-KV fast path.
-constexpr int kRunPiece = 16;
 
 // Returns the address of a row's chunk 2 d + i in a tile of kTileRows rows, if chunk i is at `first`. Swizzling changes
 // two bits; every four d are a column.

@@ -1,52 +1,55 @@
-// Work that the CTAs of a batch-invariant cluster share: rounds of KV tiles, addresses of keys, masks.
+// Work of a cluster decode CTA: its rows, the KV tiles that they see, rounds of tiles, addresses of keys, masks.
 #pragma once
+#include "headrace/ops/cuda/arch/request_tiles.cuh"
 #include "headrace/ops/cuda/attention/sm80/fmha_block.cuh"
-#include "headrace/ops/cuda/attention/sm90/decode_cluster/paged_attention_strict_cluster.h"
+#include "headrace/ops/cuda/attention/sm90/decode_cluster/cluster_decode.h"
 #include "headrace/ops/cuda/attention/sm90/fmha_mask.cuh"
 
 namespace headrace::cuda {
 
-// List tiles [begin, end), one per CTA, of a KV split that ends at `group_end`.
-struct StrictRound {
-  int begin = 0, end = 0, group_end = 0;
+// List tiles [begin, end), one per CTA, of a KV split that ends at `split_end`.
+struct ClusterRound {
+  int begin = 0, end = 0, split_end = 0;
   __device__ int count() const { return end - begin; }
-  __device__ bool ends_group() const { return end == group_end; }
+  __device__ bool ends_split() const { return end == split_end; }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Rounds of one of the `parts` clusters that divide the fixed KV splits of a row: every `parts`-th split from `part`
-// on. With even splits a cluster has `share` list tiles, which are its only split.
+// Rounds of one of the clusters that divide the fixed KV splits of a row tile: every `clusters`-th split from `cluster`
+// on. With even splits a cluster has `even_tiles` list tiles, which are its only split.
 template <int kBlocks, int kGroupTiles>
-struct StrictRounds {
+struct ClusterRounds {
   const KeyTiles& tiles;
-  int part, parts, share;
+  int cluster, clusters, even_tiles;
   bool one_run;  // the list of tiles is one run
 
   // Returns the round that begins at list entry `begin`, which may be the end.
-  __device__ StrictRound at(int begin) const {
+  __device__ ClusterRound at(int begin) const {
     const int count = tiles.count;
     if (begin >= count) return {count, count, count};
-    const int group_end = min(share > 0 ? begin + share : tiles.group_end(kGroupTiles, begin), count);
-    return {begin, min(begin + kBlocks, group_end), group_end};
+    const int split_end = min(even_tiles > 0 ? begin + even_tiles : tiles.group_end(kGroupTiles, begin), count);
+    return {begin, min(begin + kBlocks, split_end), split_end};
   }
-  // Returns the list entry at which the split begins that is `groups` behind the one of entry `i`.
-  __device__ int behind(int i, int groups) const {
-    if (one_run) return tiles.index_of((tiles.tile(i) / kGroupTiles + groups) * kGroupTiles);
-    for (; groups > 0 && i < tiles.count; --groups) i = tiles.group_end(kGroupTiles, i);
+  // Returns the list entry at which the split begins that is `splits` behind the one of entry `i`.
+  __device__ int behind(int i, int splits) const {
+    if (one_run) return tiles.index_of((tiles.tile(i) / kGroupTiles + splits) * kGroupTiles);
+    for (; splits > 0 && i < tiles.count; --splits) i = tiles.group_end(kGroupTiles, i);
     return i;
   }
-  __device__ StrictRound first() const { return at(share > 0 ? part * share : part == 0 ? 0 : behind(0, part)); }
+  __device__ ClusterRound first() const {
+    return at(even_tiles > 0 ? cluster * even_tiles : cluster == 0 ? 0 : behind(0, cluster));
+  }
   // Returns the next round; after an empty one an empty one, because warps that work ahead request it.
-  __device__ StrictRound after(const StrictRound& round) const {
-    if (!round.ends_group()) return {round.end, min(round.end + kBlocks, round.group_end), round.group_end};
-    return at(share > 0 || round.count() == 0 ? tiles.count : behind(round.begin, parts));
+  __device__ ClusterRound after(const ClusterRound& round) const {
+    if (!round.ends_split()) return {round.end, min(round.end + kBlocks, round.split_end), round.split_end};
+    return at(even_tiles > 0 || round.count() == 0 ? tiles.count : behind(round.begin, clusters));
   }
 };
 
 // CTA of a cluster; `rank` is its index in the cluster.
 template <class S>
-struct StrictKeys : MmaBlock<S> {
+struct ClusterKeys : MmaBlock<S> {
   using T = typename S::T;
   int rank;
   BlockKeys keys;
@@ -57,7 +60,7 @@ struct StrictKeys : MmaBlock<S> {
   int pool_from = 0, pool_to = 0, whole_from = 0, whole_to = 0, seen_from = 0, seen_to = 0;
   bool ranges = false;  // each row sees one range of positions, without gaps
 
-  __device__ bool has_tile(const StrictRound& round) const { return rank < round.count(); }
+  __device__ bool has_tile(const ClusterRound& round) const { return rank < round.count(); }
   __device__ int token_of(int of) const { return packed.token(this->row0 + of); }
   __device__ int head_of(int of) const { return this->kv_head * this->group + packed.head(this->row0 + of); }
   __device__ int valid_rows() const { return min(S::kRows, this->rows - this->row0); }
@@ -69,10 +72,10 @@ struct StrictKeys : MmaBlock<S> {
     const bool cached = keys.cached.end > keys.cached.begin;
     pool_from = cached ? keys.cached.begin : stored_new ? keys.fresh.begin : 0;
     pool_to = stored_new ? max(keys.cached.end, keys.fresh.end) : cached ? keys.cached.end : 0;
-    const bool one = stored_new && keys.joined && (!cached || keys.fresh.begin <= keys.cached.end);
+    const bool one = stored_new && keys.adjacent && (!cached || keys.fresh.begin <= keys.cached.end);
     whole_from = pool_from, whole_to = one ? keys.fresh.end : keys.cached.end;
     if (keys.hole.end > keys.hole.begin) whole_to = 0;
-    ranges = (this->p.encoder || (keys.joined && keys.hole.end <= keys.hole.begin)) &&
+    ranges = (this->p.encoder || (keys.adjacent && keys.hole.end <= keys.hole.begin)) &&
              this->bottom.first_new <= this->axis.ctx;
     if (ranges) seen_from = this->bottom.first, seen_to = this->top.end;
   }
@@ -130,6 +133,58 @@ struct StrictKeys : MmaBlock<S> {
         if (!seen) s[n][j] = -INFINITY;
       }
     }
+  }
+};
+
+// block() and rounds() return objects that refer to this one.
+template <class S>
+struct ClusterWork {
+  const ClusterDecodeCall& call;
+  const TilePlace at;
+  const AttentionParams& p = call.p;
+  const int group = p.heads / p.kv_heads, z = static_cast<int>(blockIdx.z),
+            cluster = call.clusters == 1 ? 0 : z / p.kv_heads;
+  const int kv_head = z - cluster * p.kv_heads, work_tile = static_cast<int>(blockIdx.y) * p.kv_heads + kv_head;
+  const KeyAxis axis{p, at.request};
+  const PackedRows packed{group};
+  const int row0 = at.tile * S::kRows, rows = axis.span.q_len * group, last = min(row0 + S::kRows, rows) - 1;
+  const KeyAxis::Row top = axis.row(p, packed.token(row0)), bottom = axis.row(p, packed.token(last));
+  const BlockKeys keys{p, axis, top, bottom};
+  const KeyTiles tiles = keys.tiles(S::kKeys);
+  const int even_tiles = call.splits == KVSplits::kEven && tiles.count > 0 ? even_tiles_of(call.clusters) : 0;
+  const bool one_run = tiles.count <= tiles.cached_count && tiles.hole_tiles == 0;
+  const int splits = count_splits(), clusters = min(call.clusters, splits);
+
+  __device__ bool has_splits() const { return cluster < clusters; }
+  __device__ ClusterRounds<S::kBlocks, S::kGroupTiles> rounds() const {
+    return {tiles, cluster, clusters, even_tiles, one_run};
+  }
+  __device__ ClusterKeys<S> block(char* shared) const {
+    const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32, row = row0 + lane / 4;
+    ClusterKeys<S> block{{p, axis, shared, kv_head, row0, rows, group, lane, 0, warp, top, bottom},
+                         static_cast<int>(blockIdx.x),
+                         keys,
+                         tiles,
+                         {axis.row(p, packed.token(min(row, last))), axis.row(p, packed.token(min(row + 8, last)))},
+                         packed,
+                         p.cap > 0 ? 1.4426950408889634f : p.scale * 1.4426950408889634f};
+    block.find_ranges();
+    return block;
+  }
+
+  // Returns the list tiles of an even split, in whole rounds. If there are fewer keys than that, some clusters have
+  // none.
+  __device__ int even_tiles_of(int clusters) const {
+    const int all = clusters * S::kBlocks;
+    return (tiles.count + all - 1) / all * S::kBlocks;
+  }
+  __device__ int count_splits() const {
+    if (tiles.count == 0) return 1;
+    if (even_tiles > 0) return (tiles.count + even_tiles - 1) / even_tiles;
+    if (one_run) return tiles.tile(tiles.count - 1) / S::kGroupTiles - tiles.first / S::kGroupTiles + 1;
+    int count = 0;
+    for (int i = 0; i < tiles.count; i = min(tiles.group_end(S::kGroupTiles, i), tiles.count)) ++count;
+    return count;
   }
 };
 
