@@ -132,9 +132,9 @@ class Rehearsal {
     runtime.synchronize();
     return seconds_since(start) / (kMeasuredSteps + 1);
   }
-  // Runs these steps in pairs. In every second pair the host waits for the first step before it launches the second.
-  // Records by how many seconds such a step is late, once per kGapSteps. A device's clock changes by more from one second
-  // to the next.
+  // The same steps, two of which are started when those before have reported, of the next two only the first is, and so
+  // on: seconds that one so started is late, one in each kGapSteps. From one second to the next a device's clock
+  // changes by more.
   void find_gaps(std::vector<double>& gaps) {
     begin();
     DenoiseLoop& loop = *runner_.denoise_loop();

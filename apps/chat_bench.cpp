@@ -9,19 +9,19 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kPromptLen = 64, kAnswerLen = 512, kRounds = 5;
+constexpr int32_t kAsked = 64, kSaid = 512, kRounds = 5;
 
 using Ids = std::vector<int32_t>;
 
-// Returns a turn that differs in every round, so that no turn continues another round's text.
-Ids made_up_prompt(int32_t round, int32_t vocab) {
-  Ids ids(kPromptLen);
-  for (int32_t i = 0; i < kPromptLen; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);
+// Of every round another one, so that no turn goes on behind another round's.
+Ids made_up(int32_t round, int32_t vocab) {
+  Ids ids(kAsked);
+  for (int32_t i = 0; i < kAsked; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);
   return ids;
 }
 
 struct Turn {
-  Ids answer;
+  Ids said;
   double first_token_s = 0;
   int32_t num_reused = 0;
 };
@@ -32,10 +32,10 @@ Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
   engine.add(prompt, {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   while (!engine.idle()) {
     for (const StepOutput& out : engine.step()) {
-      if (turn.answer.empty()) {
+      if (turn.said.empty()) {
         turn.first_token_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }
-      turn.answer.push_back(out.token.id);
+      turn.said.push_back(out.token.id);
       turn.num_reused = out.num_reused;
     }
   }
@@ -49,9 +49,9 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
   std::vector<double> seconds;
   int32_t num_reused = 0, num_tokens = 0;
   for (int32_t round = 0; round < kRounds; ++round) {
-    Ids text = made_up_prompt(round, config.vocab);
-    const Ids answer = run_turn(engine, text, kAnswerLen).answer, next = made_up_prompt(round + kRounds, config.vocab);
-    text.insert(text.end(), answer.begin(), answer.end());
+    Ids text = made_up(round, config.vocab);
+    const Ids said = run_turn(engine, text, kSaid).said, next = made_up(round + kRounds, config.vocab);
+    text.insert(text.end(), said.begin(), said.end());
     text.insert(text.end(), next.begin(), next.end());
     const Turn second = run_turn(engine, text, 1);
     seconds.push_back(second.first_token_s);
@@ -69,8 +69,8 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
 }  // namespace
 
 void bench_chat(LLM& llm, const bench::Report& report) {
-  HR_REQUIRE(llm.config().max_context_len > 2 * kPromptLen + kAnswerLen, ErrorCode::kInvalidArgument,
-             "bench chat: ", 2 * kPromptLen + kAnswerLen, " tokens and an answer do not fit a context of ",
+  HR_REQUIRE(llm.config().max_context_len > 2 * kAsked + kSaid, ErrorCode::kInvalidArgument,
+             "bench chat: ", 2 * kAsked + kSaid, " tokens and an answer do not fit a context of ",
              llm.config().max_context_len);
   for (const auto keep : {SchedulerConfig::KeepText::kNo, SchedulerConfig::KeepText::kYes}) {
     bench_second_turns(llm, keep, report);
