@@ -75,7 +75,7 @@ std::vector<int64_t> widths_of(const GemmProblem& p) {
   return widths;
 }
 
-std::string json_of(const std::string& name, const GemmProblem& p) {
+std::string gemm_json(const std::string& name, const GemmProblem& p) {
   const GemmConfig config = choose_gemm(p, cuda::kH200);
   return fmt::format("{{{}\"m\": {}, \"n\": [{}], \"k\": {}, \"mode\": \"{}\", \"kernels\": {}, \"plan\": {}}}", name,
                      p.m, fmt::join(widths_of(p), ", "), p.k, name_of_mode(p.mode), json_string(kernel_names(config)),
@@ -104,7 +104,7 @@ std::string runs_of(GemmProblem p) {
 
 std::string explain_gemm(const ExplainText& text, Output output) {
   const GemmProblem p = problem_of(text);
-  if (output == Output::kJson) return json_of("", p) + "\n";
+  if (output == Output::kJson) return gemm_json("", p) + "\n";
   return to_string(choose_gemm(p, cuda::kH200)) + "\n";
 }
 
@@ -118,7 +118,7 @@ std::string explain_model(const std::filesystem::path& directory, Output output)
       for (const int64_t m : kM) {
         gemm.problem.m = m;
         json +=
-            (json.empty() ? "" : ", ") + json_of(fmt::format("\"gemm\": {}, ", json_string(gemm.name)), gemm.problem);
+            (json.empty() ? "" : ", ") + gemm_json(fmt::format("\"gemm\": {}, ", json_string(gemm.name)), gemm.problem);
       }
     }
   }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;
 
-std::string listed(std::initializer_list<std::string_view> names, std::string_view ending) {
+std::string names_with(std::initializer_list<std::string_view> names, std::string_view ending) {
   std::string text;
   for (const std::string_view name : names)
     text += (text.empty() ? "" : ", ") + std::string(name) + std::string(ending);
@@ -22,7 +22,7 @@ bool is_among(const std::string& name, std::initializer_list<std::string_view> n
   return std::ranges::find(names, name) != names.end();
 }
 
-int64_t number_of(const std::string& op, const std::string& key, std::string_view text) {
+int64_t size_of_key(const std::string& op, const std::string& key, std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   HR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= kMost,
@@ -50,7 +50,7 @@ void ExplainText::allow(std::initializer_list<std::string_view> keys,
                         std::initializer_list<std::string_view> words) const {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, str("--explain ", op_, ": '", what, "' is unknown, expected ",
-                                                 listed(keys, "="), ", ", listed(words, "")));
+                                                 names_with(keys, "="), ", ", names_with(words, "")));
   };
   for (const auto& [key, value] : values_) {
     if (!is_among(key, keys)) refuse(key + "=" + value);
@@ -72,7 +72,7 @@ std::vector<int64_t> ExplainText::numbers(const std::string& key) const {
   std::string_view text = found->second;
   while (true) {
     const size_t comma = text.find(',');
-    all.push_back(number_of(op_, key, text.substr(0, comma)));
+    all.push_back(size_of_key(op_, key, text.substr(0, comma)));
     if (comma == std::string_view::npos) return all;
     text.remove_prefix(comma + 1);
   }
