@@ -27,7 +27,7 @@ constexpr bool comes_first(const Candidate& a, const Candidate& b) {
 // Candidates in descending order, sorted only as far as they are accessed.
 class Descending {
  public:
-  explicit Descending(std::vector<Candidate> all) : all_(std::move(all)) {}
+  explicit Descending(std::vector<Candidate> all = {}) : all_(std::move(all)) {}
 
   size_t size() const { return all_.size(); }
   const Candidate& operator[](size_t i) {
@@ -77,7 +77,7 @@ class Groups {
   explicit Groups(std::vector<Candidate> few) : listed_(0) {
     sums_.push_back(
         std::accumulate(few.begin(), few.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.weight; }));
-    members_.emplace(std::move(few));
+    members_ = Descending(std::move(few));
   }
   // Groups all candidates of a row by bins. The sums do not depend on the number of threads.
   Groups(const Row& row, int threads) : row_(&row), sums_(DistanceBins::kCount) {
@@ -102,7 +102,7 @@ class Groups {
   double least_weight(size_t group) const { return row_ == nullptr ? 0 : DistanceBins::least_weight(group); }
   Descending& members(size_t group) {
     if (listed_ != group) list(group);
-    return *members_;
+    return members_;
   }
 
  private:
@@ -118,12 +118,12 @@ class Groups {
       if (DistanceBins::of(row_->distance(id)) != group) continue;
       all.push_back({static_cast<int32_t>(id), row_->weight(id)});
     }
-    members_.emplace(std::move(all)), listed_ = group;
+    members_ = Descending(std::move(all)), listed_ = group;
   }
 
   const Row* row_ = nullptr;  // not owned
   std::vector<double> sums_;
-  std::optional<Descending> members_;
+  Descending members_;
   std::optional<size_t> listed_;
 };
 
