@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/batch/device_metadata.h"
+#include "headrace/batch/attn_metadata.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/ops/cuda/attention/attention_problem.h"
 #include "support/source_tree.h"
@@ -23,19 +23,19 @@ constexpr int32_t kPageSize = 64;
 constexpr std::array<int32_t, 4> kKeys = {512, 2048, 8192, 32768};
 constexpr std::array<int32_t, 4> kRequests = {1, 8, 64, 128};
 
-struct NamedModel {
+struct AttentionOfModel {
   std::string name;
   ModelInfo info;
   const RadixAttentionConfig& attention() const { return info.attention_kinds[0]; }
 };
 
-std::vector<NamedModel> models() {
-  std::vector<NamedModel> all;
+std::vector<AttentionOfModel> attention_of_models() {
+  std::vector<AttentionOfModel> all;
   for (const auto& entry : std::filesystem::directory_iterator(testing_support::source_tree() / "bench/shapes")) {
     all.push_back(
         {entry.path().filename().string(), stated_info(read_description(entry.path(), 1), {.random_weights = 1})});
   }
-  std::ranges::sort(all, {}, &NamedModel::name);
+  std::ranges::sort(all, {}, &AttentionOfModel::name);
   return all;
 }
 
@@ -46,7 +46,7 @@ struct Step {
 };
 
 // The problem of a step, as paged_attention makes it of its arguments. No memory is read.
-AttentionProblem problem_of(const NamedModel& model, DType kv_dtype, Determinism mode, const Step& step) {
+AttentionProblem problem_of(const AttentionOfModel& model, DType kv_dtype, Determinism mode, const Step& step) {
   alignas(16) static std::array<char, 16> memory;
   const RadixAttentionConfig& layer = model.attention();
   std::vector<KeySpan> spans;
@@ -75,7 +75,7 @@ AttentionProblem problem_of(const NamedModel& model, DType kv_dtype, Determinism
 }
 
 // "512 2048 CONFIG | 8192 CONFIG": adjacent numbers of keys with one configuration stand together.
-std::string cells(const NamedModel& model, DType kv_dtype, Determinism mode, Step step) {
+std::string cells(const AttentionOfModel& model, DType kv_dtype, Determinism mode, Step step) {
   std::string text, before;
   for (const int32_t keys : kKeys) {
     step.keys = keys;
@@ -92,7 +92,7 @@ std::string cells(const NamedModel& model, DType kv_dtype, Determinism mode, Ste
   return text + " " + before;
 }
 
-std::string graph_cell(const NamedModel& model, DType kv_dtype, Determinism mode, Step step) {
+std::string graph_cell(const AttentionOfModel& model, DType kv_dtype, Determinism mode, Step step) {
   step.keys = model.info.context_length;
   const AttentionProblem problem = problem_of(model, kv_dtype, mode, step);
   std::string text = to_string(choose_attention(problem, cuda::kH200)) + " | buckets";
@@ -100,7 +100,7 @@ std::string graph_cell(const NamedModel& model, DType kv_dtype, Determinism mode
   return text;
 }
 
-std::vector<std::string> lines_of(const NamedModel& model, DType kv_dtype, Determinism mode) {
+std::vector<std::string> lines_of(const AttentionOfModel& model, DType kv_dtype, Determinism mode) {
   const std::string begin = model.name + " " + std::string(name_of(kv_dtype)) +
                             (mode == Determinism::kStrict ? " batch-invariant " : " default ");
   std::vector<std::string> lines;
@@ -124,7 +124,7 @@ std::vector<std::string> lines_of(const NamedModel& model, DType kv_dtype, Deter
 
 std::vector<std::string> chosen() {
   std::vector<std::string> lines;
-  for (const NamedModel& model : models()) {
+  for (const AttentionOfModel& model : attention_of_models()) {
     for (const DType kv_dtype : {DType::kBF16, DType::kE4M3}) {
       for (const Determinism mode : {Determinism::kFast, Determinism::kStrict}) {
         const auto more = lines_of(model, kv_dtype, mode);
