@@ -6,6 +6,7 @@
 
 #include "bench/measured_limits.h"
 #include "output.h"
+#include "random_prompt.h"
 
 namespace headrace::app {
 namespace {
@@ -25,9 +26,9 @@ EngineConfig batch_config(const LLM& llm, int32_t requests, int32_t input_len) {
 }
 
 // Median seconds of a step in which every request decides a token.
-double step_seconds(Engine& engine, int32_t requests, int32_t input_len, const SamplingParams& params) {
-  const auto length = static_cast<size_t>(input_len);
-  for (int32_t r = 0; r < requests; ++r) engine.add(std::vector<int32_t>(length, 5 + r), params);
+double step_seconds(Engine& engine, const ModelInfo& info, int32_t requests, int32_t input_len,
+                    const SamplingParams& params) {
+  for (int32_t r = 0; r < requests; ++r) engine.add(random_prompt(info, input_len, static_cast<uint64_t>(r)), params);
   for (int32_t started = 0; started < requests;) {
     for (const StepOutput& out : engine.step()) started += out.num_forwards == 1 ? 1 : 0;
   }
@@ -56,8 +57,8 @@ void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
   SamplingParams penalised = drawn;
   penalised.repetition_penalty = 1.05F;
   for (const SamplingParams& params : {likely, drawn, penalised}) {
-    const double seconds = step_seconds(engine, requests, input_len, params);
     const ModelInfo& info = llm.model_info();
+    const double seconds = step_seconds(engine, info, requests, input_len, params);
     write_out(fmt::format(
         "{{\"name\": \"model decode batch {}{}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
         requests, params.temperature > 0 ? " drawn" : "", params.repetition_penalty == 1 ? "" : " penalised",

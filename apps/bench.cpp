@@ -19,6 +19,7 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "random_prompt.h"
 #include "seconds_since.h"
 
 namespace headrace::app {
@@ -26,7 +27,7 @@ namespace {
 
 // Seconds of prompts that fill the steps of the engine, one token decided.
 double prefill_seconds(LLM& llm, int32_t tokens) {
-  const std::vector<int32_t> prompt(static_cast<size_t>(tokens), 5);
+  const std::vector<int32_t> prompt = random_prompt(llm.model_info(), tokens, 1);
   return bench::median_seconds(5, [&] {
     llm.engine().add(prompt, {.max_tokens = 1, .temperature = 0});
     while (!llm.engine().idle()) llm.engine().step();
@@ -63,8 +64,8 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
             .limit_rate = std::nullopt});
   }
   bench::LimitBeside read([&] { return on_cpu ? std::optional(bench::read_bandwidth(threads)) : std::nullopt; });
-  const double seconds = decode_seconds(llm, {1, 2, 3, 4}, on_cpu ? 32 : 256);
   const ModelInfo& info = llm.model_info();
+  const double seconds = decode_seconds(llm, random_prompt(info, 4, 1), on_cpu ? 32 : 256);
   const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
   report(read.counted({.name = "model decode batch 1 " + model,
                        .median_s = seconds,
@@ -79,7 +80,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
           .limit = bench::Result::Limit::kMatrix,
           .limit_rate = std::nullopt});
   report({.name = fmt::format("model decode batch 1 behind {} tokens {}", kPrompt, model),
-          .median_s = decode_seconds(llm, std::vector<int32_t>(kPrompt, 5), 256),
+          .median_s = decode_seconds(llm, random_prompt(info, kPrompt, 1), 256),
           .limit_rate = std::nullopt});
 }
 

@@ -8,6 +8,7 @@
 
 #include "device_limits.h"
 #include "output.h"
+#include "random_prompt.h"
 #include "seconds_since.h"
 
 namespace headrace::app {
@@ -41,7 +42,7 @@ std::vector<std::string> strategies_of(const std::optional<DiffusionInfo>& model
 }
 
 // Medians by the rows of a step, without each request's first steps.
-std::map<int64_t, double> measured_steps(Engine& engine, int32_t prompt) {
+std::map<int64_t, double> measured_steps(Engine& engine, const ModelInfo& info, int32_t prompt) {
   constexpr int kWarm = 2;
   SamplingParams params{
       .max_tokens = kCanvasOutput, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -52,7 +53,7 @@ std::map<int64_t, double> measured_steps(Engine& engine, int32_t prompt) {
   } else {
     params.decoding.rule = DecodingParams::Rule::kLeftmost;
   }
-  engine.add(std::vector<int32_t>(static_cast<size_t>(prompt), 5), params);
+  engine.add(random_prompt(info, prompt, 1), params);
   for (int i = 0; i < kWarm; ++i) engine.step();
   std::map<int64_t, std::vector<double>> seconds;
   while (!engine.idle()) {
@@ -88,7 +89,7 @@ void bench_canvases(LLM& llm) {
       const auto& failed = engine.runner().failed_capture();
       HR_REQUIRE(!failed, ErrorCode::kOutOfMemory, "bench canvases: there are no graphs to measure: ", *failed);
       for (const int32_t prompt : kPrompts) {
-        for (const auto& [rows, step_s] : measured_steps(engine, prompt)) {
+        for (const auto& [rows, step_s] : measured_steps(engine, info, prompt)) {
           const double floor = step_floor(info, limits, static_cast<double>(rows));
           write_out(
               fmt::format("{{\"name\": \"{} {} rows of {} {}{}\", \"step_s\": {:.6f}, \"over_floor\": {:.3f}, "
@@ -98,9 +99,8 @@ void bench_canvases(LLM& llm) {
                           floor_of(info), start_s));
         }
       }
-      write_out(fmt::format("{{\"name\": \"{} ran\", \"steps\": {}, \"graph_steps\": {}, \"device_steps\": {}}}\n",
-                            strategy, engine.counters().steps, engine.runner().num_graph_steps(),
-                            engine.counters().device_steps));
+      write_out(fmt::format("{{\"name\": \"{} ran\", \"steps\": {}, \"graph_steps\": {}}}\n", strategy,
+                            engine.counters().steps, engine.runner().num_graph_steps()));
     }
   }
 }

@@ -6,22 +6,17 @@
 #include <chrono>
 #include <vector>
 
+#include "random_prompt.h"
+
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kAsked = 64, kSaid = 512, kRounds = 5;
+constexpr int32_t kPromptLen = 64, kAnswerLen = 512, kRounds = 5;
 
 using Ids = std::vector<int32_t>;
 
-// Of every round another one, so that no turn goes on behind another round's.
-Ids made_up(int32_t round, int32_t vocab) {
-  Ids ids(kAsked);
-  for (int32_t i = 0; i < kAsked; ++i) ids[static_cast<size_t>(i)] = (7 + round + i * i) % std::min(vocab, 256);
-  return ids;
-}
-
 struct Turn {
-  Ids said;
+  Ids answer;
   double first_token_s = 0;
   int32_t num_reused = 0;
 };
@@ -32,10 +27,10 @@ Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
   engine.add(prompt, {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   while (!engine.idle()) {
     for (const StepOutput& out : engine.step()) {
-      if (turn.said.empty()) {
+      if (turn.answer.empty()) {
         turn.first_token_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }
-      turn.said.push_back(out.token.id);
+      turn.answer.push_back(out.token.id);
       turn.num_reused = out.num_reused;
     }
   }
@@ -46,12 +41,16 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
   EngineConfig config = llm.config();
   config.keep_text = keep;
   Engine engine(llm.model(), config);
+  const ModelInfo& info = llm.model_info();
   std::vector<double> seconds;
   int32_t num_reused = 0, num_tokens = 0;
   for (int32_t round = 0; round < kRounds; ++round) {
-    Ids text = made_up(round, config.vocab);
-    const Ids said = run_turn(engine, text, kSaid).said, next = made_up(round + kRounds, config.vocab);
-    text.insert(text.end(), said.begin(), said.end());
+    // Each round has texts of its own, so that no turn continues another round's.
+    const auto seed = static_cast<uint64_t>(round);
+    Ids text = random_prompt(info, kPromptLen, seed);
+    const Ids answer = run_turn(engine, text, kAnswerLen).answer,
+              next = random_prompt(info, kPromptLen, seed + kRounds);
+    text.insert(text.end(), answer.begin(), answer.end());
     text.insert(text.end(), next.begin(), next.end());
     const Turn second = run_turn(engine, text, 1);
     seconds.push_back(second.first_token_s);
@@ -59,7 +58,6 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     num_tokens = static_cast<int32_t>(text.size());
   }
   std::ranges::sort(seconds);
-  const ModelInfo& info = llm.model_info();
   report({.name = fmt::format("first token of a second turn, {} of {} tokens reused, {} {} {}", num_reused, num_tokens,
                               info.architecture, name_of(info.dtype), to_string(llm.device())),
           .median_s = seconds[seconds.size() / 2],
@@ -69,8 +67,8 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
 }  // namespace
 
 void bench_chat(LLM& llm, const bench::Report& report) {
-  HR_REQUIRE(llm.config().max_context_len > 2 * kAsked + kSaid, ErrorCode::kInvalidArgument,
-             "bench chat: ", 2 * kAsked + kSaid, " tokens and an answer do not fit a context of ",
+  HR_REQUIRE(llm.config().max_context_len > 2 * kPromptLen + kAnswerLen, ErrorCode::kInvalidArgument,
+             "bench chat: ", 2 * kPromptLen + kAnswerLen, " tokens and an answer do not fit a context of ",
              llm.config().max_context_len);
   for (const auto keep : {SchedulerConfig::KeepText::kNo, SchedulerConfig::KeepText::kYes}) {
     bench_second_turns(llm, keep, report);

@@ -20,8 +20,8 @@ bool takes_number(const CLI::Option& option) {
                              [&type](std::string_view name) { return type.starts_with(name); });
 }
 
-// Whether `rest` may stick to the option's short name: nothing does to a flag, and to one of numbers only what begins
-// as one, so that llama.cpp's -sm is not -s with "m".
+// Returns true if `rest` may follow the option's short name without a space: never for a flag, and for an option of
+// numbers only text that begins as a number, so that llama.cpp's -sm is not -s with "m".
 bool may_stick(const CLI::Option& option, std::string_view rest) {
   if (rest.empty()) return true;
   return takes_value(option) && (!takes_number(option) || rest.find_first_of("0123456789+-.=") == 0);

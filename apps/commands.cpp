@@ -106,13 +106,13 @@ void refuse_params(const GenerateFlags& flags, const ModelDescription& model, co
   checked_strategy(model, options, params_of(flags.sampling, {}));
 }
 
-struct AskedModel {
+struct CheckedModel {
   LLMOptions options;
   ModelDescription description;
 };
 
 // Refuses what can be known to be wrong before the model is loaded for nothing.
-AskedModel checked_model(const GenerateFlags& flags, const std::string& prompt, const std::string& demo) {
+CheckedModel checked_model(const GenerateFlags& flags, const std::string& prompt, const std::string& demo) {
   validate(params_of(flags.sampling, {}));
   check_decoding(flags.decoding, flags.sampling.params.decoding);
   LLMOptions options = options_of(flags.model);
@@ -159,15 +159,6 @@ std::string logprobs_json(const Completion& c, const Tokenizer& tokenizer) {
                      fmt::join(c.logprobs, ", "));
 }
 
-// Which steps the device ended by itself, and why not the others, where it could.
-std::string steps_json(const Engine& engine) {
-  std::vector<std::string> reasons;
-  for (const std::string& reason : engine.host_reasons().list()) reasons.push_back(json_string(reason));
-  const EngineCounters& counters = engine.counters();
-  return fmt::format(R"({{"host": {}, "device": {}, "host_because": [{}]}})", counters.steps - counters.device_steps,
-                     counters.device_steps, fmt::join(reasons, ", "));
-}
-
 // The model, options and parameters of a completion.
 struct Ran {
   LLM& llm;
@@ -196,7 +187,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
       to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
-      steps_json(llm.engine()));
+      llm.engine().counters().steps);
 }
 
 constexpr int kAnyWidth = 1000;  // of a file or a pipe
@@ -212,13 +203,13 @@ std::string summary(const Completion& c, LLM& llm, const Timings& t) {
 }
 
 // A warning to whoever reads the text.
-void tell_of_noise(const GenerateFlags& flags, const LLMOptions& options) {
+void warn_of_random_weights(const GenerateFlags& flags, const LLMOptions& options) {
   if (!options.random_weights || !options.log) return;
   const bool read = isatty(STDOUT_FILENO) != 0 && !flags.json;
   options.log(read ? LogLevel::kWarning : LogLevel::kInfo, "the weights are random: the text is noise");
 }
 
-// Where neither the model nor -n nor a stop text ended the text.
+// Warns if the context's end stopped the text: not the model, -n or a stop text.
 void warn_of_full_context(const Completion& c, const Ran& ran) {
   if (c.finish_reason != FinishReason::kContext || ran.params.max_tokens == kUntilFull) return;
   warn(ran.options, str("the context of ", ran.llm.config().max_context_len, " tokens is full after ", c.ids.size(),
@@ -265,7 +256,7 @@ int generate(GenerateFlags flags, const std::string& demo) {
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
   std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
   warn(options, prompt_length_warning(description, ids.size()));
-  tell_of_noise(flags, options);
+  warn_of_random_weights(flags, options);
   Screen screen(flags, llm);
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
     if (!so_far.ids.empty()) finish_when_interrupted();

@@ -26,6 +26,7 @@ struct ModelFlags {
                                kernel_set, adapter, log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
   bool deterministic = false, require_graphs = false, no_graphs = false;
+  std::string leave_out;  // kernel families that a device's ops do not choose: bench alone has the option
   std::optional<uint64_t> random_weights;
   SigbusGuard* guard = nullptr;  // not owned
 };
@@ -71,6 +72,8 @@ int list_models(Output output);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
 int doctor_model(const std::string& model, Output output);
+// `what`: a call ("gemm m=8 n=9728 k=2560") or a model; empty: `model`. Error kInvalidArgument unless one is stated.
+int doctor_explain(const std::string& what, const std::string& model, Output output);
 // `parallel`: for `model` and `blocks`, how many requests run at once, one measurement for each.
 int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
           std::optional<int32_t> input_len);

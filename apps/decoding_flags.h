@@ -13,7 +13,7 @@ void add_decoding_flags(CLI::App& app, DecodingFlags& flags, SamplingParams& sam
 // Error kInvalidArgument for a flag that another one makes unread, whatever the model.
 void check_decoding(const DecodingFlags& flags, const DecodingParams& params);
 
-// What the command line asks of the strategy, be it a default: whoever names an option wants it read.
+// Returns the options of the strategy that the command line names, defaults included: a named option must be read.
 std::vector<AskedOption> asked_options(const DecodingFlags& flags);
 
 void set_decoding(LLMOptions& options, const DecodingFlags& flags);

@@ -28,7 +28,7 @@ constexpr std::string_view kNoPuzzle =
     "\"sort: 79285432 =\" (up to eight), \"rev:diffusion\" (up to twelve letters), "
     "\"sudoku 4x4: .432 3... .1.. .341=\"";
 
-int tell(const std::string& model, GenerateFlags flags) {
+int write_story(const std::string& model, GenerateFlags flags) {
   flags.echo_prompt = true;
   if (!flags.prompt) flags.prompt = kBeginning;
   return generate(std::move(flags), model);
@@ -103,8 +103,8 @@ Demo demo_of(const std::string& name) {
 
 int demo(Demo which, GenerateFlags flags) {
   switch (which) {
-    case Demo::kStory: return tell("fairy-hybrid", std::move(flags));
-    case Demo::kDiffusion: return tell("fairy-diffusion", std::move(flags));
+    case Demo::kStory: return write_story("fairy-hybrid", std::move(flags));
+    case Demo::kDiffusion: return write_story("fairy-diffusion", std::move(flags));
     case Demo::kPuzzle: return solve_all(flags);
   }
   return 0;

@@ -33,7 +33,8 @@ CodePoint first_of(std::string_view text) {
 
 int cells_of(char32_t code_point) { return std::max(0, wcwidth(static_cast<wchar_t>(code_point))); }
 
-// What would move the cursor or change the terminal: all of them but '\n' and '\t' are shown as marks.
+// Returns true for characters that would move the cursor or change the terminal. All but '\n' and '\t' are shown as
+// marks.
 bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
 
 // A token's bytes on one line: they may begin or end inside a character.

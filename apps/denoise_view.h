@@ -25,10 +25,10 @@ class DenoiseView {
 
   // Text that became final; drawn by the next show().
   void add(std::string_view text) { fresh_ += text; }
-  // What brings the screen from the last state to this one. Of what is pending, as much as the screen holds: the cursor
-  // cannot go back to rows that have scrolled off it.
+  // Returns the text that changes the screen from the last state to this one. It shows as much of the pending text as
+  // the screen holds: the cursor cannot go back to rows that have scrolled off it.
   std::string show(const StepReport& report);
-  // The same at the end: nothing is pending any more.
+  // Returns the text for the end, where nothing is pending.
   std::string finish();
 
  private:

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "bench/report.h"
+#include "bench/random_inputs.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
 #include "seconds_since.h"
@@ -11,7 +11,7 @@
 namespace headrace::app {
 namespace {
 
-// Of a call, where calls follow one another for a second.
+// Returns the seconds of one call while calls follow one another for a second.
 double sustained_seconds(DeviceRuntime& runtime, const std::function<void()>& call) {
   constexpr double kSeconds = 1;
   constexpr int kAtOnce = 20;
@@ -33,7 +33,7 @@ DeviceLimits measured_limits(DeviceRuntime& runtime, const OpContext& context) {
   constexpr int64_t kBytes = int64_t{1} << 30, kSize = 8192;
   const Tensor from = Tensor::zeros(DType::kU8, {kBytes}, runtime), to(DType::kU8, {kBytes}, runtime);
   const double copy = sustained_seconds(runtime, [&] { runtime.copy_on_device(to.data(), from.data(), kBytes); });
-  const Tensor host = bench::filled(DType::kBF16, {kSize, kSize});  // zeros would flatter
+  const Tensor host = bench::normal_values(DType::kBF16, {kSize, kSize});
   const Tensor x(DType::kBF16, {kSize, kSize}, runtime), y(DType::kBF16, {kSize, kSize}, runtime);
   runtime.copy_to_device(x.data(), host.data(), static_cast<size_t>(host.view().bytes()));
   OpContext fast = context;

@@ -1,9 +1,9 @@
-// What a device reaches, measured in the run that a bench is held against.
+// Rates that a device reaches, measured in the same run as the bench that is compared with them.
 #pragma once
 #include <algorithm>
 #include <string_view>
 
-#include "headrace/core/device.h"
+#include "headrace/core/tensor.h"
 #include "headrace/models/model.h"
 #include "headrace/ops/op_context.h"
 

@@ -13,9 +13,11 @@
 #include "commands.h"
 #include "device_limits.h"
 #include "doctor_model.h"
+#include "explain.h"
 #include "gpu_report.h"
 #include "headrace/attention/backend_registry.h"
 #include "headrace/core/device_runtime.h"
+#include "headrace/core/error.h"
 #include "headrace/core/host_memory.h"
 #include "headrace/core/parallel.h"
 #include "headrace/ops/cpu/dispatch.h"
@@ -82,6 +84,14 @@ int doctor_model(const std::string& model, Output output) {
   const std::filesystem::path directory = model_directory(model);
   require_model_files(directory);
   write_out(describe_model(directory, measured_machines, output));
+  return 0;
+}
+
+int doctor_explain(const std::string& what, const std::string& model, Output output) {
+  HR_REQUIRE(what.empty() != model.empty(), ErrorCode::kInvalidArgument,
+             "--explain takes one thing, expected a call such as 'gemm m=8 n=9728 k=2560', or a model");
+  const bool call = !what.empty() && (is_call(what) || !find_model(what));
+  write_out(call ? explain_call(what, output) : explain_model(model_directory(what.empty() ? model : what), output));
   return 0;
 }
 

@@ -29,7 +29,7 @@ std::string flag_of(std::string_view parameter) {
   return "--" + name;
 }
 
-// Where the parameter's name begins in a message that begins with one.
+// Returns the offset of the parameter's name in a message that begins with one.
 size_t begin_of_name(std::string_view message) {
   if (!message.starts_with("strategy '")) return 0;
   constexpr std::string_view kBehindStrategy = "': ";

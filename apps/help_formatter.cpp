@@ -37,7 +37,7 @@ std::string wrapped(const std::string& text, size_t at, size_t indent, size_t co
   return out;
 }
 
-// What stands for the value: "N", "FILE". Ranges are said where a value outside one is refused.
+// Returns the placeholder of the value: "N", "FILE". The error message for a value out of range states the range.
 std::string placeholder(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return "";
   if (!choices_of(option).empty()) return "CHOICE";
@@ -111,7 +111,7 @@ std::string commands_of(const CLI::App& command, size_t columns) {
 
 bool is_word_option(const CLI::Option* option) { return option->get_lnames().empty() && option->get_snames().empty(); }
 
-// What people use, as one list: headings of groups would double its lines.
+// Lists the common options. Headings of groups would double the lines.
 std::string common_options(const CLI::App& command, const HelpPage& page, size_t columns) {
   std::string out = "\nOptions:\n";
   for (const CLI::Option* word : command.get_options(is_word_option)) {

@@ -11,9 +11,9 @@ namespace headrace::app {
 // `path` with a "~" in front of it ("~", "~/models") replaced by $HOME; others stay, as do all without HOME.
 std::filesystem::path with_home(std::string_view path);
 
-// Where they lie: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME or ~/.cache with
-// huggingface/hub; a "~" in front of a value is the home directory. Empty where none of these variables is set: nothing
-// is looked for in the current directory.
+// Returns the cache's directory: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME or
+// ~/.cache with huggingface/hub. A "~" at the beginning of a value is the home directory. Returns an empty path if none
+// of these variables is set: the current directory is never searched.
 std::filesystem::path hub_cache();
 
 // The files of `repository` ("Qwen/Qwen3-0.6B") at `revision`: a branch or tag that was downloaded by its name, or a

@@ -185,7 +185,7 @@ const Table& sentences() {
       {"-mm", "a prompt is text: no images are read"},
       {"--mmproj", "a prompt is text: no images are read"},
       {"--image", "a prompt is text: no images are read"},
-      // How it runs.
+      // Running.
       {"-ctk", kCacheType},
       {"-ctv", kCacheType},
       {"--cache-type-k", kCacheType},
@@ -206,7 +206,7 @@ const Table& sentences() {
       {"--rope-theta", kRope},
       {"--warmup", "leave it out: there is nothing to warm up for one request"},
       {"--no-warmup", "leave it out: there is nothing to warm up for one request"},
-      // How tokens are drawn, and what is shown.
+      // Sampling and output.
       {"--grammar", kNoGrammar},
       {"--grammar-file", kNoGrammar},
       {"-j", kNoGrammar},

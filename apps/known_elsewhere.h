@@ -6,8 +6,8 @@
 
 namespace headrace::app {
 
-// What to do here in place of an option or a command that has no equal; or nothing. Long options may be spelled with
-// underscores.
+// Returns advice for an option or a command of other programs that headrace lacks, or nothing. Long options may be
+// spelled with underscores.
 std::optional<std::string_view> known_elsewhere(std::string_view word);
 
 // The option that means here what `option` means elsewhere: "--max-tokens" of "--gen-length"; or nothing.
@@ -17,7 +17,7 @@ std::optional<std::string_view> same_option(std::string_view option);
 // nothing.
 std::optional<std::string_view> same_value(std::string_view option, std::string_view value);
 
-// What to do here in place of a value that has no equal, "float16" of "--dtype"; or nothing.
+// Returns advice for a value that headrace lacks, "float16" of "--dtype", or nothing.
 std::optional<std::string_view> value_known_elsewhere(std::string_view option, std::string_view value);
 
 }  // namespace headrace::app

@@ -18,7 +18,7 @@ class LoadProgress {
   };
   explicit LoadProgress(Style style) : style_(style) {}
 
-  // What is to be written now: nothing while the shown number stays as it is. `total` 0: not known beforehand.
+  // Returns the text to write: empty while the shown number stays the same. `total` 0: not known beforehand.
   std::string update(int64_t done, int64_t total);
   std::string finish();
 

@@ -26,7 +26,7 @@ struct Commands {
   GenerateFlags generate, demo;
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model;
+  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained;
   std::vector<int32_t> parallel;
   std::optional<int32_t> input_len;
   bool json = false;
@@ -129,8 +129,19 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("doctor", "what this machine can do; with a model: whether it fits, and how fast it can be");
   check->add_option("model,-m,--model", c.doctor_model, "model directory or name")->type_name(kModel);
   check->add_flag("--json", c.json, "one JSON object");
-  check->callback(
-      [&c] { c.status = c.doctor_model.empty() ? doctor(c.output()) : doctor_model(c.doctor_model, c.output()); });
+  const CLI::Option* explain =
+      check
+          ->add_option("--explain", c.explained,
+                       "which kernels an H200 runs for a model's GEMMs, or for a call: 'gemm m=8 n=9728 k=2560'")
+          ->expected(0, 1)
+          ->type_name("[CALL]");
+  check->callback([&c, explain] {
+    if (explain->count() > 0) {
+      c.status = doctor_explain(c.explained, c.doctor_model, c.output());
+    } else {
+      c.status = c.doctor_model.empty() ? doctor(c.output()) : doctor_model(c.doctor_model, c.output());
+    }
+  });
 
   CLI::App* measure =
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
@@ -146,6 +157,10 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->add_option("--input-len", c.input_len,
                    "blocks, and model with --parallel: tokens of each prompt (default: 256)")
       ->check(integer_in(1, 1 << 20));
+  measure
+      ->add_option("--leave-out", c.bench.leave_out,
+                   "a GPU's kernel families that ops do not choose, with commas between them: gemv,sequence")
+      ->type_name("NAMES");
   add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });
 }

@@ -1,7 +1,10 @@
 #include "model_options.h"
 
+#include <algorithm>
+
 #include "headrace/core/error.h"
 #include "headrace/core/parallel.h"
+#include "headrace/ops/cuda/gemm/heuristics.h"
 #include "log_sink.h"
 
 namespace headrace::app {
@@ -14,9 +17,20 @@ std::optional<DType> dtype_of(const std::string& name) {
   return name == "bfloat16" ? DType::kBF16 : DType::kE4M3;
 }
 
+// Error kInvalidArgument for a name that is not a kernel family's, or is that of the last one, which takes every call.
+void require_families(std::string_view names) {
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find(','));
+    HR_REQUIRE(!cuda::GemmFamilies(name).empty(), ErrorCode::kInvalidArgument, "--leave-out: '", name,
+               "' is no kernel family that can be left out, expected some of: ", cuda::gemm_family_names());
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+  }
+}
+
 }  // namespace
 
 LLMOptions options_of(const ModelFlags& f) {
+  require_families(f.leave_out);
   HR_REQUIRE(f.kernel_set.empty() || !f.device.starts_with("cuda"), ErrorCode::kInvalidArgument, "--kernel-set is ",
              f.kernel_set, ", expected none with --device ", f.device,
              ": it names a CPU's kernels; --backend cuda or cuda_baseline chooses a device's");
@@ -25,6 +39,7 @@ LLMOptions options_of(const ModelFlags& f) {
   if (f.attn_impl != "auto") options.attn_impl = attn_impl_from(f.attn_impl);
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
+  options.context.leave_out = f.leave_out;
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
   options.graphs = f.require_graphs ? RunnerConfig::Graphs::kRequired
                    : f.no_graphs    ? RunnerConfig::Graphs::kOff

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where /proc is not mounted (a bare chroot), what the kernel was asked to start.
+// Without /proc (a bare chroot), returns the path that the kernel was told to start.
 fs::path program_file() {
   std::error_code ignored;
   fs::path running = fs::read_symlink("/proc/self/exe", ignored);

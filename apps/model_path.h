@@ -21,9 +21,9 @@ std::vector<BundledModel> bundled_models();
 // Error kModelFile as hub_snapshot.
 std::optional<std::filesystem::path> find_model(const std::string& given);
 
-// The same, or the bundled model `demo` where `given` is empty. Error kModelFile when there is none of that name.
+// Returns that directory, or the bundled model `demo` if `given` is empty. Throws kModelFile if there is no such model.
 std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid");
-// Of --model and --revision.
+// Resolves --model and --revision.
 std::filesystem::path model_directory(const ModelFlags& flags, const std::string& demo = "fairy-hybrid");
 
 }  // namespace headrace::app

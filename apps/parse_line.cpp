@@ -32,12 +32,12 @@ void print_help(const CLI::App& app, HelpLength length) {
 // Returns one sentence that says what is wrong with the line.
 std::string parse_failure(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return left_over(app);
-  std::optional<std::string> told;
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) told = given_again(app);
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) told = missing_option(app);
+  std::optional<std::string> message;
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) message = given_again(app);
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) message = missing_option(app);
   const bool excludes = dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
-  if (excludes || dynamic_cast<const CLI::RequiresError*>(&error) != nullptr) told = ill_matched(app);
-  return told.value_or(error.what());
+  if (excludes || dynamic_cast<const CLI::RequiresError*>(&error) != nullptr) message = ill_matched(app);
+  return message.value_or(error.what());
 }
 
 int parsed(CLI::App& app, const std::vector<std::string>& words) {

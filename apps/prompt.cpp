@@ -31,7 +31,7 @@ bool has_prompt(const GenerateFlags& flags) { return flags.prompt.has_value() ||
 
 constexpr std::string_view kStandardInput = "-";
 
-// Of words behind a model, more than a prompt.
+// Refuses more words behind a model than a prompt.
 void refuse_second_model(const GenerateFlags& flags, std::span<const std::string> words) {
   const size_t prompts = has_prompt(flags) ? 0 : 1;
   if (words.size() != prompts + 1 || words.front().empty()) return;

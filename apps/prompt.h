@@ -10,9 +10,9 @@
 
 namespace headrace::app {
 
-// Whether a word in front of which no option stands reads as a text and not as the name of a model: it has white space,
-// or is a single word of letters with or without a mark behind it ("Hello!"). Paths and names have slashes, digits,
-// dots, dashes, colons or underscores.
+// Returns true if a word without an option before it reads as a text and not as the name of a model: it has white
+// space, or is one word of letters, with or without a punctuation mark at its end ("Hello!"). Paths and names have
+// slashes, digits, dots, dashes, colons or underscores.
 bool reads_as_text(std::string_view word);
 
 // Puts flags.words in their places: [MODEL] [PROMPT]. A single word is the prompt when --model is given, or when no

@@ -106,8 +106,8 @@ void solve_in_rounds(std::vector<Contender>& contenders, std::span<const Item> i
 // Runs without an answer, which an interruption leaves, are not among them.
 struct Outcome {
   std::vector<PuzzleRun> runs;
-  size_t num_answers = 0, num_asked = 0;
-  bool complete() const { return num_answers == num_asked; }
+  size_t num_answers = 0, num_expected = 0;
+  bool complete() const { return num_answers == num_expected; }
 };
 
 // Models, each loaded with a strategy, and their contenders in the order of the table.
@@ -155,7 +155,7 @@ Outcome run_all(const PuzzleFlags& flags, const std::filesystem::path& directory
   Contenders entered(flags, read_description(directory, flags.model.random_weights));
   std::vector<Contender>& contenders = entered.list();
   solve_in_rounds(contenders, items);
-  Outcome outcome{.num_asked = contenders.size() * items.size()};
+  Outcome outcome{.num_expected = contenders.size() * items.size()};
   for (Contender& contender : contenders) {
     const int answers = contender.result.all().items;
     if (answers > 0) outcome.runs.push_back(std::move(contender.result));
@@ -184,7 +184,7 @@ std::string table(const Outcome& outcome) {
     out += "\n";
   }
   if (!outcome.complete()) {
-    out += fmt::format("incomplete: interrupted after {} of {} answers\n", outcome.num_answers, outcome.num_asked);
+    out += fmt::format("incomplete: interrupted after {} of {} answers\n", outcome.num_answers, outcome.num_expected);
   }
   return out;
 }

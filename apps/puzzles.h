@@ -16,7 +16,7 @@ struct PuzzleFlags {
   std::vector<std::string> strategies;  // "auto": the model's own; none: compared_strategies()
 };
 
-// Of one task, or of all, under one way of decoding.
+// Result of one task, or of all, with one strategy.
 struct PuzzleScore {
   int items = 0, right = 0;
   int64_t tokens = 0, forwards = 0;  // final tokens before the end token

@@ -1,5 +1,5 @@
-// Where generate() writes while it runs: text as it becomes certain, on a terminal the block that is being denoised
-// behind it, and the trace.
+// Output of generate() while it runs: text as it becomes certain, behind it on a terminal the block that is being
+// denoised, and the trace.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,8 +17,8 @@ class Screen {
   // Error kInvalidArgument when the trace file cannot be written. `llm` is not owned.
   Screen(const GenerateFlags& flags, const LLM& llm);
 
-  // What stands in front of the text. It is shown with the first of that, or of a step, or at the end, so that a
-  // prompt that is refused is not.
+  // Sets the text in front. It is shown with the first text or step, or at the end, so that a refused prompt shows
+  // nothing.
   void opening(std::string text) { opening_ = std::move(text); }
   // Control characters but line feeds and tabs would steer a terminal, which is shown their codes: "\x1b".
   void text(std::string_view piece);

@@ -90,7 +90,7 @@ std::optional<std::string> nearest(std::string_view word, const std::vector<std:
 std::optional<std::string> unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments) {
   using Kind = WordReader::Kind;
   WordReader reader(app);
-  bool asks = false;  // for help or the version, which needs no command
+  bool help_or_version = false;  // needs no command
   for (const std::string& word : arguments) {
     if (reader.awaits_value() != nullptr) {
       if (auto refused = refused_value(*reader.awaits_value(), word)) return refused;
@@ -106,12 +106,12 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
       if (auto refused = refused_value(*reader.option(), word.substr(equals + 1))) return refused;
     }
     const CLI::Option* option = reader.option();
-    asks = asks || option == command.get_help_ptr() || option == command.get_help_all_ptr() ||
-           option == command.get_version_ptr();
+    help_or_version = help_or_version || option == command.get_help_ptr() || option == command.get_help_all_ptr() ||
+                      option == command.get_version_ptr();
   }
   if (const CLI::Option* option = reader.awaits_value())
     return fmt::format("{}: has no value, expected {}", name_in_errors(*option), expected_value(*option));
-  if (!asks && !command_names(reader.command()).empty())
+  if (!help_or_version && !command_names(reader.command()).empty())
     return fmt::format("{} needs a command; '{} --help' lists what there is", reader.path(), reader.path());
   return std::nullopt;
 }

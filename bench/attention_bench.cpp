@@ -7,6 +7,7 @@
 
 #include "bench/limit_beside.h"
 #include "bench/measured_limits.h"
+#include "bench/random_inputs.h"
 
 namespace headrace::bench {
 namespace {
@@ -17,8 +18,8 @@ constexpr int32_t kHeads = 32, kKVHeads = 8, kFewKVHeads = 4, kHeadDim = 128, kP
 struct Cache {
   Cache(int32_t requests, int32_t tokens, int32_t kv_heads)
       : pages_each((tokens + kPage - 1) / kPage),
-        k(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim})),
-        v(filled(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim})),
+        k(normal_values(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim}, 0, 1, 2)),
+        v(normal_values(DType::kBF16, k.shape(), 0, 1, 3)),
         table(DType::kI32, {requests, pages_each}) {
     std::vector<int32_t> order(static_cast<size_t>(table.numel()));
     std::iota(order.begin(), order.end(), 0);
@@ -39,8 +40,9 @@ struct Cache {
 Result attention_decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping) {
   const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
   const int64_t kv_heads = cache.k.dim(1);
-  const Tensor q = filled(DType::kBF16, {batch, kHeads, kHeadDim}),
-               k = filled(DType::kBF16, {batch, kv_heads, kHeadDim});
+  const Tensor q = normal_values(DType::kBF16, {batch, kHeads, kHeadDim}),
+               k = normal_values(DType::kBF16, {batch, kv_heads, kHeadDim}, 0, 1, 4),
+               v = normal_values(DType::kBF16, k.shape(), 0, 1, 5);
   const Tensor out(DType::kBF16, q.shape());
   std::vector<KeySpan> spans;
   for (int32_t r = 0; r < batch; ++r) {
@@ -48,7 +50,7 @@ Result attention_decode(const BenchContext& context, const Cache& cache, HeadGro
   }
   const PagedAttentionArgs args = {.q = q,
                                    .k_new = k,
-                                   .v_new = k,
+                                   .v_new = v,
                                    .kv = cache.view(),
                                    .spans = spans,
                                    .page_table = cache.table,
@@ -67,16 +69,18 @@ Result attention_decode(const BenchContext& context, const Cache& cache, HeadGro
 
 Result attention_prefill(const BenchContext& context) {
   constexpr int32_t kTokens = 4096, kLayers = 8;  // 256 MiB of queries
-  const Tensor q = filled(DType::kBF16, {kLayers, kTokens, kHeads, kHeadDim});
-  const Tensor k = filled(DType::kBF16, {kLayers, kTokens, kKVHeads, kHeadDim});
-  const Tensor out = filled(DType::kBF16, q.shape());  // a layer's first touch brings its memory: not what is measured
+  const Tensor q = normal_values(DType::kBF16, {kLayers, kTokens, kHeads, kHeadDim});
+  const Tensor k = normal_values(DType::kBF16, {kLayers, kTokens, kKVHeads, kHeadDim}, 0, 1, 2);
+  const Tensor v = normal_values(DType::kBF16, k.shape(), 0, 1, 3);
+  const Tensor out =
+      normal_values(DType::kBF16, q.shape());  // a layer's first touch brings its memory: not what is measured
   const std::vector<KeySpan> spans = {{.q_len = kTokens}};
   int64_t layer = 0;
   const double seconds = median_seconds(5, [&] {
     layer = (layer + 1) % kLayers;
     context.ops.paged_attention({.q = q.view().select(layer),
                                  .k_new = k.view().select(layer),
-                                 .v_new = k.view().select(layer),
+                                 .v_new = v.view().select(layer),
                                  .spans = spans,
                                  .scale = 0.088f,
                                  .out = out.view().select(layer)},
@@ -84,7 +88,7 @@ Result attention_prefill(const BenchContext& context) {
   });
   return {.name = "attention prefill 4k causal 32/8 d128 bf16",
           .median_s = seconds,
-          .bytes = static_cast<double>(q.bytes() + k.bytes()) / kLayers,
+          .bytes = static_cast<double>(q.bytes() + k.bytes() + v.bytes()) / kLayers,
           .flops = 2.0 * kTokens * (kTokens + 1) * kHeads * kHeadDim,
           .limit = Result::Limit::kMatrix};
 }

@@ -1,4 +1,4 @@
-// Attention on a GPU: every case of docs/performance/, timed as graphs of repeated calls, one JSON object a line.
+// Attention on a GPU: every case of attention_gpu_cases.cpp, timed as graphs of repeated calls, one JSON object a line.
 // Calls of a cold case read keys of their own in turn, of which the L2 then holds next to nothing. The limits are
 // measured in the same run, on a line of their own: bytes that a device copy moves, counted read plus written, and
 // those that a kernel reads.
@@ -18,6 +18,7 @@
 #include "apps/exit_status.h"
 #include "bench/attention_gpu_cases.h"
 #include "bench/host_step.h"
+#include "bench/random_inputs.h"
 #include "bench/read_memory.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/core/device_runtime.h"
@@ -30,22 +31,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void fill_random(DeviceRuntime& device, const TensorView& x, uint64_t seed) {
-  const Tensor values(x.dtype(), {int64_t{1} << 22});
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    const float uniform = static_cast<float>(seed >> 40) * 0x1p-23f - 1.0f;
-    if (x.dtype() == DType::kE4M3) {
-      values.data_as<E4M3>()[i] = E4M3(uniform);
-    } else {
-      values.data_as<BF16>()[i] = BF16(uniform);
+// Normally distributed values on the host, made once for all cases.
+class Inputs {
+ public:
+  // Copies values to `x`, from element `begin` of the period on, so that tensors differ.
+  void fill(DeviceRuntime& device, const TensorView& x, int64_t begin) const {
+    const Tensor& values = x.dtype() == DType::kE4M3 ? fp8_ : bf16_;
+    const auto* const from = static_cast<const char*>(values.data());
+    int64_t skipped = begin * static_cast<int64_t>(size_of(x.dtype()));
+    for (int64_t at = 0; at < x.bytes();) {
+      const int64_t bytes = std::min(x.bytes() - at, values.bytes() - skipped);
+      device.copy_to_device(static_cast<char*>(x.data()) + at, from + skipped, static_cast<size_t>(bytes));
+      at += bytes, skipped = 0;
     }
   }
-  for (int64_t at = 0; at < x.bytes(); at += values.bytes()) {
-    device.copy_to_device(static_cast<char*>(x.data()) + at, values.data(),
-                          static_cast<size_t>(std::min(x.bytes() - at, values.bytes())));
-  }
-}
+
+ private:
+  Tensor bf16_ = normal_values(DType::kBF16, {kNormalPeriod}), fp8_ = normal_values(DType::kE4M3, {kNormalPeriod});
+};
 
 // A graph of calls 0, 1, 2 and so on, and how long a call takes in it.
 class Calls {
@@ -93,10 +96,10 @@ double copy_rate(DeviceRuntime& device) {
   return 2 * static_cast<double>(bytes) / best;
 }
 
-double read_rate(DeviceRuntime& device, const OpContext& context, double copy) {
+double read_rate(DeviceRuntime& device, const Inputs& inputs, const OpContext& context, double copy) {
   constexpr int64_t kBytes = int64_t{4} << 30;
   const Tensor memory(DType::kBF16, {kBytes / 2}, device), sum(DType::kF32, {1}, device);
-  fill_random(device, memory, 4);  // zeros would flatter
+  inputs.fill(device, memory, 0);
   double best = 0;
   for (const int words : kWordsPerThread) {
     const auto read = [&](size_t) { read_memory(memory, words, sum, context); };
@@ -123,7 +126,7 @@ Work work_of(const AttentionCase& c) {
   return w;
 }
 
-// How many sets of keys the calls read in turn: prompts read theirs many times each, and "short" keys stay in the L2.
+// Returns the number of key sets that calls read in turn. Prompts read theirs many times; "short" keys stay in the L2.
 int64_t sets_of(const AttentionCase& c, const Work& w) {
   constexpr double kCold = 1 << 30;
   const bool cold = !c.contexts.empty() && c.contexts[0] > 0 && !c.name.starts_with("short");
@@ -183,7 +186,8 @@ std::string scientific(double value) {
 }
 
 // Both modes, by turns: what is measured first finds a cooler device.
-void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpContext context, double copy) {
+void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, const Inputs& inputs, OpContext context,
+         double copy) {
   const Work w = work_of(c);
   const int64_t sets = sets_of(c, w);
   int64_t pages = 0, longest = 0;
@@ -196,12 +200,12 @@ void run(const AttentionCase& c, DeviceRuntime& device, const OpSet& ops, OpCont
                      .page_size = c.page_size,
                      .dtype = c.pool},
                     device);
-  fill_random(device, pool.layer(0).k, 1);
-  fill_random(device, pool.layer(0).v, 2);
+  inputs.fill(device, pool.layer(0).k, 0);
+  inputs.fill(device, pool.layer(0).v, 1'000'000);
   const std::vector<int32_t> order = shuffled(sets * pages);
   const int64_t tokens = std::accumulate(c.new_tokens.begin(), c.new_tokens.end(), int64_t{0});
   const Tensor q(DType::kBF16, {tokens, c.heads, c.dim}, device), out(DType::kBF16, {tokens, c.heads, c.dim}, device);
-  fill_random(device, q, 3);
+  inputs.fill(device, q, 2'000'000);
   const auto requests = static_cast<int64_t>(c.contexts.size());
   const int64_t plan_bytes = std::min(AttentionPlanCache::kBytes, (int64_t{8} << 30) / sets);  // there may be thousands
   std::vector<std::unique_ptr<DeviceBatch>> placed;
@@ -269,13 +273,14 @@ void run_all(const Flags& flags) {
   const OpSet& ops = cuda_module().ops(flags.set);
   OpContext context;
   context.stream = device.stream();
+  const Inputs inputs;
   context.leave_out = flags.leave_out;
   const double copy = copy_rate(device);
   std::printf("{\"name\": \"limits\", \"copy_tbytes_per_s\": %.3f, \"read_tbytes_per_s\": %.3f}\n", copy * 1e-12,
-              read_rate(device, context, copy) * 1e-12);
+              read_rate(device, inputs, context, copy) * 1e-12);
   for (const AttentionCase& c : attention_gpu_cases()) {
     if (!c.name.starts_with(flags.wanted) || (flags.wanted.empty() && c.name.starts_with(kAsked))) continue;
-    run(c, device, ops, context, copy);
+    run(c, device, ops, inputs, context, copy);
   }
 }
 

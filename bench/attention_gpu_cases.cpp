@@ -1,4 +1,4 @@
-// Every case of docs/performance/, and sizes that no figure there stands for.
+// The cases of docs/performance.md and docs/design/attention.md, and sizes that have no figure there.
 #include "bench/attention_gpu_cases.h"
 
 #include <algorithm>

@@ -27,7 +27,11 @@ constexpr int kRuns = 15;
 struct Bench {
   DeviceRuntime& runtime = cuda_module().runtime(0);
   const OpSet& ops = cuda_module().ops("cuda");
+  std::string_view leave_out = {};  // kernel families, as OpContext has them
 
+  OpContext context(Determinism determinism = Determinism::kFast) const {
+    return {.determinism = determinism, .stream = runtime.stream(), .leave_out = leave_out};
+  }
   Tensor make(DType type, const Shape& shape) const { return Tensor(type, shape, runtime); }
   // Values between -0.05 and 0.05, which begin again after 64 MiB: zeros run faster than real data.
   Tensor random(const Shape& shape) const {
@@ -76,7 +80,7 @@ void bench_products(const Bench& b, const char* name, int64_t out, int64_t in, i
   const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 3, rows > 1024 ? 3 : 60));
   const Tensor w = b.random({copies * weights * out, in}), x = b.random({rows, in}), norm = b.random({in});
   const Tensor y = b.make(DType::kBF16, {rows, out});
-  const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+  const OpContext context = b.context(determinism);
   const double seconds = b.time(copies, [&](int i) {
     const TensorView first = w.view().slice(i * weights * out, (i * weights + 1) * out);
     FusedLinearArgs args{.x = x, .num_products = static_cast<int>(weights), .combine = combine};
@@ -100,7 +104,7 @@ void bench_gate_up(const Bench& b, const char* name, int64_t out, int64_t in, st
     double seconds[2];
     for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
       const TensorView x = all.view().slice(0, rows), y = results.view().slice(0, rows);
-      const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+      const OpContext context = b.context(determinism);
       seconds[determinism == Determinism::kStrict] = b.time(kCopies, [&](int i) {
         const auto part = [&](int64_t at) { return w.view().slice((i * 2 + at) * out, (i * 2 + at + 1) * out); };
         b.ops.fused_linear({.x = x,
@@ -129,7 +133,7 @@ void bench_layer(const Bench& b, const char* name, const LayerShape& l, std::spa
   const Tensor out = b.random({copies * l.hidden, l.heads}), gate_up = b.random({copies * 2 * l.inner, l.hidden});
   const Tensor down = b.random({copies * l.hidden, l.inner}), next = b.random({copies * l.next, l.hidden});
   const Tensor norm = b.random({l.hidden});
-  const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+  const OpContext context = b.context(determinism);
   for (const int64_t rows : counts) {
     const Tensor a = b.random({rows, l.heads}), x = b.random({rows, l.hidden});
     const Tensor inner = b.make(DType::kBF16, {rows, l.inner}), y = b.make(DType::kBF16, {rows, l.next});
@@ -137,16 +141,17 @@ void bench_layer(const Bench& b, const char* name, const LayerShape& l, std::spa
       const auto part = [i](const Tensor& w, int64_t of, int64_t at = 0, int64_t parts = 1) {
         return w.view().slice((i * parts + at) * of, (i * parts + at + 1) * of);
       };
-      b.ops.fused_linear({.x = a, .products = {{{part(out, l.hidden), {}, x}}}, .residual = x}, context);
-      b.ops.fused_linear(
-          {.x = x,
-           .norm_weight = norm,
-           .products = {{{part(gate_up, l.inner, 0, 2), {}, inner}, {part(gate_up, l.inner, 1, 2), {}, {}}}},
-           .num_products = 2,
-           .combine = FusedLinearArgs::Combine::kSiluMul},
-          context);
-      b.ops.fused_linear({.x = inner, .products = {{{part(down, l.hidden), {}, x}}}, .residual = x}, context);
-      b.ops.fused_linear({.x = x, .norm_weight = norm, .products = {{{part(next, l.next), {}, y}}}}, context);
+      const std::array calls = {
+          FusedLinearArgs{.x = a, .products = {{{part(out, l.hidden), {}, x}}}, .residual = x},
+          FusedLinearArgs{
+              .x = x,
+              .norm_weight = norm,
+              .products = {{{part(gate_up, l.inner, 0, 2), {}, inner}, {part(gate_up, l.inner, 1, 2), {}, {}}}},
+              .num_products = 2,
+              .combine = FusedLinearArgs::Combine::kSiluMul},
+          FusedLinearArgs{.x = inner, .products = {{{part(down, l.hidden), {}, x}}}, .residual = x},
+          FusedLinearArgs{.x = x, .norm_weight = norm, .products = {{{part(next, l.next), {}, y}}}}};
+      b.ops.gemm_sequence(calls, context);
     });
     const double rate = static_cast<double>(bytes) / seconds;
     std::printf("%-34s rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", name, static_cast<long>(rows), seconds * 1e6,
@@ -175,7 +180,7 @@ void bench_narrow(const Bench& b, const ProductShape& p, std::span<const int64_t
   const auto copies = static_cast<int>(std::clamp<int64_t>(kRotation / bytes, 2, 40));
   const Tensor w = b.random({copies * weights * p.out, p.in}), all = b.random({counts.back(), p.in});
   const Tensor results = b.make(p.result, {counts.back(), p.out});
-  const OpContext context{.determinism = determinism, .stream = b.runtime.stream()};
+  const OpContext context = b.context(determinism);
   for (const int64_t rows : counts) {
     const double seconds = b.time(copies, [&](int i) {
       const auto part = [&](int64_t at) {
@@ -250,7 +255,7 @@ void bench_experts(const Bench& b, const Experts& e, int64_t rows, double copy) 
   const Tensor x = b.random({steps * rows, e.hidden}), y = b.make(DType::kBF16, {rows, e.hidden});
   const Shape shape{rows, e.chosen + e.shared};
   const Tensor experts = b.make(DType::kI32, shape), weights = b.make(DType::kF32, shape);
-  const OpContext context{.stream = b.runtime.stream()};
+  const OpContext context = b.context();
   using Shared = ExpertRoutingArgs::Shared;
   const double seconds = b.time(steps, [&](int i) {
     b.ops.expert_routing({.logits = logits.view().slice(i * rows, (i + 1) * rows),
@@ -268,7 +273,7 @@ void bench_experts(const Bench& b, const Experts& e, int64_t rows, double copy) 
                       .y = y},
                      context);
   });
-  // Of random choices, the experts that are read at all.
+  // Expected number of experts that random choices read.
   const auto count = static_cast<double>(e.count), tokens = static_cast<double>(rows);
   const double read =
       static_cast<double>(e.shared) + count * (1 - std::pow(1 - static_cast<double>(e.chosen) / count, tokens));
@@ -298,7 +303,7 @@ Tensor normal_rows(const Bench& b, int64_t rows, int64_t vocab) {
 void bench_sampling(const Bench& b, const char* name, const Tensor& logits, const TokenDraw& draw) {
   const int64_t rows = logits.dim(0);
   const auto vocab = static_cast<int32_t>(logits.dim(1));
-  const OpContext context{.stream = b.runtime.stream()};
+  const OpContext context = b.context();
   std::vector<TokenDraw> on_host(static_cast<size_t>(rows), draw);
   for (size_t r = 0; r < on_host.size(); ++r) {
     on_host[r].uniform = (static_cast<double>(r) + 0.5) / static_cast<double>(rows);
@@ -369,7 +374,7 @@ void bench_both_modes(const Bench& b, double copy) {
   }
 }
 
-// What steps of many requests and prompts have between attention and the next layer.
+// GEMMs between attention and the next layer, for steps of many requests and for prompts.
 void bench_all_gate_up(const Bench& b, double copy) {
   constexpr std::array<int64_t, 16> kCounts = {32,  64,  96,  128, 192, 256,  288,  352,
                                                416, 512, 608, 704, 832, 1024, 2048, 16384};
@@ -398,8 +403,8 @@ void bench_all_sampling(const Bench& b) {
 }
 
 // All of it, or one part: layers, narrow, products, modes, gates, experts, sampling or confidence.
-void run(std::string_view part) {
-  const Bench b;
+void run(std::string_view part, std::string_view leave_out) {
+  const Bench b{.leave_out = leave_out};
   const double copy = copy_rate(b);
   std::printf("copy %.3f TB/s\n", copy / 1e12);
   if (part.empty() || part == "layers") bench_layers(b, std::array<int64_t, 5>{1, 2, 4, 8, 16}, copy);
@@ -422,7 +427,12 @@ void run(std::string_view part) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // whoever stops it early has what was measured
   return headrace::app::guarded([&] {
-    headrace::run(argc > 1 ? argv[1] : "");
+    std::string_view part, leave_out;  // [PART] [--leave-out gemv,sequence]
+    for (int i = 1; i < argc; ++i) {
+      const bool names = std::string_view(argv[i]) == "--leave-out" && i + 1 < argc;
+      names ? leave_out = argv[++i] : part = argv[i];
+    }
+    headrace::run(part, leave_out);
     return 0;
   });
 }

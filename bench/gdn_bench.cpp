@@ -5,6 +5,7 @@
 
 #include "bench/limit_beside.h"
 #include "bench/measured_limits.h"
+#include "bench/random_inputs.h"
 
 namespace headrace::bench {
 namespace {
@@ -15,9 +16,11 @@ constexpr int32_t kChannels = 2 * kKeyHeads * kStateDim + kValueHeads * kStateDi
 // The inputs of `num_requests` requests of `tokens` tokens, once per layer in rotation.
 struct Inputs {
   Inputs(int32_t num_layers, int32_t num_requests, int32_t tokens)
-      : qkv(filled(DType::kBF16, {num_layers, num_requests * tokens, kChannels})),
-        a(filled(DType::kBF16, {num_requests * tokens, kValueHeads})),
-        a_log(filled(DType::kF32, {kValueHeads})),
+      : qkv(normal_values(DType::kBF16, {num_layers, num_requests * tokens, kChannels})),
+        a(normal_values(DType::kBF16, {num_requests * tokens, kValueHeads})),
+        b(normal_values(DType::kBF16, a.shape(), 0, 1, 2)),
+        a_log(normal_values(DType::kF32, {kValueHeads})),
+        dt_bias(normal_values(DType::kF32, {kValueHeads}, -6)),  // a token keeps about 0.99 of the state
         out(DType::kBF16, {num_requests * tokens, kValueHeads, kStateDim}) {
     for (int32_t r = 0; r < num_requests; ++r) {
       spans.push_back({.q_off = r * tokens, .q_len = tokens});
@@ -27,9 +30,9 @@ struct Inputs {
   GatedDeltaRuleArgs args(int64_t layer, const TensorView& state) const {
     return {.qkv = qkv.view().select(layer),
             .a = a,
-            .b = a,
+            .b = b,
             .a_log = a_log,
-            .dt_bias = a_log,
+            .dt_bias = dt_bias,
             .state = state,
             .num_k_heads = kKeyHeads,
             .spans = spans,
@@ -37,7 +40,7 @@ struct Inputs {
             .out = out};
   }
 
-  Tensor qkv, a, a_log, out;
+  Tensor qkv, a, b, a_log, dt_bias, out;
   std::vector<KeySpan> spans;
   std::vector<StateSlots> slots;
 };
@@ -81,7 +84,7 @@ Result convolution(const BenchContext& context, int32_t num_requests, int32_t to
   const int64_t layer_bytes = 2 * channels * (int64_t{2} * tokens + kWidth - 1);
   const auto layers = static_cast<int32_t>(kRotation / layer_bytes + 1);
   const Inputs in(layers, num_requests, tokens);
-  const Tensor weight = filled(DType::kBF16, {kChannels, kWidth}), out(DType::kBF16, in.qkv.shape());
+  const Tensor weight = normal_values(DType::kBF16, {kChannels, kWidth}), out(DType::kBF16, in.qkv.shape());
   const Tensor state = Tensor::zeros(DType::kBF16, {layers, num_requests, kChannels, kWidth - 1});
   const double seconds = median_seconds(5, [&] {
     for (int64_t layer = 0; layer < layers; ++layer) {

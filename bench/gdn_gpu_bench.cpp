@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/exit_status.h"
+#include "bench/random_inputs.h"
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
@@ -50,20 +51,9 @@ double seconds_in_graph(const Machine& m, int calls, const std::function<void(in
   return seconds[4];
 }
 
-// Numbers in [middle - scale, middle + scale), the same in every run.
-Tensor filled(const Machine& m, DType dtype, const Shape& shape, double scale = 1, double middle = 0) {
-  Tensor host(dtype, shape);
-  uint32_t state = 1;
-  for (int64_t i = 0; i < host.numel(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    const float value = static_cast<float>(middle + scale * (static_cast<double>(state >> 8) / (1 << 23) - 1));
-    if (dtype == DType::kBF16) {
-      static_cast<BF16*>(host.data())[i] = BF16(value);
-    } else {
-      static_cast<float*>(host.data())[i] = value;
-    }
-  }
-  return copied_to(m.runtime, std::move(host));
+Tensor filled(const Machine& m, DType dtype, const Shape& shape, double deviation = 1, double mean = 0,
+              uint64_t seed = 1) {
+  return copied_to(m.runtime, normal_values(dtype, shape, mean, deviation, seed));
 }
 
 template <class T>
@@ -117,7 +107,8 @@ void decode(const Machine& m, int32_t requests, bool fused) {
   const Tensor conv_states = filled(m, DType::kBF16, {calls, requests, kChannels, kWidth - 1});
   const Tensor x = filled(m, DType::kBF16, {requests, kChannels}), mixed = filled(m, DType::kBF16, x.shape());
   const Tensor conv_weight = filled(m, DType::kBF16, {kChannels, kWidth}), weight = filled(m, DType::kF32, {kDim});
-  const Tensor a = filled(m, DType::kBF16, {requests, kValueHeads}), a_log = filled(m, DType::kF32, {kValueHeads});
+  const Tensor a = filled(m, DType::kBF16, {requests, kValueHeads}), b = filled(m, DType::kBF16, a.shape(), 1, 0, 2);
+  const Tensor a_log = filled(m, DType::kF32, {kValueHeads}), dt_bias = filled(m, DType::kF32, {kValueHeads}, 1, -6);
   const Tensor gate = filled(m, DType::kBF16, {requests, kValueHeads, kDim});
   const Tensor out(DType::kBF16, gate.shape(), m.runtime);
   const double seconds = seconds_in_graph(m, calls, [&](int i) {
@@ -127,9 +118,9 @@ void decode(const Machine& m, int32_t requests, bool fused) {
                       .conv_weight = conv_weight,
                       .conv_state = conv_state,
                       .a = a,
-                      .b = a,
+                      .b = b,
                       .a_log = a_log,
-                      .dt_bias = a_log,
+                      .dt_bias = dt_bias,
                       .state = state,
                       .num_k_heads = kKeyHeads,
                       .spans = batch.spans,
@@ -150,9 +141,9 @@ void decode(const Machine& m, int32_t requests, bool fused) {
                         m.context);
     m.ops.gated_delta_rule({.qkv = mixed,
                             .a = a,
-                            .b = a,
+                            .b = b,
                             .a_log = a_log,
-                            .dt_bias = a_log,
+                            .dt_bias = dt_bias,
                             .state = state,
                             .num_k_heads = kKeyHeads,
                             .spans = batch.spans,
@@ -194,6 +185,7 @@ struct Prefill {
         batch(m, requests, tokens),
         qkv(filled(m, DType::kBF16, {requests * tokens, (2 * kKeyHeads + value_heads) * kDim})),
         a(filled(m, DType::kBF16, {requests * tokens, value_heads})),
+        b(filled(m, DType::kBF16, a.shape(), 1, 0, 2)),
         a_log(filled(m, DType::kF32, {value_heads})),
         dt_bias(filled(m, DType::kF32, {value_heads}, 1, -6)),  // a token keeps about 0.99 of the state
         state(filled(m, DType::kF32, {requests, value_heads, kDim, kDim}, 0.1)),
@@ -204,7 +196,7 @@ struct Prefill {
     context.determinism = determinism;
     m.ops.gated_delta_rule({.qkv = qkv,
                             .a = a,
-                            .b = a,
+                            .b = b,
                             .a_log = a_log,
                             .dt_bias = dt_bias,
                             .state = state,
@@ -218,7 +210,7 @@ struct Prefill {
   double bytes() const { return static_cast<double>(qkv.bytes() + out.bytes() + 2 * a.bytes() + 2 * state.bytes()); }
   const Machine& m;
   Batch batch;
-  Tensor qkv, a, a_log, dt_bias, state, out;
+  Tensor qkv, a, b, a_log, dt_bias, state, out;
 };
 
 // Token by token, as strict mode does it.

@@ -1,8 +1,8 @@
 """The goals of one GPU beside what a run of the benches and of peers_gpu.py measured, as a Markdown table.
 
-Reads the lines that script/gpu_check collects: JSON of attention_gpu_bench, gdn_gpu_bench, `headrace bench model`,
-`headrace bench blocks` and `headrace generate --json`, and rows of peers_gpu.py. What was not measured is a dash.
-"x peer" is the best peer's time divided by ours in fast mode. Usage: gpu_table.py FILE...
+Reads the JSON lines that script/gpu_check collects of attention_gpu_bench, gdn_gpu_bench, `headrace bench model`,
+`headrace bench blocks`, `headrace generate --json` and peers_gpu.py, which gives a case our bench's name. What was not
+measured is a dash. "x peer" is the best peer's time divided by ours in fast mode. Usage: gpu_table.py FILE...
 """
 import json
 import sys
@@ -10,18 +10,15 @@ from typing import NamedTuple, Optional
 
 
 class Run:
-    """What was measured: the benches' records by name and mode, peers' microseconds by name."""
+    """What was measured: our benches' records and peers' records."""
 
     def __init__(self, lines):
-        self.records, self.peers, self.generate = [], {}, None
+        self.records, self.peers, self.generate = [], [], None
         self.copy_rate = self.read_rate = None
         for line in lines:
             if line.startswith("{"):
-                self.add_record(json.loads(line))
-            elif line.startswith("| "):
-                name, *cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-                if cells and cells[0].endswith(" us"):
-                    self.peers[name] = float(cells[0].split()[0])
+                record = json.loads(line)
+                self.peers.append(record) if "peer" in record else self.add_record(record)
 
     def add_record(self, record):
         if "timings" in record:
@@ -39,10 +36,12 @@ class Run:
                 return record[field]
         return None
 
-    def peer(self, name):
-        """(microseconds, who) of the fastest of "name, who", or None."""
-        known = [(us, full[len(name) + 2:]) for full, us in self.peers.items() if full.startswith(name + ", ")]
-        return min(known) if known else None
+    def peer(self, row):
+        """(seconds, who) of the fastest peer of a row, or None."""
+        known = [(record[row.time], record["peer"]) for record in self.peers
+                 if record["name"].startswith(row.name) and row.time in record
+                 and row.page_size in (None, record.get("page_size"))]
+        return min(known, default=None)
 
 
 class Row(NamedTuple):
@@ -54,8 +53,7 @@ class Row(NamedTuple):
     scale: float = 1
     digits: int = 2
     page_size: Optional[int] = None
-    peers: Optional[str] = None  # what peers_gpu.py calls it
-    time: str = "median_s"  # the record's field that the peer's time is held against
+    time: str = "median_s"  # the field of our record and of a peer's whose quotient is "x peer"
 
 
 def microseconds(work, goal, name, **more):
@@ -76,36 +74,34 @@ def attention_rows(run):
     for shape, goals in prefill:
         for tokens, goal in goals.items():
             name = f"prefill {tokens} {shape}"
-            yield Row(name, str(goal), "TFLOP/s", name, "tflops", digits=0, peers=name)
+            yield Row(name, str(goal), "TFLOP/s", name, "tflops", digits=0)
     for page in (16, 64):
         yield Row(f"decode 64 x 8k, page {page}", f"the peer or {share_of(run.read_rate, 0.95)}", "TB/s",
-                  "decode b64 8k", "tbytes_per_s", page_size=page, peers="decode b64 8192 32/8 d128")
-    yield microseconds("decode 1 x 32k", "38", "decode b1 32k", peers="decode b1 32768 32/8 d128")
-    yield microseconds("decode 1 x 128k, 16/2 d256", "72", "decode b1 128k d256",
-                       peers="decode b1 131072 16/2 d256")
+                  "decode b64 8k", "tbytes_per_s", page_size=page)
+    yield microseconds("decode 1 x 32k", "38", "decode b1 32k")
+    yield microseconds("decode 1 x 128k, 16/2 d256", "72", "decode b1 128k d256")
     yield Row("decode 64, 256 to 64k (Zipf)", share_of(run.copy_rate, 0.9), "TB/s", "decode b64 zipf", "tbytes_per_s")
     for block, goal in ((32, "0.29"), (4, "0.27")):
         work = f"block diffusion 64 x {block} over 4k"
-        yield milliseconds(work, goal, f"diffusion 64 x block {block}, 4k", peers=work)
+        yield milliseconds(work, goal, f"diffusion 64 x block {block}, 4k")
     yield microseconds("host work per step, batch 64: padding, upload, plan", "10", "decode b64 8k",
-                       field="host_step_s", page_size=64, peers="host plan, batch 64", time="host_step_s")
-    yield microseconds("the upload in it", "–", "decode b64 8k", field="upload_s", page_size=64)
+                       field="host_step_s", page_size=64, time="host_step_s")
+    yield microseconds("the upload in it", "–", "decode b64 8k", field="upload_s", page_size=64, time="upload_s")
 
 
 def gdn_rows():
     for count, tokens, goal in ((1, 32768, "0.40"), (16, 2048, "0.33"), (8, 4096, "0.31")):
         work = f"GDN prefill {count} x {tokens}"
-        yield milliseconds(work, goal, f"gdn_prefill_{count}x{tokens}", peers=work)
+        yield milliseconds(work, goal, f"gdn_prefill_{count}x{tokens}")
     for batch, goal in ((64, "70"), (1, "3.5")):
-        yield microseconds(f"GDN decode step, batch {batch}", goal, f"gdn_decode_fused_batch{batch}",
-                           peers=f"GDN decode b{batch}")
+        yield microseconds(f"GDN decode step, batch {batch}", goal, f"gdn_decode_fused_batch{batch}")
 
 
 def model_rows():
-    yield milliseconds("Qwen3.5-0.8B's shape, decode step", "0.44", "model decode batch 1 ",
-                       peers="Qwen3.5-0.8B's shape, decode step")
-    yield milliseconds("the same, prefill of 16k tokens (eager, wall clock)", "45", "model prefill of 16384 tokens",
-                       peers="Qwen3.5-0.8B's shape, prefill of 16384 tokens")
+    for batch, goal in ((1, "0.44"), (8, "–"), (64, "–")):
+        yield milliseconds(f"Qwen3.5-0.8B's shape, decode step, batch {batch}", goal,
+                           f"model decode batch {batch} Qwen3_5")
+    yield milliseconds("the same, prefill of 16k tokens", "45", "model prefill of 16384 tokens Qwen3_5")
     for batch in (1, 8):
         yield milliseconds(f"8 layers of Qwen3-Next's shape, decode step, {batch} requests", "–",
                            f"model decode batch {batch} Qwen3Next")
@@ -113,7 +109,6 @@ def model_rows():
         name = f"blocks batch {batch} behind {tokens} tokens "
         yield Row(f"SDAR-4B's shape, {batch} requests behind {tokens} tokens, a step over its floor", "1.3", "x", name,
                   "over_floor")
-        yield Row("the same, host idle between steps", "20", "us", name, "host_gap_us", digits=1)
     yield Row("the same, 1.33 tokens a forward", "5000", "tokens/s", name, "tokens_per_s", digits=0)
 
 
@@ -130,10 +125,9 @@ def shown(value, scale, digits):
 def line_of(run, row):
     ours, strict = (shown(run.value(row.field, row.name, mode, row.page_size), row.scale, row.digits)
                     for mode in ("fast", "strict"))
-    peer = run.peer(row.peers) if row.peers else None
-    seconds = run.value(row.time, row.name, "fast", row.page_size)
-    best = f"{peer[1]} {peer[0]:.1f} us" if peer else "–"
-    times = f"{peer[0] / (seconds * 1e6):.2f}" if peer and seconds else "–"
+    peer, seconds = run.peer(row), run.value(row.time, row.name, "fast", row.page_size)
+    best = f"{peer[1]} {peer[0] * 1e6:.1f} us" if peer else "–"
+    times = f"{peer[0] / seconds:.2f}" if peer and seconds else "–"
     return f"| {row.work} | {row.goal} | {ours} | {strict} | {row.unit} | {best} | {times} |"
 
 

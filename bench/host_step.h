@@ -1,4 +1,4 @@
-// What decode steps cost the host before their graph is launched.
+// Host time of decode steps before their graph is launched.
 #pragma once
 #include <optional>
 
@@ -10,8 +10,8 @@ namespace headrace::bench {
 
 struct HostStep {
   double first_upload_s = 0, upload_s = 0;  // with all pages new; the median of a step that adds no page
-  // Of a decode step all that CudaGraphRunner::run does of metadata: padding to the graph's size, which is the batch's,
-  // the upload, and the backend's plan. Absent where a request has another number of new tokens than one.
+  // Seconds of the metadata's part of CudaGraphRunner::run for a decode step: padding to the graph's size, which is the
+  // batch's, the upload, and the backend's plan. Absent unless every request has one new token.
   std::optional<double> step_s;
 };
 

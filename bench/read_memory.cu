@@ -8,7 +8,7 @@ namespace headrace::bench {
 namespace {
 
 constexpr int kThreads = 256;
-// Of random words hardly ever; a compiler cannot know, and so leaves out no load.
+// A sum that random words hardly ever have. The compiler cannot know this, so it keeps every load.
 constexpr uint32_t kNoSum = 0x9e3779b9;
 
 template <int kWords>

@@ -7,7 +7,7 @@
 
 namespace headrace::bench {
 
-// Of 16 bytes each, at addresses that are as far apart as a block is wide; which is fastest depends on the device.
+// Words of 16 bytes, at addresses that are one block's width apart. The fastest number depends on the device.
 inline constexpr std::array kWordsPerThread = {4, 8, 16};
 
 // Queues the reading of all of `memory`, whole MiB on the device, in the order of its addresses. `sum`, at least 4

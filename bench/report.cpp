@@ -18,14 +18,4 @@ std::string json_line(const Result& r) {
       r.name, r.median_s, r.bytes, r.flops, kNames[static_cast<size_t>(r.limit)], limit, rate, share);
 }
 
-Tensor filled(DType dtype, const Shape& shape) {
-  Tensor tensor(dtype, shape);
-  uint32_t state = 1;
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    set_element(tensor, i, static_cast<double>(state >> 8) / (1 << 23) - 1);
-  }
-  return tensor;
-}
-
 }  // namespace headrace::bench

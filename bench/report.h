@@ -1,4 +1,4 @@
-// What a benchmark case found, and how it is written.
+// Result of a benchmark case, and its output.
 #pragma once
 #include <functional>
 #include <optional>
@@ -17,7 +17,7 @@ struct Result {
 
 using Report = std::function<void(const Result&)>;
 
-// Where the cases of a kernel run.
+// Op set and context of a kernel's cases.
 struct BenchContext {
   const OpSet& ops;
   OpContext op;
@@ -26,8 +26,5 @@ struct BenchContext {
 // One JSON object on one line, with the share of the limit (null without one); of a case that counts neither bytes nor
 // flops, the time alone.
 std::string json_line(const Result& result);
-
-// Numbers in [-1, 1), the same in every run: zeros would flatter a kernel that skips them and a cache that packs them.
-Tensor filled(DType dtype, const Shape& shape);
 
 }  // namespace headrace::bench

@@ -16,6 +16,7 @@ function(headrace_commit_library name file)
     add_custom_command(OUTPUT ${header} COMMAND ${write} DEPENDS ${log} ${PROJECT_SOURCE_DIR}/cmake/write_commit.cmake VERBATIM)
     target_sources(${name} PRIVATE ${header})
   endif()
-  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/commit ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/commit ${PROJECT_SOURCE_DIR}/include
+                             ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE headrace_warnings)
 endfunction()

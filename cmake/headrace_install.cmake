@@ -11,9 +11,8 @@ foreach(layer IN LISTS layers)
   endif()
   string(PREPEND HEADRACE_PC_LIBRARIES "-lheadrace_${layer} ")
   install(TARGETS headrace_${layer} EXPORT headraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT attention)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/headrace/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace
-          COMPONENT attention FILES_MATCHING PATTERN "*.h"
-          PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "reference" EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headrace/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace
+          COMPONENT attention)
 endforeach()
 install(EXPORT headraceTargets NAMESPACE headrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/headrace COMPONENT attention)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headraceConfig.cmake.in

@@ -61,7 +61,7 @@ function(headrace_isa_sources target)
     add_library(${objects} OBJECT ${arg_SOURCES})
     set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)  # kernels are optimised apart, and in parallel
     target_compile_features(${objects} PUBLIC cxx_std_20)
-    target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_options(${objects} PRIVATE ${optimisation} -ffp-contract=fast -fno-math-errno ${HEADRACE_ISA_FLAGS_${isa}})
     string(TOUPPER ${isa} upper)
     target_compile_definitions(${objects} PRIVATE HR_ISA=${isa} HR_ISA_${upper}=1)

@@ -1,5 +1,6 @@
 # One library per folder of src/headrace. A folder links only folders that come before it in HEADRACE_LAYERS:
-# a dependency on a later one fails at configure time. tools/check_layers reads the includes themselves.
+# a dependency on a later one fails at configure time. tools/check_layers reads the includes themselves. A folder's public
+# headers are in include/headrace.
 set(HEADRACE_LAYERS core batch cache ops attention text request weights layers models sampling decoding
                     engine llm serve)
 
@@ -23,7 +24,8 @@ function(headrace_library name)
     target_compile_options(headrace_${name} PRIVATE -O1)
   endif()
   target_compile_features(headrace_${name} PUBLIC cxx_std_20)
-  target_include_directories(headrace_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+  target_include_directories(headrace_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
                                                      $<INSTALL_INTERFACE:include>)
   list(TRANSFORM arg_DEPENDS PREPEND headrace_)
   target_link_libraries(headrace_${name} PUBLIC ${arg_DEPENDS}

@@ -447,6 +447,26 @@ for line in model layers decodes chat context memory speed; do
 done
 check "the parameters of the demo" 1 "$(grep -c '11.9 million parameters' <<<"$said")"
 
+# The doctor explains kernels without a device.
+check "doctor explains a call" "small_m (80 columns of W a tile, 16 rows of x, 122 clusters of 1, 8 stages)" \
+  "$("$headrace" doctor --explain 'gemm m=8 n=9728 k=2560')"
+check "and in another mode" batch_invariant_sm90 "$("$headrace" doctor --explain 'gemm m=65 n=9728 k=2560 dtype=bf16 mode=batch-invariant')"
+check "in json" '{"m": 1, "n": [1024], "k": 2048, "mode": "default", "kernels": "gemv", "plan": "gemv"}' \
+  "$("$headrace" doctor --explain 'gemm m=1 n=1024 k=2048' --json)"
+check "and a model, named on either side" "2 2 2" \
+  "$("$headrace" doctor fairy-hybrid --explain | grep -cE '^(gdn in|head)  n=') $("$headrace" doctor --explain fairy-hybrid | grep -cE '^(gdn in|head)  n=') $("$headrace" doctor fairy-hybrid --explain --json | grep -oE '"gemm": "head".{0,60}"m": 3,' | wc -l)"
+for bad in "gemm m=8 n=9728|k= is missing" "gemm m=0 n=8 k=8|m is '0', expected a whole number from 1 to 2^40" \
+  "gemm m=1,2 n=8 k=8|m has 2 numbers, expected one" "gemm m=1 n=8 k=8 m=2|m is stated twice" \
+  "gemm m=1 n=8 k=8 x=1|'x=1' is unknown" "gemm m=1 n=8 k=8 fast|'fast' is unknown" \
+  "gemm m=1 n=8 k=8 dtype=int8|dtype is 'int8', expected one of: bf16, fp16, fp32" \
+  "gemm m=1 n=8,8 k=8 residual|a residual takes one n" "gemv m=1|'gemv' is no op, expected one of: gemm"; do
+  check "explaining '${bad%%|*}'" "2 1" \
+    "$(status "$headrace" doctor --explain "${bad%%|*}") $(message "$headrace" doctor --explain "${bad%%|*}" | grep -cF -- "${bad##*|}")"
+done
+check "nothing to explain" 2 "$(status "$headrace" doctor --explain)"
+check "a kernel family that there is not" "2 1" \
+  "$(status "$headrace" bench model fairy-hybrid --leave-out gemv,simt) $(message "$headrace" bench model fairy-hybrid --leave-out gemv,simt | grep -c "'simt' is no kernel family that can be left out")"
+
 # The doctor: every line of the report, on any machine.
 report=$("$headrace" doctor)
 for line in cpu has kernels portable memory matmul gpu; do

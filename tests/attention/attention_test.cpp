@@ -64,7 +64,6 @@ TEST(Attention, StoresNothingWhileWarmingUp) {
 TEST(Attention, RunsTheVeryOpsWhileWarmingUpThatItRunsLater) {
   static std::vector<std::string> ran;
   OpSet ops = cpu::select_kernel_set();
-  ops.attention_step = nullptr;
   ops.store_kv = [](const StoreKVArgs& a, const OpContext&) { ran.push_back(str("store ", a.slots.numel())); };
   ops.paged_attention = [](const PagedAttentionArgs& a, const OpContext&) {
     ran.push_back(a.k_new ? "attend to new keys apart" : "attend to the pool");

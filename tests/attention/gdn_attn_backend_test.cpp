@@ -157,9 +157,10 @@ TEST(GDNAttnBackend, AStepThatKeepsStatesIsRefusedWhileWarmingUp) {
     hybrid.init_forward_metadata(batch);  // before the warm-up begins
     const WarmupScope warming_up(hybrid.metadata_source());
     const auto forward = [&] { p.layer.forward(batch, {.mixed_qkv = p.qkv, .a = p.a, .b = p.b}, out); };
+    const auto ran = refusal_of(forward).code;
     const auto planned = refusal_of([&] { hybrid.init_forward_metadata(batch); }).code;
     EXPECT_EQ(planned.has_value(), slot != kNoState);
-    return refusal_of(forward).code;
+    return ran;
   };
   EXPECT_EQ(code_with(1), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_with(kNoState), std::nullopt);

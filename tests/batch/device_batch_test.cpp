@@ -97,10 +97,10 @@ TEST(DeviceBatch, BringsConditioningOfAllRequestsToOnePlace) {
     std::fill_n(mask.data_as<uint8_t>(), 4, uint8_t{1});
     for (int i = 0; i < 6; ++i) there.data_as<float>()[i] = first + static_cast<float>(i);
     for (int i = 0; i < 6; ++i) here.data_as<float>()[i] = first + static_cast<float>(6 + i);
-    batch.attn.self_conditioning = {.mask = mask, .logits = {}};
-    batch.conditioning = {there, here};
-    EXPECT_EQ(batch.num_conditioned(), 4);
-    return *device.upload(batch).attn.on_device->self_conditioning;
+    batch.soft.self_conditioning = {.mask = mask, .logits = {}};
+    batch.soft.conditioning = {there, here};
+    EXPECT_EQ(batch.soft.num_conditioned(), 4);
+    return *device.upload(batch).soft.on_device->self_conditioning;
   };
   const auto expect = [](const SelfConditioning& got, float first) {
     EXPECT_EQ(got.logits.shape(), (Shape{4, 3}));
@@ -117,8 +117,8 @@ TEST(DeviceBatch, BringsConditioningOfAllRequestsToOnePlace) {
   EXPECT_EQ(got.logits.data(), place);
   expect(upload(70), 70);
   EXPECT_EQ(device.conditioning(6).data(), place);
-  batch.attn.self_conditioning.reset();
-  EXPECT_FALSE(device.upload(batch).attn.on_device->self_conditioning);
+  batch.soft.self_conditioning.reset();
+  EXPECT_FALSE(device.upload(batch).soft.on_device->self_conditioning);
 }
 
 // Rows that lie near each other are copied together, with what lies between them.

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "headrace/batch/attention_type.h"
 #include "support/random.h"
 
 namespace headrace {

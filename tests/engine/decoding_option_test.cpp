@@ -102,8 +102,6 @@ const std::vector<Case> kCases = {
     {DecodingOption::kMaskTokenId, kMasks, "mask_token_id is 7, expected none",
      [](Asked& a) { a.config.mask_token_id = 7; }},
     {DecodingOption::kNumBlocks, kBlocks, "num_blocks is 2, expected 1", [](Asked& a) { a.config.num_blocks = 2; }},
-    {DecodingOption::kPipeline, kBlocks, "pipeline is parity, expected tight",
-     [](Asked& a) { a.config.pipeline = StrategyConfig::Pipeline::kParity; }},
     {DecodingOption::kBlockCache,
      {"fast_dllm_v2"},
      "block_cache is no, expected none",

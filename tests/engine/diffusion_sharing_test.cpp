@@ -136,7 +136,6 @@ TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAnd
   }
 }
 
-// There one of them is denoised without the host as soon as nobody waits for it.
 TEST_P(CudaDiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   DeviceRuntime& runtime = cuda_module().runtime(0);

@@ -232,5 +232,13 @@ RC_GTEST_PROP(Engine, OutputsDoNotDependOnWhatElseRunsAndNothingLeaks, ()) {
   RC_ASSERT(engine.scheduler().table().available_size() == rows);
 }
 
+// A device's statistics are of the model's distribution.
+TEST(ScheduledStep, ScoresOfWhatFiltersLeaveAreReadOnTheHost) {
+  Sequence s{.params = {.temperature = 0.7f}, .scores_of = ScoresOf::kFiltered};
+  EXPECT_FALSE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
+  s.scores_of = ScoresOf::kModel;
+  EXPECT_TRUE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -129,7 +129,7 @@ struct Traffic {
     EXPECT_EQ(scheduler.free_pages(), 32);
     EXPECT_EQ(scheduler.free_states(), kStates);
     EXPECT_EQ(scheduler.table().available_size(), 3);
-    EXPECT_EQ(engine.runner().num_queued(), 0u);
+    EXPECT_EQ(engine.runner().num_in_flight(), 0u);
   }
 
   Engine& engine;
@@ -206,24 +206,15 @@ TEST(FailedStepOfAnObserver, EndsTheRequestThatWasInIt) {
   }
 }
 
-// Token by token. What is asked about one request fails each time: its plans, from so many tokens on, or what it needs.
+// Token by token. The plans of one request fail each time, from so many tokens on.
 struct Failing {
   int64_t id = 0;
   int32_t plans_from = 1000;  // tokens
-  bool need = false;          // changes when requests wait already
 };
 class FailingStrategy final : public DecodingStrategy {
  public:
-  explicit FailingStrategy(const Failing& failing) : failing_(failing) {}
-  std::string_view name() const override { return inner_->name(); }
-  bool runs_rows_once() const override { return true; }
+  explicit FailingStrategy(const Failing& failing) : FailingStrategy(failing, make_strategy("autoregressive", {})) {}
   void start(Sequence& s) const override { inner_->start(s); }
-  int32_t min_budget(const Sequence& s) const override { return inner_->min_budget(s); }
-  std::optional<int32_t> reusable_multiple() const override { return inner_->reusable_multiple(); }
-  int32_t max_cached(const Sequence& s) const override {
-    if (s.id == failing_.id && failing_.need) throw Error(ErrorCode::kOutOfMemory, kReason);
-    return inner_->max_cached(s);
-  }
   StepPlan plan(const Sequence& s, int32_t budget) const override {
     if (s.id == failing_.id && s.num_tokens() >= failing_.plans_from) throw Error(ErrorCode::kOutOfMemory, kReason);
     return inner_->plan(s, budget);
@@ -233,7 +224,10 @@ class FailingStrategy final : public DecodingStrategy {
   }
 
  private:
-  std::unique_ptr<DecodingStrategy> inner_ = make_strategy("autoregressive", {});
+  FailingStrategy(const Failing& failing, std::unique_ptr<DecodingStrategy> inner)
+      : DecodingStrategy(inner->name(), inner->traits()), inner_(std::move(inner)), failing_(failing) {}
+
+  std::unique_ptr<DecodingStrategy> inner_;
   const Failing& failing_;
 };
 
@@ -255,13 +249,13 @@ TEST_P(FailedStep, EndsTheRequestWhosePlanFailed) {
   }
 }
 
-TEST_P(FailedStep, EndsTheRequestThatCouldNotBeAdmitted) {
+// It waits first, so it is admitted and planned in one step.
+TEST_P(FailedStep, EndsTheRequestWhoseFirstPlanFailed) {
   const StateModel model(0);
-  Failing failing{.id = 4};
+  const Failing failing{.id = 4, .plans_from = 0};
   Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
   Traffic traffic(engine, {4});
   for (int32_t i = 0; i < 6; ++i) traffic.add(Ids(10 + static_cast<size_t>(i), 1 + i), 20);  // three run at a time
-  failing.need = true;
   traffic.run_to_end();
   EXPECT_EQ(traffic.failures, 1);
   traffic.expect_nothing_held();

@@ -42,14 +42,14 @@ TEST(GraphSizes, CanvasesHaveLogitsOfABlockOrWhereTheyMayOfAllRows) {
 TEST(GraphSizes, DualCacheHasBlocksBesideCanvases) {
   const DiffusionInfo info{.mask_token_id = 5, .block_size = 32, .attention = DiffusionInfo::Attention::kFull};
   const auto strategy = make_strategy("dual_cache", {.model = info});
-  const RowGraphs blocks = row_graphs(*strategy->step_shape(), 3);
+  const RowGraphs blocks = row_graphs(*strategy->traits().step, 3);
   EXPECT_EQ(blocks.sizes, (std::vector<int32_t>{32, 64, 96}));
   EXPECT_EQ(blocks.most_rows, 32);
   EXPECT_EQ(blocks.new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
-  EXPECT_EQ(strategy->canvas_shape()->at_most, AtMost::kThese);
+  EXPECT_EQ(strategy->traits().canvas->at_most, AtMost::kThese);
   // A canvas of one request may meet the block of another one, whose keys are not in the pool.
   const auto keys = [&](int32_t requests) {
-    return canvas_graphs(*strategy->canvas_shape(), strategy->step_shape(), requests, 512).new_keys;
+    return canvas_graphs(*strategy->traits().canvas, strategy->traits().step, requests, 512).new_keys;
   };
   EXPECT_EQ(keys(1), DeviceMetadata::NewKeys::kAllStored);
   EXPECT_EQ(keys(2), DeviceMetadata::NewKeys::kSomeNotStored);
@@ -59,24 +59,24 @@ TEST(GraphSizes, FastDLLMv2HasPartsAndBlocks) {
   const DiffusionInfo info{
       .mask_token_id = 5, .block_size = 32, .sub_block_size = 8, .logits_of = DiffusionInfo::LogitsOf::kBefore};
   const auto strategy = make_strategy("fast_dllm_v2", {.model = info});
-  const RowGraphs one = row_graphs(*strategy->step_shape(), 1);
+  const RowGraphs one = row_graphs(*strategy->traits().step, 1);
   EXPECT_EQ(one.sizes, (std::vector<int32_t>{8, 16, 32}));
   EXPECT_EQ(one.most_rows, 32);
   EXPECT_EQ(one.most_logits, 8);
   EXPECT_EQ(one.new_keys, DeviceMetadata::NewKeys::kAllStored);
-  EXPECT_EQ(row_graphs(*strategy->step_shape(), 32).sizes.back(), 1024);
-  EXPECT_FALSE(strategy->canvas_shape());
+  EXPECT_EQ(row_graphs(*strategy->traits().step, 32).sizes.back(), 1024);
+  EXPECT_FALSE(strategy->traits().canvas);
   // Passes over the whole block keep it only when it is complete.
   const auto exact = make_strategy("fast_dllm_v2", {.model = info, .block_cache = StrategyConfig::BlockCache::kNo});
-  EXPECT_EQ(row_graphs(*exact->step_shape(), 1).new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
+  EXPECT_EQ(row_graphs(*exact->traits().step, 1).new_keys, DeviceMetadata::NewKeys::kSomeNotStored);
 }
 
 TEST(GraphSizes, BlocksHaveNoGraphBeyondTheirLargestStep) {
   const DiffusionInfo info{.mask_token_id = 5, .block_size = 4, .sub_block_size = 4};
   for (const char* name : {"multi_bd", "multi_bd_edit", "dmax", "d2f"}) {
     const auto strategy = make_strategy(name, {.model = info});
-    EXPECT_EQ(row_graphs(*strategy->step_shape(), 1).sizes, (std::vector<int32_t>{4, 8})) << name;
-    EXPECT_EQ(row_graphs(*strategy->step_shape(), 1).most_rows, 8) << name;
+    EXPECT_EQ(row_graphs(*strategy->traits().step, 1).sizes, (std::vector<int32_t>{4, 8})) << name;
+    EXPECT_EQ(row_graphs(*strategy->traits().step, 1).most_rows, 8) << name;
   }
 }
 
@@ -86,7 +86,7 @@ TEST(GraphSizes, DMaxAloneHasStepsWithMixturesOfTokens) {
   using Mixtures = RowGraphs::Mixtures;
   for (const auto& [name, mixtures] :
        {std::pair("dmax", Mixtures::kSome), std::pair("multi_bd_edit", Mixtures::kNone)}) {
-    const RowGraphs graphs = row_graphs(*make_strategy(name, {.model = info})->step_shape(), 2);
+    const RowGraphs graphs = row_graphs(*make_strategy(name, {.model = info})->traits().step, 2);
     EXPECT_EQ(graphs.mixtures, mixtures) << name;
   }
 }
@@ -94,15 +94,15 @@ TEST(GraphSizes, DMaxAloneHasStepsWithMixturesOfTokens) {
 TEST(GraphSizes, DiffusionGemmaHasCanvasesBehindCachedTextOfUpToAThousandRows) {
   DiffusionInfo info{.block_size = 256, .sub_block_size = 256, .attention = DiffusionInfo::Attention::kCanvas};
   const auto strategy = make_strategy("diffusion_gemma", {.model = info});
-  EXPECT_FALSE(strategy->step_shape());
-  EXPECT_FALSE(strategy->canvas_shape());
-  const SegmentGraphs one = segment_graphs(*strategy->segment_shape(), 1, 1000);
+  EXPECT_FALSE(strategy->traits().step);
+  EXPECT_FALSE(strategy->traits().canvas);
+  const SegmentGraphs one = segment_graphs(*strategy->traits().segment, 1, 1000);
   EXPECT_EQ(one.requests, std::vector<int32_t>{1});
   EXPECT_EQ(one.keys.q_len, 256);
   EXPECT_EQ(one.keys.kind, KeySpan::Kind::kFull);
   EXPECT_EQ(one.keys.window_from, KeySpan::WindowFrom::kSegment);
   EXPECT_EQ(one.conditioning, 1000);
-  EXPECT_EQ(segment_graphs(*strategy->segment_shape(), 9, 1000).requests, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(segment_graphs(*strategy->traits().segment, 9, 1000).requests, (std::vector<int32_t>{1, 2, 4}));
 }
 
 TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDecidesAllOfThem) {
@@ -111,10 +111,10 @@ TEST(GraphSizes, FullAttentionHasCanvasesAloneAndThePublishedLoopOfTimestepsDeci
                                       std::pair(DiffusionInfo::Loop::kTimesteps, AtMost::kAllRows)}) {
     info.loop = loop;
     const auto strategy = make_strategy("full_attention", {.model = info});
-    EXPECT_FALSE(strategy->step_shape());
-    EXPECT_EQ(canvas_graphs(*strategy->canvas_shape(), {}, 2, 512).new_keys, DeviceMetadata::NewKeys::kAllStored);
-    EXPECT_EQ(strategy->canvas_shape()->samples, 32);
-    EXPECT_EQ(strategy->canvas_shape()->at_most, at_most);
+    EXPECT_FALSE(strategy->traits().step);
+    EXPECT_EQ(canvas_graphs(*strategy->traits().canvas, {}, 2, 512).new_keys, DeviceMetadata::NewKeys::kAllStored);
+    EXPECT_EQ(strategy->traits().canvas->samples, 32);
+    EXPECT_EQ(strategy->traits().canvas->at_most, at_most);
   }
 }
 
@@ -124,12 +124,12 @@ TEST(GraphSizes, NamesTheStepsBehindPromptsThatHaveNoGraph) {
   const auto without = [&](const char* name, const DiffusionInfo& info, int32_t requests, int32_t context) {
     const auto strategy = make_strategy(name, {.model = info});
     CudaGraphConfig graphs{.max_requests = requests, .decode_rows = CudaGraphConfig::DecodeRows::kNo};
-    const auto shape = strategy->step_shape();
+    const auto shape = strategy->traits().step;
     if (shape) graphs.rows = row_graphs(*shape, requests);
-    if (const auto canvas = strategy->canvas_shape()) {
+    if (const auto canvas = strategy->traits().canvas) {
       graphs.canvases = canvas_graphs(*canvas, shape, requests, context);
     }
-    if (const auto segment = strategy->segment_shape()) graphs.segments = segment_graphs(*segment, requests, 1000);
+    if (const auto segment = strategy->traits().segment) graphs.segments = segment_graphs(*segment, requests, 1000);
     return steps_without(graphs, context, /*max_tokens=*/16384).value_or("all");
   };
   EXPECT_EQ(without("full_attention", full, 1, 1024), "all");
@@ -158,7 +158,7 @@ TEST(GraphSizes, DiffusionGemmaHasAllStepsInGraphsOnlyWhereOneCanvasOfOneRequest
   const auto strategy = make_strategy("diffusion_gemma", {.model = canvas});
   const auto without = [&](int32_t requests, int32_t context) {
     CudaGraphConfig graphs{.max_requests = requests, .decode_rows = CudaGraphConfig::DecodeRows::kNo};
-    graphs.segments = segment_graphs(*strategy->segment_shape(), requests, 1000);
+    graphs.segments = segment_graphs(*strategy->traits().segment, requests, 1000);
     return steps_without(graphs, context, /*max_tokens=*/16384).value_or("all");
   };
   EXPECT_EQ(without(1, 257), "all");

@@ -124,7 +124,7 @@ TEST(HostWork, B17_AStepLooksAtTheBlocksInFlightHoweverLongTheTextIs) {
       CountingRuntime runtime;
       Engine engine(model, toy_config(num_blocks, runtime));
       const StrategyConfig decoding{.model = model.info().diffusion, .num_blocks = num_blocks};
-      const int32_t said = make_strategy("multi_bd", decoding)->step_shape()->most_rows;
+      const int32_t said = make_strategy("multi_bd", decoding)->traits().step->most_rows;
       EXPECT_EQ(said, 2 * num_blocks * 4);
       size_t most_blocks = 0;
       int32_t most_rows = 0;

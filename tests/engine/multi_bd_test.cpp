@@ -7,15 +7,18 @@
 #include <string>
 
 #include "headrace/engine/engine.h"
+#include "parity_multi_bd.h"
 #include "toy_diffusion_model.h"
 
 namespace headrace {
 namespace {
 
+using testing_support::ParityMultiBD;
 using testing_support::prompt_of;
 using testing_support::ToyDiffusionModel;
 using testing_support::ToyScript;
-using Pipeline = StrategyConfig::Pipeline;
+
+enum class Pipeline : uint8_t { kTight, kParity };
 
 struct Setup {
   int32_t num_blocks = 1;
@@ -29,7 +32,13 @@ EngineConfig buffer_config(const Setup& s) {
           .max_requests = s.max_requests,
           .max_context_len = 128,
           .strategy = "multi_bd",
-          .decoding = {.num_blocks = s.num_blocks, .pipeline = s.pipeline}};
+          .decoding = {.num_blocks = s.num_blocks}};
+}
+
+std::unique_ptr<DecodingStrategy> strategy_of(const Setup& s, const Model& model) {
+  const StrategyConfig config{.model = model.info().diffusion, .num_blocks = s.num_blocks};
+  if (s.pipeline == Pipeline::kParity) return std::make_unique<ParityMultiBD>(config);
+  return make_strategy("multi_bd", config);
 }
 
 std::string buffer_of(const Sequence& s, int32_t block_size) {
@@ -54,7 +63,7 @@ struct BufferDecoded {
 BufferDecoded decode_buffer(const ToyScript& script, const Setup& setup, int32_t prompt_len,
                             const SamplingParams& params) {
   const ToyDiffusionModel model(script);
-  Engine engine(model, buffer_config(setup));
+  Engine engine(model, buffer_config(setup), strategy_of(setup, model));
   BufferDecoded result;
   int32_t masks = 0;
   const auto count_masks = [](const Sequence& s, const StepPlan& plan) {

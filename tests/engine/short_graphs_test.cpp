@@ -26,7 +26,7 @@ class GraphLog final : public testing_support::HostMemory {
     if (on_device.most_rows > 0) text_ += str(" of at most ", on_device.most_rows);
     text_ += str(", ", keys, " keys");
     if (on_device.most_rows > 0) text_ += str(", ", batch.logits_rows.size(), " logits");
-    if (on_device.self_conditioning) text_ += ", conditioned";
+    if (batch.soft.on_device->self_conditioning) text_ += ", conditioned";
   }
   std::string launched() { return std::exchange(launched_, {}); }
   bool is_capturing() const { return capturing_; }
@@ -74,11 +74,6 @@ class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
   std::string_view name() const override { return "recorded"; }
   std::string describe() const override { return "recorded"; }
   CudaGraphSupport* cuda_graph_support() override { return this; }
-  void init_cuda_graph_state(int32_t, int32_t) override {}
-  void init_forward_metadata_capture_cuda_graph(const ForwardBatch&, int32_t) override {}
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t) override {
-    replayed_length_ = batch.attn.spans.back().seq_len();
-  }
   int32_t get_cuda_graph_seq_len_fill_value() const override { return 5; }
   std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
                                       DType) const override {
@@ -89,6 +84,11 @@ class RecordedBackend final : public AttentionBackend, public CudaGraphSupport {
 
  private:
   int32_t many_, keys_, replayed_length_ = 0;
+  void init_graph_state(int32_t, int32_t) override {}
+  void plan_capture(const ForwardBatch&, int32_t) override {}
+  void plan_replay(const ForwardBatch& batch, int32_t) override {
+    replayed_length_ = batch.attn.spans.back().seq_len();
+  }
   void plan(const ForwardBatch&) override {}
   void forward_extend(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
   void forward_decode(const RadixAttention&, const AttnInputs&, const ForwardBatch&, const TensorView&) override {}
@@ -133,7 +133,7 @@ struct Recorded {
     batch.attn_backend = &backend;
     const Tensor mask = Tensor::zeros(DType::kU8, {rows}), signal = Tensor::zeros(DType::kF32, {rows, 8});
     std::fill_n(mask.data_as<uint8_t>(), conditioned, uint8_t{1});
-    if (conditioned > 0) batch.attn.self_conditioning = {.mask = mask, .logits = signal.view().slice(0, conditioned)};
+    if (conditioned > 0) batch.soft.self_conditioning = {.mask = mask, .logits = signal.view().slice(0, conditioned)};
     if (!runner.holds(batch)) return "none";
     runner.run(batch);
     return log.launched();
@@ -236,14 +236,14 @@ TEST(ShortGraphs, RecordsStepsOfBlocksForShortContextsToo) {
       graphs.runner.describe(),
       "graphs for steps of 8, 72, 512 rows; with up to 2048 keys for steps of 8, 72 rows; with up to 640 keys for "
       "steps of 512 rows");
-  const auto run = [&](int32_t size, int32_t most_keys) {
-    graphs.runner.run_rows(CudaGraphRunner::Kind::kRows, size, /*logits_rows=*/4, most_keys);
-    return graphs.log.launched();
+  const auto run = [&](size_t requests, int32_t most_keys) {
+    const int32_t cached = most_keys - 9;
+    return graphs.ran(std::vector<Rows>(requests, {{.q_len = 9, .ctx_len = cached, .phys0 = cached}}));
   };
-  EXPECT_EQ(run(512, 640), "512 rows of at most 9, 640 keys, 320 logits");
-  EXPECT_EQ(run(512, 641), "512 rows of at most 9, 0 keys, 320 logits");
-  EXPECT_EQ(run(72, 2048), "72 rows of at most 9, 2048 keys, 72 logits");
-  EXPECT_EQ(run(72, 2049), "72 rows of at most 9, 0 keys, 72 logits");
+  EXPECT_EQ(run(48, 640), "512 rows of at most 9, 640 keys, 320 logits");
+  EXPECT_EQ(run(48, 641), "512 rows of at most 9, 0 keys, 320 logits");
+  EXPECT_EQ(run(8, 2048), "72 rows of at most 9, 2048 keys, 72 logits");
+  EXPECT_EQ(run(8, 2049), "72 rows of at most 9, 0 keys, 72 logits");
 }
 
 // Blocks by themselves beside whole canvases, as dual_cache has them, of two requests.

@@ -1,5 +1,6 @@
 // Models of random weights that are as wide as those that people run. On a device their products go to kernels for
-// which the golden models are too narrow: those of 2 to 64 rows, chains of 1 to 8 rows, silu(gate) * up of many rows.
+// which the golden models are too narrow: small-M GEMMs of 1 to 64 rows, GEMM sequences of 1 to 4, SwiGLU GEMMs of many
+// rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>

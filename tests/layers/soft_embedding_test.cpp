@@ -21,8 +21,8 @@ LayerContext host_context(DType dtype = DType::kF32) {
   return {.ops = &cpu::select_kernel_set(), .op = {.threads = 2}, .dtype = dtype};
 }
 
-AttnMetadata batch_of(int64_t tokens, const SelfConditioning& signal) {
-  return {.spans = {{.q_len = static_cast<int32_t>(tokens)}}, .self_conditioning = signal};
+ForwardBatch batch_of(int64_t tokens, const SelfConditioning& signal) {
+  return {.attn = {.spans = {{.q_len = static_cast<int32_t>(tokens)}}}, .soft = {.self_conditioning = signal}};
 }
 
 Tensor mask_of(const std::vector<int>& marks) {
@@ -65,15 +65,14 @@ TEST(SoftEmbeddings, OnADeviceAreThoseOfTheHost) {
     for (int64_t t = 0; t < kManyTokens; ++t) rows += marks.emplace_back(t % 7 == 3 || t > 200 ? 1 : 0);
     const Tensor mask = mask_of(marks), logits = random_tensor(random, DType::kF32, {rows, vocab}, 3);
     Tensor table = random_tensor(random, type, {vocab, hidden});
-    ForwardBatch host{.mode = ForwardMode::kExtend};
-    host.attn = batch_of(kManyTokens, {mask, logits});
-    const Tensor want = soft_embeddings(host_context(type), host.attn, table, 3);
+    const ForwardBatch host = batch_of(kManyTokens, {mask, logits});
+    const Tensor want = soft_embeddings(host_context(type), host, table, 3);
     DeviceBatch there({.max_requests = 1, .max_tokens = kManyTokens, .table_rows = 1, .table_pages = 1}, device);
     const ForwardBatch& placed = there.upload(host);
     const LayerContext context{
         .ops = &cuda_module().ops("cuda"), .op = {.stream = device.stream()}, .dtype = type, .runtime = &device};
     const Tensor moved = copied_to(device, std::move(table));
-    const Tensor out = soft_embeddings(context, placed.attn, moved, 3), got(type, out.shape());
+    const Tensor out = soft_embeddings(context, placed, moved, 3), got(type, out.shape());
     device.copy_to_host(got.data(), out.data(), static_cast<size_t>(got.bytes()));
     EXPECT_TRUE(all_close(got, want, {.abs = type == DType::kF32 ? 1e-5 : 0.05}));
   }

@@ -69,10 +69,11 @@ class Uploaded {
   Uploaded(const TokenMerge& merge, DeviceRuntime& runtime)
       : batch_({.max_requests = 1, .max_tokens = kTokens, .table_rows = 1, .table_pages = 1}, runtime) {
     ForwardBatch host{.mode = ForwardMode::kExtend};
-    host.attn = {.spans = {{.q_len = kTokens}}, .token_merge = merge};
+    host.attn.spans = {{.q_len = kTokens}};
+    host.soft.token_merge = merge;
     placed_ = &batch_.upload(host);
   }
-  const AttnMetadata& attn() const { return placed_->attn; }
+  const SoftInputs& soft() const { return placed_->soft; }
 
  private:
   DeviceBatch batch_;
@@ -82,7 +83,7 @@ class Uploaded {
 TEST(TokenMerge, ADeviceBatchBringsItsArraysAlong) {
   const Fixture f;
   const Uploaded batch(f.merge(), cpu_runtime());
-  const TokenMerge& there = *batch.attn().on_device->token_merge;
+  const TokenMerge& there = *batch.soft().on_device->token_merge;
   EXPECT_NE(there.ids.data(), f.ids.data());
   EXPECT_TRUE(testing_support::bit_equal(there.mask, f.mask));
   EXPECT_TRUE(testing_support::bit_equal(there.ids, f.ids));
@@ -102,7 +103,7 @@ TEST(TokenMerge, OnADeviceGivesTheSameRows) {
     merge.length = length;
     const Uploaded batch(merge, device);
     const Tensor table = copied_to(device, std::move(moved.table)), x = copied_to(device, std::move(moved.x));
-    merge_tokens(context, batch.attn(), table, x);
+    merge_tokens(context, batch.soft(), table, x);
     const Tensor got(DType::kF32, x.shape());
     device.copy_to_host(got.data(), x.data(), static_cast<size_t>(x.bytes()));
     merge_tokens(merge, f.table, f.x);

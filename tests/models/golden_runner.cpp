@@ -87,9 +87,8 @@ void GoldenRunner::run(const TensorView& ids, const Part& part, const TensorView
                            .page_row = 1}},
                 .page_table = table_.page_table(),
                 .write_slots = TensorView(slots.data(), DType::kI64, {count}),
-                .state_slots = {{.read = part.begin == 0 ? kNoState : 1, .write = 1}},
-                .self_conditioning = part.self_conditioning,
-                .token_merge = part.token_merge};
+                .state_slots = {{.read = part.begin == 0 ? kNoState : 1, .write = 1}}};
+  batch.soft = {.token_merge = part.token_merge, .self_conditioning = part.self_conditioning};
   batch.input_ids = ids.slice(part.begin, part.end);
   batch.positions = TensorView(positions.data(), DType::kI32, {count});
   batch.attn_backend = backend_.get();

@@ -97,25 +97,6 @@ TEST(CudaDevices, TheBaselinesStrictProductsHaveTheBitsOfTheNewestKernels) {
   }
 }
 
-// A product of the set "cuda_chained" waits in the stream; one of the baseline's that reads its result comes behind it.
-TEST(CudaDevices, TheBaselineLaunchesWhatWaitsBeforeItsOwn) {
-  if (!has_devices(1)) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
-  Random random(33);
-  const OpContext context{.determinism = Determinism::kStrict, .stream = device.stream()};
-  const Tensor x = copied(device, random_tensor(random, DType::kBF16, {2, 1024}));
-  const Tensor weight = copied(device, random_tensor(random, DType::kBF16, {1024, 1024}, 0.03));
-  const auto twice = [&](std::string_view first, std::string_view second) {
-    const Tensor inner = Tensor::zeros(DType::kBF16, {2, 1024}, device), y(DType::kBF16, {2, 1024}, device);
-    cuda_module().ops(first).linear({.x = x, .weight = weight, .y = inner}, context);
-    cuda_module().ops(second).linear({.x = inner, .weight = weight, .y = y}, context);
-    Tensor host(DType::kBF16, y.shape());
-    device.copy_to_host(host.data(), y.data(), static_cast<size_t>(y.bytes()));
-    return host;
-  };
-  EXPECT_TRUE(bit_equal(twice("cuda_chained", "cuda_baseline"), twice("cuda_baseline", "cuda_baseline")));
-}
-
 // The library starts on a thread of its own; a product that comes at the same time waits for it.
 TEST(CudaDevices, AProductWaitsForTheMatrixLibrary) {
   if (!has_devices(1)) GTEST_SKIP() << "no CUDA device";

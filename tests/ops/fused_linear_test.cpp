@@ -19,7 +19,8 @@ class FusedLinear : public KernelSetTest {
  protected:
   void SetUp() override {
     KernelSetTest::SetUp();
-    if (!IsSkipped() && ops().fused_linear == nullptr) GTEST_SKIP() << "this set has no fused_linear";
+    if (!IsSkipped() && ops().fused_linear == not_fused<const FusedLinearArgs&>)
+      GTEST_SKIP() << "this set has no fused_linear";
   }
   Tensor values(DType type, const Shape& shape, double size = 1) { return random_tensor(random_, type, shape, size); }
   Random random_{8};

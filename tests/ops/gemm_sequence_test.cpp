@@ -1,9 +1,8 @@
-// Products of few rows that the CUDA part runs as one kernel: what that kernel is given, and that nobody can tell.
+// GEMM sequences: the plan of the kernel that runs several GEMMs of small M, and its results.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -30,26 +29,26 @@ TEST(GemmSequencePlan, KeepsXWholeWhileItIsSmallAndSpendsTheRestOnTheRing) {
   EXPECT_EQ(one.norm_slices, 2);
   EXPECT_EQ(one.slots, 11);
   const cuda::GemmSequenceStep large[] = {{4096, false}, {2560, true}, {9728, false}, {2560, true}};
-  const GemmSequencePlan eight = plan_gemm_sequence(8, large, 4);
-  EXPECT_EQ(eight.slices, 3);  // of 19, for each of two teams
-  EXPECT_EQ(eight.slots, 9);
+  const GemmSequencePlan four = plan_gemm_sequence(4, large, 4);
+  EXPECT_EQ(four.slices, 4);  // of 19, for each of two teams
   for (int rows = 1; rows <= GemmSequencePlan::kMostRows; ++rows) {
     const GemmSequencePlan plan = plan_gemm_sequence(rows, large, 4);
     EXPECT_GE(plan.slots, GemmSequencePlan::kFewestSlots) << rows;
-    EXPECT_LE(plan.shared_bytes(rows), GemmSequencePlan::kSharedBytes) << rows;
+    EXPECT_LE(plan.shared_bytes(), GemmSequencePlan::kSharedBytes) << rows;
   }
 }
 
 TEST(GemmSequencePlan, RefusesWhatDoesNotFit) {
   const cuda::GemmSequenceStep plain{12288, false}, normed{12288, true};
-  EXPECT_GT(cuda::plan_gemm_sequence(8, &plain, 1).slots, 0);
-  EXPECT_EQ(cuda::plan_gemm_sequence(8, &normed, 1).slots, 0);  // 192 KiB of x and 24 of its norm's weight
-  EXPECT_GT(cuda::plan_gemm_sequence(2, &normed, 1).slots, 0);
-  EXPECT_EQ(cuda::plan_gemm_sequence(9, &plain, 1).slots, 0);
+  const cuda::GemmSequenceStep long_normed{20480, true};
+  EXPECT_GT(cuda::plan_gemm_sequence(4, &plain, 1).slots, 0);
+  EXPECT_GT(cuda::plan_gemm_sequence(4, &normed, 1).slots, 0);
+  EXPECT_EQ(cuda::plan_gemm_sequence(4, &long_normed, 1).slots, 0);  // 160 KiB of x and 40 of its norm's weight
+  EXPECT_EQ(cuda::plan_gemm_sequence(5, &plain, 1).slots, 0);
 }
 
 // The layers that were measured: one of 4 billion parameters gains, one of 0.8 billion does not.
-// Logits are float32, so a head is a chain of its own.
+// Logits are float32, so a head is a sequence of its own.
 TEST(GemmSequencePlan, TakesLargeWeights) {
   constexpr bool kAsX = true;
   for (const int64_t bytes : {2560 * 4096 * 2, 2 * 9728 * 2560 * 2, 2560 * 9728 * 2, 6144 * 2560 * 2}) {
@@ -119,8 +118,8 @@ TEST(HandOver, StepsOfALayerGetTheirXFromTheStepBefore) {
 
 TEST(HandOver, MeetsForWhatOtherBlocksWroteAndAStepTouches) {
   const Layer layer(DType::kBF16, 2, 264, 520, 264);
-  const auto after = [](const std::vector<FusedLinearArgs>& chain, size_t step) {
-    return cuda::plan_hand_over(chain).steps[step].after;
+  const auto after = [](const std::vector<FusedLinearArgs>& sequence, size_t step) {
+    return cuda::plan_hand_over(sequence).steps[step].after;
   };
   const auto steps = all_steps(layer);
   EXPECT_EQ(after(steps, 2), After::kAsked);  // its residual is what the same threads wrote
@@ -148,10 +147,10 @@ TEST(HandOver, MeetsForWhatOtherBlocksWroteAndAStepTouches) {
 TEST(HandOver, LargeResultsAreNotHandedOver) {
   const Tensor a(DType::kBF16, {8, 64}), x(DType::kBF16, {8, 12000}), y(DType::kBF16, {8, 10000});
   const Tensor first(DType::kBF16, {12000, 64}), second(DType::kBF16, {10000, 12000}), third(DType::kBF16, {64, 10000});
-  const std::vector<FusedLinearArgs> chain = {{.x = a, .products = {{{first, {}, x}}}},
-                                              {.x = x, .products = {{{second, {}, y}}}},
-                                              {.x = y, .products = {{{third, {}, a}}}}};
-  const auto steps = cuda::plan_hand_over(chain).steps;
+  const std::vector<FusedLinearArgs> sequence = {{.x = a, .products = {{{first, {}, x}}}},
+                                                 {.x = x, .products = {{{second, {}, y}}}},
+                                                 {.x = y, .products = {{{third, {}, a}}}}};
+  const auto steps = cuda::plan_hand_over(sequence).steps;
   EXPECT_EQ(steps[1].x_at, 0);
   EXPECT_EQ(steps[2].x_at, HandOver::kNotHanded);
   EXPECT_EQ(steps[2].after, After::kSeen);
@@ -162,9 +161,14 @@ class GemmSequence : public testing::Test {
   void SetUp() override {
     if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
     device_ = &cuda_module().runtime(0);
-    ops_ = &cuda_module().ops("cuda_chained");
+    ops_ = &cuda_module().ops("cuda");
   }
-  OpContext context() const { return {.stream = device_->stream()}; }
+  // Of calls that the sequence kernel runs whether that is faster or not.
+  OpContext context(Determinism determinism = Determinism::kFast) const {
+    return {.determinism = determinism,
+            .stream = device_->stream(),
+            .leave_out = "gemv,small_m,skinny,swiglu,batch_invariant_sm90,batch_invariant_sm80,cublaslt"};
+  }
   Tensor on_host(const TensorView& x) const {
     Tensor host(x.dtype(), x.shape());
     device_->copy_to_host(host.data(), x.data(), static_cast<size_t>(x.bytes()));
@@ -178,14 +182,16 @@ class GemmSequence : public testing::Test {
     }
     return host;
   }
-  void run(const Layer& layer, const std::function<void(int)>& between) const {
+  // Runs steps [begin, end) of the layer: in one call of the op, or each in one of its own.
+  enum class Calls : uint8_t { kOne, kEach };
+  void run(const Layer& layer, int begin = 0, int end = 4, Calls calls = Calls::kOne) const {
     const auto steps = layer.steps();
-    for (int i = 0; i < 4; ++i) {
-      if (i > 0) between(i);
-      ops_->fused_linear(steps[static_cast<size_t>(i)], context());
+    const int length = calls == Calls::kOne ? end - begin : 1;
+    for (int i = begin; i < end; i += length) {
+      ops_->gemm_sequence({&steps[static_cast<size_t>(i)], static_cast<size_t>(length)}, context());
     }
   }
-  // New values for what a chain from step `begin` on reads first, the same for all `layers`.
+  // New values for what a sequence from step `begin` on reads first, the same for all `layers`.
   void give(Random& random, int begin, const std::vector<const Layer*>& layers) const {
     const auto x_of = [begin](const Layer* layer) { return layer->steps()[static_cast<size_t>(begin)].x; };
     const TensorView x = x_of(layers[0]);
@@ -202,8 +208,6 @@ class GemmSequence : public testing::Test {
   DeviceRuntime* device_ = nullptr;  // not owned
   const OpSet* ops_ = nullptr;
 };
-
-void together(int) {}
 
 Tensor normed(const TensorView& x, const TensorView& weight, WeightForm form) {
   Tensor out(x.dtype(), x.shape());
@@ -247,12 +251,12 @@ TEST_F(GemmSequence, EveryStepMatchesTheOracle) {
   };
   for (const Case& c :
        {Case{1, 1032, 520, 1544}, Case{1, 264, 2056, 200}, Case{2, 520, 264, 2056, DType::kF16},
-        Case{3, 264, 1032, 3080}, Case{4, 1032, 264, 520}, Case{5, 136, 72, 6152}, Case{7, 264, 2056, 136},
-        Case{8, 264, 136, 3592}, Case{8, 1032, 520, 264, DType::kF16}, Case{8, 72, 40, 9000}, Case{1, 64, 1024, 192},
-        Case{4, 640, 4608, 1088}, Case{6, 576, 3648, 1024}, Case{3, 1536, 128, 4672, DType::kF16}}) {
+        Case{3, 264, 1032, 3080}, Case{4, 1032, 264, 520}, Case{2, 136, 72, 6152}, Case{3, 264, 2056, 136},
+        Case{4, 264, 136, 3592}, Case{4, 1032, 520, 264, DType::kF16}, Case{4, 72, 40, 9000}, Case{1, 64, 1024, 192},
+        Case{4, 640, 4608, 1088}, Case{3, 576, 3648, 1024}, Case{3, 1536, 128, 4672, DType::kF16}}) {
     const Layer host(c.type, c.rows, c.hidden, c.heads, c.inner);
     const Layer layer = on_device(Layer(c.type, c.rows, c.hidden, c.heads, c.inner));
-    run(layer, together);
+    run(layer);
     expect_matches(host,
                    {on_host(layer.after_out), on_host(layer.inner), on_host(layer.after_down), on_host(layer.y_q),
                     on_host(layer.y_k)},
@@ -260,48 +264,47 @@ TEST_F(GemmSequence, EveryStepMatchesTheOracle) {
   }
 }
 
-// Rows of a block that take several rounds, over an x that comes slice by slice in each; strict products of a kernel
-// for few rows are the judge, which the oracle judges elsewhere.
+// Rows of a block that take several rounds, over an x that comes slice by slice in each; batch-invariant GEMMs of
+// another kernel are the judge, which the oracle judges elsewhere.
 TEST_F(GemmSequence, SeveralRoundsReadXAgain) {
   struct Case {
     int64_t rows, in;
   };
-  for (const Case& c : {Case{8, 3080}, Case{8, 3584}, Case{3, 4616}, Case{4, 4672}}) {
+  for (const Case& c : {Case{2, 3080}, Case{4, 3584}, Case{3, 4616}, Case{4, 4672}}) {
     Random random(5);
     const auto make = [&](const Shape& shape) {
       return copied_to(*device_, random_tensor(random, DType::kBF16, shape, 0.1));
     };
     const Tensor x = make({c.rows, c.in}), w = make({9000, c.in});
     const Tensor y(DType::kF32, {c.rows, 9000}, *device_), want(DType::kF32, {c.rows, 9000}, *device_);
-    OpContext strict = context();
-    strict.determinism = Determinism::kStrict;
     ops_->linear({.x = x, .weight = w, .y = y}, context());
-    cuda_module().ops("cuda").linear({.x = x, .weight = w, .y = want}, strict);
+    ops_->linear({.x = x, .weight = w, .y = want},
+                 {.determinism = Determinism::kStrict, .stream = device_->stream(), .leave_out = "sequence"});
     EXPECT_TRUE(bit_equal(on_host(y), on_host(want))) << c.rows << " rows of " << c.in;
   }
 }
 
-// In both modes a chain makes the bits that strict mode has among more rows than chains take, norms included.
+// In both modes a sequence has the bits of batch-invariant mode among more rows, norms included.
 TEST_F(GemmSequence, RowsHaveTheBitsOfStrictModeAmongMoreRows) {
   struct Case {
     int64_t hidden, heads, inner;
     DType type = DType::kBF16;
   };
   constexpr int64_t kMany = 40;
-  OpContext strict = context();
-  strict.determinism = Determinism::kStrict;
+  const OpContext strict{.determinism = Determinism::kStrict, .stream = device_->stream()};
   for (const Case& c :
        {Case{1032, 520, 2056}, Case{2568, 1032, 1544, DType::kF16}, Case{72, 2056, 200}, Case{4608, 264, 1160}}) {
     const Layer many = on_device(Layer(c.type, kMany, c.hidden, c.heads, c.inner));
-    for (const FusedLinearArgs& step : many.steps()) cuda_module().ops("cuda").fused_linear(step, strict);
-    for (const int64_t rows : {1, 3, 4, 5, 8}) {
+    for (const FusedLinearArgs& step : many.steps()) ops_->fused_linear(step, strict);
+    for (const int64_t rows : {1, 2, 3, 4}) {
       const Layer few = on_device(Layer(c.type, kMany, c.hidden, c.heads, c.inner));
-      for (FusedLinearArgs step : few.steps()) {
+      auto steps = few.steps();
+      for (FusedLinearArgs& step : steps) {
         for (TensorView* x : {&step.x, &step.residual, &step.products[0].y, &step.products[1].y}) {
           if (*x) *x = x->slice(0, rows);
         }
-        ops_->fused_linear(step, rows % 2 == 0 ? context() : strict);
       }
+      ops_->gemm_sequence(steps, context(rows % 2 == 0 ? Determinism::kFast : Determinism::kStrict));
       for (size_t i = 0; i < 5; ++i) {
         EXPECT_TRUE(bit_equal(on_host(few.results()[i]->view().slice(0, rows)),
                               on_host(many.results()[i]->view().slice(0, rows))))
@@ -311,36 +314,44 @@ TEST_F(GemmSequence, RowsHaveTheBitsOfStrictModeAmongMoreRows) {
   }
 }
 
-// Chains of one, two and four steps give the same bits, whatever breaks them.
-TEST_F(GemmSequence, OtherOpsBreakItAndSeeWhatTheySaw) {
+TEST_F(GemmSequence, HasTheSameBitsHoweverItIsCut) {
   const auto make = [this] { return on_device(Layer(DType::kBF16, 3, 1032, 520, 2056)); };
-  Layer whole = make(), waited = make(), broken = make();
-  const Tensor copy(DType::kBF16, {3, 1032}, *device_);
-  run(whole, together);
-  run(waited, [this](int) { device_->synchronize(); });
-  run(broken, [&](int i) {
-    if (i != 1) return;
-    ops_->pointwise({.kind = PointwiseKind::kAdd, .x = broken.after_out, .y = broken.x, .out = copy}, context());
-  });
-  for (size_t i = 0; i < 5; ++i) {
-    const Tensor want = on_host(*whole.results()[i]);
-    EXPECT_TRUE(bit_equal(on_host(*waited.results()[i]), want)) << i;
-    EXPECT_TRUE(bit_equal(on_host(*broken.results()[i]), want)) << i;
+  const Layer whole = make(), each = make(), halves = make();
+  run(whole);
+  run(each, 0, 4, Calls::kEach);
+  run(halves, 0, 1), run(halves, 1, 4);
+  expect_same(each, whole, "each step in a call of its own");
+  expect_same(halves, whole, "one step and three");
+}
+
+// The op takes any number of calls of any M. Calls that other kernels run come between those of sequences.
+TEST_F(GemmSequence, RunsAllCallsInOrderWhateverTheirKernels) {
+  const auto make = [this](int64_t rows) { return on_device(Layer(DType::kBF16, rows, 1032, 520, 2056)); };
+  const std::array together = {make(3), make(20), make(2)}, apart = {make(3), make(20), make(2)};
+  std::vector<FusedLinearArgs> calls;
+  for (const Layer& layer : together) {
+    for (const FusedLinearArgs& step : layer.steps()) calls.push_back(step);
   }
-  const Tensor x = on_host(broken.x), after_out = on_host(broken.after_out);
-  EXPECT_TRUE(all_close(on_host(copy), joined(PointwiseKind::kAdd, DType::kBF16, after_out, x), kRounded));
+  ops_->gemm_sequence(calls, context());
+  for (const Layer& layer : apart) run(layer, 0, 4, Calls::kEach);
+  for (size_t i = 0; i < together.size(); ++i) expect_same(together[i], apart[i], "layer " + std::to_string(i));
+  const Layer chosen = make(3), alone = make(3);
+  const auto steps = chosen.steps();
+  ops_->gemm_sequence(steps, {.stream = device_->stream()});
+  for (const FusedLinearArgs& step : alone.steps()) ops_->fused_linear(step, {.stream = device_->stream()});
+  expect_same(chosen, alone, "the fastest kernels");
 }
 
 // Two layers, of which the second adds to the first's input: every replay goes on from the last.
 TEST_F(GemmSequence, ReplaysOfAGraphGoOnWhereTheLastEnded) {
   const auto make = [this] { return on_device(Layer(DType::kBF16, 2, 520, 264, 1032)); };
   const auto step = [this](const Layer& layer) {
-    run(layer, together);
+    run(layer);
     ops_->fused_linear({.x = layer.inner, .products = {{{layer.down, {}, layer.x}}}, .residual = layer.x}, context());
   };
   const Layer eager = make(), replayed = make();
   for (int i = 0; i < 4; ++i) step(eager), device_->synchronize();
-  step(replayed);  // waits still when the capture begins
+  step(replayed);
   device_->begin_capture();
   step(replayed);
   const auto graph = device_->end_capture();
@@ -349,54 +360,44 @@ TEST_F(GemmSequence, ReplaysOfAGraphGoOnWhereTheLastEnded) {
   EXPECT_TRUE(bit_equal(on_host(replayed.y_q), on_host(eager.y_q)));
 }
 
-// Chains of one to four steps in any order and of two sizes, each with values of its own where one before it had
+// Sequences of one to four steps in any order and of two sizes, each with values of its own where one before it had
 // others: nobody may take those for the new ones. Steps alone, with waits between them, are the judge.
 TEST_F(GemmSequence, ValuesOfEarlierLaunchesAreNotTaken) {
   const auto small = [this] { return on_device(Layer(DType::kBF16, 3, 264, 520, 1032)); };
-  const auto large = [this] { return on_device(Layer(DType::kBF16, 8, 1032, 520, 2056)); };
-  const std::array<Layer, 2> chained = {small(), large()}, alone = {small(), large()};
-  for (const Layer& layer : alone) run(layer, [this](int) { device_->synchronize(); });
-  for (const Layer& layer : chained) run(layer, together);
+  const auto large = [this] { return on_device(Layer(DType::kBF16, 4, 1032, 520, 2056)); };
+  const std::array<Layer, 2> together = {small(), large()}, alone = {small(), large()};
+  for (const Layer& layer : alone) run(layer, 0, 4, Calls::kEach);
+  for (const Layer& layer : together) run(layer);
   Random random(3);
   for (int round = 0; round < 48; ++round) {
     const size_t size = static_cast<size_t>(round / 3 % 2);
-    const Layer &got = chained[size], &want = alone[size];
+    const Layer &got = together[size], &want = alone[size];
     const int begin = round % 4, end = begin + 1 + round / 4 % (4 - begin);
     give(random, begin, {&got, &want});
-    for (int i = begin; i < end; ++i) ops_->fused_linear(got.steps()[static_cast<size_t>(i)], context());
-    device_->synchronize();
-    for (int i = begin; i < end; ++i) {
-      ops_->fused_linear(want.steps()[static_cast<size_t>(i)], context());
-      device_->synchronize();
-    }
+    run(got, begin, end);
+    run(want, begin, end, Calls::kEach);
     expect_same(got, want, "round " + std::to_string(round));
   }
 }
 
-// A graph of a chain of four steps and one of three, replayed over other values.
+// A graph of a sequence of four steps and one of three, replayed over other values.
 TEST_F(GemmSequence, ReplaysTakeNewValues) {
   const auto make = [this] { return on_device(Layer(DType::kF16, 4, 576, 264, 1024)); };
   const Layer replayed = make(), alone = make();
-  const Tensor copy(DType::kF16, {4, 70}, *device_);
-  const auto step = [this, &copy](const Layer& layer, const std::function<void(int)>& between) {
-    run(layer, between);
-    device_->copy_on_device(copy.data(), layer.y_q.data(), static_cast<size_t>(copy.bytes()));  // ends the chain
-    between(0);
-    for (int i = 1; i < 4; ++i) {
-      ops_->fused_linear(layer.steps()[static_cast<size_t>(i)], context());
-      between(i);
-    }
+  const auto step = [this](const Layer& layer, Calls calls) {
+    run(layer, 0, 4, calls);
+    run(layer, 1, 4, calls);
   };
-  step(replayed, together);
+  step(replayed, Calls::kOne);
   device_->synchronize();
   device_->begin_capture();
-  step(replayed, together);
+  step(replayed, Calls::kOne);
   const auto graph = device_->end_capture();
   Random random(4);
   for (int round = 0; round < 25; ++round) {
     give(random, 0, {&replayed, &alone});
     graph->launch();
-    step(alone, [this](int) { device_->synchronize(); });
+    step(alone, Calls::kEach);
     expect_same(replayed, alone, "round " + std::to_string(round));
   }
 }
@@ -405,11 +406,11 @@ TEST_F(GemmSequence, ReplaysTakeNewValues) {
 TEST_F(GemmSequence, ResultsMayLieWhereEarlierOnesLay) {
   const auto make = [this] { return on_device(Layer(DType::kBF16, 4, 1032, 520, 2056)); };
   const Layer apart = make(), shared = make();
-  run(apart, together);
+  run(apart);
   const TensorView place = shared.inner.view().reshape({4 * 2056}).slice(0, 4 * 70).reshape({4, 70});
   auto steps = shared.steps();
   steps[3].products[0].y = place;
-  for (const FusedLinearArgs& step : steps) ops_->fused_linear(step, context());
+  ops_->gemm_sequence(steps, context());
   EXPECT_TRUE(bit_equal(on_host(place), on_host(apart.y_q)));
   EXPECT_TRUE(bit_equal(on_host(shared.after_down), on_host(apart.after_down)));
 }
@@ -421,29 +422,13 @@ TEST_F(GemmSequence, NaNIsHandedOver) {
     set_element(host.a, 1, std::numeric_limits<double>::quiet_NaN());
     set_element(host.a, 2 * 520 + 3, -std::numeric_limits<double>::infinity());
     const Layer layer = on_device(std::move(host));
-    run(layer, together);
+    run(layer);
     const Tensor y = on_host(layer.y_q);
     for (int64_t i = 0; i < y.numel(); ++i) {
       const int64_t row = i / 70;
       EXPECT_EQ(std::isnan(element_as_double(y, i)), row == 0 || row == 2) << row;
     }
   }
-}
-
-// The next op gets the memory that a waiting product still reads.
-TEST_F(GemmSequence, MemoryThatIsReleasedMeanwhileServesTheNextOp) {
-  const Layer layer = on_device(Layer(DType::kBF16, 1, 264, 520, 520));
-  const auto steps = layer.steps();
-  ops_->fused_linear(steps[0], context());
-  const Tensor want = on_host(layer.after_out);
-  {
-    const Tensor a = copied_to(*device_, on_host(layer.a));
-    FusedLinearArgs out = steps[0];
-    out.x = a;
-    ops_->fused_linear(out, context());
-  }
-  const Tensor reused = Tensor::zeros(DType::kBF16, {1, 520}, *device_);
-  EXPECT_TRUE(bit_equal(on_host(layer.after_out), want));
 }
 
 }  // namespace

@@ -27,39 +27,39 @@ ExpertWork work(int64_t tokens, int64_t room) {
           .sm90 = true};
 }
 
-TEST(ExpertParts, AreWholeWhereThereIsRoom) {
-  const ExpertParts parts = expert_parts(work(4096, int64_t{319} << 20));
-  EXPECT_EQ(parts.tokens, 4096);
-  EXPECT_EQ(parts.channels, 2048);
+TEST(ExpertChunk, IsWholeWhereThereIsRoom) {
+  const ExpertChunk chunk = choose_expert_chunk(work(4096, int64_t{319} << 20));
+  EXPECT_EQ(chunk.tokens, 4096);
+  EXPECT_EQ(chunk.channels, 2048);
 }
 
-TEST(ExpertParts, TakeFewerChannelsBeforeFewerTokens) {
-  const ExpertParts halves = expert_parts(work(8192, int64_t{319} << 20));
+TEST(ExpertChunk, HasFewerChannelsBeforeFewerTokens) {
+  const ExpertChunk halves = choose_expert_chunk(work(8192, int64_t{319} << 20));
   EXPECT_EQ(halves.tokens, 8192);
   EXPECT_EQ(halves.channels, 1024);
-  const ExpertParts both = expert_parts(work(65536, int64_t{319} << 20));
+  const ExpertChunk both = choose_expert_chunk(work(65536, int64_t{319} << 20));
   EXPECT_EQ(both.channels, kDownColumnsSm90) << "whole tiles";
   EXPECT_LT(both.tokens, 65536);
   ExpertWork other = work(8192, int64_t{319} << 20);
   other.sm90 = false;
-  EXPECT_EQ(expert_parts(other).channels, 2048) << "the other kernels make all channels at once";
+  EXPECT_EQ(choose_expert_chunk(other).channels, 2048) << "the other kernels make all channels at once";
 }
 
-TEST(ExpertParts, OfATokenThatHasNoRoomAreNone) { EXPECT_EQ(expert_parts(work(4, 1000)).tokens, 0); }
+TEST(ExpertChunk, IsEmptyWhereATokenHasNoRoom) { EXPECT_EQ(choose_expert_chunk(work(4, 1000)).tokens, 0); }
 
-RC_GTEST_PROP(ExpertParts, FitTheRoomTheGridAndTheTiles, ()) {
+RC_GTEST_PROP(ExpertChunk, FitsTheRoomTheGridAndTheTiles, ()) {
   ExpertWork w = work(*rc::gen::inRange<int64_t>(0, 200000), *rc::gen::inRange<int64_t>(1 << 10, int64_t{1} << 29));
   w.chosen = *rc::gen::inRange<int64_t>(1, 16), w.sm90 = *rc::gen::arbitrary<bool>();
   w.channels = 64 * *rc::gen::inRange<int64_t>(1, 128), w.intermediate = 8 * *rc::gen::inRange<int64_t>(1, 500);
-  const ExpertParts parts = expert_parts(w);
-  RC_ASSERT(w.channels % parts.channels == 0);
-  RC_ASSERT(parts.channels == w.channels || (w.sm90 && parts.channels % kDownColumnsSm90 == 0));
-  if (parts.tokens == 0) {
-    RC_ASSERT(w.tokens == 0 || w.bytes_per_token(parts.channels) > w.room);
+  const ExpertChunk chunk = choose_expert_chunk(w);
+  RC_ASSERT(w.channels % chunk.channels == 0);
+  RC_ASSERT(chunk.channels == w.channels || (w.sm90 && chunk.channels % kDownColumnsSm90 == 0));
+  if (chunk.tokens == 0) {
+    RC_ASSERT(w.tokens == 0 || w.bytes_per_token(chunk.channels) > w.room);
     return;
   }
-  RC_ASSERT(parts.tokens * w.bytes_per_token(parts.channels) <= w.room);
-  RC_ASSERT(parts.tokens * (w.sm90 ? 1 : w.chosen) <= 65535);
+  RC_ASSERT(chunk.tokens * w.bytes_per_token(chunk.channels) <= w.room);
+  RC_ASSERT(chunk.tokens * (w.sm90 ? 1 : w.chosen) <= 65535);
 }
 
 }  // namespace

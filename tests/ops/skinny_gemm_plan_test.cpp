@@ -58,5 +58,18 @@ TEST(SkinnyGemmShape, HasAsManyBlocksAsAMultiprocessorsMemoryHolds) {
   EXPECT_EQ(shape.blocks(0, 2), 1);
 }
 
+// 132 SMs: four CTAs of two tiles fit on one where K is short, fewer the more weights a CTA holds.
+TEST(Gemv, TakesWhatAllSMsHoldInRegistersAtOnce) {
+  using skinny::gemv_passes, skinny::tiles_of;
+  EXPECT_EQ(gemv_passes(1024, tiles_of(1024), false, 132), 1);
+  EXPECT_EQ(gemv_passes(2048, tiles_of(1024), false, 132), 2);
+  EXPECT_EQ(gemv_passes(4096, tiles_of(1024), false, 132), 4);
+  EXPECT_EQ(gemv_passes(4104, tiles_of(1024), false, 132), 0);  // longer than four passes
+  EXPECT_EQ(gemv_passes(2048, 132 * 4, false, 132), 2);
+  EXPECT_EQ(gemv_passes(2048, 132 * 4 + 1, false, 132), 0);
+  EXPECT_EQ(gemv_passes(2048, 132 * 2, true, 132), 2);  // SwiGLU: twice the registers
+  EXPECT_EQ(gemv_passes(2048, 132 * 2 + 1, true, 132), 0);
+}
+
 }  // namespace
 }  // namespace headrace::cuda

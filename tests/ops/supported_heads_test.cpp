@@ -2,12 +2,36 @@
 
 #include <gtest/gtest.h>
 
+#include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
+#include "headrace/ops/reference/reference_ops.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"
 
 namespace headrace {
 namespace {
+
+TEST(OpSet, NoEntryOfAnyTableIsNull) {
+  const auto check = [](const OpSet& ops) {
+#define HR_EXPECT_ENTRY(op, Args) EXPECT_NE(ops.op, nullptr) << ops.name << ": " << #op;
+    HR_OPS(HR_EXPECT_ENTRY, HR_EXPECT_ENTRY, HR_EXPECT_ENTRY)
+#undef HR_EXPECT_ENTRY
+  };
+  check(OpSet{.name = "empty"});
+  check(reference::ops());
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) check(*set.ops);
+}
+
+TEST(OpSet, AnOpWithoutAKernelIsRefusedByName) {
+  const auto refused = testing_support::refusal_of([] { reference::ops().expert_mlp({}, {}); });
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.sentence, "op 'expert_mlp' is not built in this kernel set");
+}
+
+TEST(OpSet, AFusedOpWithoutAKernelLeavesItsArgumentsAlone) {
+  EXPECT_FALSE(reference::ops().fused_linear({}, {}));
+  EXPECT_FALSE(reference::ops().norm_rotary({}, {}));
+}
 
 TEST(SupportedHeads, ALayerBeyondTheSetIsRefusedNamingWhatIsBuilt) {
   const OpSet any{.name = "any"},

@@ -258,26 +258,6 @@ void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void denoise_step(const DenoiseStepArgs& host, const OpContext& context) {
-  check(host);
-  Mirror m(context);
-  DenoiseStepArgs a = host;
-  a.best = m.in(host.best), a.stats = m.in(host.stats), a.sizes = m.in(host.sizes);
-  a.ids = m.in(host.ids), a.logits = m.in(host.logits), a.draws = m.out(host.draws);
-  a.states = m.out(host.states), a.tokens = m.out(host.tokens), a.counter = m.out(host.counter);
-  a.rows = {.spans = m.out(host.rows.spans),
-            .ids = m.out(host.rows.ids),
-            .positions = m.out(host.rows.positions),
-            .write_slots = m.out(host.rows.write_slots),
-            .logits_rows = m.out(host.rows.logits_rows),
-            .num_rows = m.out(host.rows.num_rows),
-            .page_table = m.in(host.rows.page_table)};
-  a.report = m.out(host.report), a.results = m.out(host.results);
-  cuda_ops<kSet>().denoise_step(a, m.context());
-  m.finish();
-}
-
-template <Set kSet>
 void rms_norm(const RMSNormArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
@@ -288,14 +268,15 @@ void rms_norm(const RMSNormArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void norm_rotary(const NormRotaryArgs& host, const OpContext& context) {
+bool norm_rotary(const NormRotaryArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
   NormRotaryArgs a = host;
   a.q = m.out(host.q), a.k = m.out(host.k), a.q_weight = m.in(host.q_weight), a.k_weight = m.in(host.k_weight);
   a.positions = m.in(host.positions), a.inv_freq = m.in(host.inv_freq);
-  cuda_ops<kSet>().norm_rotary(a, m.context());
+  const bool done = cuda_ops<kSet>().norm_rotary(a, m.context());
   m.finish();
+  return done;
 }
 
 template <Set kSet>
@@ -349,35 +330,36 @@ void sample_tokens(const SampleTokensArgs& host, const OpContext& context) {
 }
 
 template <Set kSet>
-void fused_linear(const FusedLinearArgs& host, const OpContext& context) {
+bool fused_linear(const FusedLinearArgs& host, const OpContext& context) {
   check(host);
   Mirror m(context);
   FusedLinearArgs a = host;
   a.x = m.in(host.x), a.norm_weight = m.in(host.norm_weight), a.residual = m.in(host.residual);
   for (FusedLinearArgs::Product& p : a.products) p = {m.in(p.weight), m.in(p.bias), m.out(p.y)};
-  cuda_ops<kSet>().fused_linear(a, m.context());
+  const bool done = cuda_ops<kSet>().fused_linear(a, m.context());
   m.finish();
+  return done;
 }
 
 template <Set kSet>
-constexpr OpSet kMirrored = {.name = name_of(kSet),
-                             .store_kv = store_kv<kSet>,
-                             .paged_attention = paged_attention<kSet>,
-                             .causal_conv1d = causal_conv1d<kSet>,
-                             .gated_delta_rule = gated_delta_rule<kSet>,
-                             .linear = linear<kSet>,
-                             .rms_norm = rms_norm<kSet>,
-                             .rotary_embedding = rotary_embedding<kSet>,
-                             .pointwise = pointwise<kSet>,
-                             .embedding = embedding<kSet>,
-                             .token_confidence = token_confidence<kSet>,
-                             .sample_tokens = sample_tokens<kSet>,
-                             .penalize_tokens = penalize_tokens<kSet>,
-                             .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : nullptr,
-                             .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : nullptr,
-                             .fused_linear = fused_linear<kSet>,
-                             .norm_rotary = norm_rotary<kSet>,
-                             .denoise_step = denoise_step<kSet>};
+constexpr OpSet kMirrored = {
+    .name = name_of(kSet),
+    .store_kv = store_kv<kSet>,
+    .paged_attention = paged_attention<kSet>,
+    .causal_conv1d = causal_conv1d<kSet>,
+    .gated_delta_rule = gated_delta_rule<kSet>,
+    .linear = linear<kSet>,
+    .rms_norm = rms_norm<kSet>,
+    .rotary_embedding = rotary_embedding<kSet>,
+    .pointwise = pointwise<kSet>,
+    .embedding = embedding<kSet>,
+    .token_confidence = token_confidence<kSet>,
+    .sample_tokens = sample_tokens<kSet>,
+    .penalize_tokens = penalize_tokens<kSet>,
+    .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : not_fused<const GDNStepArgs&>,
+    .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : not_fused<const AttentionStepArgs&>,
+    .fused_linear = fused_linear<kSet>,
+    .norm_rotary = norm_rotary<kSet>};
 
 bool has_device() {
   try {

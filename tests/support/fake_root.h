@@ -15,7 +15,7 @@ class FakeRoot : public testing::Test {
     std::filesystem::create_directories((root_ / file).parent_path());
     std::ofstream(root_ / file) << text;
   }
-  // Of the test that runs: CTest runs several at once.
+  // Named after the running test: CTest runs several at once.
   const std::filesystem::path root_ =
       std::filesystem::path(testing::TempDir()) /
       (std::string("headrace_root_") + testing::UnitTest::GetInstance()->current_test_info()->name());

@@ -1,4 +1,4 @@
-// What a call is refused with.
+// The error that refuses a call.
 #pragma once
 #include <functional>
 #include <optional>

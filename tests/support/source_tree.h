@@ -1,4 +1,4 @@
-// Where the tests find the repository's files.
+// Paths of the repository's files, for tests.
 #pragma once
 #include <filesystem>
 #include <string>

@@ -62,7 +62,7 @@ inline Tolerance dense_tolerance(DType out) {
   }
 }
 
-// What activations in bfloat16 may cost a logit of a whole model with float32 weights, as a share of the largest one.
+// Allowed error of a logit, as a share of the largest one: whole model, float32 weights, activations in bfloat16.
 // About twice what was measured, set by set.
 inline double bfloat16_logit_share(std::string_view family) {
   const bool hybrid = family.starts_with("qwen3_5") || family == "qwen3_next";
@@ -73,15 +73,15 @@ inline double bfloat16_logit_share(std::string_view family) {
   return 0.03;             // some ten roundings of 2^-9 in a row
 }
 
-// What activations in bfloat16 may cost a logit of a model of two layers and random weights of that type, as the same
-// share: twice the worst that five seeds gave on a CPU. A rounding is off by 0.16 % RMS (2^-8 / sqrt(3) of a power of
-// two), and two layers have some two dozen one after the other: 0.8 %, as measured. The worst of a million is five
-// times that, but so is the largest logit.
+// Allowed error of a logit, as that share: two layers, random bfloat16 weights, activations in bfloat16. It is twice
+// the worst that five seeds gave on a CPU. A rounding is off by 0.16 % RMS (2^-8 / sqrt(3) of a power of two), and two
+// layers have some two dozen one after the other: 0.8 %, as measured. The worst of a million is five times that, but so
+// is the largest logit.
 inline double wide_logit_share(std::string_view name) {
   return name.starts_with("hybrid") ? 0.04 : 0.022;  // 0.019: heads of little output are normed; 0.011
 }
 
-// What keys and values in FP8 may cost a logit of a whole model in float32, as a share of the largest one: each is off
+// Allowed error of a logit, as a share of the largest one: whole model in float32, keys and values in FP8. Each is off
 // by up to 2^-4. About twice what was measured: 0.10, and 0.47 where a token between two experts chose the other one.
 inline double fp8_logit_share(std::string_view family) { return family == "qwen3_moe" ? 0.8 : 0.2; }
 

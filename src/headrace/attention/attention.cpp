@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/op_set.h"
 #include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace {
@@ -75,11 +76,11 @@ TensorView Attention::slots_of(const AttnMetadata& metadata, const TensorView& k
   return slots;
 }
 
-void Attention::run(AttentionStepArgs step) const {
+void Attention::run(AttentionStepArgs& step) const {
   step.attention.grouping = grouping_of(config_.attn_impl);
-  const bool grouped = config_.attn_impl == AttnImpl::kGrouped;
-  const bool in_one = grouped && ops_.attention_step != nullptr && (step.rotates() || step.gate);
-  if (!in_one || !ops_.attention_step(step, config_.context)) attention_step_apart(ops_, step, config_.context);
+  const bool fuses = config_.attn_impl == AttnImpl::kGrouped && (step.rotates() || step.gate);
+  if (fuses && ops_.attention_step(step, config_.context)) return;
+  attention_step_apart(ops_, step, config_.context);
 }
 
 void Attention::store(const StoreKVArgs& rows, const std::optional<NormRotaryArgs>& norm_rotary) const {
@@ -91,9 +92,8 @@ void Attention::store(const StoreKVArgs& rows, const std::optional<NormRotaryArg
   ops_.store_kv(rows, config_.context);
 }
 
-void Attention::forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
-                        const AttentionOptions& options) const {
-  const AttnMetadata& metadata = source_.fetch_attn_metadata();
+void Attention::forward(const AttnMetadata& metadata, const TensorView& q, const TensorView& k, const TensorView& v,
+                        const TensorView& out, const AttentionOptions& options) const {
   if ((q ? q : k).dim(0) == 0) return;
   const TensorView new_k = k ? heads_of(k, config_.num_kv_heads) : k, new_v = v ? heads_of(v, config_.num_kv_heads) : v;
   const TensorView slots = slots_of(metadata, new_k, options.save_kv_cache);

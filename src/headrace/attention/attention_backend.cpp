@@ -40,11 +40,22 @@ void check_inputs(const RadixAttention& layer, const AttnInputs& in, const Tenso
 
 void AttentionBackend::init_forward_metadata(const ForwardBatch& batch) {
   planned_ = nullptr;
-  batch.attn.validate(0);
+  validate(batch);
   plan(batch);
+  set_planned(batch);
+}
+
+void AttentionBackend::set_planned(const ForwardBatch& batch) {
+  AttnMetadataSource& source = metadata_source();
+  source.check_warm_up(batch.attn);
+  source.set_fetch_fn_for_attn_metadata([&batch]() -> const AttnMetadata& { return batch.attn; });
   planned_ = &batch;
-  metadata_source().set_fetch_fn_for_attn_metadata([&batch]() -> const AttnMetadata& { return batch.attn; });
-  static_cast<void>(metadata_source().fetch_attn_metadata());  // refuses batches that store something during a warm-up
+}
+
+void AttentionBackend::check_planned(const ForwardBatch& batch, std::string_view kind, int32_t layer_id) {
+  HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, kind, " layer ", layer_id, ": backend '", name(),
+             "' has no plan for this batch; call init_forward_metadata first");
+  metadata_source().check_warm_up(batch.attn);
 }
 
 void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
@@ -54,8 +65,7 @@ void AttentionBackend::forward(const RadixAttention& layer, const AttnInputs& in
     if (out) write_zeros(out, runtime());
     return;
   }
-  HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "attention layer ", layer.layer_id(), ": backend '",
-             name(), "' has no plan for this batch; call init_forward_metadata first");
+  check_planned(batch, "attention", layer.layer_id());
   const int64_t rows = in.q ? in.q.dim(0) : in.k.dim(0), out_rows = out ? out.dim(0) : rows;
   HR_REQUIRE(rows == batch.num_tokens() && out_rows == rows, ErrorCode::kInvalidArgument, "attention layer ",
              layer.layer_id(), ": ", in.q ? "q" : "k", " has ", rows, " rows and out ", out_rows, ", the batch has ",
@@ -77,9 +87,7 @@ void AttentionBackend::forward_gdn(const RadixLinearAttention& layer, const GDNI
     write_zeros(out, runtime());
     return;
   }
-  HR_REQUIRE(planned_ == &batch, ErrorCode::kInvalidArgument, "gdn layer ", layer.config().layer_id, ": backend '",
-             name(), "' has no plan for this batch; call init_forward_metadata first");
-  static_cast<void>(metadata_source().fetch_attn_metadata());  // the same check: a warm-up stores no states
+  check_planned(batch, "gdn", layer.config().layer_id);
   run_gdn(layer, in, batch, out);
 }
 

@@ -4,6 +4,7 @@
 
 #include "headrace/attention/cpu/cpu_backend.h"
 #include "headrace/attention/cuda/cuda_backend.h"
+#include "headrace/attention/decode_batch.h"
 #include "headrace/attention/gdn_attn_backend.h"
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/attention/reference/reference_backend.h"
@@ -43,6 +44,28 @@ const KVPool& pool_without_layers() {
   return pool;
 }
 
+std::unique_ptr<AttentionBackend> with_states(std::unique_ptr<AttentionBackend> full, const OpSet& ops,
+                                              const BackendConfig& config, DeviceRuntime& runtime) {
+  if (config.gdn_pool == nullptr) return full;
+  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens, runtime);
+  return std::make_unique<HybridAttnBackend>(std::move(full), std::move(gdn), config.full_attn_layer_ids);
+}
+
+// Gives a backend with graphs the request table of the configuration, if there is one.
+void set_decode_pools(AttentionBackend& backend, const BackendConfig& config, DeviceRuntime& runtime) {
+  CudaGraphSupport* graphs = backend.cuda_graph_support();
+  if (config.req_to_token_pool == nullptr || graphs == nullptr) return;
+  const int32_t page_size = config.req_to_token_pool->page_size();
+  HR_REQUIRE(config.kv_pool == nullptr || config.kv_pool->page_size() == page_size, ErrorCode::kInvalidArgument,
+             "attention backend '", backend.name(), "': the request table has pages of ", page_size,
+             " tokens, the KV pool of ", config.kv_pool != nullptr ? config.kv_pool->page_size() : 0);
+  using States = DecodeBatchPools::States;
+  graphs->set_decode_pools({.requests = config.req_to_token_pool,
+                            .states = config.gdn_pool != nullptr ? States::kRecurrent : States::kNone,
+                            .runtime = &runtime,
+                            .backend = &backend});
+}
+
 }  // namespace
 
 std::vector<std::string_view> backend_names(Device device) {
@@ -66,11 +89,10 @@ std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device dev
   const OpSet& ops = row.ops(config);
   BackendConfig full_config = config;
   if (config.kv_pool == nullptr) full_config.kv_pool = &pool_without_layers();
-  auto full = row.make(ops, full_config);
-  if (config.gdn_pool == nullptr) return full;
   DeviceRuntime& runtime = config.runtime != nullptr ? *config.runtime : cpu_runtime();
-  auto gdn = std::make_unique<GDNAttnBackend>(*config.gdn_pool, ops, config.context, config.max_tokens, runtime);
-  return std::make_unique<HybridAttnBackend>(std::move(full), std::move(gdn), config.full_attn_layer_ids);
+  auto backend = with_states(row.make(ops, full_config), ops, config, runtime);
+  set_decode_pools(*backend, config, runtime);
+  return backend;
 }
 
 }  // namespace headrace

@@ -19,9 +19,7 @@ int64_t GDNAttnBackend::bytes_for(const GDNPoolConfig& pool, int64_t max_tokens)
   return (max_tokens * pool.conv_dim() + 16) * size_of(DType::kF32);
 }
 
-std::string GDNAttnBackend::describe() const {
-  return str("causal_conv1d and gated_delta_rule ", ops_.name, ops_.gdn_step != nullptr ? ", decode in one step" : "");
-}
+std::string GDNAttnBackend::describe() const { return str("causal_conv1d and gated_delta_rule ", ops_.name); }
 
 void GDNAttnBackend::require(const RadixLinearAttentionConfig& layer) const {
   require_gdn_key_dim(ops_, layer.layer_id, layer.head_k_dim);
@@ -36,7 +34,7 @@ void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
   HR_REQUIRE(batch.attn.state_slots.size() == batch.attn.spans.size(), ErrorCode::kInvalidArgument,
              "gdn backend: the batch has ", batch.attn.state_slots.size(), " state slots for ", batch.attn.spans.size(),
              " requests");
-  metadata_ = {};
+  metadata_.cache_indices.clear(), metadata_.cu_seqlens.clear();
   one_token_each_ = std::ranges::all_of(batch.attn.spans, [](const KeySpan& span) { return span.q_len == 1; });
   for (const StateSlots& slots : batch.attn.state_slots) metadata_.cache_indices.push_back(slots.write);
   if (!is_extend(batch.mode)) return;
@@ -44,9 +42,14 @@ void GDNAttnBackend::init_forward_metadata(const ForwardBatch& batch) {
   metadata_.cu_seqlens.push_back(batch.num_tokens());
 }
 
+void GDNAttnBackend::init_graph_state(int32_t max_bs, int32_t) {
+  metadata_.cache_indices.reserve(static_cast<size_t>(max_bs));
+  metadata_.cu_seqlens.reserve(static_cast<size_t>(max_bs) + 1);
+}
+
 bool GDNAttnBackend::forward_fused(const RadixLinearAttention& layer, const GDNInputs& in, const ForwardBatch& batch,
                                    const TensorView& out) const {
-  if (ops_.gdn_step == nullptr || !one_token_each_ || !batch.attn.snapshots.empty()) return false;
+  if (!one_token_each_ || !batch.attn.snapshots.empty()) return false;
   const RadixLinearAttentionConfig& c = layer.config();
   const GDNLayerView state = pool_.layer(c.gdn_layer_idx);
   return ops_.gdn_step({.x = in.mixed_qkv,

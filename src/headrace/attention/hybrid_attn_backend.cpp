@@ -19,8 +19,30 @@ HybridAttnBackend::HybridAttnBackend(std::unique_ptr<AttentionBackend> full_attn
 std::string HybridAttnBackend::describe() const { return str("hybrid of ", full_->describe(), ", ", gdn_->describe()); }
 
 void HybridAttnBackend::plan(const ForwardBatch& batch) {
-  full_->init_forward_metadata(batch);
+  full_->plan(batch);
   gdn_->init_forward_metadata(batch);
+}
+
+int32_t HybridAttnBackend::get_cuda_graph_seq_len_fill_value() const {
+  return std::max(full_->cuda_graph_support()->get_cuda_graph_seq_len_fill_value(),
+                  gdn_->get_cuda_graph_seq_len_fill_value());
+}
+
+void HybridAttnBackend::init_graph_state(int32_t max_bs, int32_t max_num_tokens) {
+  full_->cuda_graph_support()->init_cuda_graph_state(max_bs, max_num_tokens);
+  gdn_->init_cuda_graph_state(max_bs, max_num_tokens);
+}
+
+void HybridAttnBackend::plan_capture(const ForwardBatch& batch, int32_t bucket) {
+  full_->cuda_graph_support()->init_forward_metadata_capture_cuda_graph(batch, bucket);
+  gdn_->init_forward_metadata_capture_cuda_graph(batch, bucket);
+  set_planned(batch);
+}
+
+void HybridAttnBackend::plan_replay(const ForwardBatch& batch, int32_t bucket) {
+  full_->cuda_graph_support()->init_forward_metadata_replay_cuda_graph(batch, bucket);
+  gdn_->init_forward_metadata_replay_cuda_graph(batch, bucket);
+  set_planned(batch);
 }
 
 bool HybridAttnBackend::is_full(int32_t layer_id) const {

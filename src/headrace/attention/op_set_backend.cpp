@@ -37,7 +37,6 @@ void OpSetBackend::require(const RadixAttentionConfig& layer) const {
 
 std::vector<int32_t> OpSetBackend::kv_len_buckets_of(const ForwardBatch& batch, const RadixAttentionConfig& layer,
                                                      DType dtype) const {
-  if (ops_.kv_len_buckets == nullptr) return {};
   const int64_t tokens = batch.num_tokens(), v_head_dim = layer.v_head_dim.value_or(layer.head_dim);
   const bool cross = layer.is_cross_attention == RadixAttentionConfig::KeySource::kCrossAttention;
   return ops_.kv_len_buckets(
@@ -56,8 +55,11 @@ std::vector<int32_t> OpSetBackend::kv_len_buckets_of(const ForwardBatch& batch, 
       context_);
 }
 
-void OpSetBackend::plan(const ForwardBatch& batch) {
+void OpSetBackend::validate(const ForwardBatch& batch) const {
   batch.attn.validate(pool_.empty() ? 0 : pool_.page_size(), int64_t{pool_.num_pages()} + 1);
+}
+
+void OpSetBackend::plan(const ForwardBatch& batch) {
   if (batch.mode == ForwardMode::kIdle) return;  // forward() reads none of it
   HR_REQUIRE(runtime_.device().type == DeviceType::kCPU || batch.attn.on_device != nullptr, ErrorCode::kInvalidArgument,
              "attention backend '", name_, "': the batch lies on the host; give it through a DeviceBatch");
@@ -91,13 +93,9 @@ Tensor OpSetBackend::with_rope(const TensorView& x, const TensorView& rope) cons
   return joined;
 }
 
-void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch&,
-                                  const TensorView& out) {
-  const RadixAttentionConfig& c = layer.config();
-  const RadixAttentionOptions& options = in.options;
-  const Tensor q = options.q_rope ? with_rope(in.q, options.q_rope) : Tensor();
-  const Tensor k = options.k_rope ? with_rope(in.k, options.k_rope) : Tensor();
+Attention OpSetBackend::attention_of(const RadixAttentionConfig& c) {
   using Keys = PagedAttentionArgs::Keys;
+  const bool cross = c.is_cross_attention == RadixAttentionConfig::KeySource::kCrossAttention;
   Attention attention({.num_heads = c.num_heads,
                        .head_dim = c.head_dim,
                        .scale = c.scaling,
@@ -108,14 +106,31 @@ void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs&
                        .ops = &ops_,
                        .logit_cap = c.logit_cap,
                        .attn_type = c.attn_type,
-                       .keys = layer.is_cross_attention() ? Keys::kEncoder : Keys::kSequence},
+                       .keys = cross ? Keys::kEncoder : Keys::kSequence},
                       metadata_source());
-  if (c.attn_type != AttentionType::kEncoderOnly) attention.bind_kv_cache(pool_.layer(layer.layer_id()));
-  attention.forward(q ? q.view() : in.q, k ? k.view() : in.k, in.v, out,
-                    {.save_kv_cache = options.save_kv_cache,
-                     .lse = options.lse,
-                     .norm_rotary = options.norm_rotary,
-                     .gate = options.gate});
+  if (c.attn_type != AttentionType::kEncoderOnly) attention.bind_kv_cache(pool_.layer(c.layer_id));
+  return attention;
+}
+
+// Layers may share an id, such as those of a draft model and its target: the last one that ran is kept.
+const Attention& OpSetBackend::find_attention(const RadixAttentionConfig& c) {
+  const auto found = layers_.find(c.layer_id);
+  if (found != layers_.end() && found->second.config == c) return found->second.attention;
+  if (found != layers_.end()) layers_.erase(found);
+  return layers_.emplace(c.layer_id, Layer{c, attention_of(c)}).first->second.attention;
+}
+
+void OpSetBackend::forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
+                                  const TensorView& out) {
+  const RadixAttentionOptions& options = in.options;
+  const Tensor q = options.q_rope ? with_rope(in.q, options.q_rope) : Tensor();
+  const Tensor k = options.k_rope ? with_rope(in.k, options.k_rope) : Tensor();
+  find_attention(layer.config())
+      .forward(batch.attn, q ? q.view() : in.q, k ? k.view() : in.k, in.v, out,
+               {.save_kv_cache = options.save_kv_cache,
+                .lse = options.lse,
+                .norm_rotary = options.norm_rotary,
+                .gate = options.gate});
 }
 
 }  // namespace headrace

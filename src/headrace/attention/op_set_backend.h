@@ -1,12 +1,14 @@
 // Attention backend over one ops table: the common part of the reference, CPU and CUDA backends.
 #pragma once
+#include <map>
+
 #include "headrace/attention/attention.h"
 #include "headrace/attention/attention_backend.h"
 #include "headrace/cache/kv_pool.h"
 
 namespace headrace {
 
-// Runs the Attention of each layer over one KVPool. Threads as AttentionBackend.
+// Runs the Attention of each layer over one KVPool, made when the layer first runs. Threads as AttentionBackend.
 class OpSetBackend : public AttentionBackend {
  public:
   // `ops` (those of attn_impl), `pool` and `runtime` are not owned and outlive the backend.
@@ -24,6 +26,11 @@ class OpSetBackend : public AttentionBackend {
                                          DType dtype) const;
 
  private:
+  struct Layer {
+    RadixAttentionConfig config;
+    Attention attention;
+  };
+  void validate(const ForwardBatch& batch) const override;
   void plan(const ForwardBatch& batch) override;
   void forward_extend(const RadixAttention& layer, const AttnInputs& in, const ForwardBatch& batch,
                       const TensorView& out) override;
@@ -33,6 +40,8 @@ class OpSetBackend : public AttentionBackend {
   }
 
   DeviceRuntime& runtime() override { return runtime_; }
+  Attention attention_of(const RadixAttentionConfig& layer);
+  const Attention& find_attention(const RadixAttentionConfig& layer);
   Tensor with_rope(const TensorView& x, const TensorView& rope) const;
   void copy_heads(const TensorView& from, const TensorView& to) const;
 
@@ -42,7 +51,8 @@ class OpSetBackend : public AttentionBackend {
   OpContext context_;
   AttnImpl attn_impl_;
   DeviceRuntime& runtime_;
-  Tensor one_;  // float32 [1]
+  Tensor one_;                       // float32 [1]
+  std::map<int32_t, Layer> layers_;  // by layer id
 };
 
 }  // namespace headrace

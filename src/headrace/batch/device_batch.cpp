@@ -123,12 +123,12 @@ std::vector<TensorView> DeviceBatch::place_extra(Tensor& memory, const std::vect
 
 void DeviceBatch::place_merge(const TokenMerge& host) {
   const auto placed = place_extra(merge_, {host.ids, host.probs, host.residual, host.mask});
-  TokenMerge& to = metadata_.token_merge.emplace(host);
+  TokenMerge& to = soft_.token_merge.emplace(host);
   to.ids = placed[0], to.probs = placed[1], to.residual = placed[2], to.mask = placed[3];
 }
 
-void DeviceBatch::place_conditioning(const ForwardBatch& host) {
-  const SelfConditioning& signal = *host.attn.self_conditioning;
+void DeviceBatch::place_conditioning(const SoftInputs& host) {
+  const SelfConditioning& signal = *host.self_conditioning;
   std::vector<TensorView> parts = host.conditioning;
   if (parts.empty()) parts.push_back(signal.logits);
   const int64_t rows = host.num_conditioned(), vocab = parts.front().dim(1);
@@ -152,7 +152,7 @@ void DeviceBatch::place_conditioning(const ForwardBatch& host) {
     runtime_.copy_to_device(marks_.data(), signal.mask.data(), static_cast<size_t>(tokens));
   }
   const int64_t tokens = keeps_conditioning_ ? rows : signal.mask.numel();
-  metadata_.self_conditioning = {.mask = marks_.view().slice(0, tokens), .logits = conditioning(rows)};
+  soft_.self_conditioning = {.mask = marks_.view().slice(0, tokens), .logits = conditioning(rows)};
 }
 
 void DeviceBatch::reserve_conditioning(int64_t rows, int64_t vocab) {
@@ -201,26 +201,12 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   }
   metadata_.new_keys = new_keys_of(from);
   metadata_.keeps = from.keeps_nothing() ? DeviceMetadata::Keeps::kNothing : DeviceMetadata::Keeps::kSomething;
-  metadata_.token_merge.reset();
-  if (from.token_merge) place_merge(*from.token_merge);
-  metadata_.self_conditioning.reset();
-  if (from.self_conditioning) place_conditioning(host);
+  soft_ = {};
+  if (host.soft.token_merge) place_merge(*host.soft.token_merge);
+  if (host.soft.self_conditioning) place_conditioning(host.soft);
+  batch_.soft.on_device = &soft_;
   to.on_device = &metadata_;
   return batch_;
-}
-
-DeviceBatch::Arrays DeviceBatch::arrays() const {
-  const auto all = [this](const Section& section, DType dtype) {
-    return TensorView(static_cast<char*>(memory_.data()) + section.offset, dtype, {section.bytes / size_of(dtype)},
-                      memory_.view().device());
-  };
-  return {.spans = all(spans_, DType::kU8),
-          .ids = all(ids_, DType::kI32),
-          .positions = all(positions_, DType::kI32),
-          .write_slots = all(write_slots_, DType::kI64),
-          .logits_rows = all(logits_rows_, DType::kI32),
-          .num_rows = all(num_rows_, DType::kI32),
-          .page_table = table_};
 }
 
 }  // namespace headrace

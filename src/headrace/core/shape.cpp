@@ -1,4 +1,4 @@
-#include "headrace/core/shape.h"
+#include "headrace/core/tensor.h"
 
 #include <ostream>
 

@@ -6,12 +6,6 @@
 #include "headrace/decoding/reference_loop.h"
 
 namespace headrace {
-namespace {
-
-using Pipeline = StrategyConfig::Pipeline;
-
-}  // namespace
-
 void grow(Sequence& s, int32_t end, int32_t mask_token_id) {
   s.tokens.resize(static_cast<size_t>(end), mask_token_id);
   s.chosen.resize(static_cast<size_t>(end - s.prompt_len));
@@ -48,16 +42,14 @@ int32_t storable_end(const Sequence& s) {
   return active == s.blocks.end() ? s.num_tokens() : active->begin();
 }
 
-StepShape BlockBuffer::step_shape() const {
-  return {.rows = block_size,
-          .most_rows = 2 * num_blocks * block_size,
-          .most_samples = num_blocks * block_size,
-          .stores = StepShape::Stores::kSome};
-}
-
-int32_t BlockBuffer::most_rows(const Sequence& s) const {
-  const int32_t tokens = (s.limit + block_size - 1) / block_size * block_size;
-  return std::min(step_shape().most_rows, tokens);
+StrategyTraits block_traits(std::string_view strategy, const StrategyConfig& config) {
+  const DiffusionInfo info = diffusion_info(strategy, config);
+  // Per denoised block at most one other is stored. A token runs again only in a step that stores no block, so it fits.
+  return {.text_block = info.block_size,
+          .step = StepShape{.rows = info.block_size,
+                            .most_rows = 2 * config.num_blocks * info.block_size,
+                            .most_samples = config.num_blocks * info.block_size,
+                            .stores = StepShape::Stores::kSome}};
 }
 
 void BlockBuffer::start(Sequence& s) const {
@@ -85,11 +77,9 @@ void BlockBuffer::doubt(Sequence& s, DecodingBlock& block, int32_t position) con
 
 bool BlockBuffer::may_open(const Sequence& s) const {
   if (s.num_tokens() >= s.limit) return false;
-  const bool parity = pipeline == Pipeline::kParity;
-  if (parity && !s.blocks.empty() && s.blocks.back().is_prompt()) return false;
-  const auto in_flight = std::ranges::count_if(
-      s.blocks, [parity](const DecodingBlock& block) { return block.is_active() || (parity && !block.is_prompt()); });
-  if (in_flight >= (follows_reference(s.params.decoding) ? 1 : num_blocks)) return false;
+  if (std::ranges::count_if(s.blocks, &DecodingBlock::is_active) >=
+      (follows_reference(s.params.decoding) ? 1 : num_blocks))
+    return false;
   if (s.blocks.empty()) return true;
   const DecodingBlock& last = s.blocks.back();
   const bool stable = !last.is_active() || last.stable_share() >= s.params.decoding.stability;
@@ -128,7 +118,7 @@ StepPlan BlockBuffer::plan(const Sequence& s, TokenRange run, std::vector<Sample
 void BlockBuffer::stop_at_end_token(Sequence& s) const {
   const int32_t end = first_end_token(s);
   if (end == s.num_tokens()) return;
-  if (pipeline == Pipeline::kParity || follows_reference(s.params.decoding)) {
+  if (follows_reference(s.params.decoding)) {
     s.limit = std::min(s.limit, s.num_tokens());  // opens no new block; those in flight are finished
     return;
   }
@@ -152,9 +142,7 @@ void BlockBuffer::advance(Sequence& s, const StepPlan& plan) const {
     }
     stop_at_end_token(s);  // only now: end tokens of blocks that have just become final
   }
-  const bool all_complete = std::ranges::all_of(s.blocks, &DecodingBlock::complete);
-  const bool held_back = pipeline == Pipeline::kParity && !all_complete && first_end_token(s) < s.num_tokens();
-  if (!held_back) s.num_final = std::max(s.num_final, decided_end(s));
+  s.num_final = std::max(s.num_final, decided_end(s));
   // A store-only pass was cut by the budget, which depends on other requests; decisions must not depend on these.
   if ((!plan.sample.empty() || s.blocks.empty()) && may_open(s)) open(s);
 }

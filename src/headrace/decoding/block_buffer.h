@@ -10,17 +10,11 @@ struct BlockBuffer {
   int32_t block_size = 1;
   int32_t num_blocks = 1;  // blocks that may be active at the same time
   int32_t mask_token_id = 0;
-  StrategyConfig::Pipeline pipeline = StrategyConfig::Pipeline::kTight;
   enum class Edits : uint8_t {
     kNo,   // a decided token is final
     kYes,  // a decided token may change until its block is settled
   } edits = Edits::kNo;
 
-  // The shape of a step: per denoised block at most one other that is stored. A token runs again only in a step that
-  // stores no block, so it fits.
-  StepShape step_shape() const;
-  // Returns the most tokens that a step of the sequence runs.
-  int32_t most_rows(const Sequence& sequence) const;
   // Makes the sequence's first blocks: the prompt's whole blocks, ready to be stored, its rest as an active block, and
   // the block after it if it may be opened.
   void start(Sequence& sequence) const;
@@ -43,6 +37,9 @@ struct BlockBuffer {
   void add_block(Sequence& sequence, int32_t begin, int32_t editable_begin) const;
   void stop_at_end_token(Sequence& sequence) const;
 };
+
+// Returns the traits of a strategy whose text is causal by block. Errors as diffusion_info.
+StrategyTraits block_traits(std::string_view strategy, const StrategyConfig& config);
 
 // Returns the model's DiffusionInfo with the configuration's values on top. Error kInvalidArgument names what is
 // missing.

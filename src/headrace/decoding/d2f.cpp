@@ -1,7 +1,5 @@
 #include "headrace/decoding/d2f.h"
 
-#include <algorithm>
-
 namespace headrace {
 namespace {
 
@@ -13,24 +11,26 @@ StrategyConfig above_threshold(StrategyConfig config) {
   return config;
 }
 
+StrategyTraits d2f_traits(const StrategyConfig& config) {
+  StrategyTraits traits = block_traits("d2f", config);
+  traits.text_block.reset();  // a prompt sees all of itself
+  return traits;
+}
+
 }  // namespace
 
 D2F::D2F(const StrategyConfig& config)
-    : block_size_(diffusion_info(name(), config).block_size), blocks_(above_threshold(config)) {}
-
-int32_t D2F::min_budget(const Sequence& s) const {
-  const int32_t first = s.blocks.empty() ? s.num_tokens() : s.blocks.back().end();
-  return std::max(first, blocks_.min_budget(s));
-}
+    : DecodingStrategy("d2f", d2f_traits(config)), blocks_(above_threshold(config)) {}
 
 StepPlan D2F::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan = blocks_.plan(s, budget);
   if (s.num_forwards > 0 || plan.spans.empty()) return plan;
   if (plan.sample.empty()) return {};  // the prompt must not be chunked
+  const int32_t block_size = traits().step->rows;
   KeySpan& keys = plan.spans.front().keys;
   keys.kind = KeySpan::Kind::kPrefixFull;
   keys.prompt_len = s.prompt_len;
-  keys.padded_prompt_len = (s.prompt_len + block_size_ - 1) / block_size_ * block_size_;
+  keys.padded_prompt_len = (s.prompt_len + block_size - 1) / block_size * block_size;
   return plan;
 }
 

@@ -11,18 +11,14 @@ class D2F final : public DecodingStrategy {
   // Errors as MultiBD. A probability must be above the threshold, whatever comparison the model's own decoding uses.
   explicit D2F(const StrategyConfig& config);
 
-  std::string_view name() const override { return "d2f"; }
   void start(Sequence& sequence) const override { blocks_.start(sequence); }
   // The first pass runs the whole prompt: its keys depend on all of it, so it is never chunked.
-  int32_t min_budget(const Sequence& sequence) const override;
-  std::optional<StepShape> step_shape() const override { return blocks_.step_shape(); }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
     blocks_.commit(sequence, plan, sampled);
   }
 
  private:
-  int32_t block_size_;  // initialised first, so that errors name this strategy
   MultiBD blocks_;
 };
 

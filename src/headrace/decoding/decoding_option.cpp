@@ -11,10 +11,8 @@ namespace {
 using Option = DecodingOption;
 using Rule = DecodingParams::Rule;
 using Schedule = DecodingParams::Schedule;
-using Pipeline = StrategyConfig::Pipeline;
 using Merge = StrategyConfig::Merge;
 
-std::string_view text_of(Pipeline pipeline) { return pipeline == Pipeline::kTight ? "tight" : "parity"; }
 std::string text_of(const Merge& merge) {
   switch (merge.mode) {
     case Merge::Mode::kTopK: return "dmax_topk";
@@ -79,7 +77,6 @@ std::string_view name_of(DecodingOption option) {
     case Option::kBlockSize: return "block_size";
     case Option::kMaskTokenId: return "mask_token_id";
     case Option::kNumBlocks: return "num_blocks";
-    case Option::kPipeline: return "pipeline";
     case Option::kBlockCache: return "block_cache";
     case Option::kMerge: return "merge";
   }
@@ -112,12 +109,11 @@ std::vector<AskedOption> asked_options(const DecodingParams& params) {
 
 std::vector<AskedOption> asked_options(const StrategyConfig& config) {
   const StrategyConfig none;
-  const auto& [model, block_size, mask_token_id, num_blocks, pipeline, block_cache, merge] = config;
+  const auto& [model, block_size, mask_token_id, num_blocks, block_cache, merge] = config;
   Asked asked;
   asked.add(Option::kBlockSize, block_size);
   asked.add(Option::kMaskTokenId, mask_token_id);
   asked.add(Option::kNumBlocks, num_blocks, none.num_blocks);
-  asked.add(Option::kPipeline, pipeline, none.pipeline);
   asked.add(Option::kBlockCache, block_cache);
   asked.add(Option::kMerge, merge, none.merge);
   return std::move(asked).list();

@@ -31,7 +31,6 @@ enum class DecodingOption : uint8_t {
   kBlockSize,
   kMaskTokenId,
   kNumBlocks,
-  kPipeline,
   kBlockCache,
   kMerge,
 };

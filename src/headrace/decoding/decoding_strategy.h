@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/batch/soft_inputs.h"
 #include "headrace/models/diffusion_info.h"
-#include "headrace/ops/denoise_state.h"
 #include "headrace/request/sequence.h"
 
 namespace headrace {
@@ -70,7 +70,7 @@ struct StepPlan {
 // tokens after them.
 StepPlan causal_step(TokenRange run, TokenRange sampled);
 
-// Bounds of a sequence's decoding steps, except those over a whole canvas. Graphs are captured for them.
+// Bounds of a sequence's decoding steps behind cached text.
 struct StepShape {
   int32_t rows = 1, most_rows = 1;  // tokens: a multiple that most steps have; the maximum
   int32_t most_samples = 1;
@@ -94,23 +94,12 @@ struct SegmentShape {
   StepPlan::Logits logits = StepPlan::Logits::kRead;
 };
 
-// Blocks that ops/denoise_step can denoise.
-struct BlockShape {
-  int32_t block_size = 1, mask_token_id = 0;
-  int32_t most_rows = 2 * block_size;  // tokens of a sequence in a step without canvases
-};
-
 struct StrategyConfig {
-  // kParity, for tests: the reference implementation's schedule with its idle passes. A block waiting to be stored
-  // counts against the buffer, the pass over an aligned prompt decides nothing, and blocks after an end token are still
-  // finished.
-  enum class Pipeline : uint8_t { kTight, kParity };
   using BlockCache = headrace::BlockCache;
 
   std::optional<DiffusionInfo> model;                // how it was trained; absent for a causal model
   std::optional<int32_t> block_size, mask_token_id;  // override the model's
   int32_t num_blocks = 1;                            // blocks denoised at the same time
-  Pipeline pipeline = Pipeline::kTight;
   // For strategies with a block cache; absent: kYes, or the published loop's choice for requests of the schedule
   // 'reference'.
   std::optional<BlockCache> block_cache;
@@ -125,39 +114,54 @@ struct StrategyConfig {
   } merge;
 };
 
+// What a strategy's steps look like. Fixed at construction. The engine derives from it the graphs to capture, the
+// tokens of a step, the pages of a request, and what requests share.
+struct StrategyTraits {
+  // Each token runs once and is stored at once. Recurrent states require it.
+  bool runs_tokens_once = false;
+  // The text's tokens see those before them and those of their own block of so many tokens; 1: causal. A prompt then
+  // runs in chunks, and another request reuses K and V of whole blocks. Absent: they see the whole prompt, which runs
+  // in one step and is not shared.
+  std::optional<int32_t> text_block = {};
+  // Absent: all steps behind cached text run canvases or segments, or have no bound but the context. The latter run
+  // without graphs.
+  std::optional<StepShape> step = {};
+  std::optional<CanvasShape> canvas = {};    // absent: no such steps
+  std::optional<SegmentShape> segment = {};  // absent: no such steps
+};
+
+// Returns the tokens of a step with which plan() always makes progress. `sequence` has been started.
+int32_t rows_needed(const StrategyTraits& traits, const Sequence& sequence);
+// Returns the number of positions that may ever be stored. Their pages are reserved at admission.
+int32_t most_stored(const StrategyTraits& traits, const Sequence& sequence);
+// Returns the most tokens of one sequence in a step that runs neither its prompt nor a whole canvas; INT32_MAX if only
+// the context bounds them.
+int32_t most_step_rows(const StrategyTraits& traits);
+
 // Stateless: all state is in the sequence. Callable from any thread.
 class DecodingStrategy {
  public:
   virtual ~DecodingStrategy() = default;
-  virtual std::string_view name() const = 0;
-  // Returns true if each token runs once and is stored at once; recurrent states require it.
-  virtual bool runs_rows_once() const { return false; }
+  DecodingStrategy(const DecodingStrategy&) = delete;
+  DecodingStrategy& operator=(const DecodingStrategy&) = delete;
+
+  std::string_view name() const { return name_; }
+  const StrategyTraits& traits() const { return traits_; }
+
   // Initialises a sequence that holds its prompt, parameters and limit.
   virtual void start(Sequence& sequence) const = 0;
-  // Returns a token budget with which plan() always makes progress.
-  virtual int32_t min_budget(const Sequence& sequence) const = 0;
-  // Prefix caching: for n a multiple of the result, K and V of the first n cached tokens depend on these tokens alone,
-  // so another sequence may reuse them. Absent: they depend on later tokens, too.
-  virtual std::optional<int32_t> reusable_multiple() const { return std::nullopt; }
-  // Absent: all steps are those of canvas_shape(), or are bounded only by the context, or have several spans.
-  virtual std::optional<StepShape> step_shape() const { return std::nullopt; }
-  // Absent: no such steps.
-  virtual std::optional<CanvasShape> canvas_shape() const { return std::nullopt; }
-  // Absent: no such steps.
-  virtual std::optional<SegmentShape> segment_shape() const { return std::nullopt; }
-  // Support of the device-side denoise loop. device_blocks(): the shape of its blocks, if denoise_step implements the
-  // strategy's rule; absent: every step runs through the host, and a start report gives the reason. denoise_state():
-  // where a sequence stands.
-  // commit() must decide as DenoiseState::advance does, and plan() must lay out tokens as denoise_step does.
-  virtual std::optional<BlockShape> device_blocks() const { return std::nullopt; }
-  virtual std::string host_because() const;  // the reason; empty if device_blocks() is present
-  virtual std::optional<DenoiseState> denoise_state(const Sequence&) const { return std::nullopt; }
-  // Returns the number of positions that may ever be stored; their pages are reserved at admission.
-  virtual int32_t max_cached(const Sequence& sequence) const { return sequence.limit; }
-  // Plans the next step, with at most `budget` tokens.
+  // Plans the next step, with at most `budget` tokens. Without spans if none fits.
   virtual StepPlan plan(const Sequence& sequence, int32_t budget) const = 0;
   // Updates the sequence after a step; `sampled` has one token per entry of plan.sample.
   virtual void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const = 0;
+
+ protected:
+  // `name` outlives the strategy.
+  DecodingStrategy(std::string_view name, const StrategyTraits& traits) : name_(name), traits_(traits) {}
+
+ private:
+  std::string_view name_;
+  StrategyTraits traits_;
 };
 
 std::vector<std::string_view> strategy_names();

@@ -35,9 +35,19 @@ SampledToken likeliest(const SampledToken& t) {
   return best;
 }
 
+// A segment is a whole canvas.
+StrategyTraits segment_traits(int32_t canvas_len) {
+  return {.text_block = 1,
+          .segment = SegmentShape{
+              .keys = {.q_len = canvas_len, .kind = KeySpan::Kind::kFull, .window_from = KeySpan::WindowFrom::kSegment},
+              .logits = StepPlan::Logits::kKept}};
+}
+
 }  // namespace
 
-CanvasStrategy::CanvasStrategy(const StrategyConfig& config) : info_(config.model.value_or(DiffusionInfo{})) {
+CanvasStrategy::CanvasStrategy(const StrategyConfig& config)
+    : DecodingStrategy("diffusion_gemma", segment_traits(config.model.value_or(DiffusionInfo{}).block_size)),
+      info_(config.model.value_or(DiffusionInfo{})) {
   HR_REQUIRE(info_.attention == DiffusionInfo::Attention::kCanvas, ErrorCode::kInvalidArgument,
              "strategy 'diffusion_gemma': the model is not trained on canvases");
   HR_REQUIRE(!config.block_size || *config.block_size == info_.block_size, ErrorCode::kInvalidArgument,
@@ -64,19 +74,13 @@ int32_t CanvasStrategy::max_steps(const Sequence& s) const {
   return s.params.decoding.steps.value_or(info_.canvas.max_steps);
 }
 
-std::optional<SegmentShape> CanvasStrategy::segment_shape() const {
-  return SegmentShape{
-      .keys = {.q_len = info_.block_size, .kind = KeySpan::Kind::kFull, .window_from = KeySpan::WindowFrom::kSegment},
-      .logits = StepPlan::Logits::kKept};
-}
-
 StepPlan CanvasStrategy::plan(const Sequence& s, int32_t budget) const {
   const int32_t text_end = storable_end(s);
   if (s.num_cached < text_end) return causal_step({s.num_cached, std::min(text_end, s.num_cached + budget)}, {});
   const DecodingBlock& canvas = s.blocks.back();
   const int32_t size = canvas.end() - canvas.begin();
   if (budget < size) return {};
-  const SegmentShape shape = *segment_shape();
+  const SegmentShape& shape = *traits().segment;
   StepPlan plan{.spans = {{.keys = shape.keys}},
                 .temperature = temperature_of(info_.canvas, max_steps(s), canvas.num_steps()),
                 .logits = shape.logits};

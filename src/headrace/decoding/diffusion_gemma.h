@@ -13,12 +13,7 @@ class CanvasStrategy final : public DecodingStrategy {
   // Error kInvalidArgument for a model not trained on canvases.
   explicit CanvasStrategy(const StrategyConfig& config);
 
-  std::string_view name() const override { return "diffusion_gemma"; }
-  std::optional<int32_t> reusable_multiple() const override { return 1; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence&) const override { return info_.block_size; }
-  // A segment is a whole canvas.
-  std::optional<SegmentShape> segment_shape() const override;
   // Runs uncached text causally, in chunks of any size, then the whole canvas with every row sampled. Rows beyond
   // max_tokens run, too, because the model supports only whole canvases.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

@@ -10,9 +10,15 @@ namespace {
 
 constexpr float kFillThreshold = 0.5f, kNearlyCertain = 0.9f;
 
+StrategyTraits merging_traits(const StrategyConfig& config) {
+  StrategyTraits traits = block_traits("dmax", config);
+  traits.step->inputs = StepShape::Inputs::kMixed;
+  return traits;
+}
+
 }  // namespace
 
-DMax::DMax(const StrategyConfig& config) : RefiningBD("dmax", config), merge_(config.merge) {
+DMax::DMax(const StrategyConfig& config) : RefiningBD("dmax", merging_traits(config), config), merge_(config.merge) {
   HR_REQUIRE(merge_.weight >= 0, ErrorCode::kInvalidArgument, "strategy 'dmax': the merge weight is ", merge_.weight,
              ", expected 0 or more");
   HR_REQUIRE(merge_.mode == StrategyConfig::Merge::Mode::kSmooth || merge_.weight == 1, ErrorCode::kInvalidArgument,
@@ -24,12 +30,6 @@ void DMax::start(Sequence& s) const {
   HR_REQUIRE(!rule || rule == DecodingParams::Rule::kConfidence, ErrorCode::kInvalidArgument,
              "strategy 'dmax': tokens are accepted by confidence alone; no other rule is built");
   RefiningBD::start(s);
-}
-
-std::optional<StepShape> DMax::step_shape() const {
-  auto shape = RefiningBD::step_shape();
-  shape->inputs = StepShape::Inputs::kMixed;
-  return shape;
 }
 
 StepPlan DMax::plan(const Sequence& s, int32_t budget) const {

@@ -12,10 +12,8 @@ class DMax final : public RefiningBD {
  public:
   // Error kInvalidArgument, besides RefiningBD's, for a merge weight below 0, or other than 1 in a mode without weight.
   explicit DMax(const StrategyConfig& config);
-  std::string_view name() const override { return "dmax"; }
   // Error kInvalidArgument for a rule other than confidence.
   void start(Sequence& sequence) const override;
-  std::optional<StepShape> step_shape() const override;
   // Tokens of blocks to be stored use their plain embeddings.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 

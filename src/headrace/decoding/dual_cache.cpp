@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/sampling/acceptance.h"
 
 namespace headrace {
@@ -25,9 +24,19 @@ PlannedSpan alone(const Sequence& s, const DecodingBlock& block) {
           .store = {}};
 }
 
+StrategyTraits dual_cache_traits(int32_t block_size) {
+  return {.step = StepShape{.rows = block_size,
+                            .most_rows = block_size,
+                            .most_samples = block_size,
+                            .stores = StepShape::Stores::kSome},
+          .canvas = CanvasShape{.samples = block_size}};
+}
+
 }  // namespace
 
-DualCache::DualCache(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {}
+DualCache::DualCache(const StrategyConfig& config)
+    : DecodingStrategy("dual_cache", dual_cache_traits(diffusion_info("dual_cache", config).block_size)),
+      info_(diffusion_info(name(), config)) {}
 
 void DualCache::start(Sequence& s) const {
   for (int32_t begin = s.prompt_len; begin < s.limit; begin += info_.block_size) {
@@ -35,13 +44,6 @@ void DualCache::start(Sequence& s) const {
   }
   grow(s, s.limit, *info_.mask_token_id);
   s.num_final = s.prompt_len;
-}
-
-std::optional<StepShape> DualCache::step_shape() const {
-  return StepShape{.rows = info_.block_size,
-                   .most_rows = info_.block_size,
-                   .most_samples = info_.block_size,
-                   .stores = StepShape::Stores::kSome};
 }
 
 StepPlan DualCache::plan(const Sequence& s, int32_t budget) const {
@@ -66,17 +68,6 @@ void DualCache::commit(Sequence& s, const StepPlan& plan, std::span<const Sample
   block->count_step();
   cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
-}
-
-std::optional<BlockShape> DualCache::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id};
-}
-
-std::string DualCache::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> DualCache::denoise_state(const Sequence& s) const {
-  return canvas_state(s, DenoiseState::Sees::kKeptCanvas, info_);
 }
 
 }  // namespace headrace

@@ -14,20 +14,10 @@ class DualCache final : public DecodingStrategy {
   // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit DualCache(const StrategyConfig& config);
 
-  std::string_view name() const override { return "dual_cache"; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence& sequence) const override { return sequence.num_tokens(); }
-  int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
-  // A block alone, whose K and V are not stored.
-  std::optional<StepShape> step_shape() const override;
-  std::optional<CanvasShape> canvas_shape() const override { return CanvasShape{.samples = info_.block_size}; }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Supports every rule but entropy_bound and random.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

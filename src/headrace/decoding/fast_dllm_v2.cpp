@@ -4,7 +4,6 @@
 
 #include "headrace/core/error.h"
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
 
@@ -29,10 +28,23 @@ StepPlan refine(const DecodingBlock& sub_block, int32_t block_end) {
                      .store = run}}};
 }
 
+// Steps run sub-blocks and whole blocks. Exact passes store K and V, too, unless all are exact: attention on a device
+// reads keys fastest from the pool.
+StrategyTraits sub_block_traits(const DiffusionInfo& info, std::optional<BlockCache> cache) {
+  using Stores = StepShape::Stores;
+  return {.text_block = info.block_size,
+          .step = StepShape{.rows = info.sub_block_size,
+                            .most_rows = info.block_size,
+                            .most_samples = info.sub_block_size,
+                            .stores = cache == BlockCache::kNo ? Stores::kSome : Stores::kAll}};
+}
+
 }  // namespace
 
 FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
-    : info_(diffusion_info(name(), config)), block_cache_(config.block_cache) {
+    : DecodingStrategy("fast_dllm_v2", sub_block_traits(diffusion_info("fast_dllm_v2", config), config.block_cache)),
+      info_(diffusion_info(name(), config)),
+      block_cache_(config.block_cache) {
   HR_REQUIRE(info_.block_size % info_.sub_block_size == 0, ErrorCode::kInvalidArgument, "strategy '", name(),
              "': the block size is ", info_.block_size, ", expected a multiple of the sub-blocks' ",
              info_.sub_block_size);
@@ -42,10 +54,6 @@ FastDLLMv2::FastDLLMv2(const StrategyConfig& config)
 
 bool FastDLLMv2::caches(const Sequence& s) const {
   return block_cache_of(s.params.decoding, block_cache_, info_) == BlockCache::kYes;
-}
-
-int32_t FastDLLMv2::max_cached(const Sequence& s) const {
-  return (s.limit + info_.block_size - 1) / info_.block_size * info_.block_size;
 }
 
 void FastDLLMv2::open_block(Sequence& s, int32_t begin) const {
@@ -62,42 +70,6 @@ void FastDLLMv2::start(Sequence& s) const {
   if (whole > 0) s.blocks.push_back(DecodingBlock::of_prompt(0, whole));
   if (whole < s.prompt_len) open_block(s, whole);
   s.num_final = s.prompt_len;
-}
-
-std::optional<StepShape> FastDLLMv2::step_shape() const {
-  using Stores = StepShape::Stores;
-  return StepShape{.rows = info_.sub_block_size,
-                   .most_rows = info_.block_size,
-                   .most_samples = info_.sub_block_size,
-                   .stores = stores_all() ? Stores::kAll : Stores::kSome};
-}
-
-std::optional<BlockShape> FastDLLMv2::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id, info_.block_size};
-}
-
-std::string FastDLLMv2::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> FastDLLMv2::denoise_state(const Sequence& s) const {
-  const int32_t begin = s.num_tokens() - info_.block_size;
-  if (!device_blocks() || s.num_cached != begin || s.blocks.front().begin() != begin) return {};
-  auto state = device_state(s, s.blocks.front(), info_);
-  if (!state) return {};
-  state->sees = caches(s) ? DenoiseState::Sees::kParts : DenoiseState::Sees::kWholeParts;
-  state->num_cached = begin;
-  state->shift = 1;
-  state->part_size = info_.sub_block_size;
-  state->editable = std::max(0, s.prompt_len - begin);
-  state->num_steps = 0;
-  for (const DecodingBlock& part : s.blocks) {
-    state->num_steps += part.num_steps();
-    for (const int32_t p : part.masked_positions()) state->set_masked(p - begin, 1);
-  }
-  state->find_part(info_.block_size);
-  const auto open = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
-  if (open != s.blocks.end()) state->steps_before_part = state->num_steps - open->num_steps();
-  return state;
 }
 
 StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {

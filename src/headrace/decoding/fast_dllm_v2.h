@@ -18,18 +18,7 @@ class FastDLLMv2 final : public DecodingStrategy {
   // is no multiple of its sub-blocks, or if the model's logits do not predict the next token.
   explicit FastDLLMv2(const StrategyConfig& config);
 
-  std::string_view name() const override { return "fast_dllm_v2"; }
-  std::optional<int32_t> reusable_multiple() const override { return info_.block_size; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence&) const override { return info_.block_size; }
-  // Up to the end of a block: the block cache stores all of it.
-  int32_t max_cached(const Sequence& sequence) const override;
-  // Sub-blocks and whole blocks.
-  std::optional<StepShape> step_shape() const override;
-  // As MultiBD's.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
@@ -37,8 +26,7 @@ class FastDLLMv2 final : public DecodingStrategy {
  private:
   void open_block(Sequence& sequence, int32_t begin) const;
   bool caches(const Sequence& sequence) const;  // true if the request uses the block cache
-  // Exact passes store K and V, too, unless all are exact: attention on a device reads keys fastest from the pool.
-  bool stores_all() const { return block_cache_ != BlockCache::kNo; }
+  bool stores_all() const { return traits().step->stores == StepShape::Stores::kAll; }
 
   DiffusionInfo info_;
   std::optional<BlockCache> block_cache_;

@@ -3,13 +3,25 @@
 #include <algorithm>
 
 #include "headrace/decoding/block_buffer.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
 
 namespace headrace {
 
-FullAttention::FullAttention(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {}
+namespace {
+
+StrategyTraits canvas_traits(const DiffusionInfo& info) {
+  using AtMost = CanvasShape::AtMost;  // under the loop kTimesteps the whole output is one block
+  return {.canvas =
+              CanvasShape{.samples = info.block_size,
+                          .at_most = info.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese}};
+}
+
+}  // namespace
+
+FullAttention::FullAttention(const StrategyConfig& config)
+    : DecodingStrategy("full_attention", canvas_traits(diffusion_info("full_attention", config))),
+      info_(diffusion_info(name(), config)) {}
 
 void FullAttention::start(Sequence& s) const {
   const bool one = follows_reference(s.params.decoding) && info_.loop == DiffusionInfo::Loop::kTimesteps;
@@ -21,19 +33,9 @@ void FullAttention::start(Sequence& s) const {
   s.num_final = s.prompt_len;
 }
 
-std::optional<CanvasShape> FullAttention::canvas_shape() const {
-  using AtMost = CanvasShape::AtMost;  // under the loop kTimesteps the whole output is one block
-  return CanvasShape{.samples = info_.block_size,
-                     .at_most = info_.loop == DiffusionInfo::Loop::kTimesteps ? AtMost::kAllRows : AtMost::kThese};
-}
-
-int32_t FullAttention::min_budget(const Sequence& s) const {
-  return s.params.decoding.cfg_scale > 0 ? 2 * s.num_tokens() : s.num_tokens();
-}
-
 StepPlan FullAttention::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan{.excluded_id = info_.mask_token_id};
-  if (min_budget(s) > budget) return plan;
+  if (rows_needed(traits(), s) > budget) return plan;
   const KeySpan canvas{.q_len = s.num_tokens(), .kind = KeySpan::Kind::kFull};
   plan.spans.push_back({.keys = canvas, .store = {0, s.num_tokens()}});
   const int32_t shift = info_.logits_of == DiffusionInfo::LogitsOf::kBefore ? 1 : 0;
@@ -56,17 +58,6 @@ void FullAttention::commit(Sequence& s, const StepPlan& plan, std::span<const Sa
   block->count_step();
   if (!reference) cut_behind_end_token(s);
   s.num_final = std::min(decided_end(s), s.limit);
-}
-
-std::optional<BlockShape> FullAttention::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{info_.block_size, *info_.mask_token_id};
-}
-
-std::string FullAttention::host_because() const { return too_large_a_block(info_.block_size); }
-
-std::optional<DenoiseState> FullAttention::denoise_state(const Sequence& s) const {
-  return canvas_state(s, DenoiseState::Sees::kCanvas, info_);
 }
 
 }  // namespace headrace

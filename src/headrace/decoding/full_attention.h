@@ -13,21 +13,13 @@ class FullAttention final : public DecodingStrategy {
   // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit FullAttention(const StrategyConfig& config);
 
-  std::string_view name() const override { return "full_attention"; }
   void start(Sequence& sequence) const override;
-  int32_t min_budget(const Sequence& sequence) const override;
-  int32_t max_cached(const Sequence& sequence) const override { return sequence.num_tokens(); }
-  std::optional<CanvasShape> canvas_shape() const override;
   // Runs the whole canvas and samples the undecided positions of the first unfinished block. A guided request runs the
   // canvas a second time, with its prompt masked and nothing stored.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token, but the
   // canvas keeps its length: the model sees how much room there was.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Supports every rule but entropy_bound and random.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

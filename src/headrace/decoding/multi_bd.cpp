@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "headrace/core/error.h"
-#include "headrace/decoding/device_state.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/sampling/acceptance.h"
 
@@ -27,15 +26,19 @@ int32_t useful_end(const Sequence& s, int32_t stored) {
   return end;
 }
 
-// The least number of candidates that a pass keeps in a block with guaranteed progress.
+// The least number of candidates that a pass keeps in a block with guaranteed progress: with max_passes, the masks
+// spread evenly over the passes that are left.
 int32_t share_of_pass(const DecodingParams& params, const DecodingBlock& block) {
-  return BlockRule{.steps = params.max_passes.value_or(0)}.least(block.num_masked(), block.num_steps());
+  if (!params.max_passes) return 1;
+  const int32_t left = std::max(1, *params.max_passes - block.num_steps());
+  return (block.num_masked() + left - 1) / left;
 }
 
 }  // namespace
 
-MultiBD::MultiBD(const StrategyConfig& config) : info_(diffusion_info(name(), config)) {
-  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id, config.pipeline};
+MultiBD::MultiBD(const StrategyConfig& config)
+    : DecodingStrategy("multi_bd", block_traits("multi_bd", config)), info_(diffusion_info(name(), config)) {
+  buffer_ = {info_.block_size, config.num_blocks, *info_.mask_token_id};
 }
 
 StepPlan MultiBD::plan(const Sequence& s, int32_t budget) const {
@@ -73,32 +76,6 @@ void MultiBD::commit(Sequence& s, const StepPlan& plan, std::span<const SampledT
     progress_before = progress;
   }
   buffer_.advance(s, plan);
-}
-
-std::optional<BlockShape> MultiBD::device_blocks() const {
-  if (!host_because().empty()) return {};
-  return BlockShape{buffer_.block_size, buffer_.mask_token_id};
-}
-
-std::string MultiBD::host_because() const {
-  if (buffer_.num_blocks != 1) return str("num_blocks is ", buffer_.num_blocks, ", expected 1");
-  if (buffer_.pipeline != StrategyConfig::Pipeline::kTight) return "pipeline is parity, expected tight";
-  if (info_.logits_of != DiffusionInfo::LogitsOf::kSame) {
-    return "the model's logits decide the next position, expected their own";
-  }
-  return too_large_a_block(buffer_.block_size);
-}
-
-std::optional<DenoiseState> MultiBD::denoise_state(const Sequence& s) const {
-  if (!device_blocks() || s.blocks.empty()) return {};
-  const DecodingBlock& open = s.blocks.back();
-  const bool waiting = s.num_cached == open.begin() - buffer_.block_size;
-  if (!open.is_active() || open.complete() || (!waiting && s.num_cached != open.begin())) return {};
-  auto state = device_state(s, open, info_);
-  if (!state) return {};
-  state->num_cached = s.num_cached;
-  state->rule.steps = s.params.decoding.max_passes.value_or(0);
-  return state;
 }
 
 }  // namespace headrace

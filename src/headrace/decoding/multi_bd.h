@@ -11,22 +11,13 @@ class MultiBD final : public DecodingStrategy {
   // Error kInvalidArgument when neither the model nor the configuration names a mask token and a block size.
   explicit MultiBD(const StrategyConfig& config);
 
-  std::string_view name() const override { return "multi_bd"; }
-  std::optional<int32_t> reusable_multiple() const override { return info_.block_size; }
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
-  int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
-  std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // Runs everything after the cache: the pass that stores complete blocks also denoises the blocks after them. A prompt
   // that exceeds the budget first runs in chunks of whole blocks.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates of each block that pass the request's rule, and at least the best in the blocks named by
   // DiffusionInfo::progress.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
-  // Supports one block at a time whose positions are decided by their own logits, with every rule but entropy_bound and
-  // random.
-  std::optional<BlockShape> device_blocks() const override;
-  std::string host_because() const override;
-  std::optional<DenoiseState> denoise_state(const Sequence& sequence) const override;
 
  private:
   DiffusionInfo info_;

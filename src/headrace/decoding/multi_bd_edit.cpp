@@ -13,7 +13,8 @@ constexpr float kQualityThreshold = 0.7f, kQualityEditThreshold = 0.5f;  // LLaD
 }  // namespace
 
 MultiBDEdit::MultiBDEdit(const StrategyConfig& config)
-    : RefiningBD("multi_bd_edit", config), info_(diffusion_info("multi_bd_edit", config)) {
+    : RefiningBD("multi_bd_edit", block_traits("multi_bd_edit", config), config),
+      info_(diffusion_info(name(), config)) {
   info_.threshold = kQualityThreshold;
 }
 

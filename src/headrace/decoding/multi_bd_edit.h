@@ -8,7 +8,6 @@ namespace headrace {
 class MultiBDEdit final : public RefiningBD {
  public:
   explicit MultiBDEdit(const StrategyConfig& config);
-  std::string_view name() const override { return "multi_bd_edit"; }
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
 
  private:

@@ -20,11 +20,12 @@ float stable_share(const Sequence& s, const DecodingBlock& block, std::span<cons
 
 }  // namespace
 
-RefiningBD::RefiningBD(std::string_view name, const StrategyConfig& config) {
+RefiningBD::RefiningBD(std::string_view name, const StrategyTraits& traits, const StrategyConfig& config)
+    : DecodingStrategy(name, traits) {
   const DiffusionInfo info = diffusion_info(name, config);
   HR_REQUIRE(info.logits_of == DiffusionInfo::LogitsOf::kSame, ErrorCode::kInvalidArgument, "strategy '", name,
              "': the model's logits decide the next position, expected their own");
-  buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, config.pipeline, BlockBuffer::Edits::kYes};
+  buffer_ = {info.block_size, config.num_blocks, *info.mask_token_id, BlockBuffer::Edits::kYes};
 }
 
 StepPlan RefiningBD::plan(const Sequence& s, int32_t budget) const {

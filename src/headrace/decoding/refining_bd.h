@@ -17,16 +17,14 @@ struct BlockVerdict {
 class RefiningBD : public DecodingStrategy {
  public:
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
-  std::optional<int32_t> reusable_multiple() const override { return buffer_.block_size; }
-  int32_t min_budget(const Sequence& sequence) const override { return buffer_.most_rows(sequence); }
-  std::optional<StepShape> step_shape() const override { return buffer_.step_shape(); }
   // As MultiBD::plan, but samples every token of a block that is not final.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;
 
  protected:
-  // Error kInvalidArgument as diffusion_info, and for a next-token model.
-  RefiningBD(std::string_view name, const StrategyConfig& config);
+  // `traits`: block_traits, or what the strategy changes of them. Error kInvalidArgument as diffusion_info, and for a
+  // next-token model.
+  RefiningBD(std::string_view name, const StrategyTraits& traits, const StrategyConfig& config);
 
   // Judges a pass. `candidates` has one entry per position from block.editable_begin() to valid_end(). The pass is not
   // counted yet.

@@ -38,7 +38,7 @@ using enum DecodingOption;
 // Options of every block strategy: its choice of tokens and its construction.
 constexpr DecodingOptionSet kChoice = {kRule, kThreshold, kOrderTemperature, kBlockSize, kMaskTokenId};
 // Options of strategies that denoise several blocks at a time.
-constexpr DecodingOptionSet kBuffer = {kAddBlock, kNumBlocks, kPipeline};
+constexpr DecodingOptionSet kBuffer = {kAddBlock, kNumBlocks};
 constexpr DecodingOptionSet kPublishedLoop = {kSchedule, kSteps};
 constexpr DecodingOptionSet kProgress = {kMaxPasses, kSemiComplete};
 

@@ -56,7 +56,7 @@ void BatchBuilder::add_merge(const StepPlan& any) {
     merge_.residual[row] = std::max(0.0f, rest);
   }
   const auto count = static_cast<int64_t>(tokens), width = static_cast<int64_t>(most);
-  batch_.attn.token_merge = TokenMerge{.mask = TensorView(merge_.mask.data(), DType::kU8, {count}),
+  batch_.soft.token_merge = TokenMerge{.mask = TensorView(merge_.mask.data(), DType::kU8, {count}),
                                        .ids = TensorView(merge_.ids.data(), DType::kI64, {count, width}),
                                        .probs = TensorView(merge_.probs.data(), DType::kF32, {count, width}),
                                        .residual = TensorView(merge_.residual.data(), DType::kF32, {count}),
@@ -90,10 +90,10 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
     }
     logits = conditioning_;
   }
-  batch_.attn.self_conditioning =
+  batch_.soft.self_conditioning =
       SelfConditioning{.mask = TensorView(conditioned_.data(), DType::kU8, {static_cast<int64_t>(conditioned_.size())}),
                        .logits = apart ? TensorView() : logits};
-  if (apart) batch_.conditioning = std::move(parts);
+  if (apart) batch_.soft.conditioning = std::move(parts);
 }
 
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,

@@ -111,23 +111,21 @@ std::set<int32_t> CudaGraphRunner::kv_len_buckets(const ForwardBatch& on_device)
   return buckets;
 }
 
-void CudaGraphRunner::warm_up(const ForwardBatch& on_device, const End& end) {
+void CudaGraphRunner::warm_up(const ForwardBatch& on_device) {
   CudaGraphSupport* support = backend_.cuda_graph_support();
   HR_REQUIRE(support != nullptr, ErrorCode::kUnsupported, "cuda graphs: attention backend '", backend_.name(),
              "' cannot be recorded");
   const WarmupScope warming_up(backend_.metadata_source());
-  backend_.init_forward_metadata(on_device);
   support->init_forward_metadata_capture_cuda_graph(on_device, static_cast<int32_t>(on_device.batch_size()));
-  end(model_.forward(on_device));  // starts libraries, loads kernels, allocates memory
+  model_.forward(on_device);  // starts libraries, loads kernels, allocates memory
   runtime_.synchronize();
 }
 
-const ForwardBatch& CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device, const End& end) {
-  warm_up(on_device, end);
+const ForwardBatch& CudaGraphRunner::record(Captured& to, const ForwardBatch& on_device) {
+  warm_up(on_device);
   device_batch_.forget_plans();  // the graph must make its own plans on every replay
   Recording recording(runtime_);
   const Tensor logits = model_.forward(on_device);
-  end(logits);
   to = {.graph = recording.end(), .logits = logits};
   return on_device;
 }
@@ -170,7 +168,7 @@ void CudaGraphRunner::capture_decode(int32_t size, Contexts contexts, Graphs& gr
   const auto record_for = [&](int32_t keys, Captured& to) -> const ForwardBatch& {
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kDecode), size);
     for (KeySpan& span : rows.attn.spans) span.ctx_len = span.phys0 = keys - 1;
-    return record(to, device_batch_.upload(rows), [](const TensorView&) {});
+    return record(to, device_batch_.upload(rows));
   };
   if (contexts == Contexts::kAny) {
     const bool few = size <= kFewRequests;
@@ -195,7 +193,7 @@ void CudaGraphRunner::capture_canvases() {
       ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(*size, *count));
       // tokens that are not stored are real ones, too
       if (config.new_keys == NewKeys::kSomeNotStored) rows.attn.padding_rows = 0;
-      record(canvases_[*size][*count].any, device_batch_.upload(rows), end_rows_);  // no KV-length buckets
+      record(canvases_[*size][*count].any, device_batch_.upload(rows));  // no KV-length buckets
     }
   }
 }
@@ -232,11 +230,10 @@ void CudaGraphRunner::capture_segments() {
       device_batch_.set_most_keys(0);
       ForwardBatch batch = padding_.fill(some_segments(*count), sizes_of(rows, rows));
       if (conditioned) {
-        batch.attn.self_conditioning = {.mask = marks.view().slice(0, rows),
+        batch.soft.self_conditioning = {.mask = marks.view().slice(0, rows),
                                         .logits = device_batch_.conditioning(rows)};
       }
-      record((conditioned ? conditioned_ : segments_)[rows][rows].any, device_batch_.upload(batch),
-             [](const TensorView&) {});
+      record((conditioned ? conditioned_ : segments_)[rows][rows].any, device_batch_.upload(batch));
     }
   }
 }
@@ -259,7 +256,7 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
     ForwardBatch rows = padding_.fill(nothing(ForwardMode::kMixed), sizes_of(size, logits_rows));
     if (config.new_keys == NewKeys::kSomeNotStored)
       rows.attn.padding_rows = 0;  // tokens that are not stored are real ones, too
-    return record(to, device_batch_.upload(rows), end_rows_);
+    return record(to, device_batch_.upload(rows));
   };
   if (contexts == Contexts::kShort) {
     for (auto& [keys, captured] : graphs.buckets) record_for(keys, captured);
@@ -275,7 +272,7 @@ void CudaGraphRunner::capture_rows(int32_t size, int32_t logits_rows, Contexts c
 bool CudaGraphRunner::plain(const ForwardBatch& batch) const {
   const AttnMetadata& attn = batch.attn;
   const bool recurrent = config_.states == BatchPadding::States::kRecurrent;
-  return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !attn.token_merge &&
+  return recurrent != attn.state_slots.empty() && attn.snapshots.empty() && !batch.soft.token_merge &&
          std::ranges::all_of(attn.spans, [](const KeySpan& s) { return s.encoder_len == 0; });
 }
 
@@ -283,7 +280,7 @@ bool CudaGraphRunner::holds_decode(const ForwardBatch& batch) const {
   const int64_t count = batch.batch_size();
   if (batch.mode != ForwardMode::kDecode || requests_.empty() || count < 1 || count > requests_.rbegin()->first)
     return false;
-  return plain(batch) && !batch.attn.self_conditioning && batch.num_tokens() == count &&
+  return plain(batch) && !batch.soft.self_conditioning && batch.num_tokens() == count &&
          static_cast<int64_t>(batch.logits_rows.size()) == count && new_keys_of(batch.attn) == NewKeys::kAllStored;
 }
 
@@ -292,14 +289,14 @@ bool CudaGraphRunner::fits(const Rows& rows, const ForwardBatch& batch) const {
   if (batch.num_tokens() > rows.recorded.rbegin()->first) return false;
   if (static_cast<int64_t>(batch.logits_rows.size()) > rows.config.most_logits) return false;
   const auto is_short = [most = rows.config.most_rows](const KeySpan& s) { return s.q_len <= most; };
-  return plain(batch) && !batch.attn.self_conditioning && std::ranges::all_of(batch.attn.spans, is_short);
+  return plain(batch) && !batch.soft.self_conditioning && std::ranges::all_of(batch.attn.spans, is_short);
 }
 
 bool CudaGraphRunner::are_segments(const ForwardBatch& batch) const {
   const SegmentGraphs& config = config_.segments;
   const int64_t count = batch.batch_size(), rows = batch.num_tokens();
   if (segments_.empty() || count < 1 || count > config.requests.back() || !plain(batch)) return false;
-  if (batch.attn.self_conditioning && (conditioned_.empty() || batch.num_conditioned() != rows)) return false;
+  if (batch.soft.self_conditioning && (conditioned_.empty() || batch.soft.num_conditioned() != rows)) return false;
   return static_cast<int64_t>(batch.logits_rows.size()) == rows && new_keys_of(batch.attn) == NewKeys::kSomeNotStored &&
          std::ranges::all_of(batch.attn.spans, [&keys = config.keys](const KeySpan& s) {
            return s.q_len == keys.q_len && s.kind == keys.kind && s.window_from == keys.window_from &&
@@ -313,7 +310,7 @@ const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& bat
   const auto takes = [keys](const RowGraphs& config) {
     return keys == config.new_keys || config.new_keys == NewKeys::kSomeNotStored;
   };
-  if (are_segments(batch)) return batch.attn.self_conditioning ? &conditioned_ : &segments_;
+  if (are_segments(batch)) return batch.soft.self_conditioning ? &conditioned_ : &segments_;
   if (takes(config_.rows) && fits(rows(), batch)) return &rows_;
   return takes(config_.canvases) && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
@@ -338,14 +335,6 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch, const TensorView& ids
                                                                          static_cast<int32_t>(on_device.batch_size()));
   captured->graph->launch();
   return captured->logits.slice(0, logits_rows);
-}
-
-void CudaGraphRunner::run_rows(Kind kind, int32_t size, int32_t logits_rows, int32_t most_keys) {
-  const BySize& recorded = kind == Kind::kRows ? rows_ : canvases_;
-  const auto found = recorded.find(size);
-  HR_REQUIRE(found != recorded.end() && logits_rows <= found->second.rbegin()->first, ErrorCode::kInternal,
-             "cuda graphs: no step of ", size, " rows with ", logits_rows, " of logits was recorded: ", describe());
-  found->second.lower_bound(logits_rows)->second.of(most_keys).graph->launch();
 }
 
 std::string CudaGraphRunner::describe() const {

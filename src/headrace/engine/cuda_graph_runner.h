@@ -1,6 +1,5 @@
 // Captures a model's steps as CUDA graphs and replays them, one launch per step.
 #pragma once
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,17 +69,6 @@ class CudaGraphRunner {
   // nothing.
   CudaGraphRunner(const Model& model, AttentionBackend& backend, DeviceRuntime& runtime, const CudaGraphConfig& config);
 
-  // Sets a function that is captured behind each step of `rows` or `canvases` and receives its logits. Call before
-  // capture().
-  void end_rows_with(std::function<void(const TensorView& logits)> end) { end_rows_ = std::move(end); }
-  // Uploads the first `pages` entries of a row of `table` with the next batch, also entries that no batch has referred
-  // to yet.
-  void upload_pages(const TensorView& table, int32_t row, int64_t pages) {
-    device_batch_.upload_pages(table, row, pages);
-  }
-  // Returns the device arrays that steps of RowGraphs read their batches from.
-  DeviceBatch::Arrays arrays() const { return device_batch_.arrays(); }
-
   // Runs every size once as a warm-up and then captures it, the largest first, so that smaller ones reuse its memory.
   // Throws what a step throws, kUnsupported if the backend supports no graphs, kCuda for work that cannot be captured.
   // After an error the runner is unusable, also for sizes captured before: ModelRunner drops it.
@@ -88,21 +76,11 @@ class CudaGraphRunner {
 
   // Returns true if a graph holds this batch. Decode: one token per request, each stored and with logits. Otherwise:
   // several tokens per request within the limits of the configuration, or segments.
-  bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || holds_rows(batch); }
+  bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || rows_for(batch) != nullptr; }
   // Pads, uploads and replays a batch that holds() accepts; its views are on the host. Returns float32 [logits_rows,
   // vocab] on the device, valid until the next run of any graph of the device.
   // `ids`, int32 [tokens] on the device, replaces the batch's input ids; null: keeps them.
   TensorView run(const ForwardBatch& batch, const TensorView& ids = {});
-
-  // Returns true if run(batch) uses a graph of `rows`, `canvases` or `segments`.
-  bool holds_rows(const ForwardBatch& batch) const { return rows_for(batch) != nullptr; }
-  // Replays the graph of `size` tokens, one of the sizes of `kind`, over what lies in arrays(). `logits_rows` of them
-  // have logits.
-  // `most_keys` is about the longest KV length of the step. It only selects the graph; every choice gives right
-  // results.
-  // Error kInternal if `size` was not captured: a larger graph would read stale tokens of earlier steps.
-  enum class Kind : uint8_t { kRows, kCanvases };
-  void run_rows(Kind kind, int32_t size, int32_t logits_rows, int32_t most_keys);
 
   // One line for reports:
   // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640
@@ -134,13 +112,12 @@ class CudaGraphRunner {
     const RowGraphs& config;
     const BySize& recorded;
   };
-  using End = std::function<void(const TensorView& logits)>;
   // Returns the KV lengths for which attention of the step would run other kernels, of all kinds of layers.
   std::set<int32_t> kv_len_buckets(const ForwardBatch& on_device) const;
   // Runs a step in warm-up mode.
-  void warm_up(const ForwardBatch& on_device, const End& end);
+  void warm_up(const ForwardBatch& on_device);
   // As warm_up(), and captures the step. Returns `on_device`.
-  const ForwardBatch& record(Captured& to, const ForwardBatch& on_device, const End& end);
+  const ForwardBatch& record(Captured& to, const ForwardBatch& on_device);
   // Adds the KV-length buckets to capture. `few`: the shortest bucket, if the step has few requests.
   void add_buckets(Graphs& graphs, std::set<int32_t> buckets, std::optional<int32_t> few) const;
   void capture_decode(Contexts contexts);
@@ -176,7 +153,6 @@ class CudaGraphRunner {
   Tensor segment_ids_, segment_slots_;
   BatchPadding padding_;
   Tensor no_pages_;
-  End end_rows_ = [](const TensorView&) {};
 };
 
 }  // namespace headrace

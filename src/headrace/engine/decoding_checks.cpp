@@ -26,8 +26,9 @@ std::unique_ptr<DecodingStrategy> strategy_of(const ModelInfo& model, const Engi
              mask, ", expected 0 to ", model.vocab_size - 1);
   HR_REQUIRE(block <= c.max_context_len, ErrorCode::kInvalidArgument, "strategy '", c.strategy, "': block_size is ",
              block, ", expected at most ", c.max_context_len, ", what the context holds");
-  HR_REQUIRE(strategy->runs_rows_once() || model.num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '", c.strategy,
-             "' runs rows more than once, which the recurrent layers of ", model.architecture, " cannot take back");
+  HR_REQUIRE(strategy->traits().runs_tokens_once || model.num_gdn_layers == 0, ErrorCode::kUnsupported, "strategy '",
+             c.strategy, "' runs rows more than once, which the recurrent layers of ", model.architecture,
+             " cannot take back");
   return strategy;
 }
 

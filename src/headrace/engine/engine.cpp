@@ -30,8 +30,6 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
   return config;
 }
 
-bool is_lost(const ScheduledStep& step) { return step.sequence == nullptr; }  // aborted while its step ran
-
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
@@ -47,34 +45,23 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
       strategy_(std::move(strategy)),
       runner_(model, config.runner),
       scheduler_(scheduler_config(model, config), *strategy_),
-      host_reasons_(config.log),
       sampler_(sampling_ops(config), config.runner.context, config_.vocab) {
   const TensorView table = scheduler_.table().page_table();
   BatchLimits limits{.max_requests = config.max_requests,
                      .max_context_len = config.max_context_len,
                      .table_rows = table.dim(0),
                      .table_pages = table.dim(1)};
-  const bool single_rows = strategy_->runs_rows_once();
-  limits.decode_rows = single_rows ? CudaGraphConfig::DecodeRows::kYes : CudaGraphConfig::DecodeRows::kNo;
-  const auto shape = strategy_->step_shape();
-  if (shape) limits.rows = row_graphs(*shape, config.max_requests);
-  const auto canvas = strategy_->canvas_shape();
-  if (canvas) limits.canvases = canvas_graphs(*canvas, shape, config.max_requests, config.max_context_len);
-  if (const auto segment = strategy_->segment_shape()) {
-    limits.segments = segment_graphs(*segment, config.max_requests, model.info().vocab_size);
+  const StrategyTraits& traits = strategy_->traits();
+  using DecodeRows = CudaGraphConfig::DecodeRows;
+  limits.decode_rows = traits.runs_tokens_once ? DecodeRows::kYes : DecodeRows::kNo;
+  if (traits.step) limits.rows = row_graphs(*traits.step, config.max_requests);
+  if (traits.canvas) {
+    limits.canvases = canvas_graphs(*traits.canvas, traits.step, config.max_requests, config.max_context_len);
   }
-  if (const auto blocks = strategy_->device_blocks()) {
-    limits.blocks = BlockLoopConfig{.block_size = blocks->block_size,
-                                    .mask_token_id = blocks->mask_token_id,
-                                    .rows_each = blocks->most_rows,
-                                    .vocab = config_.vocab,
-                                    .sizes = {},
-                                    .canvas_len = canvas ? limits.canvases.most_rows : 0};
-  } else if (!single_rows) {
-    limits.host_because = strategy_->host_because();
+  if (traits.segment) {
+    limits.segments = segment_graphs(*traits.segment, config.max_requests, model.info().vocab_size);
   }
   runner_.prepare(limits);
-  if (!runner_.host_because().empty()) host_reasons_.add(runner_.host_because());
 }
 
 int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
@@ -109,7 +96,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   strategy_->start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
-  flight_ends_ = true;
+  batch_changed_ = true;
   return next_id_++;
 }
 
@@ -117,10 +104,12 @@ void Engine::abort(int64_t id) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  for (ScheduledStep& step : flight_) {
-    if (step.sequence != found->second.get()) continue;
-    step.sequence = nullptr;
-    flight_ends_ = true;
+  for (InFlightStep& in_flight : in_flight_) {
+    for (ScheduledStep& step : in_flight.steps) {
+      if (step.sequence != found->second.get()) continue;
+      step.sequence = nullptr;
+      batch_changed_ = true;
+    }
   }
   scheduler_.release(*found->second);
   sequences_.erase(found);
@@ -137,7 +126,7 @@ void Engine::give_up(const std::string& fault) {
 }
 
 template <class Run>
-auto Engine::guarded(const Run& run) {
+auto Engine::run_step_or_fail(const Run& run) {
   check_device();
   in_step_.clear();
   try {
@@ -162,14 +151,14 @@ void Engine::fail_step() {
   for (const int64_t id : in_step_) abort(id);
   for (const int64_t id : scheduler_.in_plan()) abort(id);
   try {
-    drop_flight();
+    drain();
   } catch (const Error& e) {
     give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
 }
 
 std::vector<StepOutput> Engine::step() {
-  return guarded([this] { return run_step(); });
+  return run_step_or_fail([this] { return run_step(); });
 }
 
 std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
@@ -179,55 +168,10 @@ std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   return steps;
 }
 
-std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before, Scheduler::Admits admits) {
-  std::vector<ScheduledStep> planned = next_steps(admits), steps;
-  for (const ScheduledStep& one : before) {
-    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
-    if (one.sequence != nullptr && same != planned.end()) steps.push_back(std::move(*same));
-  }
-  HR_REQUIRE(steps.size() == planned.size(), ErrorCode::kInternal, "engine: the device goes on with ", steps.size(),
-             " requests, the scheduler with ", planned.size());
-  return steps;
-}
-
-std::vector<StepOutput> Engine::run_step() {
-  if (!warm_up_.empty()) {
-    step_warm_up();
-    return {};
-  }
-  if (flight_of_ == Flight::kTokens && std::ranges::all_of(flight_, is_lost)) drop_flight();
-  if (!flight_.empty()) {
-    note(flight_);
-    show_planned(flight_);
-    return flight_of_ == Flight::kBlocks ? land() : land_tokens();
-  }
-  const std::vector<ScheduledStep> steps = next_steps();
-  if (steps.empty()) return {};
-  show_planned(steps);
-  const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  // A waiting follower may join the next step; steps that run ahead would not stop for it.
-  if (!scheduler_.any_held_back()) {
-    if (take_off(steps, batch)) return land();
-    if (take_off_tokens(steps, batch)) return land_tokens();
-  }
-  std::vector<StepOutput> outputs = commit(steps, run(steps, batch));
-  ++counters_.steps;
-  counters_.rows += batch.num_tokens();
-  counters_.tokens += static_cast<int64_t>(outputs.size());
-  return outputs;
-}
-
 void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
   for (const ScheduledStep& step : steps) {
     if (observer_ && step.sequence != nullptr) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
   }
-}
-
-void Engine::step_warm_up() {
-  const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
-  in_step_ = {warm_up_.first()};
-  runner_.run(
-      warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend()));
 }
 
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
@@ -276,9 +220,12 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   const ScopeEnd stop_running([this, id] { abort(id); });
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
   const std::span next(tokens.begin() + 1, tokens.end());
-  std::vector<float> scores = guarded([&] {
+  std::vector<float> scores = run_step_or_fail([&] {
+    drain();  // of a step whose requests were all aborted
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    return runner_.score(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), next);
+    runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), {.scored = next});
+    in_flight_.push_back({.steps = {step}});
+    return retire().result.scores;
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",

@@ -1,5 +1,6 @@
 // The engine: continuous batching of requests, from prompt ids to sampled ids.
 #pragma once
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,7 +10,6 @@
 
 #include "headrace/core/log.h"
 #include "headrace/engine/batch_builder.h"
-#include "headrace/engine/host_reasons.h"
 #include "headrace/engine/model_runner.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/engine/warm_up.h"
@@ -48,9 +48,8 @@ struct StepOutput {
 // Totals since construction, without warm-up.
 struct EngineCounters {
   int64_t steps = 0;
-  int64_t rows = 0;          // tokens run through the model
-  int64_t tokens = 0;        // tokens returned by step()
-  int64_t device_steps = 0;  // of `steps`: those that the device-side denoise loop ended
+  int64_t rows = 0;    // tokens run through the model
+  int64_t tokens = 0;  // tokens returned by step()
 };
 
 // Not thread-safe. One thread at a time drives all engines of one CUDA device (DeviceRuntime).
@@ -74,7 +73,7 @@ class Engine {
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns
-  // none. If the device-side denoise loop is used, the next step is already running when this returns.
+  // none. With asynchronous scheduling the next step is already running when this returns.
   // If it throws, it first ends the requests of the step, whose states may be half updated, or the one request whose
   // step could not be planned. The caller fails every request for which has() is now false. The others continue with
   // the next step.
@@ -92,44 +91,48 @@ class Engine {
   std::vector<float> score(const std::vector<int32_t>& tokens);
 
   const EngineCounters& counters() const { return counters_; }
-  // Reasons why steps did not use the device-side denoise loop.
-  const HostReasons& host_reasons() const { return host_reasons_; }
   const EngineConfig& config() const { return config_; }  // with every default resolved
   const Scheduler& scheduler() const { return scheduler_; }
   ModelRunner& runner() { return runner_; }
 
  private:
-  // Calls `run`. If it throws, ends the requests that note() named.
+  // Calls `run`. If it throws, ends the requests that note() named, and drains.
   template <class Run>
-  auto guarded(const Run& run);
-  void note(const std::vector<ScheduledStep>& steps);  // within a call of guarded()
+  auto run_step_or_fail(const Run& run);
+  void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
   void fail_step();
   void give_up(const std::string& fault);
   void check_device() const;
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
+  std::vector<StepOutput> run_step();
+
+  // kTwo: the next step may be launched before the host has read this one's tokens.
+  enum class Depth : uint8_t { kOne, kTwo };
+  // A step that was launched and not retired, in the order of its rows. The sequence of an aborted request is null.
+  struct InFlightStep {
+    std::vector<ScheduledStep> steps;  // empty: a warm-up
+    Depth depth = Depth::kOne;
+  };
+  struct RetiredStep {
+    std::vector<ScheduledStep> steps;
+    StepResult result;
+  };
+  Depth depth_of(const std::vector<ScheduledStep>& steps) const;
+  // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
+  bool launch_first();
+  bool may_launch_next() const;
+  // Launches the step behind the one in flight, whose sampled tokens are its input ids. Commits placeholders for them.
+  void launch_next();
   // Plans the next step in the order of the in-flight one, which the device keeps. The scheduler's order changes when
   // the last chunk of a prompt is cached.
-  std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before, Scheduler::Admits admits);
-  std::vector<StepOutput> run_step();
-  void step_warm_up();
-  // Launches a step of the denoise loop. Returns false if one of `steps` is of another kind.
-  bool take_off(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
-  // Records which requests keep the batch off the denoise loop, and why.
-  void note_host(const std::vector<ScheduledStep>& steps);
-  // Waits for the denoise step in flight, launches the next one if the batch is unchanged, and commits.
-  std::vector<StepOutput> land();
-  // Launches a decode step whose tokens stay on the device. Returns false unless each of `steps` decides one token.
-  bool take_off_tokens(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
-  // Launches the next decode step if the batch is unchanged, then waits for the one in flight, and commits.
-  std::vector<StepOutput> land_tokens();
-  bool goes_on(const std::vector<ScheduledStep>& steps) const;
-  void queue_next(const std::vector<ScheduledStep>& before);
-  void drop_flight();
-  // Launches a step; `spots` has one entry per row of logits.
-  void queue(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots, const ForwardBatch& batch,
-             ModelRunner::Inputs inputs, Tensor* logits = nullptr);
+  std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before);
+  void launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs);
+  RetiredStep retire();  // waits for the oldest step in flight
+  void drain();          // waits for all steps in flight and drops their results
+
   void show_planned(const std::vector<ScheduledStep>& steps) const;
-  std::vector<SampledToken> run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch);
+  // Returns one token per sample row of a retired step, in order.
+  std::vector<SampledToken> sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result);
   using StepFilter = bool (*)(const ScheduledStep&);
   // Samples every row of `logits`, as returned by the model, on the host. Sequences of steps for which `keeps` is true
   // keep the logits they need.
@@ -159,18 +162,14 @@ class Engine {
   BatchBuilder builder_;
   WarmUpQueue warm_up_;
   EngineCounters counters_;
-  HostReasons host_reasons_;
   Sampler sampler_;
   StepObserver observer_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
-  std::vector<int64_t> in_step_;  // ids of the requests that guarded() runs
-  // The step in flight, of the denoise loop or of single tokens, in the order of its rows. The sequence of an aborted
-  // request is null.
-  std::vector<ScheduledStep> flight_;
-  enum class Flight : uint8_t { kBlocks, kTokens } flight_of_ = Flight::kBlocks;
-  bool flight_ends_ = false;  // the next step has other requests
+  std::vector<int64_t> in_step_;        // ids of the requests that run_step_or_fail() runs
+  std::deque<InFlightStep> in_flight_;  // at most two, oldest first
+  bool batch_changed_ = false;          // a request joined or left since the oldest step in flight was launched
 };
 
 }  // namespace headrace

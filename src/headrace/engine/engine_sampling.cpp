@@ -10,6 +10,7 @@ namespace {
 bool device_reads(const ScheduledStep& step) { return step.device_reads(); }
 bool host_reads(const ScheduledStep& step) { return !step.device_reads(); }
 bool any_reads(const ScheduledStep& /*step*/) { return true; }
+bool has_samples(const ScheduledStep& step) { return !step.plan.sample.empty(); }
 
 // Drops the entries of guide rows from a list with one entry per row of logits.
 template <class T>
@@ -76,28 +77,18 @@ std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& step
 
 // The device samples every row that it can, even if the host samples others of the batch: exp() on the host and on the
 // device differ in the last bits.
-std::vector<SampledToken> Engine::run(const std::vector<ScheduledStep>& steps, const ForwardBatch& batch) {
-  const auto has_rows = [](const ScheduledStep& step) { return !step.plan.sample.empty(); };
-  const auto reads = [&](const ScheduledStep& step) { return has_rows(step) && device_reads(step); };
-  if (runner_.on_cpu() || std::ranges::none_of(steps, reads)) return read(steps, runner_.run(batch), any_reads);
-  const bool all = std::ranges::none_of(steps, [&](const ScheduledStep& s) { return has_rows(s) && host_reads(s); });
-  const std::vector<SampleSpot> spots = spots_of(steps);
-  Tensor logits;
-  queue(steps, spots, batch, ModelRunner::Inputs::kOfBatch, all ? nullptr : &logits);
-  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(runner_.take_tokens(), spots));
-  if (all) return tokens;
-  const std::vector<SampledToken> by_host = read(steps, std::move(logits), host_reads);
-  std::ptrdiff_t first = 0;
-  for (const ScheduledStep& step : steps) {
-    const std::ptrdiff_t count = std::ssize(step.plan.sample);
-    if (host_reads(step)) std::copy_n(by_host.begin() + first, count, tokens.begin() + first);
-    first += count;
+void Engine::launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs) {
+  using Logits = StepReads::Logits;
+  const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
+  const Depth depth = depth_of(steps);
+  const auto by_device = [](const ScheduledStep& step) { return has_samples(step) && device_reads(step); };
+  const auto by_host = [](const ScheduledStep& step) { return has_samples(step) && host_reads(step); };
+  if (depth == Depth::kOne && (runner_.on_cpu() || std::ranges::none_of(steps, by_device))) {
+    runner_.launch(batch, {.logits = Logits::kToHost});
+    in_flight_.push_back({std::move(steps), depth});
+    return;
   }
-  return tokens;
-}
-
-void Engine::queue(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots,
-                   const ForwardBatch& batch, ModelRunner::Inputs inputs, Tensor* logits) {
+  const std::vector<SampleSpot> spots = spots_of(steps);
   std::vector<TokenDraw> draws(spots.size());
   std::ranges::transform(spots, draws.begin(), draw_of);
   std::vector<float> temperatures(spots.size());
@@ -105,15 +96,29 @@ void Engine::queue(const std::vector<ScheduledStep>& steps, std::span<const Samp
   if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
   const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
   const std::vector<PenalizedRows> penalized = penalized_rows(steps, spots);
-  runner_.queue_tokens(batch,
-                       {.vocab = config_.vocab,
-                        .excluded_id = steps.front().plan.excluded_id,
-                        .draws = draws,
-                        .temperatures = temperatures,
-                        .penalized = penalized,
-                        .kept = kept,
-                        .logits = logits},
-                       inputs);
+  const TokenChoice choice{.vocab = config_.vocab,
+                           .excluded_id = steps.front().plan.excluded_id,
+                           .draws = draws,
+                           .temperatures = temperatures,
+                           .penalized = penalized,
+                           .kept = kept};
+  const Logits logits = std::ranges::any_of(steps, by_host) ? Logits::kToHost : Logits::kNone;
+  runner_.launch(batch, {.choice = choice, .logits = logits}, inputs);
+  in_flight_.push_back({std::move(steps), depth});
+}
+
+std::vector<SampledToken> Engine::sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result) {
+  if (!result.tokens) return read(steps, std::move(result.logits), any_reads);
+  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, spots_of(steps)));
+  if (!result.logits) return tokens;
+  const std::vector<SampledToken> by_host = read(steps, std::move(result.logits), host_reads);
+  std::ptrdiff_t first = 0;
+  for (const ScheduledStep& step : steps) {
+    const std::ptrdiff_t count = std::ssize(step.plan.sample);
+    if (host_reads(step)) std::copy_n(by_host.begin() + first, count, tokens.begin() + first);
+    first += count;
+  }
+  return tokens;
 }
 
 std::vector<SampledToken> Engine::read(const std::vector<ScheduledStep>& steps, Tensor model_logits, StepFilter keeps) {

@@ -108,7 +108,7 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                .bytes = DeviceBatch::bytes_for(tables),
                                .advice = kShorter},
                               [&] { return std::make_unique<DeviceBatch>(tables, runtime_); });
-    capture(limits, graphs);
+    capture(graphs);
   }
   HR_REQUIRE(graphs_ || !required, ErrorCode::kOutOfMemory,
              "graphs of all steps behind prompts are required, but there are none: ", no_graphs_);
@@ -134,77 +134,28 @@ CudaGraphConfig ModelRunner::graph_config(const BatchLimits& limits) const {
   return config;
 }
 
-void ModelRunner::capture(const BatchLimits& limits, const CudaGraphConfig& config) {
+void ModelRunner::capture(const CudaGraphConfig& config) {
   no_graphs_ = "switched off";
-  host_because_ = limits.host_because;
-  if (config_.graphs == RunnerConfig::Graphs::kOff) {
-    if (limits.blocks) host_because_ = "graphs are switched off";
-    return;
-  }
+  if (config_.graphs == RunnerConfig::Graphs::kOff) return;
   no_graphs_ = kUnbounded;
-  if (records_nothing(config)) {
-    if (limits.blocks) host_because_ = no_graphs_;
-    return;
-  }
+  if (records_nothing(config)) return;
   try {
     // The memory that graphs need is known only after capture.
     with_need({.what = str("recording steps of up to ", most_rows_of(config), " rows"), .advice = kShorterOrNoGraphs},
               [&] {
                 auto graphs = std::make_unique<CudaGraphRunner>(model_, *backend_, runtime_, config);
-                loop_ = make_loop(limits, *graphs, config.rows.sizes, config.canvases.sizes);
                 graphs->capture();
                 graphs_ = std::move(graphs);
               });
   } catch (const Error& e) {
-    loop_.reset();
-    if (limits.blocks) host_because_ = "no graphs could be recorded";
     failed_capture_ = no_graphs_ = e.what();
     runtime_.synchronize();  // throws if the device failed: then steps cannot run without graphs either
   }
 }
 
-std::unique_ptr<DenoiseLoop> ModelRunner::make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                                    const std::vector<int32_t>& sizes,
-                                                    const std::vector<int32_t>& canvas_sizes) {
-  if (!limits.blocks) return nullptr;
-  BlockLoopConfig config = *limits.blocks;
-  config.max_requests = limits.max_requests, config.page_size = static_cast<int32_t>(kv_->page_size());
-  config.sizes = sizes, config.canvas_sizes = canvas_sizes;
-  const std::vector<int32_t>& largest = config.canvas_len > 0 ? canvas_sizes : sizes;
-  const int64_t most = config.least_size();  // with canvases, the loop starts only with requests that fit
-  if (largest.empty() || largest.back() < most || config.max_requests > kMaxBlockRequests) {
-    host_because_ = str(config.max_requests, " requests may have ", most, " rows, more than a graph has");
-    return nullptr;
-  }
-  const DeviceBatch::Arrays a = graphs.arrays();
-  const BatchRows rows{a.spans, a.ids, a.positions, a.write_slots, a.logits_rows, a.num_rows, a.page_table};
-  auto loop = std::make_unique<DenoiseLoop>(*ops_, config_.context, runtime_, config, rows);
-  graphs.end_rows_with([loop = loop.get()](const TensorView& logits) { loop->end_step(logits); });
-  return loop;
-}
-
-void ModelRunner::start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages) {
-  ++num_graph_steps_;
-  for (size_t r = 0; r < pages.size(); ++r) {
-    graphs_->upload_pages(batch.attn.page_table, batch.attn.spans[r].page_row, pages[r]);
-  }
-  graphs_->run(batch);
-  loop_->started();
-}
-
-void ModelRunner::next_blocks(const DenoiseReport& next, int32_t most_keys) {
-  ++num_graph_steps_;
-  using Kind = CudaGraphRunner::Kind;
-  graphs_->run_rows(next.canvases != 0 ? Kind::kCanvases : Kind::kRows, next.size, next.logits_rows, most_keys);
-  loop_->started();
-}
-
 std::string ModelRunner::describe() const {
   if (on_cpu()) return backend_->describe();
-  std::string text = backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
-  if (loop_) text += "; blocks are denoised on the device";
-  if (!host_because_.empty()) text += "; every denoise step goes through the host: " + host_because_;
-  return text;
+  return backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
 }
 
 ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorView& ids) {
@@ -221,27 +172,21 @@ ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorV
   return logits;
 }
 
-Tensor ModelRunner::run(const ForwardBatch& batch) {
-  Logits logits = with_need(need_of_step(batch), [&] { return forward(batch); });
-  return on_cpu() ? std::move(logits.owned) : on_host(runtime_, logits.view);
-}
-
-std::vector<float> ModelRunner::score(const ForwardBatch& batch, std::span<const int32_t> next) {
-  const Logits logits = with_need(need_of_step(batch), [&] { return forward(batch); });
-  const int64_t rows = logits.view.dim(0), width = logits.view.dim(1);
-  HR_REQUIRE(rows == std::ssize(next) && rows * width <= INT32_MAX, ErrorCode::kInvalidArgument, "model runner: ", rows,
-             " rows of ", width, " logits cannot be scored by ", next.size(), " tokens");
+std::vector<float> ModelRunner::scores(const TensorView& logits, std::span<const int32_t> tokens) const {
+  const int64_t rows = logits.dim(0), width = logits.dim(1);
+  HR_REQUIRE(rows == std::ssize(tokens) && rows * width <= INT32_MAX, ErrorCode::kInvalidArgument,
+             "model runner: ", rows, " rows of ", width, " logits cannot be scored by ", tokens.size(), " tokens");
   const Tensor best(DType::kI32, {rows}, runtime_), stats(DType::kF32, {rows, 4}, runtime_);
-  ops_->token_confidence({.logits = logits.view, .vocab = static_cast<int32_t>(width), .best = best, .stats = stats},
+  ops_->token_confidence({.logits = logits, .vocab = static_cast<int32_t>(width), .best = best, .stats = stats},
                          config_.context);
-  std::vector<int32_t> places(next.begin(), next.end());  // indices into the flattened rows
+  std::vector<int32_t> places(tokens.begin(), tokens.end());  // indices into the flattened rows
   for (int64_t row = 0; row < rows; ++row) places[static_cast<size_t>(row)] += static_cast<int32_t>(row * width);
   const Tensor ids(DType::kI32, {rows}, runtime_), chosen(DType::kF32, {rows, 1}, runtime_);
   runtime_.copy_to_device(ids.data(), places.data(), places.size() * sizeof(int32_t));
-  const TensorView all(logits.view.data(), DType::kF32, {rows * width, 1}, logits.view.device());
+  const TensorView all(logits.data(), DType::kF32, {rows * width, 1}, logits.device());
   ops_->embedding({.ids = ids, .table = all, .out = chosen}, config_.context);
   const Tensor x = on_host(runtime_, chosen), row_stats = on_host(runtime_, stats);
-  std::vector<float> scores(next.size());
+  std::vector<float> scores(tokens.size());
   for (size_t row = 0; row < scores.size(); ++row) {
     const float* of_row = row_stats.data_as<float>() + row * 4;  // largest, log_sum
     scores[row] = x.data_as<float>()[row] - of_row[0] - of_row[1];
@@ -293,38 +238,59 @@ void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) cons
   ops_->pointwise({.kind = PointwiseKind::kMul, .x = ones, .y = rounded, .out = to}, config_.context);
 }
 
-void ModelRunner::queue_tokens(const ForwardBatch& batch, const TokenChoice& wanted, Inputs inputs) {
-  HR_REQUIRE(num_queued_ < in_flight_.size() && (num_queued_ > 0 || inputs == Inputs::kOfBatch), ErrorCode::kInternal,
-             "model runner: ", num_queued_, " steps are queued");
-  with_need(need_of_step(batch), [&] { choose_tokens(batch, wanted, inputs); });
-  ++num_queued_;
+void ModelRunner::launch(const ForwardBatch& batch, const StepReads& reads, Inputs inputs) {
+  HR_REQUIRE(num_in_flight_ < rows_.size() && (num_in_flight_ > 0 || inputs == Inputs::kOfBatch), ErrorCode::kInternal,
+             "model runner: ", num_in_flight_, " steps are in flight");
+  const size_t slot = (oldest_ + num_in_flight_) % rows_.size();
+  results_[slot] = with_need(need_of_step(batch), [&] { return start(rows_[slot], batch, reads, inputs); });
+  ++num_in_flight_;
 }
 
-void ModelRunner::choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs) {
-  RowsInFlight& rows = in_flight_[(first_queued_ + num_queued_) % in_flight_.size()];
-  const TensorView ids = inputs == Inputs::kLastTokens ? in_flight_[first_queued_].tokens() : TensorView();
-  const Logits logits = forward(batch, ids);
-  if (choice.logits != nullptr) *choice.logits = on_host(runtime_, logits.view);
+StepResult ModelRunner::start(RowsInFlight& rows, const ForwardBatch& batch, const StepReads& reads, Inputs inputs) {
+  const TensorView ids = inputs == Inputs::kLastTokens ? rows_[oldest_].tokens() : TensorView();
+  Logits logits = forward(batch, ids);
+  StepResult result;
+  if (!reads.scored.empty()) result.scores = scores(logits.view, reads.scored);
+  if (reads.logits == StepReads::Logits::kToHost) {
+    // Choosing tokens changes the rows.
+    const bool moves = on_cpu() && !reads.choice;
+    result.logits = moves ? std::move(logits.owned) : on_host(runtime_, logits.view);
+  }
+  if (!reads.choice) return result;
+  choose_tokens(rows, logits.view, *reads.choice, ids);
+  result.tokens.emplace();  // received when the step is retired
+  return result;
+}
+
+void ModelRunner::choose_tokens(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice,
+                                const TensorView& last_ids) {
   const bool changes = !choice.temperatures.empty() || !choice.penalized.empty();
-  rows.begin(logits.view.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo);
-  if (changes)
-    ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.model_stats},
-                           config_.context);
-  if (!choice.temperatures.empty()) divide_rows(logits.view, choice.temperatures);
-  if (!choice.penalized.empty()) penalize(logits.view, choice, ids);
-  for (const KeptRows& kept : choice.kept) keep_rows(logits.view, kept);
-  ops_->token_confidence({logits.view, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
+  rows.begin(logits.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo);
+  if (changes) {
+    ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.model_stats}, config_.context);
+  }
+  if (!choice.temperatures.empty()) divide_rows(logits, choice.temperatures);
+  if (!choice.penalized.empty()) penalize(logits, choice, last_ids);
+  for (const KeptRows& kept : choice.kept) keep_rows(logits, kept);
+  ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
   const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
-  if (!greedy) draw_tokens(rows, logits.view, choice);
+  if (!greedy) draw_tokens(rows, logits, choice);
   rows.send(greedy ? rows.best : rows.ids);
 }
 
-ChosenRows ModelRunner::take_tokens() {
-  HR_REQUIRE(num_queued_ > 0, ErrorCode::kInternal, "model runner: no step is queued");
-  RowsInFlight& rows = in_flight_[first_queued_];
-  first_queued_ = (first_queued_ + 1) % in_flight_.size();
-  --num_queued_;
-  return rows.receive();
+StepResult ModelRunner::retire() {
+  HR_REQUIRE(num_in_flight_ > 0, ErrorCode::kInternal, "model runner: no step is in flight");
+  const size_t slot = oldest_;
+  oldest_ = (oldest_ + 1) % rows_.size();
+  --num_in_flight_;
+  StepResult result = std::exchange(results_[slot], {});
+  if (result.tokens) result.tokens = rows_[slot].receive();
+  return result;
+}
+
+Tensor ModelRunner::run(const ForwardBatch& batch) {
+  launch(batch, {.logits = StepReads::Logits::kToHost});
+  return retire().logits;
 }
 
 }  // namespace headrace

@@ -8,7 +8,6 @@
 #include "headrace/attention/backend_registry.h"
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/cuda_graph_runner.h"
-#include "headrace/engine/denoise_loop.h"
 #include "headrace/engine/rows_in_flight.h"
 #include "headrace/engine/token_occurrence.h"
 #include "headrace/models/model.h"
@@ -42,10 +41,6 @@ struct BatchLimits {
   // Graphs of the other steps; sizes above RunnerConfig::max_tokens are dropped.
   RowGraphs rows, canvases;
   SegmentGraphs segments;
-  // Configuration of the device-side denoise loop, if the strategy supports it. The runner sets `sizes`,
-  // `canvas_sizes`, `page_size` and `max_requests`.
-  std::optional<BlockLoopConfig> blocks;
-  std::string host_because;  // why `blocks` is absent; empty for strategies that do not denoise
 };
 
 // Copies rows [first, first + count) of a batch's logits to `to`.
@@ -62,7 +57,19 @@ struct TokenChoice {
   std::span<const float> temperatures;       // [rows], divide each row's logits; empty: none
   std::span<const PenalizedRows> penalized;  // repetition penalties
   std::span<const KeptRows> kept;            // rows to keep, after the changes above
-  Tensor* logits = nullptr;  // receives the model's logits, as run() returns them; null: none; not owned
+};
+
+// What becomes of a step's rows of logits.
+struct StepReads {
+  std::optional<TokenChoice> choice = {};  // a token per row, sampled where the model runs
+  std::span<const int32_t> scored = {};    // a token per row, whose log-probability is computed there
+  enum class Logits : uint8_t { kNone, kToHost } logits = Logits::kNone;  // kToHost: as the model returns them
+};
+
+struct StepResult {
+  std::optional<ChosenRows> tokens;  // of `choice`
+  std::vector<float> scores;         // of `scored`, natural logarithms; NaN for a row with a NaN logit
+  Tensor logits;                     // float32 [rows, vocab] on the host; null unless asked for
 };
 
 // Not thread-safe.
@@ -80,20 +87,6 @@ class ModelRunner {
   DType kv_dtype() const { return kv_->dtype(); }
   int64_t pool_bytes() const { return kv_->mem_bytes() + (gdn_ ? gdn_->mem_bytes() : 0); }
   bool on_cpu() const { return runtime_.device().type == DeviceType::kCPU; }
-  // The device-side denoise loop. Null on a CPU, without graphs, for a strategy that denoise_step does not support, and
-  // if the graphs are too small for all requests.
-  DenoiseLoop* denoise_loop() { return loop_.get(); }
-  // Why denoise_loop() is null for a diffusion strategy on a device; empty otherwise.
-  const std::string& host_because() const { return host_because_; }
-  // Returns true if the loop can start with this batch.
-  bool holds_blocks(const ForwardBatch& batch) const { return loop_ && graphs_->holds_rows(batch); }
-  // start_blocks() launches the batch whose blocks the loop has loaded; next_blocks() the next step, as the last one
-  // reported it.
-  // `pages`: per request, the number of pages it will ever use. `most_keys`: about the longest KV length of the next
-  // step.
-  void start_blocks(const ForwardBatch& batch, std::span<const int64_t> pages);
-  void next_blocks(const DenoiseReport& next, int32_t most_keys);
-
   int64_t num_graph_steps() const { return num_graph_steps_; }  // steps that ran as one graph launch
   // Why capture failed, so that all steps run without graphs; absent otherwise.
   const std::optional<std::string>& failed_capture() const { return failed_capture_; }
@@ -102,28 +95,22 @@ class ModelRunner {
 
   // Copies the recurrent states of all layers between slots, before the next step runs. Errors as GDNPool::copy_states.
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
-  // Plans the batch, whose views are on the host, and runs the model. Returns float32 [logits_rows, vocab] on the host.
-  Tensor run(const ForwardBatch& batch);
-  // Runs the batch and returns, for each of its rows of logits, the natural log-probability of next[row], computed
-  // where the model runs. The result is NaN for a row with a NaN logit.
-  std::vector<float> score(const ForwardBatch& batch, std::span<const int32_t> next);
-  // Launches a batch, samples a token per row of logits where the model runs, and starts the copy of tokens and
-  // token_confidence results to the host. `choice.draws` has one entry per row of logits.
-  // Kept rows stay where the model runs, float32 [count, vocab], rounded to the dtype in which the model was trained to
-  // read them.
-  // At most two steps may be in flight. With kLastTokens the second one's input ids are the tokens that the first one
-  // samples, row by row.
+  // Plans the batch, whose views are on the host, and starts it. Sampled tokens and their token_confidence results are
+  // copied to the host without waiting; scores and logits are waited for.
+  // `choice.draws` has one entry per row of logits. Kept rows stay where the model runs, float32 [count, vocab],
+  // rounded to the dtype in which the model was trained to read them. At most two steps may be in flight. With
+  // kLastTokens the second one's input ids are the tokens that the first one samples, row by row.
   enum class Inputs : uint8_t { kOfBatch, kLastTokens };
-  void queue_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs = Inputs::kOfBatch);
-  ChosenRows take_tokens();  // waits for the oldest step in flight and returns its tokens
-  size_t num_queued() const { return num_queued_; }
+  void launch(const ForwardBatch& batch, const StepReads& reads, Inputs inputs = Inputs::kOfBatch);
+  StepResult retire();  // waits for the oldest step in flight
+  size_t num_in_flight() const { return num_in_flight_; }
+  // Launches and retires one step, and returns its logits.
+  Tensor run(const ForwardBatch& batch);
 
  private:
   // Drops sizes above max_tokens.
   CudaGraphConfig graph_config(const BatchLimits& limits) const;
-  void capture(const BatchLimits& limits, const CudaGraphConfig& config);
-  std::unique_ptr<DenoiseLoop> make_loop(const BatchLimits& limits, CudaGraphRunner& graphs,
-                                         const std::vector<int32_t>& sizes, const std::vector<int32_t>& canvas_sizes);
+  void capture(const CudaGraphConfig& config);
   // Logits where the model runs. `owned` is null if they lie in a graph's memory.
   struct Logits {
     Tensor owned;
@@ -131,7 +118,10 @@ class ModelRunner {
   };
   // `ids` replaces the batch's input ids; null: keeps them.
   Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
-  void choose_tokens(const ForwardBatch& batch, const TokenChoice& choice, Inputs inputs);
+  StepResult start(RowsInFlight& rows, const ForwardBatch& batch, const StepReads& reads, Inputs inputs);
+  void choose_tokens(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice,
+                     const TensorView& last_ids);
+  std::vector<float> scores(const TensorView& logits, std::span<const int32_t> tokens) const;
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
   void penalize(const TensorView& logits, const TokenChoice& choice, const TensorView& last_ids);
   void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
@@ -145,12 +135,11 @@ class ModelRunner {
   std::unique_ptr<AttentionBackend> backend_;
   const OpSet* ops_ = nullptr;           // not owned
   std::optional<TokenOccurrence> seen_;  // made with the first penalty
-  std::array<RowsInFlight, 2> in_flight_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
-  size_t first_queued_ = 0, num_queued_ = 0;   // indices into in_flight_
+  std::array<RowsInFlight, 2> rows_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
+  std::array<StepResult, 2> results_;          // without `tokens`, which lie in rows_
+  size_t oldest_ = 0, num_in_flight_ = 0;      // indices into rows_ and results_
   std::unique_ptr<DeviceBatch> device_batch_;  // null on a CPU, as graphs_
   std::unique_ptr<CudaGraphRunner> graphs_;
-  std::unique_ptr<DenoiseLoop> loop_;       // over memory of graphs_
-  std::string host_because_;                // why every denoise step runs through the host
   std::string no_graphs_ = "not prepared";  // why graphs_ is null
   std::optional<std::string> failed_capture_;
   int64_t num_graph_steps_ = 0;

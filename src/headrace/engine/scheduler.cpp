@@ -18,7 +18,7 @@ RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy
   const bool keeps = c.num_states == 0 || num_kept_states(c) > 0;
   return {.num_pages = c.num_pages,
           .page_size = c.page_size,
-          .multiple = shares(c) ? strategy.reusable_multiple() : std::nullopt,
+          .multiple = shares(c) ? strategy.traits().text_block : std::nullopt,
           .keep_text = keeps ? KeepText::kYes : KeepText::kNo};
 }
 
@@ -28,13 +28,13 @@ Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& stra
     : config_(config),
       strategy_(strategy),
       states_({.num_states = config.num_states,
-               .num_kept = strategy.reusable_multiple() ? num_kept_states(config) : 0,
+               .num_kept = strategy.traits().text_block ? num_kept_states(config) : 0,
                .page_size = config.page_size}),
       pages_(pages_config(config, strategy)),
       table_(config.max_requests, config.max_context_len, config.page_size) {}
 
 int32_t Scheduler::pages_needed(const Sequence& s) const {
-  return (strategy_.max_cached(s) + config_.page_size - 1) / config_.page_size;
+  return (most_stored(strategy_.traits(), s) + config_.page_size - 1) / config_.page_size;
 }
 
 void Scheduler::check_length(const Sequence& s) const {
@@ -51,9 +51,10 @@ void Scheduler::add(Sequence& s) {
              " pages of ", config_.page_size, " tokens, a context of ", config_.max_context_len, " has ", most);
   HR_REQUIRE(pages_needed(s) <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
              pages_needed(s), " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
-  HR_REQUIRE(strategy_.min_budget(s) <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
-             ": a step of strategy '", strategy_.name(), "' has up to ", strategy_.min_budget(s),
-             " rows, the engine runs at most ", config_.max_tokens_per_step);
+  const int32_t rows = rows_needed(strategy_.traits(), s);
+  HR_REQUIRE(rows <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
+             ": a step of strategy '", strategy_.name(), "' has up to ", rows, " rows, the engine runs at most ",
+             config_.max_tokens_per_step);
   waiting_.push_back(&s);
 }
 

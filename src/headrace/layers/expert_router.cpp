@@ -100,8 +100,6 @@ std::vector<ExpertRouter::Choice> ExpertRouter::operator()(const LayerContext& c
 }
 
 ExpertRouter::Choices ExpertRouter::on_device(const LayerContext& context, const OnDevice& of) const {
-  HR_REQUIRE(context.ops->expert_routing != nullptr, ErrorCode::kUnsupported, "kernel set '", context.ops->name,
-             "' has no expert_routing, which a mixture of experts needs on ", to_string(context.runtime->device()));
   const int64_t tokens = of.x.dim(0), shared = of.shared == ExpertRoutingArgs::Shared::kNone ? 0 : 1;
   const Tensor logits = context.make(DType::kF32, {tokens, config_.num_experts});
   const Tensor shared_gate = of.shared_gate != nullptr ? context.make(DType::kF32, {tokens, 1}) : Tensor();

@@ -21,8 +21,10 @@ void copy_rows(const TensorView& source, int64_t from, int64_t count, const Tens
   std::memcpy(target.view().slice(at, at + count).data(), rows.data(), static_cast<size_t>(rows.bytes()));
 }
 
-Linear copied_projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t out, int64_t in) {
-  return copy ? Linear(copy, {}) : Linear(scope, name, out, in);
+// Rows [first, first + out) of the reordered copy, if there is one, else the checkpoint's tensor.
+Linear projection(const WeightScope& scope, const char* name, const Tensor& copy, int64_t first, int64_t out,
+                  int64_t in) {
+  return copy ? Linear(copy.view().slice(first, first + out), {}) : Linear(scope, name, out, in);
 }
 
 // Lays the projections' weights out contiguously; returns the configuration.
@@ -38,34 +40,36 @@ const GatedDeltaNetConfig& placed_gdn(const WeightScope& scope, const GatedDelta
 
 }  // namespace
 
-// Rows of key head g: [q | k | v of its value heads | z of these], and [b | a] of its value heads.
-GatedDeltaNet::Projections GatedDeltaNet::reorder(const WeightScope& scope, const GatedDeltaNetConfig& c) {
+// Returns rows of queries, keys, values, gates z, b and a, each in the order of heads. Of the checkpoint's tensors key
+// head g has rows [q | k | v of its value heads | z of these], and [b | a] of its value heads.
+Tensor GatedDeltaNet::reorder(const WeightScope& scope, const GatedDeltaNetConfig& c) {
   if (c.layout == GatedDeltaNetConfig::Layout::kSeparate) return {};
   const int64_t dk = c.head_k_dim, r = c.num_v_heads / c.num_k_heads, dv = r * c.head_v_dim;
-  const TensorView qkvz = scope.scope("in_proj_qkvz").host_tensor("weight", {c.conv_dim() + c.value_dim(), c.hidden});
+  const int64_t z = c.conv_dim(), b = z + c.value_dim(), a = b + c.num_v_heads;
+  const TensorView qkvz = scope.scope("in_proj_qkvz").host_tensor("weight", {b, c.hidden});
   const TensorView ba = scope.scope("in_proj_ba").host_tensor("weight", {int64_t{2} * c.num_v_heads, c.hidden});
-  Projections p{Tensor(qkvz.dtype(), {c.conv_dim(), c.hidden}), Tensor(qkvz.dtype(), {c.value_dim(), c.hidden}),
-                Tensor(ba.dtype(), {c.num_v_heads, c.hidden}), Tensor(ba.dtype(), {c.num_v_heads, c.hidden})};
+  HR_REQUIRE(qkvz.dtype() == ba.dtype(), ErrorCode::kModelFile, "in_proj_qkvz.weight is ", name_of(qkvz.dtype()),
+             " and in_proj_ba.weight ", name_of(ba.dtype()), ", expected one dtype");
+  Tensor all(qkvz.dtype(), {a + c.num_v_heads, c.hidden});
   for (int64_t g = 0; g < c.num_k_heads; ++g) {
     const int64_t row = g * (2 * dk + 2 * dv);
-    copy_rows(qkvz, row, dk, p.qkv, g * dk);
-    copy_rows(qkvz, row + dk, dk, p.qkv, c.key_dim() + g * dk);
-    copy_rows(qkvz, row + 2 * dk, dv, p.qkv, 2 * c.key_dim() + g * dv);
-    copy_rows(qkvz, row + 2 * dk + dv, dv, p.z, g * dv);
-    copy_rows(ba, g * 2 * r, r, p.b, g * r);
-    copy_rows(ba, g * 2 * r + r, r, p.a, g * r);
+    copy_rows(qkvz, row, dk, all, g * dk);
+    copy_rows(qkvz, row + dk, dk, all, c.key_dim() + g * dk);
+    copy_rows(qkvz, row + 2 * dk, dv, all, 2 * c.key_dim() + g * dv);
+    copy_rows(qkvz, row + 2 * dk + dv, dv, all, z + g * dv);
+    copy_rows(ba, g * 2 * r, r, all, b + g * r);
+    copy_rows(ba, g * 2 * r + r, r, all, a + g * r);
   }
-  for (Tensor* copy : {&p.qkv, &p.z, &p.b, &p.a}) *copy = copied_to(scope.runtime(), std::move(*copy));
-  return p;
+  return copied_to(scope.runtime(), std::move(all));
 }
 
 GatedDeltaNet::GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& c)
     : config_(placed_gdn(scope, c)),
-      copies_(reorder(scope, c)),
-      qkv_(copied_projection(scope, "in_proj_qkv", copies_.qkv, c.conv_dim(), c.hidden)),
-      z_(copied_projection(scope, "in_proj_z", copies_.z, c.value_dim(), c.hidden)),
-      b_(copied_projection(scope, "in_proj_b", copies_.b, c.num_v_heads, c.hidden)),
-      a_(copied_projection(scope, "in_proj_a", copies_.a, c.num_v_heads, c.hidden)),
+      copy_(reorder(scope, c)),
+      qkv_(projection(scope, "in_proj_qkv", copy_, 0, c.conv_dim(), c.hidden)),
+      z_(projection(scope, "in_proj_z", copy_, c.conv_dim(), c.value_dim(), c.hidden)),
+      b_(projection(scope, "in_proj_b", copy_, c.conv_dim() + c.value_dim(), c.num_v_heads, c.hidden)),
+      a_(projection(scope, "in_proj_a", copy_, c.conv_dim() + c.value_dim() + c.num_v_heads, c.num_v_heads, c.hidden)),
       out_proj_(scope, "out_proj", c.hidden, c.value_dim()),
       a_log_(as_float(scope, "A_log", c.num_v_heads)),
       dt_bias_(as_float(scope, "dt_bias", c.num_v_heads)),
@@ -95,13 +99,14 @@ void GatedDeltaNet::add_to(const LayerContext& context, const RMSNorm& norm, con
   FusedLinearArgs projections = norm.before_products(x);
   projections.products = {qkv_.product(mixed), z_.product(z), b_.product(b), a_.product(a)};
   projections.num_products = 4;
-  fused_linear(context, projections);
-  const Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
+  add_gemm(context, projections);
+  run_gemms(context);
+  Tensor out = context.make({tokens, config_.num_v_heads, config_.head_v_dim});
   const GatedNorm gated{.gate = z.reshape(out.shape()), .weight = norm_weight_, .eps = config_.eps};
   attention_.forward(batch, {.mixed_qkv = mixed, .a = a, .b = b, .norm = gated}, out);
-  fused_linear(
-      context,
-      {.x = out.view().reshape({tokens, config_.value_dim()}), .products = {out_proj_.product(x)}, .residual = x});
+  const FusedLinearArgs output{
+      .x = out.view().reshape({tokens, config_.value_dim()}), .products = {out_proj_.product(x)}, .residual = x};
+  add_gemm(context, output, std::move(out));
 }
 
 }  // namespace headrace

@@ -28,17 +28,14 @@ class GatedDeltaNet {
  public:
   GatedDeltaNet(const WeightScope& scope, const GatedDeltaNetConfig& config);
 
-  // x += mixer(norm(x)), x [tokens, hidden].
+  // x += mixer(norm(x)), x [tokens, hidden]. The last GEMM may be pending (add_gemm).
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
 
  private:
-  struct Projections {
-    Tensor qkv, z, b, a;  // reordered copies; null if the checkpoint's weights are used directly
-  };
-  static Projections reorder(const WeightScope& scope, const GatedDeltaNetConfig& config);
+  static Tensor reorder(const WeightScope& scope, const GatedDeltaNetConfig& config);
 
   GatedDeltaNetConfig config_;
-  Projections copies_;
+  Tensor copy_;  // reordered input projections, one after another; null if the checkpoint's are used directly
   Linear qkv_, z_, b_, a_, out_proj_;
   Tensor a_log_, dt_bias_;  // float32 [num_v_heads]
   TensorView norm_weight_;  // [head_v_dim]; not owned

@@ -1,5 +1,7 @@
 // Gated MLP: down(act(gate(x)) * up(x)).
 #pragma once
+#include <utility>
+
 #include "headrace/layers/linear.h"
 #include "headrace/layers/rms_norm.h"
 #include "headrace/ops/activation.h"
@@ -22,12 +24,15 @@ class GatedMLP {
 
   // Writes y [tokens, hidden], any float dtype.
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const {
-    down_.forward(context, activations(context, {.x = x}), y);
+    const Tensor inner = activations(context, {.x = x});
+    run_gemms(context);
+    down_.forward(context, inner, y);
   }
-  // x += mlp(norm(x))
+  // x += mlp(norm(x)). The GEMMs may be pending (add_gemm).
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x) const {
-    const Tensor inner = activations(context, norm.before_products(x));
-    fused_linear(context, {.x = inner, .products = {down_.product(x)}, .residual = x});
+    Tensor inner = activations(context, norm.before_products(x));
+    const FusedLinearArgs down{.x = inner, .products = {down_.product(x)}, .residual = x};
+    add_gemm(context, down, std::move(inner));
   }
 
   const Linear& gate() const { return gate_; }
@@ -42,8 +47,10 @@ class GatedMLP {
     args.products = {gate_.product(out), up_.product(up)};
     args.num_products = 2;
     if (silu) args.combine = FusedLinearArgs::Combine::kSiluMul;
-    fused_linear(context, args);
-    if (!silu) context.ops->pointwise({.kind = kind_, .x = out, .y = up, .out = out}, context.op);
+    add_gemm(context, args);
+    if (silu) return out;
+    run_gemms(context);
+    context.ops->pointwise({.kind = kind_, .x = out, .y = up, .out = out}, context.op);
     return out;
   }
 

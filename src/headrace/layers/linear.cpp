@@ -1,5 +1,6 @@
 #include "headrace/layers/linear.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,7 @@ Tensor Linear::operator()(const LayerContext& context, const TensorView& x) cons
 }
 
 void fused_linear(const LayerContext& context, const FusedLinearArgs& a) {
-  if (context.ops->fused_linear != nullptr) return context.ops->fused_linear(a, context.op);
+  if (context.ops->fused_linear(a, context.op)) return;
   Tensor normed;
   if (a.norm_weight) {
     normed = context.make(a.x.shape());
@@ -72,6 +73,21 @@ void fused_linear(const LayerContext& context, const FusedLinearArgs& a) {
   if (a.residual) {
     context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = a.residual, .y = apart, .out = result}, context.op);
   }
+}
+
+void add_gemm(const LayerContext& context, const FusedLinearArgs& args, Tensor input) {
+  if (context.gemms == nullptr || std::max<int64_t>(args.x.dim(0), 1) > context.ops->most_sequence_rows) {
+    run_gemms(context);
+    return fused_linear(context, args);
+  }
+  context.gemms->calls.push_back(args);
+  if (input) context.gemms->inputs.push_back(std::move(input));
+}
+
+void run_gemms(const LayerContext& context) {
+  if (context.gemms == nullptr || context.gemms->calls.empty()) return;
+  const PendingGemms gemms = std::exchange(*context.gemms, {});
+  context.ops->gemm_sequence(gemms.calls, context.op);
 }
 
 }  // namespace headrace

@@ -44,4 +44,11 @@ void place_together(const WeightScope& scope, std::span<const LinearRows> layers
 // context's dtype.
 void fused_linear(const LayerContext& context, const FusedLinearArgs& args);
 
+// Adds a fused_linear call to the forward pass's pending GEMMs, which run as one op (gemm_sequence). It may read what
+// pending calls write. Call run_gemms() before any other op. `input`, if given, owns args.x and lives until then.
+// Runs pending calls and this one at once if the context has no pending GEMMs, or the ops no faster way for its M.
+void add_gemm(const LayerContext& context, const FusedLinearArgs& args, Tensor input = {});
+// Runs the pending GEMMs, if any. Errors as fused_linear; none are pending afterwards.
+void run_gemms(const LayerContext& context);
+
 }  // namespace headrace

@@ -107,8 +107,8 @@ bool MoELayer::shared_is_chosen(const Rows& rows) const {
 
 void MoELayer::run_on_device(const LayerContext& context, const Rows& rows, const TensorView& residual,
                              const TensorView& y) const {
-  HR_REQUIRE(context.ops->expert_mlp != nullptr && addresses_, ErrorCode::kUnsupported, "kernel set '",
-             context.ops->name, "' has no expert_mlp for weights that lie where these do");
+  HR_REQUIRE(addresses_, ErrorCode::kInvalidArgument, "experts: the weights lie on the cpu, expected on ",
+             to_string(context.runtime->device()));
   using Shared = ExpertRoutingArgs::Shared;
   ExpertRouter::OnDevice of{.x = rows.routed_by, .num_rows = rows.num_rows};
   if (shared_is_chosen(rows)) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -79,14 +80,16 @@ void SelfAttention::add_to(const LayerContext& context, const RMSNorm& norm, con
   FusedLinearArgs projections = norm.before_products(x);
   projections.products = {q_proj_.product(queries), k_proj_.product(keys), v_proj_.product(v)};
   projections.num_products = 3;
-  fused_linear(context, projections);
+  add_gemm(context, projections);
+  run_gemms(context);
   const TensorView per_head = queries.reshape({tokens, heads, gated ? 2 * dim : dim});
   const TensorView q = per_head.narrow(2, 0, dim), k = keys.reshape({tokens, config_.num_kv_heads, dim});
-  const Tensor out = context.make({tokens, heads * dim});
+  Tensor out = context.make({tokens, heads * dim});
   attention_.forward(
       q, k, v, batch, out,
       {.norm_rotary = norm_rotary(batch.positions), .gate = gated ? per_head.narrow(2, dim, 2 * dim) : TensorView()});
-  fused_linear(context, {.x = out, .products = {o_proj_.product(x)}, .residual = x});
+  const FusedLinearArgs output{.x = out, .products = {o_proj_.product(x)}, .residual = x};
+  add_gemm(context, output, std::move(out));
 }
 
 void SelfAttention::store(const LayerContext& context, const RMSNorm& norm, const TensorView& x,
@@ -97,7 +100,8 @@ void SelfAttention::store(const LayerContext& context, const RMSNorm& norm, cons
   FusedLinearArgs projections = norm.before_products(x);
   projections.products = {k_proj_.product(k), v_proj_.product(v)};
   projections.num_products = 2;
-  fused_linear(context, projections);
+  add_gemm(context, projections);
+  run_gemms(context);
   attention_.forward({}, k, v, batch, {}, {.norm_rotary = norm_rotary(batch.positions)});
 }
 

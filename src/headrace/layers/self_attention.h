@@ -34,7 +34,7 @@ class SelfAttention {
   // `rotary` is not owned and outlives the layer.
   SelfAttention(const WeightScope& scope, const SelfAttentionConfig& config, const RotaryEmbedding& rotary);
 
-  // x += attention(norm(x)), x [tokens, hidden].
+  // x += attention(norm(x)), x [tokens, hidden]. The last GEMM may be pending (add_gemm).
   void add_to(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;
   // Only stores the keys and values, for tokens without logits in the last layer.
   void store(const LayerContext& context, const RMSNorm& norm, const TensorView& x, const ForwardBatch& batch) const;

@@ -51,14 +51,13 @@ void on_host(const LayerContext& context, const SoftEmbeddingArgs& a, const std:
 
 }  // namespace
 
-Tensor soft_embeddings(const LayerContext& context, const AttnMetadata& batch, const TensorView& table, float scale) {
+Tensor soft_embeddings(const LayerContext& context, const ForwardBatch& batch, const TensorView& table, float scale) {
   const bool on_cpu = context.on_cpu();
-  HR_REQUIRE(on_cpu || (context.ops->soft_embedding != nullptr && batch.on_device != nullptr &&
-                        batch.on_device->self_conditioning),
-             ErrorCode::kUnsupported, "kernel set '", context.ops->name,
-             "' has no soft_embedding, which self-conditioning needs on ", to_string(context.runtime->device()));
-  const SelfConditioning& signal = on_cpu ? *batch.self_conditioning : *batch.on_device->self_conditioning;
-  const std::vector<int64_t> marked = marked_rows(batch.self_conditioning->mask, signal.logits.dim(0));
+  HR_REQUIRE(on_cpu || (batch.soft.on_device != nullptr && batch.soft.on_device->self_conditioning),
+             ErrorCode::kInvalidArgument,
+             "self-conditioning: the batch lies on the host, expected one of a DeviceBatch");
+  const SelfConditioning& signal = *(on_cpu ? batch.soft : *batch.soft.on_device).self_conditioning;
+  const std::vector<int64_t> marked = marked_rows(batch.soft.self_conditioning->mask, signal.logits.dim(0));
   const Shape shape{batch.num_tokens(), table.dim(1)};
   Tensor out = on_cpu ? Tensor::zeros(context.dtype, shape) : context.make(shape);
   const SoftEmbeddingArgs args{signal, table, scale, out};

@@ -58,15 +58,13 @@ void merge_tokens(const TokenMerge& m, const TensorView& table, const TensorView
   }
 }
 
-void merge_tokens(const LayerContext& context, const AttnMetadata& batch, const TensorView& table,
-                  const TensorView& x) {
-  if (!batch.token_merge) return;
-  if (context.on_cpu()) return merge_tokens(*batch.token_merge, table, x);
-  HR_REQUIRE(context.ops->merge_tokens != nullptr && batch.on_device != nullptr && batch.on_device->token_merge,
-             ErrorCode::kUnsupported, "kernel set '", context.ops->name,
-             "' has no merge_tokens, which soft tokens need on ", to_string(context.runtime->device()));
-  check_ids(*batch.token_merge, table.dim(0));
-  context.ops->merge_tokens({*batch.on_device->token_merge, table, x}, context.op);
+void merge_tokens(const LayerContext& context, const SoftInputs& soft, const TensorView& table, const TensorView& x) {
+  if (!soft.token_merge) return;
+  if (context.on_cpu()) return merge_tokens(*soft.token_merge, table, x);
+  HR_REQUIRE(soft.on_device != nullptr && soft.on_device->token_merge, ErrorCode::kInvalidArgument,
+             "token merge: the batch lies on the host, expected one of a DeviceBatch");
+  check_ids(*soft.token_merge, table.dim(0));
+  context.ops->merge_tokens({*soft.on_device->token_merge, table, x}, context.op);
 }
 
 }  // namespace headrace

@@ -1,6 +1,6 @@
 // Soft embeddings of tokens that are not final.
 #pragma once
-#include "headrace/batch/attn_metadata.h"
+#include "headrace/batch/soft_inputs.h"
 #include "headrace/layers/layer_context.h"
 
 namespace headrace {
@@ -9,7 +9,7 @@ namespace headrace {
 // CPU; sums in double. Error kInvalidArgument for shapes, dtypes and ids that do not fit, naming the row. Callable from
 // any thread.
 void merge_tokens(const TokenMerge& merge, const TensorView& table, const TensorView& x);
-// Applies the batch's TokenMerge, if any, on the context's device. Error kUnsupported if its ops have no merge_tokens.
-void merge_tokens(const LayerContext& context, const AttnMetadata& batch, const TensorView& table, const TensorView& x);
+// Applies the TokenMerge, if any, on the context's device. Error kUnsupported if its ops have no merge_tokens.
+void merge_tokens(const LayerContext& context, const SoftInputs& soft, const TensorView& table, const TensorView& x);
 
 }  // namespace headrace

@@ -57,10 +57,7 @@ int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
   }
   StrategyConfig decoding = c.decoding;
   decoding.model = diffusion;
-  const auto strategy = make_strategy(c.strategy, decoding);
-  const auto shape = strategy->step_shape();
-  const auto segment = strategy->segment_shape();
-  const int32_t needed = shape ? shape->most_rows : segment ? segment->keys.q_len : 1;
+  const int32_t needed = most_step_rows(make_strategy(c.strategy, decoding)->traits());
   return std::max(std::min(context, most), std::min(needed, whole));
 }
 

@@ -91,68 +91,76 @@ void CausalLM::add_block(const WeightScope& scope, const ModelConfig& c, int32_t
   blocks_.push_back(std::move(block));
 }
 
-void CausalLM::run_mixer(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
+void CausalLM::run_mixer(const LayerContext& context, const Block& block, const TensorView& x,
+                         const ForwardBatch& batch) const {
   if (block.attention) {
-    block.attention->add_to(context_, block.input_norm, x, batch);
+    block.attention->add_to(context, block.input_norm, x, batch);
   } else {
-    block.gdn->add_to(context_, block.input_norm, x, batch);
+    block.gdn->add_to(context, block.input_norm, x, batch);
   }
 }
 
-void CausalLM::run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const {
-  if (block.mlp) return block.mlp->add_to(context_, block.post_norm, x);
-  const Tensor normed = block.post_norm(context_, x);
-  block.moe->add_to(context_, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, x);
+void CausalLM::run_mlp(const LayerContext& context, const Block& block, const TensorView& x,
+                       const ForwardBatch& batch) const {
+  if (block.mlp) return block.mlp->add_to(context, block.post_norm, x);
+  run_gemms(context);
+  const Tensor normed = block.post_norm(context, x);
+  block.moe->add_to(context, {.x = normed, .routed_by = {}, .num_rows = batch.device_num_rows}, x);
 }
 
 // Gathers the rows that have logits, by the op embedding with x as its table.
-Tensor CausalLM::rows_of_logits(const TensorView& x, const ForwardBatch& batch) const {
+Tensor CausalLM::rows_of_logits(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
+  run_gemms(context);
   const auto count = static_cast<int64_t>(batch.logits_rows.size());
-  const TensorView rows = context_.on_cpu()
+  const TensorView rows = context.on_cpu()
                               ? TensorView(const_cast<int32_t*>(batch.logits_rows.data()), DType::kI32, {count})
                               : batch.device_logits_rows;
-  Tensor wanted = context_.make({count, x.dim(1)});
-  if (count > 0) context_.ops->embedding({.ids = rows, .table = x, .out = wanted}, context_.op);
+  Tensor wanted = context.make({count, x.dim(1)});
+  if (count > 0) context.ops->embedding({.ids = rows, .table = x, .out = wanted}, context.op);
   return wanted;
 }
 
-Tensor CausalLM::logits(const TensorView& rows) const {
-  Tensor out = context_.make(DType::kF32, {rows.dim(0), info_.vocab_size});
+Tensor CausalLM::logits(const LayerContext& context, const TensorView& rows) const {
+  Tensor out = context.make(DType::kF32, {rows.dim(0), info_.vocab_size});
   FusedLinearArgs head = norm_.before_products(rows);
   head.products = {head_.product(out)};
-  fused_linear(context_, head);
+  add_gemm(context, head);
+  run_gemms(context);
   return out;
 }
 
 Tensor CausalLM::forward(const ForwardBatch& batch) const {
-  const Tensor x = context_.make({batch.num_tokens(), embedding_.dim(1)});
-  context_.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context_.op);
-  HR_REQUIRE(!batch.attn.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
+  PendingGemms gemms;
+  LayerContext context = context_;
+  context.gemms = &gemms;
+  const Tensor x = context.make({batch.num_tokens(), embedding_.dim(1)});
+  context.ops->embedding({.ids = batch.input_ids, .table = embedding_, .out = x}, context.op);
+  HR_REQUIRE(!batch.soft.self_conditioning, ErrorCode::kInvalidArgument, info_.architecture,
              " takes no self-conditioning");
-  merge_tokens(context_, batch.attn, embedding_, x);
+  merge_tokens(context, batch.soft, embedding_, x);
   for (size_t i = 0; i + 1 < blocks_.size(); ++i) {
-    run_mixer(blocks_[i], x, batch);
-    run_mlp(blocks_[i], x, batch);
+    run_mixer(context, blocks_[i], x, batch);
+    run_mlp(context, blocks_[i], x, batch);
   }
-  return logits(run_last_block(x, batch));
+  return logits(context, run_last_block(context, x, batch));
 }
 
 // The last layer's output is needed only for tokens with logits: one of a prompt's last chunk, none of earlier chunks,
 // which only store K and V.
-Tensor CausalLM::run_last_block(const TensorView& x, const ForwardBatch& batch) const {
+Tensor CausalLM::run_last_block(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const {
   const Block& last = blocks_.back();
   if (batch.logits_rows.empty() && last.attention) {
-    last.attention->store(context_, last.input_norm, x, batch);
-    return rows_of_logits(x, batch);
+    last.attention->store(context, last.input_norm, x, batch);
+    return rows_of_logits(context, x, batch);
   }
-  run_mixer(last, x, batch);
+  run_mixer(context, last, x, batch);
   // At most kFewRows rows cost as much as one, so they stay together and GEMMs follow one another without a gather.
   // Experts count the tokens of the batch.
   constexpr int64_t kFewRows = 8;
   const bool gathered_last = last.moe || x.dim(0) <= kFewRows;
-  if (gathered_last) run_mlp(last, x, batch);
-  Tensor rows = rows_of_logits(x, batch);
-  if (!gathered_last && rows.dim(0) > 0) run_mlp(last, rows, batch);
+  if (gathered_last) run_mlp(context, last, x, batch);
+  Tensor rows = rows_of_logits(context, x, batch);
+  if (!gathered_last && rows.dim(0) > 0) run_mlp(context, last, rows, batch);
   return rows;
 }
 

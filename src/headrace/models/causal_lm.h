@@ -30,11 +30,13 @@ class CausalLM final : public Model {
     std::optional<MoELayer> moe;
   };
   void add_block(const WeightScope& scope, const ModelConfig& config, int32_t layer);
-  void run_mixer(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
-  void run_mlp(const Block& block, const TensorView& x, const ForwardBatch& batch) const;
-  Tensor run_last_block(const TensorView& x, const ForwardBatch& batch) const;  // returns the rows that have logits
-  Tensor rows_of_logits(const TensorView& x, const ForwardBatch& batch) const;
-  Tensor logits(const TensorView& rows) const;
+  // These get the context of the forward pass, whose GEMMs may be pending.
+  void run_mixer(const LayerContext& context, const Block& block, const TensorView& x, const ForwardBatch& batch) const;
+  void run_mlp(const LayerContext& context, const Block& block, const TensorView& x, const ForwardBatch& batch) const;
+  // Returns the rows that have logits.
+  Tensor run_last_block(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const;
+  Tensor rows_of_logits(const LayerContext& context, const TensorView& x, const ForwardBatch& batch) const;
+  Tensor logits(const LayerContext& context, const TensorView& rows) const;
 
   Checkpoint checkpoint_;  // owns the memory behind every weight
   LayerContext context_;

@@ -185,8 +185,8 @@ Tensor DiffusionGemma::embed(const ForwardBatch& batch, const std::vector<Run>& 
   scale_rows(x, for_all_rows(embedding_scale_, 0, tokens));
   if (std::ranges::none_of(runs, [](const Run& run) { return run.tower == Tower::kCanvas; })) return x;
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
-  const bool has_signal = batch.attn.self_conditioning.has_value();
-  const Tensor soft = has_signal ? soft_embeddings(context_, batch.attn, embedding_, root) : Tensor();
+  const bool has_signal = batch.soft.self_conditioning.has_value();
+  const Tensor soft = has_signal ? soft_embeddings(context_, batch, embedding_, root) : Tensor();
   for (const Run& run : runs) {
     if (run.tower == Tower::kText) continue;
     const TensorView rows = x.view().slice(run.begin, run.end);

@@ -6,6 +6,7 @@
 #include "headrace/core/printable.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
+#include "headrace/models/model_gemms.h"
 
 namespace headrace {
 namespace {
@@ -156,6 +157,10 @@ void read_canvas_schedule(const JsonValue& generation, ModelConfig& config) {
 
 ModelInfo stated_diffusion_gemma_info(const JsonValue& root, const ModelConfig& config, DType dtype) {
   return diffusion_gemma_info(config, gemma_of(root, config), dtype);
+}
+
+std::vector<ModelGemm> stated_diffusion_gemma_gemms(const JsonValue& root, const ModelConfig& config, DType dtype) {
+  return diffusion_gemma_gemms(config, gemma_of(root, config), dtype);
 }
 
 std::unique_ptr<Model> make_diffusion_gemma(const JsonValue& root, const ModelConfig& config, Checkpoint checkpoint,

@@ -12,6 +12,7 @@
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
+#include "headrace/models/model_gemms.h"
 #include "headrace/models/reference_defaults.h"
 #include "headrace/weights/checkpoint_files.h"
 
@@ -27,6 +28,10 @@ ModelInfo stated_causal_lm_info(const JsonValue&, const ModelConfig& config, DTy
   return causal_lm_info(config, dtype);
 }
 
+std::vector<ModelGemm> gemms_of_causal_lm(const JsonValue&, const ModelConfig& config, DType dtype) {
+  return causal_lm_gemms(config, dtype);
+}
+
 struct ModelRow {
   std::string_view architecture;
   ModelConfig (*config)(const JsonValue&);
@@ -36,6 +41,7 @@ struct ModelRow {
   // Reads the repository's name; returns a warning for the log.
   std::optional<std::string> (*named)(const JsonValue&, std::string_view name, ModelConfig&) = nullptr;
   ModelInfo (*info)(const JsonValue&, const ModelConfig&, DType) = stated_causal_lm_info;
+  std::vector<ModelGemm> (*gemms)(const JsonValue&, const ModelConfig&, DType) = gemms_of_causal_lm;
 };
 
 // A new family is one file and one row.
@@ -50,7 +56,7 @@ constexpr std::array kModels = {
     ModelRow{"Qwen3_5ForConditionalGeneration", qwen3_5_config},
     ModelRow{"Qwen3_5MoeForConditionalGeneration", qwen3_5_moe_config},
     ModelRow{"DiffusionGemmaForBlockDiffusion", diffusion_gemma_config, make_diffusion_gemma, read_canvas_schedule,
-             nullptr, stated_diffusion_gemma_info},
+             nullptr, stated_diffusion_gemma_info, stated_diffusion_gemma_gemms},
     ModelRow{"DreamModel", dream_config},
     ModelRow{"Fast_dLLM_QwenForCausalLM", fast_dllm_v2_config},
     ModelRow{"LLaDAModelLM", llada_config},
@@ -232,6 +238,14 @@ ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options
     const Stated stated = read_stated(model, options);
     const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
     return stated.row.info(model.config, stated.config, dtype);
+  });
+}
+
+std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] {
+    const Stated stated = read_stated(model, options);
+    const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
+    return stated.row.gemms(model.config, stated.config, dtype);
   });
 }
 

@@ -14,6 +14,7 @@
 namespace headrace {
 
 class SigbusGuard;
+struct ModelGemm;
 
 struct ModelOptions {
   std::optional<DType> dtype;  // activations; absent: config.json's, else the files'; float32 for float16
@@ -34,6 +35,9 @@ std::vector<std::string_view> architecture_names();
 // Returns what the description alone states about the model, before weights are read: architecture, vocabulary,
 // context, layers, EOS ids, pools, diffusion. Nothing about weights. Errors as load_model.
 ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options);
+
+// Returns the GEMMs of the model on a device, from the description alone (causal_lm_gemms). Errors as load_model.
+std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options);
 
 struct ModelSummary {
   ModelInfo info;

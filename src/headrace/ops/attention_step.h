@@ -35,13 +35,7 @@ void check(const AttentionStepArgs& args);
 // Runs the fused ops one after another. `ops` is an OpSet.
 template <class Ops, class Context>
 void attention_step_apart(const Ops& ops, const AttentionStepArgs& a, const Context& context) {
-  if (a.rotates()) {
-    if (ops.norm_rotary != nullptr) {
-      ops.norm_rotary(a.norm_rotary, context);
-    } else {
-      norm_rotary_apart(ops, a.norm_rotary, context);
-    }
-  }
+  if (a.rotates() && !ops.norm_rotary(a.norm_rotary, context)) norm_rotary_apart(ops, a.norm_rotary, context);
   if (a.stores()) ops.store_kv(a.store, context);
   ops.paged_attention(a.attention, context);
   if (a.gate && a.gate.numel() > 0) ops.pointwise(a.gate_of_rows(), context);

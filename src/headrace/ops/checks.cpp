@@ -2,7 +2,13 @@
 
 #include <cmath>
 
+#include "headrace/ops/op_set.h"
+
 namespace headrace {
+
+void refuse_op(std::string_view op) {
+  throw Error(ErrorCode::kUnsupported, str("op '", op, "' is not built in this kernel set"));
+}
 
 void check_shape(std::string_view name, const TensorView& tensor, const Shape& expected) {
   HR_REQUIRE(tensor.shape() == expected, ErrorCode::kInvalidArgument, name, ": shape is ", tensor.shape(),

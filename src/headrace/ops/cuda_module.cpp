@@ -27,8 +27,8 @@ void* open_library() {
   std::string reason;  // from the first path that has the file; later paths only report that they lack it
   for (const char* place : kPlaces) {
     if (void* library = dlopen(place, RTLD_NOW | RTLD_LOCAL)) return library;
-    const std::string said = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
-    if (reason.empty() && !is_of_no_file(said)) reason = said;
+    const std::string failure = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread alone, in glibc and in musl
+    if (reason.empty() && !is_of_no_file(failure)) reason = failure;
   }
   HR_REQUIRE(!reason.empty(), ErrorCode::kNoDevice, "cuda: the CUDA part of headrace is not here: no ", kLibrary,
              " beside the program, in ../lib or where the loader looks (script/build cuda makes it)");

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/core/device.h"
+#include "headrace/core/tensor.h"
 #include "headrace/ops/op_set.h"
 
 namespace headrace {
@@ -28,8 +28,7 @@ struct CudaModule {
   // Returns a table of kernels for contexts whose stream belongs to a runtime of this module:
   // - "cuda": kernels of the device's architecture where they fit;
   // - "cuda_baseline": kernels that run on any device from sm_80 on;
-  // - "cuda_reference": the baseline with attention as AttnImpl::kReference;
-  // - "cuda_chained", for tests: "cuda" with every small-M GEMM in a GEMM sequence, whether that is faster or not.
+  // - "cuda_reference": the baseline with attention as AttnImpl::kReference.
   // Throws Error kUnsupported for another name.
   const OpSet& (*ops)(std::string_view name) = nullptr;
   // Returns the devices in the order of their indices; empty if there are none.

@@ -2,16 +2,9 @@
 #pragma once
 #include "headrace/ops/causal_conv1d.h"
 #include "headrace/ops/gated_delta_rule.h"
+#include "headrace/ops/rms_norm.h"
 
 namespace headrace {
-
-// Gated norm after the recurrence: out = rms_norm(out) * weight * silu(gate), as RMSNormArgs over the last dimension.
-struct GatedNorm {
-  TensorView gate = {};    // [num_tokens, num_v_heads, head_v_dim], dtype of out; null: no norm
-  TensorView weight = {};  // [head_v_dim], any float dtype
-  float eps = 1e-6f;
-  explicit operator bool() const { return static_cast<bool>(gate); }
-};
 
 // Runs causal_conv1d, gated_delta_rule and, if given, the norm. Each intermediate is rounded to x's dtype. Request r
 // has exactly one token, row r. Under Determinism::kStrict the bits equal those of the separate ops.

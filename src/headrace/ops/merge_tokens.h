@@ -1,6 +1,6 @@
 // Soft embeddings: blends of candidate tokens' embeddings for rows that hold no certain token.
 #pragma once
-#include "headrace/batch/token_merge.h"
+#include "headrace/batch/soft_inputs.h"
 #include "headrace/core/tensor.h"
 #include "headrace/ops/op_context.h"
 

@@ -1,6 +1,6 @@
 // Soft embedding for self-conditioning: the expected embedding under the previous denoising step's distribution.
 #pragma once
-#include "headrace/batch/self_conditioning.h"
+#include "headrace/batch/soft_inputs.h"
 #include "headrace/core/tensor.h"
 #include "headrace/ops/op_context.h"
 

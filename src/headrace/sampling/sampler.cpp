@@ -109,14 +109,14 @@ TopPOf top_p_of(const DiffusionInfo& info) {
   return info.filters == DiffusionInfo::Filters::kTopPFirst ? TopPOf::kAll : TopPOf::kTopK;
 }
 
-TokenDraw draw_params(const SamplingParams& p, TopPOf top_p_of) {
-  return {.temperature = p.temperature, .top_p = p.top_p, .min_p = p.min_p, .top_k = p.top_k, .top_p_of = top_p_of};
-}
-
 TokenDraw draw_of(const SampleSpot& spot) {
-  TokenDraw draw = draw_params(*spot.params, spot.top_p_of);
-  draw.uniform = uniform(spot.params->seed, spot.position, spot.step);
-  return draw;
+  const SamplingParams& p = *spot.params;
+  return {.uniform = uniform(p.seed, spot.position, spot.step),
+          .temperature = p.temperature,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .top_k = p.top_k,
+          .top_p_of = spot.top_p_of};
 }
 
 std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<const SampleSpot> spots,
@@ -179,7 +179,7 @@ std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledT
   return shares;
 }
 
-std::vector<SampledToken> Sampler::describe(const ChosenRows& rows) {
+std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
   std::vector<SampledToken> tokens;
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
@@ -188,11 +188,6 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows) {
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
     tokens.push_back(described(row, rows.ids.data_as<int32_t>()[r], rows.logits.data_as<float>()[r]));
   }
-  return tokens;
-}
-
-std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
-  std::vector<SampledToken> tokens = describe(rows);
   for (size_t i = 0; i < tokens.size(); ++i) {
     SampledToken& token = tokens[i];
     token.order = order_number(spots[i].params->seed, spots[i].position, spots[i].step);

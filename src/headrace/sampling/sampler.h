@@ -39,8 +39,6 @@ inline constexpr std::string_view kNotNumbers =
 
 // Returns the filter order of a diffusion model.
 TopPOf top_p_of(const DiffusionInfo& info);
-// Returns a request's sampling parameters without the random number.
-TokenDraw draw_params(const SamplingParams& params, TopPOf top_p_of);
 // Returns the spot's sampling parameters; identical on every device.
 TokenDraw draw_of(const SampleSpot& spot);
 
@@ -66,8 +64,6 @@ class Sampler {
   // Returns the tokens sampled on a device, from the results of token_confidence and sample_tokens. Error kModelFile as
   // above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
-  // As above for unchanged rows, without order numbers, which no rule of denoise_step reads.
-  static std::vector<SampledToken> describe(const ChosenRows& rows);
 
  private:
   const OpSet& ops_;

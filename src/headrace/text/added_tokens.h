@@ -19,7 +19,7 @@ struct AddedToken {
   bool rstrip = false;       // and after it
 };
 
-// How a tokenizer reads text that spells a special token. Other added tokens (`<think>`) match either way.
+// Reading of text that spells a special token. Other added tokens (`<think>`) match either way.
 enum class SpecialTokens : uint8_t {
   kAsText,  // as the text that it is: the only safe choice for what a user typed
   kParse,   // as the token: for text that a template of the model made

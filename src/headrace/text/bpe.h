@@ -18,7 +18,7 @@ enum class WholeWords : uint8_t {
   kTakeFirst,  // a pre-token that is a token is that token, merges unseen (`ignore_merges`, Llama 3)
 };
 
-// What a word is before its first merge.
+// Units of a word before its first merge.
 enum class Alphabet : uint8_t {
   kBytes,       // bytes, each spelled as one printable character
   kCharacters,  // characters that the vocabulary has, and the bytes of others as "<0x00>" to "<0xFF>" (Gemma)

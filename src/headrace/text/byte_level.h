@@ -17,7 +17,7 @@ std::string spelled(std::string_view bytes);
 // UTF-8.
 std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
-// How a vocabulary over characters spells a byte: "<0x0A>".
+// Returns the spelling of a byte in a vocabulary over characters: "<0x0A>".
 std::string fallback_spelling(uint8_t byte);
 
 // The byte that such a spelling stands for, in either case of its digits; nullopt for any other text.

@@ -27,8 +27,8 @@ constexpr CodePointRange kAddedSinceUnicode9[] = {
 // One before the first final of Hangul. utf8proc composes it with a syllable as if it were one, and loses it so.
 constexpr char32_t kBeforeFinals = 0x11A7;
 
-// Whether NFC leaves `c` alone and moves nothing across it: it composes with nothing, or is newer than the tables that
-// models were trained with.
+// Returns true if NFC leaves `c` alone and moves nothing across it: `c` composes with nothing, or is newer than the
+// tables that models were trained with.
 bool is_inert(char32_t c) {
   return c >= kAddedSinceUnicode9[0].first && (c == kBeforeFinals || range_of(kAddedSinceUnicode9, c) != nullptr ||
                                                range_of(kAddedByUnicode16, c) != nullptr);
@@ -97,7 +97,8 @@ std::string nfc(std::string_view text) {
 
 namespace {
 
-// What the steps of a normalizer may make of one text. Known ones make three bytes of one, in two or three steps.
+// Limit on the output of a normalizer's steps for one text. Known normalizers make three bytes of one, in two or three
+// steps.
 class Budget {
  public:
   explicit Budget(size_t bytes) : bytes_(bytes), most_bytes_(8 * bytes + kExtra), work_left_(128 * (bytes + kExtra)) {}

@@ -57,7 +57,7 @@ Pattern::Pattern(std::string_view regex) : code_(std::make_unique<Code>()) {
                                       PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
   HR_REQUIRE(code_->compiled, ErrorCode::kModelFile, "pattern '", printable(regex),
              "' does not compile: ", message_of(error));
-  // Where the system forbids writable code pages this fails and PCRE2 interprets the pattern: same matches, slower.
+  // This fails if the system forbids writable code pages. PCRE2 then interprets the pattern: same matches, slower.
   pcre2_jit_compile(code_->compiled.get(), PCRE2_JIT_COMPLETE);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// What Unicode 16 has in `category` ("L", "Lu") beyond what PCRE2 may know, for a character class of PCRE2.
+// Returns the code points that Unicode 15 to 16 added to `category` ("L", "Lu"), for a character class of PCRE2.
 std::string added_ranges(std::string_view category) {
   std::ostringstream out;
   out << std::hex;
@@ -24,8 +24,8 @@ std::string added_ranges(std::string_view category) {
   return std::move(out).str();
 }
 
-// Whether `name` is a general category to which Unicode 15 to 16 only added: not C and Cn, which held what they added
-// elsewhere, and not Mn, which lost U+1171E. Lc is no category: PCRE2 and Oniguruma take it for LC, which is three.
+// Returns true if `name` is a general category to which Unicode 15 to 16 only added. C and Cn lost the code points that
+// other categories gained, and Mn lost U+1171E. Lc is no category: PCRE2 and Oniguruma read it as LC, which is three.
 bool is_category(std::string_view name) {
   if (name == "C" || name == "Cn" || name == "Mn" || name == "Lc") return false;
   return (name.size() == 1 || (name.size() == 2 && name[1] >= 'a' && name[1] <= 'z')) && name[0] >= 'A' &&

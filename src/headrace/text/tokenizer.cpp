@@ -51,8 +51,8 @@ std::vector<Pattern> patterns_of(const TokenizerFile& file) {
   return patterns;
 }
 
-// What a token adds to a decoded text. A token that holds a character that spells no byte, such as a space, stands for
-// itself: an added token.
+// Returns the bytes that a token adds to a decoded text. A token with a character that spells no byte, such as a space,
+// is an added token and stands for itself.
 std::string bytes_of_token(const TokenizerFile& file, std::string_view token) {
   if (file.alphabet == Alphabet::kBytes) return bytes_of_spelling(token).value_or(std::string(token));
   const std::string text = file.decoded ? normalized(std::span(&*file.decoded, 1), token) : std::string(token);

@@ -16,10 +16,10 @@
 
 namespace headrace {
 
-// Whether encode() adds what the post-processor adds, such as the <|begin_of_text|> of Llama 3.
+// kYes: encode() adds the post-processor's tokens, such as the <|begin_of_text|> of Llama 3.
 enum class AddSpecialTokens : uint8_t { kYes, kNo };
 
-// Whether decoded text shows special tokens.
+// Special tokens in decoded text: shown or left out.
 enum class SpecialText : uint8_t { kKeep, kSkip };
 
 struct EncodeOptions {
@@ -36,7 +36,7 @@ class Tokenizer {
   // and tokenizer_config.json, with what the files beside them add (add_side_files). Errors as from_file, naming the
   // file or the directory.
   static Tokenizer from_directory(const std::filesystem::path& directory);
-  // The same for the text of a tokenizer.json; messages start with "tokenizer.json".
+  // Reads the text of a tokenizer.json; error messages begin with "tokenizer.json".
   static Tokenizer from_json(std::string_view json);
   // 256 tokens, the bytes: for models that come without a tokenizer.
   static Tokenizer of_bytes();
@@ -58,16 +58,16 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::optional<std::string> id_to_token(int32_t id) const;
 
-  // What encode() puts before a text, such as <|begin_of_text|>. Owned by this tokenizer.
+  // Returns the ids that encode() puts before a text, such as <|begin_of_text|>. Owned by this tokenizer.
   std::span<const int32_t> prefix_ids() const;
 
   int32_t vocab_size() const;  // one past the largest id, added tokens included
-  // What `id` adds to decoded bytes; empty for an id without a token. Owned by this tokenizer, and stays where it is
-  // when the tokenizer is moved.
+  // Returns the bytes that `id` adds to decoded text; empty for an id without a token. Owned by this tokenizer; moving
+  // the tokenizer does not invalidate them.
   std::string_view bytes_of(int32_t id) const;
   bool is_special(int32_t id) const;
-  // Whether `id` is a byte to fall back on (Gemma's "<0x0A>"). A run of them is text if it is valid UTF-8 as a whole,
-  // and U+FFFD for each of its bytes if not, as in the `tokenizers` package.
+  // Returns true if `id` is a fallback byte (Gemma's "<0x0A>"). A run of them decodes to text if it is valid UTF-8 as a
+  // whole, and to U+FFFD for each byte if not, as in the `tokenizers` package.
   bool is_fallback_byte(int32_t id) const;
 
  private:

@@ -170,7 +170,7 @@ void read_fallback_decoder(const Node& node, TokenizerFile& file) {
   file.decoded = replacement_of(steps[0]);
 }
 
-// What pieces are made of: bytes, as ByteLevel leaves them, or characters with tokens for bytes to fall back on.
+// Reads the units of pieces: bytes, as ByteLevel leaves them, or characters with fallback tokens for bytes.
 void read_alphabet(const Node& root, TokenizerFile& file) {
   if (flag_or(member(root, "model"), "byte_fallback", false)) file.alphabet = Alphabet::kCharacters;
   if (file.alphabet == Alphabet::kCharacters) {

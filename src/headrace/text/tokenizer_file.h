@@ -1,4 +1,4 @@
-// What a tokenizer.json says, checked and without JSON. Stateless.
+// Contents of a tokenizer.json, checked and without JSON. Stateless.
 #pragma once
 #include <optional>
 #include <string>

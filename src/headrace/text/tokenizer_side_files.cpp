@@ -158,8 +158,8 @@ void state_added_tokens(const Node& root, const auto& named, Joiner& joiner) {
   std::map<int32_t, std::string> by_id;
   for (auto& [token, id] : ids_by_token(root)) by_id.insert_or_assign(id, token);
   for (const auto& [id, content] : by_id) {
-    const bool special = std::ranges::any_of(named, [&content = content](const auto& one) {
-      return std::ranges::find(one.second, content, &AddedToken::content) != one.second.end();
+    const bool special = std::ranges::any_of(named, [&text = content](const auto& one) {
+      return std::ranges::find(one.second, text, &AddedToken::content) != one.second.end();
     });
     joiner.state({.content = content, .special = special, .normalized = !special}, id,
                  str(root.where, "['", printable(content), "']"));

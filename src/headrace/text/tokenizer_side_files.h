@@ -1,4 +1,4 @@
-// What transformers' AutoTokenizer knows of a tokenizer from the files beside tokenizer.json. Stateless.
+// Facts of a tokenizer that transformers' AutoTokenizer reads from the files beside tokenizer.json. Stateless.
 #pragma once
 #include <optional>
 #include <string>

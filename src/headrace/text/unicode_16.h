@@ -1,6 +1,6 @@
-// What Unicode 15, 15.1 and 16 added to the general categories: PCRE2 10.42 knows Unicode 14, utf8proc 2.8 Unicode 15,
-// the `tokenizers` package Unicode 16. Extensions H and I of the CJK ideographs are the bulk. Newer libraries know
-// these code points themselves; then the ranges change nothing.
+// Additions of Unicode 15, 15.1 and 16 to the general categories. PCRE2 10.42 implements Unicode 14, utf8proc 2.8
+// Unicode 15, the `tokenizers` package Unicode 16. Most of them are extensions H and I of the CJK ideographs. With
+// newer libraries the ranges change nothing.
 #pragma once
 #include <algorithm>
 #include <iterator>

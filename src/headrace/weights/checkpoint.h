@@ -91,7 +91,7 @@ class Checkpoint {
   // compute with.
   TensorView tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
-  // The same on the host, for values that a constructor reads or reorders.
+  // Returns the tensor in host memory, for values that a constructor reads or reorders.
   TensorView host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Error kModelFile unless every stored tensor was used, begins with one of `skipped_prefixes` or is a rotary

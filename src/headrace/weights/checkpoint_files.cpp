@@ -23,7 +23,7 @@ bool is_present(const fs::path& path) {
   return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
-// What the ending says, or where there is none that is known, the first bytes: Ollama's blobs have no ending.
+// Reads the format from the file's ending or, without a known one, from the first bytes: Ollama's blobs have no ending.
 ForeignContent format_of(const fs::path& file) {
   const std::string extension = file.extension().string();
   if (extension == ".gguf") return ForeignContent::kGguf;
@@ -83,7 +83,7 @@ WeightMap read_weight_map(const fs::path& index_path) {
   return map;
 }
 
-// Where each tensor was found. Error for one that two files hold: which of them counts is anyone's guess.
+// Records the file of each tensor. Throws for a tensor that two files hold: it is unknown which one counts.
 void note_tensors(const SafetensorsFile& file, std::map<std::string_view, const SafetensorsFile*>& found) {
   for (const SafetensorsEntry& entry : file.entries()) {
     const auto [at, is_new] = found.emplace(entry.name, &file);

@@ -22,7 +22,7 @@ constexpr std::string_view kWeight = ".weight";            // of the tensor of a
 // One of several networks of a layer.
 bool is_expert(std::string_view weight) { return weight.find(".experts.") != weight.npos; }
 
-// What PEFT stores of a module. "lora_A.weight" was "lora_A.<adapter's name>.weight" before it was saved.
+// Name of a tensor that PEFT stores for a module. Saving turns "lora_A.<adapter's name>.weight" into "lora_A.weight".
 struct StoredName {
   enum class Kind : uint8_t { kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude, kCopy, kOther } kind = Kind::kOther;
   std::string weight;  // of the checkpoint
@@ -253,7 +253,7 @@ LoraAdapter::Factors LoraAdapter::factors(const Change& c) const {
 // Source: Hu et al. 2021, LoRA.
 Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int threads) const {
   const Change& c = changes_.find(weight)->second;
-  const auto [a, b] = factors(c);
+  const Factors f = factors(c);
   const Tensor copy = c.copy != nullptr ? tensor_of(file_, *c.copy) : Tensor();
   const TensorView from = c.copy != nullptr ? copy.view() : base;
   const std::vector<double> lengths = c.magnitude != nullptr ? values(*c.magnitude) : std::vector<double>();
@@ -264,8 +264,8 @@ Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int 
     std::vector<double> row = row_of(from, o), delta(row.size());
     const bool finite = c.copy != nullptr || std::ranges::all_of(row, [](double x) { return std::isfinite(x); });
     for (size_t r = 0; r < rank; ++r) {
-      const double factor = c.scale * b[static_cast<size_t>(o) * rank + r];
-      for (size_t i = 0; i < row.size(); ++i) delta[i] += factor * a[r * row.size() + i];
+      const double factor = c.scale * f.b[static_cast<size_t>(o) * rank + r];
+      for (size_t i = 0; i < row.size(); ++i) delta[i] += factor * f.a[r * row.size() + i];
     }
     for (size_t i = 0; i < row.size(); ++i) row[i] += delta[i];
     const double stretch = lengths.empty() ? 1 : lengths[static_cast<size_t>(o)] / length_of(row);

@@ -48,7 +48,7 @@ class LoraAdapter {
   int64_t max_rank() const;
 
  private:
-  // Of one weight. Entries are file_'s, not owned. Factors are there together or not at all.
+  // Change of one weight. Entries are file_'s, not owned. Both factors are set, or neither.
   struct Change {
     const SafetensorsEntry *a = nullptr, *b = nullptr, *magnitude = nullptr, *copy = nullptr;
     bool is_embedding = false;  // a [rank, rows of the table] and b [columns, rank], as PEFT stores them

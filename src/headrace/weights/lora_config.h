@@ -1,4 +1,4 @@
-// What adapter_config.json says of a LoRA adapter, as PEFT reads it.
+// adapter_config.json of a LoRA adapter, as PEFT reads it.
 #pragma once
 #include <cstdint>
 #include <string>

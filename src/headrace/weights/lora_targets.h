@@ -19,7 +19,7 @@ class LoraTargets {
   // another type, or a regular expression that does not compile.
   explicit LoraTargets(const JsonValue& config);
 
-  // Whether `module` ("model.layers.0.mlp.up_proj") is one of them. No module is where the config names none.
+  // Returns true if `module` ("model.layers.0.mlp.up_proj") is a target. No module is, if the config names none.
   bool contains(std::string_view module) const;
 
  private:

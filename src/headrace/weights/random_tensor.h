@@ -8,8 +8,8 @@
 
 namespace headrace {
 
-// How a made-up tensor is spread: uniform around `mean`. Without a `stddev`, two or more dimensions get
-// 1 / sqrt(last dimension), one dimension gets 0.1. Norms that multiply by their weight want mean 1.
+// Distribution of a random tensor: uniform around `mean`. Without a `stddev`, two or more dimensions get
+// 1 / sqrt(last dimension), one dimension gets 0.1. Norms that multiply by their weight need mean 1.
 struct RandomValues {
   double mean = 0;
   std::optional<double> stddev;

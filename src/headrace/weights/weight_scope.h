@@ -29,7 +29,7 @@ class WeightScope {
   TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checked(name, checkpoint_->tensor(full_name(name), expected, random));
   }
-  // The same as Checkpoint::host_tensor.
+  // Calls Checkpoint::host_tensor with the full name.
   TensorView host_tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checked(name, checkpoint_->host_tensor(full_name(name), expected, random));
   }
@@ -47,7 +47,7 @@ class WeightScope {
   std::string prefix_;
 };
 
-// Where the text model's tensors are, fixed once for the whole checkpoint so that two layouts never mix.
+// Scopes of the text model's tensors. They are chosen once for the whole checkpoint, so that two layouts never mix.
 struct TextWeights {
   WeightScope body;  // embed_tokens, layers.N, norm
   WeightScope head;  // lm_head
@@ -57,8 +57,8 @@ struct TextWeights {
 // use the first. Error kModelFile when none or more than one of them is there.
 TextWeights find_text_weights(Checkpoint& checkpoint);
 
-// Of a model that ties its head to its embedding [vocab, hidden] and may store the head as well. Error kModelFile when
-// the stored one is another: no reader agrees with the next about which of them then counts. Error kUnsupported when an
+// Returns the head of a model that ties it to its embedding [vocab, hidden] and may store it as well. Throws kModelFile
+// if the stored head differs from the embedding: readers disagree about which one counts. Throws kUnsupported if an
 // adapter changes one of them.
 void check_tied_head(const TextWeights& weights, const Shape& shape);
 

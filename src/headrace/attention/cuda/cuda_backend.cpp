@@ -1,7 +1,5 @@
 #include "headrace/attention/cuda/cuda_backend.h"
 
-#include <map>
-
 #include "headrace/attention/cuda_graph_support.h"
 #include "headrace/attention/op_set_backend.h"
 #include "headrace/core/device_runtime.h"
@@ -10,41 +8,20 @@
 namespace headrace::cuda {
 namespace {
 
-// Kernels read lengths, slots and pages from the batch's DeviceMetadata, at fixed addresses of its DeviceBatch.
-// DeviceBatch::upload refreshes that memory, so a replay needs nothing more.
+// DeviceBatch::upload refreshes all that a graph's kernels read, so a replay needs no more than a plan.
 class CudaBackend final : public OpSetBackend, public CudaGraphSupport {
  public:
   using OpSetBackend::OpSetBackend;
-
   CudaGraphSupport* cuda_graph_support() override { return this; }
-  void init_cuda_graph_state(int32_t max_bs, int32_t max_num_tokens) override {
-    max_bs_ = max_bs, max_num_tokens_ = max_num_tokens;  // nothing to allocate: see above
-  }
-  void init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
-    HR_REQUIRE(batch.batch_size() == bucket, ErrorCode::kInvalidArgument, "cuda graph: the batch has ",
-               batch.batch_size(), " requests, expected ", bucket, ", padding included");
-    HR_REQUIRE(bucket <= max_bs_ && batch.num_tokens() <= max_num_tokens_, ErrorCode::kInvalidArgument,
-               "cuda graph: a batch of ", bucket, " requests and ", batch.num_tokens(), " tokens, expected up to ",
-               max_bs_, " and ", max_num_tokens_, ", as init_cuda_graph_state was told");
-    captured_[bucket] = batch.attn.on_device != nullptr ? batch.attn.on_device->spans : nullptr;
-    init_forward_metadata(batch);
-  }
-  void init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch, int32_t bucket) override {
-    const auto captured = captured_.find(bucket);
-    HR_REQUIRE(captured != captured_.end() && batch.attn.on_device != nullptr &&
-                   batch.attn.on_device->spans == captured->second,
-               ErrorCode::kInvalidArgument, "cuda graph: a batch of ", bucket,
-               " requests is not in the memory that its graph was captured with");
-    init_forward_metadata(batch);
-  }
   std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
                                       DType dtype) const override {
     return kv_len_buckets_of(batch, layer, dtype);
   }
 
  private:
-  int32_t max_bs_ = 0, max_num_tokens_ = 0;
-  std::map<int32_t, const KeySpan*> captured_;
+  void init_graph_state(int32_t, int32_t) override {}
+  void plan_capture(const ForwardBatch& batch, int32_t) override { init_forward_metadata(batch); }
+  void plan_replay(const ForwardBatch& batch, int32_t) override { init_forward_metadata(batch); }
 };
 
 // Returns the ops `name` of the CUDA library, after a check that needs no library. Sampling on the host uses the best

@@ -83,9 +83,10 @@ template <int kRows>
   }
 }
 
-// Computes probabilities from the scores and updates the rows' state. kept[16] are the factors for the previous sums.
+// Computes probabilities from the scores and updates the rows' state. rescale[16] are the factors for the previous
+// sums.
 inline void soften_in_place(const float* scores, SoftmaxRule rule, const RowsInPlace& rows, int num_rows,
-                            uint16_t* probabilities, float* kept) {
+                            uint16_t* probabilities, float* rescale) {
   constexpr int kVecs = kKeyTile / 4;
   Vec s[kVecs];
   Vec high = Vec{} - __builtin_inff();
@@ -107,15 +108,15 @@ inline void soften_in_place(const float* scores, SoftmaxRule rule, const RowsInP
   total += __builtin_shufflevector(total, total, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
   total += __builtin_shufflevector(total, total, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
   const Vec keep = nothing != 0 ? Vec{} + 1.0f : exp(before - largest);
-  store(kept, keep);
+  store(rescale, keep);
   store_by_row(rows.sum, num_rows, by_row(rows.sum, num_rows) * keep + total);
   store_by_row(rows.largest, num_rows, largest);
 }
 
-// Updates 32 kVecs columns: out = out * kept + probabilities * V.
+// Updates 32 kVecs columns: out = out * rescale + probabilities * V.
 template <int kRows, int kVecs>
 [[gnu::always_inline]] inline void add_values_in_place(const RowsInPlace& rows, const TileInPlace& tile, long column,
-                                                       const uint16_t* probabilities, const float* kept,
+                                                       const uint16_t* probabilities, const float* rescale,
                                                        const TileInPlace* next) {
   const __m512i low_index = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                              37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -123,7 +124,7 @@ template <int kRows, int kVecs>
   __m512 sum[kRows][2 * kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 2 * kVecs; ++v) {
-      sum[r][v] = reinterpret_cast<__m512>(load(rows.out + r * rows.dv + column + v * kLanes) * kept[4 * r]);
+      sum[r][v] = reinterpret_cast<__m512>(load(rows.out + r * rows.dv + column + v * kLanes) * rescale[4 * r]);
     }
   }
   for (int key = 0; key < kKeyTile; key += 2) {
@@ -157,15 +158,15 @@ template <int kRows, int kVecs>
 
 template <int kRows>
 inline void attend_rows(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const TileInPlace* next) {
-  alignas(64) float scores[kKeyTile / 4 * kLanes], kept[kLanes];
+  alignas(64) float scores[kKeyTile / 4 * kLanes], rescale[kLanes];
   alignas(64) uint16_t probabilities[kKeyTile / 4 * kLanes];
   score_in_place<kRows>(rows, tile, scores, next);
-  soften_in_place(scores, rule, rows, kRows, probabilities, kept);
+  soften_in_place(scores, rule, rows, kRows, probabilities, rescale);
   long column = 0;
   for (; column + 64 <= rows.dv; column += 64) {
-    add_values_in_place<kRows, 2>(rows, tile, column, probabilities, kept, next);
+    add_values_in_place<kRows, 2>(rows, tile, column, probabilities, rescale, next);
   }
-  if (column < rows.dv) add_values_in_place<kRows, 1>(rows, tile, column, probabilities, kept, next);
+  if (column < rows.dv) add_values_in_place<kRows, 1>(rows, tile, column, probabilities, rescale, next);
 }
 
 // Prefetches `next`, which may be null.

@@ -154,10 +154,10 @@ template <int kBlocks, int kParts>
   }
 }
 
-// Updates 32 kBlocks columns: out = out * kept + probabilities * V.
+// Updates 32 kBlocks columns: out = out * rescale + probabilities * V.
 template <int kBlocks, int kParts>
 inline void add_values_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, long column,
-                                const uint32_t* probabilities, const float* kept, TileAhead& ahead) {
+                                const uint32_t* probabilities, const float* rescale, TileAhead& ahead) {
   alignas(64) float sums[4 * kTileWords];
   sum_values<kBlocks, kParts>(tile, column, probabilities, ahead);
   store_tile<0>(sums, 4 * kTileEdge);
@@ -173,8 +173,8 @@ inline void add_values_in_tiles(const RowsInPlace& rows, const TileInPlace& tile
       const Vec second =
           __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
       ahead.beside_piece();
-      store(out, load(out) * kept[r] + first);
-      store(out + kLanes, load(out + kLanes) * kept[r] + second);
+      store(out, load(out) * rescale[r] + first);
+      store(out + kLanes, load(out + kLanes) * rescale[r] + second);
     }
   }
 }
@@ -182,7 +182,7 @@ inline void add_values_in_tiles(const RowsInPlace& rows, const TileInPlace& tile
 template <int kParts>
 inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const uint32_t* q,
                             TileAhead ahead) {
-  alignas(64) float scores[kKeyTile * kTileEdge], by_row[4 * kKeyTile], kept[kTileEdge];
+  alignas(64) float scores[kKeyTile * kTileEdge], by_row[4 * kKeyTile], rescale[kTileEdge];
   alignas(64) uint32_t probabilities[kKeyTile / kTileEdge * kParts * kTileWords];
   for (int key = 0; key < kKeyTile; key += 2 * kTileEdge) {
     score_tile<0>(tile, key, q, rows.d, scores + key * kTileEdge, ahead);
@@ -192,8 +192,8 @@ inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, So
     ahead.beside_piece();
     if (r % 4 == 0) gather_scores(scores, static_cast<int>(r), by_row);
     alignas(64) uint16_t row[kKeyTile];
-    kept[r] = 1;
-    const RowState state = {.largest = rows.largest + r, .sum = rows.sum + r, .kept = kept + r};
+    rescale[r] = 1;
+    const RowState state = {.largest = rows.largest + r, .sum = rows.sum + r, .rescale = rescale + r};
     soften_row(by_row + r % 4 * kKeyTile, ~uint64_t{0}, rule, state, row);
     uint32_t* const even = probabilities + r * kTileEdge;
     spread_probabilities(row, kParts * kTileWords, even, even + kOddWords<kParts>, ahead);
@@ -201,10 +201,10 @@ inline void attend_in_tiles(const RowsInPlace& rows, const TileInPlace& tile, So
   constexpr int kBlocks = 4 / kParts;
   long column = 0;
   for (; column + 32 * kBlocks <= rows.dv; column += 32 * kBlocks) {
-    add_values_in_tiles<kBlocks, kParts>(rows, tile, column, probabilities, kept, ahead);
+    add_values_in_tiles<kBlocks, kParts>(rows, tile, column, probabilities, rescale, ahead);
   }
   for (; column < rows.dv; column += 32) {
-    add_values_in_tiles<1, kParts>(rows, tile, column, probabilities, kept, ahead);
+    add_values_in_tiles<1, kParts>(rows, tile, column, probabilities, rescale, ahead);
   }
 }
 

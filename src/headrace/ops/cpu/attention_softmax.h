@@ -14,7 +14,7 @@ struct SoftmaxRule {
 // Online softmax state of a row: the largest score so far, the sum of exp(score - largest) and, after an update, the
 // factor by which previous sums must be multiplied.
 struct RowState {
-  float *largest, *sum, *kept;
+  float *largest, *sum, *rescale;
 };
 
 // Absolute error below 2e-7. 1 - 2 / (exp(2 x) + 1) cancels near 0; a series is used there.
@@ -111,8 +111,8 @@ template <class Probability>
     total += s[v];
     store_probabilities(to + v * kLanes, s[v]);
   }
-  if (before != largest) *row.kept = exp(Vec{} + (before - largest))[0];
-  *row.sum = *row.sum * *row.kept + sum(total);
+  if (before != largest) *row.rescale = exp(Vec{} + (before - largest))[0];
+  *row.sum = *row.sum * *row.rescale + sum(total);
   *row.largest = largest;
 }
 

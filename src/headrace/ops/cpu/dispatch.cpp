@@ -93,22 +93,21 @@ void run_token_confidence(const TokenConfidenceArgs& args, const OpContext& cont
 constexpr int32_t kLibraryRows = 16;
 constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
 
-#define HR_OP_SET(isa, rows)                                                                       \
-  constexpr OpSet k_##isa = {.name = #isa,                                                         \
-                             .store_kv = run_store_kv<isa::store_kv>,                              \
-                             .paged_attention = run_paged_attention<isa::paged_attention>,         \
-                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,               \
-                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>,      \
-                             .linear = run_linear<isa::linear>,                                    \
-                             .rms_norm = run_rms_norm<isa::rms_norm>,                              \
-                             .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>,      \
-                             .pointwise = run_pointwise<isa::pointwise>,                           \
-                             .embedding = run_embedding<isa::embedding>,                           \
-                             .token_confidence = run_token_confidence<isa::token_confidence>,      \
-                             .sample_tokens = sample_tokens,                                       \
-                             .penalize_tokens = reference::penalize_tokens /* a few words */,      \
-                             .denoise_step = reference::denoise_step /* a few words of a batch */, \
-                             .library_rows = (rows),                                               \
+#define HR_OP_SET(isa, rows)                                                                  \
+  constexpr OpSet k_##isa = {.name = #isa,                                                    \
+                             .store_kv = run_store_kv<isa::store_kv>,                         \
+                             .paged_attention = run_paged_attention<isa::paged_attention>,    \
+                             .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,          \
+                             .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
+                             .linear = run_linear<isa::linear>,                               \
+                             .rms_norm = run_rms_norm<isa::rms_norm>,                         \
+                             .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
+                             .pointwise = run_pointwise<isa::pointwise>,                      \
+                             .embedding = run_embedding<isa::embedding>,                      \
+                             .token_confidence = run_token_confidence<isa::token_confidence>, \
+                             .sample_tokens = sample_tokens,                                  \
+                             .penalize_tokens = reference::penalize_tokens /* a few words */, \
+                             .library_rows = (rows),                                          \
                              .most_conv_width = kMaxConvWidth}
 
 HR_OP_SET(portable, kLibraryRows);

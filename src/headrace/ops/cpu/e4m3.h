@@ -6,8 +6,8 @@
 namespace headrace::cpu {
 namespace {
 
-typedef uint8_t CodeVec __attribute__((vector_size(kLanes)));
-typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), may_alias));
+typedef uint8_t E4M3Vec __attribute__((vector_size(kLanes)));
+typedef uint8_t E4M3VecInMemory __attribute__((vector_size(kLanes), aligned(1), may_alias));
 
 [[gnu::always_inline]] inline Vec e4m3_to_f32(BitsVec code) {
   const BitsVec rest = code & 0x7fu;
@@ -37,7 +37,7 @@ typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), 
   const auto* const codes = static_cast<const uint8_t*>(from);
   long i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const CodeVec code = *reinterpret_cast<const CodeVecInMemory*>(codes + i);
+    const E4M3Vec code = *reinterpret_cast<const E4M3VecInMemory*>(codes + i);
     store(to + i, e4m3_to_f32(__builtin_convertvector(code, BitsVec)));
   }
   for (; i < n; ++i) to[i] = load_e4m3(codes, i);
@@ -47,8 +47,8 @@ typedef uint8_t CodeVecInMemory __attribute__((vector_size(kLanes), aligned(1), 
 [[gnu::always_inline]] inline void store_e4m3_row(uint8_t* to, const float* from, long n, float scale) {
   long i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const CodeVec code = __builtin_convertvector(f32_to_e4m3(load(from + i) / scale), CodeVec);
-    *reinterpret_cast<CodeVecInMemory*>(to + i) = code;
+    const E4M3Vec code = __builtin_convertvector(f32_to_e4m3(load(from + i) / scale), E4M3Vec);
+    *reinterpret_cast<E4M3VecInMemory*>(to + i) = code;
   }
   for (; i < n; ++i) to[i] = static_cast<uint8_t>(f32_to_e4m3(Vec{} + from[i] / scale)[0]);
 }

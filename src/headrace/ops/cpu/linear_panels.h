@@ -79,7 +79,7 @@ template <int kApart>
 // Transposes weights [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]. Missing outputs repeat
 // the last one.
 template <FloatType kType>
-void turn_panel(const LinearParams& p, long out, long outs, long k, long depth, float* panel) {
+void transpose_panel(const LinearParams& p, long out, long outs, long k, long depth, float* panel) {
   const auto at = [&](long o) { return (out + (o < outs ? o : outs - 1)) * p.weight_stride + k; };
   for (int first = 0; first < kPanelOuts; first += kLanes) {
     long i = 0;
@@ -158,7 +158,7 @@ void panel_products(const LinearParams& p, long row, long rows, long out, long o
     for (long r = 0; r < rows; ++r) load_row(at.x + r * kPanelDepth, p.x, (row + r) * p.x_stride + k, depth, p.x_type);
     float* sums = at.sums;
     for (long first = out; first < out_end; first += kPanelOuts, sums += rows * kPanelOuts) {
-      turn_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
+      transpose_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
       for (long tile = 0; tile < tiles; ++tile) {  // row tiles of nearly equal size
         const long begin = rows * tile / tiles, count = rows * (tile + 1) / tiles - begin;
         add_products_of<kPanelRows>(count, at.x + begin * kPanelDepth, at.panel, depth, sums + begin * kPanelOuts);

@@ -219,17 +219,17 @@ void soften(const Block& b, const Strip& s) {
   const SoftmaxRule rule = {.scale = b.p->scale, .logit_cap = b.p->logit_cap};
   for (long r = 0; r < s.count; ++r) {
     const long at = s.local * b.rows_padded + s.first + r;
-    float kept = 1;
-    const RowState state = {.largest = b.largest + at, .sum = b.sum + at, .kept = &kept};
+    float rescale = 1;
+    const RowState state = {.largest = b.largest + at, .sum = b.sum + at, .rescale = &rescale};
     if (b.pairs) {
       soften_row(b.scores + r * kKeyTile, s.visible[r], rule, state,
                  reinterpret_cast<uint16_t*>(b.probabilities) + r * kKeyTile);
     } else {
       soften_row(b.scores + r * kKeyTile, s.visible[r], rule, state, b.probabilities + r * kKeyTile);
     }
-    if (kept == 1) continue;
+    if (rescale == 1) continue;
     float* const out = b.out + at * b.dv;
-    for (long d = 0; d < b.dv; d += kLanes) store(out + d, load(out + d) * kept);
+    for (long d = 0; d < b.dv; d += kLanes) store(out + d, load(out + d) * rescale);
   }
 }
 
@@ -335,13 +335,13 @@ void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKe
     const TileKeys* const from = after < task.u1 ? &keys : next_keys;
     TileInPlace next;
     if (from != nullptr) next = tile_in_place(p, *from, (after < task.u1 ? after : task.u0) / per_head);
-    const TileInPlace* const asked = from != nullptr ? &next : nullptr;
+    const TileInPlace* const ahead = from != nullptr ? &next : nullptr;
     const RowsInPlace rows = rows_in_place(b, local);
     const TileInPlace tile = tile_in_place(p, keys, kv_head);
     if (way == Way::kInTiles) {
-      attend_in_tiles(rows, tile, rule, paired_queries(b, local), asked, unit % per_head, per_head);
+      attend_in_tiles(rows, tile, rule, paired_queries(b, local), ahead, unit % per_head, per_head);
     } else {
-      attend_in_place(rows, tile, rule, asked);
+      attend_in_place(rows, tile, rule, ahead);
     }
   }
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr long kTokensPerTask = 64, kChunk = 64;
 
 // Rounds a row to FP8, kChunk values at a time.
-void store_codes(const StoreRows& rows, FloatType type, long from, uint8_t* to) {
+void store_e4m3(const StoreRows& rows, FloatType type, long from, uint8_t* to) {
   float chunk[kChunk];
   for (long d = 0; d < rows.dim; d += kChunk) {
     const long n = rows.dim - d < kChunk ? rows.dim - d : kChunk;
@@ -33,7 +33,7 @@ void store_row(const StoreRows& rows, const StoreKVParams& p, long token, long s
     return;
   }
   if (p.pool_type == FloatType::kE4M3)
-    return store_codes(rows, p.from_type, from, static_cast<uint8_t*>(rows.pool) + to);
+    return store_e4m3(rows, p.from_type, from, static_cast<uint8_t*>(rows.pool) + to);
   for (long d = 0; d < rows.dim; ++d) {
     store_float(rows.pool, to + d, p.pool_type, load_float(rows.from, from + d, p.from_type));
   }

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 
-#include "headrace/ops/cuda/runtime/kernel_attributes.h"
 #include "headrace/ops/cuda/runtime/stream.h"
 
 namespace headrace::cuda {
@@ -31,14 +30,15 @@ __device__ inline void pdl_launch_dependents() {
 enum class GridRuns : uint8_t { kInAnyOrder, kAtOnce };
 
 // Shared-memory carve-out (shared memory versus L1) of an SM while a kernel without dynamic shared memory runs. It
-// changes only while no CTA runs on the SM, so consecutive kernels should agree. kOfStep: the share measured beside the
-// step's GEMMs (KernelAttributes::Products). kAll: the next kernel needs all shared memory.
-enum class SharedShare : uint8_t { kOfStep, kAll };
+// changes only while no CTA runs on the SM, so consecutive kernels should agree. kByRows: one common share in ops of
+// few rows (entry.h), which pays beside GEMVs and GEMM sequences; the driver's choice in others. kAll: the next kernel
+// needs all shared memory.
+enum class SharedShare : uint8_t { kByRows, kAll };
 
 struct LaunchOptions {
   unsigned cluster = 1;  // CTAs of a cluster, along x; more than 1 needs sm_90
   GridRuns runs = GridRuns::kInAnyOrder;
-  SharedShare share = SharedShare::kOfStep;
+  SharedShare share = SharedShare::kByRows;
 };
 
 template <class... Params>
@@ -61,8 +61,7 @@ void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 bl
   if (stream.arch >= 90) {
     add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
     constexpr unsigned kBesideFewRows = 58, kAll = 100;  // percent
-    const bool few = stream.notes->products() == KernelAttributes::Products::kSequenceOrGemv;
-    if (shared_bytes == 0 && (few || options.share == SharedShare::kAll)) {
+    if (shared_bytes == 0 && (stream.has_few_rows || options.share == SharedShare::kAll)) {
       add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
           options.share == SharedShare::kAll ? kAll : kBesideFewRows;
     }

@@ -115,4 +115,40 @@ void for_type(DType type, const F& f) {
   }
 }
 
+// Access to rows of T that are is_vec8(), eight elements at a time.
+template <class T>
+struct PackedAccess {
+  static constexpr int kWidth = kVec8;
+  using Values = Vec8<T>;
+  __device__ static Values load(const Rows& x, int64_t token, int64_t head, int64_t d) {
+    return Values::load(row_of<T>(x, token, head) + d);
+  }
+  __device__ static void store(const Values& values, const Rows& to, int64_t token, int64_t head, int64_t d) {
+    values.store(row_of<T>(to, token, head) + d);
+  }
+  __device__ static constexpr bool is_16_bit(const Rows&) { return sizeof(T) == 2; }
+};
+
+// Access to rows of any dtype and alignment, one element at a time.
+struct ElementAccess {
+  static constexpr int kWidth = 1;
+  struct Values {
+    float v[1];
+  };
+  __device__ static Values load(const Rows& x, int64_t token, int64_t head, int64_t d) {
+    return {{x.get(token, head, d)}};
+  }
+  __device__ static void store(const Values& values, const Rows& to, int64_t token, int64_t head, int64_t d) {
+    to.set(token, head, d, values.v[0]);
+  }
+  __device__ static bool is_16_bit(const Rows& x) { return x.type != DType::kF32; }
+};
+
+// Calls f with PackedAccess of the element type if `packed`, else with ElementAccess.
+template <class F>
+void for_access(bool packed, DType type, const F& f) {
+  if (!packed) return f(ElementAccess());
+  for_type(type, [&]<class T>(T) { f(PackedAccess<T>()); });
+}
+
 }  // namespace headrace::cuda

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "headrace/batch/attention_type.h"
+#include "headrace/batch/key_span.h"
 #include "headrace/core/dtype_enum.h"
 #include "headrace/ops/op_context.h"
 

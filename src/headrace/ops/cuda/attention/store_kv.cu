@@ -45,24 +45,11 @@ struct Params {
   int64_t page_size, heads;
 };
 
-// One CTA per token: stores its keys, then its values.
-__global__ void __launch_bounds__(kThreads) store_rows(const __grid_constant__ Params p) {
-  pdl_launch_dependents();
-  pdl_wait();
-  const int64_t token = blockIdx.x, slot = p.slots[token];
-  if (slot == kDoNotStore) return;
-  for (int side = 0; side < 2; ++side) {
-    const Rows& from = side == 0 ? p.k : p.v;
-    const PoolSide& to = side == 0 ? p.to_k : p.to_v;
-    for (int64_t i = threadIdx.x; i < p.heads * to.dim; i += kThreads) {
-      const int64_t head = i / to.dim, d = i % to.dim;
-      to.set(to.at(slot, p.page_size, head) + d, from.get(token, head, d));
-    }
-  }
+__device__ inline void store_values(const ElementAccess::Values& value, const PoolSide& to, int64_t at) {
+  to.set(at, value.v[0]);
 }
-
 template <class T>
-__device__ inline void store_vec8(const Vec8<T>& piece, const PoolSide& to, int64_t at) {
+__device__ inline void store_values(const Vec8<T>& piece, const PoolSide& to, int64_t at) {
   if (to.type != DType::kE4M3) return piece.store(static_cast<T*>(to.data) + at);
   uint32_t pairs[4];
 #pragma unroll
@@ -71,19 +58,21 @@ __device__ inline void store_vec8(const Vec8<T>& piece, const PoolSide& to, int6
                                                                     pairs[2] | pairs[3] << 16};
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) store_pieces(const __grid_constant__ Params p) {
+// One CTA per token.
+template <class Access>
+__global__ void __launch_bounds__(kThreads) store_token(const __grid_constant__ Params p) {
   pdl_launch_dependents();
   pdl_wait();
   const int64_t token = blockIdx.x, slot = p.slots[token];
   if (slot == kDoNotStore) return;
-  const int64_t k_pieces = p.heads * p.to_k.dim / kVec8, all = k_pieces + p.heads * p.to_v.dim / kVec8;
+  constexpr int kWidth = Access::kWidth;
+  const int64_t k_vecs = p.heads * p.to_k.dim / kWidth, all = k_vecs + p.heads * p.to_v.dim / kWidth;
   for (int64_t i = threadIdx.x; i < all; i += kThreads) {
-    const bool of_k = i < k_pieces;
+    const bool of_k = i < k_vecs;
     const Rows& from = of_k ? p.k : p.v;
     const PoolSide& to = of_k ? p.to_k : p.to_v;
-    const int64_t at = (of_k ? i : i - k_pieces) * kVec8, head = at / to.dim, d = at % to.dim;
-    store_vec8(Vec8<T>::load(row_of<T>(from, token, head) + d), to, to.at(slot, p.page_size, head) + d);
+    const int64_t at = (of_k ? i : i - k_vecs) * kWidth, head = at / to.dim, d = at % to.dim;
+    store_values(Access::load(from, token, head, d), to, to.at(slot, p.page_size, head) + d);
   }
 }
 
@@ -105,10 +94,10 @@ void store_kv(const StoreKVArgs& a, const OpContext& context) {
     return (x.dtype() == type || x.dtype() == DType::kE4M3) && is_vec8(x);
   };
   const dim3 grid(static_cast<unsigned>(a.k.dim(0)));
-  if (!fits(a.k) || !fits(a.v) || !fits(a.kv.k) || !fits(a.kv.v)) {
-    return launch_pdl(stream, store_rows, grid, dim3(kThreads), 0, p, "store_kv");
-  }
-  for_type(type, [&]<class T>(T) { launch_pdl(stream, store_pieces<T>, grid, dim3(kThreads), 0, p, "store_kv"); });
+  const bool packed = fits(a.k) && fits(a.v) && fits(a.kv.k) && fits(a.kv.v);
+  for_access(packed, type, [&]<class Access>(Access) {
+    launch_pdl(stream, store_token<Access>, grid, dim3(kThreads), 0, p, "store_kv");
+  });
 }
 
 }  // namespace headrace::cuda

@@ -15,20 +15,13 @@ struct Params {
 
 // First kernel of a step. It allows the next kernel to start only after all earlier work has ended, so later kernels
 // may read early what previous steps wrote (DeviceMetadata).
-__global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ Params p) {
+template <class Access>
+__global__ void __launch_bounds__(kThreads) gather(const __grid_constant__ Params p) {
   pdl_wait();
   pdl_launch_dependents();
   const int64_t token = blockIdx.x, id = p.ids[token];
-  for (int64_t d = threadIdx.x; d < p.dim; d += kThreads) p.out.set(token, 0, d, p.table.get(id, 0, d));
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads) gather_pieces(const __grid_constant__ Params p) {
-  pdl_wait();
-  pdl_launch_dependents();
-  const int64_t token = blockIdx.x, id = p.ids[token];
-  for (int64_t d = threadIdx.x * kVec8; d < p.dim; d += kThreads * kVec8) {
-    Vec8<T>::load(row_of<T>(p.table, id) + d).store(row_of<T>(p.out, token) + d);
+  for (int64_t d = threadIdx.x * Access::kWidth; d < p.dim; d += kThreads * Access::kWidth) {
+    Access::store(Access::load(p.table, id, 0, d), p.out, token, 0, d);
   }
 }
 
@@ -43,11 +36,10 @@ void embedding(const EmbeddingArgs& a, const OpContext& context) {
                  .ids = static_cast<const int32_t*>(a.ids.data()),
                  .dim = a.out.dim(1)};
   const dim3 grid(static_cast<unsigned>(a.out.dim(0)));
-  if (a.table.dtype() != a.out.dtype() || !is_vec8(a.table) || !is_vec8(a.out)) {
-    return launch_pdl(stream, gather_rows, grid, dim3(kThreads), 0, p, "embedding");
-  }
-  for_type(a.out.dtype(),
-           [&]<class T>(T) { launch_pdl(stream, gather_pieces<T>, grid, dim3(kThreads), 0, p, "embedding"); });
+  const bool packed = a.table.dtype() == a.out.dtype() && is_vec8(a.table) && is_vec8(a.out);
+  for_access(packed, a.out.dtype(), [&]<class Access>(Access) {
+    launch_pdl(stream, gather<Access>, grid, dim3(kThreads), 0, p, "embedding");
+  });
 }
 
 }  // namespace headrace::cuda

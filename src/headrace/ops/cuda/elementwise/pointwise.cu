@@ -9,17 +9,17 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Params {
-  PointwiseKind kind;
   Rows x, y, out;
   int64_t rows, dim, x_dim;
 };
 
-template <class T>
-__device__ float combine(PointwiseKind kind, float x, float y) {
-  switch (kind) {
+// For a result that is rounded to 16 bits or not.
+template <PointwiseKind kKind>
+__device__ float combine(bool to_16_bit, float x, float y) {
+  switch (kKind) {
     case PointwiseKind::kAdd: return x + y;
-    case PointwiseKind::kSiluMul: return silu_of<T>(x) * y;
-    case PointwiseKind::kSigmoidMul: return gated<T>(x, y);
+    case PointwiseKind::kSiluMul: return (to_16_bit ? quick_silu(x) : silu(x)) * y;
+    case PointwiseKind::kSigmoidMul: return to_16_bit ? gated<__half>(x, y) : gated<float>(x, y);
     case PointwiseKind::kMul: return x * y;
     case PointwiseKind::kGeluMul: return gelu(x) * y;
     case PointwiseKind::kSoftCap: return x * tanhf(y / x);
@@ -28,44 +28,33 @@ __device__ float combine(PointwiseKind kind, float x, float y) {
   return 0;
 }
 
+// One kernel per kind. A single kernel would hold the code of all kinds, unrolled eight times, which a step fetches
+// cold from memory. ElementAccess also takes an x of one column, and more elements than 32 bits count.
+template <class Access, PointwiseKind kKind>
 __global__ void __launch_bounds__(kThreads) combine_rows(const __grid_constant__ Params p) {
   pdl_launch_dependents();
   pdl_wait();
-  const int64_t token = blockIdx.x;
-  for (int64_t d = blockIdx.y * kThreads + threadIdx.x; d < p.dim; d += int64_t{gridDim.y} * kThreads) {
-    const float x = p.x.get(token, 0, p.x_dim == 1 ? 0 : d), y = p.y.get(token, 0, d);
-    const bool rounded = p.out.type != DType::kF32;
-    p.out.set(token, 0, d, rounded ? combine<__half>(p.kind, x, y) : combine<float>(p.kind, x, y));
-  }
-}
-
-// One kernel per kind. A single kernel would hold the code of all kinds, unrolled eight times, which a step fetches
-// cold from memory.
-template <class T, PointwiseKind kKind>
-__global__ void __launch_bounds__(kThreads) combine_pieces(const __grid_constant__ Params p) {
-  pdl_launch_dependents();
-  pdl_wait();
-  const auto pieces = static_cast<uint32_t>(p.dim / kVec8), at = blockIdx.x * kThreads + threadIdx.x;
-  if (at >= p.rows * pieces) return;
-  const uint32_t token = at / pieces, d = (at - token * pieces) * kVec8;
-  const Vec8<T> x = Vec8<T>::load(row_of<T>(p.x, token) + d);
-  Vec8<T> y = Vec8<T>::load(row_of<T>(p.y, token) + d);
+  using Index = std::conditional_t<Access::kWidth == 1, uint64_t, uint32_t>;
+  const auto vecs = static_cast<Index>(p.dim / Access::kWidth), at = Index{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= p.rows * vecs) return;
+  const Index token = at / vecs, d = (at - token * vecs) * Access::kWidth;
+  const auto x = Access::load(p.x, token, 0, Access::kWidth == 1 && p.x_dim == 1 ? 0 : d);
+  auto y = Access::load(p.y, token, 0, d);
 #pragma unroll
-  for (int i = 0; i < kVec8; ++i) y.v[i] = combine<T>(kKind, x.v[i], y.v[i]);
-  y.store(row_of<T>(p.out, token) + d);
+  for (int i = 0; i < Access::kWidth; ++i) y.v[i] = combine<kKind>(Access::is_16_bit(p.out), x.v[i], y.v[i]);
+  Access::store(y, p.out, token, 0, d);
 }
 
-// Returns the Vec8 kernel of a kind.
-template <class T>
-auto pieces_kernel(PointwiseKind kind) -> void (*)(Params) {
+template <class Access>
+auto kernel_of(PointwiseKind kind) -> void (*)(Params) {
   switch (kind) {
-    case PointwiseKind::kAdd: return combine_pieces<T, PointwiseKind::kAdd>;
-    case PointwiseKind::kSiluMul: return combine_pieces<T, PointwiseKind::kSiluMul>;
-    case PointwiseKind::kSigmoidMul: return combine_pieces<T, PointwiseKind::kSigmoidMul>;
-    case PointwiseKind::kMul: return combine_pieces<T, PointwiseKind::kMul>;
-    case PointwiseKind::kGeluMul: return combine_pieces<T, PointwiseKind::kGeluMul>;
-    case PointwiseKind::kSoftCap: return combine_pieces<T, PointwiseKind::kSoftCap>;
-    case PointwiseKind::kDivide: return combine_pieces<T, PointwiseKind::kDivide>;
+    case PointwiseKind::kAdd: return combine_rows<Access, PointwiseKind::kAdd>;
+    case PointwiseKind::kSiluMul: return combine_rows<Access, PointwiseKind::kSiluMul>;
+    case PointwiseKind::kSigmoidMul: return combine_rows<Access, PointwiseKind::kSigmoidMul>;
+    case PointwiseKind::kMul: return combine_rows<Access, PointwiseKind::kMul>;
+    case PointwiseKind::kGeluMul: return combine_rows<Access, PointwiseKind::kGeluMul>;
+    case PointwiseKind::kSoftCap: return combine_rows<Access, PointwiseKind::kSoftCap>;
+    case PointwiseKind::kDivide: return combine_rows<Access, PointwiseKind::kDivide>;
   }
   throw Error(ErrorCode::kInternal, "pointwise: a kind without a kernel");
 }
@@ -76,23 +65,14 @@ void pointwise(const PointwiseArgs& a, const OpContext& context) {
   check(a);
   if (a.out.numel() == 0) return;
   const Stream& stream = stream_of(context);
-  const Params p{.kind = a.kind,
-                 .x = Rows(a.x),
-                 .y = Rows(a.y),
-                 .out = Rows(a.out),
-                 .rows = a.y.dim(0),
-                 .dim = a.y.dim(1),
-                 .x_dim = a.x.dim(1)};
+  const Params p{
+      .x = Rows(a.x), .y = Rows(a.y), .out = Rows(a.out), .rows = a.y.dim(0), .dim = a.y.dim(1), .x_dim = a.x.dim(1)};
   const DType type = a.out.dtype();
-  const bool pieces = p.x_dim == p.dim && a.x.dtype() == type && a.y.dtype() == type && is_vec8(a.x) && is_vec8(a.y) &&
+  const bool packed = p.x_dim == p.dim && a.x.dtype() == type && a.y.dtype() == type && is_vec8(a.x) && is_vec8(a.y) &&
                       is_vec8(a.out) && a.out.numel() / kVec8 < int64_t{1} << 31;
-  if (!pieces) {
-    const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(p.dim > 2048 ? 4 : 1));
-    return launch_pdl(stream, combine_rows, grid, dim3(kThreads), 0, p, "pointwise");
-  }
-  const int64_t blocks = (p.rows * p.dim / kVec8 + kThreads - 1) / kThreads;
-  for_type(type, [&]<class T>(T) {
-    launch_pdl(stream, pieces_kernel<T>(a.kind), dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p,
+  for_access(packed, type, [&]<class Access>(Access) {
+    const int64_t blocks = (p.rows * p.dim / Access::kWidth + kThreads - 1) / kThreads;
+    launch_pdl(stream, kernel_of<Access>(a.kind), dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, p,
                "pointwise");
   });
 }

@@ -150,19 +150,6 @@ const CublasLtPlans::Plan& CublasLtPlans::plan(const FusedLinearArgs& a) {
   return plans_.emplace(key, plan_of(a, handle())).first->second;
 }
 
-bool cublaslt_gemm_supports(const FusedLinearArgs& a) {
-  const FusedLinearArgs::Product& p = a.products[0];
-  // With a bias, rows at any address would get cuBLASLt kernels that round the sum before they add the bias.
-  const auto aligned = [](const TensorView& rows) {
-    return reinterpret_cast<uintptr_t>(rows.data()) % 16 == 0 && rows.stride(0) * size_of(rows.dtype()) % 16 == 0;
-  };
-  if (p.bias && !(aligned(a.x) && aligned(p.weight))) return false;
-  const DType type = a.x.dtype();
-  return a.num_products == 1 && !a.norm_weight && p.weight.dtype() == type &&
-         (p.y.dtype() == type || p.y.dtype() == DType::kF32) &&
-         (!p.bias || p.bias.dtype() == type || p.bias.dtype() == p.y.dtype());
-}
-
 bool cublaslt_gemm(const FusedLinearArgs& a, const Stream& stream) {
   const FusedLinearArgs::Product& p = a.products[0];
   const CublasLtPlans::Plan& plan = stream.blas->plan(a);

@@ -1,9 +1,8 @@
 // Shared by the tensor-core GEMMs: 16-byte loads, the fixed split-K order, and the epilogue.
 //
-// Fixed split-K order (batch-invariant mode): K is cut into kSegments splits; element k belongs to split k / kPartLen %
-// kSegments. Each split is one chain of k16 MMAs in ascending k, and the splits are added in ascending order. All
-// kernels that follow this order give the same bits. The GEMM sequence kernel (gemm_sequence.cu) has these splits by
-// its nature.
+// Fixed split-K order (batch-invariant mode, fixed_splits.h): each split is one chain of k16 MMAs in ascending k, and
+// the splits are added in ascending order. All kernels that follow this order give the same bits. The GEMM sequence
+// kernel (gemm_sequence.cu) has these splits by its nature.
 //
 // An MMA takes 16 neighbouring elements of K. WGMMA reads them as they lie in memory. On Hopper the result of an MMA
 // does not depend on how lanes and positions share its 16 elements; a test compares the kernels' bits. Older devices
@@ -11,11 +10,9 @@
 #pragma once
 #include "headrace/ops/cuda/arch/element.cuh"
 #include "headrace/ops/cuda/arch/tma.cuh"
+#include "headrace/ops/cuda/gemm/fixed_splits.h"
 
 namespace headrace::cuda {
-
-constexpr int kSegments = 16, kPartLen = 64, kPassLen = kSegments * kPartLen;
-constexpr int kChunkLen = 32;  // elements of K that four lanes load at once, 16 bytes each
 
 // d += a b^T for 16 rows of x and 8 rows of W.
 template <class T>

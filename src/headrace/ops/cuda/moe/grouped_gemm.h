@@ -15,10 +15,10 @@ struct GroupedGemm {
   const int64_t* addresses;  // [experts, 3]: device addresses of gate, up, down
   DType weight_type;
   Activation activation = Activation::kSilu;
-  enum class Of : uint8_t {
+  enum class Projection : uint8_t {
     kGateUp,  // y[i] = act(x gate^T) * (x up^T)
     kDown,    // y[order[i]] = x down^T
-  } of = Of::kGateUp;
+  } projection = Projection::kGateUp;
   int32_t in = 0, out = 0;
   int32_t first = 0;  // kDown on sm_90: the channel that y begins with; `out` counts from there
   Rows y;
@@ -26,12 +26,12 @@ struct GroupedGemm {
 
 // WGMMA (sm_90): bfloat16 or float16, K (`in`) and N (`out`) multiples of 64. A sum is one chain of k16 MMAs in
 // ascending k whatever the tile, so its order depends on K alone. Returns true if the kernel takes the call.
-bool grouped_sm90_supports(const GroupedGemm& product, const Stream& stream);
-void grouped_gemm_sm90(const GroupedGemm& product, const Stream& stream);
+bool grouped_sm90_supports(const GroupedGemm& gemm, const Stream& stream);
+void grouped_gemm_sm90(const GroupedGemm& gemm, const Stream& stream);
 // mma.sync: bfloat16 or float16, K a multiple of 8. The order of a sum depends on K alone.
-bool grouped_supports(const GroupedGemm& product);
-void grouped_gemm(const GroupedGemm& product, const Stream& stream);
+bool grouped_supports(const GroupedGemm& gemm);
+void grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 // SIMT: any dtypes, slow; adds over K sequentially.
-void simt_grouped_gemm(const GroupedGemm& product, const Stream& stream);
+void simt_grouped_gemm(const GroupedGemm& gemm, const Stream& stream);
 
 }  // namespace headrace::cuda

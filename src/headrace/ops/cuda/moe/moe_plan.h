@@ -36,13 +36,13 @@ struct ExpertWork {
 };
 
 // Tokens, and channels of down, to process at a time. tokens is 0 if one token needs more than the room.
-struct ExpertParts {
+struct ExpertChunk {
   int64_t tokens, channels;
 };
 
 // Halves the channels before the tokens, as long as whole tiles are left: fewer tokens at a time read all weights
 // again.
-constexpr ExpertParts expert_parts(const ExpertWork& w) {
+constexpr ExpertChunk choose_expert_chunk(const ExpertWork& w) {
   constexpr int64_t kMostOfGrid = 65535;  // gridDim.y: tokens of a sum, or tiles (no more than slots)
   int64_t channels = w.channels;
   while (w.tokens * w.bytes_per_token(channels) > w.room && w.sm90 && channels % (int64_t{2} * kDownColumnsSm90) == 0) {

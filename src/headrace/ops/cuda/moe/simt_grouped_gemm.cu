@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Gro
 void simt_grouped_gemm(const GroupedGemm& p, const Stream& stream) {
   const dim3 grid(static_cast<unsigned>((p.out + kColumns - 1) / kColumns),
                   static_cast<unsigned>(p.groups.most_tiles()));
-  if (p.of == GroupedGemm::Of::kGateUp) {
+  if (p.projection == GroupedGemm::Projection::kGateUp) {
     multiply<true><<<grid, kThreads, 0, stream.handle>>>(p);
   } else {
     multiply<false><<<grid, kThreads, 0, stream.handle>>>(p);

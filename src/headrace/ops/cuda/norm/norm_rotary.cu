@@ -231,15 +231,19 @@ void launch(const Params& p, DType type, const OpContext& context) {
 
 }  // namespace
 
-void norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
+bool norm_rotary(const NormRotaryArgs& a, const OpContext& context) {
   check(a);
-  if (a.q.dim(0) == 0) return;
-  if (fits(a)) return launch<false>(params_of(a), a.q.dtype(), context);
+  if (a.q.dim(0) == 0) return true;
+  if (fits(a)) {
+    launch<false>(params_of(a), a.q.dtype(), context);
+    return true;
+  }
   struct {
     void (*rms_norm)(const RMSNormArgs&, const OpContext&);
     void (*rotary_embedding)(const RotaryEmbeddingArgs&, const OpContext&);
   } const ops{rms_norm, rotary_embedding};
   norm_rotary_apart(ops, a, context);
+  return true;
 }
 
 bool norm_rotary_store(const NormRotaryArgs& a, const StoreKVArgs& to, const OpContext& context) {

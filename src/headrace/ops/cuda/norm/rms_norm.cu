@@ -3,6 +3,7 @@
 // take consecutive Vec8 in turns; shorter rows give the sums that idle threads would leave.
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
+#include "headrace/ops/cuda/limits.h"
 #include "headrace/ops/cuda/ops.h"
 
 namespace headrace::cuda {

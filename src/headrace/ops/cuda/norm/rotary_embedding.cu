@@ -18,7 +18,7 @@ struct Params {
   RotarySections sections;  // used if positions have axes
   int64_t axis_stride;
 
-  __device__ void turn(int position, int i, float& a, float& b) const {
+  __device__ void rotate_pair(int position, int i, float& a, float& b) const {
     const Rotation rotation(position, inv_freq[i], magnitude);
     const float first = a;
     a = rotation.first(first, b);
@@ -44,36 +44,22 @@ struct Position<true> {
   }
 };
 
-template <bool kHasAxes>
+// A thread rotates Access::kWidth pairs.
+template <class Access, bool kHasAxes>
 __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Params p) {
   pdl_launch_dependents();
   pdl_wait();
-  const int token = blockIdx.x, head = blockIdx.y;
-  for (int i = threadIdx.x; i < p.half; i += kThreads) {
-    float a = p.x.get(token, head, i), b = p.x.get(token, head, i + p.half);
-    p.turn(Position<kHasAxes>(p, token).of(p, i), i, a, b);
-    p.x.set(token, head, i, a);
-    p.x.set(token, head, i + p.half, b);
-  }
-}
-
-// A thread rotates eight pairs.
-template <class T, bool kHasAxes>
-__global__ void __launch_bounds__(kThreads) rotate_pieces(const __grid_constant__ Params p) {
-  pdl_launch_dependents();
-  pdl_wait();
-  const int pieces = p.half / kVec8;
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = at / pieces;
+  const int vecs = p.half / Access::kWidth;
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = at / vecs;
   if (row >= int64_t{p.tokens} * p.heads) return;
-  const int64_t token = row / p.heads;
-  const int first = static_cast<int>(at % pieces) * kVec8;
+  const int64_t token = row / p.heads, head = row % p.heads;
+  const int first = static_cast<int>(at % vecs) * Access::kWidth;
   const Position<kHasAxes> position(p, token);
-  T* x = row_of<T>(p.x, token, row % p.heads) + first;
-  Vec8<T> a = Vec8<T>::load(x), b = Vec8<T>::load(x + p.half);
+  auto a = Access::load(p.x, token, head, first), b = Access::load(p.x, token, head, first + p.half);
 #pragma unroll
-  for (int i = 0; i < kVec8; ++i) p.turn(position.of(p, first + i), first + i, a.v[i], b.v[i]);
-  a.store(x);
-  b.store(x + p.half);
+  for (int i = 0; i < Access::kWidth; ++i) p.rotate_pair(position.of(p, first + i), first + i, a.v[i], b.v[i]);
+  Access::store(a, p.x, token, head, first);
+  Access::store(b, p.x, token, head, first + p.half);
 }
 
 }  // namespace
@@ -91,14 +77,9 @@ void rotary_embedding(const RotaryEmbeddingArgs& a, const OpContext& context) {
                  .magnitude = a.magnitude,
                  .sections = a.sections.value_or(RotarySections{}),
                  .axis_stride = a.has_axes() ? a.positions.stride(0) : 0};
-  if (p.half % kVec8 != 0 || !is_vec8(a.x)) {
-    const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.heads));
-    return launch_pdl(stream, a.has_axes() ? rotate<true> : rotate<false>, grid, dim3(kThreads), 0, p,
-                      "rotary_embedding");
-  }
-  const int64_t threads = int64_t{p.tokens} * p.heads * (p.half / kVec8);
-  for_type(a.x.dtype(), [&]<class T>(T) {
-    launch_pdl(stream, a.has_axes() ? rotate_pieces<T, true> : rotate_pieces<T, false>,
+  for_access(p.half % kVec8 == 0 && is_vec8(a.x), a.x.dtype(), [&]<class Access>(Access) {
+    const int64_t threads = int64_t{p.tokens} * p.heads * (p.half / Access::kWidth);
+    launch_pdl(stream, a.has_axes() ? rotate<Access, true> : rotate<Access, false>,
                dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)), dim3(kThreads), 0, p,
                "rotary_embedding");
   });

@@ -1,6 +1,5 @@
 // Kernel attributes that one device was given or queried for. Includes no CUDA header, so that tests need no device.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -30,17 +29,7 @@ class KernelAttributes {
     return found != resident_blocks_.end() ? found->second : resident_blocks_[kernel] = ask();
   }
 
-  // Kind of the last GEMM that an op asked for. After GEMM sequences and register-resident GEMVs, kernels without
-  // dynamic shared memory request one common carve-out of the SM's memory (SharedShare). After other GEMMs the driver
-  // decides, which is faster there. Kernels before a step's first GEMM follow the previous step's GEMMs, as do steps
-  // that alternate on a device. That costs microseconds only. Measured: docs/performance/models.md, "How a
-  // multiprocessor's memory is divided".
-  enum class Products : uint8_t { kOthers, kSequenceOrGemv };
-  void note_products(Products last) { products_ = last; }
-  Products products() const { return products_; }
-
  private:
-  std::atomic<Products> products_ = Products::kOthers;
   std::mutex mutex_;
   std::unordered_map<const void*, size_t> shared_bytes_;
   std::unordered_map<const void*, int> resident_blocks_;

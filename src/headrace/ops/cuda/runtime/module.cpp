@@ -4,7 +4,7 @@
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/error.h"
-#include "headrace/ops/cuda/diffusion/denoise_step.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_plan.h"
 #include "headrace/ops/cuda/limits.h"
 #include "headrace/ops/cuda/ops.h"
 #include "headrace/ops/cuda/runtime/device_check.h"
@@ -28,70 +28,45 @@ DeviceRuntime& runtime(int32_t index) {
   return *one;
 }
 
-template <Told kTold>
-constexpr OpSet ops_told(std::string_view name) {
-  return {.name = name,
-          .store_kv = Entry<store_kv, kTold>::run,
-          .paged_attention = Entry<paged_attention, kTold>::run,
-          .causal_conv1d = Entry<causal_conv1d, kTold>::run,
-          .gated_delta_rule = Entry<gated_delta_rule, kTold>::run,
-          .linear = Entry<linear, kTold>::run,
-          .rms_norm = Entry<rms_norm, kTold>::run,
-          .rotary_embedding = Entry<rotary_embedding, kTold>::run,
-          .pointwise = Entry<pointwise, kTold>::run,
-          .embedding = Entry<embedding, kTold>::run,
-          .token_confidence = Entry<token_confidence, kTold>::run,
-          .sample_tokens = Entry<sample_tokens, kTold>::run,
-          .penalize_tokens = Entry<penalize_tokens, kTold>::run,
-          .gdn_step = Entry<gdn_step, kTold>::run,
-          .attention_step = Entry<attention_step, kTold>::run,
-          .kv_len_buckets = Entry<kv_len_buckets, kTold>::run,
-          .fused_linear = Entry<fused_linear, kTold>::run,
-          .norm_rotary = Entry<norm_rotary, kTold>::run,
-          .expert_routing = Entry<expert_routing, kTold>::run,
-          .expert_mlp = Entry<expert_mlp, kTold>::run,
-          .merge_tokens = Entry<merge_tokens, kTold>::run,
-          .soft_embedding = Entry<soft_embedding, kTold>::run,
-          .denoise_step = Entry<denoise_step, kTold>::run,
-          .most_head_dim = kMostHeadDim,
-          .most_gdn_key_dim = kMostGDNKeyDim,
-          .most_conv_width = kMostConvWidth,
-          .most_experts = kMostExperts,
-          .most_vocab = kMostVocab};
+template <DeviceCap kCap>
+constexpr OpSet capped_ops(std::string_view name) {
+  OpSet set{.name = name,
+            .most_sequence_rows = kCap == DeviceCap::kNone ? GemmSequencePlan::kMostRows : 0,
+            .most_head_dim = kMostHeadDim,
+            .most_gdn_key_dim = kMostGDNKeyDim,
+            .most_conv_width = kMostConvWidth,
+            .most_experts = kMostExperts,
+            .most_vocab = kMostVocab};
+#define HR_ENTRY(op, Args) set.op = Entry<op, kCap>::run;
+  HR_OPS(HR_ENTRY, HR_ENTRY, HR_ENTRY)
+#undef HR_ENTRY
+  set.kv_len_buckets = Entry<kv_len_buckets, kCap>::run;
+  return set;
 }
-constexpr OpSet kOps = ops_told<Told::kItsDevice>("cuda");
+constexpr OpSet kOps = capped_ops<DeviceCap::kNone>("cuda");
 
 // Ops table for every device that the library has code for (limits.h): sm_80 machine code runs on 8.0, 8.6 and 8.9.
 constexpr OpSet without_steps(OpSet set) {
-  set.gdn_step = nullptr;  // these two exist on sm_90 only
-  set.attention_step = nullptr;
+  set.gdn_step = OpSet{}.gdn_step;  // these two exist on sm_90 only
+  set.attention_step = OpSet{}.attention_step;
   return set;
 }
-constexpr OpSet kBaselineOps = without_steps(ops_told<Told::kLeastDevice>("cuda_baseline"));
+constexpr OpSet kBaselineOps = without_steps(capped_ops<DeviceCap::kSm80>("cuda_baseline"));
 
 constexpr OpSet reference_of(OpSet set) {
   set.name = "cuda_reference";
-  set.kv_len_buckets = nullptr;
-  set.paged_attention = Entry<reference::paged_attention, Told::kLeastDevice>::run;
+  set.kv_len_buckets = OpSet{}.kv_len_buckets;
+  set.paged_attention = Entry<reference::paged_attention, DeviceCap::kSm80>::run;
   return set;
 }
 constexpr OpSet kReferenceOps = reference_of(kBaselineOps);
 
-constexpr OpSet chained_of(OpSet set) {
-  set.name = "cuda_chained";
-  set.linear = Entry<chained::linear, Told::kItsDevice>::run;
-  set.fused_linear = Entry<chained::fused_linear, Told::kItsDevice>::run;
-  return set;
-}
-constexpr OpSet kChainedOps = chained_of(kOps);
-
 const OpSet& ops(std::string_view name) {
-  for (const OpSet* set : {&kOps, &kBaselineOps, &kReferenceOps, &kChainedOps}) {
+  for (const OpSet* set : {&kOps, &kBaselineOps, &kReferenceOps}) {
     if (set->name == name) return *set;
   }
-  throw Error(
-      ErrorCode::kUnsupported,
-      str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_reference, cuda_chained"));
+  throw Error(ErrorCode::kUnsupported,
+              str("cuda kernels: set '", name, "' is not built; built are: cuda, cuda_baseline, cuda_reference"));
 }
 
 std::vector<CudaDevice> devices() {

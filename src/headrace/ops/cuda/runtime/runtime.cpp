@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <exception>
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/human_bytes.h"
@@ -38,7 +37,6 @@ class Graph final : public DeviceGraph {
   }
   void launch() override {
     make_current(*stream_);
-    launch_waiting(*stream_);
     check_cuda(cudaGraphLaunch(exec_, stream_->handle), "launching a graph");
   }
 
@@ -59,7 +57,6 @@ class Mark final : public DeviceEvent {
   ~Mark() override { cudaEventDestroy(event_); }
   void set() override {
     make_current(*stream_);
-    launch_waiting(*stream_);
     check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
   }
   void wait() override { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
@@ -90,16 +87,15 @@ void Runtime::start() {
   constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
   stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
   check_cuda(cudaMemsetAsync(stream_.counters, 0, kCounterBytes, stream_.handle), "clearing counters");
-  constexpr size_t kExchangeBytes = size_t{2} * HandOver::kBytes;
-  exchange_ = allocate(kExchangeBytes);
-  check_cuda(cudaMemsetAsync(exchange_, 0xff, kExchangeBytes, stream_.handle),
+  constexpr size_t kHandOverBytes = size_t{2} * HandOver::kBytes;
+  stream_.hand_over = allocate(kHandOverBytes);
+  check_cuda(cudaMemsetAsync(stream_.hand_over, 0xff, kHandOverBytes, stream_.handle),
              "clearing the hand-over of GEMM sequences");
   int mps = 0;
   check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
   blas_ = std::make_unique<CublasLtPlans>(index_);
-  chain_ = std::make_unique<GemmSequence>(exchange_,
-                                          mps != 0 ? GemmSequence::Device::kShared : GemmSequence::Device::kAlone);
-  stream_.blas = blas_.get(), stream_.chain = chain_.get(), stream_.notes = &notes_;
+  stream_.blas = blas_.get(), stream_.notes = &notes_;
+  stream_.has_other_processes = mps != 0;
 }
 
 Runtime::~Runtime() {
@@ -108,7 +104,7 @@ Runtime::~Runtime() {
   for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
-  cudaFree(exchange_);
+  cudaFree(stream_.hand_over);
   cudaFreeHost(ring_);
   cudaStreamDestroy(stream_.handle);
 }
@@ -238,16 +234,8 @@ std::unique_ptr<DeviceGraph> Runtime::end_capture() {
 
 cudaGraphExec_t Runtime::ended_capture() {
   cudaGraph_t graph = nullptr;
-  std::exception_ptr failure;
-  try {
-    launch_waiting(stream_);
-  } catch (const Error&) {
-    failure = std::current_exception();  // rethrown after the capture has ended
-  }
   const cudaError_t status = cudaStreamEndCapture(stream_.handle, &graph);
   if (status != cudaSuccess) cudaGetLastError();
-  if (failure && graph != nullptr) cudaGraphDestroy(graph);
-  if (failure) std::rethrow_exception(failure);
   check_cuda(status, "ending a capture");
   cudaGraphExec_t exec = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);

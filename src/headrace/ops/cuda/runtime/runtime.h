@@ -32,7 +32,7 @@ class Runtime final : public DeviceRuntime {
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
   std::future<void> start_matmul_library() override;
-  void* stream() override { return &stream_; }  // ops may leave deferred GEMMs in it; queue() launches them
+  void* stream() override { return &stream_; }
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
   void graph_gone() noexcept;  // call when a graph of end_capture() is destroyed
@@ -42,22 +42,19 @@ class Runtime final : public DeviceRuntime {
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
   char* stage(size_t bytes);
-  // Makes the device current, launches the deferred GEMMs and returns the stream's handle.
+  // Makes the device current and returns the stream's handle.
   cudaStream_t queue() const {
     make_current(stream_);
-    launch_waiting(stream_);
     return stream_.handle;
   }
 
   int32_t index_;
   Stream stream_;
   std::unique_ptr<CublasLtPlans> blas_;  // stream_ refers to these
-  std::unique_ptr<GemmSequence> chain_;
   KernelAttributes notes_;
-  std::mutex mutex_;          // guards the members below
-  CachingAllocator blocks_;   // by rounded size
-  void* exchange_ = nullptr;  // hand-over memory of the GEMM sequence
-  char* ring_ = nullptr;      // pinned ring buffer
+  std::mutex mutex_;         // guards the members below
+  CachingAllocator blocks_;  // by rounded size
+  char* ring_ = nullptr;     // pinned ring buffer
   size_t ring_at_ = 0;
 };
 

@@ -7,16 +7,10 @@
 
 namespace headrace::cuda {
 
-Stream& stream_with_waiting(const OpContext& context) {
+Stream& stream_of(const OpContext& context) {
   HR_REQUIRE(context.stream != nullptr, ErrorCode::kInvalidArgument,
              "cuda: the op's context has no stream; take it from the device's runtime");
   return *static_cast<Stream*>(context.stream);
-}
-
-Stream& stream_of(const OpContext& context) {
-  Stream& stream = stream_with_waiting(context);
-  launch_waiting(stream);
-  return stream;
 }
 
 void allow_shared(const Stream& stream, const void* kernel, size_t bytes, const char* name) {

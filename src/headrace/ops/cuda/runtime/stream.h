@@ -11,7 +11,6 @@ namespace headrace::cuda {
 
 class CublasLtPlans;
 class KernelAttributes;
-class GemmSequence;
 
 // One device's stream and the resources that its kernels share. The runtime owns it.
 struct Stream {
@@ -22,11 +21,13 @@ struct Stream {
   void* scratch = nullptr;  // one op uses it at a time; its size is fixed
   size_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kCounters of them, zero between kernels; then one for the grid barrier
+  void* hand_over = nullptr;     // two generations of HandOver::kBytes for GEMM sequences, filled with ones at first
   static constexpr int64_t kCounters = kStreamCounters;
   // Not owned, never null. Copies of the stream share them.
   CublasLtPlans* blas = nullptr;      // cuBLASLt plans
-  GemmSequence* chain = nullptr;      // deferred GEMMs that are not launched yet
   KernelAttributes* notes = nullptr;  // kernel attributes of the device
+  bool has_other_processes = false;   // other processes' kernels may run on the device at the same time (MPS)
+  bool has_few_rows = false;          // of the op that is being launched: entry.h
 
   DeviceProperties properties() const {
     return {.arch = arch,
@@ -46,13 +47,7 @@ inline void make_current(const Stream& stream) {
   if (now != stream.device) check_cuda(cudaSetDevice(stream.device), "cudaSetDevice");
 }
 
-// Launches the deferred GEMMs. Call it before queueing work that must follow them.
-void launch_waiting(const Stream& stream);
-
-// Returns the stream without launching deferred GEMMs, for ops that may join them. Throws kInvalidArgument if the
-// context has no stream.
-Stream& stream_with_waiting(const OpContext& context);
-// Launches the deferred GEMMs and returns the stream to queue an op on.
+// Returns the stream to queue an op on. Throws kInvalidArgument if the context has none.
 Stream& stream_of(const OpContext& context);
 
 // Allows a kernel `bytes` of dynamic shared memory; call it before such a launch. By default a kernel may have 48 KiB

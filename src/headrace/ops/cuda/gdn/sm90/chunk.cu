@@ -36,13 +36,13 @@ CUtensorMap map_of(const char* name, const TensorView& x) {
 int64_t chunks_of(const KeySpan& span) { return (span.q_len + kChunk - 1) / kChunk; }
 
 // Returns the bytes of a place.
-int64_t place_bytes(const GDNParams& p, const Stream& stream) {
-  return int64_t{p.v_heads} * (Image::kBytes + (halves_apart(p, stream) ? kKeysBytes : 0));
+int64_t chunk_bytes(const GDNParams& p, const Stream& stream) {
+  return int64_t{p.v_heads} * (WYFactors::kBytes + (halves_apart(p, stream) ? kKeysBytes : 0));
 }
 // Returns the places that fit in scratch memory beside `states` states of all heads.
 int64_t room(const GDNParams& p, const Stream& stream, int64_t states) {
   const int64_t state_bytes = states * p.v_heads * kDim * kDim * 4;
-  return (static_cast<int64_t>(stream.scratch_bytes) - state_bytes) / place_bytes(p, stream);
+  return (static_cast<int64_t>(stream.scratch_bytes) - state_bytes) / chunk_bytes(p, stream);
 }
 
 GDNChunks chunks_of(const GatedDeltaRuleArgs& a, const GDNParams& p, const Stream& stream) {
@@ -75,24 +75,24 @@ void gdn_chunk_sm90(const GatedDeltaRuleArgs& a, const GDNParams& p, const Strea
   const Maps maps{.qkv = map_of("qkv", a.qkv), .out = map_of("out", a.out)};
   const GDNChunks chunks = chunks_of(a, p, stream);
   const GDNPasses passes(chunks);
-  char* const images = static_cast<char*>(stream.scratch);
+  char* const wy_factors = static_cast<char*>(stream.scratch);
   const auto run = [&](Pass pass, int64_t needed, Start start) {
-    if (halves_apart(p, stream)) pass.keys = pass.images + passes.places() * p.v_heads * Image::kBytes;
+    if (halves_apart(p, stream)) pass.keys = pass.wy_factors + passes.places() * p.v_heads * WYFactors::kBytes;
     gdn_chunk_wy_sm90(p, pass, maps, static_cast<int>(needed), start, stream);
     gdn_chunk_state_sm90(p, pass, maps, stream);
   };
   if (passes.is_one()) {
-    const Pass all{.images = images, .keys = nullptr, .states = nullptr, .first = 0, .count = INT32_MAX};
+    const Pass all{.wy_factors = wy_factors, .keys = nullptr, .states = nullptr, .first = 0, .count = INT32_MAX};
     return run(all, chunks.needed, Start::kAfterAll);
   }
-  const int64_t buffer_bytes = passes.places() * place_bytes(p, stream);
-  auto* const states = reinterpret_cast<float*>(images + passes.num_buffers() * buffer_bytes);
+  const int64_t buffer_bytes = passes.places() * chunk_bytes(p, stream);
+  auto* const states = reinterpret_cast<float*>(wy_factors + passes.num_buffers() * buffer_bytes);
   for (GDNPass pass = passes.first(); !passes.behind(pass); pass = passes.after(pass)) {
     int64_t needed = 0;
     for (const KeySpan& span : a.spans) {
       needed += std::clamp<int64_t>(chunks_of(span) + std::ssize(a.snapshots) - pass.first, 0, pass.count);
     }
-    run({.images = images + pass.buffer * buffer_bytes,
+    run({.wy_factors = wy_factors + pass.buffer * buffer_bytes,
          .keys = nullptr,
          .states = states,
          .first = static_cast<int>(pass.first),

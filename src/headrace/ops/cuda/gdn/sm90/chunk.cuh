@@ -7,7 +7,7 @@
 //   N = T (beta_t v_t - beta_t exp(G_t) rk_t S k_t);  o_t = exp(G_t) rq_t S q_t + sum_j P(t, j) N_j
 //   S = exp(G_C) S + sum_j exp(G_C - G_j) rk_j N_j k_j^T
 // T, P and the factors of the last two lines do not depend on the state. A first kernel (chunk_wy.cu) computes them for
-// all chunks in parallel and stores them in scratch memory as the chunk's WY factors (`Image`). The state pass
+// all chunks in parallel and stores them in scratch memory as the chunk's WY factors (`WYFactors`). The state pass
 // (chunk_state.cu) then carries the state of each head of each request through its chunks.
 // Source: Yang et al. 2024, Gated Delta Networks; ratios of decays as in ops/cpu/gdn_chunk.h.
 #pragma once
@@ -39,7 +39,7 @@ __device__ inline int in_triangle(int row, int eighth) {
 }
 
 // WY factors of a chunk and value head: T, P, the factors of each token, exp(G_C).
-struct Image {
+struct WYFactors {
   static constexpr int kT = 0, kP = Triangle::kBytes, kScales = 2 * Triangle::kBytes;
   static constexpr int kLast = static_cast<int>(kScales + sizeof(float) * 4 * kChunk);
   static constexpr int kBytes = kLast + 128;
@@ -57,9 +57,9 @@ constexpr int kKeysBytes = 2 * kTile;
 
 // Chunks [first, first + count) of every request: one launch of each kernel.
 struct Pass {
-  char* images;   // WY factors of the requests' chunks in order; all heads of a chunk are adjacent
-  char* keys;     // W in the same order; null if the state pass does not use it
-  float* states;  // [requests, heads, 128, 128] states between passes
+  char* wy_factors;  // WY factors of the requests' chunks in order; all heads of a chunk are adjacent
+  char* keys;        // W in the same order; null if the state pass does not use it
+  float* states;     // [requests, heads, 128, 128] states between passes
   int first, count;
 };
 
@@ -98,8 +98,8 @@ __device__ inline int places(const GDNParams& p, const Pass& pass, int request) 
   return min(max(chunks - pass.first, 0), pass.count);
 }
 
-__device__ inline char* wy_factor_of(const GDNParams& p, const Pass& pass, int place, int head) {
-  return pass.images + (int64_t{place} * p.v_heads + head) * Image::kBytes;
+__device__ inline char* wy_factors_of(const GDNParams& p, const Pass& pass, int place, int head) {
+  return pass.wy_factors + (int64_t{place} * p.v_heads + head) * WYFactors::kBytes;
 }
 
 __device__ inline char* keys_of(const GDNParams& p, const Pass& pass, int place, int head) {

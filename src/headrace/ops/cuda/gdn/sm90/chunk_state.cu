@@ -15,7 +15,7 @@ using namespace gdn;
 #ifdef HR_BUILD_SM90A
 // State pass of one of two warpgroups in a CTA, over all chunks of the pass. The two warpgroups hide each other's
 // latency. A chunk's outputs are computed and written while S k of the next chunk runs.
-__device__ void carry_half(const ChunkState<2>& c, uint32_t full, uint32_t empty) {
+__device__ void pass_half(const ChunkState<2>& c, uint32_t full, uint32_t empty) {
   using L = Layout<2>;
   Walk walk = c.at.walk;
   int now = 0, parity = 0, first = walk.done;
@@ -76,7 +76,7 @@ __device__ void carry_half(const ChunkState<2>& c, uint32_t full, uint32_t empty
 
 // State pass of a warpgroup that is alone in its CTA. Only N = T v + W S and the state update depend on each other. All
 // other GEMMs are issued where the warpgroup would wait for these.
-__device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty) {
+__device__ void pass_half(const ChunkState<1>& c, uint32_t full, uint32_t empty) {
   using L = Layout<1>;
   Walk walk = c.at.walk;
   int now = 0, parity = 0, first = walk.done;
@@ -138,12 +138,12 @@ __device__ void carry_half(const ChunkState<1>& c, uint32_t full, uint32_t empty
 
 // Copies T and P to a stage of layout L.
 template <class L>
-__device__ void read_triangles(uint32_t stage, const char* image, uint32_t barrier) {
+__device__ void read_triangles(uint32_t stage, const char* wy_factors, uint32_t barrier) {
 #pragma unroll
   for (int s = 0; s < Triangle::kStrips; ++s) {
     const int below = s * 2048 + s * 512, from = Triangle::strip(s), bytes = Triangle::strip_bytes(s);
-    copy_bytes_in(stage + L::kT + below, image + Image::kT + from, bytes, barrier);
-    copy_bytes_in(stage + L::kP + below, image + Image::kP + from, bytes, barrier);
+    copy_bytes_in(stage + L::kT + below, wy_factors + WYFactors::kT + from, bytes, barrier);
+    copy_bytes_in(stage + L::kP + below, wy_factors + WYFactors::kP + from, bytes, barrier);
   }
 }
 // Zeros the part above the diagonals of T and P. Called by all threads of the CTA.
@@ -178,10 +178,10 @@ __device__ void read_chunks(const GDNParams& p, const Pass& pass, const Place& a
     tma_load(to + L::kK + kTile, qkv, k + 64, row, 0, 0, barrier);
     tma_load(to + L::kV, qkv, v, row, 0, 0, barrier, kReadOnce);
     if (kHalves == 2) tma_load(to + L::kV + kTile, qkv, v + 64, row, 0, 0, barrier, kReadOnce);
-    const char* const image = wy_factor_of(p, pass, at.place + i, at.head);
-    read_triangles<L>(to, image, barrier);
-    copy_bytes_in(at.shared + L::kScales + stage * L::kScalesEach, image + Image::kScales + L::kUnread, L::kScalesEach,
-                  barrier);
+    const char* const wy_factors = wy_factors_of(p, pass, at.place + i, at.head);
+    read_triangles<L>(to, wy_factors, barrier);
+    copy_bytes_in(at.shared + L::kScales + stage * L::kScalesEach, wy_factors + WYFactors::kScales + L::kUnread,
+                  L::kScalesEach, barrier);
     if (kHalves == 1) copy_bytes_in(to + L::kW, keys_of(p, pass, at.place + i, at.head), 2 * kTile, barrier);
     tma_load(to + L::kQ, qkv, q, row, 0, 0, barrier);
     tma_load(to + L::kQ + kTile, qkv, q + 64, row, 0, 0, barrier);
@@ -200,7 +200,7 @@ __device__ int places_before(const GDNParams& p, const Pass& pass, int request) 
 // Runs the state pass of a CTA. The op's inputs are available from the start; WY factors and states between passes only
 // after the previous kernel has ended.
 template <int kHalves>
-__device__ void carry_head(const GDNParams& p, const Pass& pass, const Maps& maps, const Place& at) {
+__device__ void pass_head(const GDNParams& p, const Pass& pass, const Maps& maps, const Place& at) {
   using L = Layout<kHalves>;
   if (at.shared % 1024 != 0) __trap();  // required by the TMA swizzle
   clear_above_diagonals<L>(at.base);
@@ -222,7 +222,7 @@ __device__ void carry_head(const GDNParams& p, const Pass& pass, const Maps& map
   } else {
     // The register total must not exceed the launch's 3 x 168, or setmaxnreg would wait forever.
     if constexpr (kHalves == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    carry_half(ChunkState<kHalves>{p, pass, at, maps.out, group, thread, thread / 32, thread % 32}, full, empty);
+    pass_half(ChunkState<kHalves>{p, pass, at, maps.out, group, thread, thread / 32, thread % 32}, full, empty);
   }
 }
 #endif  // HR_BUILD_SM90A
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads<kHalves>, 1)
                  memory,
                  span,
                  walk};
-  carry_head<kHalves>(p, pass, maps, at);
+  pass_head<kHalves>(p, pass, maps, at);
 #endif
 }
 

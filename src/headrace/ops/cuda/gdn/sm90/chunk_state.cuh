@@ -21,12 +21,12 @@ struct Layout {
   static constexpr int kOutput = kStages * kStage;                          // [halves] output tiles of 64 tokens
   static constexpr int kScales = kOutput + kHalves * kTile;                 // [stages] tail of the WY factors
   static constexpr int kUnread = kHalves == 1 ? sizeof(Scales::state) : 0;  // bytes of the scales that are not copied
-  static constexpr int kScalesEach = Image::kBytes - Image::kScales - kUnread;
+  static constexpr int kScalesEach = WYFactors::kBytes - WYFactors::kScales - kUnread;
   static constexpr int kCounts = kScales + kStages * kScalesEach;  // [stages] tokens of the chunk; 0: no more chunks
   static constexpr int kBarriers = kCounts + 16;                   // full, then empty
   static constexpr int kBytes = kBarriers + 2 * kStages * 8;
   // Bytes copied per stage.
-  static constexpr int kStageBytes = (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + Image::kBytes - kUnread;
+  static constexpr int kStageBytes = (kTiles + (kHalves == 1 ? 2 : 0)) * kTile + WYFactors::kBytes - kUnread;
 };
 
 struct Place {

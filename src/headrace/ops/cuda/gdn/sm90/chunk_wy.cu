@@ -41,8 +41,8 @@ __device__ int2 locate(const GDNParams& p, const Pass& pass, int place) {
 template <int kHeads>
 __device__ void make(const WyFactors& maker, const float (&kk)[8][4], const float (&qk)[8][4]) {
   float near_kk[2][4], near_qk[2][4];
-  maker.take_near(kk, near_kk);
-  maker.take_near(qk, near_qk);
+  maker.copy_diagonal(kk, near_kk);
+  maker.copy_diagonal(qk, near_qk);
   hold(near_kk);
   hold(near_qk);
 #pragma unroll 1
@@ -96,8 +96,8 @@ __device__ void make_all(const GDNParams& p, const Pass& pass, const WyFactors& 
                          const float (&kk)[8][4], const float (&qk)[8][4]) {
   make<kHeads>(maker, kk, qk);
   if (maker.thread == 0) {
-    copy_bytes_out(wy_factor_of(p, pass, task.place, task.head), maker.shared + MakerLayout::kWyFactors,
-                   kHeads * Image::kBytes);
+    copy_bytes_out(wy_factors_of(p, pass, task.place, task.head), maker.shared + MakerLayout::kWYFactors,
+                   kHeads * WYFactors::kBytes);
   }
   if (pass.keys != nullptr) write_keys_out<kHeads>(p, pass, maker, task);
 }
@@ -136,7 +136,7 @@ __device__ void make_wy_factors_of(const GDNParams& p, const Pass& pass, const C
   wgmma_wait<0>();
   hold(kk);
   hold(qk);
-  maker.take_near(kk, near);
+  maker.copy_diagonal(kk, near);
   maker.write_key_factors(near);
   __syncthreads();  // the tiles of q have been read; factors and gates are written
   if (task.heads == 2) {
@@ -189,7 +189,7 @@ void gdn::gdn_chunk_wy_sm90(const GDNParams& p, const Pass& pass, const Maps& ma
       kGroupThreads, bytes, stream);
   if (start == Start::kAfterAll) launch.config.numAttrs = 0;
   check_cuda(cudaLaunchKernelEx(&launch.config, make_wy_factors, p, pass, maps.qkv),
-             "launching gated_delta_rule, images");
+             "launching gated_delta_rule, WY factors");
 }
 
 }  // namespace headrace::cuda

@@ -20,7 +20,7 @@ struct Factors {
 // Shared memory: k and q in halves of 64 columns, WY factors of two heads, gates, normalisation factors, an mbarrier.
 // Once k k^T and q k^T are computed, the tiles of q are reused for the blocks of -A.
 struct MakerLayout {
-  static constexpr int kK = 0, kQ = 2 * kTile, kWyFactors = 4 * kTile, kGates = kWyFactors + 2 * Image::kBytes;
+  static constexpr int kK = 0, kQ = 2 * kTile, kWYFactors = 4 * kTile, kGates = kWYFactors + 2 * WYFactors::kBytes;
   static constexpr int kFactors = kGates + 2 * static_cast<int>(sizeof(Gates));
   static constexpr int kBarrier = kFactors + static_cast<int>(sizeof(Factors)), kBytes = kBarrier + 16;
   // Per head: the blocks on the diagonal as float [column][row], 20 floats per column; then the six blocks of -A left
@@ -48,7 +48,7 @@ struct WyFactors {
 
   __device__ Factors& factors() const { return *reinterpret_cast<Factors*>(base + L::kFactors); }
   __device__ Gates& gates(int i) const { return reinterpret_cast<Gates*>(base + L::kGates)[i]; }
-  __device__ char* image(int i) const { return base + L::kWyFactors + i * Image::kBytes; }
+  __device__ char* wy_factors(int i) const { return base + L::kWYFactors + i * WYFactors::kBytes; }
   static __device__ int diagonal(int head, int block) { return L::kQ + (4 * head + block) * L::kDiagonalBlock; }
   static __device__ int left(int head, int row, int column) {
     return L::kQ + L::kLeft + head * L::kLeftBytes + (row * (row - 1) / 2 + column) * L::kLeftBlock;
@@ -136,7 +136,7 @@ struct WyFactors {
     factors().rk[16 * warp + row + 8] = gdn_unit_factor(odd ? near[1][3] : near[1][2]);
   }
   // Copies the warp's block on the diagonal out of an accumulator.
-  __device__ void take_near(const float (&x)[8][4], float (&near)[2][4]) const {
+  __device__ void copy_diagonal(const float (&x)[8][4], float (&near)[2][4]) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -150,12 +150,12 @@ struct WyFactors {
   __device__ void write_scales(int head, int token) const {
     const Gates& t = gates(head);
     const float g = t.g[token], last = t.g[kChunk - 1], decay = power_of_two(g), rk = factors().rk[token];
-    Scales& to = *reinterpret_cast<Scales*>(image(head) + Image::kScales);
+    Scales& to = *reinterpret_cast<Scales*>(wy_factors(head) + WYFactors::kScales);
     to.value[token] = t.beta[token];
     to.state[token] = -t.beta[token] * decay * rk;
     to.query[token] = decay * factors().rq[token];
     to.update[token] = power_of_two(last - g) * rk;
-    if (token == 0) *reinterpret_cast<float*>(image(head) + Image::kLast) = power_of_two(last);
+    if (token == 0) *reinterpret_cast<float*>(wy_factors(head) + WYFactors::kLast) = power_of_two(last);
   }
 
   // Weights of a lane's rows of -A and P: element (t, j) is scaled by row[t] rk[j] 2^(G_t - G_j). For j left of the
@@ -196,7 +196,7 @@ struct WyFactors {
         y[i] = t >= j ? qk[n][i] * (weight * r.p[i / 2]) : 0.0f;
         to[j * L::kColumn + t] = t > j ? kk[n][i] * (weight * r.a[i / 2]) : 0.0f;
       }
-      write_query_block(image(head) + Image::kP, 2 * warp + n, y);
+      write_query_block(wy_factors(head) + WYFactors::kP, 2 * warp + n, y);
     }
   }
   // Writes the blocks left of the diagonal, with weights split at the warp's first token.
@@ -222,7 +222,7 @@ struct WyFactors {
       char* const to = base + left(head, warp, n / 2) + 4 * (lane % 4);
       *reinterpret_cast<uint32_t*>(to + in_rows_of_16(lane / 4, n % 2)) = pack2<__nv_bfloat16>(x[0], x[1]);
       *reinterpret_cast<uint32_t*>(to + in_rows_of_16(lane / 4 + 8, n % 2)) = pack2<__nv_bfloat16>(x[2], x[3]);
-      write_query_block(image(head) + Image::kP, n, y);
+      write_query_block(wy_factors(head) + WYFactors::kP, n, y);
     }
   }
 
@@ -247,7 +247,7 @@ struct WyFactors {
       }
     }
     if (kHeads == 1 && lane >= 16) return;
-    char* const to = image(head) + Image::kT + column % 8 * 2;
+    char* const to = wy_factors(head) + WYFactors::kT + column % 8 * 2;
 #pragma unroll
     for (int t = 0; t < 16; ++t) {
       *reinterpret_cast<__nv_bfloat16*>(to + in_triangle(16 * warp + t, 2 * warp + column / 8)) =
@@ -256,7 +256,8 @@ struct WyFactors {
   }
   // Returns the shared-memory address of a block of T in the WY factors.
   __device__ uint32_t block_of_t(int head, int row, int column) const {
-    return shared + L::kWyFactors + head * Image::kBytes + Image::kT + Triangle::strip(column) + 512 * (row - column);
+    return shared + L::kWYFactors + head * WYFactors::kBytes + WYFactors::kT + Triangle::strip(column) +
+           512 * (row - column);
   }
 
   // Replaces the warp's blocks -A_w by Z = -T_ww A_w, from which its rows of T left of the diagonal follow. This needs
@@ -316,7 +317,7 @@ struct WyFactors {
       const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int head = 0; head < kHeads; ++head) {
-        const float c = reinterpret_cast<const Scales*>(image(head) + Image::kScales)->state[i / 8 % kChunk];
+        const float c = reinterpret_cast<const Scales*>(wy_factors(head) + WYFactors::kScales)->state[i / 8 % kChunk];
         uint32_t y[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) y[j] = pack2<__nv_bfloat16>(low_bf16(pairs[j]) * c, high_bf16(pairs[j]) * c);

@@ -123,17 +123,7 @@ void launch(const Params& p, const Stream& stream) {
   check_launch("batch_invariant_gemm_sm80");
 }
 
-bool aligned(const TensorView& x) {
-  return reinterpret_cast<uintptr_t>(x.data()) % 16 == 0 && x.stride(0) % 8 == 0 && x.stride(1) == 1;
-}
-
 }  // namespace
-
-bool batch_invariant_gemm_sm80_supports(const FusedLinearArgs& a) {
-  const TensorView& weight = a.products[0].weight;
-  return a.num_products == 1 && !a.norm_weight && a.x.dtype() != DType::kF32 && weight.dtype() == a.x.dtype() &&
-         a.x.dim(1) % 8 == 0 && aligned(a.x) && aligned(weight);
-}
 
 void batch_invariant_gemm_sm80(const FusedLinearArgs& a, const Stream& stream) {
   const FusedLinearArgs::Product& product = a.products[0];

@@ -246,14 +246,8 @@ void launch(const Params& p, const Stream& stream) {
     constexpr int kTiles = tiles_at_once(kCombined, kPasses);
     const int blocks = (p.tiles + kTiles - 1) / kTiles;
     static_assert(kTiles <= SkinnyGemmShape::kBuffers);
-    const int fitting = blocks_at_once(kCombined, kPasses, kTiles);
-    const int resident = p.rows <= kMostGemvRows ? fitting : std::min(fit(kTiles), fitting);  // little shared memory
+    const int resident = std::min(fit(kTiles), blocks_at_once(kCombined, kPasses, kTiles));
     if (p.passes > kPasses || blocks > stream.num_sms * resident) return false;
-    if constexpr (!kMany) {
-      if (p.rows == 1) return launch_gemv<T, kCombined, kPasses, 1, kOrder>(p, stream), true;
-      static_assert(kMostGemvRows == 2);
-      if (p.rows == 2) return launch_gemv<T, kCombined, kPasses, 2, kOrder>(p, stream), true;
-    }
     launch_with(few_rows_at_once<T, kCombined, kMany, kOrder, kPasses, kTiles>, blocks, shared_bytes, p, stream);
     return true;
   };
@@ -265,6 +259,20 @@ void launch(const Params& p, const Stream& stream) {
   constexpr int kBlocksPerSM = 4;  // requested; fewer fit when x is large, and the other CTAs then wait
   const int blocks = std::min(p.tiles, stream.num_sms * std::min(kCombined ? 3 : kBlocksPerSM, fit(2)));
   launch_with(few_rows<T, kCombined, kMany, kOrder>, blocks, shared_bytes, p, stream);
+}
+
+template <class T, bool kCombined, Order kOrder>
+void launch_gemv(const Params& p, const Stream& stream) {
+  const int passes = gemv_passes(p.in, p.tiles, kCombined, stream.num_sms);
+  const auto with = [&]<int kPasses>(std::integral_constant<int, kPasses>) {
+    static_assert(kMostGemvRows == 2);
+    if (passes != kPasses) return;
+    p.rows == 1 ? launch_gemv<T, kCombined, kPasses, 1, kOrder>(p, stream)
+                : launch_gemv<T, kCombined, kPasses, 2, kOrder>(p, stream);
+  };
+  with(std::integral_constant<int, kPassesAtOnce[0]>());
+  with(std::integral_constant<int, kPassesAtOnce[1]>());
+  with(std::integral_constant<int, kPassesAtOnce[2]>());
 }
 
 template <class T, Order kOrder>
@@ -284,7 +292,19 @@ void launch_for(const FusedLinearArgs& a, const Params& p, const Stream& stream)
                               : launch_for<__half, kOrder>(a, p, stream);
 }
 
+template <Order kOrder>
+void launch_gemv_for(const FusedLinearArgs& a, const Params& p, const Stream& stream) {
+  const bool combined = a.combine == FusedLinearArgs::Combine::kSiluMul;
+  const auto launch_as = [&]<class T>(T) {
+    combined ? launch_gemv<T, true, kOrder>(p, stream) : launch_gemv<T, false, kOrder>(p, stream);
+  };
+  a.x.dtype() == DType::kBF16 ? launch_as(__nv_bfloat16{}) : launch_as(__half{});
+}
+
 extern template void launch_for<Order::kPieces>(const FusedLinearArgs& a, const Params& p, const Stream& stream);
 extern template void launch_for<Order::kNeighbours>(const FusedLinearArgs& a, const Params& p, const Stream& stream);
+extern template void launch_gemv_for<Order::kPieces>(const FusedLinearArgs& a, const Params& p, const Stream& stream);
+extern template void launch_gemv_for<Order::kNeighbours>(const FusedLinearArgs& a, const Params& p,
+                                                         const Stream& stream);
 
 }  // namespace headrace::cuda::skinny

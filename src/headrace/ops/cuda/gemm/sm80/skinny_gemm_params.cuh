@@ -6,9 +6,7 @@
 
 namespace headrace::cuda::skinny {
 
-inline constexpr int kWarps = SkinnyGemmShape::kWarps, kWarpLen = kPassLen / kWarps,
-                     kChunks = kWarpLen / kChunkLen;  // per warp and pass
-inline constexpr int kThreads = kWarps * 32, kTileRows = SkinnyGemmShape::kTileRows;
+inline constexpr int kThreads = kWarps * 32;
 
 // Selects the 16 elements of K that one MMA takes. kPieces: four lanes load 16 bytes of a row each, half of which feeds
 // one MMA and half the next. kNeighbours: the order of gemm_common.cuh, for batch-invariant mode. It costs an exchange
@@ -54,18 +52,6 @@ __device__ inline void load_pieces(const Params& p, const Weight& weight, int ro
   for (int c = 0; c < kChunks; ++c) {
     pieces[c] = k + c * kChunkLen < p.in ? load_streaming(from + c * kChunkLen * 2) : uint4{};
   }
-}
-
-// Largest M of the GEMV kernels (gemv.cuh). From M = 3 on small_m_gemm.cuh is as fast or faster.
-constexpr int kMostGemvRows = 2;
-// Passes of the kernels that request all weights of a CTA at once.
-constexpr int kPassesAtOnce[] = {1, 2, 4};
-// Tiles of a CTA that share one copy of x, where their weights fit in registers. Such CTAs are few and all resident.
-constexpr int tiles_at_once(bool combined, int passes) { return combined || passes > 1 ? 1 : 2; }
-// CTAs that fit on an SM when each keeps all weights of its tiles in registers.
-constexpr int blocks_at_once(bool combined, int passes, int tiles) {
-  const int pieces = (combined ? 2 : 1) * passes * tiles * kChunks;
-  return pieces <= 8 ? 4 : pieces <= 16 ? 2 : 1;
 }
 
 }  // namespace headrace::cuda::skinny

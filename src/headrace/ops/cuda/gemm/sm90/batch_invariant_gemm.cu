@@ -1,10 +1,9 @@
-// Host side of the sm_90 batch-invariant GEMM: which calls it takes, and its launch.
+// Host side of the sm_90 batch-invariant GEMM: its parameters and launch.
 #include "headrace/ops/cuda/gemm/sm90/batch_invariant_gemm.cuh"
 
 #include <algorithm>
 
 #include "headrace/ops/cuda/arch/tensor_map.h"
-#include "headrace/ops/cuda/arch/vec8.cuh"
 
 namespace headrace::cuda {
 namespace batch_invariant {
@@ -39,33 +38,8 @@ void launch(const Params& p, const Stream& stream) {
              "batch_invariant_gemm_sm90");
 }
 
-// Returns true if TMA can read the rows: 16-byte vectors of the dtype `type`.
-bool in_boxes(const TensorView& x, DType type) { return x.dtype() == type && is_vec8(x); }
-
-bool can_write(const FusedLinearArgs& a, const FusedLinearArgs::Product& product) {
-  const TensorView& y = product.y;
-  const DType type = a.x.dtype();
-  if (product.bias && (product.bias.dtype() != type || reinterpret_cast<uintptr_t>(product.bias.data()) % 4 != 0)) {
-    return false;
-  }
-  if (y.dtype() != DType::kF32) return in_boxes(y, type) && (!a.residual || in_boxes(a.residual, type));
-  return !a.residual && reinterpret_cast<uintptr_t>(y.data()) % 8 == 0 && y.stride(0) % 2 == 0 && y.dim(1) % 2 == 0;
-}
-
 }  // namespace
 }  // namespace batch_invariant
-
-bool batch_invariant_gemm_sm90_supports(const FusedLinearArgs& a, const Stream& stream) {
-  const DType type = a.x.dtype();
-  const bool combined = batch_invariant::is_combined(a);
-  if (stream.arch != 90 || type == DType::kF32 || a.norm_weight) return false;
-  if (a.num_products != (combined ? 2 : 1) || !batch_invariant::in_boxes(a.x, type)) return false;
-  for (int i = 0; i < a.num_products; ++i) {
-    if (!batch_invariant::in_boxes(a.products[static_cast<size_t>(i)].weight, type)) return false;
-  }
-  if (combined && (a.residual || a.products[0].bias || a.products[1].bias)) return false;
-  return batch_invariant::can_write(a, a.products[0]);
-}
 
 void batch_invariant_gemm_sm90(const FusedLinearArgs& a, const Stream& stream) {
   const batch_invariant::Params p = batch_invariant::params_of(a);

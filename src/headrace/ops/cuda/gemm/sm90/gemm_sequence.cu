@@ -1,4 +1,4 @@
-// GEMM sequence: consecutive GEMMs of M <= 8 in one persistent kernel, bound by the bytes of all of their weights.
+// GEMM sequence: consecutive GEMMs of M <= 4 in one persistent kernel, bound by the bytes of all of their weights.
 //
 // There is one CTA per SM, and each takes an equal share of every weight's rows. K is cut into slices; two consumer
 // warpgroups multiply every other slice each. Each has a producer warp, which loads the weights of all steps through a
@@ -13,6 +13,7 @@
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/tensor_map.h"
 #include "headrace/ops/cuda/gemm/gemm.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence.h"
 #include "headrace/ops/cuda/gemm/sm90/gemm_sequence_input.cuh"
 
 namespace headrace::cuda {
@@ -20,17 +21,16 @@ namespace {
 
 using namespace gemm_sequence;  // NOLINT: the kernel's own names
 
-// kColumns: rows of x in the MMA, padded with zeros.
-template <class T, int kColumns>
+template <class T>
 struct Multiplier {
   using Sums = float[kColumns][4];
-  static constexpr int kPartFloats = GemmSequencePlan::part_floats(kColumns);
+  static constexpr int kPartFloats = GemmSequencePlan::kPartFloats;
   Steps& p;
   const Shared shared;
   const int team;
   Ring ring{p, shared, team};
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;  // of the warpgroup
-  Input<T, kColumns> input{p, shared, team, warp, lane};
+  Input<T> input{p, shared, team, warp, lane};
   Meeting meeting{p.barrier};
 
   static __device__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
@@ -63,25 +63,18 @@ struct Multiplier {
   }
 
   // A warp has sums of four weight rows at four chunks. A thread's two rows belong to two chunks; of its columns those
-  // count that stand for the same chunk. Splits are numbered as in gemm_common.cuh: first the chunks of even slices.
+  // count that stand for the same chunk, and eight columns are two chunks. Splits are numbered as in gemm_common.cuh:
+  // first the chunks of even slices.
   __device__ void store_parts(int tile, int first_slice, const Sums& sums) const {
     const bool upper = warp % 2 != 0, odd = lane >= 16;  // chunks 4 to 7; the odd ones
     int row = lane % 4 * 2;                              // this row of x and the next one
-    if constexpr (kColumns == 4) {                       // eight columns are two chunks
-      if ((row >= 4) != odd) return;
-      row %= 4;
-    }
+    if ((row >= kColumns) != odd) return;
+    row %= kColumns;
     const int part = first_slice * GemmSequencePlan::kSliceChunks + (upper ? 4 : 0) + (odd ? 1 : 0);
     float* const to = shared.parts + part * kPartFloats + (tile * 2 + warp / 2) * kUnitRows + lane / 4 % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float low, high;
-      if constexpr (kColumns == 4) {
-        low = upper ? sums[2][i] : sums[0][i], high = upper ? sums[3][i + 2] : sums[1][i + 2];
-      } else {
-        low = odd ? (upper ? sums[5][i] : sums[1][i]) : (upper ? sums[4][i] : sums[0][i]);
-        high = odd ? (upper ? sums[7][i + 2] : sums[3][i + 2]) : (upper ? sums[6][i + 2] : sums[2][i + 2]);
-      }
+      const float low = upper ? sums[2][i] : sums[0][i], high = upper ? sums[3][i + 2] : sums[1][i + 2];
       to[GemmSequencePlan::row_at(row + i)] = low, to[2 * kPartFloats + GemmSequencePlan::row_at(row + i)] = high;
     }
   }
@@ -231,8 +224,8 @@ __device__ inline void init_barriers(const Steps& p, const Shared& shared, int t
 #endif
 
 // Register limit of the 10 warps, so that the small kernels between two sequences find room beside a CTA.
-template <class T, int kColumns>
-__global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const __grid_constant__ Params given) {
+template <class T>
+__global__ void __maxnreg__(104) gemm_sequence_kernel(const __grid_constant__ Params given) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char base[];
   // No data streams while a sequence begins, so all that it needs first comes in one trip to memory. Indexed parameters
@@ -250,7 +243,7 @@ __global__ void __maxnreg__(kColumns == 4 ? 104 : 160) run_gemm_sequence(const _
   if (warp >= kConsumers / 32) {
     if (threadIdx.x % 32 == 0) bring_weights(given, p, shared, warp - kConsumers / 32);
   } else {
-    Multiplier<T, kColumns>{p, shared, warp / 4}.run();
+    Multiplier<T>{p, shared, warp / 4}.run();
   }
 #endif
 }
@@ -304,85 +297,47 @@ CUtensorMap map_of_weight(const TensorView& weight) {
              : map_of_rows(weight, kUnitRows, kOp);
 }
 
-template <int kColumns>
-void (*kernel_of(DType type))(Params) {
-  return type == DType::kBF16 ? run_gemm_sequence<__nv_bfloat16, kColumns> : run_gemm_sequence<__half, kColumns>;
-}
-
-GemmSequencePlan plan_of(const std::vector<FusedLinearArgs>& chain) {
-  GemmSequenceStep steps[GemmSequence::kMost] = {};
+GemmSequencePlan plan_of(std::span<const FusedLinearArgs> calls) {
+  GemmSequenceStep steps[kMostSequenceSteps] = {};
   int count = 0;
-  for (const FusedLinearArgs& a : chain) {
+  for (const FusedLinearArgs& a : calls) {
     steps[count++] = {.in = a.x.dim(1), .normed = a.norm_weight.data() != nullptr};
   }
-  return plan_gemm_sequence(static_cast<int>(chain[0].x.dim(0)), steps, count);
+  return plan_gemm_sequence(static_cast<int>(calls[0].x.dim(0)), steps, count);
 }
 
 }  // namespace
 
-bool GemmSequence::supports(const FusedLinearArgs& a, const Stream& stream) {
-  return stream.arch == 90 && a.x.dim(0) <= GemmSequencePlan::kMostRows && has_few_rows(a) &&
-         (!a.norm_weight ||
-          (a.norm_weight.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(a.norm_weight.data()) % 16 == 0)) &&
-         plan_of({a}).slots > 0;
+bool fit_one_sequence(std::span<const FusedLinearArgs> calls) {
+  return calls.size() <= kMostSequenceSteps && calls.back().x.dim(0) == calls[0].x.dim(0) &&
+         calls.back().x.dtype() == calls[0].x.dtype() && plan_of(calls).slots > 0;
 }
 
-bool GemmSequence::pays(const FusedLinearArgs& a) {
-  int64_t bytes = 0;
-  bool as_x = true;
-  for (int i = 0; i < a.num_products; ++i) {
-    const FusedLinearArgs::Product& product = a.products[static_cast<size_t>(i)];
-    bytes += product.weight.bytes();
-    as_x = as_x && (!product.y || product.y.dtype() == a.x.dtype());
-  }
-  return gemm_sequence_pays(bytes, as_x);
-}
-
-void GemmSequence::add(const FusedLinearArgs& a, const Stream& stream) {
-  const std::lock_guard lock(mutex_);
-  const bool fits = waiting_.empty() || (waiting_.size() < kMost && waiting_[0].x.dim(0) == a.x.dim(0) &&
-                                         waiting_[0].x.dtype() == a.x.dtype());
-  if (!fits) launch_waiting(stream);
-  waiting_.push_back(a);
-  if (plan_of(waiting_).slots > 0) return;
-  waiting_.pop_back();
-  launch_waiting(stream);
-  waiting_.push_back(a);
-}
-
-void GemmSequence::launch(const Stream& stream) {
-  const std::lock_guard lock(mutex_);
-  if (!waiting_.empty()) launch_waiting(stream);
-}
-
-void launch_waiting(const Stream& stream) { stream.chain->launch(stream); }
-
-void GemmSequence::launch_waiting(const Stream& stream) {
+void run_gemm_sequence(std::span<const FusedLinearArgs> calls, const Stream& stream) {
   Params p{.weights = {},
            .steps = {.steps = {},
-                     .num_steps = static_cast<int>(waiting_.size()),
-                     .rows = static_cast<int>(waiting_[0].x.dim(0)),
-                     .plan = plan_of(waiting_),
+                     .num_steps = static_cast<int>(calls.size()),
+                     .rows = static_cast<int>(calls[0].x.dim(0)),
+                     .plan = plan_of(calls),
                      .barrier = stream.counters + Stream::kCounters,
-                     .exchange = static_cast<char*>(exchange_)}};
-  const HandOver exchange = plan_hand_over(waiting_);
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    p.steps.steps[i] = step_of(waiting_[i], stream.num_sms);
+                     .exchange = static_cast<char*>(stream.hand_over)}};
+  const HandOver exchange = plan_hand_over(calls);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    p.steps.steps[i] = step_of(calls[i], stream.num_sms);
     if (exchange.steps[i].x_at != HandOver::kNotHanded) hand_over(exchange.steps[i], i, p.steps);
-    for (size_t j = 0; j < static_cast<size_t>(waiting_[i].num_products); ++j) {
-      p.weights[i][j] = map_of_weight(waiting_[i].products[j].weight);
+    for (size_t j = 0; j < static_cast<size_t>(calls[i].num_products); ++j) {
+      p.weights[i][j] = map_of_weight(calls[i].products[j].weight);
     }
   }
-  const DType type = waiting_[0].x.dtype();
-  waiting_.clear();  // also if the launch fails: its error is reported once
-  void (*const kernel)(Params) = GemmSequencePlan::columns(p.steps.rows) == 4 ? kernel_of<4>(type) : kernel_of<8>(type);
+  void (*const kernel)(Params) =
+      calls[0].x.dtype() == DType::kBF16 ? gemm_sequence_kernel<__nv_bfloat16> : gemm_sequence_kernel<__half>;
   // CTAs that wait at a grid barrier must all be resident. They are: a process has one stream per device (module.cpp),
   // and work queued before a sequence ends by itself. Work queued after it begins only when all of its CTAs have called
   // pdl_launch_dependents(). Beside another process two sequences could each hold a part of the device forever. There
   // the launch is cooperative, which takes 2 us longer after a kernel that leaves some SMs free.
-  const bool as_a_whole = p.steps.num_steps > 1 && device_ == Device::kShared;
+  const bool as_a_whole = p.steps.num_steps > 1 && stream.has_other_processes;
   launch_pdl(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
-             static_cast<size_t>(p.steps.plan.shared_bytes(p.steps.rows)), p, "gemm_sequence",
+             static_cast<size_t>(p.steps.plan.shared_bytes()), p, "gemm_sequence",
              {.runs = as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder});
 }
 

@@ -12,8 +12,7 @@ namespace headrace::cuda::gemm_sequence {
 constexpr int kTeams = GemmSequencePlan::kTeams, kTeamThreads = 128, kConsumers = kTeams * kTeamThreads;
 constexpr int kThreads = kConsumers + kTeams * 32;  // a producer warp for each consumer warpgroup
 constexpr int kUnitRows = GemmSequencePlan::kUnitRows, kGroupTiles = GemmSequencePlan::kGroupTiles;
-static_assert(GemmSequencePlan::row_at(3) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(4) &&
-              GemmSequencePlan::row_at(7) + GemmSequencePlan::kGroupRows <= GemmSequencePlan::part_floats(8));
+constexpr int kColumns = GemmSequencePlan::kMostRows;  // rows of x in the MMA, padded with zeros
 static_assert(GemmSequencePlan::kChunkLen == kPartLen && kTeams * GemmSequencePlan::kSliceChunks == kSegments);
 
 // Named barriers of the consumer threads, one for each place where they synchronise.
@@ -42,7 +41,7 @@ struct Step {
 };
 
 struct Steps {
-  Step steps[GemmSequence::kMost];
+  Step steps[kMostSequenceSteps];
   int num_steps, rows;
   GemmSequencePlan plan;
   uint32_t* barrier;  // grid barrier; its low bits are zero between two barriers
@@ -50,7 +49,7 @@ struct Steps {
 };
 
 struct Params {
-  CUtensorMap weights[GemmSequence::kMost][FusedLinearArgs::kMaxProducts];
+  CUtensorMap weights[kMostSequenceSteps][FusedLinearArgs::kMaxProducts];
   Steps steps;
 };
 
@@ -116,10 +115,10 @@ struct Shared {
 
   __device__ Shared(const Steps& p, char* memory)
       : x(shared_address(memory)),
-        ring(x + p.plan.x_bytes(p.rows)),
+        ring(x + p.plan.x_bytes()),
         norm(ring + p.plan.ring_bytes()),
         parts(reinterpret_cast<float*>(memory + (norm - x) + p.plan.norm_bytes())),
-        squares(parts + GemmSequencePlan::part_bytes(p.rows) / 4),
+        squares(parts + GemmSequencePlan::kPartBytes / 4),
         barriers(shared_address(squares) + GemmSequencePlan::kSquareBytes),
         step(reinterpret_cast<int*>(reinterpret_cast<char*>(squares) + GemmSequencePlan::kSquareBytes +
                                     GemmSequencePlan::kBarrierBytes)),

@@ -4,7 +4,8 @@
 #include <array>
 #include <span>
 
-#include "headrace/ops/cuda/gemm/sm90/gemm_sequence.h"
+#include "headrace/ops/cuda/gemm/sm90/gemm_sequence_plan.h"
+#include "headrace/ops/fused_linear.h"
 
 namespace headrace::cuda {
 
@@ -21,7 +22,7 @@ struct HandOver {
     int x_at = kNotHanded;  // byte offset of x in a generation
     After after = After::kSeen;
   };
-  std::array<Step, GemmSequence::kMost> steps{};
+  std::array<Step, kMostSequenceSteps> steps{};
 };
 
 namespace hand_over_rules {
@@ -65,18 +66,18 @@ inline bool clashes(const FusedLinearArgs& step, const FusedLinearArgs& before) 
 // Handed-over values say nothing about other memory. So a step still needs its barrier for other results of earlier
 // steps that it touches. It may overwrite what earlier steps read, since all of their results have gone into this
 // step's x.
-inline HandOver plan_hand_over(std::span<const FusedLinearArgs> chain) {
+inline HandOver plan_hand_over(std::span<const FusedLinearArgs> steps) {
   using namespace hand_over_rules;  // NOLINT: this function's own
   HandOver exchange;
   int64_t used = 0;
-  for (size_t to = 1; to < chain.size(); ++to) {
-    const FusedLinearArgs &step = chain[to], &last = chain[to - 1];
+  for (size_t to = 1; to < steps.size(); ++to) {
+    const FusedLinearArgs &step = steps[to], &last = steps[to - 1];
     const int64_t bytes = (step.x.numel() * 2 + 15) / 16 * 16;
     if (!has_one_result(last) || !same(last.products[0].y, step.x) || clashes(step, last)) continue;
     if (used + bytes > HandOver::kBytes) continue;
     After after = After::kAsked;
     for (size_t before = 0; before + 1 < to; ++before) {
-      if (clashes(step, chain[before])) after = After::kEarlierSeen;
+      if (clashes(step, steps[before])) after = After::kEarlierSeen;
     }
     exchange.steps[to] = {.x_at = static_cast<int>(used), .after = after};
     used += bytes;

@@ -26,8 +26,8 @@ struct Source {
       : data(static_cast<const T*>(step.x.data)), stride(step.x.token_stride), in(step.in) {}
 };
 
-// x as one consumer thread sees it. kColumns: rows of x in the MMA, padded with zeros.
-template <class T, int kColumns>
+// x as one consumer thread sees it.
+template <class T>
 struct Input {
   static constexpr int kPieces = GemmSequencePlan::kSliceLen / 8;  // 16-byte vectors of a row of a slice
   static constexpr int kRowStep = kTeamThreads / kPieces;          // a thread has one vector of every other row

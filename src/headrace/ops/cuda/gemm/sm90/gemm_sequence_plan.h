@@ -6,6 +6,8 @@
 
 namespace headrace::cuda {
 
+inline constexpr size_t kMostSequenceSteps = 4;  // calls, each with up to four weights: a decoder layer has four
+
 // One step of a sequence: GEMMs of one x, or of its norm. `in` is K.
 struct GemmSequenceStep {
   int64_t in = 0;
@@ -13,10 +15,7 @@ struct GemmSequenceStep {
 };
 
 struct GemmSequencePlan {
-  static constexpr int kMostRows = 8;  // largest M
-  // Above this M small_m_gemm.cuh is faster in default mode, where it takes the call. In batch-invariant mode it is
-  // not, as measured.
-  static constexpr int kMostFastRows = 4;
+  static constexpr int kMostRows = 4;  // largest M; above it small_m_gemm.cuh is as fast
   static constexpr int kChunkLen = 64, kSliceChunks = 8, kSliceLen = kSliceChunks * kChunkLen;
   // Neighbouring rows of a weight in one TMA box. A pipeline slot has room for two boxes of a slice.
   static constexpr int kUnitRows = 4, kBoxBytes = kUnitRows * kSliceLen * 2, kSlotBytes = 2 * kBoxBytes;
@@ -36,29 +35,26 @@ struct GemmSequencePlan {
   static constexpr int team_slices(int slices, int first) { return (slices - first + kTeams - 1) / kTeams; }
   // Returns true if x of so many slices fits in shared memory as a whole.
   constexpr bool holds(int in_slices) const { return team_slices(in_slices, 0) <= slices; }
-  // Rows of x in the MMA that multiplies a chunk, padded with zeros.
-  static constexpr int columns(int rows) { return rows <= 4 ? 4 : 8; }
-  static constexpr int x_slice_bytes(int rows) { return kSliceLen * 2 * columns(rows); }
-  constexpr int x_bytes(int rows) const { return kTeams * slices * x_slice_bytes(rows); }
+  static constexpr int kXSliceBytes = kSliceLen * 2 * kMostRows;  // rows of x are padded with zeros to kMostRows
+  constexpr int x_bytes() const { return kTeams * slices * kXSliceBytes; }
   constexpr int ring_bytes() const { return kTeams * slots * kSlotBytes; }
   constexpr int norm_bytes() const { return norm_slices * kSliceLen * 2; }
   // A split's sums of a group: [kGroupRows] for each row of x, padded so that lanes that write at once have no bank
   // conflicts. There are sixteen splits: eight chunks of the slices of each warpgroup.
   static constexpr int kGroupRows = kGroupTiles * 2 * kUnitRows;
-  static constexpr int row_at(int row) { return row * kGroupRows + row / 4 * 8; }
-  // Floats of a split: four less, so that neighbouring splits lie in other banks. The last row does not use what is cut
-  // off.
-  static constexpr int part_floats(int columns) { return row_at(columns) - 4; }
-  static constexpr int part_bytes(int rows) { return kTeams * kSliceChunks * part_floats(columns(rows)) * 4; }
+  static constexpr int row_at(int row) { return row * kGroupRows; }
+  // Floats of a split: four more, so that neighbouring splits lie in other banks.
+  static constexpr int kPartFloats = kMostRows * kGroupRows + 4;
+  static constexpr int kPartBytes = kTeams * kSliceChunks * kPartFloats * 4;
   static constexpr int kSquareBytes = kTeams * 4 * (kMostRows / 2) * 4, kBarrierBytes = kTeams * kMostSlots * 16,
                        kStepBytes = 16;  // the current step, and the address of the other generation
-  constexpr int shared_bytes(int rows) const {
-    return x_bytes(rows) + ring_bytes() + norm_bytes() + part_bytes(rows) + kSquareBytes + kBarrierBytes + kStepBytes;
+  constexpr int shared_bytes() const {
+    return x_bytes() + ring_bytes() + norm_bytes() + kPartBytes + kSquareBytes + kBarrierBytes + kStepBytes;
   }
 };
 
 // Heuristic: returns true if a sequence beats one kernel per GEMM. A sequence costs more between steps, 2 to 4 us, but
-// reads large weights at 4.5 TB/s for any M; measured: docs/performance/chains.md. Results of another dtype than x end
+// reads large weights at 4.5 TB/s for any M; measured: docs/design/gemm.md. Results of another dtype than x end
 // a sequence, because no GEMM after it can read them. Then only a weight that is large by itself pays, such as an LM
 // head.
 constexpr bool gemm_sequence_pays(int64_t weight_bytes, bool results_are_as_x) {
@@ -80,10 +76,9 @@ constexpr GemmSequencePlan plan_gemm_sequence(int rows, const GemmSequenceStep* 
     normed = std::max(normed, of_team(steps[i].in));
     plan.norm_slices = std::max(plan.norm_slices, GemmSequencePlan::slices_of(steps[i].in));
   }
-  const int small =
-      std::max(kFewestOfMany, kSmallX / (GemmSequencePlan::kTeams * GemmSequencePlan::x_slice_bytes(rows)));
+  constexpr int small = std::max(kFewestOfMany, kSmallX / (GemmSequencePlan::kTeams * GemmSequencePlan::kXSliceBytes));
   plan.slices = std::max(normed, std::min(most, small));
-  const int left = GemmSequencePlan::kSharedBytes - plan.shared_bytes(rows);
+  const int left = GemmSequencePlan::kSharedBytes - plan.shared_bytes();
   const int slots =
       std::min(left / (GemmSequencePlan::kTeams * GemmSequencePlan::kSlotBytes), GemmSequencePlan::kMostSlots);
   plan.slots = slots >= GemmSequencePlan::kFewestSlots ? slots : 0;

@@ -1,8 +1,7 @@
-// Host side of the small-M GEMM: which calls it takes, and its parameters.
+// Host side of the small-M GEMM: its parameters and launch.
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm.cuh"
 
 #include "headrace/ops/cuda/arch/tensor_map.h"
-#include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/gemm/gemm.h"
 
 namespace headrace::cuda {
@@ -24,28 +23,6 @@ void launch_in_order(const Params& p, const SmallMGemmPlan& plan, const Stream& 
 }
 
 bool is_combined(const FusedLinearArgs& a) { return a.combine == FusedLinearArgs::Combine::kSiluMul; }
-
-SmallMGemmPlan plan_of(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
-  return plan_small_m_gemm({.rows = a.x.dim(0),
-                            .out = a.products[0].weight.dim(0),
-                            .in = a.x.dim(1),
-                            .combined = is_combined(a),
-                            .strict = determinism == Determinism::kStrict},
-                           stream.num_sms);
-}
-
-// Returns true if TMA can read the rows: 16-byte vectors of the dtype `type`.
-bool in_boxes(const TensorView& x, DType type) { return x.dtype() == type && is_vec8(x); }
-
-// A lane writes two neighbouring 16-bit results at once, and reads such residuals; it writes float32 one by one.
-bool can_write(const FusedLinearArgs& a) {
-  const auto in_words = [&](const TensorView& x) {
-    return x.dtype() == a.x.dtype() && reinterpret_cast<uintptr_t>(x.data()) % 4 == 0 && x.stride(0) % 2 == 0 &&
-           x.dim(1) % 2 == 0 && x.stride(1) == 1;
-  };
-  const TensorView& y = a.products[0].y;
-  return ((y.dtype() == DType::kF32 && !is_combined(a)) || in_words(y)) && (!a.residual || in_words(a.residual));
-}
 
 Params params_of(const FusedLinearArgs& a, const SmallMGemmPlan& plan) {
   constexpr const char* kOp = "linear";
@@ -89,20 +66,7 @@ Params params_of(const FusedLinearArgs& a, const SmallMGemmPlan& plan) {
 }  // namespace
 }  // namespace small_m
 
-bool small_m_gemm_supports(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
-  const DType type = a.x.dtype();
-  const bool combined = small_m::is_combined(a);
-  if (stream.arch != 90 || type == DType::kF32 || a.norm_weight || gemv_supports(a, stream)) return false;
-  if (a.num_products != (combined ? 2 : 1) || !small_m::in_boxes(a.x, type)) return false;
-  for (int i = 0; i < a.num_products; ++i) {
-    if (!small_m::in_boxes(a.products[static_cast<size_t>(i)].weight, type)) return false;
-  }
-  if (combined && (a.residual || a.products[0].bias || a.products[1].bias)) return false;
-  return small_m::can_write(a) && small_m::plan_of(a, determinism, stream).box_rows != 0;
-}
-
-void small_m_gemm(const FusedLinearArgs& a, Determinism determinism, const Stream& stream) {
-  const SmallMGemmPlan plan = small_m::plan_of(a, determinism, stream);
+void small_m_gemm(const FusedLinearArgs& a, const SmallMGemmPlan& plan, const Stream& stream) {
   const small_m::Params p = small_m::params_of(a, plan);
   a.x.dtype() == DType::kBF16 ? small_m::launch_in_order<__nv_bfloat16>(p, plan, stream)
                               : small_m::launch_in_order<__half>(p, plan, stream);

@@ -1,4 +1,4 @@
-// Small-M GEMM (M from 2 to 64): which problems small_m_gemm.cuh takes, and how they are tiled. Pure: shapes in, choice
+// Small-M GEMM (M from 1 to 64): which problems small_m_gemm.cuh takes, and how they are tiled. Pure: shapes in, choice
 // out.
 #pragma once
 #include <algorithm>
@@ -17,7 +17,7 @@ struct SmallMGemmShape {
 };
 
 struct SmallMGemmPlan {
-  static constexpr int kFewest = 2, kMost = 64;  // M
+  static constexpr int kFewest = 1, kMost = 64;  // M
   static constexpr int kFewestBoxRows = 16;
   static constexpr std::array kColumns = {48, 64, 80, 96};
   static constexpr int kChunk = 64, kStageChunks = 2;   // elements of K; chunks of a stage
@@ -73,7 +73,7 @@ struct SmallMGemmPlan {
   constexpr int shared_bytes() const { return stages * (stage_bytes() + 16) + join_bytes() + 16; }
 };
 
-// Heuristic: returns true if it beats other kernels: docs/performance/products.md, "2 to 64 rows". LM heads with M > 32
+// Heuristic: returns true if it beats other kernels: docs/design/gemm.md. LM heads with M > 32
 // are faster by cuBLASLt, which batch-invariant mode does not use. N below 1024 was not measured.
 constexpr bool small_m_gemm_pays(const SmallMGemmShape& s) {
   constexpr int64_t kFewRows = 32, kHead = int64_t{256} << 20, kFewestOutputs = 1024;

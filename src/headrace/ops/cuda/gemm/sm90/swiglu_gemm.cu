@@ -1,4 +1,4 @@
-// Host side of the SwiGLU GEMM: which calls run as one kernel in default mode, by which kernel, and the parameters.
+// Host side of the SwiGLU GEMM: its parameters and launch.
 #include "headrace/ops/cuda/gemm/sm90/swiglu_gemm.cuh"
 
 #include "headrace/ops/cuda/arch/tensor_map.h"
@@ -11,10 +11,6 @@ extern template void launch_of<__nv_bfloat16>(int width, const Params& p, const 
 extern template void launch_of<__half>(int width, const Params& p, const Stream& stream);
 
 namespace {
-
-SwigluGemmPlan plan_of(const FusedLinearArgs& a, const Stream& stream) {
-  return plan_swiglu_gemm(a.x.dim(0), a.products[0].weight.dim(0), a.x.dim(1), stream.num_sms);
-}
 
 Params params_of(const FusedLinearArgs& a, int width) {
   constexpr const char* kOp = "gate and up";
@@ -34,14 +30,7 @@ Params params_of(const FusedLinearArgs& a, int width) {
 }  // namespace
 }  // namespace swiglu
 
-bool swiglu_gemm_supports(const FusedLinearArgs& a, const Stream& stream) {
-  return a.combine == FusedLinearArgs::Combine::kSiluMul && a.products[0].y.dtype() == a.x.dtype() &&
-         batch_invariant_gemm_sm90_supports(a, stream) &&
-         swiglu::plan_of(a, stream).kernel != SwigluGemmPlan::Kernel::kParts;
-}
-
-void swiglu_gemm(const FusedLinearArgs& a, const Stream& stream) {
-  const SwigluGemmPlan plan = swiglu::plan_of(a, stream);
+void swiglu_gemm(const FusedLinearArgs& a, const SwigluGemmPlan& plan, const Stream& stream) {
   if (plan.kernel == SwigluGemmPlan::Kernel::kOrdered) return batch_invariant_gemm_sm90(a, stream);
   const swiglu::Params p = swiglu::params_of(a, plan.width);
   a.x.dtype() == DType::kBF16 ? swiglu::launch_of<__nv_bfloat16>(plan.width, p, stream)

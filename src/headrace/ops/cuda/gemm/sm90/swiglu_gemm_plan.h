@@ -18,7 +18,7 @@ struct SwigluGemmPlan {
 };
 
 // CTAs process tiles in waves, so a plan costs its waves times the time of one. The nanoseconds of a wave are fits to
-// measurements on an H200: docs/performance/products.md, "Gate and up of many rows".
+// measurements on an H200: docs/design/gemm.md.
 constexpr SwigluGemmPlan plan_swiglu_gemm(int64_t rows, int64_t out, int64_t in, int num_sms) {
   using Kernel = SwigluGemmPlan::Kernel;
   constexpr int64_t kFewest = 64;  // cuBLASLt is as fast with fewer

@@ -90,7 +90,7 @@ void launch(const GroupedGemm& p, const Stream& stream) {
   constexpr int kColumns = kWarps * kWide * 8;
   const dim3 grid(static_cast<unsigned>((p.out + kColumns - 1) / kColumns),
                   static_cast<unsigned>(p.groups.most_tiles()));
-  if (p.of == GroupedGemm::Of::kGateUp) {
+  if (p.projection == GroupedGemm::Projection::kGateUp) {
     multiply<T, kHigh, kWide, true><<<grid, kThreads, 0, stream.handle>>>(p);
   } else {
     multiply<T, kHigh, kWide, false><<<grid, kThreads, 0, stream.handle>>>(p);

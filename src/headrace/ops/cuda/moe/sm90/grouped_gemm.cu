@@ -22,8 +22,8 @@ CUtensorMap map_of_weights(const GroupedGemm& p) {
   return map;
 }
 
-extern template void multiply_of<__nv_bfloat16>(const GroupedGemm& product, const Stream& stream);
-extern template void multiply_of<__half>(const GroupedGemm& product, const Stream& stream);
+extern template void multiply_of<__nv_bfloat16>(const GroupedGemm& gemm, const Stream& stream);
+extern template void multiply_of<__half>(const GroupedGemm& gemm, const Stream& stream);
 
 }  // namespace grouped
 

@@ -27,7 +27,7 @@ inline constexpr int64_t kFirstAddress = 4096, kNearStep = 16, kNearSteps = int6
 inline constexpr int64_t kFarStep = kNearStep * kNearSteps, kFarSteps = 4096;
 
 struct Params {
-  GroupedGemm product;
+  GroupedGemm gemm;
   CUtensorMap weights;  // [far, near, out, in]: the weight at an address
   int column_tiles, chunks;
 };
@@ -49,10 +49,6 @@ template <class T>
 using FewShape = Shape<T, 1, kFewRowsSm90, 9>;
 template <class T>
 using ManyShape = Shape<T, 2, kManyRowsSm90, 4>;
-
-// For tiles of one slot: no more rows than the MMA needs, which leaves room for more stages.
-template <class T>
-using OneSlotShape = Shape<T, 1, 16, 12>;
 
 // Channels of a tile.
 template <class S, bool kGated>
@@ -79,15 +75,15 @@ __device__ inline int first_channel(int column_tile, int group, int b) {
 
 // Calls f(tile, column tile) for each tile that this CTA takes.
 template <class F>
-__device__ void for_tiles_in_turn(const Params& p, const F& f) {
-  const ExpertGroups& groups = p.product.groups;
-  const int turns = groups.tiles_to_make() * p.column_tiles, step = static_cast<int>(gridDim.x);
-  int turn = static_cast<int>(blockIdx.x);
-  if (turn >= turns) return;
-  for (ExpertTile next = groups.tile(turn / p.column_tiles); turn < turns; turn += step) {
+__device__ void for_tiles(const Params& p, const F& f) {
+  const ExpertGroups& groups = p.gemm.groups;
+  const int num_tiles = groups.tiles_to_run() * p.column_tiles, step = static_cast<int>(gridDim.x);
+  int i = static_cast<int>(blockIdx.x);
+  if (i >= num_tiles) return;
+  for (ExpertTile next = groups.tile(i / p.column_tiles); i < num_tiles; i += step) {
     const ExpertTile tile = next;
-    if (turn + step < turns) next = groups.tile((turn + step) / p.column_tiles);  // loaded while this one is computed
-    if (tile.count > 0) f(tile, turn % p.column_tiles);
+    if (i + step < num_tiles) next = groups.tile((i + step) / p.column_tiles);  // loaded while this one is computed
+    if (tile.count > 0) f(tile, i % p.column_tiles);
   }
 }
 
@@ -100,7 +96,7 @@ struct Shared {
 
 // Initialises the mbarriers in one thread. Call it before a CTA-wide barrier.
 template <class S>
-__device__ Shared<S> begin_ring(char* memory) {
+__device__ Shared<S> init_pipeline(char* memory) {
   const uint32_t stages = shared_address(memory), results = stages + S::kStages * S::kStageBytes;
   const uint32_t full = results + S::kResultBytes, empty = full + S::kStages * 8;
   const Shared<S> shared{stages, results, full, empty};
@@ -119,11 +115,6 @@ __device__ inline void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// For tokens that exist when the kernel begins.
-struct NobodyWaits {
-  __device__ void operator()() const {}
-};
-
 template <class S, bool kGated>
 struct Producer {
   const Params& p;
@@ -132,30 +123,20 @@ struct Producer {
 
   __device__ void run() const {
     PipelineState<S::kStages> at;
-    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at, NobodyWaits()); });
-  }
-
-  // Fills the stages of a tile. As many stages as the pipeline has get their weights before all threads wait for the
-  // tokens.
-  template <class WaitForTokens>
-  __device__ void fill(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at,
-                       const WaitForTokens& wait_for_tokens) const {
-    constexpr int kAhead = std::is_same_v<WaitForTokens, NobodyWaits> ? 1 : S::kStages;
-    const TokenRows rows = find_rows(tile);
-    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
-    for (int first = 0; first < p.chunks; first += kAhead) {
-      const int end = min(first + kAhead, p.chunks);
-      PipelineState<S::kStages> of_weights = at;
-      for (int chunk = first; chunk < end; ++chunk, of_weights.next()) copy_weights(box, chunk, of_weights);
-      if (first == 0) wait_for_tokens();
-      for (int chunk = first; chunk < end; ++chunk, at.next()) {
-        copy_rows(rows, chunk, shared.rows(at.stage));
-        arrive_with_copies(shared.full + at.stage * 8);
-      }
-    }
+    for_tiles(p, [&](const ExpertTile& tile, int columns) { fill(tile, columns, at); });
   }
 
  private:
+  // Fills the stages of a tile.
+  __device__ void fill(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at) const {
+    const TokenRows rows = find_rows(tile);
+    const Box box = thread < S::kWeightBlocks ? box_of(tile.expert, column_tile) : Box{};
+    for (int chunk = 0; chunk < p.chunks; ++chunk, at.next()) {
+      copy_weights(box, chunk, at);
+      copy_rows(rows, chunk, shared.rows(at.stage));
+      arrive_with_copies(shared.full + at.stage * 8);
+    }
+  }
   // TMA coordinates of weight block `thread` of the tile.
   struct Box {
     int row, near, far;
@@ -184,20 +165,18 @@ struct Producer {
     }
     return found;
   }
-  __device__ int row_at(int place) const {
-    return p.product.k == 0 ? place : p.product.groups.slot_at(place) / p.product.k;
-  }
+  __device__ int row_at(int place) const { return p.gemm.k == 0 ? place : p.gemm.groups.slot_at(place) / p.gemm.k; }
 
   __device__ Box box_of(int expert, int column_tile) const {
     const int channel = first_channel<S, kGated>(column_tile, thread / kBlocks, thread % kBlocks);
-    const int64_t address = p.product.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
-    return {p.product.first + (channel < p.product.out ? channel : 0),  // nothing is written past the last channel
+    const int64_t address = p.gemm.addresses[expert * 3 + (kGated ? thread % kBlocks : 2)] - kFirstAddress;
+    return {p.gemm.first + (channel < p.gemm.out ? channel : 0),  // nothing is written past the last channel
             static_cast<int>(address / kNearStep % kNearSteps), static_cast<int>(address / kFarStep)};
   }
   __device__ void copy_rows(const TokenRows& rows, int chunk, uint32_t to) const {
     const int piece = thread % 8;
-    const auto* x = static_cast<const char*>(p.product.x.data) + chunk * kRowBytes + piece * 16;
-    const int64_t bytes = p.product.x.token_stride * 2;
+    const auto* x = static_cast<const char*>(p.gemm.x.data) + chunk * kRowBytes + piece * 16;
+    const int64_t bytes = p.gemm.x.token_stride * 2;
     to += swizzled<8>(thread / 8, piece);
 #pragma unroll
     for (int i = 0; i < S::kMostRows / 16; ++i) {
@@ -215,12 +194,13 @@ struct Consumer {
 
   __device__ void run() const {
     PipelineState<S::kStages> at;
-    for_tiles_in_turn(p, [&](const ExpertTile& tile, int columns) { take(tile, columns, at); });
+    for_tiles(p, [&](const ExpertTile& tile, int columns) { take(tile, columns, at); });
   }
 
+ private:
   __device__ void take(const ExpertTile& tile, int column_tile, PipelineState<S::kStages>& at) const {
     const int width = width_of(tile.count);
-    if (width == 16 || S::kMostRows == 16) return make<2>(tile, column_tile, at);
+    if (width == 16) return make<2>(tile, column_tile, at);
     if (width == 32) return make<4>(tile, column_tile, at);
     if (width == 64) return make<8>(tile, column_tile, at);
     if constexpr (!S::kFew) {
@@ -232,7 +212,6 @@ struct Consumer {
     }
   }
 
- private:
   // kDown: destinations of the results. Lane l has the slots of tokens l, 32 + l, ...
   template <int kTiles>
   struct Places {
@@ -245,7 +224,7 @@ struct Consumer {
 #pragma unroll
       for (int i = 0; i < (kTiles * 8 + 31) / 32; ++i) {
         const int row = i * 32 + lane;
-        if (row < tile.count) places.slots[i] = p.product.groups.slot_at(tile.begin + row);
+        if (row < tile.count) places.slots[i] = p.gemm.groups.slot_at(tile.begin + row);
       }
     }
     return places;
@@ -310,7 +289,7 @@ struct Consumer {
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b)
         write_block(tile, first(b), places, [&](int j, int i) { return pack2<T>(sums[b][j][i], sums[b][j][i + 1]); });
-    } else if (p.product.activation == Activation::kSilu) {
+    } else if (p.gemm.activation == Activation::kSilu) {
       write_block(tile, first(0), places, [&](int j, int i) { return gated_pair<lean_silu>(sums, j, i); });
     } else {
       write_block(tile, first(0), places, [&](int j, int i) { return gated_pair<gelu>(sums, j, i); });
@@ -325,11 +304,11 @@ struct Consumer {
   // one token.
   template <int kTiles, class F>
   __device__ void write_block(const ExpertTile& tile, int first, const Places<kTiles>& places, const F& pair) const {
-    if (first >= p.product.out) return;
+    if (first >= p.gemm.out) return;
     const int of_pair = lane / 2, channel = first + warp * 16 + lane % 2 * 8;
     const uint32_t to = shared.results + (group * 4 + warp) * kWarpResultBytes + lane * 16;
     const uint32_t from = to + ((of_pair / 8 * 2 + lane % 2) * 8 + of_pair % 8 - lane) * 16;
-    auto* y = static_cast<T*>(p.product.y.data) + channel;
+    auto* y = static_cast<T*>(p.gemm.y.data) + channel;
 #pragma unroll
     for (int j = 0; j < kTiles; j += 4) {
 #pragma unroll
@@ -342,7 +321,7 @@ struct Consumer {
         const int row = i * 8 + of_pair;
         int place = tile.begin + row;
         if constexpr (!kGated) place = __shfl_sync(0xffffffffu, places.slots[j / 4], i % 4 * 8 + of_pair);
-        if (row < tile.count) *reinterpret_cast<uint4*>(y + place * p.product.y.token_stride) = piece;
+        if (row < tile.count) *reinterpret_cast<uint4*>(y + place * p.gemm.y.token_stride) = piece;
       }
       __syncwarp();
     }
@@ -353,7 +332,7 @@ template <class S, bool kGated>
 __global__ void __launch_bounds__(S::kThreads, 1) multiply(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char memory[];
-  const Shared<S> shared = begin_ring<S>(memory);
+  const Shared<S> shared = init_pipeline<S>(memory);
   __syncthreads();
   pdl_wait();
   pdl_launch_dependents();
@@ -376,27 +355,27 @@ void launch(const Params& p, const Stream& stream) {
 }
 
 // Returns a TMA descriptor whose boxes are blocks of 64 rows of 64 elements. Throws kCuda.
-CUtensorMap map_of_weights(const GroupedGemm& product);
+CUtensorMap map_of_weights(const GroupedGemm& gemm);
 
 template <class S>
-Params params_of(const GroupedGemm& product) {
-  const int columns = product.of == GroupedGemm::Of::kGateUp ? kColumns<S, true> : kColumns<S, false>;
-  return {.product = product,
-          .weights = map_of_weights(product),
-          .column_tiles = (product.out + columns - 1) / columns,
-          .chunks = (product.in + kDepth - 1) / kDepth};
+Params params_of(const GroupedGemm& gemm) {
+  const int columns = gemm.projection == GroupedGemm::Projection::kGateUp ? kColumns<S, true> : kColumns<S, false>;
+  return {.gemm = gemm,
+          .weights = map_of_weights(gemm),
+          .column_tiles = (gemm.out + columns - 1) / columns,
+          .chunks = (gemm.in + kDepth - 1) / kDepth};
 }
 
 template <class S>
-void multiply_on(const GroupedGemm& product, const Stream& stream) {
-  const Params p = params_of<S>(product);
-  product.of == GroupedGemm::Of::kGateUp ? launch<S, true>(p, stream) : launch<S, false>(p, stream);
+void multiply_on(const GroupedGemm& gemm, const Stream& stream) {
+  const Params p = params_of<S>(gemm);
+  gemm.projection == GroupedGemm::Projection::kGateUp ? launch<S, true>(p, stream) : launch<S, false>(p, stream);
 }
 
 template <class T>
-void multiply_of(const GroupedGemm& product, const Stream& stream) {
-  product.groups.tile_rows <= kFewRowsSm90 ? multiply_on<FewShape<T>>(product, stream)
-                                           : multiply_on<ManyShape<T>>(product, stream);
+void multiply_of(const GroupedGemm& gemm, const Stream& stream) {
+  gemm.groups.tile_rows <= kFewRowsSm90 ? multiply_on<FewShape<T>>(gemm, stream)
+                                        : multiply_on<ManyShape<T>>(gemm, stream);
 }
 
 }  // namespace headrace::cuda::grouped

@@ -1,6 +1,6 @@
 // Contiguous-KV fast path of short-KV decode, default mode: keys from the first one on, in pages that hold whole
 // slices. The request may have new keys that the pool does not hold. One short loop serves all tiles, because a warp
-// that works alone waits for its own instructions more than for keys (docs/performance/short_requests.md).
+// that works alone waits for its own instructions more than for keys (docs/design/attention.md).
 #pragma once
 #include "headrace/ops/cuda/attention/sm90/decode_short_kv/short_kv_pipeline.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_softmax.cuh"

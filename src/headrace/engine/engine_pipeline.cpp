@@ -1,0 +1,110 @@
+// Engine: steps in flight. A step is launched, and later retired: the host reads its rows and commits them. A step of
+// single tokens may be followed before it is retired; the next one takes its input ids from device memory.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "headrace/engine/engine.h"
+
+namespace headrace {
+namespace {
+
+// Returns true if the sequence's next position does not depend on which token the step decides.
+bool decides_one(const ScheduledStep& step) {
+  const StepPlan& plan = step.plan;
+  return step.device_reads() && plan.spans.size() == 1 && plan.spans.front().keys.q_len == 1 &&
+         plan.sample.size() == 1 && plan.logits == StepPlan::Logits::kRead;
+}
+
+bool is_lost(const ScheduledStep& step) { return step.sequence == nullptr; }  // aborted while its step ran
+
+}  // namespace
+
+Engine::Depth Engine::depth_of(const std::vector<ScheduledStep>& steps) const {
+  using StepsAhead = EngineConfig::StepsAhead;
+  const StepsAhead ahead = runner_.on_cpu() ? StepsAhead::kAlways : StepsAhead::kOnDevice;
+  // A waiting follower may join the next step; steps that run ahead would not stop for it.
+  const bool two = config_.steps_ahead >= ahead && strategy_->traits().runs_tokens_once &&
+                   !scheduler_.any_held_back() && std::ranges::all_of(steps, decides_one);
+  return two ? Depth::kTwo : Depth::kOne;
+}
+
+bool Engine::launch_first() {
+  batch_changed_ = false;
+  if (!warm_up_.empty()) {
+    const auto states = model_.info().num_gdn_layers > 0 ? WarmUpQueue::States::kRecurrent : WarmUpQueue::States::kNone;
+    in_step_ = {warm_up_.first()};
+    const ForwardBatch& batch =
+        warm_up_.next(static_cast<int32_t>(config_.runner.max_tokens), states, scheduler_.table(), &runner_.backend());
+    runner_.launch(batch, {.logits = StepReads::Logits::kToHost});
+    in_flight_.emplace_back();
+    return true;
+  }
+  std::vector<ScheduledStep> steps = next_steps();
+  if (steps.empty()) return false;
+  show_planned(steps);
+  launch(std::move(steps), ModelRunner::Inputs::kOfBatch);
+  return true;
+}
+
+// True if no request joined or left, all running ones are in the step, and only an end token could end one of them now.
+bool Engine::may_launch_next() const {
+  const InFlightStep& last = in_flight_.back();
+  const auto has_room = [](const ScheduledStep& step) {
+    return step.sequence->num_tokens() + 1 < step.sequence->limit;
+  };
+  return last.depth == Depth::kTwo && !batch_changed_ && last.steps.size() == scheduler_.num_running() &&
+         std::ranges::all_of(last.steps, has_room);
+}
+
+void Engine::launch_next() {
+  const std::vector<ScheduledStep>& before = in_flight_.back().steps;
+  const std::array<SampledToken, 1> unknown{};
+  for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, unknown);
+  launch(next_in_order(before), ModelRunner::Inputs::kLastTokens);
+}
+
+std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before) {
+  std::vector<ScheduledStep> planned = next_steps(Scheduler::Admits::kNobody), steps;
+  for (const ScheduledStep& one : before) {
+    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
+    if (same != planned.end()) steps.push_back(std::move(*same));
+  }
+  HR_REQUIRE(steps.size() == before.size() && planned.size() == before.size(), ErrorCode::kInternal,
+             "engine: the device goes on with ", before.size(), " requests, the scheduler with ", planned.size());
+  return steps;
+}
+
+Engine::RetiredStep Engine::retire() {
+  RetiredStep step{.steps = std::move(in_flight_.front().steps), .result = {}};
+  in_flight_.pop_front();
+  step.result = runner_.retire();
+  return step;
+}
+
+void Engine::drain() {
+  in_flight_.clear();
+  while (runner_.num_in_flight() > 0) runner_.retire();
+}
+
+std::vector<StepOutput> Engine::run_step() {
+  if (!in_flight_.empty() && std::ranges::all_of(in_flight_.front().steps, is_lost)) drain();
+  if (!in_flight_.empty()) {
+    note(in_flight_.front().steps);
+    show_planned(in_flight_.front().steps);
+  } else if (!launch_first()) {
+    return {};
+  }
+  const bool ahead = may_launch_next();
+  if (ahead) launch_next();
+  RetiredStep step = retire();
+  const std::vector<SampledToken> sampled = sampled_tokens(step.steps, std::move(step.result));
+  std::vector<StepOutput> outputs = commit(step.steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
+  if (step.steps.empty()) return outputs;  // of a warm-up
+  ++counters_.steps;
+  for (const ScheduledStep& one : step.steps) counters_.rows += one.plan.num_rows();
+  counters_.tokens += std::ssize(outputs);
+  return outputs;
+}
+
+}  // namespace headrace
