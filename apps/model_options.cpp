@@ -4,6 +4,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/parallel.h"
+#include "headrace/ops/cuda/attention/heuristics.h"
 #include "headrace/ops/cuda/gemm/heuristics.h"
 #include "log_sink.h"
 
@@ -21,8 +22,10 @@ std::optional<DType> dtype_of(const std::string& name) {
 void require_families(std::string_view names) {
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find(','));
-    HR_REQUIRE(!cuda::GemmFamilies(name).empty(), ErrorCode::kInvalidArgument, "--leave-out: '", name,
-               "' is no kernel family that can be left out, expected some of: ", cuda::gemm_family_names());
+    HR_REQUIRE(!cuda::GemmFamilies(name).empty() || !cuda::AttentionFamilies(name).empty(), ErrorCode::kInvalidArgument,
+               "--leave-out: '", name,
+               "' is no kernel family that can be left out, expected some of: ", cuda::gemm_family_names(), ", ",
+               cuda::attention_family_names());
     names.remove_prefix(std::min(names.size(), name.size() + 1));
   }
 }

@@ -50,7 +50,7 @@ class GraphLog final : public testing_support::HostMemory {
 // A model with one kind of attention layer. Writes down what each pass was for.
 class OneKindModel final : public Model {
  public:
-  explicit OneKindModel(GraphLog& log) : log_(log) { info_.attention_kinds = {{.num_heads = 4, .head_dim = 8}}; }
+  explicit OneKindModel(GraphLog& log) : log_(log) { info_.attention_kinds.push_back({.num_heads = 4, .head_dim = 8}); }
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
     log_.is_recording(batch);

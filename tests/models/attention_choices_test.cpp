@@ -93,7 +93,7 @@ std::string cells(const AttentionOfModel& model, DType kv_dtype, Determinism mod
 }
 
 std::string graph_cell(const AttentionOfModel& model, DType kv_dtype, Determinism mode, Step step) {
-  step.keys = std::min(model.info.context_length, 40960);
+  step.keys = model.info.context_length;
   const AttentionProblem problem = problem_of(model, kv_dtype, mode, step);
   std::string text = to_string(choose_attention(problem, cuda::kH200)) + " | buckets";
   for (const int32_t keys : kv_len_buckets(problem, cuda::kH200)) text += " " + std::to_string(keys);

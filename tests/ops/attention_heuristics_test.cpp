@@ -62,7 +62,9 @@ TEST(ChooseAttention, BatchInvariantModeHasFamiliesOfTheSameBitsAlone) {
             problem_of({.count = count, .tokens = tokens, .keys = keys, .mode = Determinism::kStrict}), cuda::kH200);
         EXPECT_TRUE(config.family == kClusterDecode || config.family == kShortKV || config.family == kFmhaSm90);
         EXPECT_EQ(config.cluster.splits, cuda::KVSplits::kFixed);
-        if (config.family == kFmhaSm90) EXPECT_EQ(config.fmha.split_keys, cuda::kSm90SplitKeys);
+        if (config.family == kFmhaSm90) {
+          EXPECT_EQ(config.fmha.split_keys, cuda::kSm90SplitKeys);
+        }
       }
     }
   }

@@ -36,6 +36,7 @@ class AttentionFamilies {
   // other family takes.
   explicit AttentionFamilies(std::string_view names);
   bool contains(AttentionFamily family) const { return set_[static_cast<size_t>(family)]; }
+  bool empty() const { return set_.none(); }
 
  private:
   std::bitset<kNumAttentionFamilies> set_;
