@@ -32,7 +32,7 @@ void gemm_sequence(std::span<const FusedLinearArgs> calls, const OpContext& cont
   most_together = std::max(most_together, calls.size());
   for (const FusedLinearArgs& call : calls) {
     // Experts have neither; on a device they are another op.
-    if (call.norm_weight || call.residual) calls_seen.insert(call_of(gemm_problem(call, context.determinism)));
+    if (call.norm_weight || call.residual) calls_seen.insert(call_of(cuda::gemm_problem(call, context.determinism)));
     fused_linear({.ops = &cpu::select_kernel_set(), .op = context, .dtype = call.x.dtype()}, call);
   }
 }
