@@ -12,7 +12,7 @@ struct ExplainedOp {
   std::string_view name;
   std::string (*explain)(const ExplainText&, Output);
 };
-constexpr std::array kOps = {ExplainedOp{"gemm", explain_gemm}};
+constexpr std::array kOps = {ExplainedOp{"gemm", explain_gemm}, ExplainedOp{"attention", explain_attention}};
 
 const ExplainedOp* find(const ExplainText& text) {
   for (const ExplainedOp& op : kOps) {

@@ -22,20 +22,6 @@ constexpr std::array<int64_t, 11> kM = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 163
 
 std::string_view name_of_mode(Determinism mode) { return mode == Determinism::kStrict ? "batch-invariant" : "default"; }
 
-// Returns the value of `key` that `options` maps to a T; the first one is the default.
-template <class T>
-T chosen(const ExplainText& text, const std::string& key,
-         std::initializer_list<std::pair<std::string_view, T>> options) {
-  const std::string value = text.value(key, std::string(options.begin()->first));
-  std::string names;
-  for (const auto& [name, option] : options) {
-    if (name == value) return option;
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              str("--explain ", text.op(), ": ", key, " is '", value, "', expected one of: ", names));
-}
-
 // Dense tensors that begin at multiples of 16 bytes; each product has a result of its own.
 GemmProblem problem_of(const ExplainText& text) {
   text.allow({"m", "n", "k", "dtype", "mode"}, {"norm", "swiglu", "bias", "residual", "fp32-result"});

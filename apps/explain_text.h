@@ -6,7 +6,10 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "headrace/core/error.h"
 
 namespace headrace::app {
 
@@ -30,5 +33,20 @@ class ExplainText {
   std::map<std::string, std::string> values_;  // of key=value
   std::set<std::string> words_;                // without "="
 };
+
+// Returns the value of `key` that `options` maps to a T; the first one is the default. Error kInvalidArgument for
+// another value.
+template <class T>
+T chosen(const ExplainText& text, const std::string& key,
+         std::initializer_list<std::pair<std::string_view, T>> options) {
+  const std::string value = text.value(key, std::string(options.begin()->first));
+  std::string names;
+  for (const auto& [name, option] : options) {
+    if (name == value) return option;
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              str("--explain ", text.op(), ": ", key, " is '", value, "', expected one of: ", names));
+}
 
 }  // namespace headrace::app
