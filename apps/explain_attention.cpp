@@ -23,7 +23,7 @@ int32_t number_up_to(const ExplainText& text, const std::string& key, int32_t mo
 }
 
 // Equal requests of `tokens` new tokens that see `keys` keys, theirs included. 16-bit activations in pages of 64 slots.
-AttentionProblem problem_of(const ExplainText& text) {
+AttentionProblem attention_problem(const ExplainText& text) {
   text.allow({"heads", "kv_heads", "dim", "requests", "tokens", "keys", "kv", "mode"}, {"window", "soft-cap"});
   constexpr int32_t kMost = 1 << 20;
   const int32_t heads = number_up_to(text, "heads", kMost), kv_heads = number_up_to(text, "kv_heads", kMost),
@@ -51,7 +51,7 @@ AttentionProblem problem_of(const ExplainText& text) {
 }  // namespace
 
 std::string explain_attention(const ExplainText& text, Output output) {
-  const AttentionProblem p = problem_of(text);
+  const AttentionProblem p = attention_problem(text);
   const auto config = cuda::choose_attention(p, cuda::kH200);
   const std::vector<int32_t> buckets = cuda::kv_len_buckets(p, cuda::kH200);
   if (output == Output::kJson) {
