@@ -160,6 +160,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   measure
       ->add_option("--leave-out", c.bench.leave_out,
                    "a GPU's kernel families that ops do not choose, with commas between them: gemv,sequence")
+      ->check([](const std::string& names) { return names.empty() ? "is empty, expected a kernel family" : ""; })
       ->type_name("NAMES");
   add_model_flags(*measure, c.bench);
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });

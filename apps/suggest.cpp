@@ -109,7 +109,7 @@ std::optional<std::string> unknown_argument(const CLI::App& app, const std::vect
     help_or_version = help_or_version || option == command.get_help_ptr() || option == command.get_help_all_ptr() ||
                       option == command.get_version_ptr();
   }
-  if (const CLI::Option* option = reader.awaits_value())
+  if (const CLI::Option* option = reader.awaits_value(); option != nullptr && option->get_items_expected_min() > 0)
     return fmt::format("{}: has no value, expected {}", name_in_errors(*option), expected_value(*option));
   if (!help_or_version && !command_names(reader.command()).empty())
     return fmt::format("{} needs a command; '{} --help' lists what there is", reader.path(), reader.path());

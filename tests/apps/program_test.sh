@@ -453,13 +453,22 @@ check "doctor explains a call" "small_m (80 columns of W a tile, 16 rows of x, 1
 check "and in another mode" batch_invariant_sm90 "$("$headrace" doctor --explain 'gemm m=65 n=9728 k=2560 dtype=bf16 mode=batch-invariant')"
 check "in json" '{"m": 1, "n": [1024], "k": 2048, "mode": "default", "kernels": "gemv", "plan": "gemv"}' \
   "$("$headrace" doctor --explain 'gemm m=1 n=1024 k=2048' --json)"
+check "and attention" "fmha_sm90: tiles of 64 rows x 128 keys, KV splits of 4096 keys, shorter ones last; graphs of their own up to 2048 keys" \
+  "$("$headrace" doctor --explain 'attention heads=32 kv_heads=8 dim=128 requests=64 tokens=1 keys=8192')"
+check "attention in json" '{"kernel": "cluster_decode", "plan": "cluster_decode: 1 cluster of 4 CTAs, fixed KV splits", "kv_len_buckets": []}' \
+  "$("$headrace" doctor --explain 'attention heads=32 kv_heads=8 dim=128 requests=1 tokens=4 keys=512' --json)"
 check "and a model, named on either side" "2 2 2" \
   "$("$headrace" doctor fairy-hybrid --explain | grep -cE '^(gdn in|head)  n=') $("$headrace" doctor --explain fairy-hybrid | grep -cE '^(gdn in|head)  n=') $("$headrace" doctor fairy-hybrid --explain --json | grep -oE '"gemm": "head".{0,60}"m": 3,' | wc -l)"
 for bad in "gemm m=8 n=9728|k= is missing" "gemm m=0 n=8 k=8|m is '0', expected a whole number from 1 to 2^40" \
   "gemm m=1,2 n=8 k=8|m has 2 numbers, expected one" "gemm m=1 n=8 k=8 m=2|m is stated twice" \
   "gemm m=1 n=8 k=8 x=1|'x=1' is unknown" "gemm m=1 n=8 k=8 fast|'fast' is unknown" \
   "gemm m=1 n=8 k=8 dtype=int8|dtype is 'int8', expected one of: bf16, fp16, fp32" \
-  "gemm m=1 n=8,8 k=8 residual|a residual takes one n" "gemv m=1|'gemv' is no op, expected one of: gemm"; do
+  "gemm m=1 n=8,8 k=8 residual|a residual takes one n" \
+  "attention heads=32 kv_heads=5 dim=128 requests=1 tokens=1 keys=8|32 heads are not a multiple of 5 kv_heads" \
+  "attention heads=8 kv_heads=8 dim=128 requests=1 tokens=9 keys=8|9 tokens see themselves" \
+  "attention heads=8 kv_heads=8 dim=128 requests=1048577 tokens=1 keys=8|requests is 1048577, expected at most 1048576" \
+  "attention heads=8 kv_heads=8 dim=128 requests=1048576 tokens=4096 keys=4096|1048576 times 4096 query rows" \
+  "gemv m=1|'gemv' is no op, expected one of: gemm"; do
   check "explaining '${bad%%|*}'" "2 1" \
     "$(status "$headrace" doctor --explain "${bad%%|*}") $(message "$headrace" doctor --explain "${bad%%|*}" | grep -cF -- "${bad##*|}")"
 done

@@ -381,8 +381,8 @@ TEST(LoraAdapter, FactorsOfIntegersAreRefused) {
     expect_refused(ErrorCode::kModelFile,
                    str("adapter_model.safetensors: tensor '", kModule, ".lora_A.weight' has dtype ", name,
                        ", expected F32, BF16, F16 or F64"),
-                   [dtype = dtype](Files& f) {
-                     f.factors[0].tensor = f.kept.emplace_back(Tensor::zeros(dtype, {2, 3}));
+                   [stored = dtype](Files& f) {
+                     f.factors[0].tensor = f.kept.emplace_back(Tensor::zeros(stored, {2, 3}));
                    });
   }
   Files files;
