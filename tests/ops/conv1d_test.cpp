@@ -58,7 +58,7 @@ struct ConvProblem {
   std::vector<StateSnapshot> snapshots;
 };
 
-class CpuConv1d : public KernelSetTest {
+class Conv1dKernels : public KernelSetTest {
  protected:
   void expect_matches_reference(const ConvCase& c, const std::vector<StateSnapshot>& snapshots = {}) {
     ConvProblem want(c), got(c);
@@ -70,7 +70,7 @@ class CpuConv1d : public KernelSetTest {
   }
 };
 
-TEST_P(CpuConv1d, MatchesReferenceAtEveryWidthAndLength) {
+TEST_P(Conv1dKernels, MatchesReferenceAtEveryWidthAndLength) {
   for (int32_t width = 1; width <= 8; ++width) {
     for (int32_t len = 1; len <= 10; ++len) {
       SCOPED_TRACE(testing::Message() << "width " << width << ", length " << len);
@@ -80,7 +80,7 @@ TEST_P(CpuConv1d, MatchesReferenceAtEveryWidthAndLength) {
 }
 
 // cuda_wide_taps: its state was kept in 16 floats whatever the width.
-TEST_P(CpuConv1d, TheWidestMatchesReferenceAndAWiderOneIsRefusedByName) {
+TEST_P(Conv1dKernels, TheWidestMatchesReferenceAndAWiderOneIsRefusedByName) {
   const int32_t most = GetParam().starts_with("cuda") ? 17 : 8;
   expect_matches_reference({.width = most, .lens = {1, 40}});
   ConvProblem wider({.width = most + 1, .lens = {3}});
@@ -89,14 +89,14 @@ TEST_P(CpuConv1d, TheWidestMatchesReferenceAndAWiderOneIsRefusedByName) {
   EXPECT_NE(refused.sentence.find("built are 1 to " + std::to_string(most)), std::string::npos) << refused.sentence;
 }
 
-TEST_P(CpuConv1d, MatchesReferenceAtEveryChannelCount) {
+TEST_P(Conv1dKernels, MatchesReferenceAtEveryChannelCount) {
   for (const int32_t channels : {1, 3, 4, 15, 16, 17, 255, 256, 257, 600}) {
     SCOPED_TRACE(channels);
     expect_matches_reference({.channels = channels, .lens = {1, 5}});
   }
 }
 
-TEST_P(CpuConv1d, MatchesReferenceForEveryDType) {
+TEST_P(Conv1dKernels, MatchesReferenceForEveryDType) {
   for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const DType pool : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -107,14 +107,14 @@ TEST_P(CpuConv1d, MatchesReferenceForEveryDType) {
   }
 }
 
-TEST_P(CpuConv1d, RaggedBatchWithSnapshotsMatchesReference) {
+TEST_P(Conv1dKernels, RaggedBatchWithSnapshotsMatchesReference) {
   const ConvCase c = {.lens = {1, 0, 9, 2}};
   const int32_t spare = ConvProblem(c).first_spare();
   expect_matches_reference(
       c, {{.request = 2, .num_tokens = 2, .slot = spare}, {.request = 2, .num_tokens = 8, .slot = spare + 1}});
 }
 
-TEST_P(CpuConv1d, SplitAnywhereHasTheSameBits) {
+TEST_P(Conv1dKernels, SplitAnywhereHasTheSameBits) {
   for (int32_t cut = 1; cut < 20; ++cut) {
     ConvProblem whole({}), parts({});
     ops().causal_conv1d(whole.args(), {});
@@ -128,7 +128,7 @@ TEST_P(CpuConv1d, SplitAnywhereHasTheSameBits) {
   }
 }
 
-TEST_P(CpuConv1d, ReadsZerosAndWritesInPlaceAndKeepsNothing) {
+TEST_P(Conv1dKernels, ReadsZerosAndWritesInPlaceAndKeepsNothing) {
   const ConvCase c = {.lens = {2, 2, 2}};
   ConvProblem want(c), got(c);
   want.slots = got.slots = {{.read = kNoState, .write = 2}, {.read = 3, .write = 3}, {.read = 5, .write = kNoState}};
@@ -138,7 +138,7 @@ TEST_P(CpuConv1d, ReadsZerosAndWritesInPlaceAndKeepsNothing) {
   EXPECT_TRUE(bit_equal(got.state, want.state));
 }
 
-TEST_P(CpuConv1d, LargeSumsSaturateWithoutNaN) {
+TEST_P(Conv1dKernels, LargeSumsSaturateWithoutNaN) {
   ConvProblem want({}), got({});
   for (ConvProblem* p : {&want, &got}) {
     for (int64_t i = 0; i < p->x.numel(); ++i) set_element(p->x, i, 100 * element_as_double(p->x, i));
@@ -148,7 +148,7 @@ TEST_P(CpuConv1d, LargeSumsSaturateWithoutNaN) {
   EXPECT_TRUE(all_close(got.out, want.out, {.abs = 2e-4, .rel = 2e-6}));
 }
 
-TEST_P(CpuConv1d, W22_ConvolutionSumsInFloat) {
+TEST_P(Conv1dKernels, W22_ConvolutionSumsInFloat) {
   // 256 + 0.5 + 0.5 - 256 is 1; every partial sum rounded to bfloat16 stays 256, and the result would be 0.
   ConvProblem p({.channels = 1, .lens = {4}, .in = DType::kBF16});
   const double weights[] = {1, 1, 1, 1}, inputs[] = {256, 0.5, 0.5, -256};
@@ -160,8 +160,8 @@ TEST_P(CpuConv1d, W22_ConvolutionSumsInFloat) {
   EXPECT_NEAR(element_as_double(p.out, 3), 1 / (1 + std::exp(-1.0)), 1e-6);
 }
 
-HR_INSTANTIATE_KERNEL_SETS(CpuConv1d);
-HR_INSTANTIATE_RECORDED_SET(CpuConv1d);
+HR_INSTANTIATE_KERNEL_SETS(Conv1dKernels);
+HR_INSTANTIATE_RECORDED_SET(Conv1dKernels);
 
 }  // namespace
 }  // namespace headrace

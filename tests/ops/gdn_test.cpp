@@ -26,7 +26,7 @@ double relative_rms(const TensorView& got, const TensorView& want) {
   return std::sqrt(error / size);
 }
 
-class CpuGDN : public KernelSetTest {
+class GDNKernels : public KernelSetTest {
  protected:
   // Outputs and written slots equal the oracle's; all other slots keep their bits.
   void expect_matches_reference(const GDNCase& c, const std::vector<StateSnapshot>& snapshots = {}) {
@@ -45,14 +45,14 @@ class CpuGDN : public KernelSetTest {
   }
 };
 
-TEST_P(CpuGDN, MatchesReferenceAtEveryLength) {
+TEST_P(GDNKernels, MatchesReferenceAtEveryLength) {
   for (int32_t len = 1; len <= 130; ++len) {
     SCOPED_TRACE(len);
     expect_matches_reference({.k_heads = 1, .group = 1 + len % 4, .lens = {len}, .seed = static_cast<uint64_t>(len)});
   }
 }
 
-TEST_P(CpuGDN, MatchesReferenceAtEveryDecayAndGroup) {
+TEST_P(GDNKernels, MatchesReferenceAtEveryDecayAndGroup) {
   for (const double mean_g : {-0.001, -0.05, -0.5, -1.0, -2.0, -5.0}) {
     for (const int32_t group : {1, 2, 3, 4}) {
       SCOPED_TRACE(testing::Message() << "mean g " << mean_g << ", group " << group);
@@ -61,7 +61,7 @@ TEST_P(CpuGDN, MatchesReferenceAtEveryDecayAndGroup) {
   }
 }
 
-TEST_P(CpuGDN, MatchesReferenceAtEveryHeadSize) {
+TEST_P(GDNKernels, MatchesReferenceAtEveryHeadSize) {
   const std::vector<std::pair<int32_t, int32_t>> sizes = {{1, 1},   {2, 3},   {16, 24},   {24, 16},
                                                           {40, 65}, {64, 64}, {128, 128}, {130, 36}};
   for (const auto& [dk, dv] : sizes) {
@@ -71,7 +71,7 @@ TEST_P(CpuGDN, MatchesReferenceAtEveryHeadSize) {
 }
 
 // The largest heads that every set takes.
-TEST_P(CpuGDN, HeadsOf256MatchReferenceAndStrictlyHaveTheSameBitsInAnySplit) {
+TEST_P(GDNKernels, HeadsOf256MatchReferenceAndStrictlyHaveTheSameBitsInAnySplit) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     SCOPED_TRACE(name_of(type));
     const GDNCase c = {.k_heads = 1, .group = 1, .dk = 256, .dv = 256, .lens = {1, 67}, .in = type, .out = type};
@@ -86,7 +86,7 @@ TEST_P(CpuGDN, HeadsOf256MatchReferenceAndStrictlyHaveTheSameBitsInAnySplit) {
   }
 }
 
-TEST_P(CpuGDN, MatchesReferenceForEveryDType) {
+TEST_P(GDNKernels, MatchesReferenceForEveryDType) {
   for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
       SCOPED_TRACE(testing::Message() << name_of(in) << " to " << name_of(out));
@@ -95,7 +95,7 @@ TEST_P(CpuGDN, MatchesReferenceForEveryDType) {
   }
 }
 
-TEST_P(CpuGDN, Bfloat16IsWithinFiveThousandthsOfTheOracle) {
+TEST_P(GDNKernels, Bfloat16IsWithinFiveThousandthsOfTheOracle) {
   for (const double mean_g : {-0.02, -0.5}) {
     const GDNCase c = {.dk = 128, .dv = 128, .lens = {200, 64}, .mean_g = mean_g, .key_spread = 1, .in = DType::kBF16};
     GDNProblem want(c), got(c);
@@ -109,7 +109,7 @@ TEST_P(CpuGDN, Bfloat16IsWithinFiveThousandthsOfTheOracle) {
   }
 }
 
-TEST_P(CpuGDN, Bfloat16SnapshotsAndSplitsMatchReference) {
+TEST_P(GDNKernels, Bfloat16SnapshotsAndSplitsMatchReference) {
   const GDNCase c = {.dk = 64, .dv = 32, .lens = {150, 20}, .in = DType::kBF16, .out = DType::kBF16};
   const int32_t spare = GDNProblem(c).first_spare();
   expect_matches_reference(c, {{.request = 0, .num_tokens = 64, .slot = spare},
@@ -122,21 +122,21 @@ GDNCase heads_of_128(const std::vector<int32_t>& lens, double mean_g = -0.1) {
   return {.k_heads = 1, .dk = 128, .dv = 128, .lens = lens, .mean_g = mean_g, .in = DType::kBF16, .out = DType::kBF16};
 }
 
-TEST_P(CpuGDN, Bfloat16HeadsOf128MatchReferenceAtEveryTail) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128MatchReferenceAtEveryTail) {
   for (const int32_t len : {1, 4, 5, 15, 16, 17, 48, 63, 64, 65, 127, 128, 129, 200, 321}) {
     SCOPED_TRACE(len);
     expect_matches_reference(heads_of_128({len}));
   }
 }
 
-TEST_P(CpuGDN, Bfloat16HeadsOf128MatchReferenceAtEveryDecay) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128MatchReferenceAtEveryDecay) {
   for (const double mean_g : {-0.001, -0.05, -0.5, -1.0, -5.0, -20.0}) {
     SCOPED_TRACE(mean_g);
     expect_matches_reference(heads_of_128({150, 70}, mean_g));
   }
 }
 
-TEST_P(CpuGDN, Bfloat16HeadsOf128RaggedBatchMatchesReference) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128RaggedBatchMatchesReference) {
   GDNCase c = heads_of_128({1, 0, 129, 3, 64, 16, 1, 15, 65});
   c.k_heads = 2;
   expect_matches_reference(c);
@@ -145,13 +145,13 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128RaggedBatchMatchesReference) {
 }
 
 // More heads than a device has places for at once.
-TEST_P(CpuGDN, Bfloat16ManyHeadsOf128MatchReference) {
+TEST_P(GDNKernels, Bfloat16ManyHeadsOf128MatchReference) {
   GDNCase c = heads_of_128({70, 1, 66, 9, 65});
   c.k_heads = 8, c.group = 4;
   expect_matches_reference(c);
 }
 
-TEST_P(CpuGDN, Bfloat16HeadsOf128SnapshotsHoldTheStateAfterTheirTokens) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128SnapshotsHoldTheStateAfterTheirTokens) {
   const int32_t spare = GDNProblem(heads_of_128({150, 90})).first_spare();
   expect_matches_reference(heads_of_128({150, 90}), {{.request = 0, .num_tokens = 64, .slot = spare},
                                                      {.request = 0, .num_tokens = 101, .slot = spare + 1},
@@ -160,7 +160,7 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128SnapshotsHoldTheStateAfterTheirTokens) {
 }
 
 // On tensor cores the state meets keys and queries in bfloat16: 2^-9 each time, and the sum of the chunks' errors.
-TEST_P(CpuGDN, Bfloat16HeadsOf128AreWithinAHundredthOfTheOracle) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128AreWithinAHundredthOfTheOracle) {
   for (const double spread : {0.05, 0.2, 1.0}) {
     GDNCase c = heads_of_128({300}, -0.02);
     c.key_spread = spread;
@@ -175,7 +175,7 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128AreWithinAHundredthOfTheOracle) {
 }
 
 // Longer than one pass of a device's kernels over chunks.
-TEST_P(CpuGDN, Bfloat16HeadsOf128LongRequestIsWithinAHundredthOfTheOracle) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128LongRequestIsWithinAHundredthOfTheOracle) {
   GDNCase c = heads_of_128({8300, 70}, -0.02);
   c.group = 1;
   GDNProblem want(c), got(c);
@@ -185,7 +185,7 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128LongRequestIsWithinAHundredthOfTheOracle) {
   for (const int64_t slot : {2, 4}) EXPECT_LT(relative_rms(got.slot(slot), want.slot(slot)), 1e-2) << slot;
 }
 
-TEST_P(CpuGDN, Bfloat16HeadsOf128ReadZerosAndKeepNothing) {
+TEST_P(GDNKernels, Bfloat16HeadsOf128ReadZerosAndKeepNothing) {
   for (const int32_t len : {1, 70}) {
     const GDNCase c = heads_of_128({len, len, len});
     GDNProblem want(c), got(c);
@@ -199,7 +199,7 @@ TEST_P(CpuGDN, Bfloat16HeadsOf128ReadZerosAndKeepNothing) {
   }
 }
 
-TEST_P(CpuGDN, HeadsOf128StrictSplitAnywhereHasTheSameBits) {
+TEST_P(GDNKernels, HeadsOf128StrictSplitAnywhereHasTheSameBits) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     GDNCase c = heads_of_128({75});
@@ -214,11 +214,11 @@ TEST_P(CpuGDN, HeadsOf128StrictSplitAnywhereHasTheSameBits) {
   }
 }
 
-TEST_P(CpuGDN, RaggedBatchMatchesReference) {
+TEST_P(GDNKernels, RaggedBatchMatchesReference) {
   expect_matches_reference({.lens = {1, 0, 129, 3, 64, 16, 1, 15, 128, 65}});
 }
 
-TEST_P(CpuGDN, SnapshotsHoldTheStateAfterTheirTokens) {
+TEST_P(GDNKernels, SnapshotsHoldTheStateAfterTheirTokens) {
   const int32_t spare = GDNProblem({.lens = {150, 20}}).first_spare();
   expect_matches_reference({.lens = {150, 20}}, {{.request = 0, .num_tokens = 64, .slot = spare},
                                                  {.request = 0, .num_tokens = 101, .slot = spare + 1},
@@ -226,7 +226,7 @@ TEST_P(CpuGDN, SnapshotsHoldTheStateAfterTheirTokens) {
                                                  {.request = 1, .num_tokens = 1, .slot = spare + 3}});
 }
 
-TEST_P(CpuGDN, SplitAnywhereThenDecodeMatchesReference) {
+TEST_P(GDNKernels, SplitAnywhereThenDecodeMatchesReference) {
   const GDNCase c = {.lens = {75}};
   GDNProblem want(c), got(c);
   want.run(reference::ops());
@@ -238,7 +238,7 @@ TEST_P(CpuGDN, SplitAnywhereThenDecodeMatchesReference) {
   }
 }
 
-TEST_P(CpuGDN, StrictSplitAnywhereHasTheSameBits) {
+TEST_P(GDNKernels, StrictSplitAnywhereHasTheSameBits) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   const GDNCase c = {.lens = {75, 130}};
   GDNProblem want(c), got(c);
@@ -251,7 +251,7 @@ TEST_P(CpuGDN, StrictSplitAnywhereHasTheSameBits) {
   }
 }
 
-TEST_P(CpuGDN, BitsDoNotDependOnThreadsOrTheRestOfTheBatch) {
+TEST_P(GDNKernels, BitsDoNotDependOnThreadsOrTheRestOfTheBatch) {
   const GDNCase c = {.lens = {100, 5, 64}};
   GDNProblem one(c), two(c), alone(c);
   one.run(ops(), {.threads = 1});
@@ -261,7 +261,7 @@ TEST_P(CpuGDN, BitsDoNotDependOnThreadsOrTheRestOfTheBatch) {
   EXPECT_TRUE(bit_equal(one.out(), alone.out()));
 }
 
-TEST_P(CpuGDN, W23_StatesAreReadAndWrittenInThePool) {
+TEST_P(GDNKernels, W23_StatesAreReadAndWrittenInThePool) {
   for (const int32_t len : {1, 40}) {
     const GDNCase c = {.lens = {len, len, len}};
     GDNProblem want(c), got(c);
@@ -275,13 +275,13 @@ TEST_P(CpuGDN, W23_StatesAreReadAndWrittenInThePool) {
   }
 }
 
-TEST_P(CpuGDN, W05_StrongDecayKeepsTheChunk) {
+TEST_P(GDNKernels, W05_StrongDecayKeepsTheChunk) {
   expect_matches_reference({.lens = {64}, .mean_g = -0.6});
   expect_matches_reference({.lens = {128}, .mean_g = -1});
   expect_matches_reference({.lens = {128}, .mean_g = -20});
 }
 
-TEST_P(CpuGDN, W06_ChunkEqualsRecurrenceFromANonzeroState) {
+TEST_P(GDNKernels, W06_ChunkEqualsRecurrenceFromANonzeroState) {
   const GDNCase c = {.dk = 128, .dv = 32, .lens = {128}, .mean_g = -0.02, .key_spread = 0.05};
   expect_matches_reference(c);
   GDNProblem chunks(c), tokens(c);
@@ -290,7 +290,7 @@ TEST_P(CpuGDN, W06_ChunkEqualsRecurrenceFromANonzeroState) {
   EXPECT_TRUE(all_close(chunks.out(), tokens.out(), gdn_tolerance(DType::kF32)));
 }
 
-TEST_P(CpuGDN, W20_QueryIsScaledOnce) {
+TEST_P(GDNKernels, W20_QueryIsScaledOnce) {
   // One token from a zero state: out = beta (k . q) v, where only q carries 1 / sqrt(dk).
   for (const int32_t len : {1, 64}) {
     GDNProblem p({.k_heads = 1, .group = 1, .dk = 64, .dv = 8, .lens = {len}, .mean_g = -40});
@@ -300,7 +300,7 @@ TEST_P(CpuGDN, W20_QueryIsScaledOnce) {
   }
 }
 
-TEST_P(CpuGDN, W21_OneL2NormConvention) {
+TEST_P(GDNKernels, W21_OneL2NormConvention) {
   // Keys and queries so small that x / (|x| + 1e-6) and x / sqrt(|x|^2 + 1e-6) differ by a factor of 30.
   for (const int32_t len : {1, 64}) {
     SCOPED_TRACE(len);
@@ -308,8 +308,8 @@ TEST_P(CpuGDN, W21_OneL2NormConvention) {
   }
 }
 
-HR_INSTANTIATE_KERNEL_SETS(CpuGDN);
-HR_INSTANTIATE_RECORDED_SET(CpuGDN);
+HR_INSTANTIATE_KERNEL_SETS(GDNKernels);
+HR_INSTANTIATE_RECORDED_SET(GDNKernels);
 
 }  // namespace
 }  // namespace headrace

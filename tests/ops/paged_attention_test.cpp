@@ -163,7 +163,7 @@ class Request {
 
 struct HeadShape;
 
-class CpuPagedAttention : public KernelSetTest {
+class PagedAttentionKernels : public KernelSetTest {
  protected:
   // Rows of `spans` in batches of `parts`, and each request alone, have the bits that they have together with a prompt.
   void expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape, const std::vector<KeySpan>& spans,
@@ -185,7 +185,7 @@ class CpuPagedAttention : public KernelSetTest {
   }
 };
 
-TEST_P(CpuPagedAttention, EveryMixOfDTypesMatches) {
+TEST_P(PagedAttentionKernels, EveryMixOfDTypesMatches) {
   const std::vector<DType> types = {DType::kF32, DType::kBF16, DType::kF16};
   for (const DType q : types) {
     for (const DType fresh : types) {
@@ -203,7 +203,7 @@ TEST_P(CpuPagedAttention, EveryMixOfDTypesMatches) {
   }
 }
 
-TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
+TEST_P(PagedAttentionKernels, EveryGroupAndHeadSizeMatches) {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     for (const int64_t group : {5, 7, 33}) {
       for (const auto& [dim, v_dim] :
@@ -222,7 +222,7 @@ TEST_P(CpuPagedAttention, EveryGroupAndHeadSizeMatches) {
 }
 
 // What every set promises, CUDA's too: a token's rows and a few, and on a device, of equal sizes, those of a prompt.
-TEST_P(CpuPagedAttention, HeadsOfEveryMultipleOf8UpTo512Match) {
+TEST_P(PagedAttentionKernels, HeadsOfEveryMultipleOf8UpTo512Match) {
   const bool on_device = GetParam().starts_with("cuda");
   const auto expect_match = [&](int64_t dim, int64_t v_dim, DType type, int64_t tokens) {
     expect_matches_reference({.dim = dim,
@@ -245,7 +245,7 @@ TEST_P(CpuPagedAttention, HeadsOfEveryMultipleOf8UpTo512Match) {
   }
 }
 
-TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
+TEST_P(PagedAttentionKernels, LongContextInSplitsMatches) {
   for (const int64_t page_size : {1, 64}) {
     for (const int64_t context : {2047, 4500}) {
       expect_matches_reference({.dim = 16, .v_dim = 16, .page_size = page_size, .context = context});
@@ -279,7 +279,7 @@ TEST_P(CpuPagedAttention, LongContextInSplitsMatches) {
 }
 
 // Four whole tiles and parts of two others; sizes with and without a remainder of the steps that the kernels take.
-TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
+TEST_P(PagedAttentionKernels, FewRowsOfPairsMatch) {
   const DType type = DType::kBF16;
   for (const auto& [heads, kv_heads, tokens] :
        {std::tuple(2, 2, 1), std::tuple(2, 1, 1), std::tuple(6, 2, 1), std::tuple(4, 1, 1), std::tuple(5, 1, 1),
@@ -317,7 +317,7 @@ TEST_P(CpuPagedAttention, FewRowsOfPairsMatch) {
 
 // Few rows over a pool of FP8: contexts that end everywhere in a warp's part of a tile, more pages than a warp knows at
 // once, pieces of groups of keys, and one head's keys shared out among all blocks.
-TEST_P(CpuPagedAttention, FewRowsOverCodesMatch) {
+TEST_P(PagedAttentionKernels, FewRowsOverCodesMatch) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
   struct Case {
     int64_t context, dim = 128, heads = 4, kv_heads = 1, page_size = 64, tokens = 1;
@@ -362,7 +362,7 @@ Problem problem_over_codes() {
 
 // Where keys are codes a GPU makes half floats of queries: of such as those cannot hold, or hold beside others in a
 // row.
-TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
+TEST_P(PagedAttentionKernels, QueriesOfEverySizeMatchOverCodes) {
   for (const float k_scale : {1.0f, 0x1p-30f}) {
     SCOPED_TRACE(k_scale);
     Problem problem = problem_over_codes();
@@ -389,7 +389,7 @@ TEST_P(CpuPagedAttention, QueriesOfEverySizeMatchOverCodes) {
 
 // Scores so large that float32 holds them to a half or to tens: the largest has all the weight, as half floats do
 // not say by themselves.
-TEST_P(CpuPagedAttention, HugeScoresMatchOverCodes) {
+TEST_P(PagedAttentionKernels, HugeScoresMatchOverCodes) {
   for (const double size : {0x1p21, 0x1p25, 0x1p27}) {
     SCOPED_TRACE(size);
     Request request(problem_over_codes());
@@ -409,7 +409,7 @@ TEST_P(CpuPagedAttention, HugeScoresMatchOverCodes) {
 }
 
 // A code that is NaN spoils what sees it, and nothing else of the tile.
-TEST_P(CpuPagedAttention, ACodeThatIsNaNSpoilsWhatSeesItAlone) {
+TEST_P(PagedAttentionKernels, ACodeThatIsNaNSpoilsWhatSeesItAlone) {
   constexpr int64_t kColumn = 5;
   constexpr int32_t kWindow = 100;
   Problem problem = problem_over_codes();
@@ -434,7 +434,7 @@ TEST_P(CpuPagedAttention, ACodeThatIsNaNSpoilsWhatSeesItAlone) {
 
 // One request's few rows over more keys than one cluster of a GPU's blocks takes: tiles of 64 and 128 keys and rounds
 // of all blocks that end everywhere, keys in the pool and beside it, and what hides some of them.
-TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
+TEST_P(PagedAttentionKernels, FewRowsOfOneLongRequestMatch) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
   struct Case {
     int64_t context, dim = 64, heads = 8, kv_heads = 8, page_size = 64, tokens = 1;
@@ -499,7 +499,7 @@ TEST_P(CpuPagedAttention, FewRowsOfOneLongRequestMatch) {
 
 // A hidden value that is infinite or NaN, where several blocks of threads share a row's elements: rows of a block,
 // parts of a row for each, and heads of every size that kernels are built for.
-TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
+TEST_P(PagedAttentionKernels, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
   constexpr int64_t kTokens = 2, kElement = 37;
   const DType type = DType::kBF16;
@@ -540,7 +540,7 @@ TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowOfALongRequest) {
 // A prompt's rows meet a key whose score is beyond all others by what weights can follow, and by more than float holds
 // of its power: in pieces that a block has for itself, in shares of several blocks, and in heads of every size that
 // kernels are built for.
-TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
+TEST_P(PagedAttentionKernels, ScoresFarAboveOthersOfAPromptMatch) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "the oracle takes long";
   struct Case {
     int64_t heads, kv_heads, dim;
@@ -574,7 +574,7 @@ TEST_P(CpuPagedAttention, ScoresFarAboveOthersOfAPromptMatch) {
 }
 
 // Of so many keys a GPU takes one half of the heads behind the other, but not for the few rows of half the prompt.
-TEST_P(CpuPagedAttention, APromptWhoseHeadsTakeTurnsHasTheBitsOfItsHalves) {
+TEST_P(PagedAttentionKernels, APromptWhoseHeadsTakeTurnsHasTheBitsOfItsHalves) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   constexpr int64_t kTokens = 66, kHeads = 504;  // of a tile of rows each: a half of them fills 132 blocks twice
   Request request({.heads = kHeads,
@@ -604,7 +604,7 @@ TEST_P(CpuPagedAttention, APromptWhoseHeadsTakeTurnsHasTheBitsOfItsHalves) {
 // A prompt finds weights before it knows whether a row's exponents have to follow a larger score, and has the bits of
 // its rows alone, whose kernels look at every tile: with scores that rise, one row's at a time, by less and by more
 // than those follow.
-TEST_P(CpuPagedAttention, StrictPromptWhoseScoresRiseHasTheBitsOfItsRowsAlone) {
+TEST_P(PagedAttentionKernels, StrictPromptWhoseScoresRiseHasTheBitsOfItsRowsAlone) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   constexpr int64_t kTokens = 52, kContext = 4480, kReference = 20;  // the row that the oracle finds
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
@@ -649,7 +649,7 @@ TEST_P(CpuPagedAttention, StrictPromptWhoseScoresRiseHasTheBitsOfItsRowsAlone) {
 // A prompt of so many rows puts a group's sums away in the middle of its work, which rows alone never do. Here later
 // groups have scores far above those before, for some rows, and columns hold values near the least that memory's units
 // take for numbers. Then a value is NaN: rows of its tile that do not see it are done again, beside other rows' sums.
-TEST_P(CpuPagedAttention, StrictPromptOverSeveralGroupsHasTheBitsOfItsRowsAlone) {
+TEST_P(PagedAttentionKernels, StrictPromptOverSeveralGroupsHasTheBitsOfItsRowsAlone) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   constexpr int64_t kTokens = 2135, kContext = 14256,
                     kHeads = 16;  // more tiles of rows than a GPU's blocks take at once
@@ -733,7 +733,7 @@ Problem long_problem(int64_t tokens, int64_t context) {
 }
 
 // Rows of a long context: decoded alone their keys are shared out between blocks of threads, in a chunk they are not.
-TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
+TEST_P(PagedAttentionKernels, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int64_t kTokens = 40;
   using Kind = std::tuple<int64_t, DType, float>;  // head size, what the pool holds, scale of keys and values
@@ -756,7 +756,7 @@ TEST_P(CpuPagedAttention, StrictLongContextHasTheSameBitsAloneAndInAChunk) {
 
 // The same rows as a prompt with its keys given, read from the pool, in chunks of few rows, together as requests of one
 // row, and decoded one by one. The cut at 2048 keys lies between rows 8 and 9.
-TEST_P(CpuPagedAttention, StrictRowsOverAPoolOfFP8HaveTheSameBitsInEveryBatch) {
+TEST_P(PagedAttentionKernels, StrictRowsOverAPoolOfFP8HaveTheSameBitsInEveryBatch) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int32_t kTokens = 20, kContext = 2040;
   std::vector<KeySpan> ones;
@@ -784,7 +784,7 @@ TEST_P(CpuPagedAttention, StrictRowsOverAPoolOfFP8HaveTheSameBitsInEveryBatch) {
 
 // Contexts of every length under one table of more than 8192 keys: whole rows, rows whose keys are shared out, a row
 // that sees no key, and one whose new key lies apart from its context.
-TEST_P(CpuPagedAttention, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndTogether) {
+TEST_P(PagedAttentionKernels, StrictRequestsOfManyLengthsHaveTheSameBitsAloneAndTogether) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int32_t kRequests = 40;
   std::vector<KeySpan> spans;
@@ -842,7 +842,7 @@ struct HeadShape {
 // Requests [first, second) of a list that are a batch of their own.
 using BatchPart = std::pair<size_t, size_t>;
 
-void CpuPagedAttention::expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape,
+void PagedAttentionKernels::expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape,
                                                            const std::vector<KeySpan>& spans,
                                                            std::vector<BatchPart> parts) {
   constexpr int32_t kPrompt = 20;
@@ -876,7 +876,7 @@ void CpuPagedAttention::expect_strict_bits_beside_a_prompt(Problem problem, cons
   }
 }
 
-TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
         HeadShape{256, 256, DType::kBF16, kNoWindow, 0}, HeadShape{96, 80, DType::kF16, 230, 0.5f},
@@ -890,7 +890,7 @@ TEST_P(CpuPagedAttention, StrictFewRowsHaveTheBitsOfTheSameRowsBesideAPrompt) {
 
 // Requests of few rows over several groups of a GPU's keys, in one batch: whole rows, new keys apart from their
 // context, a hole that ends in the second group, and windows that begin there.
-TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   std::vector<KeySpan> spans;
   int32_t tokens = 0;
@@ -911,7 +911,7 @@ TEST_P(CpuPagedAttention, StrictRowsOfLongContextsHaveTheBitsOfTheSameRowsBeside
 
 // One request over more groups of keys than a GPU holds clusters for, which take several each: of a list of tiles that
 // is one run, has a gap of more than a group, begins with a window, or has new keys apart.
-TEST_P(CpuPagedAttention, StrictRowsOverMoreGroupsThanClustersHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictRowsOverMoreGroupsThanClustersHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   std::vector<KeySpan> spans;
   int32_t tokens = 0;
@@ -945,7 +945,7 @@ std::vector<KeySpan> block_spans(int32_t most) {
   return spans;
 }
 
-TEST_P(CpuPagedAttention, StrictBlocksHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictBlocksHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   for (const HeadShape& shape :
        {HeadShape{128, 128, DType::kBF16, kNoWindow, 0}, HeadShape{64, 48, DType::kF16, kNoWindow, 0},
@@ -978,7 +978,7 @@ std::vector<KeySpan> many_row_spans(int32_t longest) {
   return spans;
 }
 
-TEST_P(CpuPagedAttention, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictRowsOfManyRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   const bool longer = GetParam() == testing_support::kRecordedShortSet;
   for (const HeadShape& shape :
@@ -1012,7 +1012,7 @@ std::vector<KeySpan> shared_row_spans(int32_t most) {
   return spans;
 }
 
-TEST_P(CpuPagedAttention, StrictRowsOfSomeRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
+TEST_P(PagedAttentionKernels, StrictRowsOfSomeRequestsHaveTheBitsOfTheSameRowsBesideAPrompt) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   for (const auto& [dim, most, type] :
        {std::tuple(128, 4, DType::kBF16), std::tuple(128, 8, DType::kF16), std::tuple(256, 4, DType::kBF16)}) {
@@ -1024,7 +1024,7 @@ TEST_P(CpuPagedAttention, StrictRowsOfSomeRequestsHaveTheBitsOfTheSameRowsBeside
 
 // Contexts that are so long that a GPU cuts them beside requests of many rows, others that are not or have too many
 // rows themselves, and a hole.
-TEST_P(CpuPagedAttention, RowsOfVeryLongContextsBesidePromptsMatchAndHaveTheSameBitsAlone) {
+TEST_P(PagedAttentionKernels, RowsOfVeryLongContextsBesidePromptsMatchAndHaveTheSameBitsAlone) {
   if (!GetParam().starts_with("cuda")) GTEST_SKIP() << "of a GPU's kernels";
   constexpr int32_t kPrompts = 130, kPrompt = 9;  // enough tiles of rows for a device
   std::vector<KeySpan> spans = {{.q_len = 2, .ctx_len = 16390, .phys0 = 16390},
@@ -1058,7 +1058,7 @@ TEST_P(CpuPagedAttention, RowsOfVeryLongContextsBesidePromptsMatchAndHaveTheSame
 
 // Enough requests for a device, whose keys are then cut in groups of their own, and those of the first requests finer
 // where these are short; new keys follow their context or lie apart from it.
-TEST_P(CpuPagedAttention, RequestsOfManyLengthsMatch) {
+TEST_P(PagedAttentionKernels, RequestsOfManyLengthsMatch) {
   constexpr int32_t kRequests = 40;
   for (const auto& [pool, long_first] :
        {std::pair(DType::kBF16, true), std::pair(DType::kE4M3, true), std::pair(DType::kBF16, false)}) {
@@ -1080,7 +1080,7 @@ TEST_P(CpuPagedAttention, RequestsOfManyLengthsMatch) {
   }
 }
 
-TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {
+TEST_P(PagedAttentionKernels, PromptsBeyondOneBlockMatch) {
   expect_matches_reference({.heads = 4, .kv_heads = 1, .tokens = 132, .context = 5, .logit_cap = 3});
   expect_matches_reference({.heads = 4,
                             .kv_heads = 1,
@@ -1093,7 +1093,7 @@ TEST_P(CpuPagedAttention, PromptsBeyondOneBlockMatch) {
 }
 
 // Few rows and many, keys and values of one tile and of several, pages smaller and larger than a tile.
-TEST_P(CpuPagedAttention, EveryHeadSizeOverAPoolOfFP8Matches) {
+TEST_P(PagedAttentionKernels, EveryHeadSizeOverAPoolOfFP8Matches) {
   for (const auto& [dim, v_dim] : {std::pair(64, 64), std::pair(80, 40), std::pair(128, 96), std::pair(200, 256)}) {
     for (const auto& [tokens, page_size] : {std::pair(3, 8), std::pair(33, 16), std::pair(34, 256)}) {
       const DType type = page_size == 16 ? DType::kF16 : DType::kBF16;
@@ -1115,7 +1115,7 @@ TEST_P(CpuPagedAttention, EveryHeadSizeOverAPoolOfFP8Matches) {
   }
 }
 
-TEST_P(CpuPagedAttention, ThreadsDoNotChangeTheBits) {
+TEST_P(PagedAttentionKernels, ThreadsDoNotChangeTheBits) {
   for (const int64_t tokens : {1, 200}) {
     const Request request({.heads = 6, .tokens = tokens, .context = 2300});
     const Request::Result one = request.run(ops(), {.threads = 1}, 0, tokens);
@@ -1125,7 +1125,7 @@ TEST_P(CpuPagedAttention, ThreadsDoNotChangeTheBits) {
   }
 }
 
-TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
+TEST_P(PagedAttentionKernels, StrictPromptSplitAnywhereHasTheSameBits) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   using Types = std::pair<DType, DType>;  // of q and new keys, and of the pool
   for (const auto& [type, pool] : {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16),
@@ -1155,7 +1155,7 @@ TEST_P(CpuPagedAttention, StrictPromptSplitAnywhereHasTheSameBits) {
 }
 
 // Pages that no row sees need not be read: what an earlier call left in their place must not matter, NaN or not.
-TEST_P(CpuPagedAttention, StrictBitsDoNotDependOnTheCallBefore) {
+TEST_P(PagedAttentionKernels, StrictBitsDoNotDependOnTheCallBefore) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   constexpr int64_t kTokens = 150;
   using Kind = std::tuple<int64_t, DType, float>;  // head size, what the pool holds, scale of keys and values
@@ -1185,7 +1185,7 @@ TEST_P(CpuPagedAttention, StrictBitsDoNotDependOnTheCallBefore) {
 }
 
 // A GPU's block of 128 rows ends where they begin, and the tile of 128 keys that it ends in holds them too.
-TEST_P(CpuPagedAttention, LaterPagesOfNaNReachNoRowBeforeThem) {
+TEST_P(PagedAttentionKernels, LaterPagesOfNaNReachNoRowBeforeThem) {
   constexpr int64_t kTokens = 40, kSpoiled = 16;  // from the page of position 112 on
   for (const DType pool : {DType::kBF16, DType::kE4M3}) {
     for (const int64_t dim : {64, 128, 256}) {
@@ -1213,7 +1213,7 @@ TEST_P(CpuPagedAttention, LaterPagesOfNaNReachNoRowBeforeThem) {
 }
 
 // 0 times NaN is NaN: a masked key's probability of 0 must not meet its value.
-TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
+TEST_P(PagedAttentionKernels, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
   constexpr int64_t kTokens = 150, kSpoiled = 77, kElement = 5;
   using Types = std::pair<DType, DType>;  // of q and new keys, and of the pool
   for (const auto& [type, pool] :
@@ -1246,7 +1246,7 @@ TEST_P(CpuPagedAttention, AValueThatIsNaNReachesNoOtherRowAndNoOtherElement) {
 }
 
 // Few rows over cached keys, all of which they see: a kernel may take columns of values in pairs.
-TEST_P(CpuPagedAttention, AnInfiniteCachedValueReachesNoOtherElement) {
+TEST_P(PagedAttentionKernels, AnInfiniteCachedValueReachesNoOtherElement) {
   for (const int64_t heads : {4, 12}) {
     for (const int64_t element : {6, 7}) {
       SCOPED_TRACE(testing::Message() << heads << " heads, element " << element);
@@ -1270,7 +1270,7 @@ TEST_P(CpuPagedAttention, AnInfiniteCachedValueReachesNoOtherElement) {
 }
 
 // Threads share out heads: what one has may not change how another is summed.
-TEST_P(CpuPagedAttention, AnInfiniteCachedValueLeavesTheBitsToTheProblem) {
+TEST_P(PagedAttentionKernels, AnInfiniteCachedValueLeavesTheBitsToTheProblem) {
   Request request({.heads = 32,
                    .kv_heads = 8,
                    .dim = 64,
@@ -1289,7 +1289,7 @@ TEST_P(CpuPagedAttention, AnInfiniteCachedValueLeavesTheBitsToTheProblem) {
 }
 
 // Every float that is a code, halfway between two, beside that, or beyond them, by a row of 67: vectors and a rest.
-TEST_P(CpuPagedAttention, W33_StoringInFP8RoundsAsTheReferenceDoes) {
+TEST_P(PagedAttentionKernels, W33_StoringInFP8RoundsAsTheReferenceDoes) {
   std::vector<float> values = {1e30f, -1e30f, 1e-30f, std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::quiet_NaN()};
   for (int code = 0; code < 256; ++code) {
@@ -1317,7 +1317,7 @@ TEST_P(CpuPagedAttention, W33_StoringInFP8RoundsAsTheReferenceDoes) {
   }
 }
 
-TEST_P(CpuPagedAttention, RefusesAPageTableOfAnotherType) {
+TEST_P(PagedAttentionKernels, RefusesAPageTableOfAnotherType) {
   if (GetParam().starts_with("cuda")) GTEST_SKIP() << "whose tables lie on a device";
   const KVPool pool({.groups = {{{1, 16, 16}, {0}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
   const Tensor q = Tensor::zeros(DType::kF32, {1, 1, 16}), out(DType::kF32, {1, 1, 16});
@@ -1334,22 +1334,22 @@ TEST_P(CpuPagedAttention, RefusesAPageTableOfAnotherType) {
   EXPECT_EQ(refusal(DType::kI32, {1}).sentence, "paged_attention: page_table: shape [1] has 1 dimensions, expected 2");
 }
 
-TEST_P(CpuPagedAttention, RefusesScalesOfAPoolOfFloats) {
+TEST_P(PagedAttentionKernels, RefusesScalesOfAPoolOfFloats) {
   const Request request({.tokens = 1, .context = 3, .k_scale = 2});
   EXPECT_THROW(request.run(ops(), {}, 0, 1), Error);
   const Request zero({.tokens = 1, .context = 3, .pool_type = DType::kE4M3, .v_scale = 0});
   EXPECT_THROW(zero.run(ops(), {}, 0, 1), Error);
 }
 
-TEST_P(CpuPagedAttention, EmptyRequestIsLeftAlone) {
+TEST_P(PagedAttentionKernels, EmptyRequestIsLeftAlone) {
   const Request request({.tokens = 3, .context = 2100});
   EXPECT_NO_THROW(request.run(ops(), {.threads = 2}, 1, 1));
   EXPECT_NO_THROW(request.run(ops(), {.determinism = Determinism::kStrict}, 3, 3));
 }
 
-HR_INSTANTIATE_KERNEL_SETS(CpuPagedAttention);
-HR_INSTANTIATE_RECORDED_SET(CpuPagedAttention);
-INSTANTIATE_TEST_SUITE_P(RecordedShort, CpuPagedAttention,
+HR_INSTANTIATE_KERNEL_SETS(PagedAttentionKernels);
+HR_INSTANTIATE_RECORDED_SET(PagedAttentionKernels);
+INSTANTIATE_TEST_SUITE_P(RecordedShort, PagedAttentionKernels,
                          testing::Values(std::string(testing_support::kRecordedShortSet)),
                          [](const auto& set) { return set.param; });
 
