@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headrace/core/tensor.h"
@@ -39,7 +40,17 @@ struct CudaModule {
   int32_t (*driver_cuda)() = nullptr;
 };
 
-inline constexpr int32_t kCudaModuleVersion = 11;
+// Names a layout of the structs that the program shares with the library. The list of ops is part of it; raise kLayout
+// with any other change of CudaModule, OpSet, DeviceRuntime or an Args struct.
+constexpr int32_t cuda_module_version(std::string_view ops) {
+  constexpr uint32_t kLayout = 11;
+  uint32_t hash = kLayout;
+  for (const char c : ops) hash = hash * 31 + static_cast<unsigned char>(c);
+  return static_cast<int32_t>(hash & 0x7fffffff);
+}
+#define HR_NAME(op, Args) #op "(" #Args ") "
+inline constexpr int32_t kCudaModuleVersion = cuda_module_version(HR_OPS(HR_NAME, HR_NAME, HR_NAME));
+#undef HR_NAME
 
 // Loads libheadrace_cuda.so once and returns its entry points. Looks beside the program, then in ../lib, then where the
 // dynamic loader searches. Throws Error kNoDevice if the library is not built, not found, lacks a dependency or has
