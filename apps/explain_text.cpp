@@ -9,7 +9,7 @@
 namespace headrace::app {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kLargest = int64_t{1} << 40;
 
 std::string names_with(std::initializer_list<std::string_view> names, std::string_view ending) {
   std::string text;
@@ -25,7 +25,7 @@ bool is_among(const std::string& name, std::initializer_list<std::string_view> n
 int64_t size_of_key(const std::string& op, const std::string& key, std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  HR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= kMost,
+  HR_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= kLargest,
              ErrorCode::kInvalidArgument, "--explain ", op, ": ", key, " is '", text,
              "', expected a whole number from 1 to 2^40");
   return value;
