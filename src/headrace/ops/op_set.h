@@ -72,8 +72,10 @@ bool not_fused(Args, const OpContext&) {
 // callable from any thread.
 struct OpSet {
   std::string_view name;  // shown in run reports: "reference", "portable", "avx2", "avx512", "avx512bf16", "amx"
+  // NOLINTBEGIN(bugprone-macro-parentheses): names of members and parameters
 #define HR_OP(op, Args) void (*op)(Args, const OpContext&) = [](Args, const OpContext&) { refuse_op(#op); };
 #define HR_FUSED_OP(op, Args) bool (*op)(Args, const OpContext&) = not_fused<Args>;
+  // NOLINTEND(bugprone-macro-parentheses)
   HR_OPS(HR_OP, HR_FUSED_OP, HR_OP)
 #undef HR_OP
 #undef HR_FUSED_OP
