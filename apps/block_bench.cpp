@@ -60,6 +60,7 @@ double token_bytes(Engine& engine) {
 void measure_engine(Engine& engine, const ModelInfo& info, int32_t requests, int32_t input_len,
                     const SamplingParams& params, Measured& m) {
   std::vector<int64_t> ids;
+  ids.reserve(static_cast<size_t>(requests));
   for (int32_t r = 0; r < requests; ++r)
     ids.push_back(engine.add(random_prompt(info, input_len, static_cast<uint64_t>(r)), params));
   const int64_t none = engine.counters().tokens;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "explain.h"
 #include "explain_text.h"
@@ -56,8 +57,8 @@ GemmProblem problem_of(const ExplainText& text) {
 }
 
 std::vector<int64_t> widths_of(const GemmProblem& p) {
-  std::vector<int64_t> widths;
-  for (int i = 0; i < p.num_products; ++i) widths.push_back(p.products[static_cast<size_t>(i)].n);
+  std::vector<int64_t> widths(static_cast<size_t>(p.num_products));
+  std::ranges::transform(std::span(p.products).first(widths.size()), widths.begin(), &GemmProblem::Product::n);
   return widths;
 }
 

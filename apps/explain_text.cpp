@@ -53,7 +53,7 @@ void ExplainText::allow(std::initializer_list<std::string_view> keys,
                                                  names_with(keys, "="), ", ", names_with(words, "")));
   };
   for (const auto& [key, value] : values_) {
-    if (!is_among(key, keys)) refuse(key + "=" + value);
+    if (!is_among(key, keys)) refuse(str(key, "=", value));
   }
   for (const std::string& word : words_) {
     if (!is_among(word, words)) refuse(word);

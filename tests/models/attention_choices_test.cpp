@@ -83,7 +83,8 @@ std::string cells(const AttentionOfModel& model, DType kv_dtype, Determinism mod
     const std::string config = to_string(choose_attention(problem_of(model, kv_dtype, mode, step), cuda::kH200));
     const std::string number = std::to_string(keys);
     if (config != before) {
-      text += (before.empty() ? "" : " " + before + " | ") + number;
+      if (!before.empty()) text.append(" ").append(before).append(" | ");
+      text += number;
     } else {
       text += " " + number;
     }

@@ -27,7 +27,7 @@ struct ShortPlan {
 // Returns the plan for contexts so short that prologues and epilogues are much of the work, as measured on an H200
 // (docs/design/attention.md). A request and KV head gets a CTA. Beyond six of them per SM it gets a warp,
 // while its rows see some hundred keys. In batch-invariant mode more than 32 rows read keys twice.
-constexpr ShortPlan plan_short(const ShortTask& task, int num_sms) {
+constexpr ShortPlan plan_short(const ShortTask& task, int64_t num_sms) {
   constexpr int kMostRows = 40, kKeys = 640, kKeysReadTwice = 384, kManyKeys = 2048;
   const bool many = task.work_tiles >= 6 * num_sms,
              fits_cta = task.contiguous &&
