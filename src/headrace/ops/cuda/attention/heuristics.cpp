@@ -162,7 +162,7 @@ AttentionConfig choose_attention(const AttentionProblem& p, const DeviceProperti
 }
 
 std::string to_string(const AttentionConfig& config) {
-  const std::string name(name_of(config.family));
+  std::string name(name_of(config.family));
   switch (config.family) {
     case AttentionFamily::kClusterDecode: return name + ": " + describe(config.cluster);
     case AttentionFamily::kShortKV:
