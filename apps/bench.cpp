@@ -12,6 +12,7 @@
 #include "canvas_bench.h"
 #include "chat_bench.h"
 #include "commands.h"
+#include "engine_bench.h"
 #include "headrace/core/parallel.h"
 #include "headrace/llm/llm.h"
 #include "headrace/ops/cpu/dispatch.h"
@@ -84,7 +85,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
           .limit_rate = std::nullopt});
 }
 
-// `bench attention` and `bench gdn` measure the CPU's kernels, in dtypes of their own.
+// `bench attention`, `gdn` and `engine` run on a CPU, in dtypes and with models of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value.empty() || value == "auto" || value == "cpu") return;
@@ -109,16 +110,25 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 
 int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
           std::optional<int32_t> input_len) {
-  HR_REQUIRE(what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
-             ": --parallel has no effect on it; bench model and bench blocks take it");
-  HR_REQUIRE(what == "blocks" || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench blocks and bench model --parallel take it");
-  if (what == "attention" || what == "gdn") refuse_model_flags(what, flags);
+  const bool engine = what == "engine";
+  HR_REQUIRE(engine || what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ",
+             what, ": --parallel has no effect on it; bench model, bench blocks and bench engine take it");
+  HR_REQUIRE(engine || what == "blocks" || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
+             ": --input-len has no effect on it; bench blocks, bench engine and bench model --parallel take it");
+  HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
+             "bench engine: --threads has no effect on it: it measures the engine's own thread");
+  if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
+  if (engine) {
+    bench_engine({.running = parallel,
+                  .input_len = input_len,
+                  .page_size = flags.page_size,
+                  .kernel_set = flags.kernel_set.empty() ? std::nullopt : std::optional(flags.kernel_set)});
+  }
   if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags), options_of(flags));

@@ -61,8 +61,8 @@ check "values that are missing, or none that there are" \
     "--prompt and --file: both are given, expected one of them" "--logprobs: needs --json beside it")" \
   "$(for words in -n -m "--dtype int8" "--log-level verbose" "--random-weights -p hello" "-p a -f x" "-p a --logprobs"; do message "$headrace" generate $words; done)"
 check "commands whose words are missing, or none that there are" \
-  "$(printf 'headrace: %s\n' "headrace bench needs a name: attention, blocks, canvases, chat, gdn or model" \
-    "bench: is 'foo', expected attention, blocks, canvases, chat, gdn or model" "headrace eval perplexity needs --file: a file" \
+  "$(printf 'headrace: %s\n' "headrace bench needs a name: attention, blocks, canvases, chat, engine, gdn or model" \
+    "bench: is 'foo', expected attention, blocks, canvases, chat, engine, gdn or model" "headrace eval perplexity needs --file: a file" \
     "'foo' is more than list takes")" \
   "$(for words in bench "bench foo" "eval perplexity" "list foo"; do message "$headrace" $words; done)"
 check "a line of llama.cpp, without a command" "2 $(printf "headrace: unknown option '%s' of headrace; headrace generate %s ... takes it " -m -m -p -p)" \
@@ -220,10 +220,17 @@ check "and a model, a context, strict mode" "2 2 2" \
   "$(status timeout 5 "$headrace" bench gdn "$(dirname "$0")") $(status timeout 5 "$headrace" bench gdn -c 64) $(status timeout 5 "$headrace" bench attention --deterministic)"
 check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" bench gdn --parallel 3)"
 check "and prompts of a length bench blocks'" \
-  "headrace: bench model: --input-len has no effect on it; bench blocks and bench model --parallel take it; status 2" \
+  "headrace: bench model: --input-len has no effect on it; bench blocks, bench engine and bench model --parallel take it; status 2" \
   "$(timeout 5 "$headrace" bench model --input-len 64 2>&1); status $?"
 check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 1 drawn,batch 3 Qwen,batch 3 drawn,batch 3 drawn," \
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
+"$headrace" bench engine --parallel 2,256 --input-len 512 --json >"$work/engine"
+check "the engine's steps beside their goals" \
+  "2 dense null,256 dense 60 growth 0.05,2 hybrid null,256 hybrid 80 growth 0.05," \
+  "$(sed -nE 's/^\{"name": "engine step of ([0-9]+) running behind 512 tokens ([a-z]+) cpu", "median_us": [0-9.]*[1-9][0-9]*, "goal_us": ([a-z0-9]+)(, "(growth)": -?[0-9.]+, "goal_growth": ([0-9.]+))?\}$/\1 \2 \3 \5 \6/p' "$work/engine" | sed 's/ *$//' | tr '\n' ',')"
+check "and its admissions of prompts that are cached in part" "2 10,2 100,2 1000,256 10,256 100,256 1000," \
+  "$(sed -nE 's/^\{"name": "engine admission of 512 tokens beside ([0-9]+) running and ([0-9]+) cached texts dense cpu", "reused": 384, "median_us": -?[0-9.]+, "goal_us": null\}$/\1 \2/p' "$work/engine" | tr '\n' ',')"
+check "threads that the engine's own is not" 2 "$(status timeout 5 "$headrace" bench engine -t 2)"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
 # Paths: a script's variable that is not set is no wish for the default.

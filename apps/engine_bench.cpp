@@ -1,0 +1,281 @@
+#include "engine_bench.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "headrace/engine/engine.h"
+#include "output.h"
+#include "random_prompt.h"
+
+namespace headrace::app {
+namespace {
+
+constexpr int32_t kStepsMeasured = 101, kWarmUpSteps = 4, kAdmissionsMeasured = 15;
+constexpr int32_t kRowsPerStep = 1 << 16;  // prompts begin in few steps
+constexpr int32_t kCachedStates = 8;       // the default of LLMOptions
+constexpr int32_t kGoalRunning = 256, kGoalCached = 1000, kShortLen = 256, kGoalAdmissionLen = 8192;
+constexpr double kGoalDenseUs = 60, kGoalHybridUs = 80, kGoalGrowth = 0.05, kGoalAdmissionUs = 60;
+
+enum class Kind : uint8_t { kDense, kHybrid };
+
+// Its layers and its vocabulary are so small that a step's time is the engine's own.
+class EmptyModel final : public Model {
+ public:
+  explicit EmptyModel(Kind kind) {
+    info_ = {.architecture = "empty",
+             .vocab_size = 16,
+             .context_length = 1 << 30,
+             .num_layers = 1,
+             .kv_groups = {{.shape = {.num_kv_heads = 1, .head_dim = 4, .v_head_dim = 4}, .layer_ids = {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kBF16};
+    if (kind == Kind::kDense) return;
+    info_.num_layers = 2, info_.num_gdn_layers = 1;
+    info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 4, .head_v_dim = 4};
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    return Tensor::zeros(DType::kF32, {std::ssize(batch.logits_rows), info_.vocab_size});
+  }
+
+ private:
+  ModelInfo info_;
+};
+
+// Microseconds of CPU time that `work` takes on this thread.
+template <class Work>
+double microseconds_of(const Work& work) {
+  timespec before{}, after{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  work();
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  return static_cast<double>(after.tv_sec - before.tv_sec) * 1e6 +
+         static_cast<double>(after.tv_nsec - before.tv_nsec) * 1e-3;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+SamplingParams most_likely(int32_t max_tokens) {
+  return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+}
+
+int32_t pages_of(int64_t tokens, int32_t page_size) {
+  return static_cast<int32_t>((tokens + page_size - 1) / page_size);
+}
+
+EngineConfig engine_config(const EngineBenchConfig& bench, int32_t requests, int32_t context, int32_t rows) {
+  EngineConfig config{.max_requests = requests, .max_context_len = context};
+  config.runner.backend = "cpu";
+  config.runner.kernel_set = bench.kernel_set;
+  config.runner.context.threads = 1;
+  config.runner.page_size = bench.page_size;
+  config.runner.num_pages = requests * pages_of(context, bench.page_size);
+  config.runner.num_states = requests + kCachedStates;
+  config.runner.max_tokens = rows;
+  config.keep_text = SchedulerConfig::KeepText::kYes;
+  return config;
+}
+
+// Runs steps until `requests` new ones have their first token. Returns the prompt tokens that the last one reused.
+int32_t start(Engine& engine, int32_t requests) {
+  int32_t reused = 0;
+  while (requests > 0) {
+    for (const StepOutput& out : engine.step()) {
+      if (out.num_forwards != 1) continue;
+      --requests;
+      reused = out.num_reused;
+    }
+  }
+  return reused;
+}
+
+struct StepCase {
+  int32_t running = 1, input_len = 1;
+};
+
+// An engine whose requests are past their prompts, for kStepsMeasured steps.
+class RunningRequests {
+ public:
+  RunningRequests(const EngineBenchConfig& bench, Kind kind, const StepCase& of)
+      : running_(of.running), model_(kind), engine_(model_, config_of(bench, of)) {
+    for (int32_t r = 0; r < running_; ++r) {
+      engine_.add(random_prompt(model_.info(), of.input_len, static_cast<uint64_t>(r)), most_likely(output_len(of)));
+    }
+    start(engine_, running_);
+    for (int i = 0; i < kWarmUpSteps; ++i) engine_.step();
+  }
+
+  double step_microseconds() {
+    size_t tokens = 0;
+    const double microseconds = microseconds_of([&] { tokens = engine_.step().size(); });
+    HR_REQUIRE(std::cmp_equal(tokens, running_), ErrorCode::kInternal, "bench engine: a step has ", tokens,
+               " tokens, expected one of each of ", running_, " requests");
+    return microseconds;
+  }
+
+ private:
+  // The first request runs until all have begun and the last step is measured.
+  static int32_t output_len(const StepCase& of) {
+    const auto steps_to_start = static_cast<int32_t>(int64_t{of.running} * of.input_len / kRowsPerStep + 2);
+    return steps_to_start + kWarmUpSteps + kStepsMeasured + 1;
+  }
+  static EngineConfig config_of(const EngineBenchConfig& bench, const StepCase& of) {
+    return engine_config(bench, of.running, of.input_len + output_len(of), kRowsPerStep + of.running);
+  }
+
+  int32_t running_;
+  EmptyModel model_;
+  Engine engine_;
+};
+
+struct StepTimes {
+  double microseconds = 0;
+  std::optional<double> growth;  // over the same requests behind kShortLen tokens
+};
+
+// A shared machine is slower in one second than in the next: steps behind long and short prompts take turns.
+StepTimes step_times(const EngineBenchConfig& bench, Kind kind, const StepCase& of) {
+  RunningRequests requests(bench, kind, of);
+  std::optional<RunningRequests> behind_short;
+  if (of.running == kGoalRunning && of.input_len > kShortLen)
+    behind_short.emplace(bench, kind, StepCase{of.running, kShortLen});
+  std::vector<double> microseconds, of_short;
+  for (int32_t i = 0; i < kStepsMeasured; ++i) {
+    microseconds.push_back(requests.step_microseconds());
+    if (behind_short) of_short.push_back(behind_short->step_microseconds());
+  }
+  StepTimes times{.microseconds = median(microseconds), .growth = std::nullopt};
+  if (behind_short) times.growth = times.microseconds / median(of_short) - 1;
+  return times;
+}
+
+std::vector<StepCase> step_cases(const EngineBenchConfig& bench) {
+  if (bench.running.empty() && !bench.input_len) {
+    return {{1, kShortLen},    {64, kShortLen},      {kGoalRunning, kShortLen},
+            {1024, kShortLen}, {kGoalRunning, 4096}, {kGoalRunning, 65536}};
+  }
+  std::vector<StepCase> cases;
+  for (const int32_t running : bench.running.empty() ? std::vector{1, 64, kGoalRunning, 1024} : bench.running) {
+    cases.push_back({running, bench.input_len.value_or(kShortLen)});
+  }
+  return cases;
+}
+
+std::string number_or_null(std::optional<double> number) { return number ? fmt::format("{:g}", *number) : "null"; }
+
+void bench_steps(const EngineBenchConfig& bench, Kind kind) {
+  for (const StepCase& of : step_cases(bench)) {
+    const StepTimes times = step_times(bench, kind, of);
+    std::optional<double> goal;
+    if (of.running == kGoalRunning) goal = kind == Kind::kDense ? kGoalDenseUs : kGoalHybridUs;
+    const std::string growth =
+        times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth) : "";
+    write_out(
+        fmt::format("{{\"name\": \"engine step of {} running behind {} tokens {} cpu\", \"median_us\": {:.2f}, "
+                    "\"goal_us\": {}{}}}\n",
+                    of.running, of.input_len, kind == Kind::kDense ? "dense" : "hybrid", times.microseconds,
+                    number_or_null(goal), growth));
+  }
+}
+
+struct AdmissionCase {
+  int32_t running = 1, cached = 1, input_len = 1;
+};
+
+// An engine with cached texts, beside running requests that begin as they do.
+class CachedTexts {
+ public:
+  CachedTexts(const EngineBenchConfig& bench, const AdmissionCase& of)
+      : of_(of),
+        shared_len_(static_cast<int32_t>(int64_t{of.input_len} * 4 / 5 / bench.page_size * bench.page_size)),
+        shared_(random_prompt(model_.info(), shared_len_, 0)),
+        engine_(model_, config_of(bench)) {
+    for (int32_t i = 0; i < of_.cached; ++i) {
+      engine_.add(next_prompt(of_.input_len - shared_len_), most_likely(1));
+      while (!engine_.idle()) engine_.step();
+    }
+    for (int32_t r = 0; r < of_.running; ++r) engine_.add(next_prompt(kOwnLen), most_likely(output_len()));
+    num_reused_ = start(engine_, of_.running);
+  }
+
+  int32_t num_reused() const { return num_reused_; }
+
+  // Microseconds of add() and the step that admits the request, less those of a step without it.
+  double admission_microseconds() {
+    std::vector<int32_t> prompt = next_prompt(of_.input_len - shared_len_);
+    const double plain = microseconds_of([&] { engine_.step(); });
+    int64_t id = 0;
+    const double both = microseconds_of([&] {
+      id = engine_.add(std::move(prompt), most_likely(1));
+      engine_.step();
+    });
+    HR_REQUIRE(std::cmp_equal(engine_.scheduler().num_running(), of_.running + 1), ErrorCode::kInternal,
+               "bench engine: ", engine_.scheduler().num_running(), " requests run, expected ", of_.running,
+               " and an admitted one");
+    engine_.abort(id);
+    return both - plain;
+  }
+
+ private:
+  static constexpr int32_t kOwnLen = 32;  // tokens of a running request's prompt behind the shared ones
+
+  int32_t output_len() const { return of_.running + 2 * kAdmissionsMeasured + 8; }  // all run until the end
+
+  EngineConfig config_of(const EngineBenchConfig& bench) const {
+    const int32_t context = std::max(of_.input_len, shared_len_ + kOwnLen + output_len()) + 1;
+    // A step has room for less than a page of an admitted prompt: its abort caches nothing new, and building its rows
+    // is no part of what is measured.
+    const int32_t rows = of_.running + std::max(1, std::min(kOwnLen, bench.page_size - 1));
+    EngineConfig config = engine_config(bench, of_.running + 1, context, rows);
+    const int32_t own = pages_of(of_.input_len - shared_len_ + 1, bench.page_size) + 1;
+    const int32_t of_running = pages_of(kOwnLen + output_len(), bench.page_size) + 1;
+    config.runner.num_pages = pages_of(context, bench.page_size) + (of_.cached + 1) * own + of_.running * of_running;
+    return config;
+  }
+
+  std::vector<int32_t> next_prompt(int32_t own_len) {
+    std::vector<int32_t> prompt = shared_;
+    const std::vector<int32_t> own = random_prompt(model_.info(), own_len, ++seed_);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    return prompt;
+  }
+
+  EmptyModel model_{Kind::kDense};
+  AdmissionCase of_;
+  int32_t shared_len_;  // tokens, whole pages
+  std::vector<int32_t> shared_;
+  uint64_t seed_ = 0;
+  Engine engine_;
+  int32_t num_reused_ = 0;
+};
+
+void bench_admission(const EngineBenchConfig& bench, const AdmissionCase& of) {
+  CachedTexts texts(bench, of);
+  std::vector<double> microseconds;
+  for (int32_t i = 0; i < kAdmissionsMeasured; ++i) microseconds.push_back(texts.admission_microseconds());
+  const bool has_goal = of.running == kGoalRunning && of.cached == kGoalCached && of.input_len == kGoalAdmissionLen;
+  write_out(
+      fmt::format("{{\"name\": \"engine admission of {} tokens beside {} running and {} cached texts dense cpu\", "
+                  "\"reused\": {}, \"median_us\": {:.2f}, \"goal_us\": {}}}\n",
+                  of.input_len, of.running, of.cached, texts.num_reused(), median(microseconds),
+                  number_or_null(has_goal ? std::optional(kGoalAdmissionUs) : std::nullopt)));
+}
+
+}  // namespace
+
+void bench_engine(const EngineBenchConfig& config) {
+  for (const Kind kind : {Kind::kDense, Kind::kHybrid}) bench_steps(config, kind);
+  for (const int32_t running : config.running.empty() ? std::vector{kGoalRunning} : config.running) {
+    for (const int32_t cached : {10, 100, kGoalCached}) {
+      bench_admission(config, {running, cached, config.input_len.value_or(kGoalAdmissionLen)});
+    }
+  }
+}
+
+}  // namespace headrace::app
