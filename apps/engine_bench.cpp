@@ -257,8 +257,8 @@ class CachedTexts {
 
 void bench_admission(const EngineBenchConfig& bench, const AdmissionCase& of) {
   CachedTexts texts(bench, of);
-  std::vector<double> microseconds;
-  for (int32_t i = 0; i < kAdmissionsMeasured; ++i) microseconds.push_back(texts.admission_microseconds());
+  std::vector<double> microseconds(kAdmissionsMeasured);
+  std::ranges::generate(microseconds, [&] { return texts.admission_microseconds(); });
   const bool has_goal = of.running == kGoalRunning && of.cached == kGoalCached && of.input_len == kGoalAdmissionLen;
   write_out(
       fmt::format("{{\"name\": \"engine admission of {} tokens beside {} running and {} cached texts dense cpu\", "
