@@ -18,6 +18,7 @@ ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) 
       DiffusionInfo{.mask_token_id = kMask,
                     .block_size = script.block_size,
                     .sub_block_size = script.sub_block_size > 0 ? script.sub_block_size : script.block_size,
+                    .attention = script.attention,
                     .logits_of = script.logits_of,
                     .threshold = 0.9f};
 }
