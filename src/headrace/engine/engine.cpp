@@ -104,11 +104,10 @@ void Engine::abort(int64_t id) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
+  batch_changed_ = true;  // if it waited, another one may fit in its place
   for (InFlightStep& in_flight : in_flight_) {
     for (ScheduledStep& step : in_flight.steps) {
-      if (step.sequence != found->second.get()) continue;
-      step.sequence = nullptr;
-      batch_changed_ = true;
+      if (step.sequence == found->second.get()) step.sequence = nullptr;
     }
   }
   scheduler_.release(*found->second);

@@ -169,7 +169,7 @@ class Engine {
   std::optional<std::string> fault_;
   std::vector<int64_t> in_step_;        // ids of the requests that run_step_or_fail() runs
   std::deque<InFlightStep> in_flight_;  // at most two, oldest first
-  bool batch_changed_ = false;          // a request joined or left since the oldest step in flight was launched
+  bool batch_changed_ = false;          // a request was added or ended since the oldest step in flight was launched
 };
 
 }  // namespace headrace
