@@ -147,13 +147,19 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
 
 // A failed step is not retried: it would update recurrent states twice.
 void Engine::fail_step() {
-  for (const int64_t id : in_step_) abort(id);
-  for (const int64_t id : scheduler_.in_plan()) abort(id);
+  for (const int64_t id : in_step_) fail(id);
+  for (const int64_t id : scheduler_.in_plan()) fail(id);
   try {
     drain();
   } catch (const Error& e) {
     give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
+}
+
+// Earlier steps may have stored the cause of the failure, such as NaN, so nobody takes over what it has stored.
+void Engine::fail(int64_t id) {
+  if (has(id)) sequences_.at(id)->num_cached = 0;
+  abort(id);
 }
 
 std::vector<StepOutput> Engine::step() {

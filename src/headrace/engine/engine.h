@@ -75,10 +75,10 @@ class Engine {
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns
   // none. With asynchronous scheduling the next step is already running when this returns.
   // If it throws, it first ends the requests of the step, whose states may be half updated, or the one request whose
-  // step could not be planned. The caller fails every request for which has() is now false. The others continue with
-  // the next step.
-  // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
-  // on. A server should fail all requests and restart its process.
+  // step could not be planned. The prefix cache takes no text of theirs. The caller fails every request for which has()
+  // is now false. The others continue with the next step. Error kCuda is final: the engine drops every request, and
+  // add(), step() and score() throw the same error from then on. A server should fail all requests and restart its
+  // process.
   std::vector<StepOutput> step();
   // The device's error; absent while it works.
   const std::optional<std::string>& fault() const { return fault_; }
@@ -101,6 +101,7 @@ class Engine {
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
   void fail_step();
+  void fail(int64_t id);  // as abort(), and its text is not cached
   void give_up(const std::string& fault);
   void check_device() const;
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
