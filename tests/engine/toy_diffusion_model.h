@@ -43,6 +43,17 @@ class ToyDiffusionModel final : public Model {
   ModelInfo info_;
 };
 
+// A causal model that writes the same tokens.
+class ByPosition final : public Model {
+ public:
+  ByPosition();
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override;
+
+ private:
+  ModelInfo info_;
+};
+
 // A prompt without masks and end tokens.
 std::vector<int32_t> prompt_of(int32_t length);
 

@@ -11,6 +11,7 @@ namespace headrace {
 namespace {
 
 using StepsAhead = EngineConfig::StepsAhead;
+using testing_support::ByPosition;
 using testing_support::ToyDiffusionModel;
 using Ids = std::vector<int32_t>;
 
@@ -28,34 +29,6 @@ EngineConfig config_of(std::string strategy, StepsAhead ahead) {
 SamplingParams likely(int32_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
 }
-
-// A causal model that writes the tokens of a ToyDiffusionModel.
-class ByPosition final : public Model {
- public:
-  ByPosition() {
-    info_ = {.architecture = "by position",
-             .vocab_size = ToyDiffusionModel::kVocab,
-             .context_length = 1024,
-             .num_layers = 1,
-             .kv_groups = {{{1, 4, 4}, {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kF32};
-  }
-  const ModelInfo& info() const override { return info_; }
-  Tensor forward(const ForwardBatch& batch) const override {
-    const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-    Tensor logits = Tensor::zeros(DType::kF32, {rows, info_.vocab_size});
-    const auto positions = batch.positions.as<const int32_t, 1>("positions");
-    for (int64_t r = 0; r < rows; ++r) {
-      const int32_t next = positions(batch.logits_rows[static_cast<size_t>(r)]) + 1;
-      set_element(logits, r * info_.vocab_size + ToyDiffusionModel::token_at(next), 20);
-    }
-    return logits;
-  }
-
- private:
-  ModelInfo info_;
-};
 
 struct Way {
   std::string strategy;

@@ -200,7 +200,7 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     next += plan.sample.size();
     publish(s, outputs);
     if (observer_) observer_(StepMoment::kCommitted, s, plan);
-    if (s.finish_reason) abort(s.id);
+    if (step.sequence != nullptr && s.finish_reason) abort(s.id);
   }
   return outputs;
 }
@@ -229,8 +229,7 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     drain();  // of a step whose requests were all aborted
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
     runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), {.scored = next});
-    in_flight_.push_back({.steps = {step}});
-    return retire().result.scores;
+    return runner_.retire().scores;
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",

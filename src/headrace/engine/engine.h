@@ -32,7 +32,8 @@ struct EngineConfig {
   LogCallback log;
 };
 
-// An observer is called twice per sequence and step: after planning, and after the step's tokens are committed.
+// An observer is called twice per sequence and step: after planning, and after the step's tokens are committed. It may
+// add and abort requests, the one it is shown, too; that ends the sequence's life. A planned one then does not run.
 enum class StepMoment : uint8_t { kPlanned, kCommitted };
 using StepObserver = std::function<void(StepMoment moment, const Sequence& sequence, const StepPlan& plan)>;
 
@@ -109,14 +110,10 @@ class Engine {
 
   // kTwo: the next step may be launched before the host has read this one's tokens.
   enum class Depth : uint8_t { kOne, kTwo };
-  // A step that was launched and not retired, in the order of its rows. The sequence of an aborted request is null.
+  // A step from its plan to its commit, in the order of its rows. The sequence of an aborted request is null.
   struct InFlightStep {
     std::vector<ScheduledStep> steps;  // empty: a warm-up
     Depth depth = Depth::kOne;
-  };
-  struct RetiredStep {
-    std::vector<ScheduledStep> steps;
-    StepResult result;
   };
   Depth depth_of(const std::vector<ScheduledStep>& steps) const;
   // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
@@ -127,9 +124,8 @@ class Engine {
   // Plans the next step in the order of the in-flight one, which the device keeps. The scheduler's order changes when
   // the last chunk of a prompt is cached.
   std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before);
-  void launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs);
-  RetiredStep retire();  // waits for the oldest step in flight
-  void drain();          // waits for all steps in flight and drops their results
+  void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
+  void drain();                             // waits for all steps in flight and drops their results
 
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   // Returns one token per sample row of a retired step, in order.
