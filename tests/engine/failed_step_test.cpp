@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -260,6 +262,75 @@ TEST_P(FailedStep, EndsTheRequestWhoseFirstPlanFailed) {
   EXPECT_EQ(traffic.failures, 1);
   traffic.expect_nothing_held();
 }
+
+// Token 7 has no numbers behind it.
+class NaNModel final : public Model {
+ public:
+  explicit NaNModel(bool hybrid) {
+    info_ = {.architecture = "nan",
+             .vocab_size = 8,
+             .context_length = 128,
+             .num_layers = 2,
+             .kv_groups = {{{1, 4, 4}, {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kF32};
+    if (!hybrid) return;
+    info_.num_gdn_layers = 1;
+    info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 4, .head_v_dim = 4};
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    Tensor logits = Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
+    const auto ids = batch.input_ids.as<const int32_t, 1>("ids");
+    for (size_t r = 0; r < batch.logits_rows.size(); ++r) {
+      if (ids(batch.logits_rows[r]) != 7) continue;
+      logits.data_as<float>()[8 * r] = std::numeric_limits<float>::quiet_NaN();
+    }
+    return logits;
+  }
+
+ private:
+  ModelInfo info_;
+};
+
+// Prompts run in chunks of 16 tokens. Those that are alike but for their last token have two whole pages in common.
+class TextOfAFailedRequest : public testing::TestWithParam<bool> {
+ protected:
+  static Ids prompt_that_ends_with(int32_t last) {
+    Ids prompt(41, 1);
+    prompt.back() = last;
+    return prompt;
+  }
+  // Returns the tokens that the request does not compute; nothing if its step fails.
+  std::optional<int32_t> reused_by(const Ids& prompt) {
+    engine_.add(prompt, likely(1));
+    while (!engine_.idle()) {
+      try {
+        for (const StepOutput& out : engine_.step()) return out.num_reused;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::kModelFile);
+        return std::nullopt;
+      }
+    }
+    return std::nullopt;
+  }
+
+  NaNModel model_{GetParam()};
+  Engine engine_{model_,
+                 {.runner = {.num_pages = 32, .page_size = 16, .num_states = 7, .max_tokens = 16},
+                  .max_requests = 3,
+                  .max_context_len = 96,
+                  .keep_text = SchedulerConfig::KeepText::kYes}};
+};
+
+TEST_P(TextOfAFailedRequest, IsNotReused) {
+  EXPECT_EQ(reused_by(prompt_that_ends_with(7)), std::nullopt);
+  EXPECT_EQ(reused_by(prompt_that_ends_with(5)), 0);
+  EXPECT_EQ(reused_by(prompt_that_ends_with(4)), 32) << "the text of one that ended well is";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TextOfAFailedRequest, testing::Bool(),
+                         [](const auto& hybrid) { return hybrid.param ? "hybrid" : "dense"; });
 
 TEST(FailedStepOfAWarmUp, EndsItsRequest) {
   const StateModel model(2);

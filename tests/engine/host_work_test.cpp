@@ -187,5 +187,52 @@ TEST(HostWork, B30_NothingIsKeptOfAStepOrARequestThatIsOver) {
   EXPECT_EQ(runtime.used, used);
 }
 
+// Each of them is unlike all others, and ends in another way.
+int64_t most_held_in_rounds(Engine& engine, const ToyDiffusionModel& diffusion, int first, int last) {
+  int64_t most = 0;
+  for (int round = first; round < last; ++round) {
+    SamplingParams params{.max_tokens = 20, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
+    params.repetition_penalty = 1 + 1e-5f * static_cast<float>(round);
+    const std::vector<int32_t> prompt = {round % 60, round / 60 % 60, round / 3600, 1};
+    std::vector<int64_t> ids;
+    for (int32_t i = 0; i < 4; ++i) {  // two of them run at a time
+      std::vector<int32_t> own(static_cast<size_t>(30 + i), i + 1);
+      own.insert(own.begin(), prompt.begin(), prompt.end());
+      ids.push_back(engine.add(own, params));
+    }
+    EXPECT_THROW(engine.add({}, params), Error);
+    engine.abort(ids[3]);  // it waits
+    for (int step = 0; step < 3; ++step) engine.step();
+    engine.abort(ids[1]);  // it runs
+    while (!engine.idle()) engine.step();
+    diffusion.rows = {}, diffusion.logits_rows = {};  // the toy model itself keeps a record
+    most = std::max(most, held_bytes.load());
+  }
+  return most;
+}
+
+TEST(HostWork, NothingGrowsWithTheRequestsEverMade) {
+  using StepsAhead = EngineConfig::StepsAhead;
+  const ToyDiffusionModel diffusion({});
+  const testing_support::ByPosition causal;
+  for (const bool blocks : {false, true}) {
+    CountingRuntime runtime;
+    EngineConfig config = toy_config(1, runtime);
+    config.strategy = blocks ? "multi_bd" : "autoregressive";
+    config.max_requests = 2;
+    config.keep_text = SchedulerConfig::KeepText::kYes;
+    config.steps_ahead = StepsAhead::kAlways;
+    int lines = 0;
+    config.log = [&lines](LogLevel, std::string_view) { ++lines; };
+    Engine engine(blocks ? static_cast<const Model&>(diffusion) : causal, config);
+    const int64_t early = most_held_in_rounds(engine, diffusion, 1, 100);  // the pool is full of their texts by then
+    const size_t used = runtime.used;
+    const int said = lines;
+    EXPECT_LE(most_held_in_rounds(engine, diffusion, 100, 600), early) << config.strategy;
+    EXPECT_EQ(runtime.used, used);
+    EXPECT_EQ(lines, said);
+  }
+}
+
 }  // namespace
 }  // namespace headrace

@@ -18,6 +18,7 @@ ToyDiffusionModel::ToyDiffusionModel(const ToyScript& script) : script_(script) 
       DiffusionInfo{.mask_token_id = kMask,
                     .block_size = script.block_size,
                     .sub_block_size = script.sub_block_size > 0 ? script.sub_block_size : script.block_size,
+                    .attention = script.attention,
                     .logits_of = script.logits_of,
                     .threshold = 0.9f};
 }
@@ -66,6 +67,27 @@ std::vector<int32_t> ToyDiffusionModel::tokens(int32_t begin, int32_t count) {
   std::vector<int32_t> ids;
   for (int32_t p = begin; p < begin + count; ++p) ids.push_back(token_at(p));
   return ids;
+}
+
+ByPosition::ByPosition() {
+  info_ = {.architecture = "by position",
+           .vocab_size = ToyDiffusionModel::kVocab,
+           .context_length = 1024,
+           .num_layers = 1,
+           .kv_groups = {{{1, 4, 4}, {0}}},
+           .full_attn_layer_ids = {0},
+           .dtype = DType::kF32};
+}
+
+Tensor ByPosition::forward(const ForwardBatch& batch) const {
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  Tensor logits = Tensor::zeros(DType::kF32, {rows, info_.vocab_size});
+  const auto positions = batch.positions.as<const int32_t, 1>("positions");
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t next = positions(batch.logits_rows[static_cast<size_t>(r)]) + 1;
+    set_element(logits, r * info_.vocab_size + ToyDiffusionModel::token_at(next), 20);
+  }
+  return logits;
 }
 
 std::vector<int32_t> prompt_of(int32_t length) {

@@ -15,6 +15,7 @@ struct ToyScript {
   int32_t eos_at = -1;                 // position whose token is the end token; -1: none
   std::vector<int32_t> more_eos = {};  // end tokens besides
   DiffusionInfo::LogitsOf logits_of = DiffusionInfo::LogitsOf::kSame;
+  DiffusionInfo::Attention attention = DiffusionInfo::Attention::kBlockCausal;
   bool fickle = false;        // wants another token than it reads wherever it reads one, never quite surely
   double fickle_logit = 5.5;  // 0 for all others: a probability of 0.72
 };
@@ -39,6 +40,17 @@ class ToyDiffusionModel final : public Model {
                     int32_t row) const;
 
   ToyScript script_;
+  ModelInfo info_;
+};
+
+// A causal model that writes the same tokens.
+class ByPosition final : public Model {
+ public:
+  ByPosition();
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override;
+
+ private:
   ModelInfo info_;
 };
 

@@ -78,6 +78,7 @@ StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
   const int32_t end = s.num_tokens(), clean_end = commits ? end : end - info_.block_size;
   if (!commits && caches(s) && initialised(s) && !current->masked(current->begin())) {
     StepPlan plan = refine(*current, end);
+    if (plan.num_rows() > budget) return {};
     plan.excluded_id = info_.mask_token_id;
     for (const int32_t p : current->masked_positions()) {
       plan.sample.push_back({p - 1 - current->begin(), p, current->num_steps()});

@@ -104,11 +104,10 @@ void Engine::abort(int64_t id) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
+  batch_changed_ = true;  // if it waited, another one may fit in its place
   for (InFlightStep& in_flight : in_flight_) {
     for (ScheduledStep& step : in_flight.steps) {
-      if (step.sequence != found->second.get()) continue;
-      step.sequence = nullptr;
-      batch_changed_ = true;
+      if (step.sequence == found->second.get()) step.sequence = nullptr;
     }
   }
   scheduler_.release(*found->second);
@@ -148,13 +147,19 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
 
 // A failed step is not retried: it would update recurrent states twice.
 void Engine::fail_step() {
-  for (const int64_t id : in_step_) abort(id);
-  for (const int64_t id : scheduler_.in_plan()) abort(id);
+  for (const int64_t id : in_step_) fail(id);
+  for (const int64_t id : scheduler_.in_plan()) fail(id);
   try {
     drain();
   } catch (const Error& e) {
     give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
+}
+
+// Earlier steps may have stored the cause of the failure, such as NaN, so nobody takes over what it has stored.
+void Engine::fail(int64_t id) {
+  if (has(id)) sequences_.at(id)->num_cached = 0;
+  abort(id);
 }
 
 std::vector<StepOutput> Engine::step() {
@@ -195,7 +200,7 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     next += plan.sample.size();
     publish(s, outputs);
     if (observer_) observer_(StepMoment::kCommitted, s, plan);
-    if (s.finish_reason) abort(s.id);
+    if (step.sequence != nullptr && s.finish_reason) abort(s.id);
   }
   return outputs;
 }
@@ -224,8 +229,7 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     drain();  // of a step whose requests were all aborted
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
     runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), {.scored = next});
-    in_flight_.push_back({.steps = {step}});
-    return retire().result.scores;
+    return runner_.retire().scores;
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",

@@ -32,7 +32,8 @@ struct EngineConfig {
   LogCallback log;
 };
 
-// An observer is called twice per sequence and step: after planning, and after the step's tokens are committed.
+// An observer is called twice per sequence and step: after planning, and after the step's tokens are committed. It may
+// add and abort requests, the one it is shown, too; that ends the sequence's life. A planned one then does not run.
 enum class StepMoment : uint8_t { kPlanned, kCommitted };
 using StepObserver = std::function<void(StepMoment moment, const Sequence& sequence, const StepPlan& plan)>;
 
@@ -75,10 +76,10 @@ class Engine {
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns
   // none. With asynchronous scheduling the next step is already running when this returns.
   // If it throws, it first ends the requests of the step, whose states may be half updated, or the one request whose
-  // step could not be planned. The caller fails every request for which has() is now false. The others continue with
-  // the next step.
-  // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
-  // on. A server should fail all requests and restart its process.
+  // step could not be planned. The prefix cache takes no text of theirs. The caller fails every request for which has()
+  // is now false. The others continue with the next step. Error kCuda is final: the engine drops every request, and
+  // add(), step() and score() throw the same error from then on. A server should fail all requests and restart its
+  // process.
   std::vector<StepOutput> step();
   // The device's error; absent while it works.
   const std::optional<std::string>& fault() const { return fault_; }
@@ -101,6 +102,7 @@ class Engine {
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
   void fail_step();
+  void fail(int64_t id);  // as abort(), and its text is not cached
   void give_up(const std::string& fault);
   void check_device() const;
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
@@ -108,14 +110,10 @@ class Engine {
 
   // kTwo: the next step may be launched before the host has read this one's tokens.
   enum class Depth : uint8_t { kOne, kTwo };
-  // A step that was launched and not retired, in the order of its rows. The sequence of an aborted request is null.
+  // A step from its plan to its commit, in the order of its rows. The sequence of an aborted request is null.
   struct InFlightStep {
     std::vector<ScheduledStep> steps;  // empty: a warm-up
     Depth depth = Depth::kOne;
-  };
-  struct RetiredStep {
-    std::vector<ScheduledStep> steps;
-    StepResult result;
   };
   Depth depth_of(const std::vector<ScheduledStep>& steps) const;
   // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
@@ -126,9 +124,8 @@ class Engine {
   // Plans the next step in the order of the in-flight one, which the device keeps. The scheduler's order changes when
   // the last chunk of a prompt is cached.
   std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before);
-  void launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs);
-  RetiredStep retire();  // waits for the oldest step in flight
-  void drain();          // waits for all steps in flight and drops their results
+  void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
+  void drain();                             // waits for all steps in flight and drops their results
 
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   // Returns one token per sample row of a retired step, in order.
@@ -169,7 +166,7 @@ class Engine {
   std::optional<std::string> fault_;
   std::vector<int64_t> in_step_;        // ids of the requests that run_step_or_fail() runs
   std::deque<InFlightStep> in_flight_;  // at most two, oldest first
-  bool batch_changed_ = false;          // a request joined or left since the oldest step in flight was launched
+  bool batch_changed_ = false;          // a request was added or ended since the oldest step in flight was launched
 };
 
 }  // namespace headrace

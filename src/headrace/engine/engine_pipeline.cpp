@@ -40,10 +40,15 @@ bool Engine::launch_first() {
     in_flight_.emplace_back();
     return true;
   }
-  std::vector<ScheduledStep> steps = next_steps();
-  if (steps.empty()) return false;
+  in_flight_.push_back({.steps = next_steps()});
+  std::vector<ScheduledStep>& steps = in_flight_.back().steps;
   show_planned(steps);
-  launch(std::move(steps), ModelRunner::Inputs::kOfBatch);
+  std::erase_if(steps, is_lost);
+  if (steps.empty()) {
+    in_flight_.pop_back();
+    return false;
+  }
+  launch(ModelRunner::Inputs::kOfBatch);
   return true;
 }
 
@@ -61,7 +66,8 @@ void Engine::launch_next() {
   const std::vector<ScheduledStep>& before = in_flight_.back().steps;
   const std::array<SampledToken, 1> unknown{};
   for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, unknown);
-  launch(next_in_order(before), ModelRunner::Inputs::kLastTokens);
+  in_flight_.push_back({.steps = next_in_order(before)});
+  launch(ModelRunner::Inputs::kLastTokens);
 }
 
 std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before) {
@@ -73,13 +79,6 @@ std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep
   HR_REQUIRE(steps.size() == before.size() && planned.size() == before.size(), ErrorCode::kInternal,
              "engine: the device goes on with ", before.size(), " requests, the scheduler with ", planned.size());
   return steps;
-}
-
-Engine::RetiredStep Engine::retire() {
-  RetiredStep step{.steps = std::move(in_flight_.front().steps), .result = {}};
-  in_flight_.pop_front();
-  step.result = runner_.retire();
-  return step;
 }
 
 void Engine::drain() {
@@ -97,13 +96,13 @@ std::vector<StepOutput> Engine::run_step() {
   }
   const bool ahead = may_launch_next();
   if (ahead) launch_next();
-  RetiredStep step = retire();
-  const std::vector<SampledToken> sampled = sampled_tokens(step.steps, std::move(step.result));
-  std::vector<StepOutput> outputs = commit(step.steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
-  if (step.steps.empty()) return outputs;  // of a warm-up
-  ++counters_.steps;
-  for (const ScheduledStep& one : step.steps) counters_.rows += one.plan.num_rows();
+  const std::vector<ScheduledStep>& steps = in_flight_.front().steps;
+  const std::vector<SampledToken> sampled = sampled_tokens(steps, runner_.retire());
+  std::vector<StepOutput> outputs = commit(steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
+  counters_.steps += steps.empty() ? 0 : 1;  // empty: a warm-up
+  for (const ScheduledStep& one : steps) counters_.rows += one.plan.num_rows();
   counters_.tokens += std::ssize(outputs);
+  in_flight_.pop_front();
   return outputs;
 }
 

@@ -77,15 +77,15 @@ std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& step
 
 // The device samples every row that it can, even if the host samples others of the batch: exp() on the host and on the
 // device differ in the last bits.
-void Engine::launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs) {
+void Engine::launch(ModelRunner::Inputs inputs) {
   using Logits = StepReads::Logits;
+  auto& [steps, depth] = in_flight_.back();
+  depth = depth_of(steps);
   const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  const Depth depth = depth_of(steps);
   const auto by_device = [](const ScheduledStep& step) { return has_samples(step) && device_reads(step); };
   const auto by_host = [](const ScheduledStep& step) { return has_samples(step) && host_reads(step); };
   if (depth == Depth::kOne && (runner_.on_cpu() || std::ranges::none_of(steps, by_device))) {
     runner_.launch(batch, {.logits = Logits::kToHost});
-    in_flight_.push_back({std::move(steps), depth});
     return;
   }
   const std::vector<SampleSpot> spots = spots_of(steps);
@@ -104,7 +104,6 @@ void Engine::launch(std::vector<ScheduledStep> steps, ModelRunner::Inputs inputs
                            .kept = kept};
   const Logits logits = std::ranges::any_of(steps, by_host) ? Logits::kToHost : Logits::kNone;
   runner_.launch(batch, {.choice = choice, .logits = logits}, inputs);
-  in_flight_.push_back({std::move(steps), depth});
 }
 
 std::vector<SampledToken> Engine::sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result) {

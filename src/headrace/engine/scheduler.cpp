@@ -134,7 +134,10 @@ std::vector<ScheduledStep> Scheduler::plan(const std::vector<Sequence*>& order) 
     in_plan_ = {sequence->id};
     StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
     if (plan.spans.empty()) continue;  // its step does not fit the remaining budget
-    budget -= plan.num_rows();
+    const int32_t rows = plan.num_rows();
+    HR_REQUIRE(0 < rows && rows <= budget, ErrorCode::kInternal, "request ", sequence->id, ": strategy '",
+               strategy_.name(), "' planned ", rows, " rows, expected 1 to ", budget);
+    budget -= rows;
     steps.push_back({.sequence = sequence, .plan = std::move(plan)});
   }
   in_plan_.clear();
