@@ -65,7 +65,7 @@ SamplingParams most_likely(int32_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
 }
 
-int32_t pages_of(int64_t tokens, int32_t page_size) {
+int32_t pages_for(int64_t tokens, int32_t page_size) {
   return static_cast<int32_t>((tokens + page_size - 1) / page_size);
 }
 
@@ -75,7 +75,7 @@ EngineConfig engine_config(const EngineBenchConfig& bench, int32_t requests, int
   config.runner.kernel_set = bench.kernel_set;
   config.runner.context.threads = 1;
   config.runner.page_size = bench.page_size;
-  config.runner.num_pages = requests * pages_of(context, bench.page_size);
+  config.runner.num_pages = requests * pages_for(context, bench.page_size);
   config.runner.num_states = requests + kCachedStates;
   config.runner.max_tokens = rows;
   config.keep_text = SchedulerConfig::KeepText::kYes;
@@ -233,9 +233,9 @@ class CachedTexts {
     // is no part of what is measured.
     const int32_t rows = of_.running + std::max(1, std::min(kOwnLen, bench.page_size - 1));
     EngineConfig config = engine_config(bench, of_.running + 1, context, rows);
-    const int32_t own = pages_of(of_.input_len - shared_len_ + 1, bench.page_size) + 1;
-    const int32_t of_running = pages_of(kOwnLen + output_len(), bench.page_size) + 1;
-    config.runner.num_pages = pages_of(context, bench.page_size) + (of_.cached + 1) * own + of_.running * of_running;
+    const int32_t own = pages_for(of_.input_len - shared_len_ + 1, bench.page_size) + 1;
+    const int32_t of_running = pages_for(kOwnLen + output_len(), bench.page_size) + 1;
+    config.runner.num_pages = pages_for(context, bench.page_size) + (of_.cached + 1) * own + of_.running * of_running;
     return config;
   }
 

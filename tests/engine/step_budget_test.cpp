@@ -14,7 +14,6 @@
 namespace headrace {
 namespace {
 
-using testing_support::prompt_of;
 using testing_support::ToyDiffusionModel;
 using testing_support::ToyScript;
 
@@ -28,7 +27,7 @@ struct Toy {
   friend void PrintTo(const Toy& toy, std::ostream* out) { *out << toy.strategy; }
 };
 
-EngineConfig config_of(const Toy& toy, int32_t max_requests, int32_t rows) {
+EngineConfig budget_config(const Toy& toy, int32_t max_requests, int32_t rows) {
   EngineConfig config{
       .runner = {.num_pages = 12 * max_requests, .page_size = ToyDiffusionModel::kPageSize, .max_tokens = rows},
       .max_requests = max_requests,
@@ -38,7 +37,7 @@ EngineConfig config_of(const Toy& toy, int32_t max_requests, int32_t rows) {
   return config;
 }
 
-SamplingParams likely(int32_t max_tokens) {
+SamplingParams budget_params(int32_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
 }
 
@@ -70,11 +69,11 @@ class StepBudget : public testing::TestWithParam<Toy> {};
 
 TEST_P(StepBudget, APlanKeepsToEveryBudget) {
   const ToyDiffusionModel model(GetParam().script);
-  const EngineConfig config = config_of(GetParam(), 1, 256);
+  const EngineConfig config = budget_config(GetParam(), 1, 256);
   const StrategyConfig decoding{.model = model.info().diffusion, .num_blocks = GetParam().num_blocks};
   for (const int32_t prompt_len : {1, 16, 33, 64}) {
     Engine engine(model, config, std::make_unique<EveryBudget>(make_strategy(GetParam().strategy, decoding)));
-    engine.add(prompt_of(prompt_len), likely(40));
+    engine.add(testing_support::prompt_of(prompt_len), budget_params(40));
     std::vector<int32_t> ids;
     while (!engine.idle()) {
       for (const StepOutput& out : engine.step()) ids.push_back(out.token.id);
@@ -89,11 +88,11 @@ TEST_P(StepBudget, ManyRequestsShareTheRowsOfAStep) {
   for (const int32_t rows : GetParam().runs_whole_texts ? std::vector{100, 130} : std::vector{33, 41, 100}) {
     SCOPED_TRACE(str(rows, " rows a step"));
     const ToyDiffusionModel model(GetParam().script);
-    Engine engine(model, config_of(GetParam(), kRequests, rows));
+    Engine engine(model, budget_config(GetParam(), kRequests, rows));
     std::map<int64_t, std::pair<int32_t, std::vector<int32_t>>> answers;
     for (int32_t i = 0; i < kRequests; ++i) {
       const int32_t prompt_len = 8 + i % 30;
-      answers[engine.add(prompt_of(prompt_len), likely(48))].first = prompt_len;
+      answers[engine.add(testing_support::prompt_of(prompt_len), budget_params(48))].first = prompt_len;
     }
     while (!engine.idle()) {
       for (const StepOutput& out : engine.step()) answers.at(out.sequence_id).second.push_back(out.token.id);
@@ -131,7 +130,7 @@ TEST(Scheduler, APlanThatDoesNotFitTheStepIsAnError) {
   for (const int32_t rows : {0, 9}) {
     const Greedy greedy(rows);
     Scheduler scheduler({.num_pages = 4, .max_context_len = 64, .max_tokens_per_step = 8}, greedy);
-    Sequence sequence{.id = 3, .tokens = prompt_of(10), .prompt_len = 10, .limit = 20};
+    Sequence sequence{.id = 3, .tokens = testing_support::prompt_of(10), .prompt_len = 10, .limit = 20};
     scheduler.add(sequence);
     const auto refusal = testing_support::refusal_of([&] { scheduler.next(); });
     EXPECT_EQ(refusal.code, ErrorCode::kInternal);

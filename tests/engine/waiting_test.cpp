@@ -15,10 +15,10 @@ using testing_support::ByPosition;
 using testing_support::ToyDiffusionModel;
 using Ids = std::vector<int32_t>;
 
-constexpr int32_t kPages = 40, kPageSize = 16;
+constexpr int32_t kPoolPages = 40, kPageSize = 16;
 
-EngineConfig config_of(std::string strategy, StepsAhead ahead) {
-  return {.runner = {.num_pages = kPages, .page_size = kPageSize, .max_tokens = 256},
+EngineConfig waiting_config(std::string strategy, StepsAhead ahead) {
+  return {.runner = {.num_pages = kPoolPages, .page_size = kPageSize, .max_tokens = 256},
           .max_requests = 4,
           .max_context_len = 640,
           .strategy = std::move(strategy),
@@ -26,7 +26,7 @@ EngineConfig config_of(std::string strategy, StepsAhead ahead) {
           .steps_ahead = ahead};
 }
 
-SamplingParams likely(int32_t max_tokens) {
+SamplingParams waiting_params(int32_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
 }
 
@@ -48,7 +48,7 @@ class Waiting : public testing::TestWithParam<Way> {
   void step(int count) { steps_until(0, count); }
   void run_to_end() {
     while (!engine_.idle()) step(1);
-    EXPECT_EQ(engine_.scheduler().free_pages(), kPages);
+    EXPECT_EQ(engine_.scheduler().free_pages(), kPoolPages);
   }
   void expect_tokens(int64_t id, int32_t begin, int32_t count) {
     EXPECT_EQ(tokens_[id], ToyDiffusionModel::tokens(begin, count)) << "request " << id;
@@ -57,14 +57,15 @@ class Waiting : public testing::TestWithParam<Way> {
   ByPosition causal_;
   ToyDiffusionModel diffusion_{{}};
   Engine engine_{GetParam().strategy == "autoregressive" ? static_cast<const Model&>(causal_) : diffusion_,
-                 config_of(GetParam().strategy, GetParam().ahead)};
+                 waiting_config(GetParam().strategy, GetParam().ahead)};
   std::map<int64_t, Ids> tokens_;
 };
 
 TEST_P(Waiting, AnAbortOfTheFirstInTheQueueAdmitsTheNextAtOnce) {
-  const int64_t running = engine_.add(Ids(16, 1), likely(400));
+  const int64_t running = engine_.add(Ids(16, 1), waiting_params(400));
   step(6);
-  const int64_t large = engine_.add(Ids(16, 2), likely(300)), small = engine_.add(Ids(16, 3), likely(16));
+  const int64_t large = engine_.add(Ids(16, 2), waiting_params(300)),
+                small = engine_.add(Ids(16, 3), waiting_params(16));
   step(4);
   EXPECT_EQ(engine_.scheduler().num_running(), 1u) << "a request does not overtake one that waits";
   engine_.abort(large);
@@ -76,11 +77,11 @@ TEST_P(Waiting, AnAbortOfTheFirstInTheQueueAdmitsTheNextAtOnce) {
 
 // The second begins with what the first has stored since, so that it needs fewer pages with each step.
 TEST_P(Waiting, ARequestBehindTextThatIsBeingWrittenLeavesItsWriterAlone) {
-  const int64_t writer = engine_.add(Ids(16, 1), likely(400));
+  const int64_t writer = engine_.add(Ids(16, 1), waiting_params(400));
   step(6);
   Ids prompt(16, 1);
   for (const int32_t token : ToyDiffusionModel::tokens(16, 256)) prompt.push_back(token);
-  const int64_t reader = engine_.add(prompt, likely(60));
+  const int64_t reader = engine_.add(prompt, waiting_params(60));
   step(400);
   run_to_end();
   expect_tokens(writer, 16, 400);
