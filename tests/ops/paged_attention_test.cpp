@@ -843,8 +843,8 @@ struct HeadShape {
 using BatchPart = std::pair<size_t, size_t>;
 
 void PagedAttentionKernels::expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape,
-                                                           const std::vector<KeySpan>& spans,
-                                                           std::vector<BatchPart> parts) {
+                                                               const std::vector<KeySpan>& spans,
+                                                               std::vector<BatchPart> parts) {
   constexpr int32_t kPrompt = 20;
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   const int32_t rows = spans.back().q_off + spans.back().q_len;
