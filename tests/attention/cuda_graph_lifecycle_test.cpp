@@ -214,7 +214,7 @@ Tensor integers(DType dtype, const std::vector<int32_t>& values) {
   return all;
 }
 
-// The same requests on the CPU, without graphs and padding.
+// Runs the requests on the CPU, without graphs and padding.
 struct Expected {
   KVPool kv{kKV};
   GDNPool gdn{kGDN};

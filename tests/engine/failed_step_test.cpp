@@ -39,17 +39,22 @@ class StateMemory final : public testing_support::HostMemory {
   float* states_ = nullptr;
 };
 
+// The first layer has attention; the second one is a Gated DeltaNet if the caller adds it.
+ModelInfo two_layers(const char* architecture) {
+  return {.architecture = architecture,
+          .vocab_size = 8,
+          .context_length = 128,
+          .num_layers = 2,
+          .kv_groups = {{{1, 4, 4}, {0}}},
+          .full_attn_layer_ids = {0},
+          .dtype = DType::kF32};
+}
+
 // A hybrid whose states say of how many tokens they are. One of its passes fails when its states are updated already.
 class StateModel final : public Model {
  public:
   explicit StateModel(int failing_pass) : failing_pass_(failing_pass) {
-    info_ = {.architecture = "state",
-             .vocab_size = 8,
-             .context_length = 128,
-             .num_layers = 2,
-             .kv_groups = {{{1, 4, 4}, {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kF32};
+    info_ = two_layers("state");
     info_.num_gdn_layers = 1;
     info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = kKeyDim, .head_v_dim = kValueDim};
   }
@@ -267,13 +272,7 @@ TEST_P(FailedStep, EndsTheRequestWhoseFirstPlanFailed) {
 class NaNModel final : public Model {
  public:
   explicit NaNModel(bool hybrid) {
-    info_ = {.architecture = "nan",
-             .vocab_size = 8,
-             .context_length = 128,
-             .num_layers = 2,
-             .kv_groups = {{{1, 4, 4}, {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kF32};
+    info_ = two_layers("nan");
     if (!hybrid) return;
     info_.num_gdn_layers = 1;
     info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 4, .head_v_dim = 4};

@@ -64,7 +64,7 @@ TEST(GemmHeuristics, BatchInvariantModeHasKernelsOfOneOrderForEveryM) {
   }
 }
 
-// Of a norm in batch-invariant mode the bits are rms_norm's: it runs apart, or in a kernel with the same sums.
+// A norm in batch-invariant mode has the bits of rms_norm: it runs apart, or in a kernel with the same sums.
 TEST(GemmHeuristics, BatchInvariantNormsAreApartFromSkinnyGemms) {
   GemmProblem p = problem(8, 4096, 2048, Determinism::kStrict);
   p.norm = GemmProblem::Operand{};

@@ -163,7 +163,7 @@ class GemmSequence : public testing::Test {
     device_ = &cuda_module().runtime(0);
     ops_ = &cuda_module().ops("cuda");
   }
-  // Of calls that the sequence kernel runs whether that is faster or not.
+  // Leaves only the sequence kernel for calls that it can run, even where it is slower.
   OpContext context(Determinism determinism = Determinism::kFast) const {
     return {.determinism = determinism,
             .stream = device_->stream(),

@@ -46,7 +46,7 @@ class CudaGraphSupport {
   virtual std::vector<int32_t> kv_len_buckets(const ForwardBatch& batch, const RadixAttentionConfig& layer,
                                               DType dtype) const;
 
-  // The same with pymllm's arguments. Each returns the batch to give to layers, at an address that stays, valid until
+  // These two take pymllm's arguments. Each returns the batch to give to layers, at an address that stays, valid until
   // the next of these calls; its tensors have bs rows. A capture's batch stores nothing and has the table's longest
   // context, so its launches suit every replay, whatever the lengths are.
   //   req_pool_indices  int32 or int64, at least bs: rows of the ReqToTokenPool; row 0 is padding: it stores nothing

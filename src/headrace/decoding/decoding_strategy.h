@@ -114,7 +114,7 @@ struct StrategyConfig {
   } merge;
 };
 
-// What a strategy's steps look like. Fixed at construction. The engine derives from it the graphs to capture, the
+// The shapes of a strategy's steps, fixed at construction. The engine derives from them the graphs to capture, the
 // tokens of a step, the pages of a request, and what requests share.
 struct StrategyTraits {
   // Each token runs once and is stored at once. Recurrent states require it.

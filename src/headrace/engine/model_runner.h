@@ -59,7 +59,7 @@ struct TokenChoice {
   std::span<const KeptRows> kept;            // rows to keep, after the changes above
 };
 
-// What becomes of a step's rows of logits.
+// Results that the engine wants from a step's rows of logits.
 struct StepReads {
   std::optional<TokenChoice> choice = {};  // a token per row, sampled where the model runs
   std::span<const int32_t> scored = {};    // a token per row, whose log-probability is computed there

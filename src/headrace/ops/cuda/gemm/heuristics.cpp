@@ -26,7 +26,7 @@ Operand operand_of(const TensorView& x) {
   return {.dtype = x.dtype(), .align = static_cast<int>(bits & (~bits + 1))};
 }
 std::optional<Operand> operand_if(const TensorView& x) { return x ? std::optional(operand_of(x)) : std::nullopt; }
-// Of a dense temporary, which begins at a multiple of 256 bytes.
+// Returns the operand of a dense temporary, which begins at a multiple of 256 bytes.
 Operand temporary(DType dtype, int64_t columns) {
   const auto bits = static_cast<uint64_t>(columns * size_of(dtype)) | 16U;
   return {.dtype = dtype, .align = static_cast<int>(bits & (~bits + 1))};
@@ -43,7 +43,7 @@ bool continues(const FusedLinearArgs::Product& first, const FusedLinearArgs::Pro
          first.y.stride(0) == next.y.stride(0) && follows(first.y, next.y, n * size_of(first.y.dtype())) && biases;
 }
 
-// What a kernel reads or writes as 16-byte vectors of the dtype `type`.
+// Returns true if a kernel can read or write the operand in 16-byte vectors of the dtype `type`.
 bool in_vec8(const Operand& o, DType type, int64_t columns) {
   return o.dtype == type && o.align == 16 && columns % 8 == 0;
 }
