@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "headrace/core/error.h"
@@ -182,13 +183,38 @@ TEST(Sampler, LogProbabilitiesAreTheModelsBehindGuidanceToo) {
     set_element(guided, i, i == 0 ? 0 : 9);
     set_element(own, i, std::log(i == 0 ? 3.0 : 1.0));
   }
-  const SamplingParams greedy{.temperature = 0};
+  SamplingParams greedy{.temperature = 0};
+  greedy.decoding.cfg_scale = 1;
   const SampleSpot spot{.params = &greedy};
   const SampledToken t = Sampler(cpu::select_kernel_set(), {}, 2).sample(guided, {&spot, 1}, {}, own).front();
   EXPECT_EQ(t.id, 1);
   EXPECT_NEAR(t.logprob, std::log(0.25), 1e-6);
   EXPECT_NEAR(t.best_model_logprob, std::log(0.25), 1e-6);
   EXPECT_GT(t.confidence, 0.99f);
+}
+
+TEST(Sampler, AGuidedNeighbourDoesNotChangeTheBitsOfARow) {
+  constexpr int32_t kVocab = 50;
+  const SamplingParams plain{.temperature = 0, .repetition_penalty = 1.2f};
+  SamplingParams guided = plain;
+  guided.decoding.cfg_scale = 2;
+  std::vector<int32_t> history(kVocab);
+  std::iota(history.begin(), history.end(), 0);
+  const Sampler sampler(cpu::select_kernel_set(), {}, kVocab);
+  for (int row = 0; row < 20; ++row) {
+    const Tensor alone(DType::kF32, {1, kVocab}), together(DType::kF32, {2, kVocab}), own(DType::kF32, {2, kVocab});
+    for (int32_t i = 0; i < kVocab; ++i) {
+      const float x = std::sin(static_cast<float>(i * 7 + row * 3)) * 5;
+      alone.data_as<float>()[i] = x;
+      for (const int32_t at : {i, kVocab + i}) together.data_as<float>()[at] = own.data_as<float>()[at] = x;
+    }
+    const SampleSpot spot{.params = &plain, .history = history};
+    const std::vector<SampleSpot> both = {spot, {.params = &guided, .history = history}};
+    const SampledToken want = sampler.sample(alone, {&spot, 1}).front();
+    const SampledToken got = sampler.sample(together, both, {}, own).front();
+    EXPECT_EQ(got.logprob, want.logprob) << "row " << row;
+    EXPECT_EQ(got.best_model_logprob, want.best_model_logprob) << "row " << row;
+  }
 }
 
 TEST(Sampler, B31_TheExcludedIdIsNeitherChosenNorCounted) {

@@ -80,9 +80,12 @@ SampledToken described(const RowStats& row, int32_t id, float logit) {
           .best_model_logprob = -row.log_sum};
 }
 
-// Sets the log-probabilities of the model's own `rows`, whose `stats` are given.
-void describe_unguided(std::vector<SampledToken>& tokens, const TensorView& rows, const Tensor& stats) {
+// Sets the log-probabilities of guided tokens: those of the model's own `rows`, whose `stats` are given. The others
+// keep theirs, which are rounded otherwise, so that no request changes the bits of another.
+void describe_unguided(std::vector<SampledToken>& tokens, std::span<const SampleSpot> spots, const TensorView& rows,
+                       const Tensor& stats) {
   for (size_t i = 0; i < tokens.size(); ++i) {
+    if (spots[i].params->decoding.cfg_scale == 0) continue;
     const auto* row = static_cast<const float*>(rows.select(static_cast<int64_t>(i)).data());
     const float* s = stats.data_as<float>() + 4 * i;
     tokens[i].logprob = row[tokens[i].id] - s[0] - s[1];
@@ -151,7 +154,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
                       .chosen = rows.logits},
                      context_);
   std::vector<SampledToken> tokens = describe(rows, spots);
-  if (unguided) describe_unguided(tokens, unguided, rows.model_stats);
+  if (unguided) describe_unguided(tokens, spots, unguided, rows.model_stats);
   parallel_for(context_.threads, count, [&](int64_t r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
     SampledToken& token = tokens[static_cast<size_t>(r)];

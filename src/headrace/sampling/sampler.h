@@ -54,7 +54,8 @@ class Sampler {
   // to the lowest id.
   // The random number depends only on seed, position and step, and rows are independent, so results do not depend on
   // other requests.
-  // `unguided`: the model's rows, if guidance has changed `logits`; null: it has not. Error kModelFile for a NaN logit.
+  // `unguided`: the model's rows, if guidance has changed `logits` of spots with a cfg_scale; null: it has changed
+  // none. Error kModelFile for a NaN logit.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}, const TensorView& unguided = {}) const;
   // Returns up to `count` most likely tokens of a row that sample() has changed and read as `read`, by descending
