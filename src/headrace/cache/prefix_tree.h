@@ -38,6 +38,7 @@ class PrefixTree {
   };
   // Returns the root of a salt; that of an unknown salt has no children.
   Place root_of(const std::string& salt) const;
+  Place place_of(int32_t page) const { return {page, nodes_[index(page)].root}; }
   // Returns the child of `at` with these page_size tokens, or 0.
   int32_t find(Place at, std::span<const int32_t> tokens) const;
   // Returns true if such a child was evicted, as far as that is remembered.

@@ -60,6 +60,12 @@ void BlockBuffer::start(Sequence& s) const {
   if (may_open(s)) open(s);
 }
 
+void BlockBuffer::restart(Sequence& s) {
+  const int32_t begin = s.blocks.empty() ? s.num_cached : s.blocks.front().begin();
+  if (begin > 0) s.blocks.insert(s.blocks.begin(), DecodingBlock::of_prompt(0, begin));
+  s.num_cached = 0;
+}
+
 int32_t BlockBuffer::valid_end(const Sequence& s, int32_t begin) const {
   return follows_reference(s.params.decoding) ? begin + block_size : s.limit;
 }

@@ -18,6 +18,8 @@ struct BlockBuffer {
   // Makes the sequence's first blocks: the prompt's whole blocks, ready to be stored, its rest as an active block, and
   // the block after it if it may be opened.
   void start(Sequence& sequence) const;
+  // As DecodingStrategy::restart: the text before the sequence's blocks becomes one that is ready to be stored.
+  static void restart(Sequence& sequence);
   // Plans the forward pass over `run`, reading the rows `sample`. If `run` exceeds the budget, plans a chunk of whole
   // blocks to store, or nothing.
   StepPlan plan(const Sequence& sequence, TokenRange run, std::vector<SampleRow> sample, int32_t budget) const;

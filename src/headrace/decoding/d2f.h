@@ -12,6 +12,7 @@ class D2F final : public DecodingStrategy {
   explicit D2F(const StrategyConfig& config);
 
   void start(Sequence& sequence) const override { blocks_.start(sequence); }
+  void restart(Sequence& sequence) const override { blocks_.restart(sequence); }
   // The first pass runs the whole prompt: its keys depend on all of it, so it is never chunked.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override {

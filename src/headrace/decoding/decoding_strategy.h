@@ -152,6 +152,10 @@ class DecodingStrategy {
   virtual void start(Sequence& sequence) const = 0;
   // Plans the next step, with at most `budget` tokens. Without spans if none fits.
   virtual StepPlan plan(const Sequence& sequence, int32_t budget) const = 0;
+  // Returns true if the sequence may lose what is cached of it now: after restart() it decides the same tokens.
+  virtual bool may_preempt(const Sequence& /*sequence*/) const { return true; }
+  // Makes a sequence without cached tokens run all of its text again, or what of it the prefix cache does not have.
+  virtual void restart(Sequence& sequence) const { sequence.num_cached = 0; }
   // Updates the sequence after a step; `sampled` has one token per entry of plan.sample.
   virtual void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const = 0;
 

@@ -2,7 +2,7 @@
 // next canvas follows. N steps and one causal pass per canvas.
 // Source: DiffusionGemma (Google DeepMind); Ben-Hamu et al. 2025, entropy-bounded unmasking.
 #pragma once
-#include "headrace/decoding/decoding_strategy.h"
+#include "headrace/decoding/block_buffer.h"
 
 namespace headrace {
 
@@ -14,6 +14,8 @@ class CanvasStrategy final : public DecodingStrategy {
   explicit CanvasStrategy(const StrategyConfig& config);
 
   void start(Sequence& sequence) const override;
+  // The logits of the canvas's last step stay with the sequence.
+  void restart(Sequence& sequence) const override { BlockBuffer::restart(sequence); }
   // Runs uncached text causally, in chunks of any size, then the whole canvas with every row sampled. Rows beyond
   // max_tokens run, too, because the model supports only whole canvases.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

@@ -46,6 +46,11 @@ void DualCache::start(Sequence& s) const {
   s.num_final = s.prompt_len;
 }
 
+bool DualCache::may_preempt(const Sequence& s) const {
+  const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
+  return block == s.blocks.end() || block->num_steps() == 0;
+}
+
 StepPlan DualCache::plan(const Sequence& s, int32_t budget) const {
   StepPlan plan{.excluded_id = info_.mask_token_id};
   const auto block = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);

@@ -15,6 +15,8 @@ class DualCache final : public DecodingStrategy {
   explicit DualCache(const StrategyConfig& config);
 
   void start(Sequence& sequence) const override;
+  // Between blocks: within one, steps read K and V of the tokens that its first step saw.
+  bool may_preempt(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best. Decides nothing after an end token.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

@@ -72,6 +72,8 @@ void FastDLLMv2::start(Sequence& s) const {
   s.num_final = s.prompt_len;
 }
 
+bool FastDLLMv2::may_preempt(const Sequence& s) const { return !caches(s) || !initialised(s); }
+
 StepPlan FastDLLMv2::plan(const Sequence& s, int32_t budget) const {
   const auto current = std::ranges::find_if_not(s.blocks, &DecodingBlock::complete);
   const bool commits = current == s.blocks.end();

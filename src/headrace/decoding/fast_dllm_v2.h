@@ -19,6 +19,8 @@ class FastDLLMv2 final : public DecodingStrategy {
   explicit FastDLLMv2(const StrategyConfig& config);
 
   void start(Sequence& sequence) const override;
+  // Between blocks with the block cache, whose K and V are of the tokens that the block's first step saw.
+  bool may_preempt(const Sequence& sequence) const override;
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   // Keeps the candidates that pass the request's rule, at least the best.
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

@@ -12,6 +12,7 @@ class MultiBD final : public DecodingStrategy {
   explicit MultiBD(const StrategyConfig& config);
 
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
+  void restart(Sequence& sequence) const override { BlockBuffer::restart(sequence); }
   // Runs everything after the cache: the pass that stores complete blocks also denoises the blocks after them. A prompt
   // that exceeds the budget first runs in chunks of whole blocks.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;

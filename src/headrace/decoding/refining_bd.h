@@ -17,6 +17,7 @@ struct BlockVerdict {
 class RefiningBD : public DecodingStrategy {
  public:
   void start(Sequence& sequence) const override { buffer_.start(sequence); }
+  void restart(Sequence& sequence) const override { BlockBuffer::restart(sequence); }
   // As MultiBD::plan, but samples every token of a block that is not final.
   StepPlan plan(const Sequence& sequence, int32_t budget) const override;
   void commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const override;

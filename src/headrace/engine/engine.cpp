@@ -64,7 +64,7 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   runner_.prepare(limits);
 }
 
-int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
+int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt) {
   check_device();
   check_params(params, config_.strategy, model_.info());
   check_graphs(params, config_.runner.graphs);
@@ -84,6 +84,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_;
   sequence->params = params;
+  sequence->cache_salt = std::move(cache_salt);
   if (model_.info().diffusion) sequence->scores_of = scores_of(params, *model_.info().diffusion);
   sequence->prompt_len = static_cast<int32_t>(prompt.size());
   sequence->num_published = sequence->prompt_len;
@@ -100,7 +101,16 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params) {
   return next_id_++;
 }
 
-void Engine::abort(int64_t id) {
+void Engine::abort(int64_t id) { end(id, PageTable::Keeps::kYes); }
+
+bool Engine::preempt(int64_t id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || !in_flight_.empty() || !scheduler_.preempt(*found->second)) return false;
+  batch_changed_ = true;
+  return true;
+}
+
+void Engine::end(int64_t id, PageTable::Keeps keeps) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
@@ -110,7 +120,7 @@ void Engine::abort(int64_t id) {
       if (step.sequence == found->second.get()) step.sequence = nullptr;
     }
   }
-  scheduler_.release(*found->second);
+  scheduler_.release(*found->second, keeps);
   sequences_.erase(found);
 }
 
@@ -157,10 +167,7 @@ void Engine::fail_step() {
 }
 
 // Earlier steps may have stored the cause of the failure, such as NaN, so nobody takes over what it has stored.
-void Engine::fail(int64_t id) {
-  if (has(id)) sequences_.at(id)->num_cached = 0;
-  abort(id);
-}
+void Engine::fail(int64_t id) { end(id, PageTable::Keeps::kNo); }
 
 std::vector<StepOutput> Engine::step() {
   return run_step_or_fail([this] { return run_step(); });
@@ -191,7 +198,7 @@ std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, 
     Sequence& s = *step.sequence;
     const StepPlan& plan = step.plan;
     const KeySpan& last = plan.spans.back().keys;
-    if (!plan.sample.empty() || last.phys0 + last.q_len > s.prompt_len) ++s.num_forwards;
+    if (!plan.sample.empty() || last.phys0 + last.q_len > s.prefill_len) ++s.num_forwards;
     if (before == Committed::kNothing) {
       strategy_->commit(s, plan, sampled.subspan(next, plan.sample.size()));
     } else {

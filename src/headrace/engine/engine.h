@@ -66,8 +66,13 @@ class Engine {
   // the vocabulary, or a request that could never run.
   // While the runner's metadata source is warming up, requests of any length are accepted, run, and leave nothing
   // behind (WarmUpQueue). Warm-up and normal requests cannot be queued together: Error kInvalidArgument.
-  int64_t add(std::vector<int32_t> prompt, const SamplingParams& params);
+  // Requests share cached text with those of the same `cache_salt` only, which may be any string.
+  int64_t add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt = {});
   void abort(int64_t id);                                         // frees its pages and states; ignores an unknown id
+  // Preempts a running request: it gives up its pages and state, waits at the head of the queue, and then runs its text
+  // again, from what the prefix cache still has. Its tokens do not change. False, without effect, while a step of it is
+  // in flight, if it does not run, or if its strategy would then decide other tokens.
+  bool preempt(int64_t id);
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
   int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
@@ -103,6 +108,7 @@ class Engine {
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
   void fail_step();
   void fail(int64_t id);  // as abort(), and its text is not cached
+  void end(int64_t id, PageTable::Keeps keeps);
   void give_up(const std::string& fault);
   void check_device() const;
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);

@@ -94,7 +94,7 @@ std::vector<StepOutput> Engine::run_step() {
   } else if (!launch_first()) {
     return {};
   }
-  const bool ahead = may_launch_next();
+  const bool ahead = may_launch_next() && scheduler_.make_room_for_next();
   if (ahead) launch_next();
   const std::vector<ScheduledStep>& steps = in_flight_.front().steps;
   const std::vector<SampledToken> sampled = sampled_tokens(steps, runner_.retire());

@@ -9,12 +9,12 @@
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/memory_need.h"
 #include "headrace/engine/graph_sizes.h"
+#include "headrace/engine/state_table.h"
 
 namespace headrace {
 namespace {
 
 constexpr int64_t kSpansPerRequest = 8;      // upper bound; strategies may run several blocks of one request
-constexpr int64_t kSnapshotsPerRequest = 2;  // upper bound, see StateTable
 // KV length up to which attention of a few rows is bound by latency, not bandwidth; in batch-invariant mode, of one
 // fixed KV split.
 constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;
@@ -103,7 +103,7 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                    .table_rows = limits.table_rows,
                                    .table_pages = limits.table_pages,
                                    .page_size = kv_->page_size(),
-                                   .max_snapshots = limits.table_rows * kSnapshotsPerRequest};
+                                   .max_snapshots = limits.table_rows * StateTable::kMostSnapshots};
     device_batch_ = with_need({.what = str("the memory of a step's tables, of up to ", config_.max_tokens, " rows,"),
                                .bytes = DeviceBatch::bytes_for(tables),
                                .advice = kShorter},

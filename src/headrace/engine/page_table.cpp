@@ -1,82 +1,182 @@
 #include "headrace/engine/page_table.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
 #include "headrace/core/error.h"
 
 namespace headrace {
-namespace {
 
-std::span<const int32_t> prompt_of(const Sequence& s) {
-  return std::span(s.tokens).first(static_cast<size_t>(s.prompt_len));
+PageTable::PageTable(const PageTableConfig& config, ReqToTokenPool& rows)
+    : config_(config),
+      rows_(rows),
+      pages_("page", config.num_pages),
+      tree_(config.multiple ? config.num_pages : 0, config.page_size) {}
+
+int32_t PageTable::num_cached(std::span<const int32_t> pages) const {
+  return static_cast<int32_t>(std::ranges::count_if(pages, [&](int32_t page) { return tree_.num_users(page) == 0; }));
 }
 
-}  // namespace
+int32_t PageTable::unit() const { return std::lcm(config_.page_size, *config_.multiple) / config_.page_size; }
 
-PageTable::PageTable(const RequestPagesConfig& config)
-    : config_(config), pages_(config.num_pages), kept_(config.page_size) {}
-
-int32_t PageTable::rounded(int32_t pages) const {
-  const int32_t unit = std::lcm(config_.page_size, *config_.multiple) / config_.page_size;
-  return pages / unit * unit;
+int32_t PageTable::most_shared(const Sequence& s) const {
+  if (!shares()) return 0;
+  const int32_t tokens = s.prefill_len > s.prompt_len ? s.prefill_len : s.prompt_len - 1;
+  return tokens / config_.page_size / unit() * unit();
 }
 
-int32_t PageTable::in_common(const Sequence& s, std::span<const int32_t> tokens) const {
-  if (!config_.multiple) return 0;
-  const auto shareable = prompt_of(s).first(static_cast<size_t>(s.prompt_len - 1));
-  return rounded(common_pages(shareable, tokens, config_.page_size));
+std::span<const int32_t> PageTable::tokens_of(const Sequence& s, int32_t page) const {
+  const auto size = static_cast<size_t>(config_.page_size);
+  return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
 }
 
-int32_t PageTable::stored_in_common(const Sequence& s, const Sequence& other) const {
-  return in_common(s, std::span(other.tokens).first(static_cast<size_t>(other.num_cached)));
+PrefixTree::Place PageTable::place_behind(const Sequence& s, int32_t num_pages) const {
+  return num_pages == 0 ? tree_.root_of(s.cache_salt) : tree_.place_of(s.pages[static_cast<size_t>(num_pages) - 1]);
 }
 
-std::vector<int32_t> PageTable::stored(const Sequence& s, const Sequence* other) {
-  std::vector<int32_t> first;
-  if (config_.multiple && config_.keep_text == RequestPagesConfig::KeepText::kYes) {
-    first = kept_.find(prompt_of(s), (s.prompt_len - 1) / config_.page_size);
-    first.resize(static_cast<size_t>(rounded(static_cast<int32_t>(first.size()))));
+PrefixMatch PageTable::match(const Sequence& s) const {
+  PrefixMatch match;
+  const int32_t most = most_shared(s);
+  int32_t at = s.num_tree_pages;
+  if (at >= most) return match;
+  PrefixTree::Place place = place_behind(s, at);
+  for (; at < most; ++at) {
+    const int32_t page = tree_.find(place, tokens_of(s, at));
+    if (page == 0) break;
+    place = tree_.place_of(page);
+    if (tree_.is_pending(page)) {
+      ++match.num_pending;
+      match.owner = tree_.owner(page);
+    } else {
+      match.pages.push_back(page);
+      if (tree_.state_of(page) != PrefixTree::kNoSlot) match.with_state = static_cast<int32_t>(match.pages.size());
+    }
   }
-  const int32_t theirs = other != nullptr ? stored_in_common(s, *other) : 0;
-  if (theirs > static_cast<int32_t>(first.size())) first.assign(other->pages.begin(), other->pages.begin() + theirs);
-  return first;
+  const int32_t computed = static_cast<int32_t>(match.pages.size()) / unit() * unit();
+  match.num_pending = (at - s.num_tree_pages) / unit() * unit() - computed;
+  match.pages.resize(static_cast<size_t>(computed));
+  return match;
 }
 
-bool PageTable::give(Sequence& s, int32_t count, std::vector<int32_t> first) {
-  const int32_t more = count - static_cast<int32_t>(first.size());
-  if (more > num_available() - pages_.num_idle(first)) return false;
-  pages_.add_request(first);
-  while (pages_.num_free() < more) pages_.remove_text(kept_.drop_oldest());
-  s.num_cached = s.num_reused = static_cast<int32_t>(first.size()) * config_.page_size;
-  s.pages = std::move(first);
-  const std::vector<int32_t> fresh = *pages_.alloc(more);
-  s.pages.insert(s.pages.end(), fresh.begin(), fresh.end());
+void PageTable::append(Sequence& s, std::span<const int32_t> pages) {
+  rows_.write(s.table_row, static_cast<int32_t>(s.pages.size()), pages);
+  s.pages.insert(s.pages.end(), pages.begin(), pages.end());
+}
+
+void PageTable::share(Sequence& s, const PrefixMatch& match, int32_t count) {
+  HR_ASSERT(std::cmp_equal(s.pages.size(), s.num_tree_pages));
+  const auto shared = std::span(match.pages).first(static_cast<size_t>(count));
+  for (const int32_t page : shared) tree_.add_user(page);
+  append(s, shared);
+  s.num_computed_pages = s.num_tree_pages += count;
+  s.num_cached = s.num_tree_pages * config_.page_size;
+  if (s.num_preempted == 0) s.num_reused = s.num_cached;
+}
+
+bool PageTable::grow(Sequence& s, int32_t count) {
+  const int32_t more = count - static_cast<int32_t>(s.pages.size());
+  if (more <= 0) return true;
+  if (more > num_available()) return false;
+  while (pages_.available_size() < more) free(tree_.evict());
+  append(s, *pages_.alloc(more));
   return true;
 }
 
-void PageTable::share(Sequence& s, const Sequence& other, int32_t count) {
-  HR_ASSERT(s.num_cached % config_.page_size == 0 && other.num_cached >= count * config_.page_size);
-  const auto begin = static_cast<size_t>(s.num_cached / config_.page_size);
-  const auto theirs = std::span(other.pages).first(static_cast<size_t>(count)).subspan(begin);
-  const auto own = std::span(s.pages).subspan(begin, theirs.size());
-  pages_.add_request(theirs);
-  pages_.remove_request(own);
-  std::ranges::copy(theirs, own.begin());
-  s.num_cached = s.num_reused = count * config_.page_size;
+void PageTable::announce(Sequence& s) {
+  if (!shares()) return;
+  const int32_t whole = std::min(s.prefill_len / config_.page_size, static_cast<int32_t>(s.pages.size()));
+  if (s.num_tree_pages >= whole) return;
+  PrefixTree::Place place = place_behind(s, s.num_tree_pages);
+  for (int32_t& i = s.num_tree_pages; i < whole; ++i) {
+    if (tree_.find(place, tokens_of(s, i)) != 0) return;
+    place = tree_.insert(place, s.cache_salt, tokens_of(s, i), s.pages[static_cast<size_t>(i)],
+                         PrefixTree::Computed::kNo, s.table_row);
+  }
 }
 
-void PageTable::take_back(Sequence& s) {
-  std::vector<int32_t> whole;
-  if (config_.multiple && config_.keep_text == RequestPagesConfig::KeepText::kYes) {
-    const auto count = std::min(s.pages.size(), static_cast<size_t>(s.num_cached / config_.page_size));
-    whole.assign(s.pages.begin(), s.pages.begin() + static_cast<std::ptrdiff_t>(count));
+void PageTable::publish(Sequence& s) {
+  const int32_t whole = s.num_cached / config_.page_size;
+  if (!shares() || s.num_computed_pages >= whole || !s.begun) return;
+  for (int32_t& i = s.num_computed_pages; i < whole; ++i) {
+    int32_t& page = s.pages[static_cast<size_t>(i)];
+    if (i < s.num_tree_pages) {
+      tree_.set_computed(page);
+      continue;
+    }
+    const PrefixTree::Place place = place_behind(s, i);
+    const int32_t same = tree_.find(place, tokens_of(s, i));
+    if (same == 0) {
+      tree_.insert(place, s.cache_salt, tokens_of(s, i), page, PrefixTree::Computed::kYes, s.table_row);
+    } else if (tree_.is_pending(same)) {
+      return;
+    } else {
+      tree_.add_user(same);
+      pages_.free(std::array{page});
+      page = same;
+      rows_.write(s.table_row, i, std::array{page});
+    }
+    ++s.num_tree_pages;
   }
-  pages_.add_text(whole);
-  pages_.remove_request(s.pages);
-  pages_.remove_text(kept_.keep(s.tokens, std::move(whole)));
+  announce(s);
+}
+
+void PageTable::free(const PrefixTree::Evicted& evicted) {
+  pages_.free(std::array{evicted.page});
+  if (evicted.state_slot != PrefixTree::kNoSlot) freed_states_.push_back(evicted.state_slot);
+}
+
+// A page without a state at or below its end is of no use to a model that needs one.
+bool PageTable::has_use(int32_t page) const {
+  return !config_.needs_states || tree_.num_children(page) > 0 || tree_.state_of(page) != PrefixTree::kNoSlot;
+}
+
+void PageTable::take_back(Sequence& s, Keeps keeps) {
+  const auto in_tree = static_cast<size_t>(s.num_tree_pages);
+  pages_.free(std::span(s.pages).subspan(in_tree));
+  for (size_t i = in_tree; i-- > 0;) {
+    const int32_t page = s.pages[i];
+    const bool is_own = std::cmp_greater_equal(i, s.num_reused / config_.page_size);
+    const bool leaves = tree_.is_pending(page) || (keeps == Keeps::kNo && is_own) || !has_use(page);
+    if (leaves && tree_.num_users(page) == 1 && tree_.num_children(page) == 0) {
+      free(tree_.remove(page));
+    } else {
+      tree_.remove_user(page);
+    }
+  }
   s.pages.clear();
+  s.num_tree_pages = s.num_computed_pages = 0;
+}
+
+void PageTable::audit(std::span<Sequence* const> running) const {
+  std::vector<int32_t> uses(static_cast<size_t>(config_.num_pages) + 1);
+  for (const Sequence* s : running) {
+    for (size_t i = 0; i < s->pages.size(); ++i) {
+      const int32_t page = s->pages[i];
+      HR_REQUIRE(!pages_.is_free(page), ErrorCode::kInternal, "audit: request ", s->id, " has page ", page,
+                 ", which is free");
+      ++uses[static_cast<size_t>(page)];
+      const bool in_tree = shares() && tree_.contains(page);
+      HR_REQUIRE(in_tree == std::cmp_less(i, s->num_tree_pages), ErrorCode::kInternal, "audit: page ", i,
+                 " of request ", s->id, in_tree ? " is" : " is not", " in the prefix tree, it has ", s->num_tree_pages,
+                 " pages there");
+    }
+  }
+  int32_t num_free = 0, num_cached = 0;
+  for (int32_t page = 1; page <= config_.num_pages; ++page) {
+    const int32_t users = uses[static_cast<size_t>(page)];
+    const bool in_tree = shares() && tree_.contains(page);
+    HR_REQUIRE(in_tree ? users == tree_.num_users(page) : users <= 1, ErrorCode::kInternal, "audit: page ", page,
+               " has ", users, " users, expected ", in_tree ? tree_.num_users(page) : 1);
+    HR_REQUIRE(users > 0 || in_tree || pages_.is_free(page), ErrorCode::kInternal, "audit: page ", page,
+               " is neither free nor cached nor leased");
+    num_free += pages_.is_free(page) ? 1 : 0;
+    num_cached += in_tree && users == 0 ? 1 : 0;
+  }
+  HR_REQUIRE(num_free == pages_.available_size() && (!shares() || num_cached == tree_.num_cached()),
+             ErrorCode::kInternal, "audit: ", num_free, " pages are free and ", num_cached, " cached, expected ",
+             pages_.available_size(), " and ", tree_.num_cached());
 }
 
 }  // namespace headrace

@@ -1,55 +1,85 @@
-// Assigns KV pages to requests and shares the pages of common prompt prefixes.
+// Assigns KV pages to requests and shares the pages of common prefixes.
 #pragma once
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "headrace/cache/page_allocator.h"
-#include "headrace/cache/prefix_cache.h"
+#include "headrace/cache/prefix_tree.h"
+#include "headrace/cache/req_to_token_pool.h"
+#include "headrace/cache/slot_allocator.h"
 #include "headrace/request/sequence.h"
 
 namespace headrace {
 
-struct RequestPagesConfig {
+struct PageTableConfig {
   int32_t num_pages = 0, page_size = 1;
-  // A shared prefix is a multiple of this many tokens; absent: no sharing.
+  // A shared prefix is a multiple of this many tokens; absent: no sharing, no prefix cache.
   std::optional<int32_t> multiple;
-  enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;  // kYes: cache the text of finished requests
+  bool needs_states = false;  // a prefix is of use only up to a cached recurrent state
 };
 
-// A request writes only behind its num_cached tokens and shares only whole pages before them, so no page is written
-// while another request reads it. Not thread-safe.
+// What the prefix cache has of a sequence's text, behind the pages that the sequence already shares.
+struct PrefixMatch {
+  std::vector<int32_t> pages;  // computed
+  int32_t with_state = 0;      // of `pages`, those up to the deepest one with a state
+  int32_t num_pending = 0;     // pages behind `pages` that another request is about to compute
+  int32_t owner = 0;           // table row of the one that computes the last of them
+};
+
+// Each page is free, cached (in the prefix tree without users) or leased to running requests. A request writes only
+// behind its num_cached tokens and shares only whole pages before them, so no page is written while another request
+// reads it. Keeps the requests' rows of `rows` up to date. Not thread-safe.
 class PageTable {
  public:
-  explicit PageTable(const RequestPagesConfig& config);
+  // `rows`: not owned.
+  PageTable(const PageTableConfig& config, ReqToTokenPool& rows);
 
   int32_t page_size() const { return config_.page_size; }
-  // Pages that are free, or used only by the prefix cache and evictable.
-  int32_t num_available() const { return pages_.num_free() + pages_.num_idle(); }
+  int32_t pages_for(int32_t num_tokens) const { return (num_tokens + config_.page_size - 1) / config_.page_size; }
+  int32_t num_available() const { return pages_.available_size() + tree_.num_cached(); }  // free or evictable
+  // Returns how many of `pages` are cached; sharing them takes them out of num_available().
+  int32_t num_cached(std::span<const int32_t> pages) const;
 
-  // Returns the number of leading whole pages of the sequence's prompt that `tokens` begins with, too. The prompt's
-  // last token always runs and is never shared.
-  int32_t in_common(const Sequence& sequence, std::span<const int32_t> tokens) const;
-  // As in_common, with the tokens that `other` has stored.
-  int32_t stored_in_common(const Sequence& sequence, const Sequence& other) const;
+  // Returns the most leading pages that a sequence may take from others. What decides its next token always runs.
+  int32_t most_shared(const Sequence& sequence) const;
+  PrefixMatch match(const Sequence& sequence) const;
+  // Shares the first `count` pages of a match with the sequence; num_cached is their end.
+  void share(Sequence& sequence, const PrefixMatch& match, int32_t count);
+  // Gives the sequence pages until it has `count`. Evicts cached pages as needed. Returns false, without effect, if too
+  // few are available.
+  bool grow(Sequence& sequence, int32_t count);
+  // Announces the pages that the sequence is about to compute: they become pending nodes, as far as none has their text.
+  void announce(Sequence& sequence);
+  // Makes the pages that the sequence has computed available to others. Of two pages with one text, one is freed.
+  void publish(Sequence& sequence);
+  // Releases all pages. kNo: those that the sequence computed leave the prefix cache.
+  enum class Keeps : uint8_t { kNo, kYes };
+  void take_back(Sequence& sequence, Keeps keeps);
 
-  // Returns the pages of the longest stored prefix of the prompt: from the prefix cache, which marks that text as most
-  // recently used, or from `other`, which may be null.
-  std::vector<int32_t> stored(const Sequence& sequence, const Sequence* other);
-  // Assigns `count` pages to a sequence that has none, the first of them `first`, as returned by stored(); num_cached
-  // is their end. Evicts cached texts as needed. Returns false, without effect, if too few pages are available.
-  bool give(Sequence& sequence, int32_t count, std::vector<int32_t> first);
-  // Replaces the sequence's first `count` pages by those of `other`, which has stored them, and sets num_cached to
-  // their end.
-  void share(Sequence& sequence, const Sequence& other, int32_t count);
-  // Releases all of the sequence's pages; the prefix cache keeps the whole pages.
-  void take_back(Sequence& sequence);
+  PrefixTree& tree() { return tree_; }
+  const PrefixTree& tree() const { return tree_; }
+  // Returns the state slots of evicted pages since the last call.
+  std::vector<int32_t> take_freed_states() { return std::exchange(freed_states_, {}); }
+  int32_t num_freed_states() const { return static_cast<int32_t>(freed_states_.size()); }
+  // Throws kInternal unless each page is exactly one of free, cached and leased to some of `running`.
+  void audit(std::span<Sequence* const> running) const;
 
  private:
-  int32_t rounded(int32_t pages) const;
+  bool shares() const { return config_.multiple.has_value(); }
+  int32_t unit() const;  // pages: a shared prefix is a multiple
+  std::span<const int32_t> tokens_of(const Sequence& sequence, int32_t page) const;
+  PrefixTree::Place place_behind(const Sequence& sequence, int32_t num_pages) const;
+  void append(Sequence& sequence, std::span<const int32_t> pages);
+  void free(const PrefixTree::Evicted& evicted);
+  bool has_use(int32_t page) const;
 
-  RequestPagesConfig config_;
-  PageAllocator pages_;
-  PrefixCache kept_;
+  PageTableConfig config_;
+  ReqToTokenPool& rows_;
+  SlotAllocator pages_;
+  PrefixTree tree_;
+  std::vector<int32_t> freed_states_;
 };
 
 }  // namespace headrace

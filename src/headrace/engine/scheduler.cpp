@@ -1,7 +1,7 @@
 #include "headrace/engine/scheduler.h"
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 #include <utility>
 
 namespace headrace {
@@ -10,32 +10,30 @@ namespace {
 bool shares(const SchedulerConfig& c) { return c.keep_text == SchedulerConfig::KeepText::kYes; }
 
 // State slots beyond one per running request.
-int32_t num_kept_states(const SchedulerConfig& c) { return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0; }
+int32_t num_cached_states(const SchedulerConfig& c) { return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0; }
 
-RequestPagesConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
-  using KeepText = RequestPagesConfig::KeepText;
+PageTableConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
   // Without a state, a recurrent model cannot reuse cached pages.
-  const bool keeps = c.num_states == 0 || num_kept_states(c) > 0;
+  const bool reuses = shares(c) && (c.num_states == 0 || num_cached_states(c) > 0);
   return {.num_pages = c.num_pages,
           .page_size = c.page_size,
-          .multiple = shares(c) ? strategy.traits().text_block : std::nullopt,
-          .keep_text = keeps ? KeepText::kYes : KeepText::kNo};
+          .multiple = reuses ? strategy.traits().text_block : std::nullopt,
+          .needs_states = c.num_states > 0};
 }
+
+int32_t rows_left(const Sequence& s) { return s.num_tokens() - s.num_cached; }
 
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy)
     : config_(config),
       strategy_(strategy),
+      table_(config.max_requests, config.max_context_len, config.page_size),
+      pages_(pages_config(config, strategy), table_),
       states_({.num_states = config.num_states,
-               .num_kept = strategy.traits().text_block ? num_kept_states(config) : 0,
-               .page_size = config.page_size}),
-      pages_(pages_config(config, strategy)),
-      table_(config.max_requests, config.max_context_len, config.page_size) {}
-
-int32_t Scheduler::pages_needed(const Sequence& s) const {
-  return (most_stored(strategy_.traits(), s) + config_.page_size - 1) / config_.page_size;
-}
+               .num_cached = strategy.traits().text_block ? num_cached_states(config) : 0},
+              pages_),
+      by_row_(static_cast<size_t>(config.max_requests) + 1) {}
 
 void Scheduler::check_length(const Sequence& s) const {
   HR_REQUIRE(s.prompt_len > 0, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt is empty");
@@ -47,101 +45,142 @@ void Scheduler::check_length(const Sequence& s) const {
 void Scheduler::add(Sequence& s) {
   check_length(s);
   const int32_t most = (config_.max_context_len + config_.page_size - 1) / config_.page_size;
-  HR_REQUIRE(pages_needed(s) <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", pages_needed(s),
+  const int32_t needed = pages_.pages_for(most_stored(strategy_.traits(), s));
+  HR_REQUIRE(needed <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", needed,
              " pages of ", config_.page_size, " tokens, a context of ", config_.max_context_len, " has ", most);
-  HR_REQUIRE(pages_needed(s) <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
-             pages_needed(s), " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
+  HR_REQUIRE(needed <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
+             needed, " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
   const int32_t rows = rows_needed(strategy_.traits(), s);
   HR_REQUIRE(rows <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
              ": a step of strategy '", strategy_.name(), "' has up to ", rows, " rows, the engine runs at most ",
              config_.max_tokens_per_step);
+  s.prefill_len = s.prompt_len;
   waiting_.push_back(&s);
 }
 
 bool Scheduler::admit(Sequence& s) {
   if (table_.available_size() == 0) return false;
   if (states_.any() && !states_.any_free()) return false;
-  // Cheap check before texts are compared: pages after the prompt's whole pages are never shared.
-  if (pages_needed(s) - s.prompt_len / config_.page_size > pages_.num_available()) return false;
-  const auto in_common = [&](const Running& r) { return pages_.stored_in_common(s, *r.sequence); };
-  const auto most = std::ranges::max_element(running_, {}, in_common);
-  std::vector<int32_t> first = pages_.stored(s, most == running_.end() ? nullptr : most->sequence);
-  const auto stored = static_cast<int32_t>(first.size());
-  if (states_.any()) first.resize(static_cast<size_t>(states_.prefix_cache(s, stored)));
-  if (!pages_.give(s, pages_needed(s), std::move(first))) return false;
+  // Cheap check before texts are compared.
+  const int32_t all = pages_.pages_for(s.num_tokens());
+  // A preempted one would soon lose its pages again if the others needed theirs.
+  const auto reserve = static_cast<int32_t>(s.num_preempted > 0 ? running_.size() : 0);
+  if (all + reserve - pages_.most_shared(s) > pages_.num_available()) return false;
+  const PrefixMatch match = pages_.match(s);
+  const auto stored = static_cast<int32_t>(match.pages.size()), shared = states_.any() ? match.with_state : stored;
+  const int32_t own = match.num_pending > 0 ? 0 : all - shared;
+  if (own + reserve > pages_.num_available() - pages_.num_cached(std::span(match.pages).first(static_cast<size_t>(shared))))
+    return false;
   s.table_row = *table_.alloc();
-  table_.write(s.table_row, 0, s.pages);
+  by_row_[static_cast<size_t>(s.table_row)] = &s;
   if (states_.any()) {
-    states_.give(s, stored);
+    states_.give(s);
     table_.set_state_slot(s.table_row, s.state_slot);
   }
-  Running& one = running_.emplace_back(Running{.sequence = &s});
-  follow(one);
-  catch_up(one);
+  running_.push_back(&s);
+  begin(s);
   return true;
 }
 
-void Scheduler::follow(Running& one) const {
-  const Sequence& s = *one.sequence;
-  one.ahead = nullptr;
-  one.common_pages = s.num_cached / config_.page_size;
-  for (const Running& other : running_) {
-    if (other.sequence == &s) return;  // only earlier sequences can lead
-    const Sequence& r = *other.sequence;
-    const int32_t common = pages_.in_common(s, std::span(r.tokens).first(static_cast<size_t>(r.prompt_len)));
-    if (common <= one.common_pages) continue;
-    // Its state is past the common prefix already, or will skip it.
-    if (states_.any() && r.num_cached > common * config_.page_size) continue;
-    if (states_.any() && other.ahead != nullptr && other.common_pages > common) continue;
-    one.ahead = &r;
-    one.common_pages = common;
+bool Scheduler::catch_up(Sequence& s) {
+  const PrefixMatch match = pages_.match(s);
+  if (!states_.any()) {
+    pages_.share(s, match, static_cast<int32_t>(match.pages.size()));
+    return match.num_pending == 0;
   }
+  const int32_t computed = (s.num_tree_pages + static_cast<int32_t>(match.pages.size())) * config_.page_size;
+  if (match.num_pending > 0) {
+    Sequence& leader = *by_row_[static_cast<size_t>(match.owner)];
+    if (states_.want(leader, computed + match.num_pending * config_.page_size)) return false;
+  }
+  pages_.share(s, match, match.with_state);
+  states_.start(s, computed);
+  return true;
 }
 
-void Scheduler::catch_up(Running& one) {
-  if (one.ahead == nullptr) return;
-  Sequence& s = *one.sequence;
-  HR_ASSERT(!states_.any() || one.ahead->num_cached <= one.common_pages * config_.page_size);
-  const int32_t stored = std::min(one.common_pages, pages_.stored_in_common(s, *one.ahead));
-  const bool all = stored == one.common_pages;
-  if (states_.any() && !all) return;  // the only state to copy is at the end of the common prefix
-  if (stored * config_.page_size > s.num_cached) {
-    pages_.share(s, *one.ahead, stored);
-    table_.write(s.table_row, 0, s.pages);
-    if (states_.any()) states_.share(s, *one.ahead);
-  }
-  if (all) one.ahead = nullptr;
-}
-
-int32_t Scheduler::rows_to_copy(const Sequence& s) const {
-  int32_t rows = std::numeric_limits<int32_t>::max();
-  if (!states_.any()) return rows;
-  for (const Running& other : running_) {
-    if (other.ahead == &s) rows = std::min(rows, other.common_pages * config_.page_size - s.num_cached);
-  }
-  return rows;
+bool Scheduler::begin(Sequence& s) {
+  if (s.begun) return true;
+  const bool has_state = states_.any() && !s.pages.empty();  // it only waits for pages
+  if (!has_state && !catch_up(s)) return false;
+  if (!make_room(s, s.num_tokens())) return false;
+  pages_.announce(s);
+  s.begun = true;
+  return true;
 }
 
 bool Scheduler::any_held_back() const {
-  return std::ranges::any_of(running_, [](const Running& one) { return one.ahead != nullptr; });
+  return std::ranges::any_of(running_, [](const Sequence* s) { return !s->begun; });
 }
 
-std::vector<ScheduledStep> Scheduler::plan(const std::vector<Sequence*>& order) {
-  std::vector<ScheduledStep> steps;
-  int32_t budget = config_.max_tokens_per_step;
-  for (Sequence* sequence : order) {
-    if (budget == 0) break;
-    in_plan_ = {sequence->id};
-    StepPlan plan = strategy_.plan(*sequence, std::min(budget, rows_to_copy(*sequence)));
-    if (plan.spans.empty()) continue;  // its step does not fit the remaining budget
-    const int32_t rows = plan.num_rows();
-    HR_REQUIRE(0 < rows && rows <= budget, ErrorCode::kInternal, "request ", sequence->id, ": strategy '",
-               strategy_.name(), "' planned ", rows, " rows, expected 1 to ", budget);
-    budget -= rows;
-    steps.push_back({.sequence = sequence, .plan = std::move(plan)});
+Sequence* Scheduler::youngest_behind(const Sequence& s) {
+  for (auto one = running_.rbegin(); one != running_.rend() && *one != &s; ++one) {
+    if (strategy_.may_preempt(**one)) return *one;
   }
+  return nullptr;
+}
+
+bool Scheduler::make_room(Sequence& s, int32_t num_tokens) {
+  while (!pages_.grow(s, pages_.pages_for(num_tokens))) {
+    Sequence* const victim = admits_ == Admits::kNobody ? nullptr : youngest_behind(s);
+    if (victim == nullptr) return false;
+    preempt(*victim);
+  }
+  return true;
+}
+
+bool Scheduler::make_room_for_next() {
+  return std::ranges::all_of(
+      running_, [this](Sequence* s) { return pages_.grow(*s, pages_.pages_for(s->num_tokens() + 1)); });
+}
+
+// Recurrent models leave a state at a chunk's end if it is the end of a page.
+int32_t Scheduler::chunk_of(const Sequence& s, int32_t rows) const {
+  const int32_t end = s.num_cached + rows;
+  if (!states_.any() || end >= s.prefill_len) return rows;
+  return std::max(end / config_.page_size * config_.page_size - s.num_cached, std::min(rows, config_.page_size));
+}
+
+bool Scheduler::plan_one(Sequence& s, int32_t most_rows) {
+  if (!s.begun || most_rows <= 0) return false;  // it waits, or nothing is left for it
+  in_plan_ = {s.id};
+  StepPlan plan = strategy_.plan(s, chunk_of(s, most_rows));
+  if (plan.spans.empty() || !make_room(s, plan.stored_end(s.num_cached))) return false;
+  const int32_t rows = plan.num_rows();
+  HR_REQUIRE(0 < rows && rows <= most_rows, ErrorCode::kInternal, "request ", s.id, ": strategy '", strategy_.name(),
+             "' planned ", rows, " rows, expected 1 to ", most_rows);
+  budget_ -= rows;
+  planned_.push_back({.sequence = &s, .plan = std::move(plan)});
+  return true;
+}
+
+// The first prompt is the oldest. One that cannot be cut gets all if a quarter is too little.
+void Scheduler::plan_prompts(std::vector<Sequence*>& prompts) {
+  if (prompts.empty()) return;
+  Sequence& oldest = *prompts.front();
+  prompts.erase(prompts.begin());
+  const int64_t others = std::accumulate(prompts.begin(), prompts.end(), int64_t{0},
+                                         [](int64_t sum, const Sequence* s) { return sum + rows_left(*s); });
+  const auto share = static_cast<int32_t>(std::max<int64_t>(std::max(budget_ / 4, 1), budget_ - others));
+  if (!plan_one(oldest, std::min(share, budget_))) plan_one(oldest, budget_);
+  std::ranges::stable_sort(prompts, {}, [](const Sequence* s) { return rows_left(*s); });
+  for (Sequence* s : prompts) plan_one(*s, budget_);
+}
+
+// Plans all before any sequence changes but for its pages: an error then concerns one request only.
+void Scheduler::plan() {
+  planned_.clear();
+  budget_ = config_.max_tokens_per_step;
+  std::vector<Sequence*> prompts;
+  for (Sequence* s : std::vector(running_)) {
+    if (!s->begun) continue;
+    if (s->num_cached < s->prefill_len) {
+      prompts.push_back(s);
+    } else {
+      plan_one(*s, budget_);
+    }
+  }
+  plan_prompts(prompts);
   in_plan_.clear();
-  return steps;
 }
 
 void Scheduler::admit_waiting() {
@@ -153,46 +192,62 @@ void Scheduler::admit_waiting() {
 }
 
 std::vector<ScheduledStep> Scheduler::next(Admits admits) {
-  for (Running& one : running_) {
-    in_plan_ = {one.sequence->id};
-    states_.publish(*one.sequence);
-    catch_up(one);
+  admits_ = admits;
+  for (Sequence* s : running_) {
+    in_plan_ = {s->id};
+    pages_.publish(*s);
+    if (states_.any()) states_.publish(*s);
+  }
+  if (any_held_back()) {
+    for (Sequence* s : std::vector(running_)) {
+      in_plan_ = {s->id};
+      if (s->table_row != 0) begin(*s);
+    }
   }
   if (admits == Admits::kWhoFits) admit_waiting();
-  in_plan_.clear();
-  std::vector<Sequence*> order;
-  for (const Running& one : running_) {
-    if (one.ahead == nullptr) order.push_back(one.sequence);
-  }
-  std::ranges::stable_sort(order, {}, [](const Sequence* s) { return s->num_cached < s->prompt_len ? 1 : 0; });
-  // plan all before any state changes: an error then concerns one request only
-  std::vector<ScheduledStep> steps = plan(order);
-  for (ScheduledStep& step : steps) {
+  plan();
+  for (ScheduledStep& step : planned_) {
     in_plan_.push_back(step.sequence->id);
     states_.plan(step);
     table_.set_state_slot(step.sequence->table_row, step.sequence->state_slot);
   }
   in_plan_.clear();
-  return steps;
+  return std::move(planned_);
 }
 
-void Scheduler::release(Sequence& s) {
-  std::erase(waiting_, &s);
-  const auto found = std::ranges::find(running_, &s, &Running::sequence);
-  if (found == running_.end()) return;
-  std::vector<Sequence*> followers;
-  for (Running& other : running_) {
-    if (other.ahead != &s) continue;
-    catch_up(other);
-    followers.push_back(other.sequence);
+void Scheduler::drop(Sequence& s, PageTable::Keeps keeps) {
+  std::erase(running_, &s);
+  if (keeps == PageTable::Keeps::kYes) pages_.publish(s);
+  states_.take_back(s, keeps);
+  pages_.take_back(s, keeps);
+  by_row_[static_cast<size_t>(s.table_row)] = nullptr;
+  table_.free(std::exchange(s.table_row, 0));
+  s.begun = false;
+}
+
+void Scheduler::release(Sequence& s, PageTable::Keeps keeps) {
+  s.table_row != 0 ? drop(s, keeps) : static_cast<void>(std::erase(waiting_, &s));
+}
+
+bool Scheduler::preempt(Sequence& s) {
+  if (s.table_row == 0 || !strategy_.may_preempt(s)) return false;
+  const auto planned = std::ranges::find(planned_, &s, &ScheduledStep::sequence);
+  if (planned != planned_.end()) {
+    budget_ += planned->plan.num_rows();
+    planned_.erase(planned);
   }
-  running_.erase(found);
-  for (Running& other : running_) {
-    if (std::ranges::find(followers, other.sequence) != followers.end()) follow(other);
-  }
-  states_.take_back(s);
-  pages_.take_back(s);
-  table_.free(s.table_row);
+  s.prefill_len = std::max(s.prefill_len, s.num_cached);
+  drop(s, PageTable::Keeps::kYes);
+  strategy_.restart(s);
+  waiting_.push_front(&s);
+  ++s.num_preempted;
+  ++num_preempted_;
+  return true;
+}
+
+void Scheduler::audit() const {
+  pages_.audit(running_);
+  states_.audit(running_);
 }
 
 }  // namespace headrace

@@ -24,11 +24,11 @@ struct SchedulerConfig {
   enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;
 };
 
-// Reserves pages for a sequence's whole prompt and output at admission, so a running one never lacks memory. Sequences
-// that do not fit wait in order of arrival.
-// If a running sequence (the leader) has not yet computed a prefix that a later one (the follower) shares, the follower
-// waits and then shares its pages. A sequence only waits for earlier ones, so the first never waits. A leader that ends
-// is not waited for. Not thread-safe.
+// Gives a sequence the pages of its text at admission and one page more whenever its next step needs it. If none is free,
+// cached text gives way, then the youngest running sequence is preempted: it loses its pages, waits at the head of the
+// queue, and runs its text again from what is still cached. Sequences that do not fit wait in order of arrival.
+// A sequence whose text another one is about to compute waits for it and then shares its pages. It only waits for
+// earlier ones, so the first never waits. One that ends is not waited for. Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
@@ -39,53 +39,67 @@ class Scheduler {
   // Queues a sequence, which must outlive its release(). Error kInvalidArgument, without effect, if it could never run:
   // empty prompt, full context, more pages than the pool has, or steps with more tokens than max_tokens_per_step.
   void add(Sequence& sequence);
-  // Plans the next step within max_tokens_per_step: sequences with a cached prompt first, then prompt chunks. kNobody:
-  // admits no waiting sequence.
+  // Plans the next step within max_tokens_per_step: sequences that decode first, then prompt chunks. The oldest prompt
+  // has a quarter of what decoding leaves, the rest goes to the prompts with the fewest tokens left.
+  // kNobody: admits no waiting sequence and preempts none.
   enum class Admits : uint8_t { kWhoFits, kNobody };
   std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits);
+  // Gives each running sequence the pages for one token more. False if there are too few; some may have theirs then.
+  bool make_room_for_next();
   // After next() has thrown: ids of the sequences it failed for. They must not run again; the others are unchanged.
   const std::vector<int64_t>& in_plan() const { return in_plan_; }
   // Returns the state copies to perform before the step runs, in this order.
   std::vector<StateCopy> take_state_copies() { return states_.take_copies(); }
-  // Frees what a finished or aborted sequence holds, queued or running.
-  void release(Sequence& sequence);
+  // Frees what a finished or aborted sequence holds, queued or running. kNo: the prefix cache does not keep what it
+  // computed.
+  void release(Sequence& sequence, PageTable::Keeps keeps = PageTable::Keeps::kYes);
+  // Preempts a running sequence, no step of which is in flight. False, without effect, if it does not run or its
+  // strategy would then decide other tokens.
+  bool preempt(Sequence& sequence);
 
   size_t num_running() const { return running_.size(); }
   bool any_waiting() const { return !waiting_.empty(); }
-  bool any_held_back() const;  // a follower waits for its leader
+  bool any_held_back() const;  // one waits for what another one computes, or for pages
   bool idle() const { return waiting_.empty() && running_.empty(); }
   const ReqToTokenPool& table() const { return table_; }
   int32_t free_pages() const { return pages_.num_available(); }    // with evictable pages of the prefix cache
-  int32_t free_states() const { return states_.num_available(); }  // with evictable states of the state cache
+  int32_t free_states() const { return states_.num_available(); }  // with evictable states of the prefix cache
+  int64_t num_preempted() const { return num_preempted_; }
+  // Throws kInternal unless each page and state is exactly one of free, cached and leased.
+  void audit() const;
 
  private:
-  struct Running {
-    Sequence* sequence = nullptr;  // not owned
-    const Sequence* ahead =
-        nullptr;  // leader that stores the first common_pages pages; null: runs by itself; not owned
-    int32_t common_pages = 0;
-  };
-
-  int32_t pages_needed(const Sequence& sequence) const;
   bool admit(Sequence& sequence);
   void admit_waiting();  // in order of arrival, until one does not fit
-  // Sets the leader of `one`: the earlier sequence with the longest common prefix, if longer than what `one` has
-  // cached.
-  void follow(Running& one) const;
-  // Shares the pages that the leader has stored so far.
-  void catch_up(Running& one);
-  // Plans these sequences in this order within the budget; changes none of them.
-  std::vector<ScheduledStep> plan(const std::vector<Sequence*>& order);
-  // Tokens that a leader may run before it must pause for a follower to copy its state.
-  int32_t rows_to_copy(const Sequence& sequence) const;
+  // Shares what is computed of a sequence that has not begun. Returns true if it can begin: nobody else computes text
+  // of it.
+  bool catch_up(Sequence& sequence);
+  // Returns false if the sequence still waits.
+  bool begin(Sequence& sequence);
+  // Gives a sequence the pages of so many tokens, at the expense of younger ones if need be.
+  bool make_room(Sequence& sequence, int32_t num_tokens);
+  Sequence* youngest_behind(const Sequence& sequence);  // one that may be preempted; or null
+
+  void plan();
+  bool plan_one(Sequence& sequence, int32_t most_rows);
+  void plan_prompts(std::vector<Sequence*>& prompts);
+  int32_t chunk_of(const Sequence& sequence, int32_t rows) const;
+  void drop(Sequence& sequence, PageTable::Keeps keeps);  // takes back what a running one holds
 
   SchedulerConfig config_;
   const DecodingStrategy& strategy_;
-  StateTable states_;
-  PageTable pages_;
   ReqToTokenPool table_;
-  std::deque<Sequence*> waiting_;  // not owned
-  std::vector<Running> running_;   // in order of admission
+  PageTable pages_;
+  StateTable states_;
+  std::deque<Sequence*> waiting_;   // not owned
+  std::vector<Sequence*> running_;  // not owned, in order of admission
+  std::vector<Sequence*> by_row_;   // running ones by table row
+  int64_t num_preempted_ = 0;
+
+  // Of the call of next().
+  Admits admits_ = Admits::kWhoFits;
+  std::vector<ScheduledStep> planned_;
+  int32_t budget_ = 0;  // rows left
   std::vector<int64_t> in_plan_;
 };
 

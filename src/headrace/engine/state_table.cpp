@@ -7,122 +7,152 @@
 #include "headrace/core/error.h"
 
 namespace headrace {
-namespace {
 
-std::span<const int32_t> beginning(const Sequence& s, int32_t num_tokens) {
-  return std::span(s.tokens).first(static_cast<size_t>(num_tokens));
+StateTable::StateTable(const StateTableConfig& config, PageTable& pages)
+    : config_(config), pages_(pages), states_("recurrent state", config.num_states) {}
+
+int32_t StateTable::num_available() const {
+  return states_.available_size() + pages_.tree().num_states() + pages_.num_freed_states();
 }
 
-}  // namespace
+void StateTable::reclaim() { states_.free(pages_.take_freed_states()); }
+void StateTable::free(int32_t slot) { states_.free(std::array{slot}); }
 
-StateTable::StateTable(const RequestStatesConfig& config)
-    : config_(config), states_("recurrent state", config.num_states) {}
-
-int32_t StateTable::prefix_cache(const Sequence& s, int32_t pages) {
-  const auto state = kept_.find(beginning(s, pages * config_.page_size));
-  return state ? state->num_tokens / config_.page_size : 0;
-}
-
-void StateTable::give(Sequence& s, int32_t stored_pages) {
+void StateTable::give(Sequence& s) {
+  reclaim();
+  if (states_.available_size() == 0) free(*pages_.tree().evict_state(Which::kAny));
   s.state_slot = states_.alloc(1)->front();
+  s.state_end = 0;
+}
+
+// Returns the published page that ends there, or 0.
+int32_t StateTable::page_at(const Sequence& s, int32_t num_tokens) const {
+  const int32_t pages = num_tokens / pages_.page_size();
+  const bool published = pages > 0 && pages <= s.num_computed_pages && num_tokens % pages_.page_size() == 0;
+  return published ? s.pages[static_cast<size_t>(pages) - 1] : 0;
+}
+
+void StateTable::start(Sequence& s, int32_t computed) {
   s.state_end = s.num_cached;
   if (s.num_cached > 0) {
-    const auto state = kept_.find(beginning(s, s.num_cached));
-    HR_ASSERT(state && state->num_tokens == s.num_cached);
-    copies_.push_back({state->slot, s.state_slot});
+    const int32_t page = s.pages[static_cast<size_t>(s.num_tree_pages) - 1];
+    copies_.push_back({pages_.tree().state_of(page), s.state_slot});
+    pages_.tree().use_state(page);
   }
-  if (config_.num_kept == 0) return;
-  const int32_t parts = stored_pages * config_.page_size,
-                last = (s.prompt_len - 1) / config_.page_size * config_.page_size;
-  for (const int32_t at : {parts, last}) {
-    if (at > (s.marks.empty() ? s.num_cached : s.marks.back().num_tokens)) s.marks.push_back({.num_tokens = at});
-  }
+  for (const int32_t at : {computed, pages_.most_shared(s) * pages_.page_size()}) want(s, at);
 }
 
-void StateTable::share(Sequence& s, const Sequence& other) {
-  copies_.push_back({other.state_slot, s.state_slot});
-  s.state_end = s.num_cached;
-  const auto text = beginning(s, s.num_cached);
-  if (kept_.knows(text)) return;
-  const auto slot = claim();
-  if (!slot) return;
-  copies_.push_back({other.state_slot, *slot});
-  kept_.keep(text, *slot);
-}
-
-bool StateTable::make_room() {
-  if (num_left_ == config_.num_kept) {
-    const auto oldest = kept_.drop_oldest();
-    if (!oldest) return false;
-    give_up(*oldest);
-  }
-  ++num_left_;
+bool StateTable::want(Sequence& s, int32_t num_tokens) {
+  if (config_.num_cached == 0 || num_tokens <= s.num_cached) return false;
+  const auto at = std::ranges::lower_bound(s.marks, num_tokens, {}, &StateMark::num_tokens);
+  if (at == s.marks.end() || at->num_tokens != num_tokens) s.marks.insert(at, {.num_tokens = num_tokens});
   return true;
 }
 
-std::optional<int32_t> StateTable::claim() {
-  if (!make_room()) return std::nullopt;
+bool StateTable::make_room(Which which) {
+  reclaim();
+  if (pages_.tree().num_states() + num_marked_ < config_.num_cached) return true;
+  const auto slot = pages_.tree().evict_state(which);
+  if (slot) free(*slot);
+  return slot.has_value();
+}
+
+std::optional<int32_t> StateTable::claim(Which which) {
+  if (!make_room(which)) return std::nullopt;
   return states_.alloc(1)->front();
 }
 
-void StateTable::give_up(int32_t claimed) {
-  states_.free(std::array{claimed});
-  --num_left_;
+void StateTable::give_up(StateMark& mark) {
+  if (mark.slot == kNoState) return;
+  free(std::exchange(mark.slot, kNoState));
+  --num_marked_;
 }
 
 void StateTable::plan(ScheduledStep& step) {
   Sequence& s = *step.sequence;
   if (s.state_slot == kNoState) return;
+  if (s.state_end == s.num_cached) leave_before(step);
   s.state_end = step.plan.stored_end(s.num_cached);
-  if (s.num_cached >= s.prompt_len && s.num_cached % config_.page_size == 0) leave_before(step);
   for (StateMark& mark : s.marks) {
     if (mark.num_tokens <= s.num_cached || mark.num_tokens > s.state_end) continue;
-    if (kept_.knows(beginning(s, mark.num_tokens))) continue;
-    if (mark.slot == kNoState) mark.slot = claim().value_or(kNoState);
+    if (std::ssize(step.left) == kMostSnapshots) break;
+    if (mark.slot == kNoState) {
+      if (const auto slot = claim(Which::kAny)) mark.slot = *slot, ++num_marked_;
+    }
     if (mark.slot != kNoState) step.left.push_back(mark);
   }
 }
 
-// The step continues in another slot, so nothing is copied.
+// The step goes on in another slot, so nothing is copied.
 void StateTable::leave_before(ScheduledStep& step) {
   Sequence& s = *step.sequence;
-  if (s.marks.empty() || s.marks.back().num_tokens < s.prompt_len) {
-    const auto slot = claim();
-    if (!slot) return;
-    s.marks.push_back({.slot = *slot});
-  }
-  StateMark& last = s.marks.back();
-  last.num_tokens = s.num_cached;
-  std::swap(last.slot, s.state_slot);
-  step.state_from = last.slot;
+  const int32_t page = page_at(s, s.num_cached);
+  if (page == 0 || pages_.tree().state_of(page) != PrefixTree::kNoSlot) return;
+  const auto slot = slot_to_go_on(s);
+  if (!slot) return;
+  step.state_from = std::exchange(s.state_slot, *slot);
+  pages_.tree().attach_state(page, *step.state_from);
+  s.last_state_page = s.num_cached >= s.prefill_len ? page : 0;
 }
 
-void StateTable::keep_passed(Sequence& s, int32_t most_tokens) {
-  std::erase_if(s.marks, [&](const StateMark& mark) {
-    if (mark.slot == kNoState || mark.num_tokens > std::min(most_tokens, s.num_cached)) return false;
-    const auto text = beginning(s, mark.num_tokens);
-    kept_.knows(text) ? give_up(mark.slot) : kept_.keep(text, mark.slot);
+// A chunk's end and a page of output take no state from other texts. The output's last state moves along.
+std::optional<int32_t> StateTable::slot_to_go_on(Sequence& s) {
+  PrefixTree& tree = pages_.tree();
+  const int32_t last = s.last_state_page;
+  if (last != 0 && tree.state_of(last) != PrefixTree::kNoSlot && tree.num_children(last) == 1)
+    return tree.detach_state(last);
+  return claim(Which::kSuperseded);
+}
+
+void StateTable::publish(Sequence& s) {
+  std::erase_if(s.marks, [&](StateMark& mark) {
+    if (mark.num_tokens > s.num_cached) return false;
+    const int32_t page = page_at(s, mark.num_tokens);
+    if (mark.slot != kNoState && page == 0) return false;  // not published yet
+    if (mark.slot != kNoState && pages_.tree().attach_state(page, mark.slot)) {
+      --num_marked_;
+    } else {
+      give_up(mark);
+    }
     return true;
   });
 }
 
-void StateTable::publish(Sequence& s) { keep_passed(s, s.prompt_len - 1); }
-
-void StateTable::take_back(Sequence& s) {
+void StateTable::take_back(Sequence& s, PageTable::Keeps keeps) {
   if (s.state_slot == kNoState) return;
-  keep_passed(s, s.num_cached);
-  for (const StateMark& mark : std::exchange(s.marks, {})) {
-    if (mark.slot != kNoState) give_up(mark.slot);  // its step did not run
-  }
-  const int32_t slot = std::exchange(s.state_slot, kNoState), end = s.num_cached;
-  const bool whole = end > 0 && end % config_.page_size == 0 && s.state_end == end;
-  if (whole && !kept_.knows(beginning(s, end)) && make_room()) {
-    kept_.keep(beginning(s, end), slot);
+  if (keeps == PageTable::Keeps::kYes) publish(s);
+  for (StateMark& mark : s.marks) give_up(mark);
+  s.marks.clear();
+  const int32_t slot = std::exchange(s.state_slot, kNoState);
+  const int32_t page = keeps == PageTable::Keeps::kYes && s.state_end == s.num_cached ? page_at(s, s.num_cached) : 0;
+  const bool is_new = page != 0 && pages_.tree().state_of(page) == PrefixTree::kNoSlot;
+  if (is_new && config_.num_cached > 0 && make_room(Which::kAny)) {
+    pages_.tree().attach_state(page, slot);
   } else {
-    states_.free(std::array{slot});
+    free(slot);
   }
+  s.last_state_page = 0;
 }
 
-std::vector<StateCopy> StateTable::take_copies() { return std::exchange(copies_, {}); }
+void StateTable::audit(std::span<Sequence* const> running) const {
+  int32_t leased = 0, marked = 0;
+  const auto check = [&](int32_t slot, int64_t id) {
+    HR_REQUIRE(!states_.is_free(slot), ErrorCode::kInternal, "audit: request ", id, " has state ", slot,
+               ", which is free");
+    ++leased;
+  };
+  for (const Sequence* s : running) {
+    if (s->state_slot != kNoState) check(s->state_slot, s->id);
+    for (const StateMark& mark : s->marks) {
+      if (mark.slot == kNoState) continue;
+      check(mark.slot, s->id);
+      ++marked;
+    }
+  }
+  HR_REQUIRE(marked == num_marked_, ErrorCode::kInternal, "audit: ", marked, " marks have a state, expected ",
+             num_marked_);
+  HR_REQUIRE(leased + num_available() == config_.num_states, ErrorCode::kInternal, "audit: ", leased,
+             " states are leased and ", num_available(), " free or cached, expected ", config_.num_states);
+}
 
 }  // namespace headrace

@@ -1,65 +1,72 @@
-// Assigns recurrent state slots to requests, and snapshots of their states to the state cache for requests with a
-// common prefix.
+// Assigns recurrent state slots to requests, and snapshots of their states to the prefix tree.
 #pragma once
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "headrace/cache/slot_allocator.h"
-#include "headrace/cache/state_cache.h"
+#include "headrace/engine/page_table.h"
 #include "headrace/engine/scheduled_step.h"
 
 namespace headrace {
 
-struct RequestStatesConfig {
+struct StateTableConfig {
   int32_t num_states = 0;  // slots; 0: no recurrent layers
-  int32_t num_kept = 0;    // of these, at most, for snapshots
-  int32_t page_size = 1;
+  int32_t num_cached = 0;  // of these, at most, for snapshots
 };
 
-// A recurrent state is valid for one prefix length only. Each running request has one working slot.
-// It also leaves snapshots at ends of whole pages, because K and V are shared there: where its prompt leaves a stored
-// text whose state is not cached, behind the last whole page of its prompt, and at the last whole page of its output.
-// The first two are shared as soon as the step has run, the last one when the request ends.
-// States are copied, so no slot is used by two requests. The least recently used snapshots are evicted. Not
-// thread-safe.
+// A recurrent state is valid for one prefix length only. Each running request has one working slot; states are copied,
+// so no slot is used by two requests. A request leaves snapshots at ends of whole pages, because K and V are shared
+// there: behind the last whole page of its prompt, where its prompt leaves a text whose state is not cached, where
+// another request waits for one, at the ends of prompt chunks, and behind the last whole page of its output. They belong
+// to the nodes of the prefix tree. Not thread-safe.
 class StateTable {
  public:
-  explicit StateTable(const RequestStatesConfig& config);
+  // `pages`: not owned.
+  StateTable(const StateTableConfig& config, PageTable& pages);
+
+  // At most this many snapshots are taken within one step of a request.
+  static constexpr int32_t kMostSnapshots = 4;
 
   bool any() const { return config_.num_states > 0; }
-  bool any_free() const { return states_.available_size() > 0; }
-  int32_t num_available() const { return states_.available_size() + kept_.size(); }  // free or evictable
+  bool any_free() const { return num_available() > 0; }
+  int32_t num_available() const;  // free or evictable
 
-  // Returns how many of the sequence's first `pages` pages have a cached state at their end.
-  int32_t prefix_cache(const Sequence& sequence, int32_t pages);
-  // Assigns a state to a sequence whose num_cached is the end of its prefix_cache() pages. `stored_pages`: pages of its
-  // prompt whose K and V are stored.
-  void give(Sequence& sequence, int32_t stored_pages);
-  // Copies the leader's state to a follower that has reached the same prefix length, and caches another copy.
-  void share(Sequence& sequence, const Sequence& other);
+  // Assigns a working slot to a sequence that has none.
+  void give(Sequence& sequence);
+  // Starts the sequence from the state at the end of its shared pages; none: from zeros. `computed`: tokens of its
+  // prompt whose pages are computed.
+  void start(Sequence& sequence, int32_t computed);
+  // Asks for a snapshot behind the sequence's first `num_tokens` tokens, at the end of a page. False if its state is
+  // further already, or if there is no room for snapshots.
+  bool want(Sequence& sequence, int32_t num_tokens);
   // Adds to a planned step the snapshots that it takes.
   void plan(ScheduledStep& step);
-  // Moves the snapshots of the sequence's prompt, from steps that have run, to the state cache.
+  // Gives the snapshots of steps that have run to the sequence's published pages.
   void publish(Sequence& sequence);
-  // Releases the sequence's state; the state cache keeps its snapshots.
-  void take_back(Sequence& sequence);
+  // Releases the sequence's slots, before PageTable::take_back. kYes: the prefix tree keeps its snapshots.
+  void take_back(Sequence& sequence, PageTable::Keeps keeps);
   // Returns the copies to perform before the planned step runs, in this order.
-  std::vector<StateCopy> take_copies();
+  std::vector<StateCopy> take_copies() { return std::exchange(copies_, {}); }
+  // Throws kInternal unless each slot is exactly one of free, cached and leased to some of `running`.
+  void audit(std::span<Sequence* const> running) const;
 
  private:
-  // Reserves room for one snapshot, evicting the oldest one if needed. Returns false if marks of running requests use
-  // all of it.
-  bool make_room();
-  std::optional<int32_t> claim();  // a slot for a snapshot
-  void give_up(int32_t claimed);
-  void keep_passed(Sequence& sequence, int32_t most_tokens);
+  using Which = PrefixTree::Which;
+  void reclaim();  // frees the slots of evicted pages
+  bool make_room(Which which);
+  std::optional<int32_t> claim(Which which);  // a slot for a snapshot
+  void free(int32_t slot);
+  void give_up(StateMark& mark);
   void leave_before(ScheduledStep& step);
+  std::optional<int32_t> slot_to_go_on(Sequence& sequence);
+  int32_t page_at(const Sequence& sequence, int32_t num_tokens) const;
 
-  RequestStatesConfig config_;
+  StateTableConfig config_;
+  PageTable& pages_;
   SlotAllocator states_;
-  StateCache kept_;
-  int32_t num_left_ = 0;  // claimed slots: cached ones, and those of marks
+  int32_t num_marked_ = 0;  // slots of marks
   std::vector<StateCopy> copies_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -59,12 +60,20 @@ struct Sequence {
   Tensor conditioning;
   std::optional<FinishReason> finish_reason;
 
+  std::string cache_salt;     // the prefix cache shares text among requests of one salt only
+  int32_t prefill_len = 0;    // tokens to run before the sequence decodes: the prompt; once preempted, what was cached
+  int32_t num_preempted = 0;  // times that it lost its pages
+
   // Resources of a running sequence.
-  int32_t table_row = 0;
+  int32_t table_row = 0;  // 0: it waits
+  bool begun = false;     // false: it waits for text that another request computes, or for pages
   int32_t state_slot = kNoState;
-  int32_t state_end = 0;         // prefix length of the slot's state after the last planned step
-  std::vector<StateMark> marks;  // ascending
-  std::vector<int32_t> pages;
+  int32_t state_end = 0;          // prefix length of the slot's state after the last planned step
+  int32_t last_state_page = 0;    // page that ends with the state that it left last while decoding; 0: none
+  std::vector<StateMark> marks;   // ascending
+  std::vector<int32_t> pages;     // of its first tokens; some behind num_tokens may be there already
+  int32_t num_tree_pages = 0;     // leading pages that are nodes of the prefix tree
+  int32_t num_computed_pages = 0;  // of these, leading ones that are computed
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_output() const { return num_published - prompt_len; }
