@@ -25,6 +25,7 @@ struct Traffic {
   int32_t first_step = 0;             // after which it comes
   std::optional<size_t> goes_on;      // behind the prompt and the answer, as far as it is there, of an earlier one
   std::optional<size_t> gives_up_at;  // tokens
+  std::optional<size_t> preempted_at;
 };
 
 struct Case {
@@ -149,6 +150,7 @@ Case draw(uint64_t seed, bool on_device) {
     Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
     one.request.params = draw_params(random, c.pair, 40);
     if (random.below(4) == 0) one.gives_up_at = static_cast<size_t>(between(random, 0, 20));
+    if (random.below(2) == 0) one.preempted_at = static_cast<size_t>(between(random, 0, 20));
     if (!c.traffic.empty() && random.below(3) == 0)
       one.goes_on = static_cast<size_t>(random.below(std::ssize(c.traffic)));
     c.traffic.push_back(std::move(one));
@@ -199,7 +201,10 @@ std::vector<Answer> answers_of(const Model& model, const EngineConfig& config, s
       answer.tokens.push_back(out.token);
       answer.reason = out.finish_reason;
     }
+    engine.scheduler().audit();
     for (const auto& [id, i] : who) {
+      std::optional<size_t>& preempted_at = traffic[i].preempted_at;
+      if (preempted_at && answers[i].tokens.size() >= *preempted_at && engine.preempt(id)) preempted_at.reset();
       const std::optional<size_t> most = traffic[i].gives_up_at;
       if (most && answers[i].tokens.size() >= *most && !answers[i].reason) engine.abort(id);
     }

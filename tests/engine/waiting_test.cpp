@@ -64,7 +64,7 @@ class Waiting : public testing::TestWithParam<Way> {
 TEST_P(Waiting, AnAbortOfTheFirstInTheQueueAdmitsTheNextAtOnce) {
   const int64_t running = engine_.add(Ids(16, 1), waiting_params(400));
   step(6);
-  const int64_t large = engine_.add(Ids(16, 2), waiting_params(300)),
+  const int64_t large = engine_.add(Ids(624, 2), waiting_params(16)),
                 small = engine_.add(Ids(16, 3), waiting_params(16));
   step(4);
   EXPECT_EQ(engine_.scheduler().num_running(), 1u) << "a request does not overtake one that waits";

@@ -133,10 +133,10 @@ bool Scheduler::make_room_for_next() {
       running_, [this](Sequence* s) { return pages_.grow(*s, pages_.pages_for(s->num_tokens() + 1)); });
 }
 
-// Recurrent models leave a state at a chunk's end if it is the end of a page.
+// A state is left at a chunk's end if it is the end of a page.
 int32_t Scheduler::chunk_of(const Sequence& s, int32_t rows) const {
   const int32_t end = s.num_cached + rows;
-  if (!states_.any() || end >= s.prefill_len) return rows;
+  if (!states_.caches_any() || end >= s.prefill_len) return rows;
   return std::max(end / config_.page_size * config_.page_size - s.num_cached, std::min(rows, config_.page_size));
 }
 
@@ -158,9 +158,10 @@ void Scheduler::plan_prompts(std::vector<Sequence*>& prompts) {
   if (prompts.empty()) return;
   Sequence& oldest = *prompts.front();
   prompts.erase(prompts.begin());
-  const int64_t others = std::accumulate(prompts.begin(), prompts.end(), int64_t{0},
-                                         [](int64_t sum, const Sequence* s) { return sum + rows_left(*s); });
-  const auto share = static_cast<int32_t>(std::max<int64_t>(std::max(budget_ / 4, 1), budget_ - others));
+  const int64_t shorter = std::accumulate(prompts.begin(), prompts.end(), int64_t{0}, [&](int64_t sum, const Sequence* s) {
+    return sum + (rows_left(*s) < rows_left(oldest) ? rows_left(*s) : 0);
+  });
+  const auto share = static_cast<int32_t>(std::max<int64_t>(std::max(budget_ / 4, 1), budget_ - shorter));
   if (!plan_one(oldest, std::min(share, budget_))) plan_one(oldest, budget_);
   std::ranges::stable_sort(prompts, {}, [](const Sequence* s) { return rows_left(*s); });
   for (Sequence* s : prompts) plan_one(*s, budget_);

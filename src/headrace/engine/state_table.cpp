@@ -42,10 +42,15 @@ void StateTable::start(Sequence& s, int32_t computed) {
   for (const int32_t at : {computed, pages_.most_shared(s) * pages_.page_size()}) want(s, at);
 }
 
+StateMark& StateTable::mark_at(Sequence& s, int32_t num_tokens) {
+  const auto at = std::ranges::lower_bound(s.marks, num_tokens, {}, &StateMark::num_tokens);
+  const bool is_new = at == s.marks.end() || at->num_tokens != num_tokens;
+  return is_new ? *s.marks.insert(at, {.num_tokens = num_tokens}) : *at;
+}
+
 bool StateTable::want(Sequence& s, int32_t num_tokens) {
   if (config_.num_cached == 0 || num_tokens <= s.num_cached) return false;
-  const auto at = std::ranges::lower_bound(s.marks, num_tokens, {}, &StateMark::num_tokens);
-  if (at == s.marks.end() || at->num_tokens != num_tokens) s.marks.insert(at, {.num_tokens = num_tokens});
+  mark_at(s, num_tokens);
   return true;
 }
 
@@ -71,19 +76,20 @@ void StateTable::give_up(StateMark& mark) {
 void StateTable::plan(ScheduledStep& step) {
   Sequence& s = *step.sequence;
   if (s.state_slot == kNoState) return;
-  if (s.state_end == s.num_cached) leave_before(step);
-  s.state_end = step.plan.stored_end(s.num_cached);
+  const int32_t end = step.plan.stored_end(s.num_cached);
   for (StateMark& mark : s.marks) {
-    if (mark.num_tokens <= s.num_cached || mark.num_tokens > s.state_end) continue;
+    if (mark.num_tokens <= s.num_cached || mark.num_tokens > end) continue;
     if (std::ssize(step.left) == kMostSnapshots) break;
     if (mark.slot == kNoState) {
-      if (const auto slot = claim(Which::kAny)) mark.slot = *slot, ++num_marked_;
+      if (const auto slot = slot_for_mark(s)) mark.slot = *slot, ++num_marked_;
     }
     if (mark.slot != kNoState) step.left.push_back(mark);
   }
+  if (s.state_end == s.num_cached) leave_before(step);
+  s.state_end = end;
 }
 
-// The step goes on in another slot, so nothing is copied.
+// The step goes on in another slot, so nothing is copied. It reads the first one, which stays a mark's until then.
 void StateTable::leave_before(ScheduledStep& step) {
   Sequence& s = *step.sequence;
   const int32_t page = page_at(s, s.num_cached);
@@ -91,17 +97,32 @@ void StateTable::leave_before(ScheduledStep& step) {
   const auto slot = slot_to_go_on(s);
   if (!slot) return;
   step.state_from = std::exchange(s.state_slot, *slot);
-  pages_.tree().attach_state(page, *step.state_from);
-  s.last_state_page = s.num_cached >= s.prefill_len ? page : 0;
+  mark_at(s, s.num_cached).slot = *step.state_from;
+  ++num_marked_;
+  s.last_left = s.num_cached;
 }
 
-// A chunk's end and a page of output take no state from other texts. The output's last state moves along.
+// The output's last state moves along. A chunk's end may have a slot of its own, but takes none from other texts.
 std::optional<int32_t> StateTable::slot_to_go_on(Sequence& s) {
+  if (s.last_left >= s.prefill_len) {
+    if (const auto slot = take_last_left(s)) return slot;
+  }
+  const auto slot = claim(Which::kSuperseded);
+  return slot ? slot : take_last_left(s);
+}
+
+// Returns the slot of the state that the sequence left last, which the one that it leaves next supersedes.
+std::optional<int32_t> StateTable::take_last_left(const Sequence& s) {
   PrefixTree& tree = pages_.tree();
-  const int32_t last = s.last_state_page;
-  if (last != 0 && tree.state_of(last) != PrefixTree::kNoSlot && tree.num_children(last) == 1)
-    return tree.detach_state(last);
-  return claim(Which::kSuperseded);
+  const int32_t page = page_at(s, s.last_left);
+  const bool has_it = page != 0 && tree.state_of(page) != PrefixTree::kNoSlot;
+  return has_it && tree.num_children(page) == 1 ? std::optional(tree.detach_state(page)) : std::nullopt;
+}
+
+std::optional<int32_t> StateTable::slot_for_mark(const Sequence& s) {
+  auto slot = claim(Which::kSuperseded);
+  if (!slot) slot = take_last_left(s);
+  return slot ? slot : claim(Which::kAny);
 }
 
 void StateTable::publish(Sequence& s) {
@@ -131,7 +152,7 @@ void StateTable::take_back(Sequence& s, PageTable::Keeps keeps) {
   } else {
     free(slot);
   }
-  s.last_state_page = 0;
+  s.last_left = 0;
 }
 
 void StateTable::audit(std::span<Sequence* const> running) const {

@@ -30,6 +30,7 @@ class StateTable {
   static constexpr int32_t kMostSnapshots = 4;
 
   bool any() const { return config_.num_states > 0; }
+  bool caches_any() const { return config_.num_cached > 0; }
   bool any_free() const { return num_available() > 0; }
   int32_t num_available() const;  // free or evictable
 
@@ -59,8 +60,11 @@ class StateTable {
   std::optional<int32_t> claim(Which which);  // a slot for a snapshot
   void free(int32_t slot);
   void give_up(StateMark& mark);
+  static StateMark& mark_at(Sequence& sequence, int32_t num_tokens);
   void leave_before(ScheduledStep& step);
   std::optional<int32_t> slot_to_go_on(Sequence& sequence);
+  std::optional<int32_t> slot_for_mark(const Sequence& sequence);
+  std::optional<int32_t> take_last_left(const Sequence& sequence);
   int32_t page_at(const Sequence& sequence, int32_t num_tokens) const;
 
   StateTableConfig config_;
