@@ -540,9 +540,10 @@ TEST_P(RandomTraffic, FewerRowsRunThanWithoutSharing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, RandomTraffic,
-                         testing::Values(Mix{"autoregressive"}, Mix{"autoregressive", true, 1}, Mix{"autoregressive", true, 3},
-                                         Mix{"autoregressive", true, 20}, Mix{"multi_bd"}, Mix{"multi_bd_edit"},
-                                         Mix{"dmax"}, Mix{"fast_dllm_v2"}, Mix{"diffusion_gemma"}),
+                         testing::Values(Mix{"autoregressive"}, Mix{"autoregressive", true, 1},
+                                         Mix{"autoregressive", true, 3}, Mix{"autoregressive", true, 20},
+                                         Mix{"multi_bd"}, Mix{"multi_bd_edit"}, Mix{"dmax"}, Mix{"fast_dllm_v2"},
+                                         Mix{"diffusion_gemma"}),
                          [](const auto& mix) { return testing::PrintToString(mix.param); });
 
 }  // namespace

@@ -68,7 +68,7 @@ class Engine {
   // behind (WarmUpQueue). Warm-up and normal requests cannot be queued together: Error kInvalidArgument.
   // Requests share cached text with those of the same `cache_salt` only, which may be any string.
   int64_t add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt = {});
-  void abort(int64_t id);                                         // frees its pages and states; ignores an unknown id
+  void abort(int64_t id);  // frees its pages and states; ignores an unknown id
   // Preempts a running request: it gives up its pages and state, waits at the head of the queue, and then runs its text
   // again, from what the prefix cache still has. Its tokens do not change. False, without effect, while a step of it is
   // in flight, if it does not run, or if its strategy would then decide other tokens.

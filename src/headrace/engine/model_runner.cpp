@@ -14,7 +14,7 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kSpansPerRequest = 8;      // upper bound; strategies may run several blocks of one request
+constexpr int64_t kSpansPerRequest = 8;  // upper bound; strategies may run several blocks of one request
 // KV length up to which attention of a few rows is bound by latency, not bandwidth; in batch-invariant mode, of one
 // fixed KV split.
 constexpr int32_t kShortKeys = 2048, kStrictShortKeys = 4096;

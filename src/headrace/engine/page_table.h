@@ -50,7 +50,8 @@ class PageTable {
   // Gives the sequence pages until it has `count`. Evicts cached pages as needed. Returns false, without effect, if too
   // few are available.
   bool grow(Sequence& sequence, int32_t count);
-  // Announces the pages that the sequence is about to compute: they become pending nodes, as far as none has their text.
+  // Announces the pages that the sequence is about to compute: they become pending nodes, as far as none has their
+  // text.
   void announce(Sequence& sequence);
   // Makes the pages that the sequence has computed available to others. Of two pages with one text, one is freed.
   void publish(Sequence& sequence);

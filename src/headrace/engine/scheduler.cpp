@@ -10,7 +10,9 @@ namespace {
 bool shares(const SchedulerConfig& c) { return c.keep_text == SchedulerConfig::KeepText::kYes; }
 
 // State slots beyond one per running request.
-int32_t num_cached_states(const SchedulerConfig& c) { return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0; }
+int32_t num_cached_states(const SchedulerConfig& c) {
+  return shares(c) ? std::max(0, c.num_states - c.max_requests) : 0;
+}
 
 PageTableConfig pages_config(const SchedulerConfig& c, const DecodingStrategy& strategy) {
   // Without a state, a recurrent model cannot reuse cached pages.
@@ -30,9 +32,9 @@ Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& stra
       strategy_(strategy),
       table_(config.max_requests, config.max_context_len, config.page_size),
       pages_(pages_config(config, strategy), table_),
-      states_({.num_states = config.num_states,
-               .num_cached = strategy.traits().text_block ? num_cached_states(config) : 0},
-              pages_),
+      states_(
+          {.num_states = config.num_states, .num_cached = strategy.traits().text_block ? num_cached_states(config) : 0},
+          pages_),
       by_row_(static_cast<size_t>(config.max_requests) + 1) {}
 
 void Scheduler::check_length(const Sequence& s) const {
@@ -46,10 +48,10 @@ void Scheduler::add(Sequence& s) {
   check_length(s);
   const int32_t most = (config_.max_context_len + config_.page_size - 1) / config_.page_size;
   const int32_t needed = pages_.pages_for(most_stored(strategy_.traits(), s));
-  HR_REQUIRE(needed <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", needed,
-             " pages of ", config_.page_size, " tokens, a context of ", config_.max_context_len, " has ", most);
-  HR_REQUIRE(needed <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ",
-             needed, " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
+  HR_REQUIRE(needed <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", needed, " pages of ",
+             config_.page_size, " tokens, a context of ", config_.max_context_len, " has ", most);
+  HR_REQUIRE(needed <= config_.num_pages, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", needed,
+             " pages of ", config_.page_size, " tokens, the pool has ", config_.num_pages);
   const int32_t rows = rows_needed(strategy_.traits(), s);
   HR_REQUIRE(rows <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
              ": a step of strategy '", strategy_.name(), "' has up to ", rows, " rows, the engine runs at most ",
@@ -69,7 +71,8 @@ bool Scheduler::admit(Sequence& s) {
   const PrefixMatch match = pages_.match(s);
   const auto stored = static_cast<int32_t>(match.pages.size()), shared = states_.any() ? match.with_state : stored;
   const int32_t own = match.num_pending > 0 ? 0 : all - shared;
-  if (own + reserve > pages_.num_available() - pages_.num_cached(std::span(match.pages).first(static_cast<size_t>(shared))))
+  if (own + reserve >
+      pages_.num_available() - pages_.num_cached(std::span(match.pages).first(static_cast<size_t>(shared))))
     return false;
   s.table_row = *table_.alloc();
   by_row_[static_cast<size_t>(s.table_row)] = &s;
@@ -129,8 +132,8 @@ bool Scheduler::make_room(Sequence& s, int32_t num_tokens) {
 }
 
 bool Scheduler::make_room_for_next() {
-  return std::ranges::all_of(
-      running_, [this](Sequence* s) { return pages_.grow(*s, pages_.pages_for(s->num_tokens() + 1)); });
+  return std::ranges::all_of(running_,
+                             [this](Sequence* s) { return pages_.grow(*s, pages_.pages_for(s->num_tokens() + 1)); });
 }
 
 // A state is left at a chunk's end if it is the end of a page.
@@ -158,9 +161,9 @@ void Scheduler::plan_prompts(std::vector<Sequence*>& prompts) {
   if (prompts.empty()) return;
   Sequence& oldest = *prompts.front();
   prompts.erase(prompts.begin());
-  const int64_t shorter = std::accumulate(prompts.begin(), prompts.end(), int64_t{0}, [&](int64_t sum, const Sequence* s) {
-    return sum + (rows_left(*s) < rows_left(oldest) ? rows_left(*s) : 0);
-  });
+  const int64_t shorter = std::accumulate(
+      prompts.begin(), prompts.end(), int64_t{0},
+      [&](int64_t sum, const Sequence* s) { return sum + (rows_left(*s) < rows_left(oldest) ? rows_left(*s) : 0); });
   const auto share = static_cast<int32_t>(std::max<int64_t>(std::max(budget_ / 4, 1), budget_ - shorter));
   if (!plan_one(oldest, std::min(share, budget_))) plan_one(oldest, budget_);
   std::ranges::stable_sort(prompts, {}, [](const Sequence* s) { return rows_left(*s); });

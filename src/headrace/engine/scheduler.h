@@ -24,9 +24,9 @@ struct SchedulerConfig {
   enum class KeepText : uint8_t { kNo, kYes } keep_text = KeepText::kNo;
 };
 
-// Gives a sequence the pages of its text at admission and one page more whenever its next step needs it. If none is free,
-// cached text gives way, then the youngest running sequence is preempted: it loses its pages, waits at the head of the
-// queue, and runs its text again from what is still cached. Sequences that do not fit wait in order of arrival.
+// Gives a sequence the pages of its text at admission and one page more whenever its next step needs it. If none is
+// free, cached text gives way, then the youngest running sequence is preempted: it loses its pages, waits at the head
+// of the queue, and runs its text again from what is still cached. Sequences that do not fit wait in order of arrival.
 // A sequence whose text another one is about to compute waits for it and then shares its pages. It only waits for
 // earlier ones, so the first never waits. One that ends is not waited for. Not thread-safe.
 class Scheduler {

@@ -19,8 +19,8 @@ struct StateTableConfig {
 // A recurrent state is valid for one prefix length only. Each running request has one working slot; states are copied,
 // so no slot is used by two requests. A request leaves snapshots at ends of whole pages, because K and V are shared
 // there: behind the last whole page of its prompt, where its prompt leaves a text whose state is not cached, where
-// another request waits for one, at the ends of prompt chunks, and behind the last whole page of its output. They belong
-// to the nodes of the prefix tree. Not thread-safe.
+// another request waits for one, at the ends of prompt chunks, and behind the last whole page of its output. They
+// belong to the nodes of the prefix tree. Not thread-safe.
 class StateTable {
  public:
   // `pages`: not owned.

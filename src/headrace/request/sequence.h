@@ -68,11 +68,11 @@ struct Sequence {
   int32_t table_row = 0;  // 0: it waits
   bool begun = false;     // false: it waits for text that another request computes, or for pages
   int32_t state_slot = kNoState;
-  int32_t state_end = 0;          // prefix length of the slot's state after the last planned step
-  int32_t last_left = 0;          // prefix length of the state that it left last at a step's begin; 0: none
-  std::vector<StateMark> marks;   // ascending
-  std::vector<int32_t> pages;     // of its first tokens; some behind num_tokens may be there already
-  int32_t num_tree_pages = 0;     // leading pages that are nodes of the prefix tree
+  int32_t state_end = 0;           // prefix length of the slot's state after the last planned step
+  int32_t last_left = 0;           // prefix length of the state that it left last at a step's begin; 0: none
+  std::vector<StateMark> marks;    // ascending
+  std::vector<int32_t> pages;      // of its first tokens; some behind num_tokens may be there already
+  int32_t num_tree_pages = 0;      // leading pages that are nodes of the prefix tree
   int32_t num_computed_pages = 0;  // of these, leading ones that are computed
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

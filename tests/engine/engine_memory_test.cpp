@@ -1,0 +1,267 @@
+// Pages by need, preemption, fair prompts and the prefix cache, as an engine's users see them.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "headrace/engine/engine.h"
+#include "support/random.h"
+
+namespace headrace {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using testing_support::Random;
+using EndOfText = SamplingParams::EndOfText;
+
+enum class Layers : uint8_t { kDense, kHybrid };
+
+// Writes its end token at position `end_at`, before it the token 1.
+class EndsAt final : public Model {
+ public:
+  static constexpr int32_t kVocab = 64, kEnd = 62;
+
+  explicit EndsAt(Layers layers, int32_t end_at = 1 << 30) : end_at_(end_at) {
+    info_ = {.architecture = "ends at",
+             .vocab_size = kVocab,
+             .context_length = 1 << 20,
+             .num_layers = 2,
+             .kv_groups = {{.shape = {.num_kv_heads = 1, .head_dim = 4, .v_head_dim = 4}, .layer_ids = {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kF32};
+    info_.eos_ids = {kEnd};
+    if (layers == Layers::kDense) return;
+    info_.num_gdn_layers = 1;
+    info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 4, .head_v_dim = 4};
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    Tensor logits = Tensor::zeros(DType::kF32, {std::ssize(batch.logits_rows), kVocab});
+    const auto* positions = static_cast<const int32_t*>(batch.positions.data());
+    for (size_t r = 0; r < batch.logits_rows.size(); ++r) {
+      const bool ends = positions[batch.logits_rows[r]] + 1 >= end_at_;
+      logits.data_as<float>()[r * kVocab + (ends ? kEnd : 1)] = 20;
+    }
+    return logits;
+  }
+
+ private:
+  ModelInfo info_;
+  int32_t end_at_;
+};
+
+EngineConfig memory_config(int32_t pages, int32_t page_size, int32_t context, int32_t cached_states = 8) {
+  EngineConfig config{.max_requests = 16, .max_context_len = context};
+  config.runner.num_pages = pages;
+  config.runner.page_size = page_size;
+  config.runner.max_tokens = 512;
+  config.runner.num_states = config.max_requests + cached_states;
+  config.keep_text = SchedulerConfig::KeepText::kYes;
+  return config;
+}
+
+SamplingParams tokens_of(int32_t max_tokens) {
+  return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = EndOfText::kIgnored};
+}
+
+Ids random_ids(int32_t count, uint64_t seed) {
+  Random random(seed);
+  Ids ids;
+  for (int32_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(random.below(60)));
+  return ids;
+}
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Runs a request alone and returns the tokens that it reused.
+int32_t reused_by(Engine& engine, const Ids& prompt, int32_t max_tokens, Ids* text = nullptr) {
+  engine.add(prompt, tokens_of(max_tokens));
+  int32_t reused = 0;
+  if (text != nullptr) *text = prompt;
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) {
+      reused = out.num_reused;
+      if (text != nullptr) text->push_back(out.token.id);
+    }
+    engine.scheduler().audit();
+  }
+  return reused;
+}
+
+// Steps until a request has its first token.
+int steps_to_first_token(Engine& engine, int64_t id, int most) {
+  for (int steps = 1; steps <= most; ++steps) {
+    for (const StepOutput& out : engine.step()) {
+      if (out.sequence_id == id) return steps;
+    }
+  }
+  return most + 1;
+}
+
+TEST(EngineMemory, TextThatMayNeverComeTakesNoPages) {
+  const EndsAt model(Layers::kDense, 26);
+  Engine engine(model, memory_config(64, 16, 1024));
+  for (int32_t i = 0; i < 16; ++i)
+    engine.add(Ids(16, i), {.max_tokens = 1000, .temperature = 0, .end_of_text = EndOfText::kStops});
+  size_t most = 0, steps = 0;
+  for (; !engine.idle(); ++steps) {
+    engine.step();
+    most = std::max(most, engine.scheduler().num_running());
+    engine.scheduler().audit();
+  }
+  EXPECT_EQ(most, 16u);
+  EXPECT_LE(steps, 13u);
+  EXPECT_EQ(engine.scheduler().num_preempted(), 0);
+}
+
+TEST(EngineMemory, TheYoungestIsPreemptedWhenPagesRunOutAndAllEnd) {
+  for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
+    const EndsAt model(layers);
+    Engine engine(model, memory_config(16, 16, 256));
+    std::map<int64_t, size_t> tokens;
+    std::vector<int64_t> ids, ended;
+    for (int32_t i = 0; i < 8; ++i) ids.push_back(engine.add(Ids(20, i), tokens_of(100)));
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) {
+        ++tokens[out.sequence_id];
+        if (out.finish_reason) ended.push_back(out.sequence_id);
+      }
+      engine.scheduler().audit();
+    }
+    EXPECT_EQ(ended, ids) << "the oldest end first";
+    for (const int64_t id : ids) EXPECT_EQ(tokens[id], 100u);
+    EXPECT_GT(engine.scheduler().num_preempted(), 0);
+    EXPECT_EQ(engine.scheduler().free_pages(), 16);
+  }
+}
+
+TEST(EngineMemory, ARequestThatCanNeverFitIsRefused) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(4, 16, 1024));
+  EXPECT_NO_THROW(engine.add(Ids(20, 1), tokens_of(44)));
+  EXPECT_THROW(engine.add(Ids(20, 1), tokens_of(45)), Error);
+}
+
+TEST(EngineMemory, AnAbortFreesAllAtOnceAndKeepsWholePages) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(16, 16, 256));
+  const int64_t id = engine.add(Ids(40, 1), tokens_of(100));
+  for (int i = 0; i < 10; ++i) engine.step();
+  engine.abort(id);
+  EXPECT_TRUE(engine.idle());
+  EXPECT_EQ(engine.scheduler().free_pages(), 16);
+  engine.scheduler().audit();
+  EXPECT_EQ(reused_by(engine, Ids(48, 1), 1), 32);
+}
+
+TEST(EngineMemory, AShortPromptDoesNotWaitBehindALongOne) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(2000, 64, 110000));
+  engine.add(Ids(16, 1), tokens_of(1000));
+  engine.step();
+  engine.add(random_ids(100000, 2), tokens_of(1));
+  engine.step();
+  const int64_t small = engine.add(Ids(10, 3), tokens_of(1));
+  EXPECT_LE(steps_to_first_token(engine, small, 200), 1);
+}
+
+TEST(EngineMemory, ALongPromptDoesNotStarveBehindShortOnes) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(2000, 64, 110000));
+  const int64_t large = engine.add(random_ids(12800, 2), tokens_of(1));
+  int steps = 0;
+  for (bool got = false; !got && steps < 1000; ++steps) {
+    for (uint64_t i = 0; i < 2; ++i)
+      engine.add(random_ids(512, 1000 + 2 * static_cast<uint64_t>(steps) + i), tokens_of(1));
+    for (const StepOutput& out : engine.step()) got |= out.sequence_id == large;
+  }
+  EXPECT_LE(steps, 100) << "a quarter of 512 rows a step";
+}
+
+TEST(EngineMemory, DecodingNeverWaitsForAPrompt) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(2000, 64, 110000));
+  const int64_t first = engine.add(Ids(16, 1), tokens_of(1000));
+  engine.step();
+  engine.add(random_ids(50000, 2), tokens_of(1));
+  for (int i = 0; i < 50; ++i) {
+    const std::vector<StepOutput> outputs = engine.step();
+    ASSERT_EQ(outputs.size(), 1u);
+    EXPECT_EQ(outputs[0].sequence_id, first);
+  }
+}
+
+TEST(EngineMemory, TheSecondRequestSharesASystemPrompt) {
+  for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
+    const EndsAt model(layers);
+    Engine engine(model, memory_config(400, 64, 8192));
+    const Ids system = random_ids(4096, 7);
+    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 1)), 1), 0);
+    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 2)), 1), 4096);
+    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 3)), 1), 4096);
+  }
+}
+
+TEST(EngineMemory, TheSecondRequestSharesASystemPromptThatTheFirstComputes) {
+  for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
+    const EndsAt model(layers);
+    Engine engine(model, memory_config(400, 64, 8192));
+    const Ids system = random_ids(4000, 7);
+    const int64_t first = engine.add(joined(system, random_ids(300, 1)), tokens_of(1));
+    engine.step();
+    const int64_t second = engine.add(joined(system, random_ids(300, 2)), tokens_of(1));
+    std::map<int64_t, int32_t> reused;
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) reused[out.sequence_id] = out.num_reused;
+      engine.scheduler().audit();
+    }
+    EXPECT_EQ(reused[first], 0);
+    EXPECT_EQ(reused[second], 4000 / 64 * 64);
+    EXPECT_LT(engine.counters().rows, 4300 + 400 + 10);
+  }
+}
+
+// A turn adds a question to all text so far.
+double reused_share(Engine& engine, int32_t chats, int32_t turns) {
+  std::vector<Ids> texts;
+  for (int32_t c = 0; c < chats; ++c) texts.push_back(random_ids(400, static_cast<uint64_t>(c)));
+  int64_t reused = 0, known = 0;
+  for (int32_t turn = 0; turn < turns; ++turn) {
+    for (size_t c = 0; c < texts.size(); ++c) {
+      const Ids prompt = joined(texts[c], random_ids(60, 100 * static_cast<uint64_t>(turn) + c));
+      if (turn > 0) known += std::ssize(texts[c]);
+      reused += reused_by(engine, prompt, 40, &texts[c]);
+    }
+  }
+  return static_cast<double>(reused) / static_cast<double>(known);
+}
+
+TEST(EngineMemory, HybridChatsInTurnReuseTheirText) {
+  const EndsAt model(Layers::kHybrid);
+  Engine engine(model, memory_config(4000, 16, 8192, 12));
+  EXPECT_GE(reused_share(engine, 10, 10), 0.95);
+}
+
+TEST(EngineMemory, TextsOfTwoSaltsAreNeverShared) {
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(64, 16, 1024));
+  const Ids prompt = random_ids(100, 1);
+  const auto reused = [&](const char* salt) {
+    engine.add(prompt, tokens_of(1), salt);
+    int32_t tokens = -1;
+    while (!engine.idle()) {
+      for (const StepOutput& out : engine.step()) tokens = out.num_reused;
+    }
+    return tokens;
+  };
+  EXPECT_EQ(reused("a"), 0);
+  EXPECT_EQ(reused("b"), 0);
+  EXPECT_EQ(reused(""), 0);
+  EXPECT_EQ(reused("a"), 96);
+}
+
+}  // namespace
+}  // namespace headrace
