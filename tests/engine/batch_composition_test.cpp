@@ -98,7 +98,7 @@ using Answers = std::map<int64_t, std::vector<SampledToken>>;
 Answers answers(const Model& model, DeviceRuntime* device, SchedulerConfig::KeepText keep, const Prompts& prompts,
                 int64_t& rows) {
   RunnerConfig runner{
-      .context = strict_on(device), .num_pages = 64, .page_size = 16, .num_states = 4, .max_tokens = 100};
+      .context = strict_on(device), .num_pages = 64, .page_size = 16, .num_states = 8, .max_tokens = 100};
   if (device != nullptr) runner.runtime = device;
   Engine engine(model, {.runner = runner, .max_requests = 4, .max_context_len = 128, .keep_text = keep});
   Answers all;
