@@ -35,6 +35,7 @@ TEST_P(DiffusionDefects, B02_IdenticalPromptsShareNoPageThatOneOfThemWrites) {
     first[s.id] = s.pages.front();
     if (moment == StepMoment::kPlanned) return;
     for (size_t i = static_cast<size_t>(s.num_cached / 16); i < s.pages.size(); ++i) {
+      if (!engine.has(3 - s.id)) continue;
       EXPECT_EQ(std::ranges::count(pages[3 - s.id], s.pages[i]), 0) << "page " << i << " of request " << s.id;
     }
   });
