@@ -20,6 +20,7 @@
 #include "model_options.h"
 #include "model_path.h"
 #include "output.h"
+#include "prefix_tree_bench.h"
 #include "random_prompt.h"
 #include "seconds_since.h"
 
@@ -128,6 +129,7 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
                   .input_len = input_len,
                   .page_size = flags.page_size,
                   .kernel_set = flags.kernel_set.empty() ? std::nullopt : std::optional(flags.kernel_set)});
+    if (parallel.empty() && !input_len) bench_prefix_tree();
   }
   if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
   if (what == "blocks" || what == "canvases" || what == "chat") {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "headrace/core/error.h"
 
@@ -16,13 +15,28 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Multiplies pairs of tokens into the hash: a page of 64 takes 32 dependent products.
+// Both halves of the product, folded (as wyhash does).
+uint64_t folded_product(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Two chains of products, each of pairs of tokens, so that a page of 64 waits for 16 of them.
 uint64_t hash_of(uint64_t seed, std::span<const int32_t> tokens) {
-  uint64_t hash = seed;
-  for (const int32_t token : tokens) {
-    hash = (std::rotl(hash, 23) ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15ULL;
+  constexpr uint64_t kEven = 0x9e3779b97f4a7c15ULL, kOdd = 0xd1b54a32d192ed03ULL;
+  const auto pair_at = [&](size_t i) {
+    const uint64_t second = i + 1 < tokens.size() ? static_cast<uint32_t>(tokens[i + 1]) : 0;
+    return second << 32 | static_cast<uint32_t>(tokens[i]);
+  };
+  uint64_t even = seed ^ kOdd, odd = seed ^ kEven;
+  size_t i = 0;
+  for (; i + 4 <= tokens.size(); i += 4) {
+    even = folded_product(even ^ pair_at(i), kEven);
+    odd = folded_product(odd ^ pair_at(i + 2), kOdd);
   }
-  return mixed(hash);
+  for (; i < tokens.size(); i += 2) even = folded_product(even ^ pair_at(i), kEven);
+  return mixed(even ^ std::rotl(odd, 32));
 }
 
 uint64_t hash_of_salt(std::string_view salt) {
@@ -31,31 +45,30 @@ uint64_t hash_of_salt(std::string_view salt) {
   return mixed(hash);
 }
 
+size_t num_tokens(int32_t num_pages, int32_t page_size) {
+  return (static_cast<size_t>(num_pages) + 1) * static_cast<size_t>(page_size);
+}
+
 }  // namespace
 
 PrefixTree::PrefixTree(int32_t num_pages, int32_t page_size)
     : page_size_(page_size),
       nodes_(static_cast<size_t>(num_pages) + 1),
-      tokens_(std::make_unique_for_overwrite<int32_t[]>((static_cast<size_t>(num_pages) + 1) *
-                                                        static_cast<size_t>(page_size))),
-      buckets_(std::bit_ceil(static_cast<size_t>(num_pages) + 1)),
-      evicted_(buckets_.size()) {}
+      tokens_(std::make_unique_for_overwrite<Line[]>(num_tokens(num_pages, page_size) / std::size(Line().tokens) + 1)),
+      entries_(std::bit_ceil(2 * nodes_.size())),
+      evicted_(std::bit_ceil(nodes_.size())) {}
 
 std::span<int32_t> PrefixTree::tokens_of(int32_t page) const {
   const auto size = static_cast<size_t>(page_size_);
-  return {tokens_.get() + index(page) * size, size};
-}
-
-uint64_t PrefixTree::key_of(Place at, std::span<const int32_t> tokens) const {
-  return hash_of(at.page == 0 ? roots_[index(at.root)].key : nodes_[index(at.page)].key, tokens);
+  return {tokens_[0].tokens + index(page) * size, size};
 }
 
 PrefixTree::Place PrefixTree::root_of(const std::string& salt) const {
   const auto found = root_of_salt_.find(salt);
-  return {.root = found == root_of_salt_.end() ? kNoRoot : found->second};
+  return {.root = found == root_of_salt_.end() ? kNoRoot : found->second, .key = hash_of_salt(salt)};
 }
 
-int32_t PrefixTree::make_root(const std::string& salt) {
+int32_t PrefixTree::root_for(const std::string& salt) {
   const auto [found, is_new] = root_of_salt_.emplace(salt, 0);
   if (!is_new) return found->second;
   if (unused_roots_.empty()) {
@@ -64,7 +77,7 @@ int32_t PrefixTree::make_root(const std::string& salt) {
   }
   found->second = unused_roots_.back();
   unused_roots_.pop_back();
-  roots_[index(found->second)] = {.salt = salt, .key = hash_of_salt(salt)};
+  roots_[index(found->second)].salt = salt;
   return found->second;
 }
 
@@ -73,14 +86,19 @@ void PrefixTree::remove_child(const Node& of) {
     --nodes_[index(of.parent)].children;
   } else if (--roots_[index(of.root)].children == 0) {
     root_of_salt_.erase(roots_[index(of.root)].salt);
+    roots_[index(of.root)] = {};
     unused_roots_.push_back(of.root);
   }
 }
 
 int32_t PrefixTree::find(Place at, std::span<const int32_t> tokens) const {
-  if (at.root == kNoRoot) return 0;
-  const uint64_t key = key_of(at, tokens);
-  for (int32_t page = buckets_[key & (buckets_.size() - 1)]; page != 0; page = nodes_[index(page)].next_in_bucket) {
+  return at.root == kNoRoot ? 0 : find(hash_of(at.key, tokens), at, tokens);
+}
+
+int32_t PrefixTree::find(uint64_t key, Place at, std::span<const int32_t> tokens) const {
+  for (size_t i = home_of(key); entries_[i].page != 0; i = behind(i)) {
+    if (entries_[i].tag != static_cast<uint32_t>(key)) continue;
+    const int32_t page = entries_[i].page;
     const Node& node = nodes_[index(page)];
     if (node.key == key && node.parent == at.page && node.root == at.root &&
         std::ranges::equal(tokens_of(page), tokens))
@@ -90,34 +108,32 @@ int32_t PrefixTree::find(Place at, std::span<const int32_t> tokens) const {
 }
 
 bool PrefixTree::was_evicted(Place at, std::span<const int32_t> tokens) const {
-  if (at.root == kNoRoot) return false;
-  const uint64_t key = key_of(at, tokens);
+  const uint64_t key = hash_of(at.key, tokens);
   return evicted_[key & (evicted_.size() - 1)] == key;
 }
 
 PrefixTree::Place PrefixTree::insert(Place at, const std::string& salt, std::span<const int32_t> tokens, int32_t page,
                                      Computed computed, int32_t owner) {
-  if (at.root == kNoRoot) at.root = make_root(salt);
-  HR_ASSERT(!contains(page) && std::cmp_equal(tokens.size(), page_size_) && find(at, tokens) == 0);
-  Node& node = nodes_[index(page)];
-  node = {.key = key_of(at, tokens),
-          .parent = at.page,
-          .root = at.root,
-          .users = 1,
-          .owner = owner,
-          .cached = {},
-          .of_state = {},
-          .in_tree = true,
-          .pending = computed == Computed::kNo};
+  HR_ASSERT(at.page == 0 || num_users(at.page) > 0);
+  if (at.page == 0) at = {.root = root_for(salt), .key = hash_of_salt(salt)};
+  const uint64_t key = hash_of(at.key, tokens);
+  HR_ASSERT(!contains(page) && std::cmp_equal(tokens.size(), page_size_) && find(key, at, tokens) == 0);
+  nodes_[index(page)] = {.key = key,
+                         .parent = at.page,
+                         .root = at.root,
+                         .users = 1,
+                         .owner = owner,
+                         .in_tree = true,
+                         .pending = computed == Computed::kNo};
   std::ranges::copy(tokens, tokens_of(page).begin());
-  node.next_in_bucket = std::exchange(bucket(node.key), page);
+  add_entry(key, page);
   if (at.page == 0) {
     ++roots_[index(at.root)].children;
-  } else if (++nodes_[index(at.page)].children == 2) {  // what branches off here needs the state above
-    const int32_t above = state_of(at.page) != kNoSlot ? at.page : state_above(at.page);
-    if (above != 0) set_superseded(above, false);
+  } else if (++nodes_[index(at.page)].children == 2 && any_superseded()) {  // what branches off here needs it
+    const int32_t needed = state_of(at.page) != kNoSlot ? at.page : state_above(at.page);
+    if (needed != 0) set_superseded(needed, false);
   }
-  return {page, at.root};
+  return {page, at.root, key};
 }
 
 void PrefixTree::set_computed(int32_t page) {
@@ -128,17 +144,13 @@ void PrefixTree::set_computed(int32_t page) {
 void PrefixTree::add_user(int32_t page) {
   Node& node = nodes_[index(page)];
   HR_ASSERT(node.in_tree && !node.pending);
-  if (node.users++ > 0) return;
-  unlink(cached_, &Node::cached, page);
-  --num_cached_;
+  if (node.users++ == 0) remove_cached(page);
 }
 
 void PrefixTree::remove_user(int32_t page) {
   Node& node = nodes_[index(page)];
   HR_ASSERT(node.in_tree && !node.pending && node.users > 0);
-  if (--node.users > 0) return;
-  append(cached_, &Node::cached, page);
-  ++num_cached_;
+  if (--node.users == 0) add_cached(page);
 }
 
 PrefixTree::Evicted PrefixTree::remove(int32_t page) {
@@ -146,56 +158,69 @@ PrefixTree::Evicted PrefixTree::remove(int32_t page) {
   HR_ASSERT(node.in_tree && node.children == 0 && node.users <= 1);
   const Evicted evicted{page, node.state};
   if (node.state != kNoSlot) drop_state(page);
-  if (node.users == 0) {
-    unlink(cached_, &Node::cached, page);
-    --num_cached_;
-  }
-  unhash(page);
+  if (node.users == 0) remove_cached(page);
+  remove_entry(node.key, page);
   remove_child(node);
   node = {};
   return evicted;
 }
 
 PrefixTree::Evicted PrefixTree::evict() {
-  const int32_t page = cached_.first;
+  const int32_t page = first_cached_;
   HR_ASSERT(page != 0);
   const uint64_t key = nodes_[index(page)].key;
   evicted_[key & (evicted_.size() - 1)] = key;
   return remove(page);
 }
 
-void PrefixTree::unhash(int32_t page) {
-  int32_t* at = &bucket(nodes_[index(page)].key);
-  while (*at != page) at = &nodes_[index(*at)].next_in_bucket;
-  *at = nodes_[index(page)].next_in_bucket;
+void PrefixTree::add_entry(uint64_t key, int32_t page) {
+  size_t at = home_of(key);
+  while (entries_[at].page != 0) at = behind(at);
+  entries_[at] = {static_cast<uint32_t>(key), page};
 }
 
-void PrefixTree::append(List& list, Links Node::*links, int32_t page) {
-  Links& own = nodes_[index(page)].*links;
-  own = {.before = list.last, .after = 0};
-  (list.last != 0 ? (nodes_[index(list.last)].*links).after : list.first) = page;
-  list.last = page;
+// Moves entries behind it to the hole, where their own searches pass it.
+void PrefixTree::remove_entry(uint64_t key, int32_t page) {
+  const size_t mask = entries_.size() - 1;
+  size_t hole = home_of(key);
+  while (entries_[hole].page != page) hole = behind(hole);
+  for (size_t at = behind(hole); entries_[at].page != 0; at = behind(at)) {
+    if (((at - entries_[at].tag) & mask) < ((at - hole) & mask)) continue;
+    entries_[hole] = entries_[at];
+    hole = at;
+  }
+  entries_[hole] = {};
 }
 
-void PrefixTree::unlink(List& list, Links Node::*links, int32_t page) {
-  const Links own = nodes_[index(page)].*links;
-  (own.before != 0 ? (nodes_[index(own.before)].*links).after : list.first) = own.after;
-  (own.after != 0 ? (nodes_[index(own.after)].*links).before : list.last) = own.before;
+void PrefixTree::add_cached(int32_t page) {
+  nodes_[index(page)].before = last_cached_;
+  nodes_[index(page)].after = 0;
+  (last_cached_ != 0 ? nodes_[index(last_cached_)].after : first_cached_) = page;
+  last_cached_ = page;
+  ++num_cached_;
+}
+
+void PrefixTree::remove_cached(int32_t page) {
+  const Node& node = nodes_[index(page)];
+  (node.before != 0 ? nodes_[index(node.before)].after : first_cached_) = node.after;
+  (node.after != 0 ? nodes_[index(node.after)].before : last_cached_) = node.before;
+  --num_cached_;
 }
 
 // Returns the nearest ancestor with a state if no other text branches off on the way; else 0.
 int32_t PrefixTree::state_above(int32_t page) const {
   int32_t at = nodes_[index(page)].parent;
-  while (at != 0 && nodes_[index(at)].state == kNoSlot) at = nodes_[index(at)].parent;
-  return at;
+  while (at != 0 && nodes_[index(at)].children == 1 && nodes_[index(at)].state == kNoSlot) {
+    at = nodes_[index(at)].parent;
+  }
+  return at != 0 && nodes_[index(at)].children == 1 ? at : 0;
 }
 
 void PrefixTree::set_superseded(int32_t page, bool superseded) {
   Node& node = nodes_[index(page)];
-  if (node.superseded == superseded) return;
-  unlink(state_list(node), &Node::of_state, page);
+  auto entry = states_like(node).extract({node.last_use, page});
   node.superseded = superseded;
-  append(state_list(node), &Node::of_state, page);
+  states_like(node).insert(std::move(entry));
 }
 
 bool PrefixTree::attach_state(int32_t page, int32_t slot) {
@@ -204,29 +229,28 @@ bool PrefixTree::attach_state(int32_t page, int32_t slot) {
   if (node.state != kNoSlot) return false;
   node.state = slot;
   node.superseded = node.lost_state = false;
-  append(state_list(node), &Node::of_state, page);
-  ++num_states_;
-  for (int32_t at = node.parent; at != 0 && nodes_[index(at)].children == 1; at = nodes_[index(at)].parent) {
-    if (nodes_[index(at)].state == kNoSlot) continue;
-    set_superseded(at, true);
-    break;
-  }
+  node.last_use = ++num_uses_;
+  live_.emplace(node.last_use, page);
+  if (const int32_t above = state_above(page); above != 0) set_superseded(above, true);
   return true;
 }
 
 void PrefixTree::use_state(int32_t page) {
-  List& list = state_list(nodes_[index(page)]);
-  unlink(list, &Node::of_state, page);
-  append(list, &Node::of_state, page);
+  Node& node = nodes_[index(page)];
+  HR_ASSERT(node.state != kNoSlot);
+  States& states = states_like(node);
+  states.erase({node.last_use, page});
+  node.last_use = ++num_uses_;
+  states.emplace(node.last_use, page);
 }
 
 void PrefixTree::drop_state(int32_t page) {
   Node& node = nodes_[index(page)];
-  unlink(state_list(node), &Node::of_state, page);
+  states_like(node).erase({node.last_use, page});
   node.state = kNoSlot;
-  node.superseded = false;
-  --num_states_;
-  if (const int32_t above = state_above(page); above != 0) set_superseded(above, false);  // the deepest one now
+  if (std::exchange(node.superseded, false)) return;  // the state that supersedes this one supersedes the one above
+  if (!any_superseded()) return;
+  if (const int32_t above = state_above(page); above != 0) set_superseded(above, false);
 }
 
 int32_t PrefixTree::detach_state(int32_t page) {
@@ -237,17 +261,11 @@ int32_t PrefixTree::detach_state(int32_t page) {
 }
 
 std::optional<int32_t> PrefixTree::evict_state(Which which) {
-  const int32_t superseded = states_[kSupersededList].first;
-  const int32_t page = superseded != 0 || which == Which::kSuperseded ? superseded : states_[kLiveList].first;
-  if (page == 0) return std::nullopt;
-  const int32_t slot = state_of(page);
-  const int32_t above = state_above(page);
-  const bool above_superseded = above != 0 && nodes_[index(above)].superseded, superseded_here = page == superseded;
-  drop_state(page);
-  // One further down still supersedes the one above.
-  if (superseded_here && above_superseded) set_superseded(above, true);
+  const States& states = any_superseded() || which == Which::kSuperseded ? superseded_ : live_;
+  if (states.empty()) return std::nullopt;
+  const int32_t page = states.begin()->second;
   nodes_[index(page)].lost_state = true;
-  return slot;
+  return detach_state(page);
 }
 
 }  // namespace headrace

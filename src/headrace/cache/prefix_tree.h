@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace headrace {
@@ -17,36 +19,44 @@ namespace headrace {
 // request that computes it, uses it then. Nodes without users are cached and may be evicted. Users of a node use its
 // ancestors, too, so the least recently used cached node never has children.
 //
-// A state belongs to the prefix that its node ends. It is superseded by a state further down if nothing branches off
-// between them: a text that goes on takes the deeper one. Superseded states are evicted first, then the least recently
-// used. Costs: one hash of a page's tokens for each step down; all else is constant, but for walks between two states.
-// Not thread-safe.
+// A state belongs to the prefix that its node ends. It is superseded when a state is attached further down and nothing
+// branches off between them: a text that goes on takes the deeper one. It is live again when a text branches off
+// between them, or when the deeper one leaves and none further down supersedes it, too. The tree does not look down for
+// a reason to supersede: a state with a deeper one below stays live if it was attached later or if the branch between
+// them left. Superseded states are evicted first, each kind in order of its last use.
+//
+// Costs: a hash of a page's tokens for each find, was_evicted and insert; log(states) for each change of a state; a
+// walk to the next state above where a state comes or goes, and where a text branches off while states are superseded.
+// All else is constant. Not thread-safe.
 class PrefixTree {
  public:
   // Pages have ids 1 to num_pages. Does not own pages or state slots.
   PrefixTree(int32_t num_pages, int32_t page_size);
 
-  static constexpr int32_t kNoSlot = -1;
+  static constexpr int32_t kNoSlot = -1, kNoRoot = -1;
   struct Evicted {
     int32_t page = 0, state_slot = kNoSlot;  // state_slot: of the page's state
   };
 
-  // A place in the tree: a node, or a root if `page` is 0.
+  // A place in the tree: a node, or the root of a salt if `page` is 0. A node's is valid while the node is in the tree,
+  // a root's until a node leaves the tree.
   struct Place {
     int32_t page = 0;
-    int32_t root = 0;
+    int32_t root = kNoRoot;
+    uint64_t key = 0;  // hash of the prefix with its salt
   };
   // Returns the root of a salt; that of an unknown salt has no children.
   Place root_of(const std::string& salt) const;
-  Place place_of(int32_t page) const { return {page, nodes_[index(page)].root}; }
+  Place place_of(int32_t page) const { return {page, nodes_[index(page)].root, nodes_[index(page)].key}; }
   // Returns the child of `at` with these page_size tokens, or 0.
   int32_t find(Place at, std::span<const int32_t> tokens) const;
   // Returns true if such a child was evicted, as far as that is remembered.
   bool was_evicted(Place at, std::span<const int32_t> tokens) const;
 
   enum class Computed : uint8_t { kNo, kYes };
-  // Adds `page` as a child of `at` with these tokens and one user. `at` has no such child, and uses `salt`'s root.
-  // kNo: it is pending, and `owner` computes it. Returns the place of the node.
+  // Adds `page` as a child of `at` with these tokens and one user, who uses `at`, too. `at` has no such child.
+  // `salt`: of a root, which may have left the tree meanwhile. kNo: the node is pending, and `owner` computes it.
+  // Returns the place of the node.
   Place insert(Place at, const std::string& salt, std::span<const int32_t> tokens, int32_t page, Computed computed,
                int32_t owner);
   void set_computed(int32_t page);
@@ -62,7 +72,8 @@ class PrefixTree {
   Evicted remove(int32_t page);
   // Evicts the least recently used cached node; one must exist.
   Evicted evict();
-  int32_t num_cached() const { return num_cached_; }  // nodes without users
+  int32_t num_cached() const { return num_cached_; }         // nodes without users
+  size_t num_roots() const { return root_of_salt_.size(); }  // salts with nodes
 
   // Gives a computed node a state, as the most recently used one. False, without effect, if it has one.
   bool attach_state(int32_t page, int32_t slot);
@@ -73,59 +84,63 @@ class PrefixTree {
   // Evicts a state and returns its slot. kSuperseded: nothing if no state is superseded.
   enum class Which : uint8_t { kSuperseded, kAny };
   std::optional<int32_t> evict_state(Which which);
-  int32_t num_states() const { return num_states_; }
-  bool any_superseded() const { return states_[kSupersededList].first != 0; }
+  int32_t num_states() const { return static_cast<int32_t>(live_.size() + superseded_.size()); }
+  bool any_superseded() const { return !superseded_.empty(); }
   int32_t num_children(int32_t page) const { return nodes_[index(page)].children; }
 
  private:
-  struct Links {  // of an intrusive list
-    int32_t before = 0, after = 0;
-  };
-  struct List {
-    int32_t first = 0, last = 0;
-  };
-  struct Node {
-    uint64_t key = 0;    // hash of the whole prefix with its salt
-    int32_t parent = 0;  // page, or 0
+  using States = std::set<std::pair<uint64_t, int32_t>>;  // (last use, page), least recently used first
+  struct alignas(64) Node {                               // a cache line
+    uint64_t key = 0;
+    uint64_t last_use = 0;  // of its state
+    int32_t parent = 0;     // page, or 0
     int32_t root = 0;
-    int32_t next_in_bucket = 0;
+    int32_t before = 0, after = 0;  // in the list of cached nodes; 0: none
     int32_t users = 0, children = 0, owner = 0;
     int32_t state = kNoSlot;
-    Links cached, of_state;
     bool in_tree = false, pending = false, superseded = false, lost_state = false;
   };
   struct Root {
     std::string salt;
-    uint64_t key = 0;
     int32_t children = 0;
   };
-  static constexpr int32_t kNoRoot = -1;
-  static constexpr int kLiveList = 0, kSupersededList = 1;
+  // Of an open-addressing hash table with linear probing. It tells nearly all other prefixes apart without their nodes.
+  struct Entry {
+    uint32_t tag = 0;  // low bits of the key
+    int32_t page = 0;  // 0: empty
+  };
+  struct alignas(64) Line {  // so that few pages' tokens straddle cache lines
+    int32_t tokens[16];
+  };
 
   static size_t index(int32_t page) { return static_cast<size_t>(page); }
-  uint64_t key_of(Place at, std::span<const int32_t> tokens) const;
-  int32_t make_root(const std::string& salt);
+  int32_t root_for(const std::string& salt);
   void remove_child(const Node& of);
   std::span<int32_t> tokens_of(int32_t page) const;
-  int32_t& bucket(uint64_t key) { return buckets_[key & (buckets_.size() - 1)]; }
-  void unhash(int32_t page);
-  void append(List& list, Links Node::*links, int32_t page);
-  void unlink(List& list, Links Node::*links, int32_t page);
-  List& state_list(const Node& node) { return states_[node.superseded ? kSupersededList : kLiveList]; }
+  int32_t find(uint64_t key, Place at, std::span<const int32_t> tokens) const;
+  size_t home_of(uint64_t key) const { return key & (entries_.size() - 1); }
+  size_t behind(size_t entry) const { return (entry + 1) & (entries_.size() - 1); }
+  void add_entry(uint64_t key, int32_t page);
+  void remove_entry(uint64_t key, int32_t page);
+  void add_cached(int32_t page);
+  void remove_cached(int32_t page);
+  States& states_like(const Node& node) { return node.superseded ? superseded_ : live_; }
   void set_superseded(int32_t page, bool superseded);
   int32_t state_above(int32_t page) const;
   void drop_state(int32_t page);
 
   int32_t page_size_;
-  std::vector<Node> nodes_;            // by page; 0 is unused
-  std::unique_ptr<int32_t[]> tokens_;  // [num_pages + 1, page_size]
-  std::vector<int32_t> buckets_;       // first node of each hash bucket
-  std::vector<Root> roots_;            // those in use have children
+  std::vector<Node> nodes_;         // by page; 0 is unused
+  std::unique_ptr<Line[]> tokens_;  // int32 [num_pages + 1, page_size]
+  std::vector<Entry> entries_;      // at most half of them are in use
+  std::vector<Root> roots_;         // those in use have children
   std::unordered_map<std::string, int32_t> root_of_salt_;
   std::vector<int32_t> unused_roots_;
-  std::vector<uint64_t> evicted_;  // keys of evicted nodes, by their low bits
-  List cached_, states_[2];
-  int32_t num_cached_ = 0, num_states_ = 0;
+  std::vector<uint64_t> evicted_;               // keys of evicted nodes, by their low bits
+  int32_t first_cached_ = 0, last_cached_ = 0;  // least and most recently used; 0: none
+  int32_t num_cached_ = 0;
+  States live_, superseded_;
+  uint64_t num_uses_ = 0;  // of states
 };
 
 }  // namespace headrace
