@@ -30,16 +30,16 @@ double step_seconds(Engine& engine, const ModelInfo& info, int32_t requests, int
                     const SamplingParams& params) {
   for (int32_t r = 0; r < requests; ++r) engine.add(random_prompt(info, input_len, static_cast<uint64_t>(r)), params);
   for (int32_t started = 0; started < requests;) {
-    for (const StepOutput& out : engine.step()) started += out.num_forwards == 1 ? 1 : 0;
+    for (const StepOutput& out : throw_if_failed(engine.step())) started += out.num_forwards == 1 ? 1 : 0;
   }
-  for (int i = 0; i < 4; ++i) engine.step();
+  for (int i = 0; i < 4; ++i) throw_if_failed(engine.step());
   auto fewest = static_cast<size_t>(requests);
-  const double seconds =
-      bench::median_seconds(kBatchOutput / 2, [&] { fewest = std::min(fewest, engine.step().size()); });
+  const double seconds = bench::median_seconds(
+      kBatchOutput / 2, [&] { fewest = std::min(fewest, throw_if_failed(engine.step()).size()); });
   HR_REQUIRE(fewest == static_cast<size_t>(requests), ErrorCode::kInvalidArgument, "bench model: of ", requests,
              " requests with prompts of ", input_len, " tokens the first ended before the last one had begun; try ",
              "fewer requests or shorter prompts");
-  while (!engine.idle()) engine.step();
+  while (!engine.idle()) throw_if_failed(engine.step());
   return seconds;
 }
 

@@ -32,7 +32,7 @@ double prefill_seconds(LLM& llm, int32_t tokens) {
   const std::vector<int32_t> prompt = random_prompt(llm.model_info(), tokens, 1);
   return bench::median_seconds(5, [&] {
     llm.engine().add(prompt, {.max_tokens = 1, .temperature = 0});
-    while (!llm.engine().idle()) llm.engine().step();
+    while (!llm.engine().idle()) throw_if_failed(llm.engine().step());
   });
 }
 
@@ -41,9 +41,10 @@ double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t toke
   const auto prompt_steps = static_cast<int32_t>(prompt.size() / 1024) + 1;  // or fewer
   llm.engine().add(prompt,
                    {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
-  for (int32_t i = 0; i < prompt_steps; ++i) llm.engine().step();
-  const double seconds = bench::median_seconds(tokens - prompt_steps - 7, [&] { llm.engine().step(); });
-  while (!llm.engine().idle()) llm.engine().step();
+  for (int32_t i = 0; i < prompt_steps; ++i) throw_if_failed(llm.engine().step());
+  const double seconds =
+      bench::median_seconds(tokens - prompt_steps - 7, [&] { throw_if_failed(llm.engine().step()); });
+  while (!llm.engine().idle()) throw_if_failed(llm.engine().step());
   return seconds;
 }
 

@@ -64,20 +64,21 @@ void measure_engine(Engine& engine, const ModelInfo& info, int32_t requests, int
   for (int32_t r = 0; r < requests; ++r)
     ids.push_back(engine.add(random_prompt(info, input_len, static_cast<uint64_t>(r)), params));
   const int64_t none = engine.counters().tokens;
-  while (std::ranges::any_of(ids, [&](int64_t id) { return engine.num_forwards(id) == 0; })) engine.step();
+  while (std::ranges::any_of(ids, [&](int64_t id) { return engine.num_forwards(id) == 0; }))
+    throw_if_failed(engine.step());
   const int64_t warm = engine.counters().steps + kWarmUp;
-  while (engine.counters().steps < warm) engine.step();
+  while (engine.counters().steps < warm) throw_if_failed(engine.step());
   const EngineCounters before = engine.counters();
   const auto start = Clock::now();
   bool ended = false;
   while (!ended) {
-    for (const StepOutput& out : engine.step()) ended |= out.finish_reason.has_value();
+    for (const StepOutput& out : throw_if_failed(engine.step())) ended |= out.finish_reason.has_value();
   }
   const double seconds = seconds_since(start);
   const EngineCounters after = engine.counters();
   const auto steps = static_cast<double>(after.steps - before.steps);
   (params.temperature > 0 ? m.drawn_step_s : m.step_s) = seconds / steps;
-  while (!engine.idle()) engine.step();
+  while (!engine.idle()) throw_if_failed(engine.step());
   if (params.temperature > 0) return;
   m.rows = static_cast<double>(after.rows - before.rows) / steps;
   m.tokens_per_s = static_cast<double>(after.tokens - before.tokens) / seconds;

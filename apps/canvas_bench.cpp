@@ -54,12 +54,12 @@ std::map<int64_t, double> measured_steps(Engine& engine, const ModelInfo& info, 
     params.decoding.rule = DecodingParams::Rule::kLeftmost;
   }
   engine.add(random_prompt(info, prompt, 1), params);
-  for (int i = 0; i < kWarm; ++i) engine.step();
+  for (int i = 0; i < kWarm; ++i) throw_if_failed(engine.step());
   std::map<int64_t, std::vector<double>> seconds;
   while (!engine.idle()) {
     const int64_t rows = engine.counters().rows;
     const auto start = Clock::now();
-    engine.step();
+    throw_if_failed(engine.step());
     seconds[engine.counters().rows - rows].push_back(seconds_since(start));
   }
   std::map<int64_t, double> medians;

@@ -26,7 +26,7 @@ Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
   const auto start = std::chrono::steady_clock::now();
   engine.add(prompt, {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) {
+    for (const StepOutput& out : throw_if_failed(engine.step())) {
       if (turn.answer.empty()) {
         turn.first_token_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       }

@@ -102,18 +102,24 @@ SamplingParams likely(int32_t max_tokens) {
 
 // An engine whose requests are followed to their end.
 struct Traffic {
-  explicit Traffic(Engine& of, std::set<int64_t> fails_in_plan = {}) : engine(of), unplanned(std::move(fails_in_plan)) {
+  explicit Traffic(Engine& of) : engine(of) {
     engine.observe([this](StepMoment moment, const Sequence& s, const StepPlan&) {
       if (moment == StepMoment::kPlanned) in_step.insert(s.id);
     });
   }
   void add(const Ids& prompt, int32_t max_tokens) { left[engine.add(prompt, likely(max_tokens))] = max_tokens; }
-  // A step that fails ends who was in it, or could not be planned for it, and nobody else.
+  // A step that fails ends who was in it, and nobody else. A request whose plan or commit fails ends alone.
   void step() {
     in_step.clear();
     try {
       for (const StepOutput& out : engine.step()) {
         if (!left.contains(out.sequence_id)) continue;  // the engine has it still, which is said below
+        if (out.error) {
+          EXPECT_EQ(out.error->what(), kReason);
+          failed_alone.insert(out.sequence_id);
+          left.erase(out.sequence_id);
+          continue;
+        }
         EXPECT_EQ(out.finish_reason.has_value(), --left.at(out.sequence_id) == 0);
         if (out.finish_reason) left.erase(out.sequence_id);
       }
@@ -121,7 +127,6 @@ struct Traffic {
       EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
       EXPECT_NE(std::string(e.what()).find(kReason), std::string::npos) << e.what();
       ++failures;
-      in_step.merge(std::exchange(unplanned, {}));
       EXPECT_FALSE(in_step.empty());
       for (const int64_t id : in_step) left.erase(id);
     }
@@ -140,7 +145,7 @@ struct Traffic {
   }
 
   Engine& engine;
-  std::set<int64_t> in_step, unplanned;
+  std::set<int64_t> in_step, failed_alone;
   std::map<int64_t, int32_t> left;  // tokens of those that run or wait
   int failures = 0;
 };
@@ -213,10 +218,10 @@ TEST(FailedStepOfAnObserver, EndsTheRequestThatWasInIt) {
   }
 }
 
-// Token by token. The plans of one request fail each time, from so many tokens on.
+// Token by token. The plans or the commits of one request fail each time, from so many tokens on.
 struct Failing {
   int64_t id = 0;
-  int32_t plans_from = 1000;  // tokens
+  int32_t plans_from = 1000, commits_from = 1000;  // tokens
 };
 class FailingStrategy final : public DecodingStrategy {
  public:
@@ -228,6 +233,7 @@ class FailingStrategy final : public DecodingStrategy {
   }
   void commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
     inner_->commit(s, plan, sampled);
+    if (s.id == failing_.id && s.num_tokens() >= failing_.commits_from) throw Error(ErrorCode::kOutOfMemory, kReason);
   }
 
  private:
@@ -238,21 +244,23 @@ class FailingStrategy final : public DecodingStrategy {
   const Failing& failing_;
 };
 
-// Nobody ended then, and every further step failed likewise. States say whether the others' were left as they were.
-TEST_P(FailedStep, EndsTheRequestWhosePlanFailed) {
+// States say whether the others' were left as they were.
+TEST_P(FailedStep, EndsOnlyTheRequestWhosePlanOrCommitFailed) {
   for (int32_t first = 37; first <= 60; ++first) {
-    SCOPED_TRACE(str("plans fail from token ", first, " on"));
-    const StateModel model(0);
-    const Failing failing{.id = 2, .plans_from = first};
-    Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
-    Traffic traffic(engine, {2});
-    traffic.add(Ids(10, 1), 40);
-    traffic.add(Ids(37, 3), 30);
-    traffic.add(Ids(14, 2), 40);
-    traffic.add(Ids(41, 2), 20);
-    traffic.run_to_end();
-    EXPECT_EQ(traffic.failures, 1);
-    traffic.expect_nothing_held();
+    for (const Failing& failing : {Failing{.id = 2, .plans_from = first}, Failing{.id = 2, .commits_from = first}}) {
+      SCOPED_TRACE(str(failing.plans_from == first ? "plans" : "commits", " fail from token ", first, " on"));
+      const StateModel model(0);
+      Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
+      Traffic traffic(engine);
+      traffic.add(Ids(10, 1), 40);
+      traffic.add(Ids(37, 3), 30);
+      traffic.add(Ids(14, 2), 40);
+      traffic.add(Ids(41, 2), 20);
+      traffic.run_to_end();
+      EXPECT_EQ(traffic.failures, 0);
+      EXPECT_EQ(traffic.failed_alone, std::set<int64_t>{2});
+      traffic.expect_nothing_held();
+    }
   }
 }
 
@@ -261,10 +269,11 @@ TEST_P(FailedStep, EndsTheRequestWhoseFirstPlanFailed) {
   const StateModel model(0);
   const Failing failing{.id = 4, .plans_from = 0};
   Engine engine(model, config_for(model, GetParam()), std::make_unique<FailingStrategy>(failing));
-  Traffic traffic(engine, {4});
+  Traffic traffic(engine);
   for (int32_t i = 0; i < 6; ++i) traffic.add(Ids(10 + static_cast<size_t>(i), 1 + i), 20);  // three run at a time
   traffic.run_to_end();
-  EXPECT_EQ(traffic.failures, 1);
+  EXPECT_EQ(traffic.failures, 0);
+  EXPECT_EQ(traffic.failed_alone, std::set<int64_t>{4});
   traffic.expect_nothing_held();
 }
 
@@ -300,15 +309,12 @@ class TextOfAFailedRequest : public testing::TestWithParam<bool> {
     prompt.back() = last;
     return prompt;
   }
-  // Returns the tokens that the request does not compute; nothing if its step fails.
+  // Returns the tokens that the request does not compute; nothing if it fails.
   std::optional<int32_t> reused_by(const Ids& prompt) {
     engine_.add(prompt, likely(1));
     while (!engine_.idle()) {
-      try {
-        for (const StepOutput& out : engine_.step()) return out.num_reused;
-      } catch (const Error& e) {
-        EXPECT_EQ(e.code(), ErrorCode::kModelFile);
-        return std::nullopt;
+      for (const StepOutput& out : engine_.step()) {
+        return out.error ? std::nullopt : std::optional(out.num_reused);
       }
     }
     return std::nullopt;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "headrace/ops/cpu/dispatch.h"
 #include "support/safetensors_writer.h"
@@ -33,10 +34,11 @@ Tensor row(const std::vector<float>& values) {
 std::vector<ExpertRouter::Choice> route(const Router& config, const std::vector<float>& logits,
                                         const std::vector<float>& bias, const char* bias_name = "gate.expert_bias") {
   const test::TempDir directory;
-  const Tensor gate = Tensor::zeros(DType::kF32, {kExperts, kExperts}), stored = row(bias);
-  for (int64_t e = 0; e < kExperts; ++e) set_element(gate, e * kExperts + e, 1);
+  const int64_t experts = config.num_experts;
+  const Tensor gate = Tensor::zeros(DType::kF32, {experts, experts}), stored = row(bias);
+  for (int64_t e = 0; e < experts; ++e) set_element(gate, e * experts + e, 1);
   test::write_safetensors(directory / "model.safetensors",
-                          {{"gate.weight", gate}, {bias_name, stored.view().reshape({kExperts})}});
+                          {{"gate.weight", gate}, {bias_name, stored.view().reshape({experts})}});
   Checkpoint checkpoint = Checkpoint::open(directory.path());
   const ExpertRouter router(WeightScope(checkpoint), config);
   return router({.ops = &cpu::select_kernel_set()}, row(logits));
@@ -81,6 +83,20 @@ TEST(ExpertRouter, TiesBetweenGroupsGoToTheLower) {
   const auto choices = route(kConfig, {1, 1, 1, 1, 1, 1, 1, 1}, std::vector<float>(8, 0));
   EXPECT_EQ(choices[0].expert, 0);
   EXPECT_EQ(choices[1].expert, 1);
+}
+
+// Sorting scores that are NaN would read behind a group's end.
+TEST(ExpertRouter, ScoresThatAreNaNChooseExpertsOnceEach) {
+  Router config = kConfig;
+  config.hidden = config.num_experts = 256, config.experts_per_token = 8;
+  for (const bool all : {true, false}) {
+    std::vector<float> logits(256, all ? std::nanf("") : 1.0f);
+    for (size_t e = 0; e < logits.size(); e += 3) logits[e] = std::nanf("");
+    std::set<int32_t> experts;
+    for (const auto& choice : route(config, logits, std::vector<float>(256, 0))) experts.insert(choice.expert);
+    EXPECT_EQ(experts.size(), 8u);
+    EXPECT_TRUE(*experts.begin() >= 0 && *experts.rbegin() < 256);
+  }
 }
 
 TEST(ExpertRouter, TheBiasHasTwoNames) {

@@ -422,7 +422,8 @@ TEST(LLM, WeightsThatAreNoNumbersAreToldWithTheirModel) {
   LLMOptions o = options(1);
   o.max_model_len = 64;
   LLM llm(folder.path(), o);
-  const std::string begin = str(folder.path().string(), ": sampler: the logit of token 0 is NaN: the model's weights ");
+  const std::string begin =
+      str(folder.path().string(), ": request 1: the logits of position 2 are NaN or infinite: the model's ");
   const auto chosen = testing_support::refusal_of([&] { complete(llm, "a", {.max_tokens = 1}); });
   EXPECT_EQ(chosen.code, ErrorCode::kModelFile);
   EXPECT_TRUE(chosen.sentence.starts_with(begin)) << chosen.sentence;

@@ -1,6 +1,7 @@
 // token_confidence of every kernel set against the oracle in double.
 #include "headrace/ops/token_confidence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -131,6 +132,22 @@ TEST_P(TokenConfidence, ANaNShows) {
     std::fill(values.begin(), values.end(), -kInf);
     values[at] = std::nanf("");
     EXPECT_TRUE(std::isnan(of(values).stat(0, 1))) << at;
+  }
+}
+
+// A step that runs ahead reads the embedding of this id.
+TEST_P(TokenConfidence, ARowWithoutNumbersHasAnIdOfTheVocabulary) {
+  for (const int64_t vocab : {2, 3, 17, 300, 1025, 5003}) {
+    for (const float logit : {std::nanf(""), -kInf, kInf}) {
+      const Tensor row(DType::kF32, {1, vocab + 5});
+      std::fill_n(row.data_as<float>(), vocab + 5, logit);
+      for (const std::optional<int32_t> excluded :
+           {std::optional<int32_t>(), std::optional(0), std::optional(static_cast<int32_t>(vocab) - 1)}) {
+        const Rows rows = read(row, static_cast<int32_t>(vocab), excluded);
+        EXPECT_FALSE(std::isfinite(rows.stat(0, 1)));
+        EXPECT_TRUE(rows.id(0) >= 0 && rows.id(0) < vocab && rows.id(0) != excluded) << rows.id(0) << " of " << vocab;
+      }
+    }
   }
 }
 

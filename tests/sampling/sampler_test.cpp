@@ -123,11 +123,9 @@ TEST(Sampler, PaddingRowsOfTheHeadHaveTheirShareOfTheProbability) {
   EXPECT_NEAR(t.logprob, std::log(2 / 15.0), 1e-6);
   EXPECT_NEAR(t.confidence, 2 / 15.0, 1e-6);
   EXPECT_NEAR(t.margin, 1 / 15.0, 1e-6);
+  EXPECT_TRUE(t.is_valid());
   set_element(logits, 4, std::nan(""));
-  const auto refusal = testing_support::refusal_of([&] {
-    Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1});
-  });
-  EXPECT_TRUE(refusal.sentence.starts_with("sampler: the logit of token 4 is NaN")) << refusal.sentence;
+  EXPECT_FALSE(Sampler(cpu::select_kernel_set(), {}, 2).sample(logits, {&spot, 1}).front().is_valid());
 }
 
 TEST(Sampler, AMaskBehindTheTokenizersVocabularyIsExcludedAsItIs) {
@@ -292,16 +290,83 @@ TEST(SamplingParams, SayWhetherTheHostAloneChangesTheLogits) {
   EXPECT_TRUE(SamplingParams{.end_of_text = SamplingParams::EndOfText::kBanned}.changes_logits());
 }
 
-TEST(Sampler, ANaNIsNamed) {
-  try {
-    pick({0, std::numeric_limits<float>::quiet_NaN()}, {});
-    FAIL() << "a NaN was sampled";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kModelFile);
-    EXPECT_STREQ(e.what(),
-                 "sampler: the logit of token 1 is NaN: the model's weights hold NaN or an infinity, or its "
-                 "values do not fit the activations' dtype");
+class RowsWithoutNumbers : public testing::Test {
+ protected:
+  static constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  static constexpr int32_t kWidth = 300;
+
+  // Three rows; the logit of token 200 in the second is `logit`.
+  static Tensor rows_with(float logit) {
+    Tensor rows(DType::kF32, {3, kWidth});
+    for (int64_t i = 0; i < rows.view().numel(); ++i) rows.data_as<float>()[i] = static_cast<float>(i * 37 % 101) / 25;
+    rows.data_as<float>()[kWidth + 200] = logit;
+    return rows;
   }
+  static std::vector<SampleSpot> spots_of(const SamplingParams& params, ScoresOf scores_of) {
+    std::vector<SampleSpot> spots;
+    for (int64_t r = 0; r < 3; ++r) spots.push_back({.params = &params, .position = r, .scores_of = scores_of});
+    return spots;
+  }
+  // Expects the tokens of the first and the third row to be `want`'s, and the second not to be valid.
+  static void expect_the_second_alone(const std::vector<SampledToken>& got, const std::vector<SampledToken>& want) {
+    ASSERT_EQ(got.size(), 3u);
+    EXPECT_FALSE(got[1].is_valid());
+    EXPECT_TRUE(got[1].id >= 0 && got[1].id < kWidth);
+    for (const size_t r : {0, 2}) {
+      EXPECT_TRUE(got[r].is_valid());
+      EXPECT_EQ(got[r].id, want[r].id);
+      EXPECT_EQ(got[r].logprob, want[r].logprob);
+      EXPECT_EQ(got[r].confidence, want[r].confidence);
+      EXPECT_EQ(got[r].entropy, want[r].entropy);
+    }
+  }
+  const Sampler sampler_{cpu::select_kernel_set(), {}, kWidth};
+};
+
+TEST_F(RowsWithoutNumbers, ChangeNoTokenOfOthers) {
+  for (const SamplingParams& params :
+       {SamplingParams{.temperature = 0}, SamplingParams{.temperature = 1},
+        SamplingParams{.temperature = 0.7f, .top_k = 20, .top_p = 0.9f, .repetition_penalty = 1.3f}}) {
+    for (const ScoresOf scores_of : {ScoresOf::kModel, ScoresOf::kFiltered}) {
+      const std::vector<SampleSpot> spots = spots_of(params, scores_of);
+      const std::vector<SampledToken> want = sampler_.sample(rows_with(1), spots);
+      for (const float logit : {kNaN, kInf}) expect_the_second_alone(sampler_.sample(rows_with(logit), spots), want);
+    }
+  }
+}
+
+TEST_F(RowsWithoutNumbers, OfNothingElseHaveNoLikeliestTokens) {
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy};
+  for (const float logit : {kNaN, kInf, -kInf}) {
+    Tensor row(DType::kF32, {1, kWidth});
+    std::fill_n(row.data_as<float>(), kWidth, logit);
+    const SampledToken read = sampler_.sample(row, {&spot, 1}).front();
+    EXPECT_FALSE(read.is_valid());
+    EXPECT_TRUE(sampler_.likeliest(row.view().select(0), read, 4).empty());
+  }
+}
+
+// A guided token's log-probability is that of the model's own row, whose logits may all be numbers.
+TEST_F(RowsWithoutNumbers, OfGuidanceShow) {
+  const SamplingParams guided{.temperature = 0, .decoding = {.cfg_scale = 1}};
+  const std::vector<SampleSpot> spots = spots_of(guided, ScoresOf::kModel);
+  const Tensor own = rows_with(1), bad = rows_with(kNaN);
+  const std::vector<SampledToken> want = sampler_.sample(rows_with(1), spots, {}, own);
+  expect_the_second_alone(sampler_.sample(rows_with(kNaN), spots, {}, own), want);
+  expect_the_second_alone(sampler_.sample(rows_with(1), spots, {}, bad), want);
+}
+
+TEST_F(RowsWithoutNumbers, OfADeviceShow) {
+  const SamplingParams greedy{.temperature = 0};
+  const std::vector<SampleSpot> spots = spots_of(greedy, ScoresOf::kModel);
+  const auto described = [&](float log_sum) {
+    ChosenRows rows{Tensor::zeros(DType::kI32, {3}), Tensor::zeros(DType::kF32, {3, 4}),
+                    Tensor::zeros(DType::kI32, {3}), Tensor::zeros(DType::kF32, {3})};
+    rows.stats.data_as<float>()[4 + 1] = log_sum;
+    return Sampler::describe(rows, spots);
+  };
+  expect_the_second_alone(described(kNaN), described(0));
 }
 
 TEST(SamplingParams, RefusesValuesOutOfRangeByName) {

@@ -77,7 +77,8 @@ class LLM {
   // Generates text. Calls on_text for each token with the text that it completes, and once for a step without tokens
   // (of a long prompt). That text is often empty, never contains a stop text or anything after one, and never ends
   // inside a character. `so_far` includes it and that token. kStop ends the request as aborted.
-  // Errors as Engine::add and step; a failed request leaves nothing behind.
+  // Errors as Engine::add and step, and that of the request (StepOutput::error); a failed request leaves nothing
+  // behind.
   using OnText = std::function<StreamAction(std::string_view piece, const Completion& so_far)>;
   // Called after each step, after its text was delivered.
   using OnStep = std::function<void(const StepReport& report)>;

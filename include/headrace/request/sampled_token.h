@@ -1,5 +1,6 @@
 // The result of sampling a row of logits.
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 namespace headrace {
@@ -21,6 +22,10 @@ struct SampledToken {
   float best_logprob = 0;        // of kModel's distribution
   float best_model_logprob = 0;  // in the distribution of `logprob`
   double order = 0;              // in [0, 1), from seed, position and step; Rule::kRandom ranks by it
+
+  // Returns false if a logit of the row was NaN, or its largest infinite, in one of the two distributions. The fields
+  // then mean nothing, but the ids are in the vocabulary.
+  bool is_valid() const { return !std::isnan(logprob) && !std::isnan(best_logprob); }
 };
 
 // A token and its probability.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "headrace/core/scope_end.h"
@@ -34,7 +36,36 @@ const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
 }
 
+// Returns the exception that is being handled.
+Error handled_error() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, "out of memory"};
+  } catch (const std::exception& e) {
+    return {ErrorCode::kInternal, e.what()};
+  } catch (...) {
+    return {ErrorCode::kInternal, "an unknown exception"};
+  }
+}
+
+void check_valid(const ScheduledStep& step, std::span<const SampledToken> sampled) {
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    HR_REQUIRE(sampled[i].is_valid(), ErrorCode::kModelFile, "request ", step.sequence->id, ": the logits of position ",
+               step.plan.sample[i].position, " are NaN or infinite", kNotNumbers);
+  }
+}
+
 }  // namespace
+
+std::vector<StepOutput> throw_if_failed(std::vector<StepOutput> outputs) {
+  for (const StepOutput& out : outputs) {
+    if (out.error) throw Error(*out.error);
+  }
+  return outputs;
+}
 
 Engine::Engine(const Model& model, const EngineConfig& config)
     : Engine(model, config, strategy_of(model.info(), config)) {}
@@ -138,13 +169,12 @@ template <class Run>
 auto Engine::run_step_or_fail(const Run& run) {
   check_device();
   in_step_.clear();
+  outputs_.clear();
   try {
     return run();
-  } catch (const Error& e) {
-    e.code() == ErrorCode::kCuda ? give_up(e.what()) : fail_step();
-    throw;
   } catch (...) {
-    fail_step();
+    const Error e = handled_error();
+    e.code() == ErrorCode::kCuda ? give_up(e.what()) : fail_step();
     throw;
   }
 }
@@ -156,14 +186,31 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
 }
 
 // A failed step is not retried: it would update recurrent states twice.
+std::vector<int64_t> Engine::requests_of_failed_step() const {
+  std::vector<int64_t> ids = in_step_;
+  ids.insert(ids.end(), scheduler_.in_plan().begin(), scheduler_.in_plan().end());
+  return ids;
+}
+
 void Engine::fail_step() {
-  for (const int64_t id : in_step_) fail(id);
-  for (const int64_t id : scheduler_.in_plan()) fail(id);
+  for (const int64_t id : requests_of_failed_step()) fail(id);
   try {
     drain();
   } catch (const Error& e) {
     give_up(e.what());  // the caller gets the first error now, this one with the next call
   }
+}
+
+void Engine::fail_alone(int64_t id) {
+  const Error error = handled_error();
+  if (error.code() == ErrorCode::kCuda) throw;
+  const Sequence& s = *sequences_.at(id);
+  outputs_.push_back({.sequence_id = id,
+                      .finish_reason = FinishReason::kError,
+                      .num_forwards = s.num_forwards,
+                      .num_reused = s.num_reused,
+                      .error = error});
+  fail(id);
 }
 
 // Earlier steps may have stored the cause of the failure, such as NaN, so nobody takes over what it has stored.
@@ -180,43 +227,58 @@ std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   return steps;
 }
 
+std::optional<std::vector<ScheduledStep>> Engine::try_next_steps(Scheduler::Admits admits) {
+  try {
+    return next_steps(admits);
+  } catch (...) {
+    const std::vector<int64_t> unplanned = scheduler_.in_plan();
+    if (unplanned.empty()) throw;
+    for (const int64_t id : unplanned) fail_alone(id);
+    return std::nullopt;
+  }
+}
+
 void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
   for (const ScheduledStep& step : steps) {
     if (observer_ && step.sequence != nullptr) observer_(StepMoment::kPlanned, *step.sequence, step.plan);
   }
 }
 
-std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
-                                       Committed before) {
-  std::vector<StepOutput> outputs;
-  size_t next = 0;
+void Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled, Committed before) {
   for (const ScheduledStep& step : steps) {
-    if (step.sequence == nullptr) {  // aborted while its step ran
-      next += step.plan.sample.size();
-      continue;
-    }
+    const std::span<const SampledToken> own = sampled.first(step.plan.sample.size());
+    sampled = sampled.subspan(own.size());
+    if (step.sequence == nullptr || !commit_or_fail(step, own, before)) continue;  // null: aborted while its step ran
     Sequence& s = *step.sequence;
-    const StepPlan& plan = step.plan;
-    const KeySpan& last = plan.spans.back().keys;
-    if (!plan.sample.empty() || last.phys0 + last.q_len > s.prefill_len) ++s.num_forwards;
-    if (before == Committed::kNothing) {
-      strategy_->commit(s, plan, sampled.subspan(next, plan.sample.size()));
-    } else {
-      s.tokens.back() = sampled[next].id, s.chosen.back() = sampled[next];
-    }
-    next += plan.sample.size();
-    publish(s, outputs);
-    if (observer_) observer_(StepMoment::kCommitted, s, plan);
+    publish(s);
+    if (observer_) observer_(StepMoment::kCommitted, s, step.plan);
     if (step.sequence != nullptr && s.finish_reason) abort(s.id);
   }
-  return outputs;
 }
 
-void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
+bool Engine::commit_or_fail(const ScheduledStep& step, std::span<const SampledToken> sampled, Committed before) {
+  Sequence& s = *step.sequence;
+  const KeySpan& last = step.plan.spans.back().keys;
+  if (!sampled.empty() || last.phys0 + last.q_len > s.prefill_len) ++s.num_forwards;
+  try {
+    check_valid(step, sampled);
+    if (before == Committed::kNothing) {
+      strategy_->commit(s, step.plan, sampled);
+    } else {
+      s.tokens.back() = sampled.front().id, s.chosen.back() = sampled.front();
+    }
+    return true;
+  } catch (...) {
+    fail_alone(s.id);
+    return false;
+  }
+}
+
+void Engine::publish(Sequence& s) {
   while (s.num_published < s.num_final && !s.finish_reason) {
     const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
     s.finish_reason = finish_reason_of(s, token.id);
-    outputs.push_back({s.id, token, s.finish_reason, s.num_forwards, s.num_reused});
+    outputs_.push_back({s.id, token, s.finish_reason, s.num_forwards, s.num_reused});
   }
 }
 

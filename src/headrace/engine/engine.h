@@ -4,10 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "headrace/core/error.h"
 #include "headrace/core/log.h"
 #include "headrace/engine/batch_builder.h"
 #include "headrace/engine/model_runner.h"
@@ -34,17 +36,22 @@ struct EngineConfig {
 
 // An observer is called twice per sequence and step: after planning, and after the step's tokens are committed. It may
 // add and abort requests, the one it is shown, too; that ends the sequence's life. A planned one then does not run.
+// It is not called for the commit of a sequence that fails. If it throws, all requests of the step end.
 enum class StepMoment : uint8_t { kPlanned, kCommitted };
 using StepObserver = std::function<void(StepMoment moment, const Sequence& sequence, const StepPlan& plan)>;
 
-// A token that became final in a step.
+// A token that became final in a step, or a request that failed.
 struct StepOutput {
   int64_t sequence_id = 0;
-  SampledToken token;
-  std::optional<FinishReason> finish_reason;  // set with the last token
+  SampledToken token;                         // none for kError
+  std::optional<FinishReason> finish_reason;  // set with the last token, and by kError
   int32_t num_forwards = 0;                   // forward passes of the sequence so far, without prompt chunks
   int32_t num_reused = 0;                     // prompt tokens taken from the prefix cache
+  std::optional<Error> error = {};            // kError: why the request failed
 };
+
+// Returns `outputs`. Throws the error of the first failed request among them.
+std::vector<StepOutput> throw_if_failed(std::vector<StepOutput> outputs);
 
 // Totals since construction, without warm-up.
 struct EngineCounters {
@@ -80,11 +87,13 @@ class Engine {
 
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns
   // none. With asynchronous scheduling the next step is already running when this returns.
-  // If it throws, it first ends the requests of the step, whose states may be half updated, or the one request whose
-  // step could not be planned. The prefix cache takes no text of theirs. The caller fails every request for which has()
-  // is now false. The others continue with the next step. Error kCuda is final: the engine drops every request, and
-  // add(), step() and score() throw the same error from then on. A server should fail all requests and restart its
-  // process.
+  // A request fails alone if logits of its rows are NaN or infinite, or if its strategy throws: an output of reason
+  // kError ends it and says why. The others of the step get their tokens.
+  // If the step itself throws, it first ends the requests in it, whose states may be half updated. The caller fails
+  // every request for which has() is now false. The others continue with the next step.
+  // The prefix cache takes no text of a failed request.
+  // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
+  // on. A server should fail all requests and restart its process.
   std::vector<StepOutput> step();
   // The device's error; absent while it works.
   const std::optional<std::string>& fault() const { return fault_; }
@@ -102,16 +111,24 @@ class Engine {
   ModelRunner& runner() { return runner_; }
 
  private:
-  // Calls `run`. If it throws, ends the requests that note() named, and drains.
+  // Calls `run`. If it throws, ends the requests of the failed step, and drains.
   template <class Run>
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
+  // Returns the requests that end with a step that threw: those that note() named, and those being planned.
+  std::vector<int64_t> requests_of_failed_step() const;
   void fail_step();
+  // Within a handler of an exception that concerns this request alone: ends it with an output that holds the exception.
+  // Rethrows Error kCuda, which concerns all.
+  void fail_alone(int64_t id);
   void fail(int64_t id);  // as abort(), and its text is not cached
   void end(int64_t id, PageTable::Keeps keeps);
   void give_up(const std::string& fault);
   void check_device() const;
+  // Plans the next step. Throws what the scheduler throws.
   std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
+  // As above. If requests cannot be planned, ends these and returns nothing; the others are unchanged.
+  std::optional<std::vector<ScheduledStep>> try_next_steps(Scheduler::Admits admits);
   std::vector<StepOutput> run_step();
 
   // kTwo: the next step may be launched before the host has read this one's tokens.
@@ -125,11 +142,15 @@ class Engine {
   // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
   bool launch_first();
   bool may_launch_next() const;
-  // Launches the step behind the one in flight, whose sampled tokens are its input ids. Commits placeholders for them.
+  // Commits placeholders for the tokens of the step in flight and launches the one behind it, whose input ids they are.
+  // Launches none if a request fails.
   void launch_next();
-  // Plans the next step in the order of the in-flight one, which the device keeps. The scheduler's order changes when
+  // Returns false if a request fails.
+  bool commit_placeholders(const std::vector<ScheduledStep>& steps);
+  // Returns `planned` in the order of the in-flight step, which the device keeps. The scheduler's order changes when
   // the last chunk of a prompt is cached.
-  std::vector<ScheduledStep> next_in_order(const std::vector<ScheduledStep>& before);
+  static std::vector<ScheduledStep> in_order_of(const std::vector<ScheduledStep>& before,
+                                                std::vector<ScheduledStep> planned);
   void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
   void drain();                             // waits for all steps in flight and drops their results
 
@@ -147,14 +168,15 @@ class Engine {
                                    const TensorView& unguided) const;
   // kAssumed: the strategy has already committed a placeholder token per step, which is overwritten.
   enum class Committed : uint8_t { kNothing, kAssumed };
-  std::vector<StepOutput> commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
-                                 Committed before = Committed::kNothing);
+  void commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled, Committed before);
+  // Gives a sequence the tokens of its rows. Returns false if it fails.
+  bool commit_or_fail(const ScheduledStep& step, std::span<const SampledToken> sampled, Committed before);
   // Rows of logits that sequences keep, for steps where `of` is true. Rows lie in the order of the steps.
   static std::vector<KeptRows> kept_rows(const std::vector<ScheduledStep>& steps, StepFilter of);
   static void keep_logits(std::span<const KeptRows> kept, const Tensor& logits, DType dtype);
   void keep_candidates(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                        std::span<const SampledToken> sampled) const;
-  void publish(Sequence& sequence, std::vector<StepOutput>& outputs) const;
+  void publish(Sequence& sequence);
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
 
   const Model& model_;
@@ -171,6 +193,7 @@ class Engine {
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
   std::vector<int64_t> in_step_;        // ids of the requests that run_step_or_fail() runs
+  std::vector<StepOutput> outputs_;     // of the step that runs
   std::deque<InFlightStep> in_flight_;  // at most two, oldest first
   bool batch_changed_ = false;          // a request was added or ended since the oldest step in flight was launched
 };

@@ -40,7 +40,9 @@ bool Engine::launch_first() {
     in_flight_.emplace_back();
     return true;
   }
-  in_flight_.push_back({.steps = next_steps()});
+  std::optional<std::vector<ScheduledStep>> planned;
+  while (!planned) planned = try_next_steps(Scheduler::Admits::kWhoFits);
+  in_flight_.push_back({.steps = std::move(*planned)});
   std::vector<ScheduledStep>& steps = in_flight_.back().steps;
   show_planned(steps);
   std::erase_if(steps, is_lost);
@@ -64,14 +66,28 @@ bool Engine::may_launch_next() const {
 
 void Engine::launch_next() {
   const std::vector<ScheduledStep>& before = in_flight_.back().steps;
-  const std::array<SampledToken, 1> unknown{};
-  for (const ScheduledStep& step : before) strategy_->commit(*step.sequence, step.plan, unknown);
-  in_flight_.push_back({.steps = next_in_order(before)});
+  if (!commit_placeholders(before)) return;
+  std::optional<std::vector<ScheduledStep>> planned = try_next_steps(Scheduler::Admits::kNobody);
+  if (!planned) return;
+  in_flight_.push_back({.steps = in_order_of(before, std::move(*planned))});
   launch(ModelRunner::Inputs::kLastTokens);
 }
 
-std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before) {
-  std::vector<ScheduledStep> planned = next_steps(Scheduler::Admits::kNobody), steps;
+bool Engine::commit_placeholders(const std::vector<ScheduledStep>& steps) {
+  const std::array<SampledToken, 1> unknown{};
+  for (const ScheduledStep& step : steps) {
+    try {
+      strategy_->commit(*step.sequence, step.plan, unknown);
+    } catch (...) {
+      fail_alone(step.sequence->id);
+    }
+  }
+  return std::ranges::none_of(steps, is_lost);
+}
+
+std::vector<ScheduledStep> Engine::in_order_of(const std::vector<ScheduledStep>& before,
+                                               std::vector<ScheduledStep> planned) {
+  std::vector<ScheduledStep> steps;
   for (const ScheduledStep& one : before) {
     const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
     if (same != planned.end()) steps.push_back(std::move(*same));
@@ -92,18 +108,18 @@ std::vector<StepOutput> Engine::run_step() {
     note(in_flight_.front().steps);
     show_planned(in_flight_.front().steps);
   } else if (!launch_first()) {
-    return {};
+    return std::exchange(outputs_, {});
   }
   const bool ahead = may_launch_next() && scheduler_.make_room_for_next();
   if (ahead) launch_next();
   const std::vector<ScheduledStep>& steps = in_flight_.front().steps;
   const std::vector<SampledToken> sampled = sampled_tokens(steps, runner_.retire());
-  std::vector<StepOutput> outputs = commit(steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
+  commit(steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
   counters_.steps += steps.empty() ? 0 : 1;  // empty: a warm-up
   for (const ScheduledStep& one : steps) counters_.rows += one.plan.num_rows();
-  counters_.tokens += std::ssize(outputs);
+  counters_.tokens += std::ranges::count_if(outputs_, [](const StepOutput& out) { return !out.error; });
   in_flight_.pop_front();
-  return outputs;
+  return std::exchange(outputs_, {});
 }
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 namespace headrace {
 namespace {
@@ -56,9 +57,12 @@ void ExpertRouter::keep_best_groups(std::vector<float>& rank) const {
   const int64_t size = config_.num_experts / config_.num_groups;
   std::vector<float> scores;
   for (int64_t g = 0; g < config_.num_groups; ++g) {
-    std::vector<float> group(rank.begin() + g * size, rank.begin() + (g + 1) * size);
-    std::ranges::sort(group, std::greater<>());
-    scores.push_back(size > 1 ? group[0] + group[1] : group[0]);
+    float first = kNever, second = kNever;  // not by sorting: NaN has no order
+    for (const float score : std::span(rank).subspan(static_cast<size_t>(g * size), static_cast<size_t>(size))) {
+      second = std::max(second, std::min(first, score));
+      first = std::max(first, score);
+    }
+    scores.push_back(size > 1 ? first + second : first);
   }
   const std::vector<int32_t> kept = best(scores, config_.groups_per_token);
   for (int64_t e = 0; e < config_.num_experts; ++e) {

@@ -259,7 +259,7 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   // If a step or the callback throws, the request must not keep running.
   const ScopeEnd stop_running([this, id] { engine_->abort(id); });
   while (!engine_->idle()) {
-    const std::vector<StepOutput> outputs = naming(directory_, [this] { return engine_->step(); });
+    const std::vector<StepOutput> outputs = naming(directory_, [this] { return throw_if_failed(engine_->step()); });
     if (outputs.empty()) result.num_forwards = engine_->num_forwards(id);  // on_text may end the request here
     bool aborted = outputs.empty() && on_text({}, result) == StreamAction::kStop;
     for (const StepOutput& out : outputs) {

@@ -11,8 +11,8 @@ namespace headrace {
 // logit, and `second` the second-largest logit (equal to largest on a tie). Over all columns without excluded_id:
 //   log_sum = ln sum exp(x - largest); entropy in nats.
 // So p(best) = exp(-log_sum) and ln p(i) = x[i] - largest - log_sum. Ids from vocab on are never `best`, but have a
-// probability. A logit of minus infinity has probability 0. A NaN logit makes the row's log_sum NaN. A row's results
-// depend neither on the other rows nor on the number of threads.
+// probability. A logit of minus infinity has probability 0. A NaN logit makes the row's log_sum NaN; `best` is then any
+// of the ids. A row's results depend neither on the other rows nor on the number of threads.
 struct TokenConfidenceArgs {
   TensorView logits = {};                   // float32 [rows, the model's vocabulary]
   int32_t vocab = 0;                        // number of ids that may be chosen, at most the model's vocabulary

@@ -18,7 +18,8 @@ enum class FinishReason : uint8_t {
   kStop,
   kLength,   // max_tokens
   kContext,  // the context is full before max_tokens
-  kAborted
+  kAborted,
+  kError,  // StepOutput::error says why
 };
 // Returns the name in OpenAI's API and vLLM, where a full context is "length", too.
 constexpr std::string_view name_of(FinishReason reason) {
@@ -27,6 +28,7 @@ constexpr std::string_view name_of(FinishReason reason) {
     case FinishReason::kLength:
     case FinishReason::kContext: return "length";
     case FinishReason::kAborted: return "abort";
+    case FinishReason::kError: return "error";
   }
   return "unknown";
 }

@@ -93,19 +93,6 @@ void describe_unguided(std::vector<SampledToken>& tokens, std::span<const Sample
   }
 }
 
-// Throws for NaN or infinite logits; `stats` are those of `rows`.
-void check_numbers(const TensorView& rows, const Tensor& stats) {
-  for (int64_t r = 0; r < rows.dim(0); ++r) {
-    if (!std::isnan(stats.data_as<float>()[4 * r + 1])) continue;
-    const TensorView row = rows.select(r);
-    const auto* logits = static_cast<const float*>(row.data());
-    const auto* nan = std::find_if(logits, logits + row.numel(), [](float logit) { return std::isnan(logit); });
-    HR_REQUIRE(nan == logits + row.numel(), ErrorCode::kModelFile, "sampler: the logit of token ", nan - logits,
-               " is NaN", kNotNumbers);
-    throw Error(ErrorCode::kModelFile, str("sampler: the largest logit is infinite", kNotNumbers));
-  }
-}
-
 }  // namespace
 
 TopPOf top_p_of(const DiffusionInfo& info) {
@@ -141,7 +128,6 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
     change(row_of(r), spots[static_cast<size_t>(r)]);
   }
   ops_.token_confidence({logits, vocab_, excluded_id, rows.best, rows.stats}, context_);
-  check_numbers(logits, rows.stats);
   const Tensor draws(DType::kU8, {count, static_cast<int64_t>(sizeof(TokenDraw))});
   std::ranges::transform(spots, reinterpret_cast<TokenDraw*>(draws.data_as<uint8_t>()), draw_of);
   ops_.sample_tokens({.logits = logits,
@@ -158,7 +144,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
   parallel_for(context_.threads, count, [&](int64_t r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
     SampledToken& token = tokens[static_cast<size_t>(r)];
-    if (spot.scores_of == ScoresOf::kModel) return;
+    if (spot.scores_of == ScoresOf::kModel || !token.is_valid()) return;
     const auto [confidence, margin, entropy] = filtered_scores(row_of(r), excluded_id, draw_of(spot), token.id);
     token.confidence = confidence, token.margin = margin, token.entropy = entropy;
   });
@@ -167,6 +153,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
 
 std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledToken& read, int32_t count,
                                            std::optional<int32_t> excluded_id) const {
+  if (!read.is_valid()) return {};
   const auto* logits = static_cast<const float*>(row.data());
   std::vector<int32_t> ids(static_cast<size_t>(vocab_));
   std::iota(ids.begin(), ids.end(), 0);
@@ -186,8 +173,6 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<co
   std::vector<SampledToken> tokens;
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
-    HR_REQUIRE(!std::isnan(s[1]), ErrorCode::kModelFile, "sampler: row ", r, " has a logit that is NaN or infinite",
-               kNotNumbers);
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
     tokens.push_back(described(row, rows.ids.data_as<int32_t>()[r], rows.logits.data_as<float>()[r]));
   }

@@ -55,15 +55,15 @@ class Sampler {
   // The random number depends only on seed, position and step, and rows are independent, so results do not depend on
   // other requests.
   // `unguided`: the model's rows, if guidance has changed `logits` of spots with a cfg_scale; null: it has changed
-  // none. Error kModelFile for a NaN logit.
+  // none. The token of a row with NaN or an infinite largest logit is not valid (SampledToken::is_valid). It changes no
+  // other token.
   std::vector<SampledToken> sample(const TensorView& logits, std::span<const SampleSpot> spots,
                                    std::optional<int32_t> excluded_id = {}, const TensorView& unguided = {}) const;
   // Returns up to `count` most likely tokens of a row that sample() has changed and read as `read`, by descending
-  // probability; ties go to the lowest id.
+  // probability; ties go to the lowest id. None if `read` is not valid.
   std::vector<TokenShare> likeliest(const TensorView& row, const SampledToken& read, int32_t count,
                                     std::optional<int32_t> excluded_id = {}) const;
-  // Returns the tokens sampled on a device, from the results of token_confidence and sample_tokens. Error kModelFile as
-  // above.
+  // Returns the tokens sampled on a device, from the results of token_confidence and sample_tokens; valid as above.
   static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
 
  private:

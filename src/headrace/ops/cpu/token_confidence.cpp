@@ -108,7 +108,8 @@ void read_row(void* context, long row, float* scratch) {
   s.weighted += behind.weighted;
   const double log_sum = ::log(s.sum);
   float* stats = p.stats + row * p.stats_stride;
-  p.best[row * p.best_stride] = static_cast<int>(s.best < 0 ? 0 : s.best);
+  const long first_id = p.excluded == 0 ? 1 : 0;  // best of a row of minus infinities and NaN alone
+  p.best[row * p.best_stride] = static_cast<int>(s.largest == -HUGE_VALF ? first_id : s.best);
   stats[0] = s.largest;
   stats[1] = static_cast<float>(log_sum);
   stats[2] = s.second;
