@@ -87,7 +87,7 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
           .limit_rate = std::nullopt});
 }
 
-// `bench attention`, `gdn` and `engine` run on a CPU, in dtypes and with models of their own.
+// `bench attention`, `gdn` and `engine` run without a GPU, in dtypes and with models of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value.empty() || value == "auto" || value == "cpu") return;

@@ -4,9 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
-#include "headrace/engine/engine.h"
+#include "empty_engine.h"
 #include "output.h"
 #include "random_prompt.h"
 
@@ -19,31 +20,11 @@ constexpr int32_t kCachedStates = 8;       // the default of LLMOptions
 constexpr int32_t kGoalRunning = 256, kGoalCached = 1000, kShortLen = 256, kGoalAdmissionLen = 8192;
 constexpr double kGoalDenseUs = 60, kGoalHybridUs = 80, kGoalGrowth = 0.05, kGoalAdmissionUs = 60;
 
-enum class Kind : uint8_t { kDense, kHybrid };
-
-// Its layers and its vocabulary are so small that a step's time is the engine's own.
-class EmptyModel final : public Model {
- public:
-  explicit EmptyModel(Kind kind) {
-    info_ = {.architecture = "empty",
-             .vocab_size = 16,
-             .context_length = 1 << 30,
-             .num_layers = 1,
-             .kv_groups = {{.shape = {.num_kv_heads = 1, .head_dim = 4, .v_head_dim = 4}, .layer_ids = {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kBF16};
-    if (kind == Kind::kDense) return;
-    info_.num_layers = 2, info_.num_gdn_layers = 1;
-    info_.gdn = {.num_layers = 1, .num_k_heads = 1, .num_v_heads = 1, .head_k_dim = 4, .head_v_dim = 4};
-  }
-  const ModelInfo& info() const override { return info_; }
-  Tensor forward(const ForwardBatch& batch) const override {
-    return Tensor::zeros(DType::kF32, {std::ssize(batch.logits_rows), info_.vocab_size});
-  }
-
- private:
-  ModelInfo info_;
-};
+using Kind = EmptyEngineKind;
+constexpr std::array kKinds = {Kind{Kind::Layers::kDense, Kind::Path::kCpu},
+                               Kind{Kind::Layers::kDense, Kind::Path::kFakeDevice},
+                               Kind{Kind::Layers::kHybrid, Kind::Path::kCpu},
+                               Kind{Kind::Layers::kHybrid, Kind::Path::kFakeDevice}};
 
 // Microseconds of CPU time that `work` takes on this thread.
 template <class Work>
@@ -71,7 +52,6 @@ int32_t pages_for(int64_t tokens, int32_t page_size) {
 
 EngineConfig engine_config(const EngineBenchConfig& bench, int32_t requests, int32_t context, int32_t rows) {
   EngineConfig config{.max_requests = requests, .max_context_len = context};
-  config.runner.backend = "cpu";
   config.runner.kernel_set = bench.kernel_set;
   config.runner.context.threads = 1;
   config.runner.page_size = bench.page_size;
@@ -103,17 +83,18 @@ struct StepCase {
 class RunningRequests {
  public:
   RunningRequests(const EngineBenchConfig& bench, Kind kind, const StepCase& of)
-      : running_(of.running), model_(kind), engine_(model_, config_of(bench, of)) {
+      : running_(of.running), empty_(kind, config_of(bench, of)) {
     for (int32_t r = 0; r < running_; ++r) {
-      engine_.add(random_prompt(model_.info(), of.input_len, static_cast<uint64_t>(r)), most_likely(output_len(of)));
+      engine().add(random_prompt(empty_.model_info(), of.input_len, static_cast<uint64_t>(r)),
+                   most_likely(output_len(of)));
     }
-    start(engine_, running_);
-    for (int i = 0; i < kWarmUpSteps; ++i) engine_.step();
+    start(engine(), running_);
+    for (int i = 0; i < kWarmUpSteps; ++i) engine().step();
   }
 
   double step_microseconds() {
     size_t tokens = 0;
-    const double microseconds = microseconds_of([&] { tokens = engine_.step().size(); });
+    const double microseconds = microseconds_of([&] { tokens = engine().step().size(); });
     HR_REQUIRE(std::cmp_equal(tokens, running_), ErrorCode::kInternal, "bench engine: a step has ", tokens,
                " tokens, expected one of each of ", running_, " requests");
     return microseconds;
@@ -129,9 +110,10 @@ class RunningRequests {
     return engine_config(bench, of.running, of.input_len + output_len(of), kRowsPerStep + of.running);
   }
 
+  Engine& engine() { return empty_.engine(); }
+
   int32_t running_;
-  EmptyModel model_;
-  Engine engine_;
+  EmptyEngine empty_;
 };
 
 struct StepTimes {
@@ -167,20 +149,21 @@ std::vector<StepCase> step_cases(const EngineBenchConfig& bench) {
   return cases;
 }
 
-std::string number_or_null(std::optional<double> number) { return number ? fmt::format("{:g}", *number) : "null"; }
+// One line: a case, what it took, and its goal if there is one. `more`: further fields, each behind a comma.
+void write_row(const std::string& name, double microseconds, std::optional<double> goal, const std::string& more = "") {
+  write_out(fmt::format("{{\"name\": \"engine {}\", \"median_us\": {:.2f}, \"goal_us\": {}{}}}\n", name, microseconds,
+                        goal ? fmt::format("{:g}", *goal) : "null", more));
+}
 
 void bench_steps(const EngineBenchConfig& bench, Kind kind) {
   for (const StepCase& of : step_cases(bench)) {
     const StepTimes times = step_times(bench, kind, of);
     std::optional<double> goal;
-    if (of.running == kGoalRunning) goal = kind == Kind::kDense ? kGoalDenseUs : kGoalHybridUs;
-    const std::string growth =
-        times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth) : "";
-    write_out(
-        fmt::format("{{\"name\": \"engine step of {} running behind {} tokens {} cpu\", \"median_us\": {:.2f}, "
-                    "\"goal_us\": {}{}}}\n",
-                    of.running, of.input_len, kind == Kind::kDense ? "dense" : "hybrid", times.microseconds,
-                    number_or_null(goal), growth));
+    if (of.running == kGoalRunning) goal = kind.layers == Kind::Layers::kDense ? kGoalDenseUs : kGoalHybridUs;
+    write_row(fmt::format("step of {} running behind {} tokens {}", of.running, of.input_len, kind.name()),
+              times.microseconds, goal,
+              times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth)
+                           : "");
   }
 }
 
@@ -191,17 +174,17 @@ struct AdmissionCase {
 // An engine with cached texts, beside running requests that begin as they do.
 class CachedTexts {
  public:
-  CachedTexts(const EngineBenchConfig& bench, const AdmissionCase& of)
+  CachedTexts(const EngineBenchConfig& bench, Kind kind, const AdmissionCase& of)
       : of_(of),
         shared_len_(static_cast<int32_t>(int64_t{of.input_len} * 4 / 5 / bench.page_size * bench.page_size)),
-        shared_(random_prompt(model_.info(), shared_len_, 0)),
-        engine_(model_, config_of(bench)) {
+        empty_(kind, config_of(bench)),
+        shared_(random_prompt(empty_.model_info(), shared_len_, 0)) {
     for (int32_t i = 0; i < of_.cached; ++i) {
-      engine_.add(next_prompt(of_.input_len - shared_len_), most_likely(1));
-      while (!engine_.idle()) engine_.step();
+      engine().add(next_prompt(of_.input_len - shared_len_), most_likely(1));
+      while (!engine().idle()) engine().step();
     }
-    for (int32_t r = 0; r < of_.running; ++r) engine_.add(next_prompt(kOwnLen), most_likely(output_len()));
-    num_reused_ = start(engine_, of_.running);
+    for (int32_t r = 0; r < of_.running; ++r) engine().add(next_prompt(kOwnLen), most_likely(output_len()));
+    num_reused_ = start(engine(), of_.running);
   }
 
   int32_t num_reused() const { return num_reused_; }
@@ -209,16 +192,16 @@ class CachedTexts {
   // Microseconds of add() and the step that admits the request, less those of a step without it.
   double admission_microseconds() {
     std::vector<int32_t> prompt = next_prompt(of_.input_len - shared_len_);
-    const double plain = microseconds_of([&] { engine_.step(); });
+    const double plain = microseconds_of([&] { engine().step(); });
     int64_t id = 0;
     const double both = microseconds_of([&] {
-      id = engine_.add(std::move(prompt), most_likely(1));
-      engine_.step();
+      id = engine().add(std::move(prompt), most_likely(1));
+      engine().step();
     });
-    HR_REQUIRE(std::cmp_equal(engine_.scheduler().num_running(), of_.running + 1), ErrorCode::kInternal,
-               "bench engine: ", engine_.scheduler().num_running(), " requests run, expected ", of_.running,
+    HR_REQUIRE(std::cmp_equal(engine().scheduler().num_running(), of_.running + 1), ErrorCode::kInternal,
+               "bench engine: ", engine().scheduler().num_running(), " requests run, expected ", of_.running,
                " and an admitted one");
-    engine_.abort(id);
+    engine().abort(id);
     return both - plain;
   }
 
@@ -233,6 +216,7 @@ class CachedTexts {
     // is no part of what is measured.
     const int32_t rows = of_.running + std::max(1, std::min(kOwnLen, bench.page_size - 1));
     EngineConfig config = engine_config(bench, of_.running + 1, context, rows);
+    config.steps_ahead = EngineConfig::StepsAhead::kNever;  // a step that runs ahead puts an admission off
     const int32_t own = pages_for(of_.input_len - shared_len_ + 1, bench.page_size) + 1;
     const int32_t of_running = pages_for(kOwnLen + output_len(), bench.page_size) + 1;
     config.runner.num_pages = pages_for(context, bench.page_size) + (of_.cached + 1) * own + of_.running * of_running;
@@ -241,41 +225,45 @@ class CachedTexts {
 
   std::vector<int32_t> next_prompt(int32_t own_len) {
     std::vector<int32_t> prompt = shared_;
-    const std::vector<int32_t> own = random_prompt(model_.info(), own_len, ++seed_);
+    const std::vector<int32_t> own = random_prompt(empty_.model_info(), own_len, ++seed_);
     prompt.insert(prompt.end(), own.begin(), own.end());
     return prompt;
   }
 
-  EmptyModel model_{Kind::kDense};
+  Engine& engine() { return empty_.engine(); }
+
   AdmissionCase of_;
   int32_t shared_len_;  // tokens, whole pages
+  EmptyEngine empty_;
   std::vector<int32_t> shared_;
   uint64_t seed_ = 0;
-  Engine engine_;
   int32_t num_reused_ = 0;
 };
 
-void bench_admission(const EngineBenchConfig& bench, const AdmissionCase& of) {
-  CachedTexts texts(bench, of);
+void bench_admission(const EngineBenchConfig& bench, Kind kind, const AdmissionCase& of) {
+  CachedTexts texts(bench, kind, of);
   std::vector<double> microseconds(kAdmissionsMeasured);
   std::ranges::generate(microseconds, [&] { return texts.admission_microseconds(); });
   const bool has_goal = of.running == kGoalRunning && of.cached == kGoalCached && of.input_len == kGoalAdmissionLen;
-  write_out(
-      fmt::format("{{\"name\": \"engine admission of {} tokens beside {} running and {} cached texts dense cpu\", "
-                  "\"reused\": {}, \"median_us\": {:.2f}, \"goal_us\": {}}}\n",
-                  of.input_len, of.running, of.cached, texts.num_reused(), median(microseconds),
-                  number_or_null(has_goal ? std::optional(kGoalAdmissionUs) : std::nullopt)));
+  write_row(fmt::format("admission of {} tokens beside {} running and {} cached texts {}", of.input_len, of.running,
+                        of.cached, kind.name()),
+            median(microseconds), has_goal ? std::optional(kGoalAdmissionUs) : std::nullopt,
+            fmt::format(", \"reused\": {}", texts.num_reused()));
+}
+
+void bench_admissions(const EngineBenchConfig& bench, Kind kind) {
+  for (const int32_t running : bench.running.empty() ? std::vector{kGoalRunning} : bench.running) {
+    for (const int32_t cached : {10, 100, kGoalCached}) {
+      bench_admission(bench, kind, {running, cached, bench.input_len.value_or(kGoalAdmissionLen)});
+    }
+  }
 }
 
 }  // namespace
 
 void bench_engine(const EngineBenchConfig& config) {
-  for (const Kind kind : {Kind::kDense, Kind::kHybrid}) bench_steps(config, kind);
-  for (const int32_t running : config.running.empty() ? std::vector{kGoalRunning} : config.running) {
-    for (const int32_t cached : {10, 100, kGoalCached}) {
-      bench_admission(config, {running, cached, config.input_len.value_or(kGoalAdmissionLen)});
-    }
-  }
+  for (const Kind kind : kKinds) bench_steps(config, kind);
+  for (const Kind kind : kKinds) bench_admissions(config, kind);
 }
 
 }  // namespace headrace::app

@@ -226,10 +226,11 @@ check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Q
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
 "$headrace" bench engine --parallel 2,256 --input-len 512 --json >"$work/engine"
 check "the engine's steps beside their goals" \
-  "2 dense null,256 dense 60 growth 0.05,2 hybrid null,256 hybrid 80 growth 0.05," \
-  "$(sed -nE 's/^\{"name": "engine step of ([0-9]+) running behind 512 tokens ([a-z]+) cpu", "median_us": [0-9.]*[1-9][0-9]*, "goal_us": ([a-z0-9]+)(, "(growth)": -?[0-9.]+, "goal_growth": ([0-9.]+))?\}$/\1 \2 \3 \5 \6/p' "$work/engine" | sed 's/ *$//' | tr '\n' ',')"
-check "and its admissions of prompts that are cached in part" "2 10,2 100,2 1000,256 10,256 100,256 1000," \
-  "$(sed -nE 's/^\{"name": "engine admission of 512 tokens beside ([0-9]+) running and ([0-9]+) cached texts dense cpu", "reused": 384, "median_us": -?[0-9.]+, "goal_us": null\}$/\1 \2/p' "$work/engine" | tr '\n' ',')"
+  "2 dense cpu null,256 dense cpu 60 growth 0.05,2 dense fake device null,256 dense fake device 60 growth 0.05,2 hybrid cpu null,256 hybrid cpu 80 growth 0.05,2 hybrid fake device null,256 hybrid fake device 80 growth 0.05," \
+  "$(sed -nE 's/^\{"name": "engine step of ([0-9]+) running behind 512 tokens ([a-z ]+)", "median_us": [0-9.]*[1-9][0-9]*, "goal_us": ([a-z0-9]+)(, "(growth)": -?[0-9.]+, "goal_growth": ([0-9.]+))?\}$/\1 \2 \3 \5 \6/p' "$work/engine" | sed 's/ *$//' | tr '\n' ',')"
+admissions() { for kind in "dense cpu" "dense fake device" "hybrid cpu" "hybrid fake device"; do printf '%s,' "2 10 $kind" "2 100 $kind" "2 1000 $kind" "256 10 $kind" "256 100 $kind" "256 1000 $kind"; done; }
+check "and its admissions of prompts that are cached in part" "$(admissions)" \
+  "$(sed -nE 's/^\{"name": "engine admission of 512 tokens beside ([0-9]+) running and ([0-9]+) cached texts ([a-z ]+)", "median_us": -?[0-9.]+, "goal_us": null, "reused": 384\}$/\1 \2 \3/p' "$work/engine" | tr '\n' ',')"
 check "threads that the engine's own is not" 2 "$(status timeout 5 "$headrace" bench engine -t 2)"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"

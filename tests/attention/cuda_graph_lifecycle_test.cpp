@@ -1,13 +1,12 @@
-// pymllm's graph lifecycle through a hybrid backend: state, capture and replay with request rows and lengths. On a
-// device of the host's memory whose graphs are recorded calls of the reference ops, and on a GPU.
+// pymllm's graph lifecycle through a hybrid backend: state, capture and replay with request rows and lengths. On the
+// fake device, with reference ops, and on a GPU.
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
 #include <numeric>
 
+#include "bench/fake_device.h"
 #include "headrace/attention/backend_registry.h"
-#include "headrace/attention/cuda/cuda_backend.h"
 #include "headrace/attention/decode_batch.h"
 #include "headrace/attention/hybrid_attn_backend.h"
 #include "headrace/core/device_runtime.h"
@@ -15,7 +14,6 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
-#include "support/host_memory.h"
 #include "support/random.h"
 #include "support/refusal.h"
 
@@ -36,55 +34,6 @@ constexpr GDNPoolConfig kGDN{.num_layers = 1,
                              .head_k_dim = kKDim,
                              .head_v_dim = kVDim,
                              .conv_dtype = DType::kF32};
-
-using Work = std::vector<std::function<void()>>;
-Work* recording = nullptr;  // calls of ops go here while a capture is open
-
-// Memory of the host under a device's name. A capture records calls; a graph makes them again.
-class RecordedDevice final : public HostMemory {
- public:
-  Device device() const override { return {DeviceType::kCUDA, 0}; }
-  void begin_capture() override { recording = &work_; }
-  std::unique_ptr<DeviceGraph> end_capture() override {
-    recording = nullptr;
-    return std::make_unique<Graph>(std::exchange(work_, {}));
-  }
-
- private:
-  struct Graph final : DeviceGraph {
-    explicit Graph(Work calls) : work(std::move(calls)) {}
-    void launch() override {
-      for (const auto& call : work) call();
-    }
-    Work work;
-  };
-  Work work_;
-};
-
-// Runs or records an op. As a kernel does, it keeps the device's addresses and reads lengths and slots when it runs.
-template <class Args, void (*kOp)(const Args&, const OpContext&)>
-void on_recorded_device(const Args& args, const OpContext& context) {
-  Args on_device = args;
-  if constexpr (requires { on_device.spans; }) on_device.spans = {args.on_device->spans, args.spans.size()};
-  if constexpr (requires { on_device.slots.size(); })
-    on_device.slots = {args.on_device->state_slots, args.slots.size()};
-  const auto call = [on_device, context] { kOp(on_device, context); };
-  recording != nullptr ? recording->push_back(call) : call();
-}
-
-void store_on_recorded_device(const StoreKVArgs& args, const OpContext& context) {
-  const auto call = [args, context] { reference::store_kv(args, context); };
-  recording != nullptr ? recording->push_back(call) : call();
-}
-
-OpSet recorded_ops() {
-  OpSet ops = reference::ops();
-  ops.store_kv = store_on_recorded_device;
-  ops.paged_attention = on_recorded_device<PagedAttentionArgs, reference::paged_attention>;
-  ops.causal_conv1d = on_recorded_device<CausalConv1dArgs, reference::causal_conv1d>;
-  ops.gated_delta_rule = on_recorded_device<GatedDeltaRuleArgs, reference::gated_delta_rule>;
-  return ops;
-}
 
 // One token of each of kRequests requests: inputs and results of both layers.
 struct Rows {
@@ -109,13 +58,13 @@ void run_layers(const RadixAttention& full, const RadixLinearAttention& linear, 
   linear.forward(batch, {.mixed_qkv = first(rows.mixed), .a = first(rows.a), .b = first(rows.b)}, first(rows.recurred));
 }
 
-enum class Kind : uint8_t { kRecorded, kGPU };
+enum class Kind : uint8_t { kFake, kGPU };
 
 class CudaGraphLifecycle : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     if (GetParam() == Kind::kGPU && mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-    runtime_ = GetParam() == Kind::kGPU ? &cuda_module().runtime(0) : &recorded_;
+    runtime_ = GetParam() == Kind::kGPU ? &cuda_module().runtime(0) : &fake_;
     kv_.emplace(kKV, *runtime_);
     gdn_.emplace(kGDN, *runtime_);
     backend_ = make();
@@ -133,24 +82,15 @@ class CudaGraphLifecycle : public testing::TestWithParam<Kind> {
   }
 
   std::unique_ptr<AttentionBackend> make() {
-    if (GetParam() == Kind::kGPU) {
-      return make_backend("cuda", runtime_->device(),
-                          {.kv_pool = &*kv_,
-                           .gdn_pool = &*gdn_,
-                           .req_to_token_pool = &requests_,
-                           .full_attn_layer_ids = {1},
-                           .max_tokens = kRequests,
-                           .runtime = runtime_,
-                           .context = {.stream = runtime_->stream()}});
-    }
-    auto hybrid = std::make_unique<HybridAttnBackend>(
-        cuda::make_cuda_backend(ops_, {.kv_pool = &*kv_, .runtime = runtime_}),
-        std::make_unique<GDNAttnBackend>(*gdn_, ops_, OpContext{}, kRequests, *runtime_), std::vector<int32_t>{1});
-    hybrid->set_decode_pools({.requests = &requests_,
-                              .states = DecodeBatchPools::States::kRecurrent,
-                              .runtime = runtime_,
-                              .backend = hybrid.get()});
-    return hybrid;
+    return make_backend("cuda", runtime_->device(),
+                        {.kv_pool = &*kv_,
+                         .gdn_pool = &*gdn_,
+                         .req_to_token_pool = &requests_,
+                         .full_attn_layer_ids = {1},
+                         .max_tokens = kRequests,
+                         .runtime = runtime_,
+                         .context = {.stream = runtime_->stream()},
+                         .ops = GetParam() == Kind::kGPU ? nullptr : &fake_.ops()});
   }
 
   Tensor on_device(const Tensor& host) const {
@@ -194,8 +134,7 @@ class CudaGraphLifecycle : public testing::TestWithParam<Kind> {
     return runtime_->end_capture();
   }
 
-  RecordedDevice recorded_;
-  const OpSet ops_ = recorded_ops();
+  bench::FakeDevice fake_{reference::ops()};
   DeviceRuntime* runtime_ = nullptr;
   ReqToTokenPool requests_{kRequests, kContext, kPageSize};
   std::optional<KVPool> kv_;
@@ -347,10 +286,10 @@ TEST_P(CudaGraphLifecycle, ABatchInOtherMemoryIsRefusedByBothBackends) {
 }
 
 TEST(CudaGraphSupport, RequestRowsNeedATable) {
-  RecordedDevice device;
+  bench::FakeDevice device(reference::ops());
   const KVPool kv(kKV, device);
-  const OpSet ops = recorded_ops();
-  const auto backend = cuda::make_cuda_backend(ops, {.kv_pool = &kv, .runtime = &device});
+  const auto backend =
+      make_backend("cuda", device.device(), {.kv_pool = &kv, .runtime = &device, .ops = &device.ops()});
   CudaGraphSupport& graphs = *backend->cuda_graph_support();
   graphs.init_cuda_graph_state(1, 1);
   const Tensor one = integers(DType::kI32, {1});
@@ -360,8 +299,8 @@ TEST(CudaGraphSupport, RequestRowsNeedATable) {
             "cuda graph: request rows and lengths need a request table; expected BackendConfig::req_to_token_pool");
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, CudaGraphLifecycle, testing::Values(Kind::kRecorded, Kind::kGPU),
-                         [](const auto& kind) { return kind.param == Kind::kGPU ? "GPU" : "Recorded"; });
+INSTANTIATE_TEST_SUITE_P(Devices, CudaGraphLifecycle, testing::Values(Kind::kFake, Kind::kGPU),
+                         [](const auto& kind) { return kind.param == Kind::kGPU ? "GPU" : "Fake"; });
 
 }  // namespace
 }  // namespace headrace::graph_lifecycle

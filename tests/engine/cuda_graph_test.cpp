@@ -1,32 +1,38 @@
-// Decode steps as graphs give what they give without: skipped where there is no device.
+// Decode steps as graphs give what they give without, on the fake device also what a CPU gives. Cases of a GPU are
+// skipped where there is none.
 #include <gtest/gtest.h>
 
+#include "engine/test_device.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/engine/engine.h"
 #include "headrace/models/model_registry.h"
-#include "headrace/ops/cuda_module.h"
-#include "support/device_mirror.h"
 #include "support/safetensors_writer.h"
 #include "support/source_tree.h"
 
 namespace headrace {
 namespace {
 
+using testing_support::kOnCpu, testing_support::kOnFakeDevice, testing_support::kOnGpu, testing_support::kOnGpuBaseline;
+using testing_support::test_device, testing_support::TestDevice;
+
 struct Case {
   std::string family, strategy = "autoregressive";
   std::optional<DType> dtype;  // in place of the checkpoint's
   std::string graphs = {};     // part of what the runner says of them
-  std::string set = "cuda";    // of kernels
+  std::string device = kOnGpu;
   std::optional<int32_t> block_size = {};
   std::optional<StrategyConfig::BlockCache> block_cache = {};
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.set << ": " << c.family << " by " << c.strategy; }
+  friend void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.device << ": " << c.family << " by " << c.strategy;
+  }
 };
 
 constexpr int32_t kRequests = 6;
 
-// Device 0, which has no memory for recordings: any allocation within one fails.
+// A device that has no memory for recordings: any allocation within one fails.
 class ScarceRuntime final : public DeviceRuntime {
  public:
+  explicit ScarceRuntime(DeviceRuntime& real) : real_(real) {}
   Device device() const override { return real_.device(); }
   void* allocate(size_t bytes) override {
     HR_REQUIRE(!capturing_, ErrorCode::kOutOfMemory, "cuda:0: could not allocate ", bytes, " bytes; 7 of 9 are free");
@@ -49,14 +55,15 @@ class ScarceRuntime final : public DeviceRuntime {
   }
 
  private:
-  DeviceRuntime& real_ = cuda_module().runtime(0);
+  DeviceRuntime& real_;
   bool capturing_ = false;
 };
 
 class CudaGraphs : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+    device_ = test_device(GetParam().device);
+    if (!device_) GTEST_SKIP() << "no CUDA device";
   }
   struct Run {
     std::vector<std::vector<int32_t>> ids;
@@ -65,19 +72,13 @@ class CudaGraphs : public testing::TestWithParam<Case> {
     int64_t steps = 0, graph_steps = 0;
   };
   // Ids that several requests of different lengths get, two of them drawn.
-  static Run generated(const Case& one, RunnerConfig::Graphs graphs,
-                       DeviceRuntime& runtime = cuda_module().runtime(0)) {
-    const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-    const std::filesystem::path folder = testing_support::golden_folder(one.family);
-    const auto model = load_model(
-        folder, {.dtype = one.dtype, .ops = &cuda_module().ops(one.set), .context = context, .runtime = &runtime});
-    RunnerConfig runner{.runtime = &runtime,
-                        .context = context,
-                        .num_pages = 64,
-                        .page_size = 16,
-                        .num_states = kRequests,
-                        .graphs = graphs};
-    runner.backend = one.set;
+  static Run generated(const Case& one, const TestDevice& device, RunnerConfig::Graphs graphs) {
+    const OpContext context = device.context(Determinism::kStrict);
+    ModelOptions options = device.model_options(context);
+    options.dtype = one.dtype;
+    const auto model = load_model(testing_support::golden_folder(one.family), options);
+    const RunnerConfig runner =
+        device.with_place({.num_pages = 64, .page_size = 16, .num_states = kRequests, .graphs = graphs}, context);
     Engine engine(*model, {.runner = runner,
                            .max_requests = kRequests,
                            .max_context_len = 128,
@@ -112,95 +113,98 @@ class CudaGraphs : public testing::TestWithParam<Case> {
     }
     engine.add(prompt, params);
   }
+
+  std::optional<TestDevice> device_;
 };
 
 TEST_P(CudaGraphs, GiveTheTokensOfStepsWithoutThem) {
-  const Run with = generated(GetParam(), RunnerConfig::Graphs::kRequired),
-            without = generated(GetParam(), RunnerConfig::Graphs::kOff);
+  const Run with = generated(GetParam(), *device_, RunnerConfig::Graphs::kRequired),
+            without = generated(GetParam(), *device_, RunnerConfig::Graphs::kOff);
   EXPECT_NE(with.report.find(GetParam().graphs), std::string::npos) << with.report;
   EXPECT_NE(without.report.find("no graphs: switched off"), std::string::npos) << without.report;
   EXPECT_FALSE(with.failed_capture || without.failed_capture) << "neither failed";
   EXPECT_EQ(with.ids, without.ids);
   EXPECT_EQ(without.graph_steps, 0);
-  EXPECT_GE(with.graph_steps, with.steps - 2);  // all but prompts that are larger than any graph
+  EXPECT_GE(with.graph_steps, with.steps - 2);     // all but prompts that are larger than any graph
+  if (GetParam().device != kOnFakeDevice) return;  // whose kernels are the CPU's
+  EXPECT_EQ(with.ids, generated(GetParam(), *test_device(kOnCpu), RunnerConfig::Graphs::kOff).ids);
 }
 
-const std::string kBaseline = "cuda_baseline";
-const std::string kDecode = "graphs for 1, 2, 4, 6 requests", kMixed = kDecode + " and for steps of 8, 16, 32, 64 rows";
-
-INSTANTIATE_TEST_SUITE_P(Decoding, CudaGraphs,
-                         testing::Values(Case{.family = "llama", .graphs = kMixed},
-                                         Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed},
-                                         Case{.family = "qwen3", .graphs = kMixed},
-                                         Case{.family = "qwen3_5", .graphs = kMixed},
-                                         Case{.family = "qwen3_moe", .graphs = kMixed},
-                                         Case{.family = "qwen3_next", .graphs = kMixed}),
-                         [](const auto& one) { return one.param.family + (one.param.dtype ? "_16" : ""); });
-
-INSTANTIATE_TEST_SUITE_P(Blocks, CudaGraphs,
-                         testing::Values(Case{"sdar", "multi_bd", {}, "graphs for steps of "},
-                                         Case{"sdar", "multi_bd", DType::kBF16, "graphs for steps of "},
-                                         Case{"sdar_moe", "multi_bd", {}, "graphs for steps of "},
-                                         Case{"llada2", "multi_bd_edit", {}, "graphs for steps of "},
-                                         Case{"llada", "d2f", {}, "graphs for steps of ", "cuda", 8}),
-                         [](const auto& one) {
-                           return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
-                         });
-
-constexpr auto kNoBlockCache = StrategyConfig::BlockCache::kNo;
-const std::string kParts = "graphs for steps of 8, 16, 32, 64, 96 rows";
-
-INSTANTIATE_TEST_SUITE_P(Parts, CudaGraphs,
-                         testing::Values(Case{"fast_dllm_v2", "fast_dllm_v2", {}, kParts},
-                                         Case{"fast_dllm_v2", "fast_dllm_v2", DType::kBF16, kParts},
-                                         Case{"fast_dllm_v2", "fast_dllm_v2", {}, kParts, "cuda", {}, kNoBlockCache}),
-                         [](const auto& one) {
-                           return std::string(one.param.dtype ? "bf16" : "f32") +
-                                  (one.param.block_cache == kNoBlockCache ? "_no_block_cache" : "");
-                         });
-
-const std::string kCanvases = "graphs for whole canvases of up to 512 rows",
+const std::string kDecode = "graphs for 1, 2, 4, 6 requests", kMixed = kDecode + " and for steps of 8, 16, 32, 64 rows",
+                  kBlocks = "graphs for steps of ", kParts = "graphs for steps of 8, 16, 32, 64, 96 rows",
+                  kCanvases = "graphs for whole canvases of up to 512 rows",
                   kBlocksAndCanvases = "rows and for whole canvases of up to 512 rows";
+constexpr auto kNoBlockCache = StrategyConfig::BlockCache::kNo;
 
-INSTANTIATE_TEST_SUITE_P(Canvases, CudaGraphs,
-                         testing::Values(Case{"llada", "full_attention", {}, kCanvases, "cuda", 8},
-                                         Case{"llada", "full_attention", DType::kBF16, kCanvases, "cuda", 8},
-                                         Case{"llada_moe", "full_attention", {}, kCanvases, "cuda", 8},
-                                         Case{"dream", "full_attention", {}, kCanvases, "cuda", 8},
-                                         Case{"llada", "dual_cache", {}, kBlocksAndCanvases, "cuda", 8},
-                                         Case{"llada_moe", "dual_cache", DType::kBF16, kBlocksAndCanvases, "cuda", 8},
-                                         Case{"dream", "dual_cache", {}, kBlocksAndCanvases, "cuda", 8}),
-                         [](const auto& one) {
-                           return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "");
-                         });
+std::vector<Case> cases_of(const std::string& device) {
+  return {{"llama", "autoregressive", {}, kMixed, device},
+          {"llama", "autoregressive", DType::kBF16, kMixed, device},
+          {"qwen3", "autoregressive", {}, kMixed, device},
+          {"qwen3_5", "autoregressive", {}, kMixed, device},
+          {"qwen3_moe", "autoregressive", {}, kMixed, device},
+          {"qwen3_next", "autoregressive", {}, kMixed, device},
+          {"sdar", "multi_bd", {}, kBlocks, device},
+          {"sdar", "multi_bd", DType::kBF16, kBlocks, device},
+          {"sdar_moe", "multi_bd", {}, kBlocks, device},
+          {"llada2", "multi_bd_edit", {}, kBlocks, device},
+          {"llada", "d2f", {}, kBlocks, device, 8},
+          {"fast_dllm_v2", "fast_dllm_v2", {}, kParts, device},
+          {"fast_dllm_v2", "fast_dllm_v2", DType::kBF16, kParts, device},
+          {"fast_dllm_v2", "fast_dllm_v2", {}, kParts, device, {}, kNoBlockCache},
+          {"llada", "full_attention", {}, kCanvases, device, 8},
+          {"llada", "full_attention", DType::kBF16, kCanvases, device, 8},
+          {"llada_moe", "full_attention", {}, kCanvases, device, 8},
+          {"dream", "full_attention", {}, kCanvases, device, 8},
+          {"llada", "dual_cache", {}, kBlocksAndCanvases, device, 8},
+          {"llada_moe", "dual_cache", DType::kBF16, kBlocksAndCanvases, device, 8},
+          {"dream", "dual_cache", {}, kBlocksAndCanvases, device, 8}};
+}
 
+std::vector<Case> cases_of_fake_device() {
+  std::vector<Case> cases = cases_of(kOnFakeDevice);
+  std::erase_if(cases, [](const Case& one) {
+    return testing_support::has_experts(one.family);  // whose ops the CPU does not have
+  });
+  return cases;
+}
+
+std::string name_of_case(const testing::TestParamInfo<Case>& one) {
+  return one.param.family + "_" + one.param.strategy + (one.param.dtype ? "_16" : "") +
+         (one.param.block_cache == kNoBlockCache ? "_no_block_cache" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, CudaGraphs, testing::ValuesIn(cases_of(kOnGpu)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(FakeDevice, CudaGraphs, testing::ValuesIn(cases_of_fake_device()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(
     Baseline, CudaGraphs,
-    testing::Values(Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed, .set = kBaseline},
-                    Case{.family = "qwen3_next", .graphs = kMixed, .set = kBaseline},
-                    Case{.family = "qwen3_moe", .graphs = kMixed, .set = kBaseline},
-                    Case{"sdar", "multi_bd", {}, "graphs for steps of ", kBaseline}),
-    [](const auto& one) { return one.param.family; });
+    testing::Values(Case{.family = "llama", .dtype = DType::kBF16, .graphs = kMixed, .device = kOnGpuBaseline},
+                    Case{.family = "qwen3_next", .graphs = kMixed, .device = kOnGpuBaseline},
+                    Case{.family = "qwen3_moe", .graphs = kMixed, .device = kOnGpuBaseline},
+                    Case{"sdar", "multi_bd", {}, kBlocks, kOnGpuBaseline}),
+    name_of_case);
+
+std::vector<std::vector<int32_t>> ids_of_all(Engine& engine, int32_t requests) {
+  std::vector<std::vector<int32_t>> ids(static_cast<size_t>(requests));
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
+  }
+  return ids;
+}
 
 // Enough requests for graphs with fewer rows of logits, and for graphs that are close together. All blocks begin
 // undecided, so the larger graphs run first.
-TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
-  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+class CudaGraphsOfManyBlocks : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
+  const std::optional<TestDevice> device = test_device(GetParam());
+  if (!device) GTEST_SKIP() << "no CUDA device";
   constexpr int32_t kMany = 120;
-  DeviceRuntime& runtime = cuda_module().runtime(0);
-  const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
-  const auto model = load_model(testing_support::golden_folder("sdar"),
-                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  const OpContext context = device->context(Determinism::kStrict);
+  const auto model = load_model(testing_support::golden_folder("sdar"), device->model_options(context));
   const auto generated = [&](RunnerConfig::Graphs graphs) {
-    RunnerConfig runner{.runtime = &runtime,
-                        .context = context,
-                        .num_pages = 3 * kMany,
-                        .page_size = 16,
-                        .max_tokens = 1024,
-                        .graphs = graphs};
-    runner.backend = "cuda";
+    const RunnerConfig runner =
+        device->with_place({.num_pages = 3 * kMany, .page_size = 16, .max_tokens = 1024, .graphs = graphs}, context);
     Engine engine(*model, {.runner = runner, .max_requests = kMany, .max_context_len = 48, .strategy = "multi_bd"});
-    std::vector<std::vector<int32_t>> ids(kMany);
     for (int32_t r = 0; r < kMany; ++r) {
       SamplingParams params{
           .max_tokens = 8 + r % 8, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -209,40 +213,34 @@ TEST(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
       if (r % 6 == 0) params.top_k = 4 + r;
       engine.add({r % 250, 7 * r % 250, 3}, params);
     }
-    while (!engine.idle()) {
-      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
-    }
+    const std::vector<std::vector<int32_t>> ids = ids_of_all(engine, kMany);
     EXPECT_EQ(engine.runner().num_graph_steps() > 0, graphs == RunnerConfig::Graphs::kRequired);
     return ids;
   };
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired), generated(RunnerConfig::Graphs::kOff));
 }
 
+INSTANTIATE_TEST_SUITE_P(Devices, CudaGraphsOfManyBlocks, testing::Values(kOnFakeDevice, kOnGpu),
+                         [](const auto& device) { return device.param; });
+
 // Contexts that grow out of the graphs for short ones, alone and beside others, in fast mode: strict mode has one kind.
-class CudaGraphsOfShortContexts : public testing::TestWithParam<std::string> {};
+class CudaGraphsOfShortContexts : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
 TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
-  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& runtime = cuda_module().runtime(0);
-  const OpContext context{.stream = runtime.stream()};
-  const bool blocks = GetParam() == "sdar";
-  const auto model = load_model(testing_support::golden_folder(GetParam()),
-                                {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime});
+  const auto& [family, device_name] = GetParam();
+  const std::optional<TestDevice> device = test_device(device_name);
+  if (!device) GTEST_SKIP() << "no CUDA device";
+  const OpContext context = device->context();
+  const bool blocks = family == "sdar";
+  const auto model = load_model(testing_support::golden_folder(family), device->model_options(context));
   const auto generated = [&](RunnerConfig::Graphs graphs, std::string& report) {
-    RunnerConfig runner{.runtime = &runtime,
-                        .context = context,
-                        .num_pages = 450,
-                        .page_size = 16,
-                        .num_states = 3,
-                        .max_tokens = 2048,
-                        .graphs = graphs};
-    runner.backend = "cuda";
+    const RunnerConfig runner = device->with_place(
+        {.num_pages = 450, .page_size = 16, .num_states = 3, .max_tokens = 2048, .graphs = graphs}, context);
     Engine engine(*model, {.runner = runner,
                            .max_requests = 3,
                            .max_context_len = 2200,
                            .strategy = blocks ? "multi_bd" : "autoregressive"});
     report = engine.runner().describe();
-    std::vector<std::vector<int32_t>> ids(3);
     for (int32_t r = 0; r < 3; ++r) {
       std::vector<int32_t> prompt;
       for (int32_t i = 0; i < (r == 1 ? 2034 : 9 + r); ++i) prompt.push_back((i * 31 + r * 7) % 250);
@@ -251,10 +249,7 @@ TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
       if (blocks) params.decoding.threshold = 0.04f;
       engine.add(prompt, params);
     }
-    while (!engine.idle()) {
-      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
-    }
-    return ids;
+    return ids_of_all(engine, 3);
   };
   std::string with, without;
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired, with), generated(RunnerConfig::Graphs::kOff, without));
@@ -263,55 +258,56 @@ TEST_P(CudaGraphsOfShortContexts, GiveTheTokensOfStepsWithoutThem) {
       << with;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CudaGraphsOfShortContexts, testing::Values("llama", "qwen3_5", "sdar"),
-                         [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(Families, CudaGraphsOfShortContexts,
+                         testing::Combine(testing::Values("llama", "qwen3_5", "sdar"),
+                                          testing::Values(kOnFakeDevice, kOnGpu)),
+                         [](const auto& one) { return std::get<0>(one.param) + "_" + std::get<1>(one.param); });
 
 // Heads of 128 and requests enough for attention by warps that share keys, over 32 pages at most: one of them grows out
 // of its graphs.
 TEST(CudaGraphsOfManyShortRequests, GiveTheTokensOfStepsWithoutThem) {
-  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  const std::optional<TestDevice> device = test_device(kOnGpu);
+  if (!device) GTEST_SKIP() << "no CUDA device";
   constexpr int32_t kMany = 40, kLong = 626;
-  DeviceRuntime& runtime = cuda_module().runtime(0);
-  const OpContext context{.determinism = Determinism::kStrict, .stream = runtime.stream()};
+  const OpContext context = device->context(Determinism::kStrict);
   const test::TempDir folder;
   test::write_file(folder / "config.json", R"({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 256, "hidden_size": 256,
     "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8,
     "head_dim": 128, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "hidden_act": "silu", "tie_word_embeddings": false, "dtype": "bfloat16"})");
-  const auto model = load_model(
-      folder.path(), {.ops = &cuda_module().ops("cuda"), .context = context, .runtime = &runtime, .random_weights = 1});
+  ModelOptions options = device->model_options(context);
+  options.random_weights = 1;
+  const auto model = load_model(folder.path(), options);
   const auto generated = [&](RunnerConfig::Graphs graphs, std::string& report) {
-    RunnerConfig runner{.runtime = &runtime,
-                        .context = context,
-                        .num_pages = 400,
-                        .page_size = 16,
-                        .max_tokens = 1024,
-                        .graphs = graphs};
-    runner.backend = "cuda";
+    const RunnerConfig runner =
+        device->with_place({.num_pages = 400, .page_size = 16, .max_tokens = 1024, .graphs = graphs}, context);
     Engine engine(*model, {.runner = runner, .max_requests = kMany, .max_context_len = 800});
     report = engine.runner().describe();
-    std::vector<std::vector<int32_t>> ids(kMany);
     for (int32_t r = 0; r < kMany; ++r) {
       std::vector<int32_t> prompt;
       for (int32_t i = 0; i < (r == 17 ? kLong : 3 + r); ++i) prompt.push_back((i * 31 + r * 7) % 250);
       engine.add(prompt, {.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
     }
-    while (!engine.idle()) {
-      for (const StepOutput& out : engine.step()) ids[static_cast<size_t>(out.sequence_id - 1)].push_back(out.token.id);
-    }
-    return ids;
+    return ids_of_all(engine, kMany);
   };
   std::string with, without;
   EXPECT_EQ(generated(RunnerConfig::Graphs::kRequired, with), generated(RunnerConfig::Graphs::kOff, without));
   EXPECT_NE(with.find("; with up to 512 keys for 12, 16, 24, 32, 40 requests"), std::string::npos) << with;
 }
 
-class CudaGraphMemory : public CudaGraphs {};
+class CudaGraphMemory : public CudaGraphs {
+ protected:
+  TestDevice on(ScarceRuntime& scarce) const {
+    TestDevice device = *device_;
+    device.runtime = &scarce;
+    return device;
+  }
+};
 
 TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWhatToTry) {
-  ScarceRuntime scarce;
-  const Run without = generated(GetParam(), RunnerConfig::Graphs::kPreferred, scarce);
+  ScarceRuntime scarce(*device_->runtime);
+  const Run without = generated(GetParam(), on(scarce), RunnerConfig::Graphs::kPreferred);
   EXPECT_NE(without.report.find("no graphs: recording steps of up to "), std::string::npos) << without.report;
   EXPECT_NE(without.report.find(" rows: cuda:0: could not allocate "), std::string::npos) << without.report;
   EXPECT_NE(without.report.find("bytes; 7 of 9 are free; try a smaller max_model_len, or no graphs (--no-graphs)"),
@@ -319,13 +315,13 @@ TEST_P(CudaGraphMemory, ARecordingThatFindsNoneLeavesStepsWithoutGraphsAndSaysWh
       << without.report;
   EXPECT_TRUE(without.failed_capture.value_or("none").starts_with("recording steps of up to "));
   EXPECT_EQ(without.graph_steps, 0);
-  EXPECT_EQ(without.ids, generated(GetParam(), RunnerConfig::Graphs::kOff).ids);
+  EXPECT_EQ(without.ids, generated(GetParam(), *device_, RunnerConfig::Graphs::kOff).ids);
 }
 
 TEST_P(CudaGraphMemory, ARecordingThatIsRequiredAndFindsNoneIsAnErrorOfMemory) {
-  ScarceRuntime scarce;
+  ScarceRuntime scarce(*device_->runtime);
   try {
-    generated(GetParam(), RunnerConfig::Graphs::kRequired, scarce);
+    generated(GetParam(), on(scarce), RunnerConfig::Graphs::kRequired);
     FAIL() << "graphs in memory that is not there";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
@@ -336,8 +332,9 @@ TEST_P(CudaGraphMemory, ARecordingThatIsRequiredAndFindsNoneIsAnErrorOfMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OneFamily, CudaGraphMemory, testing::Values(Case{.family = "qwen3"}),
-                         [](const auto& one) { return one.param.family; });
+INSTANTIATE_TEST_SUITE_P(OneFamily, CudaGraphMemory,
+                         testing::Values(Case{.family = "qwen3"}, Case{.family = "qwen3", .device = kOnFakeDevice}),
+                         [](const auto& one) { return one.param.family + "_" + one.param.device; });
 
 }  // namespace
 }  // namespace headrace

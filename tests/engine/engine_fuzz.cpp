@@ -6,12 +6,10 @@
 #include <map>
 
 #include "engine/strategy_pairs.h"
+#include "engine/test_device.h"
 #include "engine/with_end_tokens.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/decoding/decoding_option.h"
-#include "headrace/ops/cpu/dispatch.h"
-#include "headrace/ops/cuda_module.h"
-#include "support/device_mirror.h"
 #include "support/fuzz.h"
 #include "support/random.h"
 
@@ -53,7 +51,7 @@ int32_t between(Random& random, int32_t first, int32_t last) {
 
 bool is_causal(const Pair& pair) { return pair.strategy == "autoregressive"; }
 
-Pair draw_pair(Random& random, bool on_device) {
+Pair draw_pair(Random& random, const std::string& backend) {
   if (random.below(2) == 0) {
     const std::vector<std::string> families = golden_families();
     return {"autoregressive", families[static_cast<size_t>(random.below(std::ssize(families)))]};
@@ -63,7 +61,14 @@ Pair draw_pair(Random& random, bool on_device) {
                     Pair{"full_attention", "dream"}, Pair{"full_attention", "llada"}, Pair{"dual_cache", "llada"},
                     Pair{"fast_dllm_v2", "fast_dllm_v2"}, Pair{"d2f", "dream"}, Pair{"multi_bd_edit", "llada2"},
                     Pair{"dmax", "llada2"}, Pair{"diffusion_gemma", "diffusion_gemma"}});
-  return on_device && pair.strategy == "diffusion_gemma" ? Pair{"multi_bd", "sdar"} : pair;
+  return backend != kOnCpu && pair.strategy == "diffusion_gemma" ? Pair{"multi_bd", "sdar"} : pair;
+}
+
+// That the backend runs.
+Pair draw_runnable_pair(Random& random, const std::string& backend) {
+  Pair pair = draw_pair(random, backend);
+  while (backend == kOnFakeDevice && has_experts(pair.family)) pair = draw_pair(random, backend);
+  return pair;
 }
 
 // A beginning that others have, too, and text of its own.
@@ -128,9 +133,9 @@ SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
   return params;
 }
 
-Case draw(uint64_t seed, bool on_device) {
+Case draw(uint64_t seed, const std::string& backend) {
   Random random(seed);
-  Case c{.pair = draw_pair(random, on_device)};
+  Case c{.pair = draw_runnable_pair(random, backend)};
   const bool causal = is_causal(c.pair);
   c.dtype = pick(random, {DType::kF32, DType::kBF16});
   if (random.below(4) == 0) c.kv_dtype = DType::kE4M3;
@@ -145,7 +150,7 @@ Case draw(uint64_t seed, bool on_device) {
   draw_blocks(random, c.pair, c.config);
   for (int32_t i = pick(random, {0, 2, 20}); i > 0; --i) c.eos_ids.push_back(between(random, 6, 249));
   if (random.below(2) == 0) c.config.steps_ahead = EngineConfig::StepsAhead::kAlways;
-  if (on_device && random.below(4) == 0) c.config.runner.graphs = RunnerConfig::Graphs::kOff;
+  if (backend != kOnCpu && random.below(4) == 0) c.config.runner.graphs = RunnerConfig::Graphs::kOff;
   for (int32_t i = between(random, 2, 8), step = 0; i > 0; --i) {
     Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
     one.request.params = draw_params(random, c.pair, 40);
@@ -245,7 +250,11 @@ void check(Case c, const OpSet& ops, DeviceRuntime* device) {
   const WithEndTokens model(*loaded, std::move(eos_ids));
   RunnerConfig& runner = c.config.runner;
   runner.context = strict, runner.runtime = device, runner.kv_dtype = c.kv_dtype;
-  if (device == nullptr) runner.kernel_set = std::string(ops.name);
+  if (device == nullptr) {
+    runner.kernel_set = std::string(ops.name);
+  } else {
+    runner.ops = &ops;
+  }
   EngineConfig alone = c.config;
   alone.max_requests = alone.runner.num_states = 1;
   alone.keep_text = SchedulerConfig::KeepText::kNo;
@@ -278,23 +287,21 @@ std::string wrong_with(const Case& c, const OpSet& ops, DeviceRuntime* device) {
   return {};
 }
 
-// On "cpu" each case runs on one of the kernel sets, by its seed.
-FuzzCase fuzz_case(uint64_t seed, const FuzzArguments& arguments) {
-  const bool on_device = arguments.backend != "cpu";
-  const OpSet* ops = nullptr;
-  DeviceRuntime* device = nullptr;
-  if (on_device) {
-    HR_REQUIRE(mirrored_cuda_ops(arguments.backend) != nullptr, ErrorCode::kNoDevice,
-               "no CUDA device for the backend '", arguments.backend, "'");
-    ops = &cuda_module().ops(arguments.backend), device = &cuda_module().runtime(0);
-  } else {
-    std::vector<const OpSet*> sets;
-    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-      if (set.runs_here()) sets.push_back(set.ops);
-    }
-    ops = sets[seed % sets.size()];
+// One of the CPU's kernel sets, by the seed.
+const OpSet& kernel_set_of(uint64_t seed) {
+  std::vector<const OpSet*> sets;
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (set.runs_here()) sets.push_back(set.ops);
   }
-  const Case c = draw(seed, on_device);
+  return *sets[seed % sets.size()];
+}
+
+FuzzCase fuzz_case(uint64_t seed, const FuzzArguments& arguments) {
+  const std::optional<TestDevice> place = test_device(arguments.backend);
+  HR_REQUIRE(place, ErrorCode::kNoDevice, "no CUDA device for the backend '", arguments.backend, "'");
+  const OpSet* ops = place->ops != nullptr ? place->ops : &kernel_set_of(seed);
+  DeviceRuntime* device = place->ops != nullptr ? place->runtime : nullptr;
+  const Case c = draw(seed, arguments.backend);
   return {.summary = str(ops->name, ", ", summary_of(c)), .wrong = [=] { return wrong_with(c, *ops, device); }};
 }
 

@@ -1,33 +1,31 @@
-// Where a golden test decodes: on the CPU, or on device 0.
+// Where a golden test decodes: on the CPU, on the fake device, or on GPU 0. In float32.
 #pragma once
 #include "engine/golden_batches.h"
-#include "headrace/ops/cuda_module.h"
-#include "support/device_mirror.h"
+#include "engine/test_device.h"
 
 namespace headrace::testing_support {
 
-enum class GoldenDevice : uint8_t { kCpu, kCuda };
+enum class GoldenDevice : uint8_t { kCpu, kFake, kCuda };
 
-inline bool has_cuda() { return mirrored_cuda_ops() != nullptr; }
+inline TestDevice device_of(GoldenDevice device) {
+  const char* const name = device == GoldenDevice::kCpu    ? kOnCpu
+                           : device == GoldenDevice::kFake ? kOnFakeDevice
+                                                           : kOnGpu;
+  return *test_device(name);
+}
 
-// In float32.
+inline bool has_cuda() { return test_device(kOnGpu).has_value(); }
+
 inline std::unique_ptr<Model> golden_model(const std::string& checkpoint, GoldenDevice device) {
-  ModelOptions options{.dtype = DType::kF32, .context = {.threads = 1}};
-  if (device == GoldenDevice::kCuda) {
-    options.ops = &cuda_module().ops("cuda");
-    options.runtime = &cuda_module().runtime(0);
-    options.context.stream = options.runtime->stream();
-  }
+  const TestDevice there = device_of(device);
+  ModelOptions options = there.model_options(there.context());
+  options.dtype = DType::kF32;
   return load_model(golden_folder(checkpoint), options);
 }
 
 inline RunnerConfig golden_runner(GoldenDevice device) {
-  RunnerConfig runner{.context = {.threads = 1}, .num_pages = 64, .page_size = 16, .max_tokens = 256};
-  if (device == GoldenDevice::kCuda) {
-    runner.runtime = &cuda_module().runtime(0);
-    runner.context.stream = runner.runtime->stream();
-  }
-  return runner;
+  const TestDevice there = device_of(device);
+  return there.with_place({.num_pages = 64, .page_size = 16, .max_tokens = 256}, there.context());
 }
 
 }  // namespace headrace::testing_support

@@ -10,11 +10,10 @@
 #include <set>
 
 #include "engine/strategy_pairs.h"
+#include "engine/test_device.h"
 #include "engine/with_end_tokens.h"
 #include "headrace/core/device_runtime.h"
-#include "headrace/ops/cuda_module.h"
 #include "headrace/sampling/sampler.h"
-#include "support/device_mirror.h"
 #include "support/refusal.h"
 
 namespace headrace::testing_support {
@@ -41,7 +40,8 @@ class CountedModel final : public Model {
 struct Outcome {
   std::map<int64_t, std::vector<SampledToken>> tokens;
   std::map<int64_t, FinishReason> reasons;
-  int64_t rows = 0;  // that went through the model
+  int64_t rows = 0;         // that went through the model, in steps without graphs
+  int64_t graph_steps = 0;  // steps that were one launch
 };
 
 EngineConfig config_with(StepsAhead ahead, int32_t max_requests) {
@@ -67,6 +67,7 @@ Outcome outcome_of(const Model& network, const EngineConfig& config, const Event
     }
   }
   outcome.rows = model.rows();
+  outcome.graph_steps = engine.runner().num_graph_steps();
   EXPECT_EQ(engine.scheduler().free_pages(), config.runner.num_pages);
   return outcome;
 }
@@ -98,28 +99,23 @@ SamplingParams drawn(int32_t max_tokens, uint64_t seed) {
 }
 
 struct Place {
-  std::string family, backend;
+  std::string family, device;
 };
 
 class StepsAheadOf : public testing::TestWithParam<Place> {
  protected:
+  std::optional<TestDevice> device_;
+
   void SetUp() override {
-    if (GetParam().backend == "cpu") return;
-    if (mirrored_cuda_ops(GetParam().backend) == nullptr) GTEST_SKIP() << "no CUDA device";
-    ops_ = &cuda_module().ops(GetParam().backend);
-    runtime_ = &cuda_module().runtime(0);
-    strict_.stream = runtime_->stream();
+    device_ = test_device(GetParam().device);
+    if (!device_) GTEST_SKIP() << "no CUDA device";
   }
-  std::unique_ptr<Model> network() const {
-    return load_model(golden_folder(GetParam().family),
-                      {.dtype = DType::kF32, .ops = ops_, .context = strict_, .runtime = runtime_});
-  }
+  std::unique_ptr<Model> network() const { return network_on(*device_); }
   Outcome outcome(const Model& model, StepsAhead ahead, int32_t max_requests, const Events& events) const {
-    EngineConfig config = config_with(ahead, max_requests);
-    config.runner.context = strict_, config.runner.runtime = runtime_;
-    return outcome_of(model, config, events);
+    return outcome_on(*device_, model, ahead, max_requests, events);
   }
-  // Both ways of running the same traffic; rows of the first beyond those of the second.
+  // Both ways of running the same traffic; rows of the first beyond those of the second. The fake device's kernels are
+  // the CPU's: there both are the CPU's tokens, too.
   int64_t expect_both_alike(int32_t max_requests, const Events& events,
                             const std::vector<int32_t>& eos_ids = {}) const {
     const auto some = network();
@@ -127,13 +123,28 @@ class StepsAheadOf : public testing::TestWithParam<Place> {
     const Outcome ahead = outcome(model, StepsAhead::kAlways, max_requests, events),
                   plain = outcome(model, StepsAhead::kNever, max_requests, events);
     expect_same_outcome(ahead, plain);
+    EXPECT_EQ(ahead.graph_steps > 0, device_->name != kOnCpu);
+    if (device_->name == kOnFakeDevice) {
+      const TestDevice cpu = *test_device(kOnCpu);
+      const auto there = network_on(cpu);
+      expect_same_outcome(ahead,
+                          outcome_on(cpu, WithEndTokens(*there, eos_ids), StepsAhead::kNever, max_requests, events));
+    }
     return ahead.rows - plain.rows;
   }
 
  private:
-  const OpSet* ops_ = nullptr;
-  DeviceRuntime* runtime_ = nullptr;
-  OpContext strict_{.threads = 1, .determinism = Determinism::kStrict};
+  static std::unique_ptr<Model> network_on(const TestDevice& device) {
+    ModelOptions options = device.model_options(device.context(Determinism::kStrict));
+    options.dtype = DType::kF32;
+    return load_model(golden_folder(GetParam().family), options);
+  }
+  static Outcome outcome_on(const TestDevice& device, const Model& model, StepsAhead ahead, int32_t max_requests,
+                            const Events& events) {
+    EngineConfig config = config_with(ahead, max_requests);
+    config.runner = device.with_place(config.runner, device.context(Determinism::kStrict));
+    return outcome_of(model, config, events);
+  }
 };
 
 TEST_P(StepsAheadOf, LikelyAndDrawnTokensAreTheSame) {
@@ -168,7 +179,7 @@ TEST_P(StepsAheadOf, ARequestEndsByATokenAndItsStateAndTextAreKept) {
   }
   const int64_t more = expect_both_alike(2, events, eos_ids);
   ASSERT_FALSE(eos_ids.empty());
-  if (GetParam().backend == "cpu") {
+  if (device_->name == kOnCpu) {
     EXPECT_EQ(more, 1) << "the row behind the end token ran in vain";
   }
 }
@@ -232,6 +243,21 @@ TEST_P(StepsAheadOf, RequestsComeGoAndWait) {
   });
 }
 
+// The one that leaves has rows in the step that runs, and the one that comes is not in it.
+TEST_P(StepsAheadOf, RequestsComeAndGoWhileAStepIsInFlight) {
+  expect_both_alike(3, [](Engine& engine, int32_t step) {
+    const size_t ahead = engine.config().steps_ahead == StepsAhead::kNever ? 0 : 1;
+    if (step == 0) engine.add(prompt_of(20), likely(40));
+    if (step == 0) engine.add(prompt_of(5, 1), drawn(40, 3));
+    if (step == 6 || step == 14 || step == 22) {
+      EXPECT_EQ(engine.runner().num_in_flight(), ahead);
+    }
+    if (step == 6) engine.add(prompt_of(9, 2), drawn(30, 4));
+    if (step == 14) engine.abort(1);
+    if (step == 22) engine.abort(2), engine.add(prompt_of(20), likely(8));
+  });
+}
+
 // The first and the third have a page in common, which the first runs alone, so that a row each is left of their
 // prompts when the second decodes already, before them: behind that step it stands between them.
 TEST_P(StepsAheadOf, LastRowsOfPromptsRunBesideWhoDecodes) {
@@ -259,9 +285,10 @@ TEST_P(StepsAheadOf, WhoComesDoesNotWaitUntilSomebodyEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StepsAheadOf,
-                         testing::Values(Place{"qwen3", "cpu"}, Place{"qwen3_next", "cpu"}, Place{"qwen3_5", "cpu"},
-                                         Place{"qwen3", "cuda"}, Place{"qwen3_next", "cuda"}, Place{"qwen3_5", "cuda"}),
-                         [](const auto& place) { return place.param.family + "_" + place.param.backend; });
+                         testing::Values(Place{"qwen3", kOnCpu}, Place{"qwen3_next", kOnCpu}, Place{"qwen3_5", kOnCpu},
+                                         Place{"qwen3", kOnFakeDevice}, Place{"qwen3_5", kOnFakeDevice},
+                                         Place{"qwen3", kOnGpu}, Place{"qwen3_next", kOnGpu}, Place{"qwen3_5", kOnGpu}),
+                         [](const auto& place) { return place.param.family + "_" + place.param.device; });
 
 // Its logits are numbers for so many passes.
 class BrokenLater final : public Model {

@@ -28,6 +28,7 @@ struct BackendConfig {
   OpContext context = {};                         // default: one thread; on a device its stream must be the runtime's
   std::optional<std::string> kernel_set = {};     // ISA variant of a CPU, by name; absent: the best. Not for devices
   std::optional<AttnImpl> attn_impl = {};         // absent: grouped, or the only one that the backend has
+  const OpSet* ops = nullptr;                     // kernels in place of the backend's own; not owned; null: its own
 };
 
 // Returns the backends built for a device, best first.

@@ -38,6 +38,10 @@ const Row& find(std::string_view name, Device device) {
                                            "; built are: ", built));
 }
 
+const OpSet& kernels_of(const Row& row, const BackendConfig& config) {
+  return config.ops != nullptr ? *config.ops : row.ops(config);
+}
+
 // Stand-in for the KV pool of a model with Gated DeltaNet layers only.
 const KVPool& pool_without_layers() {
   static const KVPool pool({.num_pages = 1});
@@ -77,7 +81,7 @@ std::vector<std::string_view> backend_names(Device device) {
 }
 
 const OpSet& backend_ops(std::string_view name, Device device, const BackendConfig& config) {
-  return find(name, device).ops(config);
+  return kernels_of(find(name, device), config);
 }
 
 std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device device, const BackendConfig& config) {
@@ -86,7 +90,7 @@ std::unique_ptr<AttentionBackend> make_backend(std::string_view name, Device dev
              ErrorCode::kInvalidArgument, "attention backend '", row.name, "': a KV pool is needed");
   HR_REQUIRE(config.context.threads >= 1, ErrorCode::kInvalidArgument, "attention backend '", row.name,
              "': threads is ", config.context.threads, ", expected 1 or more");
-  const OpSet& ops = row.ops(config);
+  const OpSet& ops = kernels_of(row, config);
   BackendConfig full_config = config;
   if (config.kv_pool == nullptr) full_config.kv_pool = &pool_without_layers();
   DeviceRuntime& runtime = config.runtime != nullptr ? *config.runtime : cpu_runtime();

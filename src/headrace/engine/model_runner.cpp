@@ -84,7 +84,8 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
                               .runtime = &runtime_,
                               .context = config.context,
                               .kernel_set = config.kernel_set,
-                              .attn_impl = config.attn_impl};
+                              .attn_impl = config.attn_impl,
+                              .ops = config.ops};
   backend_ = with_need(need_of_attention(config.max_tokens, gdn_.get()),
                        [&] { return make_backend(config.backend, runtime_.device(), backend); });
   ops_ = &backend_ops(config.backend, runtime_.device(), backend);

@@ -19,6 +19,7 @@ struct RunnerConfig {
   std::string backend = "auto";
   std::optional<std::string> kernel_set;
   std::optional<AttnImpl> attn_impl;  // absent: the backend's own
+  const OpSet* ops = nullptr;         // kernels in place of the backend's; not owned; null: the backend's
   DeviceRuntime* runtime = nullptr;   // not owned; null: the CPU's
   OpContext context;
   int32_t num_pages = 0, page_size = 64;

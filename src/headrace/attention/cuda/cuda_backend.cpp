@@ -44,7 +44,8 @@ std::unique_ptr<AttentionBackend> make_cuda_backend(const OpSet& ops, const Back
   HR_REQUIRE(config.runtime != nullptr && config.runtime->device().type == DeviceType::kCUDA,
              ErrorCode::kInvalidArgument, "attention backend '", ops.name, "': the runtime of a CUDA device is needed");
   const AttnImpl impl = config.attn_impl.value_or(AttnImpl::kGrouped);
-  const OpSet& of_impl = impl == AttnImpl::kReference ? cuda_module().ops("cuda_reference") : ops;
+  const bool replaced = impl == AttnImpl::kReference && config.ops == nullptr;
+  const OpSet& of_impl = replaced ? cuda_module().ops("cuda_reference") : ops;
   return std::make_unique<CudaBackend>(ops.name, of_impl, *config.kv_pool, config.context, impl, *config.runtime);
 }
 
