@@ -1,6 +1,6 @@
-// Random traffic through an engine in strict mode: requests that come at any step, share beginnings and kept text, wait
-// for room and are given up, and strategies that are asked for all that they read. Each answer is what the request is
-// told alone, to the bit of its probabilities.
+// Random traffic through an engine in strict mode: requests that come at any step, share beginnings and cached text,
+// wait for room, are preempted and given up, and strategies that are asked for all that they read. Each answer is what
+// the request is told alone, to the bit of its probabilities.
 #include <algorithm>
 #include <initializer_list>
 #include <map>

@@ -132,7 +132,7 @@ struct StrategyTraits {
 
 // Returns the tokens of a step with which plan() always makes progress. `sequence` has been started.
 int32_t rows_needed(const StrategyTraits& traits, const Sequence& sequence);
-// Returns the number of positions that may ever be stored. Their pages are reserved at admission.
+// Returns the number of positions that may ever be stored. A request is refused if their pages exceed the pool.
 int32_t most_stored(const StrategyTraits& traits, const Sequence& sequence);
 // Returns the most tokens of one sequence in a step that runs neither its prompt nor a whole canvas; INT32_MAX if only
 // the context bounds them.
