@@ -263,5 +263,50 @@ TEST(EngineMemory, TextsOfTwoSaltsAreNeverShared) {
   EXPECT_EQ(reused("a"), 96);
 }
 
+PrefixMiss miss_of(Engine& engine, const Ids& prompt, std::string salt = {}) {
+  const int64_t id = engine.add(prompt, tokens_of(2), std::move(salt));
+  std::optional<PrefixMiss> miss;
+  while (!engine.idle()) {
+    engine.step();
+    if (!miss) miss = engine.why_miss(id);
+  }
+  return miss.value();
+}
+
+TEST(EngineMemory, AMissSaysWhereAndWhyItEnded) {
+  using Why = PrefixMiss::Why;
+  const EndsAt model(Layers::kDense);
+  Engine engine(model, memory_config(12, 16, 512));
+  const Ids text = random_ids(100, 1), other = joined(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
+  EXPECT_EQ(miss_of(engine, text).why, Why::kNewText);
+  EXPECT_EQ(miss_of(engine, text).why, Why::kNone);
+  const PrefixMiss parts = miss_of(engine, other);
+  EXPECT_EQ(parts.why, Why::kOtherText);
+  EXPECT_EQ(parts.position, 32);
+  EXPECT_EQ(parts.num_computed, 68);
+  EXPECT_EQ(parts.own_text, Ids(other.begin() + 32, other.begin() + 48));
+  EXPECT_EQ(parts.cached_text, Ids(text.begin() + 32, text.begin() + 48));
+  EXPECT_EQ(to_string(parts), "32 of 100 tokens were cached: cached text goes on with other tokens behind token 32");
+  const PrefixMiss salted = miss_of(engine, text, "another");
+  EXPECT_EQ(salted.why, Why::kNewText) << "nobody sees that there is such a text";
+  miss_of(engine, random_ids(180, 3));
+  EXPECT_EQ(miss_of(engine, text).why, Why::kPageEvicted);
+}
+
+TEST(EngineMemory, AMissOfAHybridNamesTheState) {
+  using Why = PrefixMiss::Why;
+  const EndsAt model(Layers::kHybrid);
+  Engine engine(model, memory_config(64, 16, 512, 1));
+  const Ids text = random_ids(100, 1), other = joined(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
+  EXPECT_EQ(miss_of(engine, text).why, Why::kNewText);
+  const PrefixMiss missing = miss_of(engine, other);
+  EXPECT_EQ(missing.why, Why::kStateMissing);
+  EXPECT_EQ(missing.position, 0);
+  EXPECT_EQ(missing.num_matching, 32);
+  const PrefixMiss evicted = miss_of(engine, text);
+  EXPECT_EQ(evicted.why, Why::kStateEvicted);
+  EXPECT_EQ(evicted.num_matching, 96);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -58,7 +58,18 @@ PrefixTree::PrefixTree(int32_t num_pages, int32_t page_size)
       entries_(std::bit_ceil(2 * nodes_.size())),
       evicted_(std::bit_ceil(nodes_.size())) {}
 
-std::span<int32_t> PrefixTree::tokens_of(int32_t page) const {
+std::span<const int32_t> PrefixTree::tokens_of(int32_t page) const { return own_tokens(page); }
+
+int32_t PrefixTree::newest_child(Place at) const {
+  if (at.page != 0) return nodes_[index(at.page)].newest_child;
+  return at.root == kNoRoot ? 0 : roots_[index(at.root)].newest_child;
+}
+
+int32_t& PrefixTree::newest_child_of_parent(const Node& node) {
+  return node.parent != 0 ? nodes_[index(node.parent)].newest_child : roots_[index(node.root)].newest_child;
+}
+
+std::span<int32_t> PrefixTree::own_tokens(int32_t page) const {
   const auto size = static_cast<size_t>(page_size_);
   return {tokens_[0].tokens + index(page) * size, size};
 }
@@ -82,6 +93,7 @@ int32_t PrefixTree::root_for(const std::string& salt) {
 }
 
 void PrefixTree::remove_child(const Node& of) {
+  if (int32_t& newest = newest_child_of_parent(of); &nodes_[index(newest)] == &of) newest = 0;
   if (of.parent != 0) {
     --nodes_[index(of.parent)].children;
   } else if (--roots_[index(of.root)].children == 0) {
@@ -125,7 +137,8 @@ PrefixTree::Place PrefixTree::insert(Place at, const std::string& salt, std::spa
                          .owner = owner,
                          .in_tree = true,
                          .pending = computed == Computed::kNo};
-  std::ranges::copy(tokens, tokens_of(page).begin());
+  std::ranges::copy(tokens, own_tokens(page).begin());
+  newest_child_of_parent(nodes_[index(page)]) = page;
   add_entry(key, page);
   if (at.page == 0) {
     ++roots_[index(at.root)].children;

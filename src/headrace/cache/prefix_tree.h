@@ -87,6 +87,9 @@ class PrefixTree {
   int32_t num_states() const { return static_cast<int32_t>(live_.size() + superseded_.size()); }
   bool any_superseded() const { return !superseded_.empty(); }
   int32_t num_children(int32_t page) const { return nodes_[index(page)].children; }
+  // Returns the newest child of `at` if it is still there, else 0, though there may be others.
+  int32_t newest_child(Place at) const;
+  std::span<const int32_t> tokens_of(int32_t page) const;
 
  private:
   using States = std::set<std::pair<uint64_t, int32_t>>;  // (last use, page), least recently used first
@@ -97,12 +100,13 @@ class PrefixTree {
     int32_t root = 0;
     int32_t before = 0, after = 0;  // in the list of cached nodes; 0: none
     int32_t users = 0, children = 0, owner = 0;
+    int32_t newest_child = 0;
     int32_t state = kNoSlot;
     bool in_tree = false, pending = false, superseded = false, lost_state = false;
   };
   struct Root {
     std::string salt;
-    int32_t children = 0;
+    int32_t children = 0, newest_child = 0;
   };
   // Of an open-addressing hash table with linear probing. It tells nearly all other prefixes apart without their nodes.
   struct Entry {
@@ -116,7 +120,8 @@ class PrefixTree {
   static size_t index(int32_t page) { return static_cast<size_t>(page); }
   int32_t root_for(const std::string& salt);
   void remove_child(const Node& of);
-  std::span<int32_t> tokens_of(int32_t page) const;
+  std::span<int32_t> own_tokens(int32_t page) const;
+  int32_t& newest_child_of_parent(const Node& node);
   int32_t find(uint64_t key, Place at, std::span<const int32_t> tokens) const;
   size_t home_of(uint64_t key) const { return key & (entries_.size() - 1); }
   size_t behind(size_t entry) const { return (entry + 1) & (entries_.size() - 1); }

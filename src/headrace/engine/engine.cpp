@@ -134,6 +134,11 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params, s
 
 void Engine::abort(int64_t id) { end(id, PageTable::Keeps::kYes); }
 
+std::optional<PrefixMiss> Engine::why_miss(int64_t id) const {
+  const auto found = sequences_.find(id);
+  return found != sequences_.end() && found->second->begun ? std::optional(found->second->miss) : std::nullopt;
+}
+
 bool Engine::preempt(int64_t id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || !in_flight_.empty() || !scheduler_.preempt(*found->second)) return false;

@@ -83,6 +83,8 @@ class Engine {
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
   int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
+  // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs.
+  std::optional<PrefixMiss> why_miss(int64_t id) const;
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns

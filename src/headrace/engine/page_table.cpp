@@ -60,6 +60,34 @@ PrefixMatch PageTable::match(const Sequence& s) const {
   return match;
 }
 
+PrefixMiss PageTable::why_miss(const Sequence& s, int32_t num_matching_pages) const {
+  using Why = PrefixMiss::Why;
+  PrefixMiss miss{.position = s.num_cached,
+                  .num_matching = num_matching_pages * config_.page_size,
+                  .num_computed = s.num_tokens() - s.num_cached,
+                  .own_text = {},
+                  .cached_text = {}};
+  if (!shares()) {
+    miss.why = Why::kNotShared;
+    return miss;
+  }
+  PrefixTree::Place place = place_behind(s, s.num_tree_pages);
+  for (int32_t i = s.num_tree_pages; i < num_matching_pages; ++i)
+    place = tree_.place_of(tree_.find(place, tokens_of(s, i)));
+  if (num_matching_pages > s.num_tree_pages) {
+    miss.why = tree_.lost_state(place.page) ? Why::kStateEvicted : Why::kStateMissing;
+  } else if (num_matching_pages < most_shared(s)) {
+    const auto own = tokens_of(s, num_matching_pages);
+    const int32_t other = tree_.newest_child(place);
+    const bool parts = other != 0 || (place.page != 0 && tree_.num_children(place.page) > 0);
+    miss.why = tree_.was_evicted(place, own) ? Why::kPageEvicted : parts ? Why::kOtherText : Why::kNewText;
+    if (miss.why != Why::kOtherText) return miss;
+    miss.own_text.assign(own.begin(), own.end());
+    if (other != 0) miss.cached_text.assign(tree_.tokens_of(other).begin(), tree_.tokens_of(other).end());
+  }
+  return miss;
+}
+
 void PageTable::append(Sequence& s, std::span<const int32_t> pages) {
   rows_.write(s.table_row, static_cast<int32_t>(s.pages.size()), pages);
   s.pages.insert(s.pages.end(), pages.begin(), pages.end());

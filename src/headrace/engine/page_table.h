@@ -45,6 +45,8 @@ class PageTable {
   // Returns the most leading pages that a sequence may take from others. What decides its next token always runs.
   int32_t most_shared(const Sequence& sequence) const;
   PrefixMatch match(const Sequence& sequence) const;
+  // Returns where and why a match ended. Call it when the sequence has taken what it takes.
+  PrefixMiss why_miss(const Sequence& sequence, int32_t num_matching_pages) const;
   // Shares the first `count` pages of a match with the sequence; num_cached is their end.
   void share(Sequence& sequence, const PrefixMatch& match, int32_t count);
   // Gives the sequence pages until it has `count`. Evicts cached pages as needed. Returns false, without effect, if too

@@ -89,7 +89,9 @@ bool Scheduler::catch_up(Sequence& s) {
   const PrefixMatch match = pages_.match(s);
   if (!states_.any()) {
     pages_.share(s, match, static_cast<int32_t>(match.pages.size()));
-    return match.num_pending == 0;
+    if (match.num_pending > 0) return false;
+    s.miss = pages_.why_miss(s, s.num_tree_pages);
+    return true;
   }
   const int32_t computed = (s.num_tree_pages + static_cast<int32_t>(match.pages.size())) * config_.page_size;
   if (match.num_pending > 0) {
@@ -98,6 +100,7 @@ bool Scheduler::catch_up(Sequence& s) {
   }
   pages_.share(s, match, match.with_state);
   states_.start(s, computed);
+  s.miss = pages_.why_miss(s, computed / config_.page_size);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "headrace/batch/attn_metadata.h"
 #include "headrace/core/tensor.h"
 #include "headrace/request/decoding_block.h"
+#include "headrace/request/prefix_miss.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
 
@@ -65,6 +66,7 @@ struct Sequence {
   std::string cache_salt;     // the prefix cache shares text among requests of one salt only
   int32_t prefill_len = 0;    // tokens to run before the sequence decodes: the prompt; once preempted, what was cached
   int32_t num_preempted = 0;  // times that it lost its pages
+  PrefixMiss miss;            // of when it began last
 
   // Resources of a running sequence.
   int32_t table_row = 0;  // 0: it waits
